@@ -1,0 +1,45 @@
+"""Time comes in from outside: everything that decides takes `now_ms`, everything that waits takes a `Clock`."""
+
+import time
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """Source of wall-clock and monotonic time, both in whole milliseconds."""
+
+    def now_ms(self) -> int:
+        """Milliseconds since the Unix epoch (may jump)."""
+        ...
+
+    def monotonic_ms(self) -> int:
+        """Milliseconds since an arbitrary start (never goes back)."""
+        ...
+
+
+class SystemClock:
+    """The machine's clocks."""
+
+    def now_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+    def monotonic_ms(self) -> int:
+        return time.monotonic_ns() // 1_000_000
+
+
+class ManualClock:
+    """A clock that moves only when told to; wall and monotonic time move together."""
+
+    def __init__(self, now_ms: int = 1_700_000_000_000) -> None:
+        self._now_ms = now_ms
+        self._start_ms = now_ms
+
+    def now_ms(self) -> int:
+        return self._now_ms
+
+    def monotonic_ms(self) -> int:
+        return self._now_ms - self._start_ms
+
+    def advance(self, duration_ms: int) -> None:
+        if duration_ms < 0:
+            raise ValueError(f"time cannot go back by {-duration_ms} ms")
+        self._now_ms += duration_ms

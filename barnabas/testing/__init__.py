@@ -1,0 +1,1 @@
+"""Barnabas inside a Python process, for tests."""

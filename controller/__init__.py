@@ -1,0 +1,1 @@
+"""Who leads what: coordination stores, election, assignment and the controller itself."""

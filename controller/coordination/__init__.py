@@ -1,0 +1,1 @@
+"""Coordination stores with ZooKeeper's semantics."""

@@ -1,0 +1,1 @@
+"""One partition's bytes on one disk, and the log manager above it."""
