@@ -1,0 +1,35 @@
+"""What a handler knows about the request that it serves."""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from barnabas.broker.server import Broker
+
+
+class RequestContext:
+    """One request's surroundings; lives until its response is written.
+
+    `listener_name` decides which advertised addresses a reply carries; `client_host` is the peer's address as text.
+    """
+
+    __slots__ = ("api_key", "api_version", "broker", "client_host", "client_id", "connection_id", "correlation_id", "listener_name")
+
+    def __init__(
+        self,
+        broker: "Broker",
+        api_key: int,
+        api_version: int,
+        correlation_id: int,
+        client_id: str | None,
+        listener_name: str,
+        client_host: str,
+        connection_id: int,
+    ) -> None:
+        self.broker = broker
+        self.api_key = api_key
+        self.api_version = api_version
+        self.correlation_id = correlation_id
+        self.client_id = client_id
+        self.listener_name = listener_name
+        self.client_host = client_host
+        self.connection_id = connection_id

@@ -1,0 +1,32 @@
+"""What a handler file declares about itself; ApiVersions and dispatch are computed from these declarations."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from barnabas.broker.context import RequestContext
+
+Response = Any
+"""A response message of `barnabas.wire.messages`, or None where the protocol has no reply (Produce with acks=0)."""
+
+HandlerFunction = Callable[[Any, "RequestContext"], Response | Awaitable[Response]]
+
+
+@dataclass(frozen=True, slots=True)
+class Handler:
+    """One API: its key, the versions served, and the function that serves them.
+
+    `handle` is called with the decoded request and its context, in the order in which a connection's requests arrived. It returns the
+    response, or a coroutine: then the connection's next request waits until it is done. Where `two_stage` is set, the function does its ordered
+    part before it returns and may return a future; the connection's next request starts at once, and replies still leave in order.
+
+    `advertised_min` is the lowest version listed by ApiVersions when it is lower than the lowest one served (Produce, KAFKA-18659).
+    """
+
+    key: int
+    min_version: int
+    max_version: int
+    handle: HandlerFunction
+    two_stage: bool = False
+    advertised_min: int | None = None
