@@ -1,0 +1,71 @@
+"""The settings of one log: Kafka's topic configs, as storage needs them.
+
+Names are Kafka's topic configs with underscores; defaults are those of Kafka 4.3 (org.apache.kafka.storage.internals.log.LogConfig). Whether a value
+is allowed is decided where configs are altered, not here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from barnabas.wire.record_batch import CompressionType
+
+NO_LIMIT: Final = (1 << 63) - 1
+"""Kafka's Long.MAX_VALUE: a count or duration that is never reached."""
+
+WEEK_MS: Final = 7 * 24 * 60 * 60 * 1000
+
+
+@dataclass(frozen=True, slots=True)
+class LogConfig:
+    """One topic's settings; many partitions share one object, so it is never changed, only replaced.
+
+    Sizes are bytes, durations milliseconds; -1 for `retention_bytes` and `retention_ms` means unlimited.
+    `compression_type` None is Kafka's `producer`: batches are kept as they came.
+    `message_timestamp_type` is Kafka's spelling: "CreateTime" or "LogAppendTime".
+    `validate_records` is `barnabas.validate.records`: open and check every record instead of trusting a batch whose header and CRC are right.
+    """
+
+    segment_bytes: int = 1 << 30
+    segment_ms: int = WEEK_MS
+    segment_jitter_ms: int = 0
+    segment_index_bytes: int = 10 * 1024 * 1024
+    index_interval_bytes: int = 4096
+    flush_messages: int = NO_LIMIT
+    flush_ms: int = NO_LIMIT
+    retention_bytes: int = -1
+    retention_ms: int = WEEK_MS
+    max_message_bytes: int = 1024 * 1024 + 12
+    message_timestamp_type: str = "CreateTime"
+    message_timestamp_before_max_ms: int = NO_LIMIT
+    message_timestamp_after_max_ms: int = 60 * 60 * 1000
+    cleanup_policy: frozenset[str] = frozenset({"delete"})
+    compression_type: CompressionType | None = None
+    compression_gzip_level: int = -1
+    compression_lz4_level: int = 9
+    compression_zstd_level: int = 3
+    min_insync_replicas: int = 1
+    file_delete_delay_ms: int = 60_000
+    preallocate: bool = False
+    unclean_leader_election_enable: bool = False
+    delete_retention_ms: int = 24 * 60 * 60 * 1000
+    min_compaction_lag_ms: int = 0
+    max_compaction_lag_ms: int = NO_LIMIT
+    min_cleanable_dirty_ratio: float = 0.5
+    validate_records: bool = False
+
+    @property
+    def is_compacted(self) -> bool:
+        """Whether `cleanup.policy` asks for compaction (records then need keys)."""
+        return "compact" in self.cleanup_policy
+
+    @property
+    def deletes_by_retention(self) -> bool:
+        """Whether `cleanup.policy` lets retention delete whole segments."""
+        return "delete" in self.cleanup_policy
+
+    @property
+    def uses_log_append_time(self) -> bool:
+        """Whether the broker stamps records with the time of their append."""
+        return self.message_timestamp_type == "LogAppendTime"

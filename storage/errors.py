@@ -1,0 +1,36 @@
+"""What can go wrong on a disk, as exceptions."""
+
+from __future__ import annotations
+
+from barnabas.wire.errors import ApiError, ErrorCode
+
+
+class StorageError(ApiError):
+    """The disk failed or holds something it should not: the log is offline, clients are told KAFKA_STORAGE_ERROR."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(ErrorCode.KAFKA_STORAGE_ERROR, message)
+
+
+class CorruptLog(StorageError):
+    """A segment is damaged where no torn write can explain it, so nothing is cut off: an operator has to decide.
+
+    `path` and `position` say where the first bad batch starts.
+    """
+
+    def __init__(self, path: str, position: int, reason: str) -> None:
+        self.path = path
+        self.position = position
+        super().__init__(f"{path} is damaged at byte {position}: {reason}")
+
+
+class CorruptFile(Exception):
+    """A checkpoint, snapshot or index is not what its format says; the caller knows what to rebuild or ignore."""
+
+
+class DirectoryLocked(Exception):
+    """Another broker, or another log manager of this process, uses the log directory."""
+
+
+class ReadWouldBlock(Exception):  # noqa: N818 - control flow between a read and its retry in a thread, no error
+    """The bytes are not in the page cache."""
