@@ -1,6 +1,6 @@
 """What can go wrong between a client and a broker: Kafka's error codes and the exceptions that carry them.
 
-Codes, names and which are retriable: org.apache.kafka.common.protocol.Errors of Kafka 4.3.0. The messages are our own words.
+Codes, names and retriability: org.apache.kafka.common.protocol.Errors of Kafka 4.3.0. The messages are our own words.
 """
 
 from __future__ import annotations
