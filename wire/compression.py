@@ -1,0 +1,181 @@
+"""The four codecs of record batches: gzip, snappy, lz4 and zstd.
+
+Decompression is bounded: it yields chunks and never holds more than one chunk plus the codec's own window (at most
+128 MiB of address space for zstd, which is what Kafka accepts too). The codec libraries are imported on first use: a
+broker that never opens a batch does not pay for them.
+
+Source: Kafka `CompressionType` and the classes of `org.apache.kafka.common.compress` (KIP-110, KIP-390).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from barnabas.wire.record_batch import CompressionType, CorruptBatch, ReadBuffer
+
+__all__ = ["CompressionType", "compress", "decompress", "default_level", "iter_decompressed"]
+
+CHUNK_SIZE: Final = 256 * 1024
+"""What a streaming codec yields at most at once, in bytes."""
+
+_GZIP_WINDOW_BITS: Final = 31
+"""zlib's way of saying: gzip container, 32 KiB window."""
+
+# Kafka's level 9 means the fast compressor of lz4-java, every other level its high compressor.
+_DEFAULT_LEVELS: Final = {CompressionType.GZIP: -1, CompressionType.LZ4: 9, CompressionType.ZSTD: 3}
+_LZ4_FAST: Final = 0
+_LZ4_HIGH_MINIMUM: Final = 3
+_LZ4_HIGH_MAXIMUM: Final = 12
+
+
+def default_level(compression_type: CompressionType) -> int | None:
+    """Kafka's default level of the codec; None for those without levels."""
+    return _DEFAULT_LEVELS.get(compression_type)
+
+
+def compress(compression_type: CompressionType, data: ReadBuffer, level: int | None = None) -> bytes:
+    """Compress `data`; `level` is Kafka's (`compression.<codec>.level`), None its default."""
+    if level is None:
+        level = _DEFAULT_LEVELS.get(compression_type, 0)
+    if compression_type is CompressionType.GZIP:
+        import zlib
+
+        stream = zlib.compressobj(level, wbits=_GZIP_WINDOW_BITS)
+        return stream.compress(data) + stream.flush()
+    if compression_type is CompressionType.SNAPPY:
+        from barnabas.wire import xerial
+
+        return xerial.compress(data)
+    if compression_type is CompressionType.LZ4:
+        return _compress_lz4(data, level)
+    if compression_type is CompressionType.ZSTD:
+        import cramjam
+
+        return bytes(cramjam.zstd.compress(data, level))
+    return bytes(data)
+
+
+def _compress_lz4(data: ReadBuffer, level: int) -> bytes:
+    """One frame of independent 64 KiB blocks without checksums: all that Kafka's Java reader takes."""
+    import lz4.frame
+
+    if level == _DEFAULT_LEVELS[CompressionType.LZ4]:
+        lz4_level = _LZ4_FAST
+    else:
+        lz4_level = min(max(level, _LZ4_HIGH_MINIMUM), _LZ4_HIGH_MAXIMUM)
+    frame: bytes = lz4.frame.compress(
+        data,
+        compression_level=lz4_level,
+        block_size=lz4.frame.BLOCKSIZE_MAX64KB,
+        block_linked=False,
+        content_checksum=False,
+        block_checksum=False,
+        store_size=False,
+    )
+    return frame
+
+
+def decompress(compression_type: CompressionType, buffer: ReadBuffer, max_bytes: int) -> bytes:
+    """Decompress all of `buffer`.
+
+    Raises:
+        CorruptBatch: not what the codec writes, or more than `max_bytes` when decompressed.
+    """
+    return b"".join(iter_decompressed(compression_type, buffer, max_bytes))
+
+
+def iter_decompressed(
+    compression_type: CompressionType, buffer: ReadBuffer, max_bytes: int
+) -> Iterator[bytes | bytearray | memoryview]:
+    """Decompress chunk by chunk, so that a reader who stops early, or is lied to, has paid only for what it took.
+
+    zstd and raw snappy come as one chunk, xerial snappy in blocks, the others in chunks of at most `CHUNK_SIZE`.
+
+    Raises:
+        CorruptBatch: not what the codec writes, or more than `max_bytes` in total when decompressed.
+    """
+    view = memoryview(buffer)
+    chunks: Iterator[bytes | bytearray | memoryview]
+    if compression_type is CompressionType.GZIP:
+        chunks = _iter_gzip(view)
+    elif compression_type is CompressionType.SNAPPY:
+        from barnabas.wire import xerial
+
+        chunks = xerial.iter_decompressed(view, max_bytes)
+    elif compression_type is CompressionType.LZ4:
+        chunks = _iter_lz4(view)
+    elif compression_type is CompressionType.ZSTD:
+        chunks = _iter_zstd(view, max_bytes)
+    else:
+        chunks = iter((view,))
+    total = 0
+    for chunk in chunks:
+        total += len(chunk)
+        if total > max_bytes:
+            raise CorruptBatch(f"records are larger than {max_bytes} bytes when decompressed")
+        yield chunk
+
+
+def _iter_gzip(view: memoryview) -> Iterator[bytes]:
+    """Decompress one or more gzip members."""
+    import zlib
+
+    pending: bytes | memoryview = view
+    while True:
+        stream = zlib.decompressobj(wbits=_GZIP_WINDOW_BITS)
+        while not stream.eof:
+            try:
+                chunk = stream.decompress(pending, CHUNK_SIZE)
+            except zlib.error as error:
+                raise CorruptBatch(f"gzip data cannot be decompressed: {error}") from None
+            pending = stream.unconsumed_tail
+            if chunk:
+                yield chunk
+            elif not pending and not stream.eof:
+                raise CorruptBatch("gzip data is truncated")
+        pending = stream.unused_data
+        if not pending:
+            return
+
+
+def _iter_lz4(view: memoryview) -> Iterator[bytes]:
+    """Decompress the first lz4 frame; bytes behind it are ignored, as by Kafka's `Lz4BlockInputStream`."""
+    import lz4.frame
+
+    stream = lz4.frame.LZ4FrameDecompressor()
+    pending: bytes | memoryview = view
+    while True:
+        try:
+            chunk: bytes = stream.decompress(pending, max_length=CHUNK_SIZE)
+        except (RuntimeError, ValueError, EOFError) as error:
+            raise CorruptBatch(f"lz4 data cannot be decompressed: {error}") from None
+        pending = b""
+        if chunk:
+            yield chunk
+        if stream.eof:
+            return
+        if stream.needs_input or not chunk:
+            raise CorruptBatch("lz4 data is truncated")
+
+
+def _iter_zstd(view: memoryview, max_bytes: int) -> Iterator[memoryview]:
+    """Decompress all zstd frames into one buffer, which is made larger until they fit.
+
+    The frames seldom say how much they hold, and the library has no bounded streaming: a buffer that turns out too
+    small costs a repetition, an oversized one costs address space but no memory (its pages are untouched).
+    """
+    import cramjam
+
+    size = min(max(CHUNK_SIZE, 16 * len(view)), max_bytes)
+    while True:
+        output = bytearray(size)
+        try:
+            written: int = cramjam.zstd.decompress_into(view, output)
+        except cramjam.DecompressionError as error:
+            if size >= max_bytes:
+                raise CorruptBatch(f"zstd data cannot be decompressed into {max_bytes} bytes: {error}") from None
+            size = min(8 * size, max_bytes)
+            continue
+        yield memoryview(output)[:written]
+        return

@@ -1,0 +1,98 @@
+"""Snappy as Kafka's clients write it: snappy-java's block stream ("xerial"), and one raw block (some older C clients).
+
+============ ===== ==================================================
+part         bytes meaning
+============ ===== ==================================================
+magic        8     0x82 "SNAPPY" 0x00
+version      4     1
+compatible   4     1: the oldest version that can read the stream
+then, repeatedly
+length       4     bytes of the compressed block that follows
+block        n     one raw snappy block, 32 KiB before compression
+============ ===== ==================================================
+
+Integers are big-endian. A stream may be the concatenation of several, each with its header.
+
+Source: snappy-java `SnappyOutputStream`, `SnappyInputStream`, `SnappyCodec`.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import Final
+
+from barnabas.wire.record_batch import CorruptBatch, ReadBuffer
+
+BLOCK_SIZE: Final = 32 * 1024
+MAGIC: Final = b"\x82SNAPPY\x00"
+HEADER: Final = MAGIC + b"\x00\x00\x00\x01\x00\x00\x00\x01"
+_MINIMUM_VERSION: Final = 1
+_LENGTH: Final = struct.Struct(">i")
+# A snappy copy element makes at most 64 bytes out of 3, so a larger claim is a lie and not worth an allocation.
+_MAXIMUM_RATIO: Final = 22
+
+
+def compress(data: ReadBuffer) -> bytes:
+    """Compress into one stream with its header."""
+    import cramjam
+
+    view = memoryview(data)
+    parts: list[bytes] = [HEADER]
+    for start in range(0, len(view), BLOCK_SIZE):
+        block = bytes(cramjam.snappy.compress_raw(view[start : start + BLOCK_SIZE]))
+        parts.append(_LENGTH.pack(len(block)))
+        parts.append(block)
+    return b"".join(parts)
+
+
+def iter_decompressed(data: memoryview, max_bytes: int) -> Iterator[bytearray]:
+    """Decompress block by block; a block may be larger than 32 KiB but never than `max_bytes`.
+
+    Raises:
+        CorruptBatch: the bytes are neither a stream nor a raw block, or a block would exceed `max_bytes`.
+    """
+    if bytes(data[: len(MAGIC)]) != MAGIC:
+        yield _decompress_block(data, max_bytes)
+        return
+    position = 0
+    size = len(data)
+    while position < size:
+        if bytes(data[position : position + len(MAGIC)]) == MAGIC:
+            position = _read_header(data, position)
+            continue
+        if size - position < 4:
+            raise CorruptBatch("snappy stream ends inside a block length")
+        length = _LENGTH.unpack_from(data, position)[0]
+        position += 4
+        if not 0 <= length <= size - position:
+            raise CorruptBatch(f"snappy block of {length} bytes where {size - position} are left")
+        yield _decompress_block(data[position : position + length], max_bytes)
+        position += length
+
+
+def _read_header(data: memoryview, position: int) -> int:
+    """Check the stream header at `position` and return where it ends."""
+    end = position + len(HEADER)
+    if end > len(data):
+        raise CorruptBatch("snappy stream ends inside its header")
+    version = _LENGTH.unpack_from(data, position + len(MAGIC))[0]
+    if version < _MINIMUM_VERSION:
+        raise CorruptBatch(f"snappy stream has version {version}")
+    return end
+
+
+def _decompress_block(block: memoryview, max_bytes: int) -> bytearray:
+    import cramjam
+
+    try:
+        size = cramjam.snappy.decompress_raw_len(block)
+        if size > max_bytes or size > _MAXIMUM_RATIO * len(block):
+            raise CorruptBatch(f"snappy block of {len(block)} bytes claims to hold {size}")
+        output = bytearray(size)
+        written = cramjam.snappy.decompress_raw_into(block, output) if size else 0
+    except cramjam.DecompressionError as error:
+        raise CorruptBatch(f"snappy block cannot be decompressed: {error}") from None
+    if written != size:
+        raise CorruptBatch(f"snappy block holds {written} bytes, its header says {size}")
+    return output
