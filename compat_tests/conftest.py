@@ -1,0 +1,321 @@
+"""The cluster under test, for every client's folder.
+
+`BARNABAS_COMPAT_TARGET` chooses it: `barnabas` (default) is the real command `python -m barnabas serve` on a free port
+with an empty data directory; `kafka` is Apache Kafka 4.3.0, the oracle: it shows whether a test asks for Kafka's ways.
+`BARNABAS_COMPAT_BOOTSTRAP=HOST:PORT` takes a broker that runs already instead.
+"""
+
+import os
+import re
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Generator, Iterator, Mapping
+from pathlib import Path
+from queue import Empty, Queue
+from typing import Protocol
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+if str(ROOT) not in sys.path:
+    sys.path.insert(0, str(ROOT))  # for `tools`, which no wheel contains
+
+BARNABAS, KAFKA = "barnabas", "kafka"
+TARGET = os.environ.get("BARNABAS_COMPAT_TARGET", BARNABAS)
+READY_TIMEOUT_S = 30
+STOP_TIMEOUT_S = 30
+READY_LINE = re.compile(r"ready: PLAINTEXT://(?P<address>\S+) node\.id=(?P<node_id>\d+) cluster\.id=(\S+)")
+LOG_TAIL_CHARACTERS = 6000
+
+MakeTopic = Callable[..., str]
+
+
+class Cluster(Protocol):
+    """What the tests may know of the cluster under test."""
+
+    target: str
+    """`barnabas` or `kafka`."""
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """HOST:PORT for clients."""
+
+    @property
+    def pid(self) -> int:
+        """The broker's process."""
+
+    @property
+    def log_dir(self) -> Path:
+        """The broker's log directory (Kafka's sense: where the partitions are)."""
+
+    def stop(self) -> None:
+        """Stop the broker cleanly."""
+
+    def kill(self) -> None:
+        """Stop the broker as a crash would."""
+
+    def start(self) -> None:
+        """Start it again on the same data directory and the same port."""
+
+    def close(self) -> None:
+        """Stop it for good and delete what it wrote."""
+
+    def log_text(self) -> str:
+        """Everything the broker logged so far."""
+
+
+class BarnabasProcess:
+    """`python -m barnabas serve` in a process of its own."""
+
+    target = BARNABAS
+
+    def __init__(self, overrides: Mapping[str, str] | None = None) -> None:
+        self._folder = Path(tempfile.mkdtemp(prefix="barnabas-compat-"))
+        self.log_dir = self._folder / "data"
+        self._log_file = self._folder / "server.log"
+        self._overrides = dict(overrides or {})
+        self._process: subprocess.Popen[str] | None = None
+        self._address = "127.0.0.1:0"
+        self.node_id = -1
+
+    @property
+    def bootstrap_servers(self) -> str:
+        return self._address
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None, "the broker is not running"
+        return self._process.pid
+
+    def start(self) -> None:
+        command = [sys.executable, "-m", "barnabas", "serve", "--listen", self._address]
+        command += ["--data-dir", str(self.log_dir)]
+        for key, value in self._overrides.items():
+            command += ["--override", f"{key}={value}"]
+        with self._log_file.open("ab") as log:
+            self._process = subprocess.Popen(
+                command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, text=True,
+                start_new_session=True,
+            )  # fmt: skip
+        ready = READY_LINE.fullmatch(self._first_line())
+        if ready is None:
+            self.kill()
+            raise RuntimeError(f"barnabas did not become ready:\n{self.log_text()}")
+        self._address, self.node_id = ready["address"], int(ready["node_id"])
+
+    def _first_line(self) -> str:
+        """The first line of stdout, or nothing when the process ends or stays silent."""
+        assert self._process is not None
+        assert self._process.stdout is not None
+        stdout = self._process.stdout
+        lines: Queue[str] = Queue()
+        threading.Thread(target=lambda: lines.put(stdout.readline()), daemon=True).start()
+        try:
+            return lines.get(timeout=READY_TIMEOUT_S).strip()
+        except Empty:
+            return ""
+
+    def stop(self) -> None:
+        self._end(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self._end(signal.SIGKILL)
+
+    def _end(self, signal_number: int) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        if process.poll() is None:
+            process.send_signal(signal_number)
+        try:
+            process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            raise RuntimeError(f"barnabas did not stop within {STOP_TIMEOUT_S} s:\n{self.log_text()}") from None
+        finally:
+            if process.stdout is not None:
+                process.stdout.close()
+
+    def close(self) -> None:
+        try:
+            self.stop()
+        finally:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    def log_text(self) -> str:
+        return self._log_file.read_text(errors="replace") if self._log_file.exists() else ""
+
+
+class KafkaProcess:
+    """Apache Kafka 4.3.0, one KRaft node, with the settings by which Barnabas alone differs from its defaults."""
+
+    target = KAFKA
+
+    def __init__(self, overrides: Mapping[str, str] | None = None) -> None:
+        from tools.kafka_runtime import KafkaServer
+
+        alone = {"group.initial.rebalance.delay.ms": "0"}
+        self._server = KafkaServer(overrides={**alone, **(overrides or {})})
+
+    @property
+    def bootstrap_servers(self) -> str:
+        return self._server.bootstrap_servers
+
+    @property
+    def pid(self) -> int:
+        return self._server.pid
+
+    @property
+    def log_dir(self) -> Path:
+        return self._server.log_dir
+
+    def start(self) -> None:
+        self._server.start()
+
+    def stop(self) -> None:
+        self._server.stop()
+
+    def kill(self) -> None:
+        self._server.kill()
+
+    def close(self) -> None:
+        self._server.close()
+
+    def log_text(self) -> str:
+        return self._server.log_file.read_text(errors="replace")
+
+
+class RunningBroker:
+    """A broker that somebody else started: nothing but its address is known."""
+
+    target = TARGET
+
+    def __init__(self, address: str) -> None:
+        self.bootstrap_servers = address
+
+    @property
+    def pid(self) -> int:
+        pytest.skip("the process of a broker somebody else started is unknown")
+
+    @property
+    def log_dir(self) -> Path:
+        pytest.skip("the log directory of a broker somebody else started is unknown")
+
+    def start(self) -> None:
+        pytest.skip("a broker somebody else started is not restarted")
+
+    stop = kill = start
+
+    def close(self) -> None:
+        """Leaves it as it is."""
+
+    def log_text(self) -> str:
+        return ""
+
+
+def new_cluster(overrides: Mapping[str, str] | None = None) -> Cluster:
+    """A broker of the chosen target, not started yet."""
+    if TARGET == BARNABAS:
+        return BarnabasProcess(overrides)
+    if TARGET == KAFKA:
+        return KafkaProcess(overrides)
+    raise pytest.UsageError(f"BARNABAS_COMPAT_TARGET is {TARGET!r}: expected {BARNABAS} or {KAFKA}")
+
+
+_clusters: list[Cluster] = []
+_log_position_at_start_of_test: dict[int, int] = {}
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Cluster]:
+    """The cluster that all tests share; each uses topics and groups of its own."""
+    address = os.environ.get("BARNABAS_COMPAT_BOOTSTRAP")
+    shared: Cluster = RunningBroker(address) if address else new_cluster()
+    yield from _started(shared)
+
+
+@pytest.fixture
+def start_cluster() -> Iterator[Callable[..., Cluster]]:
+    """Start a broker of one's own, for example to stop it or to give it settings: `start_cluster({"key": "value"})`."""
+    started: list[Iterator[Cluster]] = []
+
+    def start(overrides: Mapping[str, str] | None = None) -> Cluster:
+        lifetime = _started(new_cluster(overrides))
+        started.append(lifetime)
+        return next(lifetime)
+
+    yield start
+    for lifetime in started:
+        next(lifetime, None)
+
+
+def _started(each: Cluster) -> Iterator[Cluster]:
+    _clusters.append(each)
+    try:
+        if not isinstance(each, RunningBroker):
+            each.start()
+        yield each
+    finally:
+        _clusters.remove(each)
+        each.close()
+
+
+@pytest.fixture
+def topic_name() -> str:
+    """The name of a topic that does not exist."""
+    return f"compat-{secrets.token_hex(6)}"
+
+
+@pytest.fixture
+def make_topic(cluster: Cluster) -> MakeTopic:
+    """Create a topic: `make_topic(partitions=1, configs={...}, name=...)` returns its name (a fresh one by default)."""
+
+    def make(partitions: int = 1, configs: Mapping[str, str] | None = None, name: str | None = None) -> str:
+        name = name or f"compat-{secrets.token_hex(6)}"
+        create_topic(cluster.bootstrap_servers, name, partitions, configs)
+        return name
+
+    return make
+
+
+@pytest.fixture
+def topic(make_topic: MakeTopic) -> str:
+    """A fresh topic of one partition."""
+    return make_topic()
+
+
+def create_topic(bootstrap_servers: str, name: str, partitions: int, configs: Mapping[str, str] | None) -> None:
+    """Create a topic with librdkafka's admin client.
+
+    Raises confluent_kafka.KafkaException.
+    """
+    from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+
+    admin = AdminClient({"bootstrap.servers": bootstrap_servers})
+    new = NewTopic(name, num_partitions=partitions, replication_factor=1, config=dict(configs or {}))
+    admin.create_topics([new], operation_timeout=30)[name].result(30)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Show with a failed test what the broker logged during it."""
+    report = yield
+    for each in _clusters:
+        text = each.log_text()
+        since = _log_position_at_start_of_test.get(id(each), 0)
+        if report.failed and text[since:]:
+            title = f"log of {each.target} at {each.bootstrap_servers}"
+            report.sections.append((title, text[since:][-LOG_TAIL_CHARACTERS:]))
+        if report.when == "teardown":
+            _log_position_at_start_of_test[id(each)] = len(text)
+    return report
+
+
+def pytest_report_header() -> str:
+    return f"compatibility target: {os.environ.get('BARNABAS_COMPAT_BOOTSTRAP', TARGET)}"

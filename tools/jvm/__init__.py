@@ -1,0 +1,1 @@
+"""What tests and demonstrations need of a Java machine: finding Java, fetching jars, several tools in one process."""
