@@ -1,0 +1,77 @@
+# Everything a developer starts. Needed beforehand: make, Python 3.11 or newer, and for `test` and `demo` Java 17 or 21
+# (installed with apt-get where it is missing and we are root).
+#
+#   PYTHON=python3.12 make test       another interpreter for .venv
+#   make test PYTEST_ARGS="-k groups" some of the tests
+#   make run ARGS="--listen 127.0.0.1:19092 --http 127.0.0.1:8080"
+#   BARNABAS_CACHE=/big/disk make test    downloads go there (default $XDG_CACHE_HOME/barnabas, ~/.cache/barnabas)
+
+.DEFAULT_GOAL := help
+SHELL := /bin/sh
+.DELETE_ON_ERROR:
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+ARGS ?=
+PYTEST_ARGS ?=
+BENCH_ARGS ?=
+
+CREATED := $(VENV)/.created
+INSTALLED := $(VENV)/.installed
+INSTALLED_FOR_TESTS := $(VENV)/.installed-for-tests
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+TYPED := $(foreach package,barnabas tools tests compat_tests spark_examples benchmarks,-p $(package))
+
+.PHONY: help run test check demo compat-oracle lint bench-perf prepare clean
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+run: $(INSTALLED) ## Start a broker on 127.0.0.1:9092 in the foreground (ARGS="..." are options of `barnabas serve`)
+	@exec $(BIN)/barnabas serve $(ARGS)
+
+test: prepare ## Run all tests: ours, and every foreign client against Barnabas
+	$(BIN)/python -m pytest tests compat_tests $(PYTEST_ARGS)
+
+check: lint ## Run lint, types, layers and the fast tests (under 2 minutes)
+	$(BIN)/mypy $(TYPED)
+	$(BIN)/lint-imports
+	$(BIN)/python -m pytest tests -q -m "not slow and not java and not spark" $(PYTEST_ARGS)
+
+demo: prepare ## Produce 336,776 flights, analyse them with Spark, check the result (ARGS="--help" tells more)
+	$(BIN)/python -m spark_examples.demo $(ARGS)
+
+compat-oracle: prepare ## Run the clients' tests against Apache Kafka itself, to prove what they ask for
+	BARNABAS_COMPAT_TARGET=kafka $(BIN)/python -m pytest compat_tests $(PYTEST_ARGS)
+
+lint: $(INSTALLED_FOR_TESTS) ## Check style and formatting
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+bench-perf: prepare ## Compare Barnabas and Apache Kafka with kafka-producer-perf-test (BENCH_ARGS="--help" tells more)
+	$(BIN)/python -m benchmarks.producer_perf $(BENCH_ARGS)
+
+prepare: $(INSTALLED_FOR_TESTS) # Java, Kafka's jars, Debian's tools: what tests need beyond Python packages
+	@$(BIN)/python -m tools.jvm.prepare
+
+clean: ## Delete what these targets made in this folder (downloads stay in the cache folder)
+	rm -rf $(VENV) dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage*
+	rm -rf spark-warehouse metastore_db derby.log
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(CREATED):
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "Barnabas needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) --version 2>&1)." \
+	       "Name another one: make PYTHON=/path/to/python3.12" >&2; exit 1; }
+	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); \
+	  echo "$(PYTHON) cannot make a virtual environment (Debian: apt-get install python3-venv)." >&2; exit 1; }
+	@touch $@
+
+$(INSTALLED): pyproject.toml $(CREATED)
+	$(PIP) install -e .
+	@touch $@
+
+$(INSTALLED_FOR_TESTS): pyproject.toml $(CREATED)
+	$(PIP) install -e '.[spark,test]'
+	@touch $@ $(INSTALLED)
