@@ -7,7 +7,20 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-PRIMITIVES = {"bool", "int8", "int16", "uint16", "int32", "uint32", "int64", "float64", "uuid", "string", "bytes", "records"}
+PRIMITIVES = {
+    "bool",
+    "int8",
+    "int16",
+    "uint16",
+    "int32",
+    "uint32",
+    "int64",
+    "float64",
+    "uuid",
+    "string",
+    "bytes",
+    "records",
+}
 
 
 @dataclass(frozen=True)

@@ -103,7 +103,11 @@ def _render_constructor(fields: Fields, names: dict[str, str]) -> str:
 
 def _render_field(field: FieldDefinition, names: dict[str, str]) -> str:
     element = names.get(field.element, f'"{field.element}"')
-    arguments = [f'"{snake_case(field.name)}"', f"Array({element})" if field.is_array else element, f'"{field.versions}"']
+    arguments = [
+        f'"{snake_case(field.name)}"',
+        f"Array({element})" if field.is_array else element,
+        f'"{field.versions}"',
+    ]
     if field.nullable != "none":
         arguments.append(f'nullable="{field.nullable}"')
     default = _default(field, names)
