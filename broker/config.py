@@ -1,0 +1,784 @@
+"""The broker's configuration: Kafka's keys, read from five places, checked together, handed down as one frozen object.
+
+Precedence, highest first: command-line options, `--override KEY=VALUE`, `KAFKA_...` environment variables, the
+properties file, defaults. `resolve` never stops at the first mistake: a `Resolution` lists every error and warning, and
+carries a `BrokerConfig` only when there is no error.
+"""
+
+from __future__ import annotations
+
+import os.path
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Final
+
+from barnabas.broker.config_defs import (
+    PASSWORD,
+    READ_ONLY,
+    ConfigKey,
+    ConfigValue,
+    ConfigValueError,
+    allowed_text,
+    parse,
+)
+from barnabas.broker.config_defs_broker import BROKER_ROWS
+from barnabas.broker.config_defs_other import OTHER_ROWS
+from barnabas.broker.config_defs_security import SECURITY_ROWS
+
+OPTION: Final = "command line"
+OVERRIDE: Final = "--override"
+ENVIRONMENT: Final = "environment"
+FILE: Final = "file"
+DEFAULT: Final = "default"
+
+BROKER_KEYS: Final[dict[str, ConfigKey]] = {
+    row[0]: ConfigKey(*row) for rows in (BROKER_ROWS, SECURITY_ROWS, OTHER_ROWS) for row in rows
+}
+"""Every broker key by its name."""
+
+SECURITY_KEYS: Final = frozenset(row[0] for row in SECURITY_ROWS)
+
+CONFIG_SYNONYMS: Final[tuple[tuple[str, ...], ...]] = (
+    ("log.roll.ms", "log.roll.hours"),
+    ("log.roll.jitter.ms", "log.roll.jitter.hours"),
+    ("log.retention.ms", "log.retention.minutes", "log.retention.hours"),
+    ("log.flush.interval.ms", "log.flush.scheduler.interval.ms"),
+)
+"""Keys that stand in for each other, the first that is set wins (DynamicBrokerConfig.brokerConfigSynonyms)."""
+
+# Keys of 3.9 that 4.x removed. They change nothing here, so that a file written for 3.9 still starts.
+REMOVED_KEYS: Final[Mapping[str, str]] = {
+    "auto.include.jmx.reporter": "there is no JMX",
+    "broker.id.generation.enable": "set node.id",
+    "control.plane.listener.name": "there is one data plane",
+    "controlled.shutdown.max.retries": "a clean stop needs no retries",
+    "controlled.shutdown.retry.backoff.ms": "a clean stop needs no retries",
+    "eligible.leader.replicas.enable": "removed in 4.0",
+    "group.coordinator.new.enable": "there is one group coordinator",
+    "group.share.enable": "there are no share groups",
+    "group.share.max.groups": "there are no share groups",
+    "inter.broker.protocol.version": "removed in 4.0",
+    "leader.imbalance.per.broker.percentage": "removed in 4.0",
+    "log.message.downconversion.enable": "old message formats are not served",
+    "log.message.format.version": "old message formats are not served",
+    "log.message.timestamp.difference.max.ms": "set log.message.timestamp.{before,after}.max.ms",
+    "metadata.log.segment.min.bytes": "removed in 4.0",
+    "offsets.commit.required.acks": "commits always wait for all in-sync replicas",
+    "password.encoder.cipher.algorithm": "no passwords are stored",
+    "password.encoder.iterations": "no passwords are stored",
+    "password.encoder.key.length": "no passwords are stored",
+    "password.encoder.keyfactory.algorithm": "no passwords are stored",
+    "password.encoder.old.secret": "no passwords are stored",
+    "password.encoder.secret": "no passwords are stored",
+    "reserved.broker.max.id": "set node.id",
+}
+
+# Keys whose promise cannot be kept: better not to start than to run without it.
+_REFUSED_KEYS: Final[Mapping[str, str]] = {
+    "alter.config.policy.class.name": "Java policy classes cannot be loaded",
+    "client.quota.callback.class": "Java quota classes cannot be loaded",
+    "config.providers": "configuration providers (${...} references) are not supported",
+    "create.topic.policy.class.name": "Java policy classes cannot be loaded",
+    "delegation.token.master.key": "delegation tokens are not supported yet",
+    "super.users": "authorization (ACLs) is not supported yet",
+    "zookeeper.connect": "ZooKeeper coordination is not available yet in this version",
+}
+
+_NO_SECURITY: Final = "TLS, SASL and ACLs are not supported yet, and Barnabas does not pretend otherwise"
+
+# Variables of the official image (KafkaDockerWrapper.ExcludeServerPropsEnv) that are no configuration.
+_ENVIRONMENT_SKIPPED: Final = frozenset(
+    (
+        "KAFKA_CLUSTER_ID",
+        "KAFKA_DEBUG",
+        "KAFKA_DEBUG_FLAG",
+        "KAFKA_GC_LOG_OPTS",
+        "KAFKA_HEAP_OPTS",
+        "KAFKA_HOME",
+        "KAFKA_OPTS",
+        "KAFKA_SCALA_VERSION",
+        "KAFKA_TOOLS_LOG4J_LOGLEVEL",
+        "KAFKA_URL",
+        "KAFKA_VERSION",
+    )
+)
+_ENVIRONMENT_SKIPPED_PREFIXES: Final = ("KAFKA_JMX_", "KAFKA_JVM_", "KAFKA_LOG4J_")
+
+_LISTENER: Final = re.compile(r"(.*)://\[?([0-9a-zA-Z\-%._:]*)\]?:(-?[0-9]+)")
+_LISTENER_OVERRIDE: Final = re.compile(r"listener\.name\.[^.]*\.(.*)")
+_PLAINTEXT: Final = "PLAINTEXT"
+_SECURITY_PROTOCOLS: Final = (_PLAINTEXT, "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+_LOOPBACK: Final = ("127.", "localhost", "::1")
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """One address to listen on, and the address that clients of this listener are told.
+
+    `host` None binds all addresses. `advertised_host` None stands for this machine's name, `advertised_port` None for
+    the port that was bound (`port` may be 0: any free one). `advertised` is False where `advertised.listeners`
+    leaves it out.
+    """
+
+    name: str
+    host: str | None
+    port: int
+    advertised: bool = True
+    advertised_host: str | None = None
+    advertised_port: int | None = None
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only this machine can connect."""
+        return self.host is not None and self.host.lower().startswith(_LOOPBACK)
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class BrokerConfig:
+    """A checked configuration. Attributes carry a key's name in snake_case; keys without an attribute: `value(key)`.
+
+    `log_retention_ms`, `log_roll_ms`, `log_roll_jitter_ms` and `log_flush_interval_ms` are the effective values after
+    their synonyms (hours, minutes, scheduler interval); -1 or LONG_MAX mean without limit, as in Kafka.
+    """
+
+    node_id: int
+    cluster_id: str | None
+    broker_rack: str | None
+    listeners: tuple[Listener, ...]
+    inter_broker_listener_name: str
+    log_dirs: tuple[str, ...]
+
+    auto_create_topics_enable: bool
+    auto_leader_rebalance_enable: bool
+    default_replication_factor: int
+    delete_topic_enable: bool
+    leader_imbalance_check_interval_seconds: int
+    min_insync_replicas: int
+    num_partitions: int
+    unclean_leader_election_enable: bool
+
+    connections_max_idle_ms: int
+    fetch_max_bytes: int
+    max_connection_creation_rate: int
+    max_connections: int
+    max_connections_per_ip: int
+    max_connections_per_ip_overrides: Mapping[str, int]
+    max_incremental_fetch_session_cache_slots: int
+    max_request_partition_size_limit: int
+    message_max_bytes: int
+    queued_max_request_bytes: int
+    queued_max_requests: int
+    request_timeout_ms: int
+    socket_listen_backlog_size: int
+    socket_receive_buffer_bytes: int
+    socket_request_max_bytes: int
+    socket_send_buffer_bytes: int
+
+    compression_type: str
+    log_cleanup_policy: tuple[str, ...]
+    log_flush_interval_messages: int
+    log_flush_interval_ms: int
+    log_flush_offset_checkpoint_interval_ms: int
+    log_flush_scheduler_interval_ms: int
+    log_flush_start_offset_checkpoint_interval_ms: int
+    log_index_interval_bytes: int
+    log_index_size_max_bytes: int
+    log_initial_task_delay_ms: int
+    log_message_timestamp_after_max_ms: int
+    log_message_timestamp_before_max_ms: int
+    log_message_timestamp_type: str
+    log_preallocate: bool
+    log_retention_bytes: int
+    log_retention_check_interval_ms: int
+    log_retention_ms: int
+    log_roll_jitter_ms: int
+    log_roll_ms: int
+    log_segment_bytes: int
+    log_segment_delete_delay_ms: int
+    num_recovery_threads_per_data_dir: int
+
+    controlled_shutdown_enable: bool
+    num_replica_fetchers: int
+    replica_fetch_backoff_ms: int
+    replica_fetch_max_bytes: int
+    replica_fetch_min_bytes: int
+    replica_fetch_response_max_bytes: int
+    replica_fetch_wait_max_ms: int
+    replica_high_watermark_checkpoint_interval_ms: int
+    replica_lag_time_max_ms: int
+    replica_socket_timeout_ms: int
+
+    group_initial_rebalance_delay_ms: int
+    group_max_session_timeout_ms: int
+    group_max_size: int
+    group_min_session_timeout_ms: int
+    offset_metadata_max_bytes: int
+    offsets_commit_timeout_ms: int
+    offsets_load_buffer_size: int
+    offsets_retention_check_interval_ms: int
+    offsets_retention_minutes: int
+    offsets_topic_compression_codec: int
+    offsets_topic_num_partitions: int
+    offsets_topic_replication_factor: int
+    offsets_topic_segment_bytes: int
+
+    producer_id_expiration_check_interval_ms: int
+    producer_id_expiration_ms: int
+    transaction_abort_timed_out_transaction_cleanup_interval_ms: int
+    transaction_max_timeout_ms: int
+    transaction_partition_verification_enable: bool
+    transaction_remove_expired_transaction_cleanup_interval_ms: int
+    transaction_state_log_load_buffer_size: int
+    transaction_state_log_min_isr: int
+    transaction_state_log_num_partitions: int
+    transaction_state_log_replication_factor: int
+    transaction_state_log_segment_bytes: int
+    transactional_id_expiration_ms: int
+
+    barnabas_http_address: str | None
+    barnabas_log_format: str
+    barnabas_log_level: str
+    barnabas_validate_records: bool
+
+    raw: Mapping[str, str]
+    """What was set anywhere, by key, as text."""
+    sources: Mapping[str, str] = field(default_factory=dict)
+    defaults: Mapping[str, ConfigValue] = field(default_factory=dict)
+    """Defaults that depend on the surroundings (log.dir) and replace those of the table."""
+    warnings: tuple[str, ...] = ()
+
+    def value(self, key: str) -> ConfigValue:
+        """The typed value of any key of `BROKER_KEYS`, set or default. Errors: KeyError for unknown keys."""
+        definition = BROKER_KEYS[key]
+        if key in self.raw:
+            return parse(definition, self.raw[key])
+        return self.default(key)
+
+    def default(self, key: str) -> ConfigValue:
+        """The default of a key on this machine."""
+        return self.defaults[key] if key in self.defaults else BROKER_KEYS[key].default
+
+    def source(self, key: str) -> str:
+        """Where the value of `key` comes from: one of OPTION, OVERRIDE, ENVIRONMENT, FILE, DEFAULT."""
+        return self.sources.get(key, DEFAULT)
+
+    def with_dynamic(self, dynamic: Mapping[str, str]) -> BrokerConfig:
+        """This configuration with values that were changed at run time; values that do not parse are left out.
+
+        `raw` stays what the process was started with: DescribeConfigs tells the two apart.
+        """
+        merged = dict(self.raw)
+        for key, text in dynamic.items():
+            definition = BROKER_KEYS.get(key)
+            if definition is None:
+                continue
+            try:
+                parse(definition, text)
+            except ConfigValueError:
+                continue
+            merged[key] = text
+        updated = replace(self, raw=merged)
+        dynamic_fields = {
+            name: _attribute(updated, name) for name in _PLAIN_ATTRIBUTES if name.replace("_", ".") in _DYNAMIC_KEYS
+        }
+        return replace(self, **dynamic_fields)
+
+
+_SPECIAL_ATTRIBUTES: Final = frozenset(
+    (
+        "node_id",
+        "cluster_id",
+        "listeners",
+        "inter_broker_listener_name",
+        "log_dirs",
+        "max_connections_per_ip_overrides",
+        "raw",
+        "sources",
+        "defaults",
+        "warnings",
+    )
+)
+_PLAIN_ATTRIBUTES: Final = tuple(f.name for f in fields(BrokerConfig) if f.name not in _SPECIAL_ATTRIBUTES)
+_DYNAMIC_KEYS: Final = frozenset(key.name for key in BROKER_KEYS.values() if key.mode != READ_ONLY)
+_UNIT_MS: Final = {"ms": 1, "minutes": 60_000, "hours": 3_600_000}
+
+
+def _attribute(config: BrokerConfig, name: str) -> Any:
+    return effective_value(name.replace("_", "."), config.value)
+
+
+def effective_value(key: str, value: Any) -> ConfigValue:
+    """The value of `key` after its synonyms, in the unit of the first; `value(key)` gives the value of one key."""
+    for synonyms in CONFIG_SYNONYMS:
+        if key == synonyms[0]:
+            for synonym in synonyms:
+                number: ConfigValue = value(synonym)
+                if isinstance(number, int):
+                    number *= _UNIT_MS[synonym.rpartition(".")[2]]
+                    # Any negative retention means without limit (KafkaConfig.logRetentionTimeMillis).
+                    return -1 if number < 0 and key == "log.retention.ms" else number
+    found: ConfigValue = value(key)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Resolution:
+    """What came of reading a configuration: everything wrong with it, and the result when nothing is."""
+
+    errors: tuple[str, ...]
+    warnings: tuple[str, ...]
+    notes: tuple[str, ...]
+    config: BrokerConfig | None
+
+
+class ConfigError(Exception):
+    """A configuration that cannot be used; `problems` holds one sentence per mistake."""
+
+    def __init__(self, problems: Iterable[str]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("; ".join(self.problems))
+
+
+def load(
+    *,
+    options: Mapping[str, str] | None = None,
+    overrides: Mapping[str, str] | None = None,
+    environ: Mapping[str, str] | None = None,
+    properties: Mapping[str, str] | None = None,
+) -> BrokerConfig:
+    """`resolve`, for callers that only go on with a good configuration. Errors: ConfigError."""
+    resolution = resolve(options=options, overrides=overrides, environ=environ, properties=properties)
+    if resolution.config is None:
+        raise ConfigError(resolution.errors)
+    return resolution.config
+
+
+def resolve(
+    *,
+    options: Mapping[str, str] | None = None,
+    overrides: Mapping[str, str] | None = None,
+    environ: Mapping[str, str] | None = None,
+    properties: Mapping[str, str] | None = None,
+) -> Resolution:
+    """Merge and check a configuration. The arguments map Kafka's keys to text; `environ` is the process environment.
+
+    Besides `KAFKA_...`, `environ` is asked for CLUSTER_ID, XDG_DATA_HOME and HOME.
+    """
+    environ = environ or {}
+    return _Resolver(
+        (
+            (FILE, properties or {}),
+            (ENVIRONMENT, environment_configs(environ)),
+            (OVERRIDE, overrides or {}),
+            (OPTION, options or {}),
+        ),
+        environ,
+    ).run()
+
+
+def environment_configs(environ: Mapping[str, str]) -> dict[str, str]:
+    """The keys set by `KAFKA_...` variables, as in the official image: `_` is a dot, `__` an underscore, `___` a dash.
+
+    CLUSTER_ID, by which the image formats its storage, becomes the cluster id. Source: KafkaDockerWrapper.scala.
+    """
+    configs = {}
+    for variable, text in environ.items():
+        if not variable.startswith("KAFKA_") or variable in _ENVIRONMENT_SKIPPED:
+            continue
+        if variable.startswith(_ENVIRONMENT_SKIPPED_PREFIXES):
+            continue
+        key = variable[6:].lower().replace("_", ".").replace("...", "-").replace("..", "_")
+        configs[key] = text
+    if environ.get("CLUSTER_ID"):
+        configs.setdefault("barnabas.cluster.id", environ["CLUSTER_ID"])
+    return configs
+
+
+def default_data_directory(environ: Mapping[str, str], node_id: int) -> str:
+    """Where a broker keeps its logs when nobody says: `$XDG_DATA_HOME/barnabas/NODE_ID`."""
+    base = environ.get("XDG_DATA_HOME") or os.path.join(
+        environ.get("HOME") or os.path.expanduser("~"), ".local", "share"
+    )
+    return os.path.join(base, "barnabas", str(node_id))
+
+
+class _Resolver:
+    """One run of `resolve`; collects errors and warnings as it goes."""
+
+    def __init__(self, layers: Iterable[tuple[str, Mapping[str, str]]], environ: Mapping[str, str]) -> None:
+        self.environ = environ
+        self.errors: list[str] = []
+        self.warnings: list[str] = []
+        self.notes: list[str] = []
+        self.raw: dict[str, str] = {}
+        self.sources: dict[str, str] = {}
+        for source, configs in layers:
+            self._merge(source, configs)
+
+    def _merge(self, source: str, configs: Mapping[str, str]) -> None:
+        # The two names of the node id are one key: the layer that sets either wins as a whole.
+        if ("node.id" in configs) != ("broker.id" in configs):
+            for name in ("node.id", "broker.id"):
+                self.raw.pop(name, None)
+        for key, text in configs.items():
+            self.raw[key] = text
+            self.sources[key] = source
+
+    def run(self) -> Resolution:
+        self._check_keys()
+        self._unify_node_id()
+        self.values: dict[str, ConfigValue] = {}
+        for key in [key for key in self.raw if key in BROKER_KEYS]:
+            self._parse(key)
+        self._check_refused()
+        node_id = self.value("node.id")
+        assert isinstance(node_id, int)
+        self.defaults: dict[str, ConfigValue] = {
+            "log.dir": (default_data_directory(self.environ, node_id),),
+            "broker.id": node_id,
+        }
+        self._check_relations()
+        listeners = self._listeners()
+        inter_broker = self._inter_broker_listener_name(listeners)
+        overrides_per_ip = self._max_connections_per_ip_overrides()
+        if self.errors:
+            return Resolution(tuple(self.errors), tuple(self.warnings), tuple(self.notes), None)
+        attributes: dict[str, Any] = {
+            name: effective_value(name.replace("_", "."), self.value) for name in _PLAIN_ATTRIBUTES
+        }
+        config = BrokerConfig(
+            node_id=node_id,
+            cluster_id=self._text("barnabas.cluster.id"),
+            listeners=listeners,
+            inter_broker_listener_name=inter_broker,
+            log_dirs=self._log_dirs(),
+            max_connections_per_ip_overrides=overrides_per_ip,
+            raw=self.raw,
+            sources=self.sources,
+            defaults=self.defaults,
+            warnings=tuple(self.warnings),
+            **attributes,
+        )
+        return Resolution((), config.warnings, tuple(self.notes), config)
+
+    def value(self, key: str) -> ConfigValue:
+        """The value of one key so far: parsed, or its default (also after an error, so that checking can go on)."""
+        if key in self.values:
+            return self.values[key]
+        return self.defaults[key] if key in getattr(self, "defaults", ()) else BROKER_KEYS[key].default
+
+    def _text(self, key: str) -> str | None:
+        value = self.value(key)
+        return value if isinstance(value, str) else None
+
+    def _names(self, key: str) -> tuple[str, ...]:
+        value = self.value(key)
+        return value if isinstance(value, tuple) else ()
+
+    def _number(self, key: str) -> float:
+        value = effective_value(key, self.value)
+        return value if isinstance(value, int | float) else 0
+
+    def _fail(self, key: str, reason: str) -> None:
+        where = self.sources.get(key)
+        self.errors.append(f"{reason} (from the {where})" if where in (FILE, ENVIRONMENT) else reason)
+
+    def _parse(self, key: str) -> None:
+        definition = BROKER_KEYS[key]
+        try:
+            self.values[key] = parse(definition, self.raw[key])
+        except ConfigValueError as error:
+            self._fail(key, f"{error}. Allowed: {allowed_text(definition)}")
+
+    def _check_keys(self) -> None:
+        known = sorted(key for key in self.raw if key in BROKER_KEYS)
+        from_kraft = [key for key in known if key.startswith(_KRAFT_PREFIXES)]
+        without_effect = [key for key in known if key in _WITHOUT_EFFECT and key not in from_kraft]
+        if from_kraft:
+            self.notes.append(f"KRaft's keys have no effect: {', '.join(from_kraft)}")
+        if without_effect:
+            self.notes.append(f"accepted, without effect in Barnabas: {', '.join(without_effect)}")
+        for key in self.raw:
+            if key in BROKER_KEYS or key in _REFUSED_KEYS:
+                continue
+            if key in REMOVED_KEYS:
+                self.warnings.append(f"{key} has no effect: {REMOVED_KEYS[key]}")
+            elif key.startswith("zookeeper."):
+                self.warnings.append(
+                    f"{key} has no effect: ZooKeeper coordination is not available yet in this version"
+                )
+            elif key == "allow.everyone.if.no.acl.found":
+                self.warnings.append(f"{key} has no effect: there are no ACLs, everyone is allowed")
+            elif (prefixed := _LISTENER_OVERRIDE.fullmatch(key)) is not None:
+                self._check_listener_override(key, prefixed[1])
+            elif not key.startswith(("rsm.config.", "rlmm.config.")):
+                self.warnings.append(f"{key} is not a configuration of Kafka or Barnabas{_close_match(key)}")
+
+    def _check_listener_override(self, key: str, base: str) -> None:
+        if base in SECURITY_KEYS or base.endswith(("sasl.jaas.config", "callback.handler.class", "login.class")):
+            self._fail(key, f"{key} asks for a secured listener: {_NO_SECURITY}")
+        else:
+            self.warnings.append(f"{key} has no effect: settings apply to all listeners")
+
+    def _check_refused(self) -> None:
+        for key, text in self.raw.items():
+            if key in _REFUSED_KEYS and text.strip():
+                self._fail(key, f"Invalid value {text} for configuration {key}: {_REFUSED_KEYS[key]}")
+            elif key in SECURITY_KEYS and key in self.values and self.values[key] != BROKER_KEYS[key].default:
+                shown = "[hidden]" if BROKER_KEYS[key].type == PASSWORD else text
+                self._fail(key, f"Invalid value {shown} for configuration {key}: {_NO_SECURITY}")
+        if self.value("remote.log.storage.system.enable") is True:
+            key = "remote.log.storage.system.enable"
+            self._fail(key, f"Invalid value true for configuration {key}: tiered storage is not supported")
+
+    def _unify_node_id(self) -> None:
+        node_id, broker_id = self.raw.get("node.id"), self.raw.get("broker.id")
+        if broker_id is not None and broker_id.strip() == "-1":
+            # 3.9's "generate one": the default is as good.
+            del self.raw["broker.id"]
+            broker_id = None
+        if node_id is None and broker_id is not None:
+            self.raw["node.id"] = broker_id
+            self.sources["node.id"] = self.sources["broker.id"]
+        elif node_id is not None and broker_id is None:
+            self.raw["broker.id"] = node_id
+            self.sources["broker.id"] = self.sources["node.id"]
+        elif node_id is not None and broker_id is not None and node_id.strip() != broker_id.strip():
+            self._fail("node.id", f"node.id ({node_id}) and broker.id ({broker_id}) must be equal")
+
+    def _log_dirs(self) -> tuple[str, ...]:
+        return tuple(os.path.abspath(path) for path in self._names("log.dirs") or self._names("log.dir"))
+
+    def _check_relations(self) -> None:
+        """The rules that join several keys (KafkaConfig.validateValues)."""
+        number = self._number
+        rules = (
+            ("log.roll.ms", number("log.roll.ms") >= 1, "log.roll.ms must be at least 1"),
+            ("log.roll.jitter.ms", number("log.roll.jitter.ms") >= 0, "log.roll.jitter.ms must be at least 0"),
+            (
+                "log.retention.ms",
+                number("log.retention.ms") != 0,
+                "log.retention.ms must be -1 (unlimited) or at least 1",
+            ),
+            (
+                "replica.fetch.wait.max.ms",
+                number("replica.fetch.wait.max.ms") <= number("replica.socket.timeout.ms"),
+                "replica.fetch.wait.max.ms must not exceed replica.socket.timeout.ms",
+            ),
+            (
+                "replica.fetch.wait.max.ms",
+                number("replica.fetch.wait.max.ms") <= number("replica.lag.time.max.ms"),
+                "replica.fetch.wait.max.ms must not exceed replica.lag.time.max.ms",
+            ),
+            (
+                "queued.max.request.bytes",
+                number("queued.max.request.bytes") <= 0
+                or number("queued.max.request.bytes") >= number("socket.request.max.bytes"),
+                "queued.max.request.bytes must be at least socket.request.max.bytes, or -1",
+            ),
+            (
+                "group.min.session.timeout.ms",
+                number("group.min.session.timeout.ms") <= number("group.max.session.timeout.ms"),
+                "group.min.session.timeout.ms must not exceed group.max.session.timeout.ms",
+            ),
+            (
+                "log.cleaner.min.compaction.lag.ms",
+                number("log.cleaner.min.compaction.lag.ms") <= number("log.cleaner.max.compaction.lag.ms"),
+                "log.cleaner.min.compaction.lag.ms must not exceed log.cleaner.max.compaction.lag.ms",
+            ),
+            (
+                "max.connections.per.ip",
+                number("max.connections.per.ip") != 0 or bool(self.value("max.connections.per.ip.overrides")),
+                "max.connections.per.ip can be 0 only if max.connections.per.ip.overrides is set",
+            ),
+        )
+        for key, holds, sentence in rules:
+            if not holds:
+                self._fail(key, sentence)
+
+    def _max_connections_per_ip_overrides(self) -> dict[str, int]:
+        limits = {}
+        key = "max.connections.per.ip.overrides"
+        for entry in filter(None, (part.strip() for part in (self._text(key) or "").split(","))):
+            host, _, limit = entry.rpartition(":")
+            if not host or not limit.isdecimal():
+                self._fail(key, f"Invalid value {entry} for configuration {key}: Expected HOST:LIMIT, comma separated")
+            else:
+                limits[host.strip("[]")] = int(limit)
+        return limits
+
+    def _security_protocols(self) -> dict[str, str]:
+        """Listener name -> security protocol, from listener.security.protocol.map."""
+        key = "listener.security.protocol.map"
+        protocols = {}
+        for entry in filter(None, (part.strip() for part in (self._text(key) or "").split(","))):
+            name, colon, protocol = (part.strip().upper() for part in entry.rpartition(":"))
+            if not colon or protocol not in _SECURITY_PROTOCOLS:
+                self._fail(
+                    key,
+                    f"Invalid value {entry} for configuration {key}: Expected NAME:PROTOCOL with a protocol of "
+                    f"{', '.join(_SECURITY_PROTOCOLS)}",
+                )
+            protocols[name] = protocol
+        return protocols
+
+    def _endpoints(self, key: str) -> dict[str, tuple[str | None, int]]:
+        """Listener name -> (host or None for all addresses, port); the controllers' listeners are left out."""
+        controllers = {name.upper() for name in self._names("controller.listener.names")}
+        endpoints: dict[str, tuple[str | None, int]] = {}
+        for entry in self._names(key):
+            match = _LISTENER.fullmatch(entry)
+            if match is None:
+                self._fail(
+                    key, f"Invalid value {entry} for configuration {key}: Expected NAME://HOST:PORT, comma separated"
+                )
+                continue
+            name, host, port = match[1].upper(), match[2] or None, int(match[3])
+            if name in controllers:
+                continue
+            if not 0 <= port <= 65_535:
+                self._fail(key, f"Invalid value {entry} for configuration {key}: The port must be between 0 and 65535")
+            elif name in endpoints:
+                self._fail(key, f"Invalid value {entry} for configuration {key}: Each listener must have its own name")
+            else:
+                endpoints[name] = (host, port)
+        return endpoints
+
+    def _listeners(self) -> tuple[Listener, ...]:
+        bound = self._endpoints("listeners")
+        if not bound and not self.errors:
+            self._fail("listeners", "listeners names no listener for clients (all belong to controller.listener.names)")
+        self._check_security_protocols(bound)
+        self._check_ports(bound)
+        advertised = self._endpoints("advertised.listeners") if self.value("advertised.listeners") is not None else None
+        if advertised is not None:
+            self._check_advertised(bound, advertised)
+        listeners = []
+        for name, (host, port) in bound.items():
+            if advertised is None:
+                if host == "0.0.0.0":
+                    self._fail(
+                        "listeners",
+                        f"{name}://{host}:{port} cannot be told to clients: set advertised.listeners, or leave the "
+                        f"host out ({name}://:{port}) to advertise this machine's name",
+                    )
+                listeners.append(Listener(name, host, port, True, host, None))
+            elif name in advertised:
+                told_host, told_port = advertised[name]
+                listeners.append(Listener(name, host, port, True, told_host, told_port or None))
+            else:
+                listeners.append(Listener(name, host, port, False))
+        open_listeners = [listener.name for listener in listeners if not listener.is_loopback]
+        if open_listeners:
+            self.warnings.append(
+                f"{', '.join(open_listeners)} is open to other machines, without encryption or authentication"
+            )
+        return tuple(listeners)
+
+    def _check_security_protocols(self, bound: Mapping[str, object]) -> None:
+        protocols = self._security_protocols()
+        for name in bound:
+            protocol = protocols.get(name)
+            if protocol is None:
+                self._fail("listeners", f"listener {name} has no entry in listener.security.protocol.map")
+            elif protocol != _PLAINTEXT:
+                self._fail("listeners", f"listener {name} asks for {protocol}: {_NO_SECURITY}")
+
+    def _check_ports(self, bound: Mapping[str, tuple[str | None, int]]) -> None:
+        """Two listeners share a port only where one is IPv4 and the other IPv6 (AbstractKafkaConfig.validate)."""
+        by_port: dict[int, list[str | None]] = {}
+        for host, port in bound.values():
+            if port:
+                by_port.setdefault(port, []).append(host)
+        for port, hosts in by_port.items():
+            kinds = [_address_family(host) for host in hosts]
+            if len(hosts) > 1 and sorted(kinds) != ["ipv4", "ipv6"]:
+                self._fail(
+                    "listeners", f"Each listener must have a different port, but {port} is used {len(hosts)} times"
+                )
+
+    def _check_advertised(self, bound: Mapping[str, object], advertised: Mapping[str, tuple[str | None, int]]) -> None:
+        key = "advertised.listeners"
+        for name, (host, _) in advertised.items():
+            if name not in bound:
+                self._fail(key, f"{key} names {name}, which is not in listeners ({', '.join(bound)})")
+            if host in ("0.0.0.0", "::"):
+                self._fail(key, f"{key} cannot use the nonroutable address {host}: name one that clients can reach")
+        if not advertised and not self.errors:
+            self._fail(key, f"{key} names no listener for clients")
+
+    def _inter_broker_listener_name(self, listeners: tuple[Listener, ...]) -> str:
+        names = [listener.name for listener in listeners if listener.advertised]
+        wanted = self._text("inter.broker.listener.name")
+        if wanted is not None and "security.inter.broker.protocol" in self.raw:
+            self._fail(
+                "inter.broker.listener.name",
+                "Only one of inter.broker.listener.name and security.inter.broker.protocol should be set",
+            )
+        if wanted is not None and wanted.upper() not in names and names:
+            self._fail(
+                "inter.broker.listener.name",
+                f"Invalid value {wanted} for configuration inter.broker.listener.name: "
+                f"must be an advertised listener, one of {', '.join(names)}",
+            )
+        if wanted is not None:
+            return wanted.upper()
+        return _PLAINTEXT if _PLAINTEXT in names or not names else names[0]
+
+
+def _address_family(host: str | None) -> str:
+    if host is not None and ":" in host:
+        return "ipv6"
+    return "ipv4" if host is not None and host.replace(".", "").isdecimal() else "name"
+
+
+def _close_match(key: str) -> str:
+    import difflib
+
+    found = difflib.get_close_matches(key, BROKER_KEYS, n=1, cutoff=0.8)
+    return f"; did you mean {found[0]}?" if found else ""
+
+
+_KRAFT_PREFIXES: Final = (
+    "broker.heartbeat.",
+    "broker.session.",
+    "controller.listener.",
+    "controller.performance.",
+    "controller.quorum.",
+    "initial.broker.registration.",
+    "metadata.log.",
+    "metadata.max.",
+    "process.roles",
+    "server.max.startup.",
+)
+_USED_KEYS: Final = frozenset(name.replace("_", ".") for name in (*_PLAIN_ATTRIBUTES, *_SPECIAL_ATTRIBUTES))
+_TOPIC_DEFAULT_KEYS: Final = frozenset(
+    (
+        "compression.gzip.level",
+        "compression.lz4.level",
+        "compression.zstd.level",
+        "log.cleaner.delete.retention.ms",
+        "log.cleaner.max.compaction.lag.ms",
+        "log.cleaner.min.cleanable.ratio",
+        "log.cleaner.min.compaction.lag.ms",
+    )
+)
+_WITHOUT_EFFECT: Final = frozenset(
+    name
+    for name in BROKER_KEYS
+    if name not in _USED_KEYS
+    and name not in _TOPIC_DEFAULT_KEYS
+    and name not in SECURITY_KEYS
+    and name not in {synonym for synonyms in CONFIG_SYNONYMS for synonym in synonyms}
+    and name not in _REFUSED_KEYS
+    and name
+    not in (
+        "advertised.listeners",
+        "barnabas.cluster.id",
+        "broker.id",
+        "inter.broker.listener.name",
+        "listener.security.protocol.map",
+        "log.dir",
+    )
+)
