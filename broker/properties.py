@@ -62,6 +62,7 @@ def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
             joined = ""
         elif number == last:
             yield first, joined + rest[:-1]
+            return
         else:
             joined += rest[:-1]
 
