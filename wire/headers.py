@@ -1,0 +1,183 @@
+"""What stands before every request and response: who asks what, and which answer belongs to which question.
+
+A request header has three versions: 0 (ControlledShutdown version 0 only: no client id), 1, and 2 for requests of a
+flexible version, which adds tagged fields; the client id keeps its two-byte length even there. A response header is
+a correlation id (version 0), in flexible versions with tagged fields (version 1); but ApiVersions is always answered
+with version 0, because a client that asks for versions cannot know what the broker would send (KIP-511).
+Source: RequestHeader.json, ResponseHeader.json and ApiMessageType of Kafka 3.9 and 4.3.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from struct import error as struct_error
+from typing import Final
+
+from barnabas.wire.errors import ProtocolError
+from barnabas.wire.primitives import Buffer, read_unsigned_varint
+
+API_VERSIONS: Final = 18
+CONTROLLED_SHUTDOWN: Final = 7
+
+FLEXIBLE_FROM: Final[dict[int, int]] = {
+    0: 9,  # Produce
+    1: 12,  # Fetch
+    2: 6,  # ListOffsets
+    3: 9,  # Metadata
+    4: 4,  # LeaderAndIsr
+    5: 2,  # StopReplica
+    6: 6,  # UpdateMetadata
+    7: 3,  # ControlledShutdown
+    8: 8,  # OffsetCommit
+    9: 6,  # OffsetFetch
+    10: 3,  # FindCoordinator
+    11: 6,  # JoinGroup
+    12: 4,  # Heartbeat
+    13: 4,  # LeaveGroup
+    14: 4,  # SyncGroup
+    15: 5,  # DescribeGroups
+    16: 3,  # ListGroups
+    18: 3,  # ApiVersions
+    19: 5,  # CreateTopics
+    20: 4,  # DeleteTopics
+    21: 2,  # DeleteRecords
+    22: 2,  # InitProducerId
+    23: 4,  # OffsetForLeaderEpoch
+    24: 3,  # AddPartitionsToTxn
+    25: 3,  # AddOffsetsToTxn
+    26: 3,  # EndTxn
+    27: 1,  # WriteTxnMarkers
+    28: 3,  # TxnOffsetCommit
+    29: 2,  # DescribeAcls
+    30: 2,  # CreateAcls
+    31: 2,  # DeleteAcls
+    32: 4,  # DescribeConfigs
+    33: 2,  # AlterConfigs
+    35: 2,  # DescribeLogDirs
+    36: 2,  # SaslAuthenticate
+    37: 2,  # CreatePartitions
+    38: 2,  # CreateDelegationToken
+    39: 2,  # RenewDelegationToken
+    40: 2,  # ExpireDelegationToken
+    41: 2,  # DescribeDelegationToken
+    42: 2,  # DeleteGroups
+    43: 2,  # ElectLeaders
+    44: 1,  # IncrementalAlterConfigs
+    45: 0,  # AlterPartitionReassignments
+    46: 0,  # ListPartitionReassignments
+    48: 1,  # DescribeClientQuotas
+    49: 1,  # AlterClientQuotas
+    50: 0,  # DescribeUserScramCredentials
+    51: 0,  # AlterUserScramCredentials
+    56: 0,  # AlterPartition
+    57: 0,  # UpdateFeatures
+    58: 0,  # Envelope
+    60: 0,  # DescribeCluster
+    61: 0,  # DescribeProducers
+    65: 0,  # DescribeTransactions
+    66: 0,  # ListTransactions
+    67: 0,  # AllocateProducerIds
+    68: 0,  # ConsumerGroupHeartbeat
+    69: 0,  # ConsumerGroupDescribe
+}
+"""The first flexible version by API key; APIs that have none are left out."""
+
+_START: Final = Struct(">hhi")
+_START_WITH_CLIENT_ID: Final = Struct(">hhih")
+_CORRELATION_ID: Final = Struct(">i")
+_CORRELATION_ID_AND_TAGS: Final = Struct(">ix")
+_NEVER: Final = 32768
+
+
+class RequestHeader:
+    """Who asks what. `body_position` is where the request itself begins in the buffer the header was read from."""
+
+    __slots__ = ("api_key", "api_version", "body_position", "client_id", "correlation_id")
+
+    def __init__(
+        self, api_key: int, api_version: int, correlation_id: int, client_id: str | None, body_position: int
+    ) -> None:
+        self.api_key = api_key
+        self.api_version = api_version
+        self.correlation_id = correlation_id
+        self.client_id = client_id
+        self.body_position = body_position
+
+    def __repr__(self) -> str:
+        return (
+            f"RequestHeader(api_key={self.api_key}, api_version={self.api_version}, "
+            f"correlation_id={self.correlation_id}, client_id={self.client_id!r})"
+        )
+
+
+def parse_request_header(buffer: Buffer) -> RequestHeader:
+    """Read the header at the start of a frame.
+
+    The key and version need not be known to us: an unknown key's header is read as version 1, a version newer than
+    ours as that of our newest, which is all that an ApiVersions request from a newer client needs.
+    Errors: ProtocolError when the frame ends inside the header, or the client id is not UTF-8.
+    """
+    try:
+        api_key, api_version, correlation_id, size = _START_WITH_CLIENT_ID.unpack_from(buffer, 0)
+        if api_key == CONTROLLED_SHUTDOWN and api_version == 0:
+            return RequestHeader(api_key, api_version, correlation_id, None, _START.size)
+        position = _START_WITH_CLIENT_ID.size
+        client_id = None
+        if size >= 0:
+            end = position + size
+            if end > len(buffer):
+                raise ProtocolError(f"a client id of {size} bytes does not fit into the request")
+            client_id = str(buffer[position:end], "utf-8")
+            position = end
+        if api_version >= FLEXIBLE_FROM.get(api_key, _NEVER):
+            position = position + 1 if buffer[position] == 0 else _skip_tagged_fields(buffer, position)
+    except (struct_error, IndexError, UnicodeDecodeError) as error:
+        raise ProtocolError(f"request header: {error}") from None
+    return RequestHeader(api_key, api_version, correlation_id, client_id, position)
+
+
+def request_header(api_key: int, api_version: int, correlation_id: int, client_id: str | None) -> bytes:
+    """The header of a request that we send ourselves."""
+    if api_key == CONTROLLED_SHUTDOWN and api_version == 0:
+        return _START.pack(api_key, api_version, correlation_id)
+    encoded = b"" if client_id is None else client_id.encode()
+    size = -1 if client_id is None else len(encoded)
+    tags = b"\0" if api_version >= FLEXIBLE_FROM.get(api_key, _NEVER) else b""
+    return _START_WITH_CLIENT_ID.pack(api_key, api_version, correlation_id, size) + encoded + tags
+
+
+def response_header(api_key: int, api_version: int, correlation_id: int) -> bytes:
+    """The header of the response to a request of this key and version."""
+    if response_header_is_flexible(api_key, api_version):
+        return _CORRELATION_ID_AND_TAGS.pack(correlation_id)
+    return _CORRELATION_ID.pack(correlation_id)
+
+
+def parse_response_header(buffer: Buffer, api_key: int, api_version: int) -> tuple[int, int]:
+    """Correlation id and body position of a response to a request of this key and version.
+
+    Errors: ProtocolError when the frame ends inside the header.
+    """
+    try:
+        (correlation_id,) = _CORRELATION_ID.unpack_from(buffer, 0)
+    except struct_error as error:
+        raise ProtocolError(f"response header: {error}") from None
+    if not response_header_is_flexible(api_key, api_version):
+        return correlation_id, 4
+    return correlation_id, _skip_tagged_fields(buffer, 4)
+
+
+def response_header_is_flexible(api_key: int, api_version: int) -> bool:
+    """Whether tagged fields follow the correlation id (response header version 1)."""
+    return api_key != API_VERSIONS and api_version >= FLEXIBLE_FROM.get(api_key, _NEVER)
+
+
+def _skip_tagged_fields(buffer: Buffer, position: int) -> int:
+    count, position = read_unsigned_varint(buffer, position)
+    for _ in range(count):
+        _, position = read_unsigned_varint(buffer, position)
+        size, position = read_unsigned_varint(buffer, position)
+        position += size
+        if position > len(buffer):
+            raise ProtocolError(f"a tagged field of {size} bytes does not fit into the message")
+    return position
