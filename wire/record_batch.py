@@ -52,6 +52,7 @@ TIMESTAMP_TYPE_MASK: Final = 0x08
 TRANSACTIONAL_MASK: Final = 0x10
 CONTROL_MASK: Final = 0x20
 DELETE_HORIZON_MASK: Final = 0x40
+_ASSIGNED_MASK: Final = 0x7F
 
 _CRC_START: Final = 21
 _MAGIC_POSITION: Final = 16
@@ -260,16 +261,18 @@ def set_max_timestamp(
 ) -> RecordBatchHeader:
     """Write timestamp type and max timestamp and recompute the CRC; does nothing if both are already so.
 
+    Unassigned attribute bits are cleared on the way, as by Kafka.
+
     Returns:
         The header as it now is.
 
     Source: `DefaultRecordBatch.setMaxTimestamp`.
     """
-    attributes = header.attributes & ~TIMESTAMP_TYPE_MASK
+    if timestamp_type is header.timestamp_type and max_timestamp == header.max_timestamp:
+        return header
+    attributes = header.attributes & _ASSIGNED_MASK & ~TIMESTAMP_TYPE_MASK
     if timestamp_type is TimestampType.LOG_APPEND_TIME:
         attributes |= TIMESTAMP_TYPE_MASK
-    if attributes == header.attributes and max_timestamp == header.max_timestamp:
-        return header
     _ATTRIBUTES.pack_into(buffer, header.position + 21, attributes)
     _INT64.pack_into(buffer, header.position + 35, max_timestamp)
     crc = compute_crc(buffer, header)

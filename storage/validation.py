@@ -1,0 +1,389 @@
+"""What a leader checks and changes before it appends a batch.
+
+Two depths. The header is always checked, and its CRC. The records are opened only where a feature needs them, or where
+the header itself looks as if the timestamps were out of range; for all other batches header and CRC are believed.
+
+Nothing here depends on the log's end, so a batch that has to be opened can be validated in a thread before it is
+appended: `validate_batch` touches only its arguments. Base offset and leader epoch are assigned by the log afterwards.
+
+Source: Kafka 4.3 `ProduceRequest.validateRecords`, `ByteBufferLogInputStream`, `UnifiedLog.analyzeAndValidateRecords`
+and `append`, `LogValidator`. The order of the checks is theirs, because the first failure picks the error code.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Final, NamedTuple, NoReturn
+
+from barnabas.storage.config import NO_LIMIT, LogConfig
+from barnabas.wire.errors import ApiError, ErrorCode
+from barnabas.wire.record_batch import (
+    CODEC_MASK,
+    CONTROL_MASK,
+    HEADER_SIZE,
+    LOG_OVERHEAD,
+    MAGIC,
+    NO_PRODUCER_ID,
+    NO_TIMESTAMP,
+    TIMESTAMP_TYPE_MASK,
+    TRANSACTIONAL_MASK,
+    CompressionType,
+    CorruptBatch,
+    ReadBuffer,
+    RecordBatchHeader,
+    TimestampType,
+    WriteBuffer,
+    crc_is_valid,
+    parse_header,
+    set_max_timestamp,
+)
+
+_ZSTD_MINIMUM_PRODUCE_VERSION: Final = 7
+_MAGIC_POSITION: Final = 16
+_HEADER_SIZE_UP_TO_MAGIC: Final = 17
+_MINIMUM_LENGTH: Final = 14
+_UNKNOWN_CODEC: Final = 5
+MAX_RECORD_ERRORS: Final = 1000
+"""More per-record errors than this are counted but not listed: a reply should not outgrow its request."""
+
+
+class AppendOrigin(Enum):
+    """Who asks for an append."""
+
+    CLIENT = "client"
+    COORDINATOR = "coordinator"
+    """The broker itself: batches it has just built, control batches included."""
+    REPLICATION = "replication"
+
+
+class RecordErrors(ApiError):
+    """Some records of a batch were refused, and so the whole batch.
+
+    `record_errors` names them for Produce v8 and above (KIP-467): index in the batch, and why.
+    """
+
+    def __init__(self, error: ErrorCode, message: str, record_errors: list[tuple[int, str]]) -> None:
+        super().__init__(error, message)
+        self.record_errors = record_errors
+
+
+class ValidationResult(NamedTuple):
+    """A batch that may be appended.
+
+    `batch` holds exactly this one batch: the bytes that were handed in, changed in place, or new ones if `rewritten`.
+    `header` is that of `batch`. `log_append_time_ms` is -1 for CreateTime topics.
+    """
+
+    batch: WriteBuffer
+    header: RecordBatchHeader
+    max_timestamp: int
+    log_append_time_ms: int
+    rewritten: bool
+
+
+def parse_produced_batch(records: ReadBuffer, produce_version: int) -> RecordBatchHeader:
+    """Find the one batch that a produce request may have for a partition; an incomplete second one is ignored.
+
+    Raises:
+        ApiError: INVALID_RECORD (no whole batch, another format, a second batch), CORRUPT_MESSAGE (impossible length or
+            magic), UNSUPPORTED_COMPRESSION_TYPE (zstd before Produce v7).
+    """
+    size = len(records)
+    try:
+        header = parse_header(records)
+    except CorruptBatch as error:
+        _refuse_first_batch(records, str(error))
+    end = header.end_position
+    if end > size:
+        raise ApiError(ErrorCode.INVALID_RECORD, f"Record batch of {end} bytes is truncated to {size}")
+    if produce_version < _ZSTD_MINIMUM_PRODUCE_VERSION and header.codec == CompressionType.ZSTD:
+        raise ApiError(
+            ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
+            f"zstd needs version {_ZSTD_MINIMUM_PRODUCE_VERSION} of Produce, this is version {produce_version}",
+        )
+    if end < size and _whole_batch_follows(records, end):
+        raise ApiError(ErrorCode.INVALID_RECORD, "Only one record batch is allowed per partition")
+    return header
+
+
+def _refuse_first_batch(records: ReadBuffer, reason: str) -> NoReturn:
+    """Say what is wrong with bytes that do not start with a header of our format."""
+    if _whole_batch_follows(records, 0):
+        if records[_MAGIC_POSITION] != MAGIC:
+            raise ApiError(ErrorCode.INVALID_RECORD, reason)
+        raise ApiError(ErrorCode.CORRUPT_MESSAGE, reason)
+    raise ApiError(ErrorCode.INVALID_RECORD, "At least one whole record batch per partition is needed")
+
+
+def _whole_batch_follows(records: ReadBuffer, position: int) -> bool:
+    """Whether a whole batch of any known format starts at `position`.
+
+    Raises:
+        ApiError: CORRUPT_MESSAGE, if what starts there can never become one.
+    """
+    remaining = len(records) - position
+    if remaining < LOG_OVERHEAD:
+        return False
+    length = int.from_bytes(records[position + 8 : position + LOG_OVERHEAD], signed=True)
+    if length < _MINIMUM_LENGTH:
+        raise ApiError(ErrorCode.CORRUPT_MESSAGE, f"Record batch has a length of {length}")
+    if remaining < _HEADER_SIZE_UP_TO_MAGIC:
+        return False
+    magic = records[position + _MAGIC_POSITION]
+    if magic > MAGIC:
+        raise ApiError(ErrorCode.CORRUPT_MESSAGE, f"Record batch has magic {magic}")
+    return remaining >= LOG_OVERHEAD + length
+
+
+def validate_batch(
+    batch: WriteBuffer,
+    header: RecordBatchHeader,
+    config: LogConfig,
+    now_ms: int,
+    *,
+    origin: AppendOrigin = AppendOrigin.CLIENT,
+    topic_partition: str = "",
+) -> ValidationResult:
+    """Check a batch for an append by the leader, and stamp or recompress it as the topic wants.
+
+    Args:
+        batch: starts with the batch at `header.position`; written to where the topic needs it.
+        header: as `parse_produced_batch` read it.
+        topic_partition: for messages.
+
+    Raises:
+        RecordErrors: INVALID_RECORD or INVALID_TIMESTAMP, if single records are at fault.
+        ApiError: MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE, CORRUPT_MESSAGE, INVALID_RECORD,
+            UNSUPPORTED_COMPRESSION_TYPE.
+    """
+    from_client = origin is AppendOrigin.CLIENT
+    size = header.size_in_bytes
+    if from_client and header.base_offset != 0:
+        raise ApiError(
+            ErrorCode.INVALID_RECORD, f"Base offset of a produced batch is {header.base_offset} instead of 0"
+        )
+    if size > config.max_message_bytes:
+        raise _too_large(size, config)
+    if not crc_is_valid(batch, header):
+        raise ApiError(ErrorCode.CORRUPT_MESSAGE, f"Record batch does not match its checksum {header.crc}")
+    if header.attributes & CODEC_MASK >= _UNKNOWN_CODEC:
+        raise ApiError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"There is no compression type {header.codec}")
+    if from_client:
+        _check_client_header(header)
+    if len(batch) != size:
+        batch = memoryview(batch)[header.position : header.end_position]
+        header = header._replace(position=0)
+    if from_client and needs_record_validation(header, config, now_ms):
+        found = _RecordCheck(header, config, now_ms, topic_partition).run(batch)
+        result = _assign(batch, header, config, now_ms, found.max_timestamp, rebuild=not found.has_consecutive_offsets)
+    else:
+        result = _assign(batch, header, config, now_ms, header.max_timestamp, rebuild=False)
+    if result.header.size_in_bytes > config.segment_bytes:
+        raise ApiError(
+            ErrorCode.RECORD_LIST_TOO_LARGE,
+            f"Record batch of {result.header.size_in_bytes} bytes is larger than a segment of {config.segment_bytes}",
+        )
+    return result
+
+
+def _too_large(size: int, config: LogConfig) -> ApiError:
+    return ApiError(
+        ErrorCode.MESSAGE_TOO_LARGE,
+        f"Record batch of {size} bytes is larger than the allowed {config.max_message_bytes}",
+    )
+
+
+def _check_client_header(header: RecordBatchHeader) -> None:
+    """Check what only batches from clients have to satisfy. Source: `LogValidator.validateBatch`."""
+    count = header.record_count
+    if count <= 0 or header.last_offset_delta + 1 != count:
+        raise ApiError(
+            ErrorCode.INVALID_RECORD,
+            f"Record batch counts {count} records, its last offset delta is {header.last_offset_delta}",
+        )
+    if header.attributes & CONTROL_MASK:
+        raise ApiError(ErrorCode.INVALID_RECORD, "Clients may not write control records")
+    if header.producer_id > NO_PRODUCER_ID and header.base_sequence < 0:
+        raise ApiError(
+            ErrorCode.INVALID_RECORD,
+            f"Record batch of producer {header.producer_id} has sequence {header.base_sequence}",
+        )
+
+
+def needs_record_validation(header: RecordBatchHeader, config: LogConfig, now_ms: int) -> bool:
+    """Whether the records of a produced batch have to be opened: then it costs microseconds per record, not per batch.
+
+    `message.timestamp.before.max.ms` bounds every record and the header does not know the oldest one, so any value but
+    the default opens them. `message.timestamp.after.max.ms` bounds the newest, which the header does know: it is only
+    doubted when it says that there is something to refuse, so that the refusal names the records.
+    """
+    return bool(
+        config.validate_records
+        or config.is_compacted
+        or config.uses_log_append_time
+        or config.message_timestamp_before_max_ms < NO_LIMIT
+        or header.max_timestamp - now_ms > config.message_timestamp_after_max_ms
+        or header.max_timestamp < header.base_timestamp
+        or header.attributes & TIMESTAMP_TYPE_MASK
+        or (config.compression_type is not None and config.compression_type != header.attributes & CODEC_MASK)
+    )
+
+
+class _RecordCheck:
+    """One pass over the records of one batch. Source: `LogValidator.validateRecord`, `processRecordErrors`."""
+
+    def __init__(self, header: RecordBatchHeader, config: LogConfig, now_ms: int, topic_partition: str) -> None:
+        self.max_timestamp = NO_TIMESTAMP
+        self.has_consecutive_offsets = True
+        self._header = header
+        self._topic_partition = topic_partition
+        self._needs_keys = config.is_compacted
+        self._is_create_time = not config.uses_log_append_time
+        self._has_append_time = header.timestamp_type is TimestampType.LOG_APPEND_TIME
+        self._oldest = now_ms - config.message_timestamp_before_max_ms
+        self._newest = now_ms + config.message_timestamp_after_max_ms
+        self._errors: list[tuple[int, str]] = []
+        self._error_count = 0
+        self._has_timestamp_error = False
+
+    def run(self, batch: ReadBuffer) -> _RecordCheck:
+        """Read all records; `RecordErrors` if any is refused, `ApiError` (INVALID_RECORD) if they cannot be read."""
+        from barnabas.wire.records import iter_records
+
+        base_offset = self._header.base_offset
+        max_timestamp = NO_TIMESTAMP
+        try:
+            for index, record in enumerate(iter_records(batch, self._header)):
+                offset, timestamp, key, _, _, _ = record
+                if offset != base_offset + index:
+                    self.has_consecutive_offsets = False
+                if key is None and self._needs_keys:
+                    self._add(index, self._key_message())
+                elif not self._accepts_timestamp(timestamp):
+                    self._has_timestamp_error = True
+                    self._add(index, self._timestamp_message(offset, timestamp))
+                if timestamp > max_timestamp:
+                    max_timestamp = timestamp
+        except CorruptBatch as error:
+            raise ApiError(ErrorCode.INVALID_RECORD, f"Records of the batch cannot be read: {error}") from None
+        self.max_timestamp = max_timestamp
+        self._raise_errors()
+        return self
+
+    def _accepts_timestamp(self, timestamp: int) -> bool:
+        if self._is_create_time and timestamp != NO_TIMESTAMP:
+            return self._oldest <= timestamp <= self._newest
+        return not self._has_append_time
+
+    def _key_message(self) -> str:
+        return f"Compacted topic cannot accept message without key in topic partition {self._topic_partition}"
+
+    def _timestamp_message(self, offset: int, timestamp: int) -> str:
+        if self._is_create_time and timestamp != NO_TIMESTAMP:
+            return (
+                f"Timestamp {timestamp} of message with offset {offset} is out of range. "
+                f"The timestamp should be within [{self._oldest}, {self._newest}]"
+            )
+        return "Invalid timestamp type in message. Producer should not set timestamp type to LogAppendTime."
+
+    def _add(self, index: int, message: str) -> None:
+        self._error_count += 1
+        if len(self._errors) < MAX_RECORD_ERRORS:
+            self._errors.append((index, message))
+
+    def _raise_errors(self) -> None:
+        if not self._errors:
+            return
+        if self._has_timestamp_error:
+            raise RecordErrors(
+                ErrorCode.INVALID_TIMESTAMP,
+                "One or more records have been rejected due to invalid timestamp",
+                self._errors,
+            )
+        shown = ", ".join(f"RecordError(batchIndex={i}, message={message!r})" for i, message in self._errors[:3])
+        raise RecordErrors(
+            ErrorCode.INVALID_RECORD,
+            f"One or more records have been rejected due to {self._error_count} record errors in total, "
+            f"and only showing the first three errors at most: [{shown}]",
+            self._errors,
+        )
+
+
+def _assign(
+    batch: WriteBuffer,
+    header: RecordBatchHeader,
+    config: LogConfig,
+    now_ms: int,
+    max_timestamp: int,
+    *,
+    rebuild: bool,
+) -> ValidationResult:
+    """Give the batch the topic's timestamp type and codec: in place if only its header changes, else as a new batch."""
+    timestamp_type = TimestampType.CREATE_TIME
+    log_append_time_ms = NO_TIMESTAMP
+    if config.uses_log_append_time:
+        timestamp_type = TimestampType.LOG_APPEND_TIME
+        max_timestamp = log_append_time_ms = now_ms
+    source = CompressionType(header.codec)
+    target = source if config.compression_type is None else config.compression_type
+    if source is CompressionType.NONE and header.attributes & CONTROL_MASK:
+        target = source
+    if target is source and not rebuild:
+        header = set_max_timestamp(batch, header, timestamp_type, max_timestamp)
+        return ValidationResult(batch, header, max_timestamp, log_append_time_ms, rewritten=False)
+    rewritten = _rewrite(batch, header, config, target, rebuild=rebuild)
+    new_header = parse_header(rewritten)
+    if new_header.size_in_bytes > config.max_message_bytes:
+        raise _too_large(new_header.size_in_bytes, config)
+    new_header = set_max_timestamp(rewritten, new_header, timestamp_type, max_timestamp)
+    return ValidationResult(rewritten, new_header, max_timestamp, log_append_time_ms, rewritten=True)
+
+
+def _rewrite(
+    batch: WriteBuffer, header: RecordBatchHeader, config: LogConfig, target: CompressionType, *, rebuild: bool
+) -> bytearray:
+    """Write the batch again with another codec, or with consecutive offsets.
+
+    With another codec the records' own bytes stay as they are. Offsets that were not consecutive are assigned anew, as
+    Kafka does for the sake of some old clients.
+
+    Raises:
+        ApiError: INVALID_RECORD, if the records cannot be decompressed within the limit.
+    """
+    from barnabas.wire.compression import compress, decompress
+    from barnabas.wire.records import (
+        DEFAULT_MAX_DECOMPRESSED_BYTES,
+        assemble_batch,
+        build_batch,
+        iter_records,
+    )
+
+    level = _level(config, target)
+    if rebuild:
+        return build_batch(
+            (record._replace(offset=index) for index, record in enumerate(iter_records(batch, header))),
+            compression=target,
+            compression_level=level,
+            producer_id=header.producer_id,
+            producer_epoch=header.producer_epoch,
+            base_sequence=header.base_sequence,
+            transactional=header.is_transactional,
+        )
+    view = memoryview(batch)[header.position + HEADER_SIZE : header.end_position]
+    try:
+        payload = decompress(CompressionType(header.codec), view, DEFAULT_MAX_DECOMPRESSED_BYTES)
+    except CorruptBatch as error:
+        raise ApiError(ErrorCode.INVALID_RECORD, f"Records of the batch cannot be read: {error}") from None
+    attributes = target | (header.attributes & (TRANSACTIONAL_MASK | CONTROL_MASK | TIMESTAMP_TYPE_MASK))
+    return assemble_batch(header._replace(attributes=attributes), compress(target, payload, level))
+
+
+def _level(config: LogConfig, target: CompressionType) -> int | None:
+    """The topic's level for a codec that has levels."""
+    if target is CompressionType.GZIP:
+        return config.compression_gzip_level
+    if target is CompressionType.LZ4:
+        return config.compression_lz4_level
+    if target is CompressionType.ZSTD:
+        return config.compression_zstd_level
+    return None
