@@ -45,8 +45,8 @@ def decoder(cls: type[Message], version: int) -> Reader:
 def encode(message: Message, version: int) -> bytes:
     """The bytes of a message.
 
-    Errors: ValueError when there is no such version, a value does not fit its field, or a field that the version lacks, and that
-    must not be ignored, has another value than its default.
+    Errors: ValueError when there is no such version, a value does not fit its field, or a field that the
+    version lacks, and that must not be ignored, has another value than its default.
     """
     parts: list[Buffer] = []
     encoder(type(message), version)(message, parts)

@@ -1,34 +1,33 @@
 """Compiles (message class, version) into one flat function that reads it.
 
-The function is Python source, run through `exec` once. Runs of fixed-width fields, and the length that ends them, become one
-`struct` call; structs are read in place, without a call per struct; nothing is looked up per field. What is read looks like this
-(HeartbeatRequest, version 4):
+The function is Python source, run through `exec` once. Runs of fixed-width fields, and the length that ends
+them, become one `struct` call; structs are read in place, without a call per struct; nothing is looked up per
+field. What is read looks like this (HeartbeatRequest, version 4):
 
     limit = len(buf)
     try:
         o1 = new(C1)
         n2 = buf[pos]; pos += 1
-        if n2 > 127: n2, pos = more(buf, pos, n2)
+        if n2 > 127: n2, pos = varint(buf, pos - 1)
         if not 0 < n2 <= 32768 or (e3 := pos + n2 - 1) > limit: fail('group_id', n2)
         o1.group_id = str(buf[pos:e3], 'utf-8'); pos = e3
         o1.generation_id, n4 = u1(buf, pos); pos += 5
         ...
 
-Every length is checked against the bytes that remain before anything is made of it, and an array's count against the least
-size of that many elements, so the memory a message takes is proportional to its bytes.
+Every length is checked against the bytes that remain before anything is made of it, and an array's count
+against the least size of that many elements, so the memory a message takes is proportional to its bytes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from struct import Struct
+from struct import Struct, unpack_from
 from struct import error as struct_error
-from struct import unpack_from
 from typing import Any, NoReturn
 
 from barnabas.wire.errors import ProtocolError
-from barnabas.wire.primitives import Buffer, continue_unsigned_varint, read_unsigned_varint
+from barnabas.wire.primitives import Buffer, read_unsigned_varint, skip_tagged_fields
 from barnabas.wire.schema import PRIMITIVE_FORMATS, UNSET, Array, Field, Message
 
 STRING_SIZE_MAX = 0x7FFF
@@ -66,8 +65,8 @@ class _ReaderCompiler:
         """Fixed-width items not yet emitted, as (struct format, assignment target)."""
         self.globals: dict[str, Any] = {
             "new": object.__new__,
-            "more": continue_unsigned_varint,
-            "skip_tags": _skip_tagged_fields,
+            "varint": read_unsigned_varint,
+            "skip_tags": skip_tagged_fields,
             "fail": self._make_fail(),
             "unpack_from": unpack_from,
             "FAILURES": (struct_error, IndexError, UnicodeDecodeError),
@@ -177,9 +176,8 @@ class _ReaderCompiler:
             self.emit(f"{target} = [bytes(buf[at:at + 16]) for at in range(pos, pos + 16 * {count}, 16)]")
             self.emit(f"pos += 16 * {count}")
         elif isinstance(element, str) and element in PRIMITIVE_FORMATS:
-            self.emit(
-                f"{target} = list(unpack_from(f'>{{{count}}}{PRIMITIVE_FORMATS[element]}', buf, pos)) if {count} else []"
-            )
+            elements = f"unpack_from(f'>{{{count}}}{PRIMITIVE_FORMATS[element]}', buf, pos)"
+            self.emit(f"{target} = list({elements}) if {count} else []")
             self.emit(f"pos += {f'{size} * ' if size > 1 else ''}{count}")
         else:
             self.read_elements_one_by_one(field, target, element, count)
@@ -200,10 +198,10 @@ class _ReaderCompiler:
         self.run.append(("B", count))
         if not fields:
             self.flush()
-            self.emit(f"if {count}: pos = skip_tags(buf, pos, {count})")
+            self.emit(f"if {count}: pos = skip_tags(buf, pos - 1)")
             return
         with self.block(f"if {count}:"):
-            self.emit(f"if {count} > 127: {count}, pos = more(buf, pos, {count})")
+            self.emit(f"if {count} > 127: {count}, pos = varint(buf, pos - 1)")
             with self.block(f"for _ in range({count}):"):
                 tag, size, end = self.name("t"), self.name("n"), self.name("e")
                 self.read_varint(tag)
@@ -229,7 +227,7 @@ class _ReaderCompiler:
     def read_varint(self, target: str) -> None:
         self.run.append(("B", target))
         self.flush()
-        self.emit(f"if {target} > 127: {target}, pos = more(buf, pos, {target})")
+        self.emit(f"if {target} > 127: {target}, pos = varint(buf, pos - 1)")
 
     def is_null(self, length: str) -> str:
         return f"not {length}" if self.flexible else f"{length} < 0"
@@ -255,10 +253,9 @@ class _ReaderCompiler:
             self.emit(f"{targets} = buf[pos]; pos += 1")
             return
         compiled = Struct(">" + formats)
+        unpack = self.constant("u_" + formats.replace("?", "t"), compiled.unpack_from)
         comma = "," if len(run) == 1 else ""
-        self.emit(
-            f"{targets}{comma} = {self.constant('u_' + formats.replace('?', 't'), compiled.unpack_from)}(buf, pos); pos += {compiled.size}"
-        )
+        self.emit(f"{targets}{comma} = {unpack}(buf, pos); pos += {compiled.size}")
 
     def emit(self, line: str) -> None:
         self.lines.append("    " * self.indent + line)
@@ -293,17 +290,3 @@ class _ReaderCompiler:
             raise ProtocolError(f"{title}: {field}: a length or count of {length} is not possible here")
 
         return fail
-
-
-def _skip_tagged_fields(buffer: Buffer, position: int, first_byte: int) -> int:
-    """Pass over tagged fields nobody knows. `first_byte` is that of their count."""
-    count, position = (
-        (first_byte, position) if first_byte < 128 else continue_unsigned_varint(buffer, position, first_byte)
-    )
-    for _ in range(count):
-        _, position = read_unsigned_varint(buffer, position)
-        size, position = read_unsigned_varint(buffer, position)
-        position += size
-        if position > len(buffer):
-            raise ProtocolError(f"a tagged field of {size} bytes does not fit into the message")
-    return position

@@ -1,7 +1,8 @@
 """Compiles (message class, version) into one flat function that writes it; the counterpart of `compile_reader`.
 
-The function appends byte strings to a list of parts: everything small goes into one growing bytearray, written with one `struct`
-call per run of fixed-width fields and lengths; record batches are appended as they are, so they reach the socket uncopied.
+The function appends byte strings to a list of parts: everything small goes into one growing bytearray,
+written with one `struct` call per run of fixed-width fields and lengths; record batches are appended as they
+are, so they reach the socket uncopied.
 """
 
 from __future__ import annotations
@@ -36,12 +37,12 @@ class _WriterCompiler:
         self.version = version
         self.flexible = message.FLEXIBLE_FROM is not None and version >= message.FLEXIBLE_FROM
         self.out = "out"
-        """The variable that holds the bytearray written to: another one inside a tagged field, whose size is sent first."""
+        """The variable with the bytearray written to; inside a tagged field, whose size is sent first, another."""
         self.names = 0
         self.lines: list[str] = []
         self.indent = 2
         self.run: list[tuple[str, str]] = []
-        """Fixed-width items not yet emitted, as (struct format, expression); format x, a zero byte, has no expression."""
+        """Fixed-width items not yet emitted: (struct format, expression); x, a zero byte, has no expression."""
         self.globals: dict[str, Any] = {
             "pack": pack,
             "varint": unsigned_varint,
@@ -154,9 +155,8 @@ class _WriterCompiler:
                     self.emit(f"{count} += 1; {self.out} = bytearray()")
                     self.write_field(field, f"{value}.{field.name}")
                     self.flush()
-                    self.emit(
-                        f"{section} += varint({field.tag}); {section} += varint(len({self.out})); {section} += {self.out}"
-                    )
+                    self.emit(f"{section} += varint({field.tag}); {section} += varint(len({self.out}))")
+                    self.emit(f"{section} += {self.out}")
             self.out = outer
             self.emit(f"{outer} += varint({count}); {outer} += {section}")
         with self.block("else:"):
@@ -174,9 +174,8 @@ class _WriterCompiler:
             self.flush()
         with self.line("else:"):
             if legacy_format == "h":
-                self.emit(
-                    f"if {length} > {STRING_SIZE_MAX + 1}: raise TypeError(f'a string of {{{length} - 1}} bytes is too long')"
-                )
+                message = f"f'a string of {{{length} - 1}} bytes is too long'"
+                self.emit(f"if {length} > {STRING_SIZE_MAX + 1}: raise TypeError({message})")
             self.run = run
             self.flush()
             self.emit(f"{self.out} += varint({length})")

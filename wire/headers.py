@@ -14,7 +14,7 @@ from struct import error as struct_error
 from typing import Final
 
 from barnabas.wire.errors import ProtocolError
-from barnabas.wire.primitives import Buffer, read_unsigned_varint
+from barnabas.wire.primitives import Buffer, skip_tagged_fields
 
 API_VERSIONS: Final = 18
 CONTROLLED_SHUTDOWN: Final = 7
@@ -130,7 +130,7 @@ def parse_request_header(buffer: Buffer) -> RequestHeader:
             client_id = str(buffer[position:end], "utf-8")
             position = end
         if api_version >= FLEXIBLE_FROM.get(api_key, _NEVER):
-            position = position + 1 if buffer[position] == 0 else _skip_tagged_fields(buffer, position)
+            position = position + 1 if buffer[position] == 0 else skip_tagged_fields(buffer, position)
     except (struct_error, IndexError, UnicodeDecodeError) as error:
         raise ProtocolError(f"request header: {error}") from None
     return RequestHeader(api_key, api_version, correlation_id, client_id, position)
@@ -164,20 +164,9 @@ def parse_response_header(buffer: Buffer, api_key: int, api_version: int) -> tup
         raise ProtocolError(f"response header: {error}") from None
     if not response_header_is_flexible(api_key, api_version):
         return correlation_id, 4
-    return correlation_id, _skip_tagged_fields(buffer, 4)
+    return correlation_id, skip_tagged_fields(buffer, 4)
 
 
 def response_header_is_flexible(api_key: int, api_version: int) -> bool:
     """Whether tagged fields follow the correlation id (response header version 1)."""
     return api_key != API_VERSIONS and api_version >= FLEXIBLE_FROM.get(api_key, _NEVER)
-
-
-def _skip_tagged_fields(buffer: Buffer, position: int) -> int:
-    count, position = read_unsigned_varint(buffer, position)
-    for _ in range(count):
-        _, position = read_unsigned_varint(buffer, position)
-        size, position = read_unsigned_varint(buffer, position)
-        position += size
-        if position > len(buffer):
-            raise ProtocolError(f"a tagged field of {size} bytes does not fit into the message")
-    return position

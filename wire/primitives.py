@@ -1,8 +1,8 @@
 """Kafka's variable-length integers: readers `(buffer, position) -> (value, position)` and writers `value -> bytes`.
 
-Unsigned varints are little-endian groups of seven bits, lowest first; the top bit of a byte says that another follows. Signed ones
-(varint: 32 bits, varlong: 64 bits) are zig-zag coded first. Fixed-width integers are big-endian and need only `struct`.
-Source: org.apache.kafka.common.utils.ByteUtils.
+Unsigned varints are little-endian groups of seven bits, lowest first; the top bit of a byte says that another
+follows. Signed ones (varint: 32 bits, varlong: 64 bits) are zig-zag coded first. Fixed-width integers are
+big-endian and need only `struct`. Source: org.apache.kafka.common.utils.ByteUtils.
 """
 
 from __future__ import annotations
@@ -66,9 +66,19 @@ def varlong(value: int) -> bytes:
     return unsigned_varint(value << 1 ^ value >> 63)
 
 
-def continue_unsigned_varint(buffer: Buffer, position: int, first_byte: int) -> tuple[int, int]:
-    """Read the rest of an unsigned varint whose first byte (over 127) was read already; the compiled readers' slow path."""
-    return _read(buffer, position - 1, 32)
+def skip_tagged_fields(buffer: Buffer, position: int) -> int:
+    """Pass over a section of tagged fields (KIP-482) that starts with their count; returns the position after it.
+
+    Errors: ProtocolError when the section does not fit into the buffer.
+    """
+    count, position = read_unsigned_varint(buffer, position)
+    for _ in range(count):
+        _, position = read_unsigned_varint(buffer, position)
+        size, position = read_unsigned_varint(buffer, position)
+        position += size
+        if position > len(buffer):
+            raise ProtocolError(f"a tagged field of {size} bytes does not fit into the message")
+    return position
 
 
 def _read(buffer: Buffer, position: int, bits: int) -> tuple[int, int]:

@@ -1,7 +1,8 @@
 """What a message looks like: the vocabulary of the generated modules in `barnabas.wire.messages`.
 
-A message class lists its fields in `FIELDS`, in wire order, with the versions that have them, as Kafka's message definitions do.
-`barnabas.wire.codec` compiles these tables to functions; nothing interprets them per message.
+A message class lists its fields in `FIELDS`, in wire order, with the versions that have them, as Kafka's
+message definitions do. `barnabas.wire.codec` compiles these tables to functions; nothing interprets them per
+message.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
     python -m tools.wiregen            write the modules
     python -m tools.wiregen --check    write nothing; exit 1 if a module is not what would be written
 
-The definitions come out of Kafka's jars, which are downloaded once (see jars.py). Only facts are taken over: names, types, version
-ranges, defaults.
+The definitions come out of Kafka's jars, which are downloaded once (see jars.py). Only facts are taken over:
+names, types, version ranges, defaults.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ FOLDER = Path(__file__).resolve().parents[2] / "wire" / "messages"
 
 
 def main() -> int:
+    """Run the command line; returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m tools.wiregen", description="Generate wire/messages.")
     parser.add_argument("--check", action="store_true", help="compare only; exit 1 on a difference")
     only_compare = parser.parse_args().check

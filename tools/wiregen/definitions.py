@@ -1,4 +1,4 @@
-"""Kafka's message definitions as Python objects: JSON with // comments in, `Definition` with its structs and fields out."""
+"""Kafka's message definitions: JSON with // comments in, a `Definition` with its structs and fields out."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PRIMITIVES = {
 
 @dataclass(frozen=True)
 class FieldDefinition:
-    """One field. `default` is Kafka's, read as a value of the type; FRESH where it is an empty list or a struct of defaults."""
+    """One field. `default` is Kafka's, as a value of the type; FRESH for an empty list or a struct of defaults."""
 
     name: str
     type: str

@@ -1,4 +1,4 @@
-"""Kafka's jars, whose `common/message/*.json` are the definitions of its messages: fetched once, pinned, kept in the cache folder."""
+"""Kafka's jars, whose `common/message/*.json` define its messages: pinned, fetched once, kept in the cache folder."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ def cache_folder() -> Path:
 
 
 def is_cached(name: str) -> bool:
+    """Whether a jar can be used without a download."""
     return (cache_folder() / name).exists()
 
 

@@ -56,7 +56,7 @@ def render_module(definitions: list[Definition], *, source: str) -> str:
 
 
 def _class_names(definition: Definition, others: Iterable[Definition]) -> dict[str, str]:
-    """Kafka's struct names; where request and response both have a struct of that name, it gets Request or Response before it."""
+    """Kafka's struct names, with Request or Response before those that both messages have."""
     taken = {struct for other in others for struct in other.structs}
     kind = "Request" if definition.name.endswith("Request") else "Response"
     return {struct: kind + struct if struct in taken else struct for struct in definition.structs}
@@ -90,8 +90,7 @@ def _render_constructor(fields: Fields, names: dict[str, str]) -> str:
     if not fields:
         return "    def __init__(self) -> None:\n        pass\n"
     lines = ["    def __init__(", "        self,", "        *,"]
-    for field in fields:
-        lines.append(f"        {snake_case(field.name)}: {_annotation(field, names)} = {_default(field, names)},")
+    lines += [f"        {_parameter(field, names)}," for field in fields]
     lines.append("    ) -> None:")
     for field in fields:
         name = snake_case(field.name)
@@ -120,6 +119,10 @@ def _render_field(field: FieldDefinition, names: dict[str, str]) -> str:
     return f"        Field({', '.join(arguments)}),\n"
 
 
+def _parameter(field: FieldDefinition, names: dict[str, str]) -> str:
+    return f"{snake_case(field.name)}: {_annotation(field, names)} = {_default(field, names)}"
+
+
 def _annotation(field: FieldDefinition, names: dict[str, str]) -> str:
     element = names.get(field.element) or ANNOTATIONS[field.element]
     text = f"list[{element}]" if field.is_array else element
@@ -139,5 +142,5 @@ def _default(field: FieldDefinition, names: dict[str, str]) -> str:
 
 
 def _is_frozen(field: FieldDefinition) -> bool:
-    """Tagged structs mostly keep their default, so all messages share one: building four per fetched partition would be dear."""
+    """Tagged structs mostly keep their default, so all share one: three per fetched partition would be dear."""
     return field.is_struct and field.tag is not None and field.default is FRESH

@@ -7,29 +7,34 @@ CLIENTS_3 = "kafka-clients-3.9.1.jar"
 GROUP_COORDINATOR = "kafka-group-coordinator-4.3.0.jar"
 TRANSACTION_COORDINATOR = "kafka-transaction-coordinator-4.3.0.jar"
 
-APIS = {
-    CLIENTS_4: """
-        Produce Fetch ListOffsets Metadata OffsetCommit OffsetFetch FindCoordinator JoinGroup Heartbeat LeaveGroup SyncGroup
-        DescribeGroups ListGroups SaslHandshake ApiVersions CreateTopics DeleteTopics DeleteRecords InitProducerId
-        OffsetForLeaderEpoch AddPartitionsToTxn AddOffsetsToTxn EndTxn WriteTxnMarkers TxnOffsetCommit DescribeAcls CreateAcls
-        DeleteAcls DescribeConfigs AlterConfigs DescribeLogDirs SaslAuthenticate CreatePartitions CreateDelegationToken
-        RenewDelegationToken ExpireDelegationToken DescribeDelegationToken DeleteGroups ElectLeaders IncrementalAlterConfigs
-        AlterPartitionReassignments ListPartitionReassignments OffsetDelete DescribeClientQuotas AlterClientQuotas
-        DescribeUserScramCredentials AlterUserScramCredentials UpdateFeatures DescribeCluster DescribeProducers
-        DescribeTransactions ListTransactions ConsumerGroupHeartbeat ConsumerGroupDescribe
-        """.split(),
-    # What brokers said to each other in ZooKeeper mode; 4.x has it no longer, or without its lower versions.
-    CLIENTS_3: """
-        LeaderAndIsr StopReplica UpdateMetadata ControlledShutdown AlterPartition AllocateProducerIds Envelope
-        """.split(),
-}
+_CLIENT_APIS = """
+    Produce Fetch ListOffsets Metadata OffsetCommit OffsetFetch FindCoordinator JoinGroup Heartbeat LeaveGroup
+    SyncGroup DescribeGroups ListGroups SaslHandshake ApiVersions CreateTopics DeleteTopics DeleteRecords
+    InitProducerId OffsetForLeaderEpoch AddPartitionsToTxn AddOffsetsToTxn EndTxn WriteTxnMarkers TxnOffsetCommit
+    DescribeAcls CreateAcls DeleteAcls DescribeConfigs AlterConfigs DescribeLogDirs SaslAuthenticate
+    CreatePartitions CreateDelegationToken RenewDelegationToken ExpireDelegationToken DescribeDelegationToken
+    DeleteGroups ElectLeaders IncrementalAlterConfigs AlterPartitionReassignments ListPartitionReassignments
+    OffsetDelete DescribeClientQuotas AlterClientQuotas DescribeUserScramCredentials AlterUserScramCredentials
+    UpdateFeatures DescribeCluster DescribeProducers DescribeTransactions ListTransactions
+    ConsumerGroupHeartbeat ConsumerGroupDescribe
+    """
+
+# What brokers said to each other in ZooKeeper mode; 4.x has it no longer, or without its lower versions.
+_ZOOKEEPER_MODE_APIS = """
+    LeaderAndIsr StopReplica UpdateMetadata ControlledShutdown AlterPartition AllocateProducerIds Envelope
+    """
+
+_GROUP_RECORDS = """
+    OffsetCommitKey OffsetCommitValue LegacyOffsetCommitKey LegacyOffsetCommitValue
+    GroupMetadataKey GroupMetadataValue
+    """
+
+APIS = {CLIENTS_4: _CLIENT_APIS.split(), CLIENTS_3: _ZOOKEEPER_MODE_APIS.split()}
 """API names by jar: one module each, with the request and the response."""
 
 DATA = {
     CLIENTS_4: ["ConsumerProtocolSubscription", "ConsumerProtocolAssignment", "EndTxnMarker"],
-    GROUP_COORDINATOR: """
-        OffsetCommitKey OffsetCommitValue LegacyOffsetCommitKey LegacyOffsetCommitValue GroupMetadataKey GroupMetadataValue
-        """.split(),
+    GROUP_COORDINATOR: _GROUP_RECORDS.split(),
     TRANSACTION_COORDINATOR: ["TransactionLogKey", "TransactionLogValue"],
 }
 """Other messages by jar: one module each."""

@@ -1,4 +1,4 @@
-"""Every message of the protocol, one generated module per API, imported when first asked for: most brokers use a third of them."""
+"""Every message of the protocol: one generated module per API, imported when it is first asked for."""
 
 from __future__ import annotations
 
