@@ -189,7 +189,7 @@ def test_auto_commit_keeps_the_position_over_a_restart(
 def test_commits_go_through_while_a_rebalance_is_preparing(
     topic4: str, group: str, make_consumer: Any, produce: Any
 ) -> None:
-    """An eager member commits what it processed in its revocation callback, while the coordinator waits for it to rejoin."""
+    """An eager member commits in its revocation callback, while the coordinator waits for it to rejoin."""
     outcomes: list[Any] = []
     produce(topic4, [b"x"] * 40)
     first = make_consumer(group, {**FAST, "partition.assignment.strategy": "range"})

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 with warnings.catch_warnings():
-    # It reads its message definitions through importlib.resources.read_text and open_text, which Python 3.11 deprecates.
+    # It reads its message definitions through functions of importlib.resources that Python 3.11 deprecates.
     warnings.filterwarnings("ignore", ".*_text is deprecated", DeprecationWarning)
     from kafka import KafkaConsumer, KafkaProducer
     from kafka.admin import KafkaAdminClient

@@ -125,12 +125,3 @@ def test_an_unknown_topic_is_created_by_subscribing(group: str, produce: Any, ma
     consumer.poll(timeout_ms=500)
     produce(topic, [b"hello"])
     assert [record.value for record in take(consumer, 1)] == [b"hello"]
-
-
-def test_an_unknown_topic_stays_unknown_when_the_consumer_forbids_creation(
-    group: str, admin: Any, make_consumer: Any
-) -> None:
-    topic = f"absent-{group}"
-    consumer = make_consumer(topic, group_id=group, allow_auto_create_topics=False)
-    consumer.poll(timeout_ms=1500)
-    assert topic not in admin.list_topics()
