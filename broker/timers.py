@@ -28,7 +28,7 @@ class TimerHandle:
 class Timers:
     """Schedules calls at `monotonic_ms` instants of the clock; owned by the event loop."""
 
-    _COMPACT_ABOVE = 1024
+    _COMPACT_ABOVE_MIN = 1024
 
     def __init__(self, clock: Clock, loop: asyncio.AbstractEventLoop) -> None:
         self._clock = clock
@@ -37,13 +37,14 @@ class Timers:
         self._sequence = itertools.count()
         self._wakeup: asyncio.TimerHandle | None = None
         self._wakeup_at_ms = 0
+        self._compact_above = self._COMPACT_ABOVE_MIN
         self._closed = False
 
     def call_at(self, at_ms: int, callback: Callable[[], None]) -> TimerHandle:
         """Call `callback` once the clock's monotonic time has reached `at_ms`; callbacks must not raise."""
         handle = TimerHandle(at_ms, callback)
         heapq.heappush(self._heap, (at_ms, next(self._sequence), handle))
-        if len(self._heap) > self._COMPACT_ABOVE:
+        if len(self._heap) > self._compact_above:
             self._drop_cancelled()
         if self._wakeup is None or at_ms < self._wakeup_at_ms:
             self._arm()
@@ -86,8 +87,7 @@ class Timers:
         self.fire_due()
 
     def _drop_cancelled(self) -> None:
-        """Cancelled timers stay in the heap until due; forget them when they are the majority, so that heartbeats cannot fill memory."""
-        live = [entry for entry in self._heap if entry[2].callback is not None]
-        if len(live) * 2 < len(self._heap):
-            heapq.heapify(live)
-            self._heap = live
+        """Cancelled timers stay in the heap until due; forget them now and then, so that heartbeats cannot fill memory (amortised O(1))."""
+        self._heap = [entry for entry in self._heap if entry[2].callback is not None]
+        heapq.heapify(self._heap)
+        self._compact_above = max(self._COMPACT_ABOVE_MIN, 2 * len(self._heap))

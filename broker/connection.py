@@ -1,0 +1,291 @@
+"""One client connection: frames in, replies out in request order, with bounded memory.
+
+Kafka serves one request of a connection at a time (SocketServer mutes the channel until the reply is queued). So does this class, with the one
+exception that design demands: a Produce whose append is done may wait for replication while the next request starts; its reply keeps its place.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Sequence
+from typing import TYPE_CHECKING
+
+from barnabas.broker.inflight_budget import InflightBudget
+from barnabas.broker.logs import printable
+from barnabas.wire.errors import ProtocolError
+from barnabas.wire.framing import FrameReader, ReceiveBuffer
+
+if TYPE_CHECKING:
+    from barnabas.broker.connections import Connections
+    from barnabas.broker.dispatch import Dispatcher
+
+logger = logging.getLogger(__name__)
+
+Buffers = Sequence[bytes | bytearray | memoryview]
+
+
+class CloseConnection(Exception):
+    """Raised by a handler that can answer only by closing (a failed Produce with acks=0, KafkaApis.sendResponseCallback)."""
+
+
+class _Reply:
+    """The place of one reply in the order of requests; `parts` is None until it is known."""
+
+    __slots__ = ("done", "parts")
+
+    def __init__(self) -> None:
+        self.done = False
+        self.parts: Buffers | None = None
+
+
+class Connection(asyncio.BufferedProtocol):
+    """Protocol of one accepted socket; owned by the event loop.
+
+    `connections` is the server's live set: the connection enters and leaves it by itself.
+    """
+
+    __slots__ = (
+        "_budget",
+        "_busy",
+        "_closing",
+        "_dispatcher",
+        "_pause_reasons",
+        "_reader",
+        "_replies",
+        "_task",
+        "_transport",
+        "_waiting",
+        "_waiting_bytes",
+        "client_host",
+        "connection_id",
+        "connections",
+        "frame_started_ms",
+        "last_active_ms",
+        "listener_name",
+    )
+
+    _PAUSED_BY_REQUEST = 1  # a request is in progress and another one is already here
+    _PAUSED_BY_WRITER = 2  # the peer does not read its replies
+    _PAUSED_BY_BUDGET = 4
+
+    def __init__(
+        self,
+        dispatcher: "Dispatcher",
+        connections: "Connections",
+        shared_buffer: ReceiveBuffer,
+        budget: InflightBudget,
+        listener_name: str,
+        connection_id: int,
+        frame_bytes_max: int,
+    ) -> None:
+        self._dispatcher = dispatcher
+        self._reader = FrameReader(shared_buffer, frame_bytes_max)
+        self._budget = budget
+        self.connections = connections
+        self.listener_name = listener_name
+        self.connection_id = connection_id
+        self.client_host = ""
+        self.last_active_ms = dispatcher.clock.monotonic_ms()
+        self.frame_started_ms: int | None = None
+        self._transport: asyncio.Transport | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._busy = False
+        self._closing = False
+        self._pause_reasons = 0
+        self._replies: deque[_Reply] | None = None
+        self._waiting: deque[bytearray] | None = None
+        self._waiting_bytes = 0
+
+    # --- the socket's side ---------------------------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        peer = transport.get_extra_info("peername")
+        self.client_host = str(peer[0]) if isinstance(peer, tuple) and peer else ""
+        refusal = self.connections.admit(self)
+        if refusal is not None:
+            self.close(refusal)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._reader.get_buffer()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        now_ms = self._dispatcher.clock.monotonic_ms()
+        self.last_active_ms = now_ms
+        try:
+            for frame in self._reader.received(nbytes):
+                self._accept(frame)
+                if self._closing:
+                    return
+        except ProtocolError as error:
+            self.close(str(error))
+            return
+        if not self._reader.has_partial_frame:
+            self.frame_started_ms = None
+        elif self.frame_started_ms is None:
+            self.frame_started_ms = now_ms
+        self._report_held()
+
+    def eof_received(self) -> bool:
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._closing = True
+        self.connections.discard(self)
+        if self._task is not None:
+            self._task.cancel()
+        self._waiting = None
+        self._replies = None
+        self._budget.report(self, 0)
+        self._dispatcher.connection_closed(self)
+
+    def pause_writing(self) -> None:
+        self._pause(self._PAUSED_BY_WRITER)
+
+    def resume_writing(self) -> None:
+        self.last_active_ms = self._dispatcher.clock.monotonic_ms()
+        self._resume(self._PAUSED_BY_WRITER)
+        self._serve_waiting()
+
+    def pause_for_budget(self) -> None:
+        self._pause(self._PAUSED_BY_BUDGET)
+
+    def resume_from_budget(self) -> None:
+        self._resume(self._PAUSED_BY_BUDGET)
+
+    # --- requests --------------------------------------------------------------------------------------------------------------------------
+
+    @property
+    def is_busy(self) -> bool:
+        """A request is in progress (a long poll, say): the peer is waiting for us, not idle."""
+        return self._busy or bool(self._replies)
+
+    @property
+    def is_reading(self) -> bool:
+        """False while it is we who keep the peer from sending."""
+        return not self._pause_reasons
+
+    def close(self, reason: str | None = None) -> None:
+        """Take no further request; replies already written are flushed as long as the peer reads them."""
+        if self._closing:
+            return
+        self._closing = True
+        if reason is not None:
+            logger.info("closing connection %d from %s: %s", self.connection_id, self.client_host, printable(reason))
+        if self._transport is None:
+            return
+        if self._pause_reasons & self._PAUSED_BY_WRITER:
+            self._transport.abort()  # the peer does not read: a flush would never end
+        else:
+            self._transport.close()
+
+    def _accept(self, frame: memoryview) -> None:
+        """Serve a frame now, or keep a copy of it until the request in progress is done."""
+        if self._busy or self._waiting or self._pause_reasons & self._PAUSED_BY_WRITER:
+            if self._waiting is None:
+                self._waiting = deque()
+            self._waiting.append(bytearray(frame))
+            self._waiting_bytes += len(frame)
+            self._pause(self._PAUSED_BY_REQUEST)
+        else:
+            self._serve(frame)
+
+    def _serve(self, frame: memoryview | bytearray) -> None:
+        try:
+            outcome = self._dispatcher.dispatch(frame, self)
+        except (ProtocolError, CloseConnection) as error:
+            self.close(str(error) or "request refused")
+            return
+        if isinstance(outcome, Awaitable):
+            if isinstance(outcome, asyncio.Future):
+                self._reply_later(outcome)
+            else:
+                self._busy = True
+                self._task = asyncio.get_running_loop().create_task(self._finish(outcome))
+        elif outcome is not None:
+            self._reply(outcome)
+
+    async def _finish(self, outcome: Awaitable[Buffers | None]) -> None:
+        """The rest of a request that waits for something; the connection serves nothing else meanwhile."""
+        try:
+            parts = await outcome
+        except (ProtocolError, CloseConnection) as error:
+            self.close(str(error) or "request refused")
+            return
+        finally:
+            self._busy = False
+            self._task = None
+        if self._closing:
+            return
+        if parts is not None:
+            self._reply(parts)
+        self._serve_waiting()
+
+    def _serve_waiting(self) -> None:
+        while self._waiting and not (self._busy or self._closing or self._pause_reasons & self._PAUSED_BY_WRITER):
+            frame = self._waiting.popleft()
+            self._waiting_bytes -= len(frame)
+            self._serve(frame)
+        if self._closing:
+            return
+        self._report_held()
+        if not self._waiting and not self._busy:
+            self._waiting = None
+            self._resume(self._PAUSED_BY_REQUEST)
+
+    # --- replies, in request order ---------------------------------------------------------------------------------------------------------
+
+    def _reply(self, parts: Buffers) -> None:
+        if self._replies:
+            reply = _Reply()
+            reply.done, reply.parts = True, parts
+            self._replies.append(reply)
+        else:
+            self._write(parts)
+
+    def _reply_later(self, outcome: "asyncio.Future[Buffers | None]") -> None:
+        reply = _Reply()
+        if self._replies is None:
+            self._replies = deque()
+        self._replies.append(reply)
+
+        def done(future: "asyncio.Future[Buffers | None]") -> None:
+            if self._closing or future.cancelled():
+                return
+            if future.exception() is not None:
+                self.close(str(future.exception()))
+                return
+            reply.done, reply.parts = True, future.result()
+            self._write_replies()
+
+        outcome.add_done_callback(done)
+
+    def _write_replies(self) -> None:
+        while self._replies and self._replies[0].done:
+            parts = self._replies.popleft().parts
+            if parts is not None:
+                self._write(parts)
+
+    def _write(self, parts: Buffers) -> None:
+        assert self._transport is not None
+        if len(parts) == 1:
+            self._transport.write(parts[0])
+        else:
+            self._transport.writelines(parts)
+
+    # --- pausing ---------------------------------------------------------------------------------------------------------------------------
+
+    def _pause(self, reason: int) -> None:
+        if not self._pause_reasons and self._transport is not None and not self._closing:
+            self._transport.pause_reading()
+        self._pause_reasons |= reason
+
+    def _resume(self, reason: int) -> None:
+        if self._pause_reasons & reason:
+            self._pause_reasons &= ~reason
+            if not self._pause_reasons and self._transport is not None and not self._closing:
+                self._transport.resume_reading()
+
+    def _report_held(self) -> None:
+        self._budget.report(self, self._reader.buffered_bytes + self._waiting_bytes)

@@ -1,0 +1,60 @@
+"""The live connections of a broker: how many may exist, and which are closed for doing nothing.
+
+Limits: `max.connections`, `max.connections.per.ip`, `max.connections.per.ip.overrides` (KIP-402); `connections.max.idle.ms` for idle peers, and 30 s for
+a peer that started a frame and does not finish it (Kafka has no such deadline: any byte resets its idle timer).
+"""
+
+from collections.abc import Iterator, Mapping
+
+from barnabas.broker.connection import Connection
+
+PARTIAL_FRAME_TIMEOUT_MS = 30_000
+
+
+class Connections:
+    """The set of accepted connections; owned by the event loop."""
+
+    def __init__(self, connections_max: int, connections_per_ip_max: int, per_ip_overrides: Mapping[str, int], idle_ms_max: int) -> None:
+        self._connections: dict[Connection, None] = {}
+        self._per_host: dict[str, int] = {}
+        self._connections_max = connections_max
+        self._per_ip_max = connections_per_ip_max
+        self._per_ip_overrides = per_ip_overrides
+        self._idle_ms_max = idle_ms_max
+
+    def __len__(self) -> int:
+        return len(self._connections)
+
+    def __iter__(self) -> Iterator[Connection]:
+        return iter(list(self._connections))
+
+    def admit(self, connection: Connection) -> str | None:
+        """Count a new connection; returns why it must be closed at once, or None."""
+        host = connection.client_host
+        self._connections[connection] = None
+        self._per_host[host] = self._per_host.get(host, 0) + 1
+        if len(self._connections) > self._connections_max:
+            return f"more than max.connections={self._connections_max} connections"
+        per_ip_max = self._per_ip_overrides.get(host, self._per_ip_max)
+        if self._per_host[host] > per_ip_max:
+            return f"more than {per_ip_max} connections from {host} (max.connections.per.ip)"
+        return None
+
+    def discard(self, connection: Connection) -> None:
+        if connection in self._connections:
+            del self._connections[connection]
+            left = self._per_host[connection.client_host] - 1
+            if left:
+                self._per_host[connection.client_host] = left
+            else:
+                del self._per_host[connection.client_host]
+
+    def close_idle(self, now_ms: int) -> None:
+        """Close who said nothing for too long, and who has been in the middle of a frame for too long."""
+        for connection in self:
+            idle_ms = now_ms - connection.last_active_ms
+            started_ms = connection.frame_started_ms
+            if started_ms is not None and idle_ms > 0 and now_ms - started_ms > PARTIAL_FRAME_TIMEOUT_MS and connection.is_reading:
+                connection.close(f"a request took longer than {PARTIAL_FRAME_TIMEOUT_MS} ms to arrive")
+            elif idle_ms > self._idle_ms_max >= 0 and not connection.is_busy:
+                connection.close()

@@ -1,0 +1,144 @@
+"""From a frame to the parts of its reply: header, version check, decode, handler, encode; the error boundary is here.
+
+A frame whose key or version is not served closes its connection, as Kafka does (SocketServer.parseRequestHeader), except ApiVersions, whose reply
+tells the client what to ask instead (KIP-511). An exception that a handler did not foresee is logged and closes the connection too: the client
+retries, whereas UNKNOWN_SERVER_ERROR would end a producer.
+"""
+
+import asyncio
+import logging
+import struct
+import time
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+from barnabas.broker.connection import Buffers, CloseConnection, Connection
+from barnabas.broker.context import RequestContext
+from barnabas.broker.handlers import load_handler, served_apis
+from barnabas.broker.metrics import RequestMetrics
+from barnabas.clock import Clock
+from barnabas.wire import codec, headers, messages
+from barnabas.wire.errors import ProtocolError
+
+if TYPE_CHECKING:
+    from barnabas.broker.registry import Handler
+    from barnabas.broker.server import Broker
+
+logger = logging.getLogger(__name__)
+
+API_VERSIONS_KEY = 18
+
+Outcome = Buffers | None | Awaitable[Buffers | None]
+
+_REPLY_LENGTH = struct.Struct(">i")
+
+
+class _Route:
+    """Everything that is needed to serve one (API, version), compiled on its first request."""
+
+    __slots__ = ("decode", "encode", "handle", "is_flexible_response", "two_stage")
+
+    def __init__(self, handler: "Handler", version: int) -> None:
+        api = messages.api(handler.key)
+        self.handle = handler.handle
+        self.two_stage = handler.two_stage
+        self.decode: Callable[..., tuple[Any, int]] = codec.decoder(api.request_class, version)
+        self.encode: Callable[[Any, list[Any]], None] = codec.encoder(api.response_class, version)
+
+
+class Dispatcher:
+    """Turns request frames into reply parts for every connection of one broker."""
+
+    def __init__(self, broker: "Broker", clock: Clock, metrics: RequestMetrics) -> None:
+        self.clock = clock
+        self.metrics = metrics
+        self._broker = broker
+        self._routes: dict[tuple[int, int], _Route] = {}
+
+    def dispatch(self, frame: memoryview | bytearray, connection: Connection) -> Outcome:
+        """Serve one request.
+
+        Returns the reply's parts, None where there is no reply, a coroutine where the connection must wait, or a future where it need not (the
+        ordered stage is done). Raises ProtocolError or CloseConnection when the connection must be closed. Views of `frame` are not kept.
+        """
+        started_ns = time.perf_counter_ns()
+        header = headers.parse_request_header(frame)
+        key, version = header.api_key, header.api_version
+        route = self._routes.get((key, version)) or self._route(key, version)
+        if route is None:
+            return self._unsupported_api_versions(header.correlation_id)
+        request, _ = route.decode(frame, header.body_position)
+        context = RequestContext(
+            self._broker,
+            key,
+            version,
+            header.correlation_id,
+            header.client_id,
+            connection.listener_name,
+            connection.client_host,
+            connection.connection_id,
+        )
+        size = len(frame)
+        try:
+            response = route.handle(request, context)
+        except (CloseConnection, ProtocolError):
+            raise
+        except Exception as error:
+            raise self._unforeseen(context, error) from error
+        if not isinstance(response, Awaitable):
+            return self._encode(route, context, response, started_ns, size)
+        if route.two_stage:
+            return asyncio.ensure_future(self._encode_later(route, context, response, started_ns, size))
+        return self._encode_later(route, context, response, started_ns, size)
+
+    def connection_closed(self, connection: Connection) -> None:
+        self._broker.connection_closed(connection.connection_id)
+
+    def _route(self, key: int, version: int) -> _Route | None:
+        """The route of a served API and version; None for ApiVersions at a version that is not served."""
+        served = served_apis().get(key)
+        if served is None:
+            raise ProtocolError(f"API key {key} is not served")
+        handler = load_handler(key)
+        if not handler.min_version <= version <= handler.max_version:
+            if key == API_VERSIONS_KEY:
+                return None
+            raise ProtocolError(f"version {version} of API key {key} is not served ({handler.min_version} to {handler.max_version} are)")
+        route = self._routes[key, version] = _Route(handler, version)
+        return route
+
+    def _encode(self, route: _Route, context: RequestContext, response: Any, started_ns: int, request_bytes: int) -> Buffers | None:
+        if response is None:
+            self.metrics.record(context.api_key, time.perf_counter_ns() - started_ns, request_bytes, 0)
+            return None
+        parts: list[Any] = [b""]
+        route.encode(response, parts)
+        header = headers.response_header(context.api_key, context.api_version, context.correlation_id)
+        size = len(header) + sum(map(len, parts))
+        parts[0] = _REPLY_LENGTH.pack(size) + header
+        self.metrics.record(context.api_key, time.perf_counter_ns() - started_ns, request_bytes, size)
+        return parts
+
+    async def _encode_later(
+        self, route: _Route, context: RequestContext, response: Awaitable[Any], started_ns: int, request_bytes: int
+    ) -> Buffers | None:
+        try:
+            return self._encode(route, context, await response, started_ns, request_bytes)
+        except (CloseConnection, ProtocolError):
+            raise
+        except Exception as error:
+            raise self._unforeseen(context, error) from error
+
+    def _unforeseen(self, context: RequestContext, error: Exception) -> CloseConnection:
+        logger.error(
+            "request failed: API key %d version %d from %s", context.api_key, context.api_version, context.client_host, exc_info=error
+        )
+        return CloseConnection(f"an internal error ({type(error).__name__}) while serving API key {context.api_key}")
+
+    def _unsupported_api_versions(self, correlation_id: int) -> Buffers:
+        from barnabas.broker.handlers import api_versions
+
+        response = api_versions.unsupported_version()
+        body = codec.encode(response, 0)
+        header = headers.response_header(API_VERSIONS_KEY, 0, correlation_id)
+        return [_REPLY_LENGTH.pack(len(header) + len(body)) + header + body]

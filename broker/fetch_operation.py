@@ -1,0 +1,229 @@
+"""Reading records for one Fetch request: what is there now, and waiting until there is enough (Kafka's ReplicaManager.readFromLog, DelayedFetch).
+
+The first pass runs at once on the event loop. It ends the request when it found `min_bytes`, an error, or when the client does not wait; otherwise the
+operation listens to its partitions, keeps a running sum of what has become readable, and reads once more when the sum is enough or the wait is over.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from barnabas.broker.fetch_sessions import FetchPartition
+from barnabas.broker.partition import Partition
+from barnabas.storage.log import ColdRead, FetchData
+from barnabas.wire.errors import ApiError, ErrorCode
+from barnabas.wire.messages.fetch import AbortedTransaction, EpochEndOffset, PartitionData
+from barnabas.wire.names import ZERO_TOPIC_ID
+
+if TYPE_CHECKING:
+    from barnabas.broker.server import Broker
+
+Results = list[tuple[FetchPartition, PartitionData]]
+
+UNKNOWN = -1
+
+
+@dataclass(frozen=True, slots=True)
+class FetchLimits:
+    """How much a fetch returns and how long it waits; `read_committed` stops at the last stable offset instead of the high watermark."""
+
+    max_wait_ms: int
+    min_bytes: int
+    max_bytes: int
+    read_committed: bool
+    replica_id: int
+
+
+class FetchOperation:
+    """One fetch over some partitions; lives until its reply is made."""
+
+    def __init__(self, broker: "Broker", partitions: Sequence[FetchPartition], limits: FetchLimits, uses_topic_ids: bool) -> None:
+        self._broker = broker
+        self._asked = partitions
+        self._limits = limits
+        self._uses_topic_ids = uses_topic_ids
+        self._begin_pass()
+
+    def _begin_pass(self) -> None:
+        self.results: Results = []
+        self._bytes_left = self._limits.max_bytes
+        self._bytes_read = 0
+        self._must_reply = False
+
+    # --- reading -----------------------------------------------------------------------------------------------------------------------------
+
+    def read_now(self) -> ColdRead | None:
+        """Continue the pass over the partitions; stops at the first one whose bytes are not in memory and returns what must be loaded."""
+        for asked in self._asked[len(self.results) :]:
+            try:
+                partition, max_offset = self._locate(asked)
+                diverging = self._diverging_epoch(partition, asked)
+                if diverging is not None:
+                    self._add(asked, partition, b"", diverging)
+                    self._must_reply = True
+                    continue
+                data = partition.log.read(
+                    asked.fetch_offset,
+                    min(asked.max_bytes, self._bytes_left),
+                    max_offset=max_offset,
+                    min_one_message=self._bytes_read == 0,
+                )
+            except ColdRead as cold:
+                return cold
+            except ApiError as error:
+                self._add_error(asked, error.error)
+            else:
+                self._accept(asked, partition, data)
+        return None
+
+    def supply(self, data: FetchData) -> None:
+        """The bytes of the partition at which the pass stopped."""
+        asked = self._asked[len(self.results)]
+        try:
+            partition, _ = self._locate(asked)
+        except ApiError as error:
+            self._add_error(asked, error.error)
+        else:
+            self._accept(asked, partition, data)
+
+    @property
+    def is_satisfied(self) -> bool:
+        limits = self._limits
+        return limits.max_wait_ms <= 0 or not self._asked or self._bytes_read >= limits.min_bytes or self._must_reply
+
+    async def run(self, cold: ColdRead | None) -> Results:
+        """The rest of a fetch that could not be answered at once."""
+        await self._finish_pass(cold)
+        if not self.is_satisfied:
+            await self._wait()
+            self._begin_pass()
+            await self._finish_pass(self.read_now())
+        return self.results
+
+    async def _finish_pass(self, cold: ColdRead | None) -> None:
+        while cold is not None:
+            try:
+                self.supply(await asyncio.to_thread(cold.load))
+            except ApiError as error:
+                self._add_error(self._asked[len(self.results)], error.error)
+            cold = self.read_now()
+
+    def _locate(self, asked: FetchPartition) -> tuple[Partition, int]:
+        """The hosted partition and the offset that readers may not pass; raises ApiError."""
+        if asked.topic is None:
+            raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID)
+        partition = self._broker.replicas.partition_or_error(asked.topic, asked.partition)
+        if asked.topic_id not in (ZERO_TOPIC_ID, partition.topic_id):
+            raise ApiError(ErrorCode.INCONSISTENT_TOPIC_ID)
+        partition.check_leader(asked.current_leader_epoch)
+        if self._limits.replica_id >= 0 and self._limits.replica_id not in partition.replicas:
+            raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        return partition, self._max_offset(partition)
+
+    def _max_offset(self, partition: Partition) -> int:
+        if self._limits.replica_id >= 0:
+            return partition.log.log_end_offset
+        return partition.log.last_stable_offset if self._limits.read_committed else partition.log.high_watermark
+
+    @staticmethod
+    def _diverging_epoch(partition: Partition, asked: FetchPartition) -> EpochEndOffset | None:
+        """Where the fetcher's log stopped being a prefix of this one, if it did (KIP-595)."""
+        if asked.last_fetched_epoch < 0:
+            return None
+        epoch, end_offset = partition.log.end_offset_for_epoch(asked.last_fetched_epoch)
+        if epoch < 0 or end_offset < 0 or asked.fetch_offset < partition.log.log_start_offset:
+            raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE)
+        if epoch < asked.last_fetched_epoch or end_offset < asked.fetch_offset:
+            return EpochEndOffset(epoch=epoch, end_offset=end_offset)
+        return None
+
+    def _accept(self, asked: FetchPartition, partition: Partition, data: FetchData) -> None:
+        size = len(data.records)
+        self._bytes_read += size
+        self._bytes_left = max(0, self._bytes_left - size)
+        self._add(asked, partition, data.records, None)
+
+    def _add(self, asked: FetchPartition, partition: Partition, records: bytes | memoryview, diverging: EpochEndOffset | None) -> None:
+        log = partition.log
+        data = PartitionData(
+            partition_index=asked.partition,
+            high_watermark=log.high_watermark,
+            last_stable_offset=log.last_stable_offset,
+            log_start_offset=log.log_start_offset,
+            aborted_transactions=None,
+            records=records,
+        )
+        if diverging is not None:
+            data.diverging_epoch = diverging
+        if self._limits.read_committed:
+            data.aborted_transactions = [
+                AbortedTransaction(producer_id=producer_id, first_offset=first_offset)
+                for producer_id, first_offset in log.aborted_transactions(asked.fetch_offset, records)
+            ]
+        self.results.append((asked, data))
+
+    def _add_error(self, asked: FetchPartition, error: ErrorCode) -> None:
+        self._must_reply = True
+        self.results.append((asked, error_data(asked.partition, error)))
+
+    # --- waiting -----------------------------------------------------------------------------------------------------------------------------
+
+    async def _wait(self) -> None:
+        """Until enough has become readable, something changed that the client must hear of, or `max_wait_ms` are over."""
+        enough: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        readable: dict[Partition, int] = {}
+        asked_of: dict[Partition, FetchPartition] = {}
+        total = 0
+
+        def look(partition: Partition) -> None:
+            nonlocal total
+            if enough.done():
+                return
+            size = self._readable(partition, asked_of[partition])
+            if size is None:
+                enough.set_result(None)
+                return
+            total += size - readable[partition]
+            readable[partition] = size
+            if total >= self._limits.min_bytes:
+                enough.set_result(None)
+
+        timer = self._broker.timers.call_later(self._limits.max_wait_ms, lambda: enough.done() or enough.set_result(None))
+        for asked in self._asked:
+            partition = self._broker.replicas.partition(asked.topic, asked.partition) if asked.topic is not None else None
+            if partition is not None:
+                asked_of[partition], readable[partition] = asked, 0
+                partition.add_listener(look)
+        try:
+            for partition in asked_of:  # what came between the first pass and now
+                look(partition)
+            await enough
+        finally:
+            timer.cancel()
+            for partition in asked_of:
+                partition.remove_listener(look)
+
+    def _readable(self, partition: Partition, asked: FetchPartition) -> int | None:
+        """Bytes that a read would return now; None when the read would end in an error."""
+        try:
+            partition.check_leader(asked.current_leader_epoch)
+        except ApiError:
+            return None
+        log = partition.log
+        if not log.log_start_offset <= asked.fetch_offset <= log.log_end_offset:
+            return None
+        return log.readable_bytes(asked.fetch_offset, self._max_offset(partition), asked.max_bytes)
+
+
+def error_data(partition: int, error: ErrorCode) -> PartitionData:
+    """The answer for a partition that cannot be read: every offset unknown, records empty (not null: librdkafka rejects null)."""
+    return PartitionData(
+        partition_index=partition,
+        error_code=error,
+        high_watermark=UNKNOWN,
+        last_stable_offset=UNKNOWN,
+        log_start_offset=UNKNOWN,
+        aborted_transactions=None,
+        records=b"",
+    )

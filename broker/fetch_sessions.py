@@ -1,0 +1,223 @@
+"""Incremental fetch sessions (KIP-227): which partitions a fetcher follows, so that requests and replies carry only changes. Pure.
+
+A request names (session id, epoch). Epoch 0 asks for a new session and epoch -1 for none; both close the named session. Any other epoch must be the
+session's next one. A reply of an incremental fetch leaves out partitions that have nothing new: no records, no error, and the same high watermark
+and log start offset as told last. Session id 0 in a reply means that no session was made, which a client must accept at any time.
+
+Source: FetchSession, FetchSessionCacheShard, FetchContext, FetchManager of Apache Kafka.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from barnabas.wire.errors import ErrorCode
+from barnabas.wire.messages.fetch import PartitionData
+from barnabas.wire.names import ZERO_TOPIC_ID, TopicId
+
+INVALID_SESSION_ID = 0
+INITIAL_EPOCH = 0
+FINAL_EPOCH = -1
+EPOCH_MAX = 2**31 - 1
+EVICTION_MS_MIN = 120_000
+
+PartitionKey = tuple[TopicId | str, int]
+"""Topic id (or name, before version 13) and partition index."""
+
+
+class FetchPartition:
+    """What a fetcher asks of one partition, and what its session told it last."""
+
+    __slots__ = (
+        "current_leader_epoch",
+        "fetch_offset",
+        "last_fetched_epoch",
+        "log_start_offset",
+        "max_bytes",
+        "partition",
+        "told_high_watermark",
+        "told_log_start_offset",
+        "topic",
+        "topic_id",
+    )
+
+    def __init__(
+        self,
+        topic: str | None,
+        topic_id: TopicId,
+        partition: int,
+        fetch_offset: int,
+        max_bytes: int,
+        current_leader_epoch: int = -1,
+        last_fetched_epoch: int = -1,
+        log_start_offset: int = -1,
+    ) -> None:
+        self.topic = topic
+        self.topic_id = topic_id
+        self.partition = partition
+        self.fetch_offset = fetch_offset
+        self.max_bytes = max_bytes
+        self.current_leader_epoch = current_leader_epoch
+        self.last_fetched_epoch = last_fetched_epoch
+        self.log_start_offset = log_start_offset
+        self.told_high_watermark = -1
+        self.told_log_start_offset = -1
+
+    @property
+    def key(self) -> PartitionKey:
+        return (self.topic or "" if self.topic_id == ZERO_TOPIC_ID else self.topic_id, self.partition)
+
+    def ask_again(self, request: "FetchPartition") -> None:
+        self.fetch_offset = request.fetch_offset
+        self.max_bytes = request.max_bytes
+        self.current_leader_epoch = request.current_leader_epoch
+        self.last_fetched_epoch = request.last_fetched_epoch
+        self.log_start_offset = request.log_start_offset
+
+    def must_tell(self, data: PartitionData) -> bool:
+        """Whether an incremental reply has to carry `data`; remembers what was told."""
+        has_error = data.error_code != ErrorCode.NONE
+        must_tell = (
+            bool(data.records)
+            or data.high_watermark != self.told_high_watermark
+            or data.log_start_offset != self.told_log_start_offset
+            or data.preferred_read_replica != -1
+            or has_error
+            or data.diverging_epoch.epoch >= 0
+        )
+        # An error forgets the high watermark, so that the partition is sent again once the error is gone.
+        self.told_high_watermark = -1 if has_error else data.high_watermark
+        self.told_log_start_offset = data.log_start_offset
+        return must_tell
+
+
+@dataclass(slots=True, eq=False)
+class FetchSession:
+    """One fetcher's partitions, in the order in which they are served next."""
+
+    session_id: int
+    uses_topic_ids: bool
+    created_ms: int
+    last_used_ms: int
+    epoch: int = 1
+    partitions: dict[PartitionKey, FetchPartition] = field(default_factory=dict)
+
+    def update(self, asked: Iterable[FetchPartition], forgotten: Iterable[PartitionKey]) -> None:
+        for partition in asked:
+            known = self.partitions.get(partition.key)
+            if known is None:
+                self.partitions[partition.key] = partition
+            else:
+                known.ask_again(partition)
+        for key in forgotten:
+            self.partitions.pop(key, None)
+
+
+@dataclass(slots=True, frozen=True)
+class FetchPlan:
+    """What to read for one request, and how its reply is made.
+
+    `session` is set for an incremental fetch; `wants_session` for a full one that may become a session.
+    """
+
+    error: ErrorCode
+    partitions: Sequence[FetchPartition]
+    session: FetchSession | None = None
+    expected_epoch: int = 0
+    wants_session: bool = False
+    uses_topic_ids: bool = False
+
+
+class FetchSessions:
+    """All fetch sessions of a broker, at most `slots` (`max.incremental.fetch.session.cache.slots`).
+
+    `new_id` returns a random integer in [1, 2^31 - 1].
+    """
+
+    def __init__(self, slots: int, new_id: Callable[[], int]) -> None:
+        self._slots = slots
+        self._new_id = new_id
+        self._sessions: dict[int, FetchSession] = {}  # least recently used first
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def plan(
+        self,
+        session_id: int,
+        epoch: int,
+        asked: Sequence[FetchPartition],
+        forgotten: Iterable[PartitionKey],
+        *,
+        uses_topic_ids: bool,
+        now_ms: int,
+    ) -> FetchPlan:
+        """Decide what a request reads; errors: FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH, FETCH_SESSION_TOPIC_ID_ERROR."""
+        if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
+            self._sessions.pop(session_id, None)
+            return FetchPlan(ErrorCode.NONE, asked, wants_session=epoch == INITIAL_EPOCH, uses_topic_ids=uses_topic_ids)
+        session = self._sessions.get(session_id)
+        if session is None:
+            return FetchPlan(ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ())
+        if session.epoch != epoch:
+            return FetchPlan(ErrorCode.INVALID_FETCH_SESSION_EPOCH, ())
+        if session.uses_topic_ids != uses_topic_ids:
+            return FetchPlan(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR, ())
+        session.update(asked, forgotten)
+        del self._sessions[session_id]
+        if not session.partitions:
+            return FetchPlan(ErrorCode.NONE, asked)
+        self._sessions[session_id] = session
+        session.last_used_ms = now_ms
+        session.epoch = 1 if session.epoch == EPOCH_MAX else session.epoch + 1
+        return FetchPlan(ErrorCode.NONE, list(session.partitions.values()), session=session, expected_epoch=session.epoch)
+
+    def finish(
+        self, plan: FetchPlan, results: Sequence[tuple[FetchPartition, PartitionData]], now_ms: int
+    ) -> tuple[ErrorCode, int, Sequence[tuple[FetchPartition, PartitionData]]]:
+        """The reply's error, session id and partitions."""
+        session = plan.session
+        if session is not None:
+            if session.epoch != plan.expected_epoch:  # another request of the session overtook this one
+                return ErrorCode.INVALID_FETCH_SESSION_EPOCH, session.session_id, ()
+            return ErrorCode.NONE, session.session_id, self._changed(session, results)
+        if not plan.wants_session or plan.error != ErrorCode.NONE:
+            return plan.error, INVALID_SESSION_ID, results
+        return ErrorCode.NONE, self._create(plan, results, now_ms), results
+
+    @staticmethod
+    def _changed(
+        session: FetchSession, results: Sequence[tuple[FetchPartition, PartitionData]]
+    ) -> Sequence[tuple[FetchPartition, PartitionData]]:
+        changed = []
+        for partition, data in results:
+            if partition.must_tell(data):
+                changed.append((partition, data))
+                if data.records and session.partitions.pop(partition.key, None) is not None:
+                    session.partitions[partition.key] = partition  # served: the others come first next time
+        return changed
+
+    def _create(self, plan: FetchPlan, results: Sequence[tuple[FetchPartition, PartitionData]], now_ms: int) -> int:
+        if len(self._sessions) >= self._slots and not self._evict(len(results), now_ms):
+            return INVALID_SESSION_ID
+        session_id = self._new_id()
+        while session_id in self._sessions or session_id == INVALID_SESSION_ID:
+            session_id = self._new_id()
+        session = FetchSession(session_id, plan.uses_topic_ids, created_ms=now_ms, last_used_ms=now_ms)
+        for partition, data in results:
+            partition.must_tell(data)
+            session.partitions[partition.key] = partition
+        self._sessions[session_id] = session
+        return session_id
+
+    def _evict(self, size: int, now_ms: int) -> bool:
+        """Make room: the least recently used session when it is stale, else an old one that is smaller than the new one."""
+        oldest = next(iter(self._sessions.values()), None)
+        if oldest is None:
+            return False
+        if now_ms - oldest.last_used_ms <= EVICTION_MS_MIN:
+            old_enough = [session for session in self._sessions.values() if now_ms - session.created_ms > EVICTION_MS_MIN]
+            oldest = min(old_enough, key=lambda session: len(session.partitions), default=None)
+            if oldest is None or len(oldest.partitions) >= size:
+                return False
+        del self._sessions[oldest.session_id]
+        return True

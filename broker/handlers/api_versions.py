@@ -1,0 +1,44 @@
+"""ApiVersions (key 18): which APIs and versions this broker serves.   Versions 0-4.
+
+Behaviour: computed from the registry of handlers. A version that is not served is answered at version 0 with UNSUPPORTED_VERSION and this API's own
+range, so that the client can ask again (KIP-511); the response header is always version 0. No features are advertised.
+Errors: INVALID_REQUEST for a client software name or version outside Kafka's pattern (version 3+); UNSUPPORTED_VERSION.
+"""
+
+import re
+from functools import cache
+
+from barnabas.broker.context import RequestContext
+from barnabas.broker.handlers import load_handler, served_apis
+from barnabas.broker.registry import Handler
+from barnabas.wire.errors import ErrorCode
+from barnabas.wire.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
+
+_SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
+
+
+def handle(request: ApiVersionsRequest, context: RequestContext) -> ApiVersionsResponse:
+    if context.api_version >= 3 and not (
+        _SOFTWARE.fullmatch(request.client_software_name) and _SOFTWARE.fullmatch(request.client_software_version)
+    ):
+        return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
+    return ApiVersionsResponse(api_keys=_served())
+
+
+def unsupported_version() -> ApiVersionsResponse:
+    """The reply, to be encoded at version 0, to a request of a version that is not served."""
+    own = [api for api in _served() if api.api_key == HANDLER.key]
+    return ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=own)
+
+
+@cache
+def _served() -> list[ApiVersion]:
+    versions = []
+    for key in sorted(served_apis()):
+        handler = load_handler(key)
+        min_version = handler.min_version if handler.advertised_min is None else handler.advertised_min
+        versions.append(ApiVersion(api_key=key, min_version=min_version, max_version=handler.max_version))
+    return versions
+
+
+HANDLER = Handler(key=18, min_version=0, max_version=4, handle=handle)

@@ -1,0 +1,63 @@
+"""DescribeLogDirs (key 35): what lies in each log directory (KIP-113).   Versions 1-4.
+
+Behaviour: null topics ask for every partition. Sizes are bytes of segments; `offset_lag` is how far the log end is behind the high
+watermark (a follower's, or 0).
+Errors per directory: KAFKA_STORAGE_ERROR.   Versions: 2 flexible; 3 top-level error; 4 total and usable bytes (KIP-827).
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable
+
+from barnabas.broker.context import RequestContext
+from barnabas.broker.partition import Partition
+from barnabas.broker.registry import Handler
+from barnabas.wire.errors import ErrorCode
+from barnabas.wire.messages.describe_log_dirs import (
+    DescribeLogDirsPartition,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+    DescribeLogDirsResult,
+    DescribeLogDirsTopic,
+)
+
+
+async def handle(request: DescribeLogDirsRequest, context: RequestContext) -> DescribeLogDirsResponse:
+    broker = context.broker
+    wanted = _wanted(request)
+    by_directory: dict[str, list[Partition]] = {str(directory): [] for directory in broker.log_manager.directories}
+    for partition in broker.replicas.partitions():
+        if wanted(partition):
+            by_directory[str(broker.log_manager.parent_directory(partition.log))].append(partition)
+    response = DescribeLogDirsResponse()
+    for directory, partitions in by_directory.items():
+        result = DescribeLogDirsResult(log_dir=directory, topics=_topics(partitions))
+        try:
+            result.total_bytes, result.usable_bytes = await asyncio.to_thread(broker.log_manager.space, directory)
+        except OSError:
+            result.error_code = ErrorCode.KAFKA_STORAGE_ERROR
+        response.results.append(result)
+    return response
+
+
+def _wanted(request: DescribeLogDirsRequest) -> Callable[[Partition], bool]:
+    if request.topics is None:
+        return lambda partition: True
+    asked = {(topic.topic, index) for topic in request.topics for index in topic.partitions}
+    return lambda partition: (partition.topic, partition.index) in asked
+
+
+def _topics(partitions: Iterable[Partition]) -> list[DescribeLogDirsTopic]:
+    topics: dict[str, DescribeLogDirsTopic] = {}
+    for partition in partitions:
+        topic = topics.setdefault(partition.topic, DescribeLogDirsTopic(name=partition.topic))
+        topic.partitions.append(
+            DescribeLogDirsPartition(
+                partition_index=partition.index,
+                partition_size=partition.log.size_in_bytes,
+                offset_lag=max(0, partition.log.high_watermark - partition.log.log_end_offset),
+            )
+        )
+    return list(topics.values())
+
+
+HANDLER = Handler(key=35, min_version=1, max_version=4, handle=handle)

@@ -1,0 +1,52 @@
+"""DescribeProducers (key 61): the producers that a partition's leader remembers (KIP-664).   Version 0.
+
+Errors per partition: INVALID_TOPIC_EXCEPTION, UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER.
+"""
+
+from barnabas.broker.context import RequestContext
+from barnabas.broker.registry import Handler
+from barnabas.controller.topics import is_valid_topic_name
+from barnabas.wire.errors import ApiError, ErrorCode
+from barnabas.wire.messages.describe_producers import (
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    PartitionResponse,
+    ProducerState,
+    TopicResponse,
+)
+
+
+def handle(request: DescribeProducersRequest, context: RequestContext) -> DescribeProducersResponse:
+    return DescribeProducersResponse(
+        topics=[
+            TopicResponse(name=topic.name, partitions=[_partition(topic.name, index, context) for index in topic.partition_indexes])
+            for topic in request.topics
+        ]
+    )
+
+
+def _partition(topic: str, index: int, context: RequestContext) -> PartitionResponse:
+    answer = PartitionResponse(partition_index=index)
+    try:
+        if not is_valid_topic_name(topic):
+            raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION)
+        partition = context.broker.replicas.partition_or_error(topic, index)
+        partition.check_leader()
+    except ApiError as error:
+        answer.error_code = error.error
+        return answer
+    answer.active_producers = [
+        ProducerState(
+            producer_id=producer.producer_id,
+            producer_epoch=producer.producer_epoch,
+            last_sequence=producer.last_sequence,
+            last_timestamp=producer.last_timestamp,
+            coordinator_epoch=producer.coordinator_epoch,
+            current_txn_start_offset=producer.current_txn_start_offset,
+        )
+        for producer in partition.log.active_producers()
+    ]
+    return answer
+
+
+HANDLER = Handler(key=61, min_version=0, max_version=0, handle=handle)

@@ -1,0 +1,136 @@
+"""Fetch (key 1): read records of partitions, waiting for them if asked to.   Versions 4-17.
+
+Behaviour: fetch sessions (KIP-227); long poll until `min_bytes` or `max_wait_ms`; the first batch of the first non-empty partition is returned whole
+even beyond the limits; read_committed stops at the last stable offset and names aborted transactions; whole batches only.
+Errors per partition: OFFSET_OUT_OF_RANGE, NOT_LEADER_OR_FOLLOWER, UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID, INCONSISTENT_TOPIC_ID,
+FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH, KAFKA_STORAGE_ERROR (NOT_LEADER_OR_FOLLOWER before version 6).
+Errors of the request: FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH, FETCH_SESSION_TOPIC_ID_ERROR.
+Versions: 5 log start offset; 7 sessions; 9 leader epoch (KIP-320); 11 rack (KIP-392: always this replica); 12 flexible, last fetched epoch; 13 topic ids
+(KIP-516); 15 replica state; 16 node endpoints (KIP-951); 17 directory id.
+"""
+
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING
+
+from barnabas.broker.context import RequestContext
+from barnabas.broker.fetch_operation import FetchLimits, FetchOperation, Results
+from barnabas.broker.fetch_sessions import FetchPartition, FetchPlan, PartitionKey
+from barnabas.broker.registry import Handler
+from barnabas.wire.errors import ErrorCode
+from barnabas.wire.messages.fetch import (
+    FetchableTopicResponse,
+    FetchRequest,
+    FetchResponse,
+    LeaderIdAndEpoch,
+    NodeEndpoint,
+    PartitionData,
+)
+from barnabas.wire.names import ZERO_TOPIC_ID, TopicId
+
+if TYPE_CHECKING:
+    from barnabas.broker.metadata import MetadataCache
+
+READ_COMMITTED = 1
+
+
+def handle(request: FetchRequest, context: RequestContext) -> FetchResponse | Awaitable[FetchResponse]:
+    broker = context.broker
+    uses_topic_ids = context.api_version >= 13
+    replica_id = request.replica_state.replica_id if context.api_version >= 15 else request.replica_id
+    plan = broker.fetch_sessions.plan(
+        request.session_id,
+        request.session_epoch,
+        _asked(request, broker.metadata, uses_topic_ids),
+        _forgotten(request, uses_topic_ids),
+        uses_topic_ids=uses_topic_ids,
+        now_ms=broker.clock.monotonic_ms(),
+    )
+    if uses_topic_ids:
+        _resolve_names(plan, broker.metadata)
+    max_bytes = min(request.max_bytes, broker.config.fetch_max_bytes)
+    limits = FetchLimits(
+        max_wait_ms=request.max_wait_ms,
+        min_bytes=min(request.min_bytes, max_bytes),
+        max_bytes=max_bytes,
+        read_committed=request.isolation_level == READ_COMMITTED,
+        replica_id=replica_id,
+    )
+    operation = FetchOperation(broker, plan.partitions, limits, uses_topic_ids)
+    cold = operation.read_now()
+    if cold is None and operation.is_satisfied:
+        return _response(plan, operation.results, context)
+
+    async def later() -> FetchResponse:
+        return _response(plan, await operation.run(cold), context)
+
+    return later()
+
+
+def _asked(request: FetchRequest, metadata: "MetadataCache", uses_topic_ids: bool) -> list[FetchPartition]:
+    asked: dict[PartitionKey, FetchPartition] = {}
+    for topic in request.topics:
+        topic_id = TopicId(topic.topic_id) if uses_topic_ids else ZERO_TOPIC_ID
+        name = metadata.topic_name(topic_id) if uses_topic_ids else topic.topic
+        for partition in topic.partitions:
+            entry = FetchPartition(
+                name,
+                topic_id,
+                partition.partition,
+                partition.fetch_offset,
+                partition.partition_max_bytes,
+                partition.current_leader_epoch,
+                partition.last_fetched_epoch,
+                partition.log_start_offset,
+            )
+            asked[entry.key] = entry
+    return list(asked.values())
+
+
+def _forgotten(request: FetchRequest, uses_topic_ids: bool) -> list[PartitionKey]:
+    return [
+        (TopicId(topic.topic_id) if uses_topic_ids else topic.topic, partition)
+        for topic in request.forgotten_topics_data
+        for partition in topic.partitions
+    ]
+
+
+def _resolve_names(plan: FetchPlan, metadata: "MetadataCache") -> None:
+    """A session may have been made before its topic was known here."""
+    for partition in plan.partitions:
+        if partition.topic is None:
+            partition.topic = metadata.topic_name(partition.topic_id)
+
+
+def _response(plan: FetchPlan, results: Results, context: RequestContext) -> FetchResponse:
+    broker = context.broker
+    error, session_id, told = broker.fetch_sessions.finish(plan, results, broker.clock.monotonic_ms())
+    response = FetchResponse(error_code=error, session_id=session_id)
+    topic: FetchableTopicResponse | None = None
+    for asked, data in told:
+        name = asked.topic or ""
+        if topic is None or topic.topic_id != asked.topic_id or topic.topic != name:
+            topic = FetchableTopicResponse(topic=name, topic_id=asked.topic_id)
+            response.responses.append(topic)
+        topic.partitions.append(data)
+        if data.error_code:
+            _explain(response, asked, data, context)
+    return response
+
+
+def _explain(response: FetchResponse, asked: FetchPartition, data: PartitionData, context: RequestContext) -> None:
+    """Per-version spelling of errors, and the current leader for clients that can use it (KIP-951)."""
+    if data.error_code == ErrorCode.KAFKA_STORAGE_ERROR and context.api_version <= 5:
+        data.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+    if context.api_version < 16 or data.error_code not in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH):
+        return
+    metadata = context.broker.metadata
+    partition = metadata.partition(asked.topic or "", asked.partition)
+    if partition is None:
+        return
+    data.current_leader = LeaderIdAndEpoch(leader_id=partition.leader, leader_epoch=partition.leader_epoch)
+    endpoint = metadata.endpoint(partition.leader, context.listener_name)
+    if endpoint is not None and all(node.node_id != partition.leader for node in response.node_endpoints):
+        response.node_endpoints.append(NodeEndpoint(node_id=partition.leader, host=endpoint.host, port=endpoint.port, rack=None))
+
+
+HANDLER = Handler(key=1, min_version=4, max_version=17, handle=handle)

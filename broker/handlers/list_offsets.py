@@ -1,0 +1,105 @@
+"""ListOffsets (key 2): offsets by time: the first record at or after a timestamp, or a special one.   Versions 1-9.
+
+Behaviour: -1 latest (high watermark, or last stable offset for read_committed), -2 earliest, -3 the record with the largest timestamp (version 7+),
+-4 earliest local (8+), -5 latest tiered (9+: unknown, there is no tiered storage). A timestamp that no committed record reaches is answered with
+offset -1 and no error.
+Errors per partition: UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER, FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH, OFFSET_NOT_AVAILABLE
+(LEADER_NOT_AVAILABLE before version 5), INVALID_REQUEST (partition named twice), UNSUPPORTED_VERSION (unknown special timestamp), KAFKA_STORAGE_ERROR.
+Versions: 2 isolation level; 4 leader epoch (KIP-320); 6 flexible; 7 max timestamp (KIP-734); 8, 9 tiered storage (KIP-405).
+"""
+
+import asyncio
+from collections import Counter
+
+from barnabas.broker.context import RequestContext
+from barnabas.broker.registry import Handler
+from barnabas.wire.errors import ApiError, ErrorCode
+from barnabas.wire.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
+
+LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3, -4, -5
+FIRST_VERSION_OF = {LATEST: 0, EARLIEST: 0, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9}
+
+CONSUMER_REPLICA_ID = -1
+READ_COMMITTED = 1
+UNKNOWN = -1
+
+
+async def handle(request: ListOffsetsRequest, context: RequestContext) -> ListOffsetsResponse:
+    asked = Counter((topic.name, partition.partition_index) for topic in request.topics for partition in topic.partitions)
+    response = ListOffsetsResponse()
+    for topic in request.topics:
+        answers = ListOffsetsTopicResponse(name=topic.name)
+        response.topics.append(answers)
+        for partition in topic.partitions:
+            if asked[topic.name, partition.partition_index] > 1:
+                answers.partitions.append(_answer(partition, ErrorCode.INVALID_REQUEST))
+                continue
+            try:
+                answers.partitions.append(await _look_up(topic.name, partition, request, context))
+            except ApiError as error:
+                answers.partitions.append(_answer(partition, _error_of(error, context.api_version)))
+    return response
+
+
+async def _look_up(
+    topic: str, asked: ListOffsetsPartition, request: ListOffsetsRequest, context: RequestContext
+) -> ListOffsetsPartitionResponse:
+    timestamp = asked.timestamp
+    if timestamp < 0 and context.api_version < FIRST_VERSION_OF.get(timestamp, 2**15):
+        raise ApiError(ErrorCode.UNSUPPORTED_VERSION)
+    partition = context.broker.replicas.partition_or_error(topic, asked.partition_index)
+    partition.check_leader(asked.current_leader_epoch)
+    log = partition.log
+    is_client = request.replica_id == CONSUMER_REPLICA_ID
+    if not is_client:
+        last_fetchable = log.log_end_offset
+    elif request.isolation_level == READ_COMMITTED:
+        last_fetchable = log.last_stable_offset
+    else:
+        last_fetchable = log.high_watermark
+    # A new leader does not know what is committed until its high watermark has passed the start of its epoch.
+    lagging = is_client and partition.leader_epoch_start_offset > log.high_watermark
+    if timestamp == LATEST:
+        if lagging:
+            raise ApiError(ErrorCode.OFFSET_NOT_AVAILABLE)
+        return _answer(asked, offset=last_fetchable, leader_epoch=partition.leader_epoch)
+    if timestamp in (EARLIEST, EARLIEST_LOCAL):
+        epoch = log.leader_epochs.epoch_for_offset(log.log_start_offset)
+        return _answer(asked, offset=log.log_start_offset, leader_epoch=UNKNOWN if epoch is None else epoch)
+    if timestamp == LATEST_TIERED:
+        return _answer(asked)
+    lookup = log.max_timestamp_lookup() if timestamp == MAX_TIMESTAMP else log.timestamp_lookup(timestamp)
+    found = await asyncio.to_thread(lookup.run)
+    if found is None or found.offset >= last_fetchable:
+        if lagging:
+            raise ApiError(ErrorCode.OFFSET_NOT_AVAILABLE)
+        return _answer(asked)
+    return _answer(asked, timestamp=found.timestamp, offset=found.offset, leader_epoch=found.leader_epoch)
+
+
+def _answer(
+    asked: ListOffsetsPartition,
+    error: ErrorCode = ErrorCode.NONE,
+    *,
+    timestamp: int = UNKNOWN,
+    offset: int = UNKNOWN,
+    leader_epoch: int = UNKNOWN,
+) -> ListOffsetsPartitionResponse:
+    return ListOffsetsPartitionResponse(
+        partition_index=asked.partition_index, error_code=error, timestamp=timestamp, offset=offset, leader_epoch=leader_epoch
+    )
+
+
+def _error_of(error: ApiError, version: int) -> ErrorCode:
+    if error.error == ErrorCode.OFFSET_NOT_AVAILABLE and version < 5:
+        return ErrorCode.LEADER_NOT_AVAILABLE
+    return error.error
+
+
+HANDLER = Handler(key=2, min_version=1, max_version=9, handle=handle)

@@ -1,0 +1,109 @@
+"""Metadata (key 3): brokers, topics, leaders.   Versions 0-13.
+
+Behaviour: null topics (an empty list in version 0) ask for all, an empty list for none. A topic that does not exist is created in the background where
+client and broker allow it; meanwhile the answer is UNKNOWN_TOPIC_OR_PARTITION, which clients retry. Partitions without a leader are listed with
+LEADER_NOT_AVAILABLE. Addresses are those of the listener that the request came in on.
+Errors per topic: UNKNOWN_TOPIC_OR_PARTITION, INVALID_TOPIC_EXCEPTION, UNKNOWN_TOPIC_ID, INVALID_REQUEST (null name or topic id before version 12).
+Errors per partition: LEADER_NOT_AVAILABLE, LISTENER_NOT_FOUND (version 6+).
+Versions: 4 auto-creation flag; 5 offline replicas; 7 leader epochs; 8 authorized operations; 9 flexible; 10 topic ids (KIP-516); 12 lookup by id;
+13 top-level error (KIP-1102).
+"""
+
+from collections.abc import Iterable
+
+from barnabas.broker.authorized_operations import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
+from barnabas.broker.context import RequestContext
+from barnabas.broker.metadata import INTERNAL_TOPICS, PartitionMetadata, TopicMetadata
+from barnabas.broker.registry import Handler
+from barnabas.controller.topics import is_valid_topic_name
+from barnabas.wire.errors import ErrorCode
+from barnabas.wire.messages.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+from barnabas.wire.names import ZERO_TOPIC_ID, TopicId
+
+
+def handle(request: MetadataRequest, context: RequestContext) -> MetadataResponse:
+    broker, version = context.broker, context.api_version
+    response = MetadataResponse(
+        cluster_id=broker.cluster_id,
+        controller_id=broker.metadata.controller_id,
+        brokers=[
+            MetadataResponseBroker(node_id=live.broker_id, host=endpoint.host, port=endpoint.port, rack=live.rack)
+            for live in broker.metadata.brokers()
+            if (endpoint := live.endpoints.get(context.listener_name)) is not None
+        ],
+    )
+    asks_for_all = request.topics is None or (version == 0 and not request.topics)
+    if asks_for_all:
+        response.topics = [_topic(topic, context) for topic in broker.metadata.topics()]
+    else:
+        response.topics = _asked_topics(request.topics, request.allow_auto_topic_creation or version < 4, context)
+    if request.include_topic_authorized_operations:
+        for topic in response.topics:
+            topic.topic_authorized_operations = TOPIC_OPERATIONS
+    if 8 <= version <= 10:
+        response.cluster_authorized_operations = CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_ASKED
+    return response
+
+
+def _asked_topics(asked: Iterable[MetadataRequestTopic], may_create: bool, context: RequestContext) -> list[MetadataResponseTopic]:
+    asked = list(asked)
+    if context.api_version < 12 and any(topic.name is None or topic.topic_id != ZERO_TOPIC_ID for topic in asked):
+        return [_error(ErrorCode.INVALID_REQUEST, topic.name or "", TopicId(topic.topic_id)) for topic in asked]
+    metadata = context.broker.metadata
+    ids = {TopicId(topic.topic_id) for topic in asked if topic.topic_id != ZERO_TOPIC_ID}
+    if ids:  # one id is enough for Kafka to look at ids only
+        topics = [metadata.topic(metadata.topic_name(topic_id) or "") for topic_id in ids]
+        unknown = [_error(ErrorCode.UNKNOWN_TOPIC_ID, None, topic_id) for topic_id in ids if metadata.topic_name(topic_id) is None]
+        return unknown + [_topic(topic, context) for topic in topics if topic is not None]
+    names = dict.fromkeys(topic.name or "" for topic in asked)
+    found = {name: topic for name in names if (topic := metadata.topic(name)) is not None}
+    missing = [name for name in names if name not in found]
+    if missing and may_create and context.broker.config.auto_create_topics_enable:
+        context.broker.auto_topics.create([name for name in missing if is_valid_topic_name(name)])
+    return [_topic(topic, context) for topic in found.values()] + [_missing(name) for name in missing]
+
+
+def _missing(name: str) -> MetadataResponseTopic:
+    valid = is_valid_topic_name(name)
+    return _error(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if valid else ErrorCode.INVALID_TOPIC_EXCEPTION, name, ZERO_TOPIC_ID)
+
+
+def _error(error: ErrorCode, name: str | None, topic_id: TopicId) -> MetadataResponseTopic:
+    return MetadataResponseTopic(error_code=error, name=name, topic_id=topic_id, is_internal=name in INTERNAL_TOPICS)
+
+
+def _topic(topic: TopicMetadata, context: RequestContext) -> MetadataResponseTopic:
+    return MetadataResponseTopic(
+        name=topic.name,
+        topic_id=topic.topic_id,
+        is_internal=topic.is_internal,
+        partitions=[_partition(index, partition, context) for index, partition in sorted(topic.partitions.items())],
+    )
+
+
+def _partition(index: int, partition: PartitionMetadata, context: RequestContext) -> MetadataResponsePartition:
+    metadata = context.broker.metadata
+    leader, error = partition.leader, ErrorCode.NONE
+    if leader < 0 or metadata.endpoint(leader, context.listener_name) is None:
+        alive = leader in metadata.broker_ids()
+        error = ErrorCode.LISTENER_NOT_FOUND if alive and context.api_version >= 6 else ErrorCode.LEADER_NOT_AVAILABLE
+        leader = -1
+    return MetadataResponsePartition(
+        error_code=error,
+        partition_index=index,
+        leader_id=leader,
+        leader_epoch=partition.leader_epoch,
+        replica_nodes=partition.replicas,
+        isr_nodes=partition.isr,
+        offline_replicas=partition.offline_replicas,
+    )
+
+
+HANDLER = Handler(key=3, min_version=0, max_version=13, handle=handle)

@@ -1,0 +1,43 @@
+"""OffsetForLeaderEpoch (key 23): where a leader epoch ended, so that clients notice truncation (KIP-320).   Versions 2-4.
+
+Behaviour: the largest epoch not above the one asked, and the offset at which the next one starts (the log end offset for the current epoch); (-1, -1)
+when the epoch is unknown.
+Errors per partition: UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER, FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH.
+Versions: 2 current leader epoch; 3 replica id; 4 flexible.
+"""
+
+from barnabas.broker.context import RequestContext
+from barnabas.broker.registry import Handler
+from barnabas.wire.errors import ApiError
+from barnabas.wire.messages.offset_for_leader_epoch import (
+    EpochEndOffset,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopicResult,
+)
+
+
+def handle(request: OffsetForLeaderEpochRequest, context: RequestContext) -> OffsetForLeaderEpochResponse:
+    return OffsetForLeaderEpochResponse(
+        topics=[
+            OffsetForLeaderTopicResult(
+                topic=topic.topic, partitions=[_end_offset(topic.topic, partition, context) for partition in topic.partitions]
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+def _end_offset(topic: str, asked: OffsetForLeaderPartition, context: RequestContext) -> EpochEndOffset:
+    answer = EpochEndOffset(partition=asked.partition)
+    try:
+        partition = context.broker.replicas.partition_or_error(topic, asked.partition)
+        partition.check_leader(asked.current_leader_epoch)
+        answer.leader_epoch, answer.end_offset = partition.log.end_offset_for_epoch(asked.leader_epoch)
+    except ApiError as error:
+        answer.error_code = error.error
+    return answer
+
+
+HANDLER = Handler(key=23, min_version=2, max_version=4, handle=handle)

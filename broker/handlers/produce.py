@@ -1,0 +1,155 @@
+"""Produce (key 0): append record batches to partitions this broker leads.   Versions 3-13, advertised from 0.
+
+Behaviour: every partition is appended before the function returns, so that pipelined requests of one producer keep their order; acks=-1 then waits for
+the in-sync replicas, at most `timeout_ms`; acks=0 has no reply, and closes the connection when something failed. A duplicate of one of a producer's
+last five batches is answered with its first offsets.
+Errors per partition: NOT_LEADER_OR_FOLLOWER, UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID, CORRUPT_MESSAGE, INVALID_RECORD, MESSAGE_TOO_LARGE,
+RECORD_LIST_TOO_LARGE, INVALID_TIMESTAMP, UNSUPPORTED_COMPRESSION_TYPE, INVALID_TOPIC_EXCEPTION (internal topics), INVALID_REQUIRED_ACKS,
+NOT_ENOUGH_REPLICAS, REQUEST_TIMED_OUT, OUT_OF_ORDER_SEQUENCE_NUMBER, INVALID_PRODUCER_EPOCH, INVALID_TXN_STATE, KAFKA_STORAGE_ERROR.
+Versions: 0-2 are advertised only for clients that infer codecs from them (KAFKA-18659); 5 log start offset; 7 zstd; 8 record errors (KIP-467);
+9 flexible; 10 current leader (KIP-951); 13 topic ids (KIP-516).
+"""
+
+import asyncio
+from collections.abc import Awaitable
+
+from barnabas.broker.connection import CloseConnection
+from barnabas.broker.context import RequestContext
+from barnabas.broker.metadata import INTERNAL_TOPICS
+from barnabas.broker.registry import Handler
+from barnabas.storage.validation import RecordErrors
+from barnabas.wire.errors import ApiError, ErrorCode
+from barnabas.wire.messages.produce import (
+    BatchIndexAndErrorMessage,
+    LeaderIdAndEpoch,
+    NodeEndpoint,
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+    TopicProduceResponse,
+)
+from barnabas.wire.names import TopicId
+
+ACKS_ALL = -1
+ADMIN_CLIENT_ID = "__admin_client"
+
+_Pending = list[tuple[PartitionProduceResponse, "asyncio.Future[None]"]]
+
+
+def handle(request: ProduceRequest, context: RequestContext) -> ProduceResponse | Awaitable[ProduceResponse] | None:
+    response = ProduceResponse()
+    pending: _Pending = []
+    for topic_data in request.topic_data:
+        topic = TopicProduceResponse(name=topic_data.name, topic_id=topic_data.topic_id)
+        response.responses.append(topic)
+        for data in topic_data.partition_data:
+            topic.partition_responses.append(_append(request.acks, topic_data, data, context, response, pending))
+    if request.acks == 0:
+        _close_on_error(response)
+        return None
+    if pending:
+        return _when_committed(response, pending, request.timeout_ms)
+    return response
+
+
+def _append(
+    acks: int,
+    topic_data: TopicProduceData,
+    data: PartitionProduceData,
+    context: RequestContext,
+    response: ProduceResponse,
+    pending: _Pending,
+) -> PartitionProduceResponse:
+    """Append one partition's batch; adds to `pending` what must be committed before the reply."""
+    broker = context.broker
+    try:
+        topic = _topic_name(topic_data, context)
+        if acks not in (-1, 0, 1):
+            raise ApiError(ErrorCode.INVALID_REQUIRED_ACKS)
+        if topic in INTERNAL_TOPICS and context.client_id != ADMIN_CLIENT_ID:
+            raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"clients may not write to the internal topic {topic}")
+        partition, info = broker.replicas.append(topic, data.index, data.records, acks, context.api_version)
+    except RecordErrors as error:
+        reply = _error(data.index, error)
+        reply.record_errors = [
+            BatchIndexAndErrorMessage(batch_index=index, batch_index_error_message=message) for index, message in error.record_errors
+        ]
+        return reply
+    except ApiError as error:
+        reply = _error(data.index, error)
+        if error.error == ErrorCode.NOT_LEADER_OR_FOLLOWER:
+            _tell_leader(reply, response, topic, context)
+        return reply
+    reply = PartitionProduceResponse(
+        index=data.index,
+        base_offset=info.base_offset,
+        log_append_time_ms=info.log_append_time_ms,
+        log_start_offset=info.log_start_offset,
+    )
+    durable = broker.replicas.when_acknowledgeable(partition, info, acks)
+    if durable is not None:
+        pending.append((reply, durable))
+    return reply
+
+
+def _topic_name(topic_data: TopicProduceData, context: RequestContext) -> str:
+    if context.api_version < 13:
+        return topic_data.name
+    name = context.broker.metadata.topic_name(TopicId(topic_data.topic_id))
+    if name is None:
+        raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID)
+    return name
+
+
+def _error(index: int, error: ApiError) -> PartitionProduceResponse:
+    return PartitionProduceResponse(
+        index=index,
+        error_code=error.error,
+        base_offset=-1,
+        log_append_time_ms=-1,
+        log_start_offset=-1,
+        error_message=error.message or None,
+    )
+
+
+def _tell_leader(reply: PartitionProduceResponse, response: ProduceResponse, topic: str, context: RequestContext) -> None:
+    metadata = context.broker.metadata
+    partition = metadata.partition(topic, reply.index)
+    if partition is None or context.api_version < 10:
+        return
+    reply.current_leader = LeaderIdAndEpoch(leader_id=partition.leader, leader_epoch=partition.leader_epoch)
+    endpoint = metadata.endpoint(partition.leader, context.listener_name)
+    if endpoint is not None and all(node.node_id != partition.leader for node in response.node_endpoints):
+        response.node_endpoints.append(NodeEndpoint(node_id=partition.leader, host=endpoint.host, port=endpoint.port, rack=None))
+
+
+def _close_on_error(response: ProduceResponse) -> None:
+    """With acks=0 a closed connection is the only way to say that something failed; the client then refreshes its metadata."""
+    failed = [
+        f"{topic.name}-{partition.index}: {ErrorCode(partition.error_code).name}"
+        for topic in response.responses
+        for partition in topic.partition_responses
+        if partition.error_code
+    ]
+    if failed:
+        raise CloseConnection("a Produce request with acks=0 failed: " + ", ".join(failed))
+
+
+async def _when_committed(response: ProduceResponse, pending: _Pending, timeout_ms: int) -> ProduceResponse:
+    await asyncio.wait([future for _, future in pending], timeout=max(0, timeout_ms) / 1000)
+    for reply, future in pending:
+        if not future.done():
+            _fail(reply, ErrorCode.REQUEST_TIMED_OUT)
+        elif (error := future.exception()) is not None:
+            _fail(reply, error.error if isinstance(error, ApiError) else ErrorCode.KAFKA_STORAGE_ERROR)
+    return response
+
+
+def _fail(reply: PartitionProduceResponse, error: ErrorCode) -> None:
+    reply.error_code = error
+    reply.base_offset = reply.log_append_time_ms = reply.log_start_offset = -1
+
+
+HANDLER = Handler(key=0, min_version=3, max_version=13, handle=handle, two_stage=True, advertised_min=0)

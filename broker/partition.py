@@ -1,0 +1,181 @@
+"""One partition hosted by this broker: who leads it, what is committed, and who waits for it to move (Kafka's Partition)."""
+
+import asyncio
+import heapq
+import itertools
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from barnabas.storage.log import LogAppendInfo, PartitionLog
+from barnabas.wire.errors import ApiError, ErrorCode
+from barnabas.wire.names import TopicId
+
+if TYPE_CHECKING:
+    from barnabas.wire.messages.leader_and_isr import LeaderAndIsrPartitionState
+
+logger = logging.getLogger(__name__)
+
+Listener = Callable[["Partition"], None]
+
+
+class Partition:
+    """State of one hosted partition; owned by the event loop.
+
+    Whoever waits for readable data registers a listener, called after each change of the high watermark, of the last stable offset or of the
+    leadership. Whoever waits for an offset to be committed asks `committed(offset)`.
+    """
+
+    __slots__ = (
+        "_commit_sequence",
+        "_commit_waiters",
+        "_listeners",
+        "controller_epoch",
+        "index",
+        "isr",
+        "leader",
+        "leader_epoch",
+        "leader_epoch_start_offset",
+        "log",
+        "node_id",
+        "partition_epoch",
+        "replicas",
+        "topic",
+        "topic_id",
+    )
+
+    def __init__(self, topic: str, index: int, topic_id: TopicId, log: PartitionLog, node_id: int) -> None:
+        self.topic = topic
+        self.index = index
+        self.topic_id = topic_id
+        self.log = log
+        self.node_id = node_id
+        self.leader = -1
+        self.leader_epoch = -1
+        self.leader_epoch_start_offset = 0
+        self.partition_epoch = -1
+        self.controller_epoch = -1
+        self.replicas: list[int] = []
+        self.isr: list[int] = []
+        self._listeners: dict[Listener, None] | None = None
+        self._commit_waiters: list[tuple[int, int, asyncio.Future[None]]] | None = None
+        self._commit_sequence = itertools.count()
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.index}"
+
+    @property
+    def is_leader(self) -> bool:
+        return self.leader == self.node_id
+
+    # --- leadership --------------------------------------------------------------------------------------------------------------------------
+
+    def become_leader_or_follower(self, state: "LeaderAndIsrPartitionState") -> bool:
+        """Take over the controller's word on this partition; returns whether this broker has become its leader in a new epoch."""
+        new_epoch = state.leader_epoch > self.leader_epoch
+        self.leader = state.leader
+        self.leader_epoch = state.leader_epoch
+        self.partition_epoch = state.partition_epoch
+        self.controller_epoch = state.controller_epoch
+        self.replicas = list(state.replicas)
+        self.isr = list(state.isr)
+        elected = self.is_leader and new_epoch
+        if elected:
+            # The epoch's start is on disk before the first append in it (KIP-101).
+            self.leader_epoch_start_offset = self.log.log_end_offset
+            self.log.leader_epochs.assign(self.leader_epoch, self.log.log_end_offset)
+        if self.is_leader:
+            self._advance_high_watermark()
+        self._fail_commit_waiters_unless_leader()
+        self._notify()
+        return elected
+
+    def check_leader(self, current_leader_epoch: int = -1) -> None:
+        """Fence a request by the leader epoch that its client knows (KIP-320).
+
+        Raises ApiError NOT_LEADER_OR_FOLLOWER, FENCED_LEADER_EPOCH or UNKNOWN_LEADER_EPOCH.
+        """
+        if current_leader_epoch >= 0 and current_leader_epoch != self.leader_epoch:
+            if current_leader_epoch < self.leader_epoch:
+                raise ApiError(ErrorCode.FENCED_LEADER_EPOCH)
+            raise ApiError(ErrorCode.UNKNOWN_LEADER_EPOCH)
+        if not self.is_leader:
+            raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+    # --- writing -----------------------------------------------------------------------------------------------------------------------------
+
+    @property
+    def min_in_sync_replicas(self) -> int:
+        """The effective `min.insync.replicas`: never more than there are replicas."""
+        return min(self.log.config.min_insync_replicas, max(1, len(self.replicas)))
+
+    def check_enough_replicas(self) -> None:
+        if len(self.isr) < self.min_in_sync_replicas:
+            raise ApiError(
+                ErrorCode.NOT_ENOUGH_REPLICAS,
+                f"{self} has {len(self.isr)} in-sync replicas, fewer than min.insync.replicas={self.min_in_sync_replicas}",
+            )
+
+    def appended(self, info: LogAppendInfo) -> None:
+        """The log took a batch: commit what this makes committable and wake who waits."""
+        if not info.duplicate:
+            self._advance_high_watermark()
+            self._notify()
+
+    def _advance_high_watermark(self) -> None:
+        """High watermark = smallest log end offset of the in-sync replicas; it stands still below min.insync.replicas (KIP-966)."""
+        log = self.log
+        if len(self.isr) == 1 and self.isr[0] == self.node_id and log.high_watermark < log.log_end_offset:
+            log.update_high_watermark(log.log_end_offset)
+            self._release_commit_waiters()
+
+    # --- waiting -----------------------------------------------------------------------------------------------------------------------------
+
+    def committed(self, end_offset: int) -> "asyncio.Future[None] | None":
+        """None when everything below `end_offset` is committed, else a future; it fails with ApiError when leadership is lost first."""
+        if self.log.high_watermark >= end_offset:
+            return None
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if self._commit_waiters is None:
+            self._commit_waiters = []
+        heapq.heappush(self._commit_waiters, (end_offset, next(self._commit_sequence), future))
+        return future
+
+    def _release_commit_waiters(self) -> None:
+        waiters = self._commit_waiters
+        while waiters and waiters[0][0] <= self.log.high_watermark:
+            future = heapq.heappop(waiters)[2]
+            if not future.done():
+                future.set_result(None)
+
+    def _fail_commit_waiters_unless_leader(self) -> None:
+        if self.is_leader or not self._commit_waiters:
+            return
+        waiters, self._commit_waiters = self._commit_waiters, None
+        for _, _, future in waiters:
+            if not future.done():
+                future.set_exception(ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER))
+
+    def add_listener(self, listener: Listener) -> None:
+        if self._listeners is None:
+            self._listeners = {}
+        self._listeners[listener] = None
+
+    def remove_listener(self, listener: Listener) -> None:
+        if self._listeners is not None:
+            self._listeners.pop(listener, None)
+
+    def _notify(self) -> None:
+        if self._listeners:
+            for listener in list(self._listeners):
+                listener(self)
+
+    def progressed(self) -> None:
+        """Something that readers wait for may have changed (log start offset, configuration, failure): let them look again."""
+        self._notify()
+
+    def stop(self) -> None:
+        """This broker no longer hosts the partition: whoever waits is told."""
+        self.leader = -1
+        self._fail_commit_waiters_unless_leader()
+        self._notify()

@@ -1,0 +1,256 @@
+"""The partitions that this broker hosts: what the controller tells it to lead or drop, appends to them, and their upkeep (Kafka's ReplicaManager).
+
+Everything here is owned by the event loop; what may block (fsync, deleting files, recovery) runs in threads and comes back to the loop.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from barnabas.broker.metadata import GROUP_METADATA_TOPIC, MetadataCache
+from barnabas.broker.partition import Partition
+from barnabas.clock import Clock
+from barnabas.storage.config import LogConfig
+from barnabas.storage.errors import StorageError
+from barnabas.storage.log import AppendOrigin, LogAppendInfo
+from barnabas.storage.log_manager import LogManager
+from barnabas.wire.errors import ApiError, ErrorCode
+from barnabas.wire.messages.leader_and_isr import (
+    LeaderAndIsrPartitionError,
+    LeaderAndIsrPartitionState,
+    LeaderAndIsrRequest,
+    LeaderAndIsrResponse,
+    LeaderAndIsrTopicError,
+    LeaderAndIsrTopicState,
+)
+from barnabas.wire.messages.stop_replica import StopReplicaPartitionError, StopReplicaRequest, StopReplicaResponse
+from barnabas.wire.names import TopicId
+
+if TYPE_CHECKING:
+    from barnabas.wire.record_batch import Buffer
+
+logger = logging.getLogger(__name__)
+
+PartitionCallback = Callable[[Partition], None]
+
+
+class ReplicaManager:
+    """Hosted partitions by (topic, index).
+
+    `config_of(topic)` gives a topic's current settings. `on_elected` and `on_resigned` tell the coordinators that a partition came or went.
+    """
+
+    def __init__(
+        self,
+        node_id: int,
+        log_manager: LogManager,
+        metadata: MetadataCache,
+        clock: Clock,
+        config_of: Callable[[str], LogConfig],
+        on_elected: PartitionCallback,
+        on_resigned: PartitionCallback,
+    ) -> None:
+        self._node_id = node_id
+        self._log_manager = log_manager
+        self._metadata = metadata
+        self._clock = clock
+        self._config_of = config_of
+        self._on_elected = on_elected
+        self._on_resigned = on_resigned
+        self._partitions: dict[tuple[str, int], Partition] = {}
+        self._controller_epoch = -1
+
+    # --- looking up --------------------------------------------------------------------------------------------------------------------------
+
+    def partition(self, topic: str, index: int) -> Partition | None:
+        return self._partitions.get((topic, index))
+
+    def partitions(self) -> Iterator[Partition]:
+        return iter(list(self._partitions.values()))
+
+    def partition_or_error(self, topic: str, index: int) -> Partition:
+        """The hosted partition; raises ApiError UNKNOWN_TOPIC_OR_PARTITION, or NOT_LEADER_OR_FOLLOWER where another broker hosts it."""
+        partition = self._partitions.get((topic, index))
+        if partition is None:
+            known = self._metadata.has_partition(topic, index)
+            raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER if known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        return partition
+
+    # --- the controller's word -----------------------------------------------------------------------------------------------------------------
+
+    async def leader_and_isr(self, request: LeaderAndIsrRequest) -> LeaderAndIsrResponse:
+        """Lead or follow partitions. STALE_CONTROLLER_EPOCH for a deposed controller; INCONSISTENT_TOPIC_ID, KAFKA_STORAGE_ERROR per partition."""
+        if request.controller_epoch < self._controller_epoch:
+            return LeaderAndIsrResponse(error_code=ErrorCode.STALE_CONTROLLER_EPOCH)
+        self._controller_epoch = request.controller_epoch
+        response = LeaderAndIsrResponse()
+        for topic in request.topic_states:
+            errors = LeaderAndIsrTopicError(topic_id=topic.topic_id)
+            for state in topic.partition_states:
+                error = self._apply(topic, state)
+                errors.partition_errors.append(LeaderAndIsrPartitionError(partition_index=state.partition_index, error_code=error))
+            response.topics.append(errors)
+            await asyncio.sleep(0)  # creating many logs takes a while: let connections live meanwhile
+        return response
+
+    def _apply(self, topic: LeaderAndIsrTopicState, state: LeaderAndIsrPartitionState) -> ErrorCode:
+        key = (topic.topic_name, state.partition_index)
+        topic_id = TopicId(bytes(topic.topic_id))
+        partition = self._partitions.get(key)
+        if partition is not None and partition.topic_id != topic_id:
+            return ErrorCode.INCONSISTENT_TOPIC_ID
+        if partition is not None and state.leader_epoch < partition.leader_epoch:
+            return ErrorCode.STALE_CONTROLLER_EPOCH
+        try:
+            if partition is None:
+                log = self._log_manager.get_or_create(*key, topic_id, self._config_of(topic.topic_name))
+                partition = self._partitions[key] = Partition(*key, topic_id, log, self._node_id)
+            was_leader = partition.is_leader
+            elected = partition.become_leader_or_follower(state)
+        except ApiError as error:
+            logger.error("cannot host %s-%d: %s", *key, error)
+            return error.error
+        if elected:
+            self._on_elected(partition)
+        elif was_leader and not partition.is_leader:
+            self._on_resigned(partition)
+        return ErrorCode.NONE
+
+    async def stop_replica(self, request: StopReplicaRequest) -> StopReplicaResponse:
+        """Stop hosting partitions, and delete their logs where the controller says so."""
+        if request.controller_epoch < self._controller_epoch:
+            return StopReplicaResponse(error_code=ErrorCode.STALE_CONTROLLER_EPOCH)
+        self._controller_epoch = request.controller_epoch
+        response = StopReplicaResponse()
+        for topic in request.topic_states:
+            for state in topic.partition_states:
+                error = self._stop(topic.topic_name, state.partition_index, state.delete_partition)
+                response.partition_errors.append(
+                    StopReplicaPartitionError(topic_name=topic.topic_name, partition_index=state.partition_index, error_code=error)
+                )
+        return response
+
+    def _stop(self, topic: str, index: int, delete: bool) -> ErrorCode:
+        partition = self._partitions.pop((topic, index), None)
+        if partition is not None:
+            was_leader = partition.is_leader
+            partition.stop()
+            if was_leader:
+                self._on_resigned(partition)
+        try:
+            if delete:
+                self._log_manager.delete(topic, index)
+        except ApiError as error:
+            logger.error("cannot delete %s-%d: %s", topic, index, error)
+            return error.error
+        return ErrorCode.NONE
+
+    def reconfigure(self, topic: str) -> None:
+        """A topic's configuration changed: every hosted partition of it follows."""
+        config = self._config_of(topic)
+        for partition in self.partitions():
+            if partition.topic == topic:
+                partition.log.update_config(config)
+                partition.progressed()
+
+    # --- appending ---------------------------------------------------------------------------------------------------------------------------
+
+    def append(
+        self,
+        topic: str,
+        index: int,
+        batch: "Buffer | None",
+        acks: int,
+        produce_version: int,
+        origin: AppendOrigin = AppendOrigin.CLIENT,
+    ) -> tuple[Partition, LogAppendInfo]:
+        """Append one batch (writable: offsets are patched in place) as leader; raises ApiError."""
+        partition = self.partition_or_error(topic, index)
+        partition.check_leader()
+        if acks == -1:
+            partition.check_enough_replicas()
+        if batch is None:
+            raise ApiError(ErrorCode.INVALID_RECORD, "the request holds no records for the partition")
+        info = partition.log.append_as_leader(
+            batch, leader_epoch=partition.leader_epoch, now_ms=self._clock.now_ms(), origin=origin, produce_version=produce_version
+        )
+        partition.appended(info)
+        return partition, info
+
+    def when_acknowledgeable(self, partition: Partition, info: LogAppendInfo, acks: int) -> "asyncio.Future[None] | None":
+        """What a producer's acknowledgement waits for; None when it may leave now."""
+        flush = self._flush_if_due(partition) if not info.duplicate else None
+        committed = partition.committed(info.last_offset + 1) if acks == -1 else None
+        if flush is None:
+            return committed
+        if committed is None:
+            return flush
+        return asyncio.ensure_future(_both(flush, committed))
+
+    def _flush_if_due(self, partition: Partition) -> "asyncio.Future[None] | None":
+        """`flush.messages`: Kafka flushes inside the append; here the acknowledgement waits for a flush in a thread."""
+        if not partition.log.is_flush_due():
+            return None
+        return asyncio.ensure_future(self.flush(partition))
+
+    async def flush(self, partition: Partition) -> None:
+        """Bring a log to disk. A failed fsync is final: the log goes offline, and ApiError KAFKA_STORAGE_ERROR is raised."""
+        log = partition.log
+        task = log.prepare_flush()
+        if task is None:
+            return
+        try:
+            await asyncio.to_thread(task.run)
+        except OSError as error:
+            log.fail(f"fsync failed: {error}")
+            raise StorageError(f"{partition}: fsync failed: {error}") from error
+        log.complete_flush(task)
+
+    # --- what the coordinators need (broker/coordinator/service.py, CoordinatorLog) -------------------------------------------------------------
+
+    def coordinator_log(self) -> "GroupMetadataLog":
+        return GroupMetadataLog(self)
+
+
+class GroupMetadataLog:
+    """`__consumer_offsets` as the group coordinator sees it."""
+
+    def __init__(self, replicas: ReplicaManager) -> None:
+        self._replicas = replicas
+
+    def append(self, partition: int, batch: bytearray) -> int:
+        """Append a batch of records; returns the end offset after it. Raises ApiError NOT_COORDINATOR or COORDINATOR_NOT_AVAILABLE."""
+        try:
+            _, info = self._replicas.append(GROUP_METADATA_TOPIC, partition, batch, -1, 0, AppendOrigin.COORDINATOR)
+        except ApiError as error:
+            raise ApiError(_COORDINATOR_ERRORS.get(error.error, error.error), error.message) from error
+        return info.last_offset + 1
+
+    def committed(self, partition: int, end_offset: int) -> "asyncio.Future[None] | None":
+        hosted = self._replicas.partition(GROUP_METADATA_TOPIC, partition)
+        if hosted is None:
+            raise ApiError(ErrorCode.NOT_COORDINATOR)
+        return hosted.committed(end_offset)
+
+    def read_all(self, partition: int) -> Iterator["Buffer"]:
+        """Chunks of whole batches from log start to log end; blocks, so it runs in a thread while the shard loads."""
+        hosted = self._replicas.partition(GROUP_METADATA_TOPIC, partition)
+        if hosted is None:
+            return iter(())
+        return hosted.log.read_all()
+
+
+_COORDINATOR_ERRORS = {
+    # GroupCoordinator turns what happens to its log into what its clients understand (CoordinatorRuntime, GroupMetadataManager.storeGroup).
+    ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.REQUEST_TIMED_OUT: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+}
+
+
+async def _both(first: "asyncio.Future[None]", second: "asyncio.Future[None]") -> None:
+    await first
+    await second

@@ -1,0 +1,346 @@
+"""The broker as a whole: its parts, the order in which they start and stop, and the process around it.
+
+Start: bind listeners (so that port 0 has become a number), open the log directories, open the coordination store, let the controller register the broker
+and hand out partitions, then listen. Stop goes the other way, and ends with the clean-shutdown marker.
+"""
+
+import asyncio
+import logging
+import os
+import secrets
+import signal
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from barnabas.broker.auto_topics import AutoTopicCreation
+from barnabas.broker.config import BrokerConfig
+from barnabas.broker.connection import Connection
+from barnabas.broker.connections import Connections
+from barnabas.broker.coordinator.service import GroupService
+from barnabas.broker.coordinator.settings import GroupSettings
+from barnabas.broker.dispatch import Dispatcher
+from barnabas.broker.fetch_sessions import FetchSessions
+from barnabas.broker.housekeeping import Housekeeping
+from barnabas.broker.inflight_budget import InflightBudget
+from barnabas.broker.listeners import BoundListener
+from barnabas.broker.local_channel import LocalChannel
+from barnabas.broker.metadata import GROUP_METADATA_TOPIC, MetadataCache
+from barnabas.broker.metrics import RequestMetrics
+from barnabas.broker.partition import Partition
+from barnabas.broker.producer_ids import ProducerIds
+from barnabas.broker.replica_manager import ReplicaManager
+from barnabas.broker.timers import Timers
+from barnabas.broker.topic_config import TopicConfigs
+from barnabas.clock import Clock, SystemClock
+from barnabas.controller.configs import ConfigRepository
+from barnabas.controller.coordination.embedded import EmbeddedStore
+from barnabas.controller.runner import Controller, ControllerSettings, NewTopic
+from barnabas.controller.state import BrokerRegistration, EndPoint
+from barnabas.storage.files import OsFiles
+from barnabas.storage.log_manager import LogManager
+from barnabas.wire.framing import ReceiveBuffer
+
+if TYPE_CHECKING:
+    from barnabas.broker.http import HttpServer
+
+logger = logging.getLogger(__name__)
+
+DEFAULT_INFLIGHT_BYTES_MAX = 128 * 1024 * 1024
+"""Bound on unfinished requests where `queued.max.request.bytes` is Kafka's default (-1, no bound at all)."""
+
+IDLE_CHECK_INTERVAL_MS = 5_000
+LAG_CHECK_INTERVAL_S = 1.0
+METADATA_FILE = "metadata.sqlite"
+
+
+class Broker:
+    """One broker; create it inside a running event loop, which then owns it.
+
+    `on_failure` is called once, with a reason, when the broker cannot go on (a disk failed): whoever runs it should end the process.
+    """
+
+    def __init__(self, config: BrokerConfig, clock: Clock | None = None, on_failure: Callable[[str], None] | None = None) -> None:
+        self.config = config
+        self.clock: Clock = clock or SystemClock()
+        self.node_id = config.node_id
+        self.cluster_id = ""
+        self.is_ready = False
+        self._on_failure = on_failure or (lambda reason: None)
+        self._loop = asyncio.get_running_loop()
+        self._connection_count = 0
+        self._http: HttpServer | None = None
+
+        self.timers = Timers(self.clock, self._loop)
+        self.housekeeping = Housekeeping(self.timers)
+        self.metadata = MetadataCache()
+        self.metrics = RequestMetrics()
+        self.fetch_sessions = FetchSessions(
+            config.max_incremental_fetch_session_cache_slots, new_id=lambda: secrets.randbelow(2**31 - 1) + 1
+        )
+        self.connections = Connections(
+            config.max_connections, config.max_connections_per_ip, config.max_connections_per_ip_overrides, config.connections_max_idle_ms
+        )
+        self._budget = InflightBudget(
+            config.queued_max_request_bytes if config.queued_max_request_bytes > 0 else DEFAULT_INFLIGHT_BYTES_MAX
+        )
+        self._receive_buffer = ReceiveBuffer()
+        self._dispatcher = Dispatcher(self, self.clock, self.metrics)
+        self._listeners: list[BoundListener] = []
+        self._servers: list[asyncio.Server] = []
+
+    # --- starting ----------------------------------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Start everything and listen. Raises OSError (address or directory in use), ConfigError, StorageError."""
+        try:
+            self._listeners = [BoundListener(listener) for listener in self.config.listeners]
+            self._open_logs()
+            await self._open_coordination()
+            self._make_services()
+            await self.controller.start()
+            self.cluster_id = self.controller.cluster_id
+            self.log_manager.set_cluster_id(self.cluster_id)
+            await self.groups.start()
+            self._schedule_housekeeping()
+            if self.config.barnabas_http_address is not None:
+                await self._start_http(self.config.barnabas_http_address)
+            for listener in self._listeners:
+                await self._listen(listener)
+        except BaseException:
+            await self.stop()
+            raise
+        self.is_ready = True
+
+    def _open_logs(self) -> None:
+        self.log_manager = LogManager(
+            OsFiles(),
+            [Path(directory) for directory in self.config.log_dirs],
+            self._log_config_of,
+            self.clock,
+            node_id=self.node_id,
+            cluster_id=self.config.cluster_id,
+            on_failure=self._fail,
+        )
+        self.log_manager.open()
+
+    async def _open_coordination(self) -> None:
+        path = Path(self.config.log_dirs[0]) / METADATA_FILE
+        self._store = EmbeddedStore(path)
+        self._session = await self._store.session()
+        self.configs = ConfigRepository(self._session, self.clock)
+        await self.configs.start()
+        self.topic_configs = TopicConfigs(self.config, self.configs)
+        self.configs.subscribe(self._config_changed)
+
+    def _make_services(self) -> None:
+        self.replicas = ReplicaManager(
+            self.node_id,
+            self.log_manager,
+            self.metadata,
+            self.clock,
+            self._log_config_of,
+            on_elected=self._elected,
+            on_resigned=self._resigned,
+        )
+        self.groups = GroupService(
+            self.replicas.coordinator_log(),
+            self.timers,
+            self.clock,
+            _group_settings(self.config),
+            self.config.offsets_topic_num_partitions,
+            new_id=_random_id,
+        )
+        registration = BrokerRegistration(self.node_id, self._endpoints(), self.config.broker_rack)
+        self.controller = Controller(
+            self._session,
+            registration,
+            LocalChannel(self),
+            self.clock,
+            ControllerSettings.of(self.config),
+            random_bytes=os.urandom,
+        )
+        self.producer_ids = ProducerIds(self.controller.allocate_producer_ids)
+        self.auto_topics = AutoTopicCreation(
+            lambda topics: self.controller.create_topics(topics, validate_only=False, timeout_ms=self.config.request_timeout_ms),
+            self._internal_topic,
+        )
+
+    def _endpoints(self) -> tuple[EndPoint, ...]:
+        return tuple(
+            EndPoint(bound.name, bound.advertised.host, bound.advertised.port) for bound in self._listeners if bound.listener.advertised
+        )
+
+    async def _listen(self, listener: BoundListener) -> None:
+        if not listener.listener.is_loopback:
+            logger.warning(
+                "listener %s accepts connections from other machines, unencrypted and unauthenticated (PLAINTEXT)", listener.name
+            )
+
+        def connection() -> Connection:
+            self._connection_count += 1
+            return Connection(
+                self._dispatcher,
+                self.connections,
+                self._receive_buffer,
+                self._budget,
+                listener.name,
+                self._connection_count,
+                self.config.socket_request_max_bytes,
+            )
+
+        server = await self._loop.create_server(connection, sock=listener.socket, backlog=self.config.socket_listen_backlog_size)
+        self._servers.append(server)
+
+    async def _start_http(self, address: str) -> None:
+        from barnabas.broker.http import HttpServer
+
+        self._http = HttpServer(self, address)
+        await self._http.start()
+
+    def ready_line(self) -> str:
+        """What a process prints when clients may connect."""
+        addresses = ",".join(str(listener) for listener in self._listeners if listener.listener.advertised)
+        return f"ready: {addresses} node.id={self.node_id} cluster.id={self.cluster_id}"
+
+    def bootstrap_servers(self) -> str:
+        """HOST:PORT of the first listener."""
+        endpoint = self._listeners[0].advertised
+        return f"{endpoint.host}:{endpoint.port}"
+
+    # --- stopping ----------------------------------------------------------------------------------------------------------------------------
+
+    async def stop(self) -> None:
+        """Stop cleanly: no more requests, everything on disk, the clean-shutdown marker written. Also undoes a start that failed half-way."""
+        self.is_ready = False
+        for server in self._servers:
+            server.close()
+        for connection in self.connections:
+            connection.close()
+        await asyncio.sleep(0)  # lets transports flush and protocols hear of it
+        for listener in self._listeners:
+            listener.socket.close()
+        if self._http is not None:
+            await self._http.stop()
+        await self.housekeeping.close()
+        for part in ("auto_topics", "groups", "controller", "configs"):
+            if hasattr(self, part):
+                await _stop(getattr(self, part))
+        if hasattr(self, "_store"):
+            await self._store.close()
+        self.timers.close()
+        if hasattr(self, "log_manager"):
+            await asyncio.to_thread(self.log_manager.close)
+
+    def _fail(self, reason: str) -> None:
+        logger.critical("the broker cannot go on: %s", reason)
+        self._loop.call_soon_threadsafe(self._on_failure, reason)
+
+    # --- configuration -----------------------------------------------------------------------------------------------------------------------
+
+    def _log_config_of(self, topic: str) -> Any:
+        return self.topic_configs.log_config(topic)
+
+    def _config_changed(self, entity_type: str, name: str) -> None:
+        if entity_type == "topics":
+            self.replicas.reconfigure(name)
+        elif entity_type == "brokers":
+            self.config = self.config.with_dynamic(self.topic_configs.dynamic_broker_configs())
+            for topic in self.metadata.topics():
+                self.replicas.reconfigure(topic.name)
+
+    def _internal_topic(self, name: str) -> NewTopic | None:
+        if name != GROUP_METADATA_TOPIC:
+            return None
+        return NewTopic(
+            name,
+            partition_count=self.config.offsets_topic_num_partitions,
+            replication_factor=min(self.config.offsets_topic_replication_factor, max(1, len(self.metadata.broker_ids()))),
+            configs=self.topic_configs.internal_topic_configs(name),
+        )
+
+    # --- partitions that coordinators live on ------------------------------------------------------------------------------------------------
+
+    def _elected(self, partition: Partition) -> None:
+        if partition.topic == GROUP_METADATA_TOPIC:
+            self.groups.on_elected(partition.index, partition.leader_epoch)
+
+    def _resigned(self, partition: Partition) -> None:
+        if partition.topic == GROUP_METADATA_TOPIC:
+            self.groups.on_resigned(partition.index)
+
+    def connection_closed(self, connection_id: int) -> None:
+        """A client's connection is gone."""
+
+    # --- housekeeping ------------------------------------------------------------------------------------------------------------------------
+
+    def _schedule_housekeeping(self) -> None:
+        config, jobs, logs = self.config, self.housekeeping, self.log_manager
+        first_ms = config.log_initial_task_delay_ms
+        jobs.every("idle connections", IDLE_CHECK_INTERVAL_MS, self._close_idle_connections)
+        jobs.every("retention", config.log_retention_check_interval_ms, self._retention, initial_delay_ms=min(first_ms, config.log_retention_check_interval_ms))
+        jobs.every("recovery point checkpoint", config.log_flush_offset_checkpoint_interval_ms, lambda: asyncio.to_thread(logs.checkpoint_recovery_points))
+        jobs.every("log start offset checkpoint", config.log_flush_start_offset_checkpoint_interval_ms, lambda: asyncio.to_thread(logs.checkpoint_log_start_offsets))
+        jobs.every("high watermark checkpoint", config.replica_high_watermark_checkpoint_interval_ms, lambda: asyncio.to_thread(logs.checkpoint_high_watermarks))
+        jobs.every("producer expiry", config.producer_id_expiration_check_interval_ms, self._expire_producers)
+        self._watch_lag(self._loop.time())
+
+    def _close_idle_connections(self) -> None:
+        self.connections.close_idle(self.clock.monotonic_ms())
+
+    async def _retention(self) -> None:
+        for partition in self.replicas.partitions():
+            if partition.log.delete_old_segments(self.clock.now_ms()):
+                partition.progressed()
+
+    def _expire_producers(self) -> None:
+        for partition in self.replicas.partitions():
+            partition.log.expire_producers(self.clock.now_ms())
+
+    def _watch_lag(self, expected: float) -> None:
+        """How late the loop runs a timer that is due: what every request waits at least."""
+        now = self._loop.time()
+        self.metrics.event_loop_lag_seconds = max(0.0, now - expected)
+        if not self._loop.is_closed() and self.timers is not None:
+            self._lag_timer = self._loop.call_later(LAG_CHECK_INTERVAL_S, self._watch_lag, now + LAG_CHECK_INTERVAL_S)
+
+
+def _group_settings(config: BrokerConfig) -> GroupSettings:
+    return GroupSettings(**{field.name: getattr(config, field.name) for field in fields(GroupSettings)})
+
+
+def _random_id() -> str:
+    """A random UUID as text (member ids)."""
+    digits = secrets.token_hex(16)
+    return f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-{'89ab'[int(digits[16], 16) % 4]}{digits[17:20]}-{digits[20:]}"
+
+
+async def _stop(part: Any) -> None:
+    await (part.close() if hasattr(part, "close") else part.stop())
+
+
+async def run(config: BrokerConfig) -> int:
+    """Run a broker until SIGTERM or SIGINT; returns the process's exit status (1 after a failure that ended it)."""
+    loop = asyncio.get_running_loop()
+    stopping = asyncio.Event()
+    status = 0
+
+    def fail(reason: str) -> None:
+        nonlocal status
+        status = 1
+        stopping.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    started = time.perf_counter()
+    broker = Broker(config, on_failure=fail)
+    await broker.start()
+    sys.stdout.write(broker.ready_line() + "\n")
+    sys.stdout.flush()
+    logger.info("started in %.0f ms", (time.perf_counter() - started) * 1000)
+    await stopping.wait()
+    await broker.stop()
+    return status

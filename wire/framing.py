@@ -1,0 +1,122 @@
+"""Bytes of one connection to request frames, without I/O (the socket belongs to broker/connection.py).
+
+A frame on the wire is a signed 32-bit big-endian length and that many bytes (Kafka protocol guide, "Common request and response structure").
+
+Where the bytes live: all connections of a loop read into one shared `ReceiveBuffer`, and whole frames are handed out as views of it. Only a frame
+that arrives in pieces gets a buffer of its own, which grows with the bytes that really came: a declared length never allocates. An idle
+connection therefore holds no buffer at all. A frame is valid until the next call of `get_buffer`: whoever keeps it longer copies it first.
+"""
+
+import struct
+from collections.abc import Iterator
+
+from barnabas.wire.errors import ProtocolError
+
+LENGTH_SIZE = 4
+FIRST_BUFFER_BYTES = 64 * 1024
+
+_LENGTH = struct.Struct(">i")
+
+
+class ReceiveBuffer:
+    """The buffer that every connection of one event loop reads into; its content is consumed before the next read."""
+
+    __slots__ = ("view",)
+
+    def __init__(self, size: int = 256 * 1024) -> None:
+        self.view = memoryview(bytearray(size))
+
+
+class FrameReader:
+    """Splits one connection's stream into frames.
+
+    The caller asks for `get_buffer()`, fills the start of it, and walks `received(count)` to the end before the next read.
+
+    `buffered_bytes` is the memory that a partial frame holds; `frame_bytes_max` bounds the declared length (`socket.request.max.bytes`).
+    """
+
+    __slots__ = ("_buffer", "_filled", "_frame_end", "_largest_frame", "_shared", "frame_bytes_max")
+
+    def __init__(self, shared: ReceiveBuffer, frame_bytes_max: int) -> None:
+        self.frame_bytes_max = frame_bytes_max
+        self._shared = shared
+        self._buffer: bytearray | None = None
+        self._filled = 0
+        self._frame_end = 0  # where the partial frame in `_buffer` ends; 0 while its length is not known yet
+        self._largest_frame = 0
+
+    @property
+    def buffered_bytes(self) -> int:
+        return 0 if self._buffer is None else len(self._buffer)
+
+    @property
+    def has_partial_frame(self) -> bool:
+        return self._buffer is not None
+
+    def get_buffer(self) -> memoryview:
+        """Where the next bytes of the socket go; never empty."""
+        if self._buffer is None:
+            return self._shared.view
+        end = self._frame_end or LENGTH_SIZE
+        if self._filled == len(self._buffer):
+            self._grow(end)
+        return memoryview(self._buffer)[self._filled : min(end, len(self._buffer))]
+
+    def received(self, count: int) -> Iterator[memoryview]:
+        """Frames completed by `count` bytes written to the last `get_buffer()`, without their length prefix.
+
+        Raises ProtocolError on a negative or too large length: the connection cannot be resynchronised and must be closed.
+        """
+        if self._buffer is None:
+            yield from self._split(self._shared.view[:count])
+            return
+        self._filled += count
+        if self._frame_end == 0 and self._filled == LENGTH_SIZE:
+            self._frame_end = LENGTH_SIZE + self._length_at(self._buffer, 0)
+        if self._frame_end and self._filled == self._frame_end:
+            buffer, self._buffer = self._buffer, None
+            yield self._complete(memoryview(buffer)[LENGTH_SIZE : self._frame_end])
+
+    def _split(self, data: memoryview) -> Iterator[memoryview]:
+        position, end = 0, len(data)
+        while end - position >= LENGTH_SIZE:
+            frame_start = position + LENGTH_SIZE
+            frame_end = frame_start + self._length_at(data, position)
+            if frame_end > end:
+                self._keep(data[position:], frame_end - position)
+                return
+            position = frame_end
+            yield self._complete(data[frame_start:frame_end])
+        if position < end:
+            self._keep(data[position:], 0)
+
+    def _complete(self, frame: memoryview) -> memoryview:
+        self._largest_frame = max(self._largest_frame, len(frame))
+        return frame
+
+    def _length_at(self, data: bytearray | memoryview, position: int) -> int:
+        length: int = _LENGTH.unpack_from(data, position)[0]
+        if not 0 <= length <= self.frame_bytes_max:
+            raise ProtocolError(
+                f"frame length {length} is not between 0 and {self.frame_bytes_max} (socket.request.max.bytes)"
+            )
+        return length
+
+    def _keep(self, part: memoryview, frame_end: int) -> None:
+        """Move the start of a frame out of the shared buffer."""
+        self._buffer = bytearray(self._capacity(len(part), frame_end or LENGTH_SIZE))
+        self._buffer[: len(part)] = part
+        self._filled = len(part)
+        self._frame_end = frame_end
+
+    def _grow(self, frame_end: int) -> None:
+        assert self._buffer is not None
+        grown = bytearray(self._capacity(self._filled + 1, frame_end))
+        grown[: self._filled] = memoryview(self._buffer)[: self._filled]
+        self._buffer = grown
+
+    def _capacity(self, needed: int, frame_end: int) -> int:
+        """At most twice what has arrived, but at once the whole frame where the peer has already sent a frame of that size."""
+        if frame_end <= 2 * self._largest_frame:
+            return frame_end
+        return min(frame_end, max(FIRST_BUFFER_BYTES, 2 * needed))
