@@ -176,8 +176,10 @@ def validate_batch(
     if from_client and needs_record_validation(header, config, now_ms):
         found = _RecordCheck(header, config, now_ms, topic_partition).run(batch)
         result = _assign(batch, header, config, now_ms, found.max_timestamp, rebuild=not found.has_consecutive_offsets)
-    else:
+    elif config.compression_type is not None or config.uses_log_append_time:
         result = _assign(batch, header, config, now_ms, header.max_timestamp, rebuild=False)
+    else:
+        result = ValidationResult(batch, header, header.max_timestamp, NO_TIMESTAMP, False)
     if result.header.size_in_bytes > config.segment_bytes:
         raise ApiError(
             ErrorCode.RECORD_LIST_TOO_LARGE,
