@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from barnabas.broker.coordinator.changes import Change, Protocol, Token
+from barnabas.broker.coordinator.changes import Change, CommittedOffset, Protocol, Token
 from barnabas.wire.errors import ErrorCode
 
 SESSION: Final = "session"
@@ -117,13 +117,6 @@ class StoreRefused(NamedTuple):
     error: ErrorCode
 
 
-class Unloaded(NamedTuple):
-    """This broker stops coordinating the group: whoever waits must look for the new coordinator."""
-
-    group_id: str
-    error: ErrorCode
-
-
 class PartitionCommit(NamedTuple):
     """One position to store."""
 
@@ -180,7 +173,7 @@ class ForgetTopics(NamedTuple):
 
 OffsetEvent = CommitOffsets | DeleteOffsets | DeleteGroup | ExpireOffsets | ForgetTopics
 
-GroupEvent = JoinGroup | SyncGroup | Heartbeat | LeaveGroup | TimerFired | Loaded | StoreRefused | Unloaded
+GroupEvent = JoinGroup | SyncGroup | Heartbeat | LeaveGroup | TimerFired | Loaded | StoreRefused
 
 
 class JoinedMember(NamedTuple):
@@ -240,13 +233,27 @@ class OffsetsReply(NamedTuple):
     topics: tuple[tuple[str, tuple[tuple[int, ErrorCode], ...]], ...] = ()
 
 
+class FetchedOffset(NamedTuple):
+    """What OffsetFetch tells of one partition; `committed` is None when nothing is stored."""
+
+    partition: int
+    committed: CommittedOffset | None
+    error: ErrorCode = ErrorCode.NONE
+
+
+class FetchReply(NamedTuple):
+    """The committed offsets that were asked for, by topic."""
+
+    topics: dict[str, list[FetchedOffset]]
+
+
 class DeleteGroupReply(NamedTuple):
     """Answers DeleteGroup."""
 
     error: ErrorCode
 
 
-Reply = OffsetsReply | DeleteGroupReply | JoinReply | SyncReply | HeartbeatReply | LeaveReply
+Reply = FetchReply | OffsetsReply | DeleteGroupReply | JoinReply | SyncReply | HeartbeatReply | LeaveReply
 Note = tuple[object, ...]
 
 

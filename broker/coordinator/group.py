@@ -37,7 +37,6 @@ from barnabas.broker.coordinator.events import (
     SyncGroup,
     SyncReply,
     TimerFired,
-    Unloaded,
 )
 from barnabas.broker.coordinator.rebalance import (
     answer_waiting_syncs,
@@ -393,13 +392,6 @@ def _store_refused(draft: Draft, event: StoreRefused) -> None:
         prepare_rebalance(draft, "%s when storing the assignment", event.error.name)
 
 
-def _unloaded(draft: Draft, event: Unloaded) -> None:
-    for member_id, token in draft.group.waiting_joins.items():
-        draft.reply(token, JoinReply(event.error, member_id))
-    for token in draft.group.waiting_syncs.values():
-        draft.reply(token, SyncReply(event.error))
-
-
 _DECIDERS: Final[Mapping[type, Callable[[Draft, Any], None]]] = {
     JoinGroup: _join,
     SyncGroup: _sync,
@@ -408,5 +400,4 @@ _DECIDERS: Final[Mapping[type, Callable[[Draft, Any], None]]] = {
     TimerFired: _timer_fired,
     Loaded: _loaded,
     StoreRefused: _store_refused,
-    Unloaded: _unloaded,
 }

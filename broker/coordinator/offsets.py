@@ -19,6 +19,8 @@ from barnabas.broker.coordinator.events import (
     DeleteOffsets,
     Effects,
     ExpireOffsets,
+    FetchedOffset,
+    FetchReply,
     ForgetTopics,
     OffsetEvent,
     OffsetsReply,
@@ -38,14 +40,6 @@ class StoredOffset(NamedTuple):
 
     committed: CommittedOffset
     record_offset: int
-
-
-class FetchedOffset(NamedTuple):
-    """What OffsetFetch tells of one partition; `committed` is None when nothing is stored."""
-
-    partition: int
-    committed: CommittedOffset | None
-    error: ErrorCode = ErrorCode.NONE
 
 
 OffsetKey = tuple[str, str, int]
@@ -120,9 +114,7 @@ class Offsets:
         if not topics:
             del self.by_group[record.group_id]
 
-    def fetch(
-        self, group_id: str, topics: Mapping[str, list[int]] | None, *, require_stable: bool
-    ) -> dict[str, list[FetchedOffset]]:
+    def fetch(self, group_id: str, topics: Mapping[str, list[int]] | None, *, require_stable: bool) -> FetchReply:
         """The offsets of the partitions asked for, or of all that have one (`topics` is None).
 
         Errors: UNSTABLE_OFFSET_COMMIT per partition when `require_stable` and an open transaction may still change it.
@@ -139,7 +131,7 @@ class Offsets:
                 else FetchedOffset(partition, known[partition].committed if partition in known else None)
                 for partition in partitions
             ]
-        return fetched
+        return FetchReply(fetched)
 
 
 def decide(group: Group | None, offsets: Offsets, event: OffsetEvent, now_ms: int, settings: GroupSettings) -> Effects:
