@@ -1,0 +1,53 @@
+"""What every cluster has before its first broker registers: the fixed znodes and a cluster id."""
+
+from collections.abc import Callable, Mapping
+
+from barnabas.controller import znodes
+from barnabas.controller.coordination.interface import CoordinationStore, Create, NodeExists
+from barnabas.wire.names import random_topic_id, topic_id_to_text
+
+
+class ClusterIdMismatch(Exception):
+    """The store belongs to another cluster than the one the broker was told to join."""
+
+
+async def create_missing(store: CoordinationStore, payloads: Mapping[str, bytes]) -> None:
+    """Create those of these znodes that do not exist, and their parents, in one transaction.
+
+    Safe to call by several brokers at once.
+    """
+    paths = znodes.with_ancestors(payloads)
+    while True:
+        found = zip(paths, await store.get_many(paths), strict=True)
+        missing = [Create(path, payloads.get(path, b"")) for path, answer in found if answer is None]
+        try:
+            if missing:
+                await store.multi(missing)
+        except NodeExists:
+            continue  # another broker was faster: look again
+        return
+
+
+async def prepare_store(
+    store: CoordinationStore, random_bytes: Callable[[int], bytes], cluster_id: str | None = None
+) -> str:
+    """Create what every cluster has, and return the cluster id.
+
+    A new cluster gets `cluster_id`, or a random one in the form of Kafka's (a UUID in URL-safe base64).
+
+    Raises: ClusterIdMismatch if the cluster has an id and `cluster_id` is another one.
+    """
+    new_id = cluster_id or topic_id_to_text(random_topic_id(random_bytes))
+    await create_missing(
+        store,
+        {
+            **dict.fromkeys(znodes.PERSISTENT_PATHS, b""),
+            znodes.FEATURE: znodes.encode_feature(),
+            znodes.CLUSTER_ID: znodes.encode_cluster_id(new_id),
+        },
+    )
+    payload, _ = await store.get(znodes.CLUSTER_ID)
+    existing_id = znodes.decode_cluster_id(payload)
+    if cluster_id is not None and cluster_id != existing_id:
+        raise ClusterIdMismatch(f"the metadata store belongs to cluster {existing_id}, not to {cluster_id}")
+    return existing_id

@@ -1,0 +1,179 @@
+"""Dynamic configuration of topics and brokers: the overrides under /config, cached, changed and followed.
+
+Every broker has one repository. A change is two writes in one transaction: the entity's znode and a sequential
+notification under /config/changes, which all brokers watch. Notifications older than a quarter of an hour are purged.
+
+The overrides of a new topic are written with the topic and without a notification: whoever creates a topic's log calls
+`refresh` first, as Kafka reads the znode then.
+
+*Source*: kafka 3.9.1 `ZkConfigManager.scala`, `ZkNodeChangeNotificationListener.scala`,
+`AdminZkClient.changeEntityConfig`.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
+
+from barnabas.clock import Clock
+from barnabas.controller import znodes
+from barnabas.controller.bootstrap import create_missing
+from barnabas.controller.coordination.interface import (
+    CoordinationError,
+    CoordinationStore,
+    Create,
+    NodeExists,
+    NoNode,
+    SetData,
+    WatchedEvent,
+)
+
+logger = logging.getLogger(__name__)
+
+ENTITY_TYPES = ("topics", "brokers")
+"""The kinds of entities whose overrides are kept here."""
+
+CHANGE_EXPIRATION_MS = 15 * 60 * 1000
+
+_NOTHING: Mapping[str, str] = MappingProxyType({})
+
+ConfigListener = Callable[[str, str], None]
+
+
+class ConfigRepository:
+    """Cache of all overrides, owned by the event loop; `start` before anything else."""
+
+    def __init__(self, store: CoordinationStore, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+        self._overrides: dict[tuple[str, str], Mapping[str, str]] = {}
+        self._listeners: list[ConfigListener] = []
+        self._last_change = -1
+        self._changed = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Load everything, and follow changes from here on.
+
+        Raises: DamagedZnode: broken overrides are an error, not an absence of overrides (a lost retention.ms would
+        delete data).
+        """
+        await create_missing(self._store, dict.fromkeys(znodes.PERSISTENT_PATHS, b""))
+        changes = await self._store.get_children(znodes.CONFIG_CHANGES, self._on_change)
+        self._last_change = max(map(_change_number, changes), default=-1)
+        entities = [
+            (entity_type, name)
+            for entity_type in ENTITY_TYPES
+            for name in await self._store.get_children(f"{znodes.CONFIG}/{entity_type}")
+        ]
+        await self._read(entities)
+        self._changed.set()  # the first round only purges what is old
+        self._task = asyncio.create_task(self._follow(), name="config-changes")
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            self._task = None
+
+    def overrides(self, entity_type: str, name: str) -> Mapping[str, str]:
+        """The entity's overrides, read-only; empty if it has none. `name` may be "<default>"."""
+        return self._overrides.get((entity_type, name), _NOTHING)
+
+    def subscribe(self, listener: ConfigListener) -> None:
+        """Call `listener(entity_type, name)` after each change of overrides, whoever made it. It must not raise."""
+        self._listeners.append(listener)
+
+    async def replace(self, entity_type: str, name: str, configs: Mapping[str, str]) -> None:
+        """Make `configs` the entity's overrides and tell all brokers.
+
+        On return the cache has them and the listeners were called.
+        """
+        path = znodes.config_path(entity_type, name)
+        payload = znodes.encode_config(configs)
+        notification = Create(
+            f"{znodes.CONFIG_CHANGES}/{znodes.CONFIG_CHANGE_PREFIX}",
+            znodes.encode_config_change(entity_type, name),
+            sequence=True,
+        )
+        while True:
+            exists = await self._store.exists(path) is not None
+            try:
+                await self._store.multi([SetData(path, payload) if exists else Create(path, payload), notification])
+                break
+            except (NoNode, NodeExists) as error:
+                if error.operation_index != 0:
+                    raise
+        await self.refresh(entity_type, [name])
+
+    async def refresh(self, entity_type: str, names: Iterable[str]) -> None:
+        """Read entities again and tell listeners of those that changed."""
+        changed = await self._read([(entity_type, name) for name in names])
+        for entity in changed:
+            for listener in self._listeners:
+                listener(*entity)
+
+    def forget(self, entity_type: str, names: Iterable[str]) -> None:
+        """Drop entities that are gone, without telling listeners."""
+        for name in names:
+            self._overrides.pop((entity_type, name), None)
+
+    async def _read(self, entities: list[tuple[str, str]]) -> list[tuple[str, str]]:
+        found = await self._store.get_many([znodes.config_path(*entity) for entity in entities])
+        changed = []
+        for entity, answer in zip(entities, found, strict=True):
+            configs = znodes.decode_config(*entity, answer[0]) if answer is not None else {}
+            if configs == self.overrides(*entity):
+                continue
+            changed.append(entity)
+            if configs:
+                self._overrides[entity] = MappingProxyType(configs)
+            else:
+                del self._overrides[entity]
+        return changed
+
+    def _on_change(self, _event: WatchedEvent) -> None:
+        self._changed.set()
+
+    async def _follow(self) -> None:
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            try:
+                await self._process_changes()
+            except CoordinationError as error:
+                logger.error("cannot follow configuration changes: %s", error)
+
+    async def _process_changes(self) -> None:
+        # The watch is set again by the very read whose result is processed: no change falls between the two.
+        names = sorted(await self._store.get_children(znodes.CONFIG_CHANGES, self._on_change), key=_change_number)
+        paths = [f"{znodes.CONFIG_CHANGES}/{name}" for name in names]
+        expired = []
+        for name, path, answer in zip(names, paths, await self._store.get_many(paths), strict=True):
+            if answer is None:
+                continue
+            payload, stat = answer
+            if _change_number(name) > self._last_change:
+                self._last_change = _change_number(name)
+                await self._process_change(path, payload)
+            if self._clock.now_ms() - stat.ctime_ms > CHANGE_EXPIRATION_MS:
+                expired.append(path)
+        for path in expired:
+            try:
+                await self._store.delete(path)
+            except NoNode:
+                continue  # another broker purges too
+
+    async def _process_change(self, path: str, payload: bytes) -> None:
+        try:
+            entity_type, name = znodes.decode_config_change(path, payload)
+            if entity_type in ENTITY_TYPES:
+                await self.refresh(entity_type, [name])
+        except znodes.DamagedZnode as error:
+            logger.error("a configuration change is ignored, the settings before it stay: %s", error)
+
+
+def _change_number(name: str) -> int:
+    """Sequence number at the end of a notification's name; -1 for a name that is none."""
+    digits = name.removeprefix(znodes.CONFIG_CHANGE_PREFIX)
+    return int(digits) if digits.isdecimal() and digits.isascii() else -1

@@ -1,0 +1,391 @@
+"""The coordination store of a broker without ZooKeeper: ZooKeeper's tree in memory, made durable by SQLite.
+
+One file (`metadata.sqlite`, WAL, synchronous=FULL) holds every znode and the last zxid. One thread owns file and tree;
+sessions hand it work and get answers and watch events on their own event loops. A transaction is written and synced
+before the tree changes, before anybody sees it, and before its watches fire. Crash safety is SQLite's: after a power
+cut the file holds exactly the acknowledged transactions, and possibly the one that was under way. If a commit fails,
+what reached the disk is unknown: the store then refuses everything until it is opened again.
+
+A file is opened by one process at a time; several sessions inside that process may share the store, each on the loop
+that opened it.
+"""
+
+import asyncio
+import logging
+import queue
+import sqlite3
+import threading
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from barnabas.clock import Clock
+from barnabas.controller.coordination.interface import (
+    ANY_VERSION,
+    Create,
+    Delete,
+    EventType,
+    NoNode,
+    Operation,
+    OperationResult,
+    SessionExpired,
+    SetData,
+    Stat,
+    StoreUnavailable,
+    WatchedEvent,
+    Watcher,
+)
+from barnabas.controller.coordination.tree import DataTree, Transaction, Znode, validate_path
+
+logger = logging.getLogger(__name__)
+
+FORMAT_VERSION = 1
+"""`PRAGMA user_version` of the files written here; a newer file is refused."""
+
+_SCHEMA = """
+CREATE TABLE znode (
+    path TEXT PRIMARY KEY, data BLOB NOT NULL, czxid INTEGER NOT NULL, mzxid INTEGER NOT NULL, pzxid INTEGER NOT NULL,
+    version INTEGER NOT NULL, children_created INTEGER NOT NULL, ctime_ms INTEGER NOT NULL, mtime_ms INTEGER NOT NULL,
+    ephemeral_owner INTEGER NOT NULL
+) WITHOUT ROWID;
+CREATE TABLE last_zxid (only INTEGER PRIMARY KEY CHECK (only = 0), zxid INTEGER NOT NULL);
+INSERT INTO last_zxid VALUES (0, 0);
+"""
+
+_DATA_EVENTS = frozenset({EventType.CREATED, EventType.DATA_CHANGED, EventType.DELETED})
+_CHILD_EVENTS = frozenset({EventType.CHILDREN_CHANGED, EventType.DELETED})
+
+T = TypeVar("T")
+
+
+class EmbeddedStore:
+    """The shared part: file, tree, owner thread. `session()` gives each broker its `CoordinationStore`.
+
+    `path` is the file, created if missing; ":memory:" keeps nothing. `open` and `close` are called once each, on any
+    event loop.
+    """
+
+    def __init__(self, path: str, clock: Clock) -> None:
+        self._path = path
+        self._clock = clock
+        self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="metadata-store", daemon=True)
+        self._closed = False
+        # Everything below belongs to the owner thread.
+        self._database: sqlite3.Connection | None = None
+        self._failure: str | None = None
+        self._tree = DataTree()
+        self._last_zxid = 0
+        self._next_session_id = 1
+        self._sessions: dict[int, EmbeddedSession] = {}
+        self._unwritten: dict[str, Znode | None] = {}
+
+    async def open(self) -> None:
+        """Open or create the file and delete the ephemeral znodes of its previous life.
+
+        Raises: StoreUnavailable if the file cannot be opened, is damaged, in use by another process, or of a newer
+        format.
+        """
+        self._thread.start()
+        try:
+            await self._submit(self._open)
+        except StoreUnavailable:
+            self._stop()
+            raise
+
+    async def session(self) -> "EmbeddedSession":
+        loop = asyncio.get_running_loop()
+        return await self._submit(lambda: self._open_session(loop))
+
+    async def expire(self, session: "EmbeddedSession") -> None:
+        """End a session as if its broker had been out of touch for too long."""
+        await self._submit(lambda: self._end_session(session.session_id, expired=True))
+
+    async def close(self) -> None:
+        """End all sessions and close the file. Idempotent."""
+        if not self._closed and self._thread.is_alive():
+            await self._submit(self._close)
+        self._stop()
+
+    # -- from event loops to the owner thread
+
+    def _submit(self, work: Callable[[], T]) -> "asyncio.Future[T]":
+        """Run `work` in the owner thread, in the order of submission; its outcome arrives on the calling loop after all
+        events that preceded it."""
+        if self._closed:
+            raise SessionExpired(detail="the metadata store is closed")
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[T] = loop.create_future()
+
+        def run() -> None:
+            try:
+                result = work()
+            except Exception as error:  # noqa: BLE001 - carried to whoever awaits
+                _post(loop, _resolve, future, None, error)
+            else:
+                _post(loop, _resolve, future, result, None)
+
+        self._work.put(run)
+        return future
+
+    def _run(self) -> None:
+        while (work := self._work.get()) is not None:
+            work()
+
+    def _stop(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._work.put(None)
+
+    # -- in the owner thread
+
+    def _open(self) -> None:
+        try:
+            # Transactions are begun and ended here by name, so that no statement begins one by itself.
+            database = sqlite3.connect(self._path, timeout=0, isolation_level=None, check_same_thread=False)
+            database.execute("PRAGMA locking_mode = EXCLUSIVE")
+            database.execute("PRAGMA journal_mode = WAL")
+            database.execute("PRAGMA synchronous = FULL")
+            self._database = database
+            self._load(database)
+        except sqlite3.OperationalError as error:
+            in_use = "locked" in str(error) or "busy" in str(error)
+            detail = "another process is using it" if in_use else str(error)
+            raise StoreUnavailable(self._path, detail) from error
+        except sqlite3.Error as error:
+            raise StoreUnavailable(self._path, str(error)) from error
+
+    def _load(self, database: sqlite3.Connection) -> None:
+        (found,) = database.execute("PRAGMA user_version").fetchone()
+        if found == 0:
+            database.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} PRAGMA user_version = {FORMAT_VERSION}; COMMIT;")
+        elif found != FORMAT_VERSION:
+            raise StoreUnavailable(self._path, f"format {found} is newer than the {FORMAT_VERSION} known here")
+        (self._last_zxid,) = database.execute("SELECT zxid FROM last_zxid").fetchone()
+        self._next_session_id = (self._last_zxid + 1) << 16
+        self._tree = DataTree({row[0]: Znode(*row[1:]) for row in database.execute("SELECT * FROM znode")})
+        leftovers = self._tree.ephemerals()
+        if leftovers:
+            # Written along with the next transaction: if that never comes, the next opening finds them again.
+            transaction = self._prepare([Delete(path) for path in leftovers], session_id=0)
+            self._unwritten = transaction.changes
+            self._last_zxid = transaction.zxid
+            self._tree.commit(transaction)
+
+    def _open_session(self, loop: asyncio.AbstractEventLoop) -> "EmbeddedSession":
+        session = EmbeddedSession(self, self._next_session_id, loop)
+        self._sessions[session.session_id] = session
+        self._next_session_id += 1
+        return session
+
+    def _end_session(self, session_id: int, *, expired: bool) -> None:
+        session = self._sessions.pop(session_id, None)
+        if session is None:
+            return
+        session._ended = True
+        if expired:
+            _post(session._loop, session._notify_expired)
+        ephemerals = self._tree.ephemerals(session_id)
+        if ephemerals and self._failure is None:
+            self._commit(self._prepare([Delete(path) for path in ephemerals], session_id))
+
+    def _close(self) -> None:
+        for session_id in list(self._sessions):
+            self._end_session(session_id, expired=False)
+        if self._database is not None:
+            self._database.close()
+            self._database = None
+
+    def _multi(self, session_id: int, operations: Sequence[Operation]) -> list[OperationResult]:
+        self._require_session(session_id)
+        transaction = self._prepare(operations, session_id)
+        self._commit(transaction)
+        return transaction.results
+
+    def _prepare(self, operations: Sequence[Operation], session_id: int) -> Transaction:
+        return self._tree.prepare(operations, self._last_zxid + 1, self._clock.now_ms(), session_id)
+
+    def _commit(self, transaction: Transaction) -> None:
+        """Make a transaction durable, then visible, then known to watchers."""
+        if transaction.changes:
+            self._write({**self._unwritten, **transaction.changes}, transaction.zxid)
+            self._unwritten = {}
+            self._last_zxid = transaction.zxid
+            self._tree.commit(transaction)
+        for event in transaction.events:
+            for session in list(self._sessions.values()):
+                session._fire(event)
+
+    def _write(self, changes: dict[str, Znode | None], zxid: int) -> None:
+        assert self._database is not None, "not open"
+        upserts = [
+            (
+                path,
+                z.data,
+                z.czxid,
+                z.mzxid,
+                z.pzxid,
+                z.version,
+                z.children_created,
+                z.ctime_ms,
+                z.mtime_ms,
+                z.ephemeral_owner,
+            )
+            for path, z in changes.items()
+            if z is not None
+        ]
+        try:
+            self._database.execute("BEGIN IMMEDIATE")
+            self._database.executemany(
+                "DELETE FROM znode WHERE path = ?", [(p,) for p, z in changes.items() if z is None]
+            )
+            self._database.executemany("INSERT OR REPLACE INTO znode VALUES (?,?,?,?,?,?,?,?,?,?)", upserts)
+            self._database.execute("UPDATE last_zxid SET zxid = ?", (zxid,))
+            self._database.execute("COMMIT")
+        except sqlite3.Error as error:
+            self._fail(error)
+
+    def _fail(self, error: sqlite3.Error) -> None:
+        """A full disk leaves the file as it was; after any other error nobody knows what it holds, so nothing more is
+        answered from it."""
+        assert self._database is not None, "not open"
+        if error.sqlite_errorcode == sqlite3.SQLITE_FULL:
+            if self._database.in_transaction:
+                self._database.execute("ROLLBACK")
+            raise StoreUnavailable(self._path, "no space left; nothing was written") from error
+        self._failure = str(error)
+        logger.critical(
+            "the metadata store %s failed and stays closed until the broker restarts: %s", self._path, error
+        )
+        for session_id in list(self._sessions):
+            self._end_session(session_id, expired=True)
+        raise StoreUnavailable(self._path, self._failure) from error
+
+    def _require_session(self, session_id: int) -> None:
+        if self._failure is not None:
+            raise StoreUnavailable(self._path, self._failure)
+        if session_id not in self._sessions:
+            raise SessionExpired(detail="the session has ended")
+
+    def _get(self, session: "EmbeddedSession", path: str, watcher: Watcher | None) -> tuple[bytes, Stat]:
+        self._require_session(session.session_id)
+        found = self._tree.get(path)
+        if found is None:
+            raise NoNode(path)
+        if watcher is not None:
+            session._data_watches.setdefault(path, {})[watcher] = None
+        return found
+
+    def _get_many(self, session: "EmbeddedSession", paths: Sequence[str]) -> list[tuple[bytes, Stat] | None]:
+        self._require_session(session.session_id)
+        return [self._tree.get(path) for path in paths]
+
+    def _exists(self, session: "EmbeddedSession", path: str, watcher: Watcher | None) -> Stat | None:
+        self._require_session(session.session_id)
+        found = self._tree.get(path)
+        if watcher is not None:
+            session._data_watches.setdefault(path, {})[watcher] = None
+        return None if found is None else found[1]
+
+    def _get_children(self, session: "EmbeddedSession", path: str, watcher: Watcher | None) -> list[str]:
+        self._require_session(session.session_id)
+        names = self._tree.children(path)
+        if names is None:
+            raise NoNode(path)
+        if watcher is not None:
+            session._child_watches.setdefault(path, {})[watcher] = None
+        return names
+
+
+class EmbeddedSession:
+    """One session of an `EmbeddedStore`: a `CoordinationStore`. Got from `EmbeddedStore.session()`.
+
+    Watches are kept in the owner thread (dicts as ordered sets of watchers); callbacks run on the loop that opened the
+    session.
+    """
+
+    def __init__(self, store: EmbeddedStore, session_id: int, loop: asyncio.AbstractEventLoop) -> None:
+        self._store = store
+        self._session_id = session_id
+        self._loop = loop
+        self._ended = False
+        self._expiry_callbacks: list[Callable[[], None]] = []
+        self._data_watches: dict[str, dict[Watcher, None]] = {}
+        self._child_watches: dict[str, dict[Watcher, None]] = {}
+
+    @property
+    def session_id(self) -> int:
+        return self._session_id
+
+    async def create(self, path: str, data: bytes = b"", *, ephemeral: bool = False, sequence: bool = False) -> str:
+        (created,) = await self.multi([Create(path, data, ephemeral=ephemeral, sequence=sequence)])
+        assert isinstance(created, str)
+        return created
+
+    async def get(self, path: str, watcher: Watcher | None = None) -> tuple[bytes, Stat]:
+        validate_path(path)
+        return await self._store._submit(lambda: self._store._get(self, path, watcher))
+
+    async def get_many(self, paths: Sequence[str]) -> list[tuple[bytes, Stat] | None]:
+        return await self._store._submit(lambda: self._store._get_many(self, paths))
+
+    async def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> Stat:
+        (stat,) = await self.multi([SetData(path, data, version)])
+        assert isinstance(stat, Stat)
+        return stat
+
+    async def delete(self, path: str, version: int = ANY_VERSION) -> None:
+        await self.multi([Delete(path, version)])
+
+    async def exists(self, path: str, watcher: Watcher | None = None) -> Stat | None:
+        validate_path(path)
+        return await self._store._submit(lambda: self._store._exists(self, path, watcher))
+
+    async def get_children(self, path: str, watcher: Watcher | None = None) -> list[str]:
+        validate_path(path)
+        return await self._store._submit(lambda: self._store._get_children(self, path, watcher))
+
+    async def multi(self, operations: Sequence[Operation]) -> list[OperationResult]:
+        return await self._store._submit(lambda: self._store._multi(self._session_id, operations))
+
+    def on_expired(self, callback: Callable[[], None]) -> None:
+        self._expiry_callbacks.append(callback)
+
+    async def close(self) -> None:
+        if not self._store._closed:
+            await self._store._submit(lambda: self._store._end_session(self._session_id, expired=False))
+
+    def _fire(self, event: WatchedEvent) -> None:
+        """Owner thread: take the watches that this event ends and post their callbacks."""
+        watchers: dict[Watcher, None] = {}
+        if event.type in _DATA_EVENTS:
+            watchers.update(self._data_watches.pop(event.path, {}))
+        if event.type in _CHILD_EVENTS:
+            watchers.update(self._child_watches.pop(event.path, {}))
+        for watcher in watchers:
+            _post(self._loop, self._deliver, watcher, event)
+
+    def _deliver(self, watcher: Watcher, event: WatchedEvent) -> None:
+        if not self._ended:
+            watcher(event)
+
+    def _notify_expired(self) -> None:
+        for callback in self._expiry_callbacks:
+            callback()
+
+
+def _resolve(future: "asyncio.Future[T]", result: T, error: Exception | None) -> None:
+    if future.cancelled():
+        return
+    if error is None:
+        future.set_result(result)
+    else:
+        future.set_exception(error)
+
+
+def _post(loop: asyncio.AbstractEventLoop, callback: Callable[..., None], *arguments: object) -> None:
+    """`call_soon_threadsafe`, unless the loop is gone: then nobody is left to tell."""
+    try:
+        loop.call_soon_threadsafe(callback, *arguments)
+    except RuntimeError:
+        if not loop.is_closed():
+            raise

@@ -1,0 +1,261 @@
+"""ZooKeeper's data tree as a pure machine: what a transaction changes, what it returns and what it reports to watchers.
+
+`DataTree.prepare` decides and changes nothing; `DataTree.commit` applies a prepared transaction, which by then is
+durable. Nothing here knows of threads, files or clocks.
+
+*Source*: ZooKeeper's `PrepRequestProcessor.java` (checks, sequence numbers) and `DataTree.java` (versions).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from barnabas.controller.coordination.interface import (
+    ANY_VERSION,
+    BadVersion,
+    Check,
+    CoordinationError,
+    Create,
+    Delete,
+    EventType,
+    NoChildrenForEphemerals,
+    NodeExists,
+    NoNode,
+    NotEmpty,
+    Operation,
+    OperationResult,
+    SetData,
+    Stat,
+    WatchedEvent,
+)
+
+MAX_ZNODE_BYTES = 1024 * 1024
+"""ZooKeeper's `jute.maxbuffer`: no znode may hold more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Znode:
+    """One node as stored. `children_created` counts creations only: sequence numbers and `Stat.cversion` derive from
+    it, as in ZooKeeper."""
+
+    data: bytes
+    czxid: int
+    mzxid: int
+    pzxid: int
+    version: int
+    children_created: int
+    ctime_ms: int
+    mtime_ms: int
+    ephemeral_owner: int
+
+
+ROOT = Znode(
+    data=b"", czxid=0, mzxid=0, pzxid=0, version=0, children_created=0, ctime_ms=0, mtime_ms=0, ephemeral_owner=0
+)
+
+
+@dataclass(slots=True)
+class Transaction:
+    """A prepared `multi`: the new state of every znode it touches (None = deleted), its results and its events in the
+    order of operations."""
+
+    zxid: int
+    changes: dict[str, Znode | None] = field(default_factory=dict)
+    results: list[OperationResult] = field(default_factory=list)
+    events: list[WatchedEvent] = field(default_factory=list)
+
+
+def validate_path(path: str) -> None:
+    """ZooKeeper's rules for a path; raises ValueError."""
+    if path == "/":
+        return
+    if not path.startswith("/") or path.endswith("/"):
+        raise ValueError(f"znode path {path!r} must start with a slash and not end with one")
+    if "\0" in path or any(part in {"", ".", ".."} for part in path[1:].split("/")):
+        raise ValueError(f"znode path {path!r} has an empty, dotted or NUL component")
+
+
+def parent_of(path: str) -> str:
+    """Path of the znode above; not for the root."""
+    return path[: path.rindex("/")] or "/"
+
+
+def name_of(path: str) -> str:
+    """Last component of a path."""
+    return path[path.rindex("/") + 1 :]
+
+
+def stat_of(znode: Znode, num_children: int) -> Stat:
+    """A znode's metadata as sessions see it."""
+    return Stat(
+        czxid=znode.czxid,
+        mzxid=znode.mzxid,
+        pzxid=znode.pzxid,
+        version=znode.version,
+        cversion=znode.children_created * 2 - num_children,
+        ctime_ms=znode.ctime_ms,
+        mtime_ms=znode.mtime_ms,
+        ephemeral_owner=znode.ephemeral_owner,
+        data_length=len(znode.data),
+        num_children=num_children,
+    )
+
+
+class DataTree:
+    """All znodes, with an index of children; owned by one thread."""
+
+    def __init__(self, znodes: Mapping[str, Znode] | None = None) -> None:
+        self._znodes: dict[str, Znode] = {"/": ROOT, **(znodes or {})}
+        self._children: dict[str, set[str]] = {}
+        for path in self._znodes:
+            if path != "/":
+                self._children.setdefault(parent_of(path), set()).add(name_of(path))
+
+    def get(self, path: str) -> tuple[bytes, Stat] | None:
+        znode = self._znodes.get(path)
+        return None if znode is None else (znode.data, stat_of(znode, self.child_count(path)))
+
+    def children(self, path: str) -> list[str] | None:
+        """Sorted names, or None if there is no such znode."""
+        return sorted(self._children.get(path, ())) if path in self._znodes else None
+
+    def ephemerals(self, session_id: int | None = None) -> list[str]:
+        """Ephemeral znodes of one session, or of all of them."""
+        return sorted(
+            path
+            for path, znode in self._znodes.items()
+            if znode.ephemeral_owner and (session_id is None or znode.ephemeral_owner == session_id)
+        )
+
+    def prepare(self, operations: Sequence[Operation], zxid: int, now_ms: int, session_id: int) -> Transaction:
+        """Decide a transaction; raises what the first impossible operation deserves, with its index."""
+        preparation = _Preparation(self, Transaction(zxid), now_ms, session_id)
+        for index, operation in enumerate(operations):
+            try:
+                preparation.add(operation)
+            except CoordinationError as error:
+                error.operation_index = index
+                raise
+        return preparation.transaction
+
+    def commit(self, transaction: Transaction) -> None:
+        for path, znode in transaction.changes.items():
+            siblings = self._children.setdefault(parent_of(path), set()) if path != "/" else None
+            if znode is not None:
+                self._znodes[path] = znode
+                if siblings is not None:
+                    siblings.add(name_of(path))
+            elif self._znodes.pop(path, None) is not None and siblings is not None:
+                siblings.discard(name_of(path))
+                if not siblings:
+                    del self._children[parent_of(path)]
+
+    def znode(self, path: str) -> Znode | None:
+        return self._znodes.get(path)
+
+    def child_count(self, path: str) -> int:
+        return len(self._children.get(path, ()))
+
+
+class _Preparation:
+    """One transaction in the making: later operations see the effects of earlier ones."""
+
+    def __init__(self, tree: DataTree, transaction: Transaction, now_ms: int, session_id: int) -> None:
+        self._tree = tree
+        self.transaction = transaction
+        self._now_ms = now_ms
+        self._session_id = session_id
+        self._child_count: dict[str, int] = {}
+
+    def add(self, operation: Operation) -> None:
+        validate_path(operation.path)
+        if isinstance(operation, Create):
+            self.transaction.results.append(self._create(operation))
+        elif isinstance(operation, SetData):
+            self.transaction.results.append(self._set(operation))
+        elif isinstance(operation, Delete):
+            self._delete(operation)
+            self.transaction.results.append(None)
+        else:
+            self._expect(operation)
+            self.transaction.results.append(None)
+
+    def _create(self, operation: Create) -> str:
+        if len(operation.data) > MAX_ZNODE_BYTES:
+            raise ValueError(f"{operation.path}: {len(operation.data)} bytes are more than a znode may hold")
+        if operation.path == "/":
+            raise NodeExists("/")
+        parent_path = parent_of(operation.path)
+        parent = self._current(parent_path)
+        if parent is None:
+            raise NoNode(parent_path)
+        if parent.ephemeral_owner:
+            raise NoChildrenForEphemerals(parent_path)
+        path = f"{operation.path}{parent.children_created:010d}" if operation.sequence else operation.path
+        if self._current(path) is not None:
+            raise NodeExists(path)
+        zxid = self.transaction.zxid
+        self.transaction.changes[path] = Znode(
+            data=operation.data,
+            czxid=zxid,
+            mzxid=zxid,
+            pzxid=zxid,
+            version=0,
+            children_created=0,
+            ctime_ms=self._now_ms,
+            mtime_ms=self._now_ms,
+            ephemeral_owner=self._session_id if operation.ephemeral else 0,
+        )
+        self.transaction.changes[parent_path] = replace(
+            parent, children_created=parent.children_created + 1, pzxid=zxid
+        )
+        self._child_count[parent_path] = self._children_of(parent_path) + 1
+        self._child_count[path] = 0
+        self._report(EventType.CREATED, path)
+        self._report(EventType.CHILDREN_CHANGED, parent_path)
+        return path
+
+    def _set(self, operation: SetData) -> Stat:
+        if len(operation.data) > MAX_ZNODE_BYTES:
+            raise ValueError(f"{operation.path}: {len(operation.data)} bytes are more than a znode may hold")
+        znode = self._expect(operation)
+        changed = replace(
+            znode,
+            data=operation.data,
+            version=znode.version + 1,
+            mzxid=self.transaction.zxid,
+            mtime_ms=self._now_ms,
+        )
+        self.transaction.changes[operation.path] = changed
+        self._report(EventType.DATA_CHANGED, operation.path)
+        return stat_of(changed, self._children_of(operation.path))
+
+    def _delete(self, operation: Delete) -> None:
+        self._expect(operation)
+        if operation.path == "/" or self._children_of(operation.path):
+            raise NotEmpty(operation.path)
+        parent_path = parent_of(operation.path)
+        parent = self._current(parent_path)
+        assert parent is not None, f"{operation.path} has no parent"
+        self.transaction.changes[operation.path] = None
+        self.transaction.changes[parent_path] = replace(parent, pzxid=self.transaction.zxid)
+        self._child_count[parent_path] = self._children_of(parent_path) - 1
+        self._report(EventType.DELETED, operation.path)
+        self._report(EventType.CHILDREN_CHANGED, parent_path)
+
+    def _expect(self, operation: SetData | Delete | Check) -> Znode:
+        znode = self._current(operation.path)
+        if znode is None:
+            raise NoNode(operation.path)
+        if operation.version not in {ANY_VERSION, znode.version}:
+            raise BadVersion(operation.path, f"expected version {operation.version}, found {znode.version}")
+        return znode
+
+    def _current(self, path: str) -> Znode | None:
+        return self.transaction.changes[path] if path in self.transaction.changes else self._tree.znode(path)
+
+    def _children_of(self, path: str) -> int:
+        known = self._child_count.get(path)
+        return self._tree.child_count(path) if known is None else known
+
+    def _report(self, event_type: EventType, path: str) -> None:
+        self.transaction.events.append(WatchedEvent(event_type, path))

@@ -1,0 +1,108 @@
+"""Who leads a partition: pure functions of its assignment, its ISR and the replicas that are online.
+
+Each returns the new state without writing it: `partition_epoch` is that of the znode after a successful conditional
+write. Acknowledged records are safe as long as the leader comes from the ISR and the ISR never becomes empty; only an
+unclean election, where a topic allows it, departs from that.
+
+*Source*: kafka 3.9.1 `Election.scala` and `PartitionLeaderElectionAlgorithms` in `PartitionStateMachine.scala`.
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+
+from barnabas.controller.state import NO_LEADER, PartitionState, RecoveryState
+
+
+def first_leader(assignment: Sequence[int], live: Collection[int], controller_epoch: int) -> PartitionState | None:
+    """State of a new partition: the first live replica leads at epoch 0, all live ones are in sync. None if none is
+    live."""
+    isr = tuple(replica for replica in assignment if replica in live)
+    if not isr:
+        return None
+    return PartitionState(leader=isr[0], leader_epoch=0, isr=isr, controller_epoch=controller_epoch, partition_epoch=0)
+
+
+def leader_for_offline(
+    assignment: Sequence[int],
+    state: PartitionState,
+    live: Collection[int],
+    controller_epoch: int,
+    *,
+    unclean: bool,
+) -> PartitionState | None:
+    """Election after the loss of the leader: the first assigned replica that is live and in sync.
+
+    With `unclean`, the first live one if no in-sync replica is live: it becomes the whole ISR, and the partition is
+    marked as recovering. None if nobody may lead.
+    """
+    leader = next((replica for replica in assignment if replica in live and replica in state.isr), None)
+    if leader is not None:
+        isr = tuple(replica for replica in state.isr if replica in live)
+        return _elected(state, leader, isr, controller_epoch, state.recovery_state)
+    leader = next((replica for replica in assignment if replica in live), None) if unclean else None
+    if leader is None:
+        return None
+    return _elected(state, leader, (leader,), controller_epoch, RecoveryState.RECOVERING)
+
+
+def leader_for_preferred(
+    assignment: Sequence[int], state: PartitionState, live: Collection[int], controller_epoch: int
+) -> PartitionState | None:
+    """Election of the head of the assignment, if it is live and in sync."""
+    preferred = assignment[0] if assignment else NO_LEADER
+    if preferred not in live or preferred not in state.isr:
+        return None
+    return _elected(state, preferred, state.isr, controller_epoch, state.recovery_state)
+
+
+def leader_for_reassignment(
+    target: Sequence[int], state: PartitionState, live: Collection[int], controller_epoch: int
+) -> PartitionState | None:
+    """Election among the replicas a reassignment leads to."""
+    leader = next((replica for replica in target if replica in live and replica in state.isr), None)
+    return None if leader is None else _elected(state, leader, state.isr, controller_epoch, state.recovery_state)
+
+
+def leader_for_controlled_shutdown(
+    assignment: Sequence[int],
+    state: PartitionState,
+    live_or_shutting_down: Collection[int],
+    shutting_down: Collection[int],
+    controller_epoch: int,
+) -> PartitionState | None:
+    """Election before brokers stop: they leave the ISR, and the first live in-sync replica that stays takes over."""
+    leader = next(
+        (r for r in assignment if r in live_or_shutting_down and r in state.isr and r not in shutting_down), None
+    )
+    if leader is None:
+        return None
+    isr = tuple(replica for replica in state.isr if replica not in shutting_down)
+    return _elected(state, leader, isr, controller_epoch, state.recovery_state)
+
+
+def without_replica(state: PartitionState, replica: int, controller_epoch: int) -> PartitionState | None:
+    """State after a replica went offline: it leaves the ISR, unless it is its last member, and leads no more. None if
+    nothing changes.
+
+    *Source*: `ReplicaStateMachine.removeReplicasFromIsr`.
+    """
+    if replica not in state.isr and replica != state.leader:
+        return None
+    isr = state.isr if state.isr == (replica,) else tuple(member for member in state.isr if member != replica)
+    leader = NO_LEADER if replica == state.leader else state.leader
+    return _elected(state, leader, isr, controller_epoch, state.recovery_state)
+
+
+def _elected(
+    state: PartitionState, leader: int, isr: tuple[int, ...], controller_epoch: int, recovery_state: RecoveryState
+) -> PartitionState:
+    assert isr, f"an election would empty the ISR of {state}"
+    return replace(
+        state,
+        leader=leader,
+        leader_epoch=state.leader_epoch + 1,
+        isr=isr,
+        controller_epoch=controller_epoch,
+        partition_epoch=state.partition_epoch + 1,
+        recovery_state=recovery_state,
+    )

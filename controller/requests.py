@@ -1,0 +1,185 @@
+"""What the controller tells brokers: LeaderAndIsr, UpdateMetadata and StopReplica built from the cluster's state.
+
+Pure. Messages carry the fields of Kafka 3.9.1's highest versions (7, 8 and 4).
+
+*Source*: kafka 3.9.1 `ControllerChannelManager.scala` (`AbstractControllerBrokerRequestBatch`).
+"""
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+
+from barnabas.controller.state import (
+    EPOCH_DURING_DELETE,
+    LEADER_DURING_DELETE,
+    BrokerRegistration,
+    ClusterState,
+    PartitionState,
+    TopicPartition,
+)
+from barnabas.wire.messages.leader_and_isr import (
+    LeaderAndIsrLiveLeader,
+    LeaderAndIsrPartitionState,
+    LeaderAndIsrRequest,
+    LeaderAndIsrTopicState,
+)
+from barnabas.wire.messages.stop_replica import StopReplicaPartitionState, StopReplicaRequest, StopReplicaTopicState
+from barnabas.wire.messages.update_metadata import (
+    UpdateMetadataBroker,
+    UpdateMetadataEndpoint,
+    UpdateMetadataPartitionState,
+    UpdateMetadataRequest,
+    UpdateMetadataTopicState,
+)
+
+INCREMENTAL = 1
+FULL = 2
+"""`AbstractControlRequest.Type`: does the request list everything the broker should know, or only what changed?"""
+
+
+@dataclass(frozen=True, slots=True)
+class Sender:
+    """Who speaks, and on which listener brokers reach each other (None: each broker's first)."""
+
+    controller_id: int
+    controller_epoch: int
+    inter_broker_listener: str | None = None
+
+
+def leader_and_isr(
+    sender: Sender,
+    cluster: ClusterState,
+    broker_id: int,
+    partitions: Iterable[TopicPartition],
+    new: Collection[TopicPartition] = (),
+    request_type: int = INCREMENTAL,
+) -> LeaderAndIsrRequest | None:
+    """Tell one broker about those of the partitions of which it holds a replica; None if it holds none and the request
+    is incremental."""
+    topics: dict[str, LeaderAndIsrTopicState] = {}
+    leaders: set[int] = set()
+    for name, partition in partitions:
+        topic = cluster.topics[name]
+        state = topic.partitions.get(partition)
+        assignment = topic.assignments[partition]
+        if state is None or broker_id not in assignment.replicas:
+            continue
+        leaders.add(state.leader)
+        told = topics.setdefault(name, LeaderAndIsrTopicState(topic_name=name, topic_id=topic.topic_id))
+        told.partition_states.append(
+            LeaderAndIsrPartitionState(
+                partition_index=partition,
+                controller_epoch=state.controller_epoch,
+                leader=state.leader,
+                leader_epoch=state.leader_epoch,
+                isr=list(state.isr),
+                partition_epoch=state.partition_epoch,
+                replicas=list(assignment.replicas),
+                adding_replicas=list(assignment.adding_replicas),
+                removing_replicas=list(assignment.removing_replicas),
+                is_new=(name, partition) in new,
+                leader_recovery_state=state.recovery_state.value,
+            )
+        )
+    if not topics and request_type == INCREMENTAL:
+        return None
+    return LeaderAndIsrRequest(
+        controller_id=sender.controller_id,
+        controller_epoch=sender.controller_epoch,
+        broker_epoch=cluster.brokers[broker_id].epoch,
+        type=request_type,
+        topic_states=list(topics.values()),
+        live_leaders=[
+            _live_leader(sender, broker) for broker in cluster.brokers.values() if broker.broker_id in leaders
+        ],
+    )
+
+
+def update_metadata(
+    sender: Sender,
+    cluster: ClusterState,
+    broker_id: int,
+    partitions: Iterable[TopicPartition],
+    request_type: int = INCREMENTAL,
+) -> UpdateMetadataRequest:
+    """Tell one broker who is alive and how the partitions stand; those of topics being deleted have leader -2."""
+    topics: dict[str, UpdateMetadataTopicState] = {}
+    for name, partition in partitions:
+        topic = cluster.topics[name]
+        state = topic.partitions.get(partition)
+        if state is None:
+            continue
+        replicas = topic.assignments[partition].replicas
+        told = topics.setdefault(name, UpdateMetadataTopicState(topic_name=name, topic_id=topic.topic_id))
+        told.partition_states.append(
+            _partition_metadata(
+                partition,
+                state,
+                replicas,
+                [replica for replica in replicas if not cluster.is_online(replica, (name, partition))],
+                deleting=name in cluster.deleting,
+            )
+        )
+    return UpdateMetadataRequest(
+        controller_id=sender.controller_id,
+        type=request_type,
+        controller_epoch=sender.controller_epoch,
+        broker_epoch=cluster.brokers[broker_id].epoch,
+        topic_states=list(topics.values()),
+        live_brokers=[_live_broker(broker) for broker in cluster.brokers.values()],
+    )
+
+
+def stop_replicas_for_deletion(
+    sender: Sender, cluster: ClusterState, broker_id: int, names: Iterable[str]
+) -> StopReplicaRequest | None:
+    """Tell one broker to delete its replicas of topics that are going; None if it has none."""
+    topics = []
+    for name in names:
+        held = [p for p, assignment in cluster.topics[name].assignments.items() if broker_id in assignment.replicas]
+        states = [
+            StopReplicaPartitionState(partition_index=p, leader_epoch=EPOCH_DURING_DELETE, delete_partition=True)
+            for p in held
+        ]
+        if states:
+            topics.append(StopReplicaTopicState(topic_name=name, partition_states=states))
+    if not topics:
+        return None
+    return StopReplicaRequest(
+        controller_id=sender.controller_id,
+        controller_epoch=sender.controller_epoch,
+        broker_epoch=cluster.brokers[broker_id].epoch,
+        topic_states=topics,
+    )
+
+
+def _partition_metadata(
+    partition: int, state: PartitionState, replicas: Iterable[int], offline: list[int], *, deleting: bool
+) -> UpdateMetadataPartitionState:
+    return UpdateMetadataPartitionState(
+        partition_index=partition,
+        controller_epoch=state.controller_epoch,
+        leader=LEADER_DURING_DELETE if deleting else state.leader,
+        leader_epoch=0 if deleting else state.leader_epoch,
+        isr=list(state.isr),
+        zk_version=0 if deleting else state.partition_epoch,
+        replicas=list(replicas),
+        offline_replicas=offline,
+    )
+
+
+def _live_broker(broker: BrokerRegistration) -> UpdateMetadataBroker:
+    endpoints = [
+        UpdateMetadataEndpoint(
+            port=endpoint.port,
+            host=endpoint.host,
+            listener=endpoint.listener,
+            security_protocol=endpoint.security_protocol.value,
+        )
+        for endpoint in broker.endpoints
+    ]
+    return UpdateMetadataBroker(id=broker.broker_id, endpoints=endpoints, rack=broker.rack)
+
+
+def _live_leader(sender: Sender, broker: BrokerRegistration) -> LeaderAndIsrLiveLeader:
+    endpoint = next((e for e in broker.endpoints if e.listener == sender.inter_broker_listener), broker.endpoints[0])
+    return LeaderAndIsrLiveLeader(broker_id=broker.broker_id, host_name=endpoint.host, port=endpoint.port)

@@ -1,0 +1,600 @@
+"""The controller itself: it registers its broker, takes office, and turns requests into znodes and commands to brokers.
+
+One task takes events from one queue, one at a time: event -> pure plan -> write, fenced by the controller's epoch ->
+tell the brokers. So every decision sees the outcome of the one before, and a request is answered when the brokers have
+applied it.
+
+Whatever is interrupted between two writes is taken up by the next `start`: partitions without a state are elected,
+queued deletions continue.
+
+*Source*: kafka 3.9.1 `KafkaController.scala`, `TopicDeletionManager.scala`; KIP-497, KIP-516.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol, TypeVar
+
+from barnabas.clock import Clock
+from barnabas.controller import requests, znodes
+from barnabas.controller.admin import AdminRequest, Timers
+from barnabas.controller.bootstrap import prepare_store
+from barnabas.controller.configs import ConfigRepository
+from barnabas.controller.coordination.interface import (
+    BadVersion,
+    Check,
+    CoordinationError,
+    CoordinationStore,
+    Create,
+    Delete,
+    NodeExists,
+    Operation,
+    SetData,
+    Stat,
+)
+from barnabas.controller.loading import load_cluster
+from barnabas.controller.partition_fsm import PartitionStateMachine, PartitionStatus
+from barnabas.controller.plan import (
+    OperationGroup,
+    Plan,
+    parent_paths,
+    plan_creations,
+    plan_deletion_queue,
+    plan_elections,
+    plan_expansions,
+    plan_offline_replicas,
+    plan_removal,
+    transactions,
+)
+from barnabas.controller.state import BrokerRegistration, ClusterState, ReplicaAssignment, TopicPartition
+from barnabas.controller.topics import (
+    NewPartitions,
+    NewTopic,
+    TopicDefaults,
+    TopicOutcome,
+    check_creations,
+    check_expansion,
+    duplicates,
+)
+from barnabas.wire.errors import ApiError, ErrorCode
+from barnabas.wire.messages.leader_and_isr import LeaderAndIsrRequest, LeaderAndIsrResponse
+from barnabas.wire.messages.stop_replica import StopReplicaRequest, StopReplicaResponse
+from barnabas.wire.messages.update_metadata import UpdateMetadataRequest
+from barnabas.wire.names import random_topic_id
+
+logger = logging.getLogger(__name__)
+
+PRODUCER_ID_BLOCK_SIZE = 1000
+"""Producer ids handed out at once (`ProducerIdsBlock.PRODUCER_ID_BLOCK_SIZE`)."""
+
+PRODUCER_ID_MAX = 2**63 - 1
+
+Results = dict[str, ApiError | None]
+
+Answer = TypeVar("Answer")
+
+
+class BrokerChannel(Protocol):
+    """How the controller reaches a broker; requests to one broker arrive in the order in which they are sent."""
+
+    async def send(
+        self, broker_id: int, request: LeaderAndIsrRequest | UpdateMetadataRequest | StopReplicaRequest, /
+    ) -> Any:
+        """Deliver and return the response message of the same API, after the broker has applied the request."""
+        ...
+
+
+class BrokerIdInUse(Exception):
+    """Another live broker of the cluster has this broker's id."""
+
+
+class ControllerElsewhere(Exception):
+    """Another broker is the controller of this store."""
+
+
+class _Deposed(ControllerElsewhere):
+    """A write was refused because this controller's epoch is over."""
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerSettings:
+    """What the controller takes from the broker's configuration; `cluster_id` is for a new cluster, or to be
+    compared."""
+
+    topic_defaults: TopicDefaults = field(default_factory=TopicDefaults)
+    delete_topic_enable: bool = True
+    unclean_leader_election_enable: bool = False
+    inter_broker_listener: str | None = None
+    cluster_id: str | None = None
+
+
+class Controller:
+    """The controller of a cluster, in its broker's process; owned by the event loop.
+
+    `configs` is this broker's repository, started before the controller: it is refreshed before the broker is told of
+    new topics.
+    """
+
+    def __init__(
+        self,
+        store: CoordinationStore,
+        registration: BrokerRegistration,
+        channel: BrokerChannel,
+        clock: Clock,
+        settings: ControllerSettings,
+        random_bytes: Callable[[int], bytes],
+        *,
+        configs: ConfigRepository,
+        timers: Timers,
+    ) -> None:
+        self._store = store
+        self._registration = registration
+        self._channel = channel
+        self._clock = clock
+        self.settings = settings
+        self._random_bytes = random_bytes
+        self._configs = configs
+        self._timers = timers
+        self._events: asyncio.Queue[tuple[Callable[[], Awaitable[None]], AdminRequest[Any]] | None] = asyncio.Queue()
+        self._task: asyncio.Task[None] | None = None
+        self._cluster = ClusterState()
+        self._machine = PartitionStateMachine()
+        self._epoch = 0
+        self._epoch_version = 0
+        self._is_active = False
+        self.cluster_id = ""
+
+    # -- life
+
+    @property
+    def controller_id(self) -> int:
+        return self._registration.broker_id
+
+    @property
+    def is_active(self) -> bool:
+        """Whether this broker may decide; if not, requests are answered with NOT_CONTROLLER."""
+        return self._is_active
+
+    @property
+    def epoch(self) -> int:
+        return self._epoch
+
+    @property
+    def broker_epoch(self) -> int:
+        return self._registration.epoch
+
+    @property
+    def cluster(self) -> ClusterState:
+        """The cluster as of the last decision."""
+        return self._cluster
+
+    async def start(self) -> None:
+        """Register the broker, take office, elect leaders, and tell the broker everything; on return it has applied it.
+
+        Raises: BrokerIdInUse, ControllerElsewhere, ClusterIdMismatch, DamagedZnode, CoordinationError.
+        """
+        self.cluster_id = await prepare_store(self._store, self._random_bytes, self.settings.cluster_id)
+        self._store.on_expired(lambda: self._resign("its session with the metadata store is over"))
+        await self._register()
+        await self._take_office()
+        await self._take_over(restarted=[self._registration.broker_id])
+        self._task = asyncio.create_task(self._run(), name="controller")
+
+    async def stop(self) -> None:
+        """Finish the event under way, refuse those that wait, and end the session, which takes the registration with
+        it."""
+        self._is_active = False
+        if self._task is not None:
+            self._events.put_nowait(None)
+            await self._task
+            self._task = None
+        await self._store.close()
+
+    async def _register(self) -> None:
+        broker_id = self._registration.broker_id
+        path, payload = znodes.broker_path(broker_id), znodes.encode_broker(self._registration, self._clock.now_ms())
+        try:
+            # The second write is for its result: creating alone does not tell the czxid, which is the broker's epoch.
+            results = await self._store.multi([Create(path, payload, ephemeral=True), SetData(path, payload)])
+        except NodeExists as error:
+            raise BrokerIdInUse(
+                f"a broker with id {broker_id} is registered already: give every broker of a cluster its own node.id"
+            ) from error
+        stat = results[1]
+        assert isinstance(stat, Stat)
+        self._registration = replace(self._registration, epoch=stat.czxid)
+
+    async def _take_office(self) -> None:
+        """Become the controller and raise its epoch, in one transaction."""
+        broker_id = self._registration.broker_id
+        found = (await self._store.get_many([znodes.CONTROLLER_EPOCH]))[0]
+        epoch, version = (0, 0) if found is None else (znodes.decode_controller_epoch(found[0]), found[1].version)
+        operations: list[Operation] = [
+            Create(znodes.CONTROLLER, znodes.encode_controller(broker_id, self._clock.now_ms()), ephemeral=True),
+            SetData(znodes.CONTROLLER_EPOCH, znodes.encode_controller_epoch(epoch + 1), version),
+        ]
+        if found is None:
+            operations.insert(1, Create(znodes.CONTROLLER_EPOCH, znodes.encode_controller_epoch(epoch)))
+        try:
+            await self._store.multi(operations)
+        except (NodeExists, BadVersion) as error:
+            raise ControllerElsewhere("another broker is the controller of this metadata store") from error
+        self._epoch, self._epoch_version = epoch + 1, version + 1
+        self._is_active = True
+
+    def _resign(self, reason: str) -> None:
+        if self._is_active:
+            self._is_active = False
+            logger.error("broker %d is no longer the controller: %s", self._registration.broker_id, reason)
+
+    # -- requests
+
+    async def create_topics(
+        self, topics: Sequence[NewTopic], *, validate_only: bool = False, timeout_ms: int = 30_000
+    ) -> list[TopicOutcome]:
+        """Create topics, each for itself; answers when the brokers serve them.
+
+        If that takes longer than `timeout_ms`, topics that are on their way are answered REQUEST_TIMED_OUT and come
+        into being later; with zero or less nobody waits, as old admin clients ask for. A name given twice has one
+        outcome.
+
+        Raises: ApiError(NOT_CONTROLLER), ApiError(KAFKA_STORAGE_ERROR) if the decision could not be written.
+        """
+
+        def timed_out(decided: list[TopicOutcome] | None) -> list[TopicOutcome]:
+            outcomes = decided if decided is not None else [TopicOutcome(topic.name) for topic in topics]
+            return [
+                TopicOutcome.failed(outcome.name, ErrorCode.REQUEST_TIMED_OUT)
+                if outcome.error is ErrorCode.NONE
+                else outcome
+                for outcome in outcomes
+            ]
+
+        request = AdminRequest(self._timers, timeout_ms, timed_out)
+        return await self._ask(lambda: self._create(topics, validate_only, request), request)
+
+    async def delete_topics(
+        self, names: Sequence[str], timeout_ms: int = 30_000, *, topic_ids: Mapping[str, bytes] | None = None
+    ) -> Results:
+        """Delete topics, each for itself; answers when their replicas are gone. Where `topic_ids` has a name, only the
+        topic of that id is meant.
+
+        Raises: ApiError(NOT_CONTROLLER), ApiError(KAFKA_STORAGE_ERROR) if the decision could not be written.
+        """
+        request = AdminRequest(self._timers, timeout_ms, lambda decided: _timed_out(names, decided))
+        return await self._ask(lambda: self._delete(names, topic_ids or {}, request), request)
+
+    async def create_partitions(
+        self, expansions: Sequence[NewPartitions], *, validate_only: bool = False, timeout_ms: int = 30_000
+    ) -> Results:
+        """Add partitions to topics, each for itself; answers when the brokers serve them.
+
+        Raises: ApiError(NOT_CONTROLLER), ApiError(KAFKA_STORAGE_ERROR) if the decision could not be written.
+        """
+        names = [expansion.name for expansion in expansions]
+        request = AdminRequest(self._timers, timeout_ms, lambda decided: _timed_out(names, decided))
+        return await self._ask(lambda: self._expand(expansions, validate_only, request), request)
+
+    async def allocate_producer_ids(self) -> tuple[int, int]:
+        """A block of producer ids that nobody else gets: its first and last, both included.
+
+        *Source*: `ZkProducerIdManager.getNewProducerIdBlock`.
+        """
+        while True:
+            payload, stat = await self._store.get(znodes.PRODUCER_ID_BLOCK)
+            first = znodes.decode_producer_id_block(payload).last + 1 if payload else 0
+            last = first + PRODUCER_ID_BLOCK_SIZE - 1
+            if last > PRODUCER_ID_MAX:
+                raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, "All producer ids have been handed out.")
+            block = znodes.ProducerIdBlock(self._registration.broker_id, first, last)
+            try:
+                await self._store.set(znodes.PRODUCER_ID_BLOCK, znodes.encode_producer_id_block(block), stat.version)
+            except BadVersion:
+                continue  # another broker took this block
+            return first, last
+
+    async def _ask(self, work: Callable[[], Awaitable[None]], request: AdminRequest[Answer]) -> Answer:
+        if not self._is_active:
+            raise ApiError(ErrorCode.NOT_CONTROLLER)
+        self._events.put_nowait((work, request))
+        return await request.answer()
+
+    # -- events
+
+    async def _run(self) -> None:
+        while (event := await self._events.get()) is not None:
+            work, request = event
+            if not self._is_active:
+                request.fail(ApiError(ErrorCode.NOT_CONTROLLER))
+                continue
+            try:
+                await work()
+            except _Deposed:
+                self._resign("another broker has taken over")
+                request.fail(ApiError(ErrorCode.NOT_CONTROLLER))
+            except CoordinationError as error:
+                logger.error("the controller could not write its decision: %s", error)
+                request.fail(ApiError(ErrorCode.KAFKA_STORAGE_ERROR, f"The metadata store failed: {error}"))
+                await self._recover()
+            except Exception as error:
+                logger.exception("the controller failed at a request")
+                request.fail(error)
+                await self._recover()
+
+    async def _recover(self) -> None:
+        """After a half-done event: read everything again, as a new controller would."""
+        if not self._is_active:
+            return
+        try:
+            await self._take_over()
+        except Exception:
+            logger.exception("the controller cannot read the cluster's metadata")
+            self._resign("it does not know the state of the cluster")
+
+    async def _create(
+        self, topics: Sequence[NewTopic], validate_only: bool, request: AdminRequest[list[TopicOutcome]]
+    ) -> None:
+        outcomes, creations = check_creations(
+            self._cluster,
+            topics,
+            self.settings.topic_defaults,
+            self._random_index,
+            lambda: random_topic_id(self._random_bytes),
+        )
+        if validate_only or not creations:
+            return request.finish(outcomes)
+        names = [creation.topic.name for creation in creations]
+        existing = await self._existing(znodes.config_path("topics", name) for name in names)
+        plan = plan_creations(self._cluster, creations, existing, self._epoch)
+        await self._write(plan.writes)
+        self._machine.move([(c.topic.name, p) for c in creations for p in c.topic.assignments], PartitionStatus.NEW)
+        self._adopt(plan)
+        request.decide(outcomes)
+        for creation in creations:
+            logger.info("created topic %s with %d partition(s)", creation.topic.name, len(creation.topic.assignments))
+        await self._configs.refresh("topics", names)
+        await self._tell(plan)
+        return request.finish(outcomes)
+
+    async def _expand(
+        self, expansions: Sequence[NewPartitions], validate_only: bool, request: AdminRequest[Results]
+    ) -> None:
+        results: Results = {name: _named_twice() for name in duplicates(e.name for e in expansions)}
+        added: dict[str, dict[int, ReplicaAssignment]] = {}
+        for expansion in expansions:
+            if expansion.name in results:
+                continue
+            try:
+                added[expansion.name] = check_expansion(self._cluster, expansion, self._random_index)
+            except ApiError as error:
+                results[expansion.name] = error
+        results |= dict.fromkeys(added)
+        if validate_only or not added:
+            return request.finish(results)
+        new = [(name, partition) for name, assignments in added.items() for partition in assignments]
+        plan = plan_expansions(self._cluster, added, await self._existing(parent_paths(new)), self._epoch)
+        await self._write(plan.writes)
+        self._machine.move(new, PartitionStatus.NEW)
+        self._adopt(plan)
+        request.decide(results)
+        logger.info("added %d partition(s) to %s", len(new), ", ".join(added))
+        await self._tell(plan)
+        return request.finish(results)
+
+    async def _delete(
+        self, names: Sequence[str], topic_ids: Mapping[str, bytes], request: AdminRequest[Results]
+    ) -> None:
+        results: Results = {name: self._obstacle_to_deletion(name, topic_ids.get(name)) for name in names}
+        accepted = [name for name, obstacle in results.items() if obstacle is None]
+        if not accepted:
+            return request.finish(results)
+        plan = plan_deletion_queue(self._cluster, accepted)
+        await self._write(plan.writes)
+        self._cluster = plan.cluster
+        request.decide(dict(results))
+        results |= await self._delete_queued(accepted)
+        return request.finish(results)
+
+    def _obstacle_to_deletion(self, name: str, topic_id: bytes | None) -> ApiError | None:
+        if not self.settings.delete_topic_enable:
+            return ApiError(ErrorCode.TOPIC_DELETION_DISABLED)
+        topic = self._cluster.topics.get(name)
+        if topic_id is not None and (topic is None or topic.topic_id != topic_id):
+            return ApiError(ErrorCode.UNKNOWN_TOPIC_ID)
+        if topic is None:
+            return ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Topic '{name}' does not exist.")
+        return None
+
+    async def _delete_queued(self, names: Collection[str]) -> Results:
+        """Delete topics that are in the queue: first from everybody's metadata, then their replicas, at last their
+        znodes.
+
+        A topic with a replica that cannot be deleted now stays in the queue; it is tried again when it is asked for,
+        and at the next start.
+        """
+        partitions = [(name, partition) for name in names for partition in self._cluster.topics[name].assignments]
+        known = [
+            partition for partition in partitions if self._machine.status(partition) is not PartitionStatus.NON_EXISTENT
+        ]
+        self._machine.move(known, PartitionStatus.OFFLINE)
+        self._machine.move(known, PartitionStatus.NON_EXISTENT)
+        await self._update_metadata(partitions)
+        obstacles = await self._delete_replicas(names)
+        removed = [name for name in names if name not in obstacles]
+        cluster = self._cluster
+        writes: list[OperationGroup] = []
+        for name in removed:
+            plan = plan_removal(cluster, name, await self._znodes_of(name))
+            cluster = plan.cluster
+            writes += plan.writes
+        await self._write(writes)
+        self._cluster = cluster
+        self._configs.forget("topics", removed)
+        for name in removed:
+            logger.info("deleted topic %s", name)
+        return obstacles
+
+    async def _delete_replicas(self, names: Collection[str]) -> Results:
+        """Have all brokers delete their replicas of the topics; what kept a topic from going, by name."""
+        obstacles: Results = {}
+        for name in names:
+            holders = {replica for a in self._cluster.topics[name].assignments.values() for replica in a.replicas}
+            absent = sorted(holders - set(self._cluster.brokers))
+            if absent:
+                obstacles[name] = ApiError(
+                    ErrorCode.REQUEST_TIMED_OUT, f"The deletion waits for broker {absent[0]}, which holds a replica."
+                )
+        for broker_id in self._cluster.brokers:
+            message = requests.stop_replicas_for_deletion(
+                self._sender, self._cluster, broker_id, [name for name in names if name not in obstacles]
+            )
+            if message is None:
+                continue
+            response: StopReplicaResponse = await self._channel.send(broker_id, message)
+            self._check_response(broker_id, response.error_code)
+            failed = {e.topic_name: ErrorCode.of(e.error_code) for e in response.partition_errors if e.error_code}
+            for name, code in failed.items():
+                logger.error("broker %d could not delete its replicas of topic %s: %s", broker_id, name, code.name)
+                obstacles[name] = ApiError(code, "A replica could not be deleted; the topic stays queued for deletion.")
+        return obstacles
+
+    async def _znodes_of(self, name: str) -> list[str]:
+        """A topic's znodes that exist, children first; its entry in the deletion queue last."""
+        parent = znodes.partitions_path(name)
+        partitions = await self._store.get_children(parent) if await self._store.exists(parent) else []
+        states = [path for p in partitions for path in (f"{parent}/{p}/state", f"{parent}/{p}")]
+        rest = [parent, znodes.topic_path(name), znodes.config_path("topics", name), znodes.delete_topic_path(name)]
+        existing = await self._existing([*states, *rest])
+        return [path for path in (*states, *rest) if path in existing]
+
+    # -- taking over
+
+    async def _take_over(self, *, restarted: Collection[int] = ()) -> None:
+        """Read everything, elect leaders where they are missing, tell every broker all it should know, and finish
+        deletions.
+
+        Partitions led by one of the `restarted` brokers are elected anew: their leader was the broker's previous life.
+
+        *Source*: `KafkaController.onControllerFailover`.
+        """
+        loaded = await load_cluster(self._store, lambda: random_topic_id(self._random_bytes))
+        self._cluster = loaded.cluster
+        self._machine.load(self._cluster, restarted=restarted)
+        writes = [*loaded.repairs, *self._unwanted_deletions()]
+        new = [p for p in self._machine.in_status(PartitionStatus.NEW) if p[0] not in self._cluster.deleting]
+        offline = [p for p in self._machine.in_status(PartitionStatus.OFFLINE) if p[0] not in self._cluster.deleting]
+        existing = await self._existing(parent_paths(new))
+        plan = plan_elections(self._cluster, new, offline, existing, self._epoch, self._unclean_election_is_allowed)
+        await self._write([*writes, *plan.writes])
+        self._adopt(plan)
+        everything = tuple((topic.name, partition) for topic, partition in self._cluster.partitions())
+        await self._tell(replace(plan, told=everything), requests.FULL)
+        if self._cluster.deleting:
+            await self._delete_queued(sorted(self._cluster.deleting))
+
+    def _unwanted_deletions(self) -> list[OperationGroup]:
+        """With delete.topic.enable=false the queue is emptied, and its topics stay."""
+        if self.settings.delete_topic_enable or not self._cluster.deleting:
+            return []
+        logger.warning("topic deletion is disabled: %s stay", ", ".join(sorted(self._cluster.deleting)))
+        dropped = [(Delete(znodes.delete_topic_path(name)),) for name in sorted(self._cluster.deleting)]
+        self._cluster = replace(self._cluster, deleting=frozenset())
+        return list(dropped)
+
+    def _unclean_election_is_allowed(self, topic: str) -> bool:
+        value = self._configs.overrides("topics", topic).get("unclean.leader.election.enable")
+        return self.settings.unclean_leader_election_enable if value is None else value.strip().lower() == "true"
+
+    # -- writing and telling
+
+    @property
+    def _sender(self) -> requests.Sender:
+        return requests.Sender(self._registration.broker_id, self._epoch, self.settings.inter_broker_listener)
+
+    def _random_index(self, bound: int) -> int:
+        return int.from_bytes(self._random_bytes(8), "big") % bound
+
+    async def _existing(self, paths: Iterable[str]) -> set[str]:
+        wanted = list(paths)
+        found = await self._store.get_many(wanted) if wanted else []
+        return {path for path, answer in zip(wanted, found, strict=True) if answer is not None}
+
+    async def _write(self, groups: Sequence[OperationGroup]) -> None:
+        """Write a plan, in few transactions, each refused if this controller's epoch is over."""
+        fence = Check(znodes.CONTROLLER_EPOCH, self._epoch_version)
+        for operations in transactions(groups, fence):
+            try:
+                await self._store.multi(operations)
+            except BadVersion as error:
+                if error.operation_index == 0:
+                    raise _Deposed("another broker has taken over as the controller") from error
+                raise
+
+    def _adopt(self, plan: Plan) -> None:
+        """Make a written plan the state decided upon."""
+        self._cluster = plan.cluster
+        led: list[TopicPartition] = []
+        leaderless: list[TopicPartition] = []
+        for name, partition in plan.told:
+            state = plan.cluster.topics[name].partitions[partition]
+            (leaderless if state.leader < 0 else led).append((name, partition))
+        self._machine.move(led, PartitionStatus.ONLINE)
+        self._machine.move(leaderless, PartitionStatus.OFFLINE)
+
+    async def _tell(self, plan: Plan, request_type: int = requests.INCREMENTAL) -> None:
+        """Have every broker take its roles in the partitions told, then let all know; replicas that fail at it go
+        offline."""
+        told = list(plan.told)
+        for broker_id in list(self._cluster.brokers):
+            message = requests.leader_and_isr(self._sender, self._cluster, broker_id, plan.told, plan.new, request_type)
+            if message is None:
+                continue
+            response = await self._channel.send(broker_id, message)
+            failed = self._failed_replicas(broker_id, response)
+            if failed:
+                offline = plan_offline_replicas(self._cluster, broker_id, failed, self._epoch)
+                await self._write(offline.writes)
+                self._adopt(offline)
+        await self._update_metadata(told, request_type)
+
+    def _failed_replicas(self, broker_id: int, response: LeaderAndIsrResponse) -> list[TopicPartition]:
+        """Partitions whose log the broker could not open."""
+        self._check_response(broker_id, response.error_code)
+        names = {topic.topic_id: topic.name for topic in self._cluster.topics.values()}
+        failed = []
+        for topic in response.topics:
+            for partition in topic.partition_errors:
+                if not partition.error_code:
+                    continue
+                code, name = ErrorCode.of(partition.error_code), names[topic.topic_id]
+                logger.error(
+                    "broker %d refused its role in %s-%d: %s", broker_id, name, partition.partition_index, code.name
+                )
+                if code is ErrorCode.KAFKA_STORAGE_ERROR:
+                    failed.append((name, partition.partition_index))
+        return failed
+
+    async def _update_metadata(
+        self, partitions: Sequence[TopicPartition], request_type: int = requests.INCREMENTAL
+    ) -> None:
+        for broker_id in list(self._cluster.brokers):
+            message = requests.update_metadata(self._sender, self._cluster, broker_id, partitions, request_type)
+            response = await self._channel.send(broker_id, message)
+            self._check_response(broker_id, response.error_code)
+
+    def _check_response(self, broker_id: int, error_code: int) -> None:
+        error = ErrorCode.of(error_code)
+        if error is ErrorCode.STALE_CONTROLLER_EPOCH:
+            raise _Deposed(f"broker {broker_id} knows a newer controller")
+        if error is not ErrorCode.NONE:
+            logger.error("broker %d refused a command of the controller: %s", broker_id, error.name)
+
+
+def _named_twice() -> ApiError:
+    return ApiError(ErrorCode.INVALID_REQUEST, "The topic is named more than once in the request.")
+
+
+def _timed_out(names: Iterable[str], decided: Results | None) -> Results:
+    results: Results = decided if decided is not None else dict.fromkeys(names)
+    return {name: error or ApiError(ErrorCode.REQUEST_TIMED_OUT) for name, error in results.items()}

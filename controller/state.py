@@ -1,0 +1,148 @@
+"""The controller's picture of the cluster: immutable values, replaced as a whole by each decision."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+
+NO_LEADER = -1
+"""Leader of a partition none of whose eligible replicas is online."""
+
+LEADER_DURING_DELETE = -2
+"""Leader told to brokers for the partitions of a topic that is being deleted (`LeaderAndIsr.LEADER_DURING_DELETE`)."""
+
+EPOCH_DURING_DELETE = -2
+"""Leader epoch in StopReplica that overrides every other: the topic goes (`LeaderAndIsr.EPOCH_DURING_DELETE`)."""
+
+
+class SecurityProtocol(Enum):
+    """How a listener speaks; the value is Kafka's id on the wire."""
+
+    PLAINTEXT = 0
+    SSL = 1
+    SASL_PLAINTEXT = 2
+    SASL_SSL = 3
+
+
+class RecoveryState(Enum):
+    """Whether a partition's leader may lack acknowledged records after an unclean election (KIP-704)."""
+
+    RECOVERED = 0
+    RECOVERING = 1
+
+
+@dataclass(frozen=True, slots=True)
+class EndPoint:
+    """One advertised address of a broker."""
+
+    listener: str
+    host: str
+    port: int
+    security_protocol: SecurityProtocol = SecurityProtocol.PLAINTEXT
+
+    @property
+    def connection_string(self) -> str:
+        """Kafka's text form, an IPv6 address in brackets."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{self.listener}://{host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerRegistration:
+    """What a broker tells the cluster about itself; `epoch` is the czxid of its registration, -1 before it has one."""
+
+    broker_id: int
+    endpoints: tuple[EndPoint, ...]
+    rack: str | None = None
+    epoch: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaAssignment:
+    """Brokers that hold a partition, the preferred leader first; the last two are those of a reassignment under way."""
+
+    replicas: tuple[int, ...]
+    adding_replicas: tuple[int, ...] = ()
+    removing_replicas: tuple[int, ...] = ()
+
+    @property
+    def is_being_reassigned(self) -> bool:
+        return bool(self.adding_replicas or self.removing_replicas)
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionState:
+    """Leader and in-sync replicas of a partition; `partition_epoch` is the version of the znode that holds them."""
+
+    leader: int
+    leader_epoch: int
+    isr: tuple[int, ...]
+    controller_epoch: int
+    partition_epoch: int
+    recovery_state: RecoveryState = RecoveryState.RECOVERED
+
+
+@dataclass(frozen=True, slots=True)
+class TopicState:
+    """A topic, its assignment, and the state of those of its partitions that ever had a leader."""
+
+    name: str
+    topic_id: bytes
+    assignments: Mapping[int, ReplicaAssignment]
+    partitions: Mapping[int, PartitionState] = field(default_factory=dict)
+
+    def with_partitions(self, partitions: Mapping[int, PartitionState]) -> "TopicState":
+        return replace(self, partitions={**self.partitions, **partitions})
+
+
+TopicPartition = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterState:
+    """Everything the controller decides upon.
+
+    `deleting` names the topics queued for deletion; they stay in `topics` until the last replica is gone.
+    `offline_replicas` are replicas that their live broker reported as failed, by broker id: a broken log directory,
+    say.
+    """
+
+    brokers: Mapping[int, BrokerRegistration] = field(default_factory=dict)
+    topics: Mapping[str, TopicState] = field(default_factory=dict)
+    deleting: frozenset[str] = frozenset()
+    offline_replicas: Mapping[int, frozenset[TopicPartition]] = field(default_factory=dict)
+
+    def is_online(self, broker_id: int, partition: TopicPartition) -> bool:
+        return broker_id in self.brokers and partition not in self.offline_replicas.get(broker_id, frozenset())
+
+    def topic_name(self, topic_id: bytes) -> str | None:
+        """Name of the topic with this id; linear, for requests of administrators."""
+        return next((topic.name for topic in self.topics.values() if topic.topic_id == topic_id), None)
+
+    def partitions(self) -> Iterator[tuple[TopicState, int]]:
+        """Every partition of every topic that is not being deleted."""
+        for topic in self.topics.values():
+            if topic.name not in self.deleting:
+                for partition in topic.assignments:
+                    yield topic, partition
+
+    def with_topics(self, topics: Iterable[TopicState]) -> "ClusterState":
+        return replace(self, topics={**self.topics, **{topic.name: topic for topic in topics}})
+
+    def with_deleting(self, names: Iterable[str]) -> "ClusterState":
+        return replace(self, deleting=self.deleting | frozenset(names))
+
+    def without_topics(self, names: Iterable[str]) -> "ClusterState":
+        gone = frozenset(names)
+        return replace(
+            self,
+            topics={name: topic for name, topic in self.topics.items() if name not in gone},
+            deleting=self.deleting - gone,
+            offline_replicas={
+                broker: frozenset(p for p in partitions if p[0] not in gone)
+                for broker, partitions in self.offline_replicas.items()
+            },
+        )
+
+    def with_offline_replicas(self, broker_id: int, partitions: Iterable[TopicPartition]) -> "ClusterState":
+        known = self.offline_replicas.get(broker_id, frozenset())
+        return replace(self, offline_replicas={**self.offline_replicas, broker_id: known | frozenset(partitions)})

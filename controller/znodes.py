@@ -1,0 +1,398 @@
+"""Every znode the controller reads or writes: its path and its payload, as Apache Kafka 3.9 in ZooKeeper mode has them.
+
+Payloads are JSON without whitespace; readers ignore fields they do not know. A payload that cannot be what its path
+promises raises `DamagedZnode`, which names the path: metadata is never guessed.
+
+*Source*: kafka 3.9.1 `core/src/main/scala/kafka/zk/ZkData.scala`.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from barnabas.controller.state import (
+    BrokerRegistration,
+    EndPoint,
+    PartitionState,
+    RecoveryState,
+    ReplicaAssignment,
+    SecurityProtocol,
+)
+from barnabas.wire.names import topic_id_from_text, topic_id_to_text
+
+CONTROLLER = "/controller"
+CONTROLLER_EPOCH = "/controller_epoch"
+BROKER_IDS = "/brokers/ids"
+TOPICS = "/brokers/topics"
+CONFIG = "/config"
+CONFIG_CHANGES = "/config/changes"
+CONFIG_CHANGE_PREFIX = "config_change_"
+DELETE_TOPICS = "/admin/delete_topics"
+CLUSTER_ID = "/cluster/id"
+FEATURE = "/feature"
+PRODUCER_ID_BLOCK = "/latest_producer_id_block"
+
+CONFIG_ENTITY_TYPES = ("topics", "clients", "users", "brokers", "ips")
+DEFAULT_ENTITY = "<default>"
+"""Name of the entity that holds an entity type's dynamic defaults."""
+
+PERSISTENT_PATHS = (
+    "/consumers",
+    BROKER_IDS,
+    TOPICS,
+    CONFIG_CHANGES,
+    DELETE_TOPICS,
+    "/brokers/seqid",
+    "/isr_change_notification",
+    PRODUCER_ID_BLOCK,
+    "/log_dir_event_notification",
+    *(f"{CONFIG}/{entity_type}" for entity_type in CONFIG_ENTITY_TYPES),
+)
+"""Znodes that exist in every cluster from the first broker's start on (with their parents),
+`ZkData.PersistentZkPaths`."""
+
+
+class DamagedZnode(Exception):
+    """A znode's payload is not what Kafka writes there."""
+
+    def __init__(self, path: str, payload: bytes, detail: str) -> None:
+        shown = payload[:200].decode("utf-8", "backslashreplace")
+        super().__init__(f"znode {path} holds {shown!r}: {detail}")
+        self.path = path
+
+
+T = TypeVar("T")
+
+
+def _encode(value: object) -> bytes:
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def _decode(path: str, payload: bytes, read: Callable[[dict[str, Any]], T]) -> T:
+    """Parse a JSON object and let `read` take what it needs; every way in which that can fail becomes
+    `DamagedZnode`."""
+    try:
+        value = json.loads(payload)
+        if not isinstance(value, dict):
+            raise TypeError("not a JSON object")
+        return read(value)
+    except KeyError as error:
+        raise DamagedZnode(path, payload, f"field {error} is missing") from error
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+        raise DamagedZnode(path, payload, str(error)) from error
+
+
+def _integer(value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise TypeError(f"{value!r} is not an integer")
+    return value
+
+
+def _integers(value: object) -> tuple[int, ...]:
+    if not isinstance(value, list):
+        raise TypeError(f"{value!r} is not a list")
+    return tuple(_integer(item) for item in value)
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is not a string")
+    return value
+
+
+# -- /brokers/ids/N
+
+
+def broker_path(broker_id: int) -> str:
+    """Where broker N is registered."""
+    return f"{BROKER_IDS}/{broker_id}"
+
+
+def encode_broker(broker: BrokerRegistration, now_ms: int) -> bytes:
+    """Version 5. `host` and `port` are the first PLAINTEXT end point's, for clients that know no other (null and -1 if
+    there is none)."""
+    plain = next((e for e in broker.endpoints if e.security_protocol is SecurityProtocol.PLAINTEXT), None)
+    fields: dict[str, object] = {
+        "version": 5,
+        "host": plain.host if plain else None,
+        "port": plain.port if plain else -1,
+        "endpoints": [endpoint.connection_string for endpoint in broker.endpoints],
+        "jmx_port": -1,
+        "timestamp": str(now_ms),
+        "listener_security_protocol_map": {e.listener: e.security_protocol.name for e in broker.endpoints},
+        "features": {},
+    }
+    if broker.rack is not None:
+        fields["rack"] = broker.rack
+    return _encode(fields)
+
+
+def decode_broker(broker_id: int, payload: bytes, czxid: int) -> BrokerRegistration:
+    """Versions 1 to 5; the broker epoch is the znode's czxid."""
+
+    def read(fields: dict[str, Any]) -> BrokerRegistration:
+        version = _integer(fields["version"])
+        if version < 1:
+            raise ValueError(f"unsupported version {version}")
+        rack = fields.get("rack")
+        return BrokerRegistration(
+            broker_id=broker_id,
+            endpoints=_endpoints(fields) if version > 1 else (_endpoint_of_version_1(fields),),
+            rack=None if rack is None else _text(rack),
+            epoch=czxid,
+        )
+
+    return _decode(broker_path(broker_id), payload, read)
+
+
+def _endpoint_of_version_1(fields: dict[str, Any]) -> EndPoint:
+    return EndPoint("PLAINTEXT", _text(fields["host"]), _integer(fields["port"]), SecurityProtocol.PLAINTEXT)
+
+
+def _endpoints(fields: dict[str, Any]) -> tuple[EndPoint, ...]:
+    protocols = fields.get("listener_security_protocol_map")
+    endpoints = []
+    for text in fields["endpoints"]:
+        listener, _, address = _text(text).partition("://")
+        host, _, port = address.rpartition(":")
+        protocol = listener if protocols is None else protocols[listener]
+        if protocol not in SecurityProtocol.__members__:
+            raise ValueError(f"unknown security protocol {protocol!r}")
+        endpoints.append(EndPoint(listener, host.strip("[]"), int(port), SecurityProtocol[protocol]))
+    return tuple(endpoints)
+
+
+# -- /controller and /controller_epoch
+
+
+def encode_controller(broker_id: int, now_ms: int) -> bytes:
+    """Version 2."""
+    return _encode({"version": 2, "brokerid": broker_id, "timestamp": str(now_ms), "kraftControllerEpoch": -1})
+
+
+def decode_controller(payload: bytes) -> int:
+    """The controller's broker id."""
+    return _decode(CONTROLLER, payload, lambda fields: _integer(fields["brokerid"]))
+
+
+def encode_controller_epoch(epoch: int) -> bytes:
+    """Decimal digits."""
+    return str(epoch).encode()
+
+
+def decode_controller_epoch(payload: bytes) -> int:
+    """The epoch; the znode's version is what fences writes."""
+    try:
+        return int(payload)
+    except ValueError as error:
+        raise DamagedZnode(CONTROLLER_EPOCH, payload, str(error)) from error
+
+
+# -- /brokers/topics/T and below
+
+
+@dataclass(frozen=True, slots=True)
+class TopicAssignment:
+    """Payload of /brokers/topics/T. `topic_id` is None where a Kafka older than 2.8 wrote it."""
+
+    topic_id: bytes | None
+    partitions: Mapping[int, ReplicaAssignment]
+
+
+def topic_path(topic: str) -> str:
+    """Where a topic's id and assignment are."""
+    return f"{TOPICS}/{topic}"
+
+
+def partitions_path(topic: str) -> str:
+    """Parent of a topic's partitions; without data."""
+    return f"{TOPICS}/{topic}/partitions"
+
+
+def partition_path(topic: str, partition: int) -> str:
+    """Parent of one partition's state; without data."""
+    return f"{TOPICS}/{topic}/partitions/{partition}"
+
+
+def partition_state_path(topic: str, partition: int) -> str:
+    """Where a partition's leader and ISR are."""
+    return f"{TOPICS}/{topic}/partitions/{partition}/state"
+
+
+def encode_topic(topic_id: bytes | None, partitions: Mapping[int, ReplicaAssignment]) -> bytes:
+    """Version 3; replicas being added or removed are listed only for partitions that have any."""
+    fields: dict[str, object] = {
+        "version": 3,
+        "partitions": {str(p): list(a.replicas) for p, a in sorted(partitions.items())},
+        "adding_replicas": {
+            str(p): list(a.adding_replicas) for p, a in sorted(partitions.items()) if a.adding_replicas
+        },
+        "removing_replicas": {
+            str(p): list(a.removing_replicas) for p, a in sorted(partitions.items()) if a.removing_replicas
+        },
+    }
+    if topic_id is not None:
+        fields["topic_id"] = topic_id_to_text(topic_id)
+    return _encode(fields)
+
+
+def decode_topic(topic: str, payload: bytes) -> TopicAssignment:
+    """Versions 1 to 3. Partitions are numbered from 0 without gaps."""
+
+    def read(fields: dict[str, Any]) -> TopicAssignment:
+        adding = fields.get("adding_replicas") or {}
+        removing = fields.get("removing_replicas") or {}
+        partitions = {
+            int(key): ReplicaAssignment(
+                _integers(replicas), _integers(adding.get(key, [])), _integers(removing.get(key, []))
+            )
+            for key, replicas in (fields.get("partitions") or {}).items()
+        }
+        if not partitions or sorted(partitions) != list(range(len(partitions))):
+            raise ValueError("partitions are not numbered 0, 1, 2, ...")
+        text = fields.get("topic_id")
+        return TopicAssignment(
+            None if text is None else topic_id_from_text(_text(text)), dict(sorted(partitions.items()))
+        )
+
+    return _decode(topic_path(topic), payload, read)
+
+
+def encode_partition_state(state: PartitionState) -> bytes:
+    """Version 1. The partition epoch is not in the payload: it is the znode's version."""
+    fields: dict[str, object] = {
+        "version": 1,
+        "leader": state.leader,
+        "leader_epoch": state.leader_epoch,
+        "controller_epoch": state.controller_epoch,
+        "isr": list(state.isr),
+    }
+    if state.recovery_state is not RecoveryState.RECOVERED:
+        fields["leader_recovery_state"] = state.recovery_state.value
+    return _encode(fields)
+
+
+def decode_partition_state(topic: str, partition: int, payload: bytes, version: int) -> PartitionState:
+    """Version 1; `version` is the znode's, which is the partition epoch."""
+
+    def read(fields: dict[str, Any]) -> PartitionState:
+        return PartitionState(
+            leader=_integer(fields["leader"]),
+            leader_epoch=_integer(fields["leader_epoch"]),
+            isr=_integers(fields["isr"]),
+            controller_epoch=_integer(fields["controller_epoch"]),
+            partition_epoch=version,
+            recovery_state=RecoveryState(fields.get("leader_recovery_state", RecoveryState.RECOVERED.value)),
+        )
+
+    return _decode(partition_state_path(topic, partition), payload, read)
+
+
+# -- /config
+
+
+def config_path(entity_type: str, name: str) -> str:
+    """Where an entity's overrides are."""
+    return f"{CONFIG}/{entity_type}/{name}"
+
+
+def encode_config(configs: Mapping[str, str]) -> bytes:
+    """Version 1."""
+    return _encode({"version": 1, "config": dict(configs)})
+
+
+def decode_config(entity_type: str, name: str, payload: bytes) -> dict[str, str]:
+    """An empty payload, or one without `config`, is an entity without overrides, as for Kafka."""
+    if not payload:
+        return {}
+
+    def read(fields: dict[str, Any]) -> dict[str, str]:
+        return {key: _text(value) for key, value in (fields.get("config") or {}).items()}
+
+    return _decode(config_path(entity_type, name), payload, read)
+
+
+def encode_config_change(entity_type: str, name: str) -> bytes:
+    """Version 2."""
+    return _encode({"version": 2, "entity_path": f"{entity_type}/{name}"})
+
+
+def decode_config_change(path: str, payload: bytes) -> tuple[str, str]:
+    """Entity type and name, of version 2 and of version 1 (which has them as two fields)."""
+
+    def read(fields: dict[str, Any]) -> tuple[str, str]:
+        version = _integer(fields["version"])
+        if version == 1:
+            return _text(fields["entity_type"]), _text(fields["entity_name"])
+        if version != 2:
+            raise ValueError(f"unsupported version {version}")
+        entity_type, separator, name = _text(fields["entity_path"]).partition("/")
+        if not separator:
+            raise ValueError("entity_path has no name")
+        return entity_type, name
+
+    return _decode(path, payload, read)
+
+
+# -- /admin
+
+
+def delete_topic_path(topic: str) -> str:
+    """A topic's entry in the deletion queue; without data."""
+    return f"{DELETE_TOPICS}/{topic}"
+
+
+# -- /cluster/id, /feature, /latest_producer_id_block
+
+
+def encode_cluster_id(cluster_id: str) -> bytes:
+    """Version "1", a string for once."""
+    return _encode({"version": "1", "id": cluster_id})
+
+
+def decode_cluster_id(payload: bytes) -> str:
+    """The cluster id."""
+    return _decode(CLUSTER_ID, payload, lambda fields: _text(fields["id"]))
+
+
+def encode_feature() -> bytes:
+    """Version 2: feature versioning enabled, no feature finalised."""
+    return _encode({"version": 2, "status": 1, "features": {}})
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerIdBlock:
+    """Producer ids `first` to `last`, both included, handed to one broker."""
+
+    broker_id: int
+    first: int
+    last: int
+
+
+def encode_producer_id_block(block: ProducerIdBlock) -> bytes:
+    """Version 1; the ids are strings."""
+    return _encode(
+        {"version": 1, "broker": block.broker_id, "block_start": str(block.first), "block_end": str(block.last)}
+    )
+
+
+def decode_producer_id_block(payload: bytes) -> ProducerIdBlock:
+    """The block handed out last."""
+
+    def read(fields: dict[str, Any]) -> ProducerIdBlock:
+        return ProducerIdBlock(
+            _integer(fields["broker"]), int(_text(fields["block_start"])), int(_text(fields["block_end"]))
+        )
+
+    return _decode(PRODUCER_ID_BLOCK, payload, read)
+
+
+def with_ancestors(paths: Iterable[str]) -> list[str]:
+    """The paths and all their ancestors except the root, parents first, each once."""
+    ordered: dict[str, None] = {}
+    for path in paths:
+        parts = path.split("/")
+        for length in range(2, len(parts) + 1):
+            ordered["/".join(parts[:length])] = None
+    return list(ordered)
