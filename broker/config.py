@@ -268,21 +268,25 @@ class BrokerConfig:
 
         `raw` stays what the process was started with: DescribeConfigs tells the two apart.
         """
-        merged = dict(self.raw)
-        for key, text in dynamic.items():
-            definition = BROKER_KEYS.get(key)
-            if definition is None:
-                continue
-            try:
-                parse(definition, text)
-            except ConfigValueError:
-                continue
-            merged[key] = text
-        updated = replace(self, raw=merged)
-        dynamic_fields = {
-            name: _attribute(updated, name) for name in _PLAIN_ATTRIBUTES if name.replace("_", ".") in _DYNAMIC_KEYS
+        fields = {
+            name: effective_value(name.replace("_", "."), lambda key: self.current_value(key, dynamic))
+            for name in _PLAIN_ATTRIBUTES
+            if name.replace("_", ".") in _DYNAMIC_KEYS
         }
-        return replace(self, **dynamic_fields)
+        return replace(self, **fields)  # type: ignore[arg-type]
+
+    def current_value(self, key: str, dynamic: Mapping[str, str]) -> ConfigValue:
+        """The value of `key` where `dynamic` holds what was changed at run time."""
+        if key in dynamic:
+            try:
+                return parse(BROKER_KEYS[key], dynamic[key])
+            except ConfigValueError:
+                pass  # Written around the checks, straight into the store: the value from before stays in force.
+        return self.value(key)
+
+    def check_dynamic(self, dynamic: Mapping[str, str]) -> tuple[str, ...]:
+        """What is wrong with this configuration once `dynamic` is laid over it: rules that join several keys, too."""
+        return resolve(properties={**self.raw, **dynamic}).errors
 
 
 _SPECIAL_ATTRIBUTES: Final = frozenset(
@@ -302,10 +306,6 @@ _SPECIAL_ATTRIBUTES: Final = frozenset(
 _PLAIN_ATTRIBUTES: Final = tuple(f.name for f in fields(BrokerConfig) if f.name not in _SPECIAL_ATTRIBUTES)
 _DYNAMIC_KEYS: Final = frozenset(key.name for key in BROKER_KEYS.values() if key.mode != READ_ONLY)
 _UNIT_MS: Final = {"ms": 1, "minutes": 60_000, "hours": 3_600_000}
-
-
-def _attribute(config: BrokerConfig, name: str) -> Any:
-    return effective_value(name.replace("_", "."), config.value)
 
 
 def effective_value(key: str, value: Any) -> ConfigValue:

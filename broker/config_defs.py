@@ -32,7 +32,7 @@ PER_BROKER: Final = "per-broker"
 CLUSTER_WIDE: Final = "cluster-wide"
 
 INTERNAL: Final = "internal"
-"""Marks a key that works but is not listed, as Kafka's defineInternal does."""
+"""Marks a key that works but is listed only where it is set (Kafka's defineInternal, and its dynamic-only quotas)."""
 
 INT_MAX: Final = 2_147_483_647
 LONG_MAX: Final = 9_223_372_036_854_775_807

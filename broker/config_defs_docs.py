@@ -24,7 +24,7 @@ TOPIC_DOCS: Final[dict[str, str]] = {
     "max.message.bytes": "The largest record batch that is accepted, as compressed by the producer.",
     "message.timestamp.after.max.ms": "How far a record's create time may lie after the broker's clock.",
     "message.timestamp.before.max.ms": "How far a record's create time may lie before the broker's clock.",
-    "message.timestamp.type": "Which time a record carries: CreateTime (the producer's) or LogAppendTime (the broker's).",
+    "message.timestamp.type": "Which time records carry: CreateTime (the producer's) or LogAppendTime (the broker's).",
     "min.cleanable.dirty.ratio": "Share of uncompacted bytes from which a log is worth compacting.",
     "min.compaction.lag.ms": "The shortest time a record stays uncompacted.",
     "min.insync.replicas": "How many replicas must have a write before acks=all is acknowledged.",
@@ -42,7 +42,7 @@ TOPIC_DOCS: Final[dict[str, str]] = {
 }
 
 _BROKER_DOCS: Final[dict[str, str]] = {
-    "add.partitions.to.txn.retry.backoff.max.ms": "The longest time the broker retries to add a partition to a transaction.",
+    "add.partitions.to.txn.retry.backoff.max.ms": "How long the broker retries to add a partition to a transaction.",
     "add.partitions.to.txn.retry.backoff.ms": "Pause between two tries to add a partition to a transaction.",
     "advertised.listeners": "Addresses that clients are told, NAME://HOST:PORT,...; without it, those of listeners.",
     "auto.create.topics.enable": "Create a topic when a client asks for one that does not exist.",
@@ -51,7 +51,7 @@ _BROKER_DOCS: Final[dict[str, str]] = {
     "barnabas.http.address": "HOST:PORT for /healthz, /readyz and /metrics; without it there is no HTTP server.",
     "barnabas.log.format": "How log lines are written to standard error: text or json.",
     "barnabas.log.level": "The least important log lines that are written: DEBUG, INFO, WARNING or ERROR.",
-    "barnabas.validate.records": "Open every record of every batch, as Kafka does, instead of trusting a valid checksum.",
+    "barnabas.validate.records": "Open every record, as Kafka does, instead of trusting a valid checksum.",
     "broker.id": "The id of this broker; the same as node.id.",
     "broker.rack": "Where this broker stands; replicas are spread over racks.",
     "compression.gzip.level": TOPIC_DOCS["compression.gzip.level"],

@@ -5,14 +5,14 @@ Source: LogConfig.java, ServerTopicConfigSynonyms.java, KafkaConfigSchema.java a
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from barnabas.broker.config import BROKER_KEYS, CONFIG_SYNONYMS, BrokerConfig, effective_value
 from barnabas.broker.config_defs import (
     INTERNAL,
-    LIST,
     PASSWORD,
     READ_ONLY,
     ConfigKey,
@@ -71,6 +71,10 @@ TOPIC_SYNONYMS: Final[dict[str, tuple[str, ...]]] = {
 }
 """Broker keys that set a topic key's default, the most precise first; the others have the table's default."""
 
+DEFAULT_ENTITY: Final = "<default>"
+"""The name under which overrides of all brokers are stored."""
+
+_LOG_CONFIGS_MAX: Final = 1_000
 _UNIT_MS: Final = {"minutes": 60_000, "hours": 3_600_000}
 _LOG_CONFIG_NAMES: Final = tuple(
     name
@@ -211,15 +215,7 @@ def topic_default(config: BrokerConfig, dynamic: Mapping[str, str], name: str) -
     if synonyms is None:
         return TOPIC_KEYS[name].default
 
-    def value(key: str) -> ConfigValue:
-        if key in dynamic:
-            try:
-                return parse(BROKER_KEYS[key], dynamic[key])
-            except ConfigValueError:
-                pass  # A value written around the checks (straight into the store): the static one stays in force.
-        return config.value(key)
-
-    return effective_value(synonyms[0], value)
+    return effective_value(synonyms[0], lambda key: config.current_value(key, dynamic))
 
 
 def topic_values(
@@ -346,6 +342,73 @@ def _strongest(levels: BrokerLevels, overrides: Mapping[str, str], name: str) ->
     return to_text(TOPIC_KEYS[name].default), DEFAULT_CONFIG
 
 
+class Overrides(Protocol):
+    """Where overrides are kept (`ConfigRepository`); entity types are "topics" and "brokers"."""
+
+    def overrides(self, entity_type: str, name: str) -> Mapping[str, str]: ...
+
+
+class TopicConfigs:
+    """The configs of all topics of one broker: its static configuration and the stored overrides, brought together.
+
+    `change_lock` is held from reading overrides to writing them, so that two incremental changes do not lose one.
+    """
+
+    def __init__(self, static: BrokerConfig, repository: Overrides) -> None:
+        self._static = static
+        self._repository = repository
+        self._log_configs: dict[tuple[object, ...], LogConfig] = {}
+        self.change_lock = asyncio.Lock()
+
+    def levels(self) -> BrokerLevels:
+        """What lies under the topics' own overrides now."""
+        return BrokerLevels(
+            self._static,
+            self._repository.overrides("brokers", DEFAULT_ENTITY),
+            self._repository.overrides("brokers", str(self._static.node_id)),
+        )
+
+    def dynamic_broker_configs(self) -> dict[str, str]:
+        """Broker keys changed at run time, for `BrokerConfig.with_dynamic`."""
+        return self.levels().dynamic()
+
+    def log_config(self, topic: str) -> LogConfig:
+        """A topic's settings as storage takes them; topics with equal settings share one object."""
+        dynamic = self.dynamic_broker_configs()
+        overrides = self._repository.overrides("topics", topic)
+        key = (*sorted(dynamic.items()), None, *sorted(overrides.items()))
+        config = self._log_configs.get(key)
+        if config is None:
+            if len(self._log_configs) >= _LOG_CONFIGS_MAX:
+                self._log_configs.clear()
+            config = self._log_configs[key] = log_config(self._static, dynamic, overrides)
+        return config
+
+    def internal_topic_configs(self, topic: str) -> dict[str, str]:
+        """The overrides with which an internal topic is created."""
+        return internal_topic_configs(self._static, topic)
+
+    def validate(self, configs: Mapping[str, str | None]) -> ApiError | None:
+        """Whether a topic may have these overrides; None when it may."""
+        return validate_topic_configs(configs, self._static, self.dynamic_broker_configs())
+
+    def created(self, overrides: Mapping[str, str]) -> list[ConfigEntry]:
+        """A new topic's configs as CreateTopics v5+ answers them."""
+        return created_topic_configs(self.levels(), overrides)
+
+    def describe(
+        self, topic: str, keys: Collection[str] | None, *, include_synonyms: bool, include_documentation: bool
+    ) -> list[ConfigEntry]:
+        """A topic's configs as DescribeConfigs answers them; `keys` None or empty asks for all."""
+        return topic_config_entries(
+            self.levels(),
+            self._repository.overrides("topics", topic),
+            keys=keys,
+            include_synonyms=include_synonyms,
+            include_documentation=include_documentation,
+        )
+
+
 def _listed_names(overrides: Mapping[str, str], keys: Collection[str] | None) -> Iterator[str]:
     names = {name for name, key in TOPIC_KEYS.items() if key.visibility != INTERNAL}
     for name in sorted(names.union(overrides)):
@@ -359,9 +422,3 @@ def _documentation(wanted: bool) -> Mapping[str, str]:
     from barnabas.broker.config_defs_docs import TOPIC_DOCS
 
     return TOPIC_DOCS
-
-
-def is_list_config(keys: Mapping[str, ConfigKey], name: str) -> bool:
-    """Whether APPEND and SUBTRACT make sense for a key."""
-    key = keys.get(name)
-    return key is not None and key.type == LIST

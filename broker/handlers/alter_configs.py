@@ -1,0 +1,44 @@
+"""AlterConfigs (key 33): replace all dynamic configs of topics and brokers (KIP-133).   Versions 0-2.
+
+Behaviour: what a resource's list does not name goes back to its default; each resource succeeds or fails by itself;
+null values and keys named twice are refused; BROKER is the broker asked or, with an empty name, all brokers.
+Errors per resource: INVALID_REQUEST (duplicates, nulls, another broker's id, read-only or bad broker configs, types
+that are not served), INVALID_CONFIG, INVALID_TOPIC_EXCEPTION, UNKNOWN_TOPIC_OR_PARTITION.
+Deviations: throttle_time_ms is always 0; resource types GROUP and CLIENT_METRICS are refused (nothing here has such
+configs); listeners cannot be changed in a running broker.   Versions: 1 nothing new; 2 flexible.
+"""
+
+from typing import Any
+
+from barnabas.broker.config_changes import Overrides, alter
+from barnabas.broker.context import RequestContext
+from barnabas.broker.registry import Handler
+from barnabas.wire.errors import ErrorCode
+from barnabas.wire.messages.alter_configs import (
+    AlterConfigsRequest,
+    AlterConfigsResourceResponse,
+    AlterConfigsResponse,
+)
+
+
+async def handle(request: AlterConfigsRequest, context: RequestContext) -> AlterConfigsResponse:
+    """One outcome per resource, in the order given."""
+    outcomes = await alter(context, request.resources, _named_configs, validate_only=request.validate_only)
+    return AlterConfigsResponse(
+        responses=[
+            AlterConfigsResourceResponse(
+                error_code=ErrorCode.NONE if error is None else error.error,
+                error_message=None if error is None else error.message,
+                resource_type=resource.resource_type,
+                resource_name=resource.resource_name,
+            )
+            for resource, error in zip(request.resources, outcomes, strict=True)
+        ]
+    )
+
+
+def _named_configs(resource: Any, current: Overrides) -> Overrides:
+    return {config.name: config.value for config in resource.configs}
+
+
+HANDLER = Handler(key=33, min_version=0, max_version=2, handle=handle)

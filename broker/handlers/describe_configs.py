@@ -1,0 +1,162 @@
+"""DescribeConfigs (key 32): all configs of topics, brokers and loggers with their sources (KIP-133, KIP-226).   Versions 1-4.
+
+Behaviour: null or empty key lists ask for all. BROKER with an empty name lists what is set for all brokers;
+BROKER_LOGGER lists this process's loggers. Values of unknown or password configs are not shown.
+Errors per resource: UNKNOWN_TOPIC_OR_PARTITION, INVALID_TOPIC_EXCEPTION, INVALID_REQUEST (another broker's id, types
+that are not served).
+Deviations: throttle_time_ms is always 0; resource types GROUP and CLIENT_METRICS are refused (nothing here has such
+configs).   Versions: 1 synonyms and sources; 3 types and documentation (KIP-569); 4 flexible.
+"""
+
+from collections.abc import Collection, Iterator, Mapping
+
+from barnabas.broker.config import BROKER_KEYS
+from barnabas.broker.config_changes import BROKER, BROKER_LOGGER, TOPIC, broker_id, check_topic_name
+from barnabas.broker.config_defs import INTERNAL, PASSWORD, READ_ONLY, to_text
+from barnabas.broker.context import RequestContext
+from barnabas.broker.registry import Handler
+from barnabas.broker.topic_config import (
+    DEFAULT_CONFIG,
+    DYNAMIC_BROKER_LOGGER_CONFIG,
+    DYNAMIC_DEFAULT_BROKER_CONFIG,
+    BrokerLevels,
+    ConfigEntry,
+    broker_synonyms,
+)
+from barnabas.wire.errors import ApiError, ErrorCode
+from barnabas.wire.messages.describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResourceResult,
+    DescribeConfigsResponse,
+    DescribeConfigsResult,
+    DescribeConfigsSynonym,
+)
+
+
+def handle(request: DescribeConfigsRequest, context: RequestContext) -> DescribeConfigsResponse:
+    """One result per resource, in the order asked."""
+    return DescribeConfigsResponse(results=[_describe(resource, request, context) for resource in request.resources])
+
+
+def _describe(
+    resource: DescribeConfigsResource, request: DescribeConfigsRequest, context: RequestContext
+) -> DescribeConfigsResult:
+    result = DescribeConfigsResult(resource_type=resource.resource_type, resource_name=resource.resource_name)
+    try:
+        if resource.resource_type == TOPIC:
+            entries = _topic_entries(resource, request, context)
+        elif resource.resource_type == BROKER:
+            entries = list(_broker_entries(resource, request, context))
+        elif resource.resource_type == BROKER_LOGGER:
+            entries = list(_logger_entries(resource, context))
+        else:
+            raise ApiError(ErrorCode.INVALID_REQUEST, f"Unsupported resource type: {resource.resource_type}")
+    except ApiError as error:
+        result.error_code = error.error
+        result.error_message = error.message
+    else:
+        result.configs = [_result(entry) for entry in entries]
+    return result
+
+
+def _topic_entries(
+    resource: DescribeConfigsResource, request: DescribeConfigsRequest, context: RequestContext
+) -> list[ConfigEntry]:
+    check_topic_name(resource.resource_name)
+    if resource.resource_name not in context.broker.metadata:
+        raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    return context.broker.topic_configs.describe(
+        resource.resource_name,
+        resource.configuration_keys,
+        include_synonyms=request.include_synonyms,
+        include_documentation=request.include_documentation,
+    )
+
+
+def _broker_entries(
+    resource: DescribeConfigsResource, request: DescribeConfigsRequest, context: RequestContext
+) -> Iterator[ConfigEntry]:
+    """Source: ConfigHelper.createBrokerConfigEntry."""
+    levels = context.broker.topic_configs.levels()
+    per_broker = bool(resource.resource_name)
+    if per_broker and broker_id(resource.resource_name, "Broker id") != context.broker.node_id:
+        raise ApiError(
+            ErrorCode.INVALID_REQUEST,
+            f"Unexpected broker id, expected {context.broker.node_id} or empty string, "
+            f"but received {resource.resource_name}",
+        )
+    dynamic = levels.dynamic() if per_broker else dict(levels.cluster_wide)
+    names = _listed_names(levels, dynamic) if per_broker else sorted(dynamic)
+    for name in _asked(names, resource.configuration_keys):
+        yield _broker_entry(name, levels, dynamic, request, per_broker=per_broker)
+
+
+def _listed_names(levels: BrokerLevels, dynamic: Mapping[str, str]) -> list[str]:
+    listed = {name for name, key in BROKER_KEYS.items() if key.visibility != INTERNAL}
+    return sorted(listed.union(levels.static.raw, dynamic))
+
+
+def _broker_entry(
+    name: str, levels: BrokerLevels, dynamic: Mapping[str, str], request: DescribeConfigsRequest, *, per_broker: bool
+) -> ConfigEntry:
+    key = BROKER_KEYS.get(name)
+    # What we do not know may be a secret: it is not shown (KafkaConfig.maybeSensitive).
+    is_sensitive = key is None or key.type == PASSWORD
+    synonyms = levels.synonyms(name, broker_synonyms(name), is_sensitive=is_sensitive)
+    if not per_broker:
+        synonyms = tuple(synonym for synonym in synonyms if synonym.source == DYNAMIC_DEFAULT_BROKER_CONFIG)
+    return ConfigEntry(
+        name=name,
+        value=None if is_sensitive else to_text(levels.static.current_value(name, dynamic)),
+        source=synonyms[0].source if synonyms else DEFAULT_CONFIG,
+        is_sensitive=is_sensitive,
+        read_only=key is None or key.mode == READ_ONLY,
+        synonyms=synonyms if request.include_synonyms else (),
+        config_type=0 if key is None else key.type,
+        documentation=_documentation(name) if request.include_documentation else None,
+    )
+
+
+def _documentation(name: str) -> str | None:
+    from barnabas.broker.config_defs_docs import broker_doc
+
+    return broker_doc(name) if name in BROKER_KEYS else None
+
+
+def _logger_entries(resource: DescribeConfigsResource, context: RequestContext) -> Iterator[ConfigEntry]:
+    from barnabas.broker.logs import logger_levels
+
+    if not resource.resource_name:
+        raise ApiError(ErrorCode.INVALID_REQUEST, "Broker id must not be empty")
+    if broker_id(resource.resource_name, "Broker id") != context.broker.node_id:
+        raise ApiError(
+            ErrorCode.INVALID_REQUEST,
+            f"Unexpected broker id, expected {context.broker.node_id} but received {resource.resource_name}",
+        )
+    levels = logger_levels()
+    for name in _asked(levels, resource.configuration_keys):
+        yield ConfigEntry(name, levels[name], DYNAMIC_BROKER_LOGGER_CONFIG, False, False, (), 0, "")
+
+
+def _asked(names: Collection[str], keys: Collection[str] | None) -> Iterator[str]:
+    return (name for name in names if not keys or name in keys)
+
+
+def _result(entry: ConfigEntry) -> DescribeConfigsResourceResult:
+    return DescribeConfigsResourceResult(
+        name=entry.name,
+        value=entry.value,
+        read_only=entry.read_only,
+        config_source=entry.source,
+        is_sensitive=entry.is_sensitive,
+        synonyms=[
+            DescribeConfigsSynonym(name=synonym.name, value=synonym.value, source=synonym.source)
+            for synonym in entry.synonyms
+        ],
+        config_type=entry.config_type,
+        documentation=entry.documentation,
+    )
+
+
+HANDLER = Handler(key=32, min_version=1, max_version=4, handle=handle)
