@@ -1,0 +1,56 @@
+"""CreatePartitions (key 37): add partitions to topics (KIP-195).   Versions 0-3.
+
+Behaviour: `count` is the topic's new total; every topic succeeds or fails by itself; a name given twice gets one
+answer. The answer comes when this broker serves the new partitions. Records stay where they are: a key's partition may
+change.
+Errors per topic: UNKNOWN_TOPIC_OR_PARTITION, INVALID_PARTITIONS (no increase), INVALID_REPLICA_ASSIGNMENT,
+INVALID_REPLICATION_FACTOR (too few brokers), REASSIGNMENT_IN_PROGRESS, INVALID_REQUEST (duplicates), POLICY_VIOLATION
+(more than 10,000 new partitions), REQUEST_TIMED_OUT (they are still being added), NOT_CONTROLLER, KAFKA_STORAGE_ERROR.
+Deviations: with a timeout of zero or less partitions are added in the background and answered REQUEST_TIMED_OUT, as
+before Kafka 4; throttle_time_ms is always 0.
+Versions: 1 nothing new; 2 flexible; 3 nothing new.
+"""
+
+from __future__ import annotations
+
+from barnabas.broker.context import RequestContext
+from barnabas.broker.registry import Handler
+from barnabas.controller.topics import NewPartitions
+from barnabas.wire.errors import ApiError, ErrorCode
+from barnabas.wire.messages.create_partitions import (
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopicResult,
+)
+
+
+async def handle(request: CreatePartitionsRequest, context: RequestContext) -> CreatePartitionsResponse:
+    """Answer one request."""
+    expansions = [
+        NewPartitions(
+            topic.name,
+            topic.count,
+            None if topic.assignments is None else [assignment.broker_ids for assignment in topic.assignments],
+        )
+        for topic in request.topics
+    ]
+    results: dict[str, ApiError | None]
+    try:
+        results = await context.broker.controller.create_partitions(
+            expansions, validate_only=request.validate_only, timeout_ms=request.timeout_ms
+        )
+    except ApiError as error:
+        results = dict.fromkeys((expansion.name for expansion in expansions), error)
+    return CreatePartitionsResponse(
+        results=[
+            CreatePartitionsTopicResult(
+                name=name,
+                error_code=ErrorCode.NONE if error is None else error.error,
+                error_message=None if error is None else error.message,
+            )
+            for name, error in results.items()
+        ]
+    )
+
+
+HANDLER = Handler(key=37, min_version=0, max_version=3, handle=handle)

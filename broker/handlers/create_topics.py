@@ -1,0 +1,98 @@
+"""CreateTopics (key 19): create topics with counts or manual assignments, and with configs (KIP-4).   Versions 2-7.
+
+Behaviour: every topic succeeds or fails by itself; a name given twice gets one answer, after the others. The answer
+comes when this broker serves the new partitions. With validate_only everything is checked and nothing is created.
+Counts of -1 are the broker's defaults (KIP-464); with a manual assignment both must be -1.
+Errors per topic: TOPIC_ALREADY_EXISTS, INVALID_TOPIC_EXCEPTION, INVALID_PARTITIONS, INVALID_REPLICATION_FACTOR,
+INVALID_REPLICA_ASSIGNMENT, INVALID_CONFIG, INVALID_REQUEST (duplicates, counts beside an assignment,
+__cluster_metadata), POLICY_VIOLATION (more than 10,000 partitions in one request), REQUEST_TIMED_OUT (the topic is
+still being created), NOT_CONTROLLER, KAFKA_STORAGE_ERROR.
+Deviations: with a timeout of zero or less topics are created in the background and answered REQUEST_TIMED_OUT, as
+before Kafka 4; throttle_time_ms is always 0.
+Versions: 4 defaults for counts; 5 flexible, the topic's counts and configs in the answer (KIP-525); 7 topic id
+(KIP-516).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from barnabas.broker.context import RequestContext
+from barnabas.broker.registry import Handler
+from barnabas.controller.topics import NewTopic, TopicOutcome
+from barnabas.wire.errors import ApiError, ErrorCode
+from barnabas.wire.messages.create_topics import (
+    CreatableTopic,
+    CreatableTopicConfigs,
+    CreatableTopicResult,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+
+CONFIGS_FROM_VERSION: Final = 5
+CONFIG_VALUE_LENGTH_MAX: Final = 32_767
+"""What Kafka's metadata records can hold (`Short.MAX_VALUE`)."""
+
+
+async def handle(request: CreateTopicsRequest, context: RequestContext) -> CreateTopicsResponse:
+    """Answer one request."""
+    try:
+        outcomes = await context.broker.controller.create_topics(
+            [_new_topic(topic, context) for topic in request.topics],
+            validate_only=request.validate_only,
+            timeout_ms=request.timeout_ms,
+        )
+    except ApiError as error:
+        outcomes = [TopicOutcome.failed(topic.name, error.error, error.message) for topic in request.topics]
+    configs = {topic.name: {c.name: c.value for c in topic.configs if c.value is not None} for topic in request.topics}
+    return CreateTopicsResponse(topics=[_result(outcome, configs[outcome.name], context) for outcome in outcomes])
+
+
+def _new_topic(topic: CreatableTopic, context: RequestContext) -> NewTopic:
+    configs = {config.name: config.value for config in topic.configs}
+    return NewTopic(
+        name=topic.name,
+        partition_count=topic.num_partitions,
+        replication_factor=topic.replication_factor,
+        assignments=[(assignment.partition_index, assignment.broker_ids) for assignment in topic.assignments],
+        configs=configs,
+        config_error=_config_error(configs, context) if configs else None,
+    )
+
+
+def _config_error(configs: dict[str, str | None], context: RequestContext) -> ApiError | None:
+    for name, value in configs.items():
+        if value is not None and len(value) > CONFIG_VALUE_LENGTH_MAX:
+            return ApiError(
+                ErrorCode.INVALID_CONFIG, f"The value of {name} is longer than {CONFIG_VALUE_LENGTH_MAX} characters."
+            )
+    return context.broker.topic_configs.validate(configs)
+
+
+def _result(outcome: TopicOutcome, configs: dict[str, str], context: RequestContext) -> CreatableTopicResult:
+    if outcome.error is not ErrorCode.NONE:
+        return CreatableTopicResult(name=outcome.name, error_code=outcome.error, error_message=outcome.message)
+    return CreatableTopicResult(
+        name=outcome.name,
+        topic_id=outcome.topic_id,
+        error_message=None,
+        num_partitions=outcome.partition_count,
+        replication_factor=outcome.replication_factor,
+        configs=_configs(configs, context) if context.api_version >= CONFIGS_FROM_VERSION else [],
+    )
+
+
+def _configs(overrides: dict[str, str], context: RequestContext) -> list[CreatableTopicConfigs]:
+    return [
+        CreatableTopicConfigs(
+            name=entry.name,
+            value=entry.value,
+            read_only=entry.read_only,
+            config_source=entry.source,
+            is_sensitive=entry.is_sensitive,
+        )
+        for entry in context.broker.topic_configs.created(overrides)
+    ]
+
+
+HANDLER = Handler(key=19, min_version=2, max_version=7, handle=handle)
