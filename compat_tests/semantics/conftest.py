@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from compat_tests.semantics.client import Connection, topic_metadata, wait_until
+from compat_tests.semantics.client import Connection, fetch_request, topic_metadata, wait_until
 
 
 @pytest.fixture
@@ -31,28 +31,29 @@ def connection(connect: Callable[[], Connection]) -> Connection:
 
 
 @pytest.fixture
-def topic(make_topic: Callable[..., str], connection: Connection) -> str:
-    """A fresh topic of one partition whose leader is known."""
-    name = make_topic()
-    wait_until(lambda: topic_metadata(connection, name).error_code == 0)
-    return name
-
-
-@pytest.fixture
 def ready_topic(make_topic: Callable[..., str], connection: Connection) -> Callable[..., str]:
-    """Create a topic and wait until the broker serves every partition of it."""
+    """Create a topic and wait until the broker serves every partition of it: Kafka publishes metadata first."""
 
     def make(**arguments: Any) -> str:
         name = make_topic(**arguments)
+        partitions = range(arguments.get("partitions", 1))
 
         def served() -> bool:
-            description = topic_metadata(connection, name)
-            return description.error_code == 0 and all(part.error_code == 0 for part in description.partitions)
+            if topic_metadata(connection, name).error_code != 0:
+                return False
+            response = connection.ask(fetch_request([(name, partition, 0) for partition in partitions]), 4)
+            return all(part.error_code == 0 for topic in response.responses for part in topic.partitions)
 
         wait_until(served)
         return name
 
     return make
+
+
+@pytest.fixture
+def topic(ready_topic: Callable[..., str]) -> str:
+    """A fresh topic of one partition, served."""
+    return ready_topic()
 
 
 @pytest.fixture
