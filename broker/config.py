@@ -106,6 +106,8 @@ _ENVIRONMENT_SKIPPED: Final = frozenset(
 _ENVIRONMENT_SKIPPED_PREFIXES: Final = ("KAFKA_JMX_", "KAFKA_JVM_", "KAFKA_LOG4J_")
 
 _LISTENER: Final = re.compile(r"(.*)://\[?([0-9a-zA-Z\-%._:]*)\]?:(-?[0-9]+)")
+_ADDRESS: Final = re.compile(r"(?:\[([0-9a-fA-F:.%]+)\]|([^\s:\[\]/]*)):([0-9]{1,5})")
+_PORT_MAX: Final = 65_535
 _LISTENER_OVERRIDE: Final = re.compile(r"listener\.name\.[^.]*\.(.*)")
 _PLAINTEXT: Final = "PLAINTEXT"
 _SECURITY_PROTOCOLS: Final = (_PLAINTEXT, "SSL", "SASL_PLAINTEXT", "SASL_SSL")
@@ -395,6 +397,15 @@ def environment_configs(environ: Mapping[str, str]) -> dict[str, str]:
     return configs
 
 
+def parse_address(text: str) -> tuple[str | None, int]:
+    """HOST:PORT, [IPV6]:PORT or :PORT (all addresses, host None). Errors: ValueError that says what is expected."""
+    match = _ADDRESS.fullmatch(text.strip())
+    if match is None or int(match[3]) > _PORT_MAX:
+        raise ValueError(f"{text!r} is not HOST:PORT with a port of 0 to {_PORT_MAX}")
+    host: str | None = match[1] or match[2]
+    return host or None, int(match[3])
+
+
 def default_data_directory(environ: Mapping[str, str], node_id: int) -> str:
     """Where a broker keeps its logs when nobody says: `$XDG_DATA_HOME/barnabas/NODE_ID`."""
     base = environ.get("XDG_DATA_HOME") or os.path.join(
@@ -439,6 +450,7 @@ class _Resolver:
             "broker.id": node_id,
         }
         self._check_relations()
+        self._check_http_address()
         listeners = self._listeners()
         inter_broker = self._inter_broker_listener_name(listeners)
         overrides_per_ip = self._max_connections_per_ip_overrides()
@@ -597,6 +609,15 @@ class _Resolver:
             if not holds:
                 self._fail(key, sentence)
 
+    def _check_http_address(self) -> None:
+        key = "barnabas.http.address"
+        address = self._text(key)
+        try:
+            if address is not None:
+                parse_address(address)
+        except ValueError as error:
+            self._fail(key, f"Invalid value {address} for configuration {key}: {error}")
+
     def _max_connections_per_ip_overrides(self) -> dict[str, int]:
         limits = {}
         key = "max.connections.per.ip.overrides"
@@ -637,8 +658,10 @@ class _Resolver:
             name, host, port = match[1].upper(), match[2] or None, int(match[3])
             if name in controllers:
                 continue
-            if not 0 <= port <= 65_535:
-                self._fail(key, f"Invalid value {entry} for configuration {key}: The port must be between 0 and 65535")
+            if not 0 <= port <= _PORT_MAX:
+                self._fail(
+                    key, f"Invalid value {entry} for configuration {key}: The port must be between 0 and {_PORT_MAX}"
+                )
             elif name in endpoints:
                 self._fail(key, f"Invalid value {entry} for configuration {key}: Each listener must have its own name")
             else:

@@ -42,7 +42,7 @@ class RequestMetrics:
         self.event_loop_lag_seconds = 0.0
 
     def record(self, api_key: int, duration_ns: int, bytes_in: int, bytes_out: int) -> None:
-        """Count one request, from its decoding to its encoded reply; sizes are those of frames. Costs well under 1 us."""
+        """Count one request, from its decoding to its encoded reply; sizes are those of frames. Well under 1 us."""
         api = self.apis.get(api_key)
         if api is None:
             api = self.apis[api_key] = ApiMetrics()
