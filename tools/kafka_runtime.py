@@ -285,8 +285,8 @@ class KafkaServer:
             process.wait()
 
 
-def _serve() -> int:
-    with KafkaServer() as server:
+def _serve(overrides: Mapping[str, str]) -> int:
+    with KafkaServer(overrides=overrides) as server:
         print(f"ready: PLAINTEXT://{server.bootstrap_servers} pid={server.pid}", flush=True)
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
         with contextlib.suppress(KeyboardInterrupt):
@@ -304,7 +304,8 @@ def main() -> int:
     tool_command.add_argument("--version", default=ORACLE_VERSION)
     tool_command.add_argument("main_class")
     tool_command.add_argument("arguments", nargs=argparse.REMAINDER)
-    commands.add_parser("serve", help="run a broker until interrupted")
+    serve_command = commands.add_parser("serve", help="run a broker until interrupted")
+    serve_command.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="lines of server.properties")
     options = parser.parse_args()
     if options.command == "fetch":
         for version in options.versions:
@@ -313,7 +314,7 @@ def main() -> int:
     if options.command == "tool":
         command = kafka_runtime(options.version).java_command(options.main_class)
         return subprocess.run([*command, *options.arguments], check=False).returncode
-    return _serve()
+    return _serve(dict(override.split("=", 1) for override in options.overrides))
 
 
 if __name__ == "__main__":
