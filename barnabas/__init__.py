@@ -1,8 +1,9 @@
 """Barnabas: a Kafka-wire-compatible message broker in Python.
 
-The four packages below live at the top of the source tree (`wire/`, `storage/`, `controller/`, `broker/`) and are reached through relative
-symbolic links in this folder, so that their generic names never land in a user's site-packages. Archives that cannot hold symbolic links
-(zip files) turn them into small text files; the check below says so instead of failing later with a puzzling ImportError.
+The four packages below live at the top of the source tree (`wire/`, `storage/`, `controller/`, `broker/`) and are
+reached through relative symbolic links in this folder, so that their generic names never land in a user's
+site-packages. Archives that cannot hold symbolic links (zip files) turn them into small text files; the check below
+says so instead of failing later with a puzzling ImportError.
 """
 
 from pathlib import Path

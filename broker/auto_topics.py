@@ -1,13 +1,15 @@
-"""Topics that come into being by being asked for: by Metadata (`auto.create.topics.enable`), and the internal ones by FindCoordinator.
+"""Topics that come into being by being asked for: by Metadata (`auto.create.topics.enable`), and the internal ones by
+FindCoordinator.
 
-Creation runs in the background, once per name at a time; whoever asked is told to retry (Kafka's AutoTopicCreationManager).
+Creation runs in the background, once per name at a time; whoever asked is told to retry (Kafka's
+AutoTopicCreationManager).
 """
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
 
-from barnabas.controller.runner import NewTopic, TopicOutcome
+from barnabas.controller.topics import NewTopic, TopicOutcome
 from barnabas.wire.errors import ApiError, ErrorCode
 
 logger = logging.getLogger(__name__)
@@ -16,7 +18,8 @@ Create = Callable[[list[NewTopic]], Awaitable[list[TopicOutcome]]]
 
 
 class AutoTopicCreation:
-    """Creates missing topics; `internal_topic(name)` describes `__consumer_offsets` as configured, or is None for other names."""
+    """Creates missing topics; `internal_topic(name)` describes `__consumer_offsets` as configured, or is None for other
+    names."""
 
     def __init__(self, create: Create, internal_topic: Callable[[str], NewTopic | None]) -> None:
         self._create = create
@@ -40,7 +43,12 @@ class AutoTopicCreation:
         try:
             for outcome in await self._create(topics):
                 if outcome.error not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
-                    logger.warning("automatic creation of topic %s failed: %s %s", outcome.name, outcome.error.name, outcome.message)
+                    logger.warning(
+                        "automatic creation of topic %s failed: %s %s",
+                        outcome.name,
+                        outcome.error.name,
+                        outcome.message,
+                    )
         except ApiError as error:
             logger.warning("automatic creation of topics failed: %s", error)
         finally:

@@ -1,7 +1,8 @@
 """One client connection: frames in, replies out in request order, with bounded memory.
 
-Kafka serves one request of a connection at a time (SocketServer mutes the channel until the reply is queued). So does this class, with the one
-exception that design demands: a Produce whose append is done may wait for replication while the next request starts; its reply keeps its place.
+Kafka serves one request of a connection at a time (SocketServer mutes the channel until the reply is queued). So does
+this class, with the one exception that design demands: a Produce whose append is done may wait for replication while
+the next request starts; its reply keeps its place.
 """
 
 import asyncio
@@ -11,7 +12,6 @@ from collections.abc import Awaitable, Sequence
 from typing import TYPE_CHECKING
 
 from barnabas.broker.inflight_budget import InflightBudget
-from barnabas.broker.logs import printable
 from barnabas.wire.errors import ProtocolError
 from barnabas.wire.framing import FrameReader, ReceiveBuffer
 
@@ -25,7 +25,8 @@ Buffers = Sequence[bytes | bytearray | memoryview]
 
 
 class CloseConnection(Exception):
-    """Raised by a handler that can answer only by closing (a failed Produce with acks=0, KafkaApis.sendResponseCallback)."""
+    """Raised by a handler that can answer only by closing (a failed Produce with acks=0,
+    KafkaApis.sendResponseCallback)."""
 
 
 class _Reply:
@@ -96,7 +97,7 @@ class Connection(asyncio.BufferedProtocol):
         self._waiting: deque[bytearray] | None = None
         self._waiting_bytes = 0
 
-    # --- the socket's side ---------------------------------------------------------------------------------------------------------------
+    # --- the socket's side ------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -154,7 +155,7 @@ class Connection(asyncio.BufferedProtocol):
     def resume_from_budget(self) -> None:
         self._resume(self._PAUSED_BY_BUDGET)
 
-    # --- requests --------------------------------------------------------------------------------------------------------------------------
+    # --- requests ---------------------------------------------------------------------------------
 
     @property
     def is_busy(self) -> bool:
@@ -172,7 +173,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._closing = True
         if reason is not None:
-            logger.info("closing connection %d from %s: %s", self.connection_id, self.client_host, printable(reason))
+            logger.info("closing connection %d from %s: %s", self.connection_id, self.client_host, reason)
         if self._transport is None:
             return
         if self._pause_reasons & self._PAUSED_BY_WRITER:
@@ -234,7 +235,7 @@ class Connection(asyncio.BufferedProtocol):
             self._waiting = None
             self._resume(self._PAUSED_BY_REQUEST)
 
-    # --- replies, in request order ---------------------------------------------------------------------------------------------------------
+    # --- replies, in request order ----------------------------------------------------------------
 
     def _reply(self, parts: Buffers) -> None:
         if self._replies:
@@ -274,7 +275,7 @@ class Connection(asyncio.BufferedProtocol):
         else:
             self._transport.writelines(parts)
 
-    # --- pausing ---------------------------------------------------------------------------------------------------------------------------
+    # --- pausing ----------------------------------------------------------------------------------
 
     def _pause(self, reason: int) -> None:
         if not self._pause_reasons and self._transport is not None and not self._closing:

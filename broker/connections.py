@@ -1,7 +1,8 @@
 """The live connections of a broker: how many may exist, and which are closed for doing nothing.
 
-Limits: `max.connections`, `max.connections.per.ip`, `max.connections.per.ip.overrides` (KIP-402); `connections.max.idle.ms` for idle peers, and 30 s for
-a peer that started a frame and does not finish it (Kafka has no such deadline: any byte resets its idle timer).
+Limits: `max.connections`, `max.connections.per.ip`, `max.connections.per.ip.overrides` (KIP-402);
+`connections.max.idle.ms` for idle peers, and 30 s for a peer that started a frame and does not finish it (Kafka has no
+such deadline: any byte resets its idle timer).
 """
 
 from collections.abc import Iterator, Mapping
@@ -14,7 +15,9 @@ PARTIAL_FRAME_TIMEOUT_MS = 30_000
 class Connections:
     """The set of accepted connections; owned by the event loop."""
 
-    def __init__(self, connections_max: int, connections_per_ip_max: int, per_ip_overrides: Mapping[str, int], idle_ms_max: int) -> None:
+    def __init__(
+        self, connections_max: int, connections_per_ip_max: int, per_ip_overrides: Mapping[str, int], idle_ms_max: int
+    ) -> None:
         self._connections: dict[Connection, None] = {}
         self._per_host: dict[str, int] = {}
         self._connections_max = connections_max
@@ -54,7 +57,12 @@ class Connections:
         for connection in self:
             idle_ms = now_ms - connection.last_active_ms
             started_ms = connection.frame_started_ms
-            if started_ms is not None and idle_ms > 0 and now_ms - started_ms > PARTIAL_FRAME_TIMEOUT_MS and connection.is_reading:
+            if (
+                started_ms is not None
+                and idle_ms > 0
+                and now_ms - started_ms > PARTIAL_FRAME_TIMEOUT_MS
+                and connection.is_reading
+            ):
                 connection.close(f"a request took longer than {PARTIAL_FRAME_TIMEOUT_MS} ms to arrive")
             elif idle_ms > self._idle_ms_max >= 0 and not connection.is_busy:
                 connection.close()

@@ -12,7 +12,16 @@ class RequestContext:
     `listener_name` decides which advertised addresses a reply carries; `client_host` is the peer's address as text.
     """
 
-    __slots__ = ("api_key", "api_version", "broker", "client_host", "client_id", "connection_id", "correlation_id", "listener_name")
+    __slots__ = (
+        "api_key",
+        "api_version",
+        "broker",
+        "client_host",
+        "client_id",
+        "connection_id",
+        "correlation_id",
+        "listener_name",
+    )
 
     def __init__(
         self,

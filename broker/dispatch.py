@@ -1,8 +1,8 @@
 """From a frame to the parts of its reply: header, version check, decode, handler, encode; the error boundary is here.
 
-A frame whose key or version is not served closes its connection, as Kafka does (SocketServer.parseRequestHeader), except ApiVersions, whose reply
-tells the client what to ask instead (KIP-511). An exception that a handler did not foresee is logged and closes the connection too: the client
-retries, whereas UNKNOWN_SERVER_ERROR would end a producer.
+A frame whose key or version is not served closes its connection, as Kafka does (SocketServer.parseRequestHeader),
+except ApiVersions, whose reply tells the client what to ask instead (KIP-511). An exception that a handler did not
+foresee is logged and closes the connection too: the client retries, whereas UNKNOWN_SERVER_ERROR would end a producer.
 """
 
 import asyncio
@@ -58,8 +58,9 @@ class Dispatcher:
     def dispatch(self, frame: memoryview | bytearray, connection: Connection) -> Outcome:
         """Serve one request.
 
-        Returns the reply's parts, None where there is no reply, a coroutine where the connection must wait, or a future where it need not (the
-        ordered stage is done). Raises ProtocolError or CloseConnection when the connection must be closed. Views of `frame` are not kept.
+        Returns the reply's parts, None where there is no reply, a coroutine where the connection must wait, or a future
+        where it need not (the ordered stage is done). Raises ProtocolError or CloseConnection when the connection must
+        be closed. Views of `frame` are not kept.
         """
         started_ns = time.perf_counter_ns()
         header = headers.parse_request_header(frame)
@@ -103,11 +104,15 @@ class Dispatcher:
         if not handler.min_version <= version <= handler.max_version:
             if key == API_VERSIONS_KEY:
                 return None
-            raise ProtocolError(f"version {version} of API key {key} is not served ({handler.min_version} to {handler.max_version} are)")
+            raise ProtocolError(
+                f"version {version} of API key {key} is not served ({handler.min_version} to {handler.max_version} are)"
+            )
         route = self._routes[key, version] = _Route(handler, version)
         return route
 
-    def _encode(self, route: _Route, context: RequestContext, response: Any, started_ns: int, request_bytes: int) -> Buffers | None:
+    def _encode(
+        self, route: _Route, context: RequestContext, response: Any, started_ns: int, request_bytes: int
+    ) -> Buffers | None:
         if response is None:
             self.metrics.record(context.api_key, time.perf_counter_ns() - started_ns, request_bytes, 0)
             return None
@@ -131,7 +136,11 @@ class Dispatcher:
 
     def _unforeseen(self, context: RequestContext, error: Exception) -> CloseConnection:
         logger.error(
-            "request failed: API key %d version %d from %s", context.api_key, context.api_version, context.client_host, exc_info=error
+            "request failed: API key %d version %d from %s",
+            context.api_key,
+            context.api_version,
+            context.client_host,
+            exc_info=error,
         )
         return CloseConnection(f"an internal error ({type(error).__name__}) while serving API key {context.api_key}")
 

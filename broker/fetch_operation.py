@@ -1,7 +1,9 @@
-"""Reading records for one Fetch request: what is there now, and waiting until there is enough (Kafka's ReplicaManager.readFromLog, DelayedFetch).
+"""Reading records for one Fetch request: what is there now, and waiting until there is enough (Kafka's
+ReplicaManager.readFromLog, DelayedFetch).
 
-The first pass runs at once on the event loop. It ends the request when it found `min_bytes`, an error, or when the client does not wait; otherwise the
-operation listens to its partitions, keeps a running sum of what has become readable, and reads once more when the sum is enough or the wait is over.
+The first pass runs at once on the event loop. It ends the request when it found `min_bytes`, an error, or when the
+client does not wait; otherwise the operation listens to its partitions, keeps a running sum of what has become
+readable, and reads once more when the sum is enough or the wait is over.
 """
 
 import asyncio
@@ -11,7 +13,8 @@ from typing import TYPE_CHECKING
 
 from barnabas.broker.fetch_sessions import FetchPartition
 from barnabas.broker.partition import Partition
-from barnabas.storage.log import ColdRead, FetchData
+from barnabas.storage.files import Buffer
+from barnabas.storage.read import ColdRead, FetchData
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.messages.fetch import AbortedTransaction, EpochEndOffset, PartitionData
 from barnabas.wire.names import ZERO_TOPIC_ID
@@ -26,7 +29,8 @@ UNKNOWN = -1
 
 @dataclass(frozen=True, slots=True)
 class FetchLimits:
-    """How much a fetch returns and how long it waits; `read_committed` stops at the last stable offset instead of the high watermark."""
+    """How much a fetch returns and how long it waits; `read_committed` stops at the last stable offset instead of the
+    high watermark."""
 
     max_wait_ms: int
     min_bytes: int
@@ -38,7 +42,9 @@ class FetchLimits:
 class FetchOperation:
     """One fetch over some partitions; lives until its reply is made."""
 
-    def __init__(self, broker: "Broker", partitions: Sequence[FetchPartition], limits: FetchLimits, uses_topic_ids: bool) -> None:
+    def __init__(
+        self, broker: "Broker", partitions: Sequence[FetchPartition], limits: FetchLimits, uses_topic_ids: bool
+    ) -> None:
         self._broker = broker
         self._asked = partitions
         self._limits = limits
@@ -51,16 +57,18 @@ class FetchOperation:
         self._bytes_read = 0
         self._must_reply = False
 
-    # --- reading -----------------------------------------------------------------------------------------------------------------------------
+    # --- reading ----------------------------------------------------------------------------------
 
     def read_now(self) -> ColdRead | None:
-        """Continue the pass over the partitions; stops at the first one whose bytes are not in memory and returns what must be loaded."""
+        """Continue the pass over the partitions; stops at the first one whose bytes are not in memory and returns what
+        must be loaded."""
         for asked in self._asked[len(self.results) :]:
             try:
                 partition, max_offset = self._locate(asked)
                 diverging = self._diverging_epoch(partition, asked)
                 if diverging is not None:
-                    self._add(asked, partition, b"", diverging)
+                    self._add(asked, partition, b"", asked.fetch_offset)
+                    self.results[-1][1].diverging_epoch = diverging
                     self._must_reply = True
                     continue
                 data = partition.log.read(
@@ -142,9 +150,9 @@ class FetchOperation:
         size = len(data.records)
         self._bytes_read += size
         self._bytes_left = max(0, self._bytes_left - size)
-        self._add(asked, partition, data.records, None)
+        self._add(asked, partition, data.records, data.next_offset)
 
-    def _add(self, asked: FetchPartition, partition: Partition, records: bytes | memoryview, diverging: EpochEndOffset | None) -> None:
+    def _add(self, asked: FetchPartition, partition: Partition, records: Buffer, next_offset: int) -> None:
         log = partition.log
         data = PartitionData(
             partition_index=asked.partition,
@@ -154,12 +162,11 @@ class FetchOperation:
             aborted_transactions=None,
             records=records,
         )
-        if diverging is not None:
-            data.diverging_epoch = diverging
         if self._limits.read_committed:
+            upper_offset = next_offset if next_offset >= 0 else log.last_stable_offset
             data.aborted_transactions = [
                 AbortedTransaction(producer_id=producer_id, first_offset=first_offset)
-                for producer_id, first_offset in log.aborted_transactions(asked.fetch_offset, records)
+                for producer_id, first_offset in log.aborted_transactions(asked.fetch_offset, upper_offset)
             ]
         self.results.append((asked, data))
 
@@ -167,10 +174,11 @@ class FetchOperation:
         self._must_reply = True
         self.results.append((asked, error_data(asked.partition, error)))
 
-    # --- waiting -----------------------------------------------------------------------------------------------------------------------------
+    # --- waiting ----------------------------------------------------------------------------------
 
     async def _wait(self) -> None:
-        """Until enough has become readable, something changed that the client must hear of, or `max_wait_ms` are over."""
+        """Until enough has become readable, something changed that the client must hear of, or `max_wait_ms` are
+        over."""
         enough: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         readable: dict[Partition, int] = {}
         asked_of: dict[Partition, FetchPartition] = {}
@@ -189,9 +197,13 @@ class FetchOperation:
             if total >= self._limits.min_bytes:
                 enough.set_result(None)
 
-        timer = self._broker.timers.call_later(self._limits.max_wait_ms, lambda: enough.done() or enough.set_result(None))
+        timer = self._broker.timers.call_later(
+            self._limits.max_wait_ms, lambda: enough.done() or enough.set_result(None)
+        )
         for asked in self._asked:
-            partition = self._broker.replicas.partition(asked.topic, asked.partition) if asked.topic is not None else None
+            partition = (
+                self._broker.replicas.partition(asked.topic, asked.partition) if asked.topic is not None else None
+            )
             if partition is not None:
                 asked_of[partition], readable[partition] = asked, 0
                 partition.add_listener(look)
@@ -217,7 +229,8 @@ class FetchOperation:
 
 
 def error_data(partition: int, error: ErrorCode) -> PartitionData:
-    """The answer for a partition that cannot be read: every offset unknown, records empty (not null: librdkafka rejects null)."""
+    """The answer for a partition that cannot be read: every offset unknown, records empty (not null: librdkafka rejects
+    null)."""
     return PartitionData(
         partition_index=partition,
         error_code=error,

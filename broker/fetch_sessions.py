@@ -1,8 +1,10 @@
-"""Incremental fetch sessions (KIP-227): which partitions a fetcher follows, so that requests and replies carry only changes. Pure.
+"""Incremental fetch sessions (KIP-227): which partitions a fetcher follows, so that requests and replies carry only
+changes. Pure.
 
-A request names (session id, epoch). Epoch 0 asks for a new session and epoch -1 for none; both close the named session. Any other epoch must be the
-session's next one. A reply of an incremental fetch leaves out partitions that have nothing new: no records, no error, and the same high watermark
-and log start offset as told last. Session id 0 in a reply means that no session was made, which a client must accept at any time.
+A request names (session id, epoch). Epoch 0 asks for a new session and epoch -1 for none; both close the named session.
+Any other epoch must be the session's next one. A reply of an incremental fetch leaves out partitions that have nothing
+new: no records, no error, and the same high watermark and log start offset as told last. Session id 0 in a reply means
+that no session was made, which a client must accept at any time.
 
 Source: FetchSession, FetchSessionCacheShard, FetchContext, FetchManager of Apache Kafka.
 """
@@ -151,7 +153,8 @@ class FetchSessions:
         uses_topic_ids: bool,
         now_ms: int,
     ) -> FetchPlan:
-        """Decide what a request reads; errors: FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH, FETCH_SESSION_TOPIC_ID_ERROR."""
+        """Decide what a request reads; errors: FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH,
+        FETCH_SESSION_TOPIC_ID_ERROR."""
         if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
             self._sessions.pop(session_id, None)
             return FetchPlan(ErrorCode.NONE, asked, wants_session=epoch == INITIAL_EPOCH, uses_topic_ids=uses_topic_ids)
@@ -169,7 +172,9 @@ class FetchSessions:
         self._sessions[session_id] = session
         session.last_used_ms = now_ms
         session.epoch = 1 if session.epoch == EPOCH_MAX else session.epoch + 1
-        return FetchPlan(ErrorCode.NONE, list(session.partitions.values()), session=session, expected_epoch=session.epoch)
+        return FetchPlan(
+            ErrorCode.NONE, list(session.partitions.values()), session=session, expected_epoch=session.epoch
+        )
 
     def finish(
         self, plan: FetchPlan, results: Sequence[tuple[FetchPartition, PartitionData]], now_ms: int
@@ -210,12 +215,15 @@ class FetchSessions:
         return session_id
 
     def _evict(self, size: int, now_ms: int) -> bool:
-        """Make room: the least recently used session when it is stale, else an old one that is smaller than the new one."""
+        """Make room: the least recently used session when it is stale, else an old one that is smaller than the new
+        one."""
         oldest = next(iter(self._sessions.values()), None)
         if oldest is None:
             return False
         if now_ms - oldest.last_used_ms <= EVICTION_MS_MIN:
-            old_enough = [session for session in self._sessions.values() if now_ms - session.created_ms > EVICTION_MS_MIN]
+            old_enough = [
+                session for session in self._sessions.values() if now_ms - session.created_ms > EVICTION_MS_MIN
+            ]
             oldest = min(old_enough, key=lambda session: len(session.partitions), default=None)
             if oldest is None or len(oldest.partitions) >= size:
                 return False

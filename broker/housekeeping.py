@@ -16,7 +16,8 @@ Job = Callable[[], None] | Callable[[], Awaitable[None]]
 
 
 class Housekeeping:
-    """Runs periodic jobs on the event loop until closed; a job that blocks hands its blocking part to a thread itself."""
+    """Runs periodic jobs on the event loop until closed; a job that blocks hands its blocking part to a thread
+    itself."""
 
     def __init__(self, timers: Timers) -> None:
         self._timers = timers

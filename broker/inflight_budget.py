@@ -1,8 +1,9 @@
-"""A bound on the bytes of unfinished requests that the whole broker holds in memory (Kafka's `queued.max.request.bytes`).
+"""A bound on the bytes of unfinished requests that the whole broker holds in memory (Kafka's
+`queued.max.request.bytes`).
 
-Connections report how much they hold; when the sum passes the limit, connections that hold something are paused. One of them, the privileged one,
-always goes on, so that requests which together exceed the limit are finished one after the other instead of waiting for each other forever:
-the bound is the limit plus one largest request.
+Connections report how much they hold; when the sum passes the limit, connections that hold something are paused. One of
+them, the privileged one, always goes on, so that requests which together exceed the limit are finished one after the
+other instead of waiting for each other forever: the bound is the limit plus one largest request.
 """
 
 from collections import OrderedDict

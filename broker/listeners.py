@@ -1,4 +1,5 @@
-"""Sockets to listen on: bound before the broker registers itself (port 0 becomes a real port), listening only when it is ready."""
+"""Sockets to listen on: bound before the broker registers itself (port 0 becomes a real port), listening only when it
+is ready."""
 
 import socket
 
@@ -29,7 +30,8 @@ class BoundListener:
 
 
 def _bind(listener: Listener) -> socket.socket:
-    """Bind without listening: until then the port is ours and clients are refused. Raises OSError with the address in its text."""
+    """Bind without listening: until then the port is ours and clients are refused. Raises OSError with the address in
+    its text."""
     everywhere = listener.host is None
     dual_stack = everywhere and socket.has_dualstack_ipv6()
     family = socket.AF_INET6 if dual_stack or ":" in (listener.host or "") else socket.AF_INET
@@ -41,6 +43,8 @@ def _bind(listener: Listener) -> socket.socket:
         bound.bind((listener.host or ("::" if dual_stack else "0.0.0.0"), listener.port))
     except OSError as error:
         bound.close()
-        raise OSError(error.errno, f"cannot listen on {listener.name}://{listener.host or ''}:{listener.port}: {error.strerror}") from error
+        raise OSError(
+            error.errno, f"cannot listen on {listener.name}://{listener.host or ''}:{listener.port}: {error.strerror}"
+        ) from error
     bound.setblocking(False)
     return bound

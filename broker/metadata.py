@@ -1,10 +1,13 @@
-"""What this broker knows about the cluster: live brokers, topics, leaders. Fed only by UpdateMetadata requests of the controller (Kafka's
-ZkMetadataCache), read by Metadata, DescribeCluster, FindCoordinator and by every handler that needs to know whether a topic exists."""
+"""What this broker knows about the cluster: live brokers, topics, leaders. Fed only by UpdateMetadata requests of the
+controller (Kafka's ZkMetadataCache), read by Metadata, DescribeCluster, FindCoordinator and by every handler that needs
+to know whether a topic exists."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
+from barnabas.controller.topics import check_topic_name
+from barnabas.wire.errors import ApiError
 from barnabas.wire.names import ZERO_TOPIC_ID, TopicId
 
 if TYPE_CHECKING:
@@ -20,6 +23,15 @@ NO_LEADER = -1
 GROUP_METADATA_TOPIC = "__consumer_offsets"
 TRANSACTION_STATE_TOPIC = "__transaction_state"
 INTERNAL_TOPICS = frozenset({GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC})
+
+
+def is_valid_topic_name(name: str) -> bool:
+    """Whether a topic may have this name."""
+    try:
+        check_topic_name(name)
+    except ApiError:
+        return False
+    return True
 
 
 class Endpoint(NamedTuple):
@@ -72,7 +84,7 @@ class MetadataCache:
         self._topics: dict[str, TopicMetadata] = {}
         self._names_by_id: dict[TopicId, str] = {}
 
-    # --- reading -----------------------------------------------------------------------------------------------------------------------------
+    # --- reading ----------------------------------------------------------------------------------
 
     def topic(self, name: str) -> TopicMetadata | None:
         return self._topics.get(name)
@@ -110,7 +122,7 @@ class MetadataCache:
         broker = self._brokers.get(broker_id)
         return None if broker is None else broker.endpoints.get(listener_name)
 
-    # --- writing -----------------------------------------------------------------------------------------------------------------------------
+    # --- writing ----------------------------------------------------------------------------------
 
     def update(self, request: "UpdateMetadataRequest") -> list[TopicMetadata]:
         """Apply the controller's word; returns the topics that are gone with it."""
@@ -119,16 +131,15 @@ class MetadataCache:
         removed = []
         for state in request.topic_states:
             known = self._topics.get(state.topic_name)
-            if known is not None and known.topic_id == state.topic_id:
-                partitions = dict(known.partitions)
-            else:  # new, or deleted and created again: nothing of the old incarnation holds
-                partitions = {}
+            # New, or deleted and created again: nothing of an old incarnation holds.
+            is_same = known is not None and known.topic_id == state.topic_id
+            partitions = dict(known.partitions) if known is not None and is_same else {}
             for partition_state in state.partition_states:
                 if partition_state.leader == LEADER_DURING_DELETE:
                     partitions.pop(partition_state.partition_index, None)
                 else:
                     partitions[partition_state.partition_index] = _partition(partition_state)
-            if known is not None and (not partitions or known.topic_id != state.topic_id):
+            if known is not None and (not partitions or not is_same):
                 self._names_by_id.pop(known.topic_id, None)
                 del self._topics[known.name]
                 removed.append(known)

@@ -1,4 +1,5 @@
-"""One partition hosted by this broker: who leads it, what is committed, and who waits for it to move (Kafka's Partition)."""
+"""One partition hosted by this broker: who leads it, what is committed, and who waits for it to move (Kafka's
+Partition)."""
 
 import asyncio
 import heapq
@@ -22,8 +23,8 @@ Listener = Callable[["Partition"], None]
 class Partition:
     """State of one hosted partition; owned by the event loop.
 
-    Whoever waits for readable data registers a listener, called after each change of the high watermark, of the last stable offset or of the
-    leadership. Whoever waits for an offset to be committed asks `committed(offset)`.
+    Whoever waits for readable data registers a listener, called after each change of the high watermark, of the last
+    stable offset or of the leadership. Whoever waits for an offset to be committed asks `committed(offset)`.
     """
 
     __slots__ = (
@@ -68,10 +69,11 @@ class Partition:
     def is_leader(self) -> bool:
         return self.leader == self.node_id
 
-    # --- leadership --------------------------------------------------------------------------------------------------------------------------
+    # --- leadership -------------------------------------------------------------------------------
 
     def become_leader_or_follower(self, state: "LeaderAndIsrPartitionState") -> bool:
-        """Take over the controller's word on this partition; returns whether this broker has become its leader in a new epoch."""
+        """Take over the controller's word on this partition; returns whether this broker has become its leader in a new
+        epoch."""
         new_epoch = state.leader_epoch > self.leader_epoch
         self.leader = state.leader
         self.leader_epoch = state.leader_epoch
@@ -81,9 +83,8 @@ class Partition:
         self.isr = list(state.isr)
         elected = self.is_leader and new_epoch
         if elected:
-            # The epoch's start is on disk before the first append in it (KIP-101).
             self.leader_epoch_start_offset = self.log.log_end_offset
-            self.log.leader_epochs.assign(self.leader_epoch, self.log.log_end_offset)
+            self.log.assign_leader_epoch(self.leader_epoch)
         if self.is_leader:
             self._advance_high_watermark()
         self._fail_commit_waiters_unless_leader()
@@ -102,7 +103,7 @@ class Partition:
         if not self.is_leader:
             raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
-    # --- writing -----------------------------------------------------------------------------------------------------------------------------
+    # --- writing ----------------------------------------------------------------------------------
 
     @property
     def min_in_sync_replicas(self) -> int:
@@ -113,7 +114,7 @@ class Partition:
         if len(self.isr) < self.min_in_sync_replicas:
             raise ApiError(
                 ErrorCode.NOT_ENOUGH_REPLICAS,
-                f"{self} has {len(self.isr)} in-sync replicas, fewer than min.insync.replicas={self.min_in_sync_replicas}",
+                f"{self} has {len(self.isr)} in-sync replicas, min.insync.replicas asks for {self.min_in_sync_replicas}",
             )
 
     def appended(self, info: LogAppendInfo) -> None:
@@ -123,16 +124,18 @@ class Partition:
             self._notify()
 
     def _advance_high_watermark(self) -> None:
-        """High watermark = smallest log end offset of the in-sync replicas; it stands still below min.insync.replicas (KIP-966)."""
+        """High watermark = smallest log end offset of the in-sync replicas; it stands still below min.insync.replicas
+        (KIP-966)."""
         log = self.log
         if len(self.isr) == 1 and self.isr[0] == self.node_id and log.high_watermark < log.log_end_offset:
             log.update_high_watermark(log.log_end_offset)
             self._release_commit_waiters()
 
-    # --- waiting -----------------------------------------------------------------------------------------------------------------------------
+    # --- waiting ----------------------------------------------------------------------------------
 
     def committed(self, end_offset: int) -> "asyncio.Future[None] | None":
-        """None when everything below `end_offset` is committed, else a future; it fails with ApiError when leadership is lost first."""
+        """None when everything below `end_offset` is committed, else a future; it fails with ApiError when leadership
+        is lost first."""
         if self.log.high_watermark >= end_offset:
             return None
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -171,7 +174,8 @@ class Partition:
                 listener(self)
 
     def progressed(self) -> None:
-        """Something that readers wait for may have changed (log start offset, configuration, failure): let them look again."""
+        """Something that readers wait for may have changed (log start offset, configuration, failure): let them look
+        again."""
         self._notify()
 
     def stop(self) -> None:

@@ -17,11 +17,13 @@ HandlerFunction = Callable[[Any, "RequestContext"], Response | Awaitable[Respons
 class Handler:
     """One API: its key, the versions served, and the function that serves them.
 
-    `handle` is called with the decoded request and its context, in the order in which a connection's requests arrived. It returns the
-    response, or a coroutine: then the connection's next request waits until it is done. Where `two_stage` is set, the function does its ordered
-    part before it returns and may return a future; the connection's next request starts at once, and replies still leave in order.
+    `handle` is called with the decoded request and its context, in the order in which a connection's requests arrived.
+    It returns the response, or a coroutine: then the connection's next request waits until it is done. Where
+    `two_stage` is set, the function does its ordered part before it returns and may return a future; the connection's
+    next request starts at once, and replies still leave in order.
 
-    `advertised_min` is the lowest version listed by ApiVersions when it is lower than the lowest one served (Produce, KAFKA-18659).
+    `advertised_min` is the lowest version listed by ApiVersions when it is lower than the lowest one served (Produce,
+    KAFKA-18659).
     """
 
     key: int

@@ -1,20 +1,25 @@
-"""The partitions that this broker hosts: what the controller tells it to lead or drop, appends to them, and their upkeep (Kafka's ReplicaManager).
+"""The partitions that this broker hosts: what the controller tells it to lead or drop, appends to them, and their
+upkeep (Kafka's ReplicaManager).
 
-Everything here is owned by the event loop; what may block (fsync, deleting files, recovery) runs in threads and comes back to the loop.
+Everything here is owned by the event loop; what may block (fsync, deleting files, recovery) runs in threads and comes
+back to the loop.
 """
 
 import asyncio
 import logging
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from typing import Any
 
 from barnabas.broker.metadata import GROUP_METADATA_TOPIC, MetadataCache
 from barnabas.broker.partition import Partition
 from barnabas.clock import Clock
 from barnabas.storage.config import LogConfig
 from barnabas.storage.errors import StorageError
-from barnabas.storage.log import AppendOrigin, LogAppendInfo
+from barnabas.storage.files import Buffer
+from barnabas.storage.log import LogAppendInfo, PartitionLog
 from barnabas.storage.log_manager import LogManager
+from barnabas.storage.read import ColdRead, FetchData
+from barnabas.storage.validation import AppendOrigin
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.messages.leader_and_isr import (
     LeaderAndIsrPartitionError,
@@ -26,11 +31,11 @@ from barnabas.wire.messages.leader_and_isr import (
 )
 from barnabas.wire.messages.stop_replica import StopReplicaPartitionError, StopReplicaRequest, StopReplicaResponse
 from barnabas.wire.names import TopicId
-
-if TYPE_CHECKING:
-    from barnabas.wire.record_batch import Buffer
+from barnabas.wire.record_batch import iter_headers
 
 logger = logging.getLogger(__name__)
+
+LOAD_CHUNK_BYTES = 1024 * 1024
 
 PartitionCallback = Callable[[Partition], None]
 
@@ -38,7 +43,8 @@ PartitionCallback = Callable[[Partition], None]
 class ReplicaManager:
     """Hosted partitions by (topic, index).
 
-    `config_of(topic)` gives a topic's current settings. `on_elected` and `on_resigned` tell the coordinators that a partition came or went.
+    `config_of(topic)` gives a topic's current settings. `on_elected` and `on_resigned` tell the coordinators that a
+    partition came or went.
     """
 
     def __init__(
@@ -60,8 +66,9 @@ class ReplicaManager:
         self._on_resigned = on_resigned
         self._partitions: dict[tuple[str, int], Partition] = {}
         self._controller_epoch = -1
+        self._flushes: dict[PartitionLog, asyncio.Future[None]] = {}
 
-    # --- looking up --------------------------------------------------------------------------------------------------------------------------
+    # --- looking up -------------------------------------------------------------------------------
 
     def partition(self, topic: str, index: int) -> Partition | None:
         return self._partitions.get((topic, index))
@@ -70,17 +77,19 @@ class ReplicaManager:
         return iter(list(self._partitions.values()))
 
     def partition_or_error(self, topic: str, index: int) -> Partition:
-        """The hosted partition; raises ApiError UNKNOWN_TOPIC_OR_PARTITION, or NOT_LEADER_OR_FOLLOWER where another broker hosts it."""
+        """The hosted partition; raises ApiError UNKNOWN_TOPIC_OR_PARTITION, or NOT_LEADER_OR_FOLLOWER where another
+        broker hosts it."""
         partition = self._partitions.get((topic, index))
         if partition is None:
             known = self._metadata.has_partition(topic, index)
             raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER if known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         return partition
 
-    # --- the controller's word -----------------------------------------------------------------------------------------------------------------
+    # --- the controller's word --------------------------------------------------------------------
 
     async def leader_and_isr(self, request: LeaderAndIsrRequest) -> LeaderAndIsrResponse:
-        """Lead or follow partitions. STALE_CONTROLLER_EPOCH for a deposed controller; INCONSISTENT_TOPIC_ID, KAFKA_STORAGE_ERROR per partition."""
+        """Lead or follow partitions. STALE_CONTROLLER_EPOCH for a deposed controller; INCONSISTENT_TOPIC_ID,
+        KAFKA_STORAGE_ERROR per partition."""
         if request.controller_epoch < self._controller_epoch:
             return LeaderAndIsrResponse(error_code=ErrorCode.STALE_CONTROLLER_EPOCH)
         self._controller_epoch = request.controller_epoch
@@ -89,7 +98,9 @@ class ReplicaManager:
             errors = LeaderAndIsrTopicError(topic_id=topic.topic_id)
             for state in topic.partition_states:
                 error = self._apply(topic, state)
-                errors.partition_errors.append(LeaderAndIsrPartitionError(partition_index=state.partition_index, error_code=error))
+                errors.partition_errors.append(
+                    LeaderAndIsrPartitionError(partition_index=state.partition_index, error_code=error)
+                )
             response.topics.append(errors)
             await asyncio.sleep(0)  # creating many logs takes a while: let connections live meanwhile
         return response
@@ -127,7 +138,9 @@ class ReplicaManager:
             for state in topic.partition_states:
                 error = self._stop(topic.topic_name, state.partition_index, state.delete_partition)
                 response.partition_errors.append(
-                    StopReplicaPartitionError(topic_name=topic.topic_name, partition_index=state.partition_index, error_code=error)
+                    StopReplicaPartitionError(
+                        topic_name=topic.topic_name, partition_index=state.partition_index, error_code=error
+                    )
                 )
         return response
 
@@ -152,20 +165,31 @@ class ReplicaManager:
         for partition in self.partitions():
             if partition.topic == topic:
                 partition.log.update_config(config)
-                partition.progressed()
 
-    # --- appending ---------------------------------------------------------------------------------------------------------------------------
+    def reconfigure_all(self) -> None:
+        """The defaults of all topics changed."""
+        for partition in self.partitions():
+            partition.log.update_config(self._config_of(partition.topic))
+
+    def delete_records(self, partition: Partition, offset: int) -> None:
+        """Everything below `offset` is gone for readers at once; whole segments below it leave the disk with the next
+        retention run."""
+        partition.log.increment_log_start_offset(offset)
+        partition.progressed()
+
+    # --- appending --------------------------------------------------------------------------------
 
     def append(
         self,
         topic: str,
         index: int,
-        batch: "Buffer | None",
+        batch: Any,
         acks: int,
         produce_version: int,
         origin: AppendOrigin = AppendOrigin.CLIENT,
     ) -> tuple[Partition, LogAppendInfo]:
-        """Append one batch (writable: offsets are patched in place) as leader; raises ApiError."""
+        """Append one batch (a writable buffer: offsets are patched in place; None is refused) as leader; raises
+        ApiError."""
         partition = self.partition_or_error(topic, index)
         partition.check_leader()
         if acks == -1:
@@ -173,14 +197,21 @@ class ReplicaManager:
         if batch is None:
             raise ApiError(ErrorCode.INVALID_RECORD, "the request holds no records for the partition")
         info = partition.log.append_as_leader(
-            batch, leader_epoch=partition.leader_epoch, now_ms=self._clock.now_ms(), origin=origin, produce_version=produce_version
+            batch,
+            leader_epoch=partition.leader_epoch,
+            now_ms=self._clock.now_ms(),
+            origin=origin,
+            produce_version=produce_version,
         )
         partition.appended(info)
         return partition, info
 
-    def when_acknowledgeable(self, partition: Partition, info: LogAppendInfo, acks: int) -> "asyncio.Future[None] | None":
+    def when_acknowledgeable(
+        self, partition: Partition, info: LogAppendInfo, acks: int
+    ) -> "asyncio.Future[None] | None":
         """What a producer's acknowledgement waits for; None when it may leave now."""
-        flush = self._flush_if_due(partition) if not info.duplicate else None
+        # flush.messages: Kafka flushes inside the append; here the acknowledgement waits for a flush in a thread.
+        flush = asyncio.ensure_future(self.flush(partition)) if info.flush_required else None
         committed = partition.committed(info.last_offset + 1) if acks == -1 else None
         if flush is None:
             return committed
@@ -188,26 +219,29 @@ class ReplicaManager:
             return flush
         return asyncio.ensure_future(_both(flush, committed))
 
-    def _flush_if_due(self, partition: Partition) -> "asyncio.Future[None] | None":
-        """`flush.messages`: Kafka flushes inside the append; here the acknowledgement waits for a flush in a thread."""
-        if not partition.log.is_flush_due():
-            return None
-        return asyncio.ensure_future(self.flush(partition))
-
     async def flush(self, partition: Partition) -> None:
-        """Bring a log to disk. A failed fsync is final: the log goes offline, and ApiError KAFKA_STORAGE_ERROR is raised."""
+        """Bring everything that is in a log now to the disk. A failed fsync is final: ApiError KAFKA_STORAGE_ERROR, and
+        the log is offline."""
         log = partition.log
-        task = log.prepare_flush()
-        if task is None:
-            return
-        try:
-            await asyncio.to_thread(task.run)
-        except OSError as error:
-            log.fail(f"fsync failed: {error}")
-            raise StorageError(f"{partition}: fsync failed: {error}") from error
-        log.complete_flush(task)
+        end_offset = log.log_end_offset
+        while log.recovery_point < end_offset:
+            running = self._flushes.get(log)
+            if running is None:
+                running = self._flushes[log] = asyncio.ensure_future(self._flush_once(log))
+            await asyncio.shield(running)  # one flush serves everybody who came before it started
 
-    # --- what the coordinators need (broker/coordinator/service.py, CoordinatorLog) -------------------------------------------------------------
+    async def _flush_once(self, log: PartitionLog) -> None:
+        try:
+            task = log.prepare_flush()
+            if task is not None:
+                await asyncio.to_thread(task.run)
+                log.complete_flush(task)
+            if log.failure is not None:
+                raise StorageError(log.failure.message)
+        finally:
+            del self._flushes[log]
+
+    # --- what the coordinators need (broker/coordinator/service.py, CoordinatorLog) ---------------
 
     def coordinator_log(self) -> "GroupMetadataLog":
         return GroupMetadataLog(self)
@@ -218,9 +252,11 @@ class GroupMetadataLog:
 
     def __init__(self, replicas: ReplicaManager) -> None:
         self._replicas = replicas
+        self._loop = asyncio.get_running_loop()
 
     def append(self, partition: int, batch: bytearray) -> int:
-        """Append a batch of records; returns the end offset after it. Raises ApiError NOT_COORDINATOR or COORDINATOR_NOT_AVAILABLE."""
+        """Append a batch of records; returns the end offset after it. Raises ApiError NOT_COORDINATOR or
+        COORDINATOR_NOT_AVAILABLE."""
         try:
             _, info = self._replicas.append(GROUP_METADATA_TOPIC, partition, batch, -1, 0, AppendOrigin.COORDINATOR)
         except ApiError as error:
@@ -233,16 +269,29 @@ class GroupMetadataLog:
             raise ApiError(ErrorCode.NOT_COORDINATOR)
         return hosted.committed(end_offset)
 
-    def read_all(self, partition: int) -> Iterator["Buffer"]:
+    def read_all(self, partition: int) -> Iterator[Buffer]:
         """Chunks of whole batches from log start to log end; blocks, so it runs in a thread while the shard loads."""
-        hosted = self._replicas.partition(GROUP_METADATA_TOPIC, partition)
-        if hosted is None:
-            return iter(())
-        return hosted.log.read_all()
+        offset = None
+        while True:
+            found = asyncio.run_coroutine_threadsafe(self._read(partition, offset), self._loop).result()
+            data = found.load() if isinstance(found, ColdRead) else found
+            if not data.records:
+                return
+            yield data.records
+            offset = max(header.next_offset for header in iter_headers(data.records))
+
+    async def _read(self, partition: int, offset: int | None) -> FetchData | ColdRead:
+        """One chunk, or what it takes to load it: logs belong to the event loop."""
+        log = self._replicas.partition_or_error(GROUP_METADATA_TOPIC, partition).log
+        try:
+            return log.read(log.log_start_offset if offset is None else offset, LOAD_CHUNK_BYTES)
+        except ColdRead as cold:
+            return cold
 
 
 _COORDINATOR_ERRORS = {
-    # GroupCoordinator turns what happens to its log into what its clients understand (CoordinatorRuntime, GroupMetadataManager.storeGroup).
+    # GroupCoordinator turns what happens to its log into what its clients understand (CoordinatorRuntime,
+    # GroupMetadataManager.storeGroup).
     ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
     ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,

@@ -1,7 +1,8 @@
 """The broker as a whole: its parts, the order in which they start and stop, and the process around it.
 
-Start: bind listeners (so that port 0 has become a number), open the log directories, open the coordination store, let the controller register the broker
-and hand out partitions, then listen. Stop goes the other way, and ends with the clean-shutdown marker.
+Start: bind listeners (so that port 0 has become a number), open the log directories, open the coordination store, let
+the controller register the broker and hand out partitions, then listen. Stop goes the other way, and ends with the
+clean-shutdown marker.
 """
 
 import asyncio
@@ -34,12 +35,14 @@ from barnabas.broker.partition import Partition
 from barnabas.broker.producer_ids import ProducerIds
 from barnabas.broker.replica_manager import ReplicaManager
 from barnabas.broker.timers import Timers
-from barnabas.broker.topic_config import TopicConfigs
+from barnabas.broker.topic_config import BrokerLevels, internal_topic_configs, log_config
 from barnabas.clock import Clock, SystemClock
 from barnabas.controller.configs import ConfigRepository
 from barnabas.controller.coordination.embedded import EmbeddedStore
-from barnabas.controller.runner import Controller, ControllerSettings, NewTopic
+from barnabas.controller.runner import Controller, ControllerSettings
 from barnabas.controller.state import BrokerRegistration, EndPoint
+from barnabas.controller.topics import NewTopic, TopicDefaults
+from barnabas.storage.config import LogConfig
 from barnabas.storage.files import OsFiles
 from barnabas.storage.log_manager import LogManager
 from barnabas.wire.framing import ReceiveBuffer
@@ -56,14 +59,20 @@ IDLE_CHECK_INTERVAL_MS = 5_000
 LAG_CHECK_INTERVAL_S = 1.0
 METADATA_FILE = "metadata.sqlite"
 
+CLUSTER_WIDE = "<default>"
+"""Name of the entity whose overrides hold for every broker."""
+
 
 class Broker:
     """One broker; create it inside a running event loop, which then owns it.
 
-    `on_failure` is called once, with a reason, when the broker cannot go on (a disk failed): whoever runs it should end the process.
+    `on_failure` is called once, with a reason, when the broker cannot go on (a disk failed): whoever runs it should end
+    the process.
     """
 
-    def __init__(self, config: BrokerConfig, clock: Clock | None = None, on_failure: Callable[[str], None] | None = None) -> None:
+    def __init__(
+        self, config: BrokerConfig, clock: Clock | None = None, on_failure: Callable[[str], None] | None = None
+    ) -> None:
         self.config = config
         self.clock: Clock = clock or SystemClock()
         self.node_id = config.node_id
@@ -72,6 +81,7 @@ class Broker:
         self._on_failure = on_failure or (lambda reason: None)
         self._loop = asyncio.get_running_loop()
         self._connection_count = 0
+        self._log_configs: dict[frozenset[tuple[str, str]], LogConfig] = {}
         self._http: HttpServer | None = None
 
         self.timers = Timers(self.clock, self._loop)
@@ -82,7 +92,10 @@ class Broker:
             config.max_incremental_fetch_session_cache_slots, new_id=lambda: secrets.randbelow(2**31 - 1) + 1
         )
         self.connections = Connections(
-            config.max_connections, config.max_connections_per_ip, config.max_connections_per_ip_overrides, config.connections_max_idle_ms
+            config.max_connections,
+            config.max_connections_per_ip,
+            config.max_connections_per_ip_overrides,
+            config.connections_max_idle_ms,
         )
         self._budget = InflightBudget(
             config.queued_max_request_bytes if config.queued_max_request_bytes > 0 else DEFAULT_INFLIGHT_BYTES_MAX
@@ -92,7 +105,7 @@ class Broker:
         self._listeners: list[BoundListener] = []
         self._servers: list[asyncio.Server] = []
 
-    # --- starting ----------------------------------------------------------------------------------------------------------------------------
+    # --- starting ---------------------------------------------------------------------------------
 
     async def start(self) -> None:
         """Start everything and listen. Raises OSError (address or directory in use), ConfigError, StorageError."""
@@ -101,6 +114,7 @@ class Broker:
             self._open_logs()
             await self._open_coordination()
             self._make_services()
+            await self.configs.start()
             await self.controller.start()
             self.cluster_id = self.controller.cluster_id
             self.log_manager.set_cluster_id(self.cluster_id)
@@ -119,7 +133,7 @@ class Broker:
         self.log_manager = LogManager(
             OsFiles(),
             [Path(directory) for directory in self.config.log_dirs],
-            self._log_config_of,
+            self.log_config,
             self.clock,
             node_id=self.node_id,
             cluster_id=self.config.cluster_id,
@@ -128,12 +142,10 @@ class Broker:
         self.log_manager.open()
 
     async def _open_coordination(self) -> None:
-        path = Path(self.config.log_dirs[0]) / METADATA_FILE
-        self._store = EmbeddedStore(path)
+        self._store = EmbeddedStore(str(Path(self.config.log_dirs[0]) / METADATA_FILE), self.clock)
+        await self._store.open()
         self._session = await self._store.session()
         self.configs = ConfigRepository(self._session, self.clock)
-        await self.configs.start()
-        self.topic_configs = TopicConfigs(self.config, self.configs)
         self.configs.subscribe(self._config_changed)
 
     def _make_services(self) -> None:
@@ -142,7 +154,7 @@ class Broker:
             self.log_manager,
             self.metadata,
             self.clock,
-            self._log_config_of,
+            self.log_config,
             on_elected=self._elected,
             on_resigned=self._resigned,
         )
@@ -154,30 +166,42 @@ class Broker:
             self.config.offsets_topic_num_partitions,
             new_id=_random_id,
         )
-        registration = BrokerRegistration(self.node_id, self._endpoints(), self.config.broker_rack)
         self.controller = Controller(
             self._session,
-            registration,
+            BrokerRegistration(self.node_id, self._endpoints(), self.config.broker_rack),
             LocalChannel(self),
             self.clock,
-            ControllerSettings.of(self.config),
+            ControllerSettings(
+                TopicDefaults(self.config.num_partitions, self.config.default_replication_factor),
+                delete_topic_enable=self.config.delete_topic_enable,
+                unclean_leader_election_enable=self.config.unclean_leader_election_enable,
+                inter_broker_listener=self.config.inter_broker_listener_name,
+                cluster_id=self.config.cluster_id,
+            ),
             random_bytes=os.urandom,
+            configs=self.configs,
+            timers=self.timers,
         )
         self.producer_ids = ProducerIds(self.controller.allocate_producer_ids)
         self.auto_topics = AutoTopicCreation(
-            lambda topics: self.controller.create_topics(topics, validate_only=False, timeout_ms=self.config.request_timeout_ms),
+            lambda topics: self.controller.create_topics(
+                topics, validate_only=False, timeout_ms=self.config.request_timeout_ms
+            ),
             self._internal_topic,
         )
 
     def _endpoints(self) -> tuple[EndPoint, ...]:
         return tuple(
-            EndPoint(bound.name, bound.advertised.host, bound.advertised.port) for bound in self._listeners if bound.listener.advertised
+            EndPoint(bound.name, bound.advertised.host, bound.advertised.port)
+            for bound in self._listeners
+            if bound.listener.advertised
         )
 
     async def _listen(self, listener: BoundListener) -> None:
         if not listener.listener.is_loopback:
             logger.warning(
-                "listener %s accepts connections from other machines, unencrypted and unauthenticated (PLAINTEXT)", listener.name
+                "listener %s accepts connections from other machines, unencrypted and unauthenticated (PLAINTEXT)",
+                listener.name,
             )
 
         def connection() -> Connection:
@@ -192,7 +216,9 @@ class Broker:
                 self.config.socket_request_max_bytes,
             )
 
-        server = await self._loop.create_server(connection, sock=listener.socket, backlog=self.config.socket_listen_backlog_size)
+        server = await self._loop.create_server(
+            connection, sock=listener.socket, backlog=self.config.socket_listen_backlog_size
+        )
         self._servers.append(server)
 
     async def _start_http(self, address: str) -> None:
@@ -211,10 +237,11 @@ class Broker:
         endpoint = self._listeners[0].advertised
         return f"{endpoint.host}:{endpoint.port}"
 
-    # --- stopping ----------------------------------------------------------------------------------------------------------------------------
+    # --- stopping ---------------------------------------------------------------------------------
 
     async def stop(self) -> None:
-        """Stop cleanly: no more requests, everything on disk, the clean-shutdown marker written. Also undoes a start that failed half-way."""
+        """Stop cleanly: no more requests, everything on disk, the clean-shutdown marker written. Also undoes a start
+        that failed half-way."""
         self.is_ready = False
         for server in self._servers:
             server.close()
@@ -239,18 +266,33 @@ class Broker:
         logger.critical("the broker cannot go on: %s", reason)
         self._loop.call_soon_threadsafe(self._on_failure, reason)
 
-    # --- configuration -----------------------------------------------------------------------------------------------------------------------
+    # --- configuration ----------------------------------------------------------------------------
 
-    def _log_config_of(self, topic: str) -> Any:
-        return self.topic_configs.log_config(topic)
+    def config_levels(self) -> BrokerLevels:
+        """The broker's configuration as it was given, and what was changed at run time for all brokers and for this
+        one."""
+        return BrokerLevels(
+            self.config,
+            self.configs.overrides("brokers", CLUSTER_WIDE),
+            self.configs.overrides("brokers", str(self.node_id)),
+        )
+
+    def log_config(self, topic: str) -> LogConfig:
+        """A topic's settings as they are now. Topics with equal overrides share one object: there may be thousands."""
+        overrides = self.configs.overrides("topics", topic)
+        key = frozenset(overrides.items())
+        config = self._log_configs.get(key)
+        if config is None:
+            config = self._log_configs[key] = log_config(self.config, self.config_levels().dynamic(), overrides)
+        return config
 
     def _config_changed(self, entity_type: str, name: str) -> None:
         if entity_type == "topics":
             self.replicas.reconfigure(name)
-        elif entity_type == "brokers":
-            self.config = self.config.with_dynamic(self.topic_configs.dynamic_broker_configs())
-            for topic in self.metadata.topics():
-                self.replicas.reconfigure(topic.name)
+        elif entity_type == "brokers" and name in (CLUSTER_WIDE, str(self.node_id)):
+            self._log_configs.clear()
+            self.config = self.config.with_dynamic(self.config_levels().dynamic())
+            self.replicas.reconfigure_all()
 
     def _internal_topic(self, name: str) -> NewTopic | None:
         if name != GROUP_METADATA_TOPIC:
@@ -258,11 +300,13 @@ class Broker:
         return NewTopic(
             name,
             partition_count=self.config.offsets_topic_num_partitions,
-            replication_factor=min(self.config.offsets_topic_replication_factor, max(1, len(self.metadata.broker_ids()))),
-            configs=self.topic_configs.internal_topic_configs(name),
+            replication_factor=min(
+                self.config.offsets_topic_replication_factor, max(1, len(self.metadata.broker_ids()))
+            ),
+            configs=internal_topic_configs(self.config, name),
         )
 
-    # --- partitions that coordinators live on ------------------------------------------------------------------------------------------------
+    # --- partitions that coordinators live on -----------------------------------------------------
 
     def _elected(self, partition: Partition) -> None:
         if partition.topic == GROUP_METADATA_TOPIC:
@@ -275,16 +319,33 @@ class Broker:
     def connection_closed(self, connection_id: int) -> None:
         """A client's connection is gone."""
 
-    # --- housekeeping ------------------------------------------------------------------------------------------------------------------------
+    # --- housekeeping -----------------------------------------------------------------------------
 
     def _schedule_housekeeping(self) -> None:
         config, jobs, logs = self.config, self.housekeeping, self.log_manager
         first_ms = config.log_initial_task_delay_ms
         jobs.every("idle connections", IDLE_CHECK_INTERVAL_MS, self._close_idle_connections)
-        jobs.every("retention", config.log_retention_check_interval_ms, self._retention, initial_delay_ms=min(first_ms, config.log_retention_check_interval_ms))
-        jobs.every("recovery point checkpoint", config.log_flush_offset_checkpoint_interval_ms, lambda: asyncio.to_thread(logs.checkpoint_recovery_points))
-        jobs.every("log start offset checkpoint", config.log_flush_start_offset_checkpoint_interval_ms, lambda: asyncio.to_thread(logs.checkpoint_log_start_offsets))
-        jobs.every("high watermark checkpoint", config.replica_high_watermark_checkpoint_interval_ms, lambda: asyncio.to_thread(logs.checkpoint_high_watermarks))
+        jobs.every(
+            "retention",
+            config.log_retention_check_interval_ms,
+            self._retention,
+            initial_delay_ms=min(first_ms, config.log_retention_check_interval_ms),
+        )
+        jobs.every(
+            "recovery point checkpoint",
+            config.log_flush_offset_checkpoint_interval_ms,
+            lambda: asyncio.to_thread(logs.checkpoint_recovery_points),
+        )
+        jobs.every(
+            "log start offset checkpoint",
+            config.log_flush_start_offset_checkpoint_interval_ms,
+            lambda: asyncio.to_thread(logs.checkpoint_log_start_offsets),
+        )
+        jobs.every(
+            "high watermark checkpoint",
+            config.replica_high_watermark_checkpoint_interval_ms,
+            lambda: asyncio.to_thread(logs.checkpoint_high_watermarks),
+        )
         jobs.every("producer expiry", config.producer_id_expiration_check_interval_ms, self._expire_producers)
         self._watch_lag(self._loop.time())
 
@@ -298,7 +359,7 @@ class Broker:
 
     def _expire_producers(self) -> None:
         for partition in self.replicas.partitions():
-            partition.log.expire_producers(self.clock.now_ms())
+            partition.log.remove_expired_producers(self.clock.now_ms())
 
     def _watch_lag(self, expected: float) -> None:
         """How late the loop runs a timer that is due: what every request waits at least."""
@@ -315,7 +376,9 @@ def _group_settings(config: BrokerConfig) -> GroupSettings:
 def _random_id() -> str:
     """A random UUID as text (member ids)."""
     digits = secrets.token_hex(16)
-    return f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-{'89ab'[int(digits[16], 16) % 4]}{digits[17:20]}-{digits[20:]}"
+    return (
+        f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-{'89ab'[int(digits[16], 16) % 4]}{digits[17:20]}-{digits[20:]}"
+    )
 
 
 async def _stop(part: Any) -> None:

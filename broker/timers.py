@@ -1,7 +1,8 @@
 """Timers over an injected clock.
 
-One heap holds every timer of the broker and one event-loop callback waits for the earliest. Timers follow the clock that was handed in, not the
-loop's own: a test that moves the clock calls `fire_due()` and every timer that came due has run when it returns.
+One heap holds every timer of the broker and one event-loop callback waits for the earliest. Timers follow the clock
+that was handed in, not the loop's own: a test that moves the clock calls `fire_due()` and every timer that came due has
+run when it returns.
 """
 
 import asyncio
@@ -87,7 +88,8 @@ class Timers:
         self.fire_due()
 
     def _drop_cancelled(self) -> None:
-        """Cancelled timers stay in the heap until due; forget them now and then, so that heartbeats cannot fill memory (amortised O(1))."""
+        """Cancelled timers stay in the heap until due; forget them now and then, so that heartbeats cannot fill memory
+        (amortised O(1))."""
         self._heap = [entry for entry in self._heap if entry[2].callback is not None]
         heapq.heapify(self._heap)
         self._compact_above = max(self._COMPACT_ABOVE_MIN, 2 * len(self._heap))

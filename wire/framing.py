@@ -1,10 +1,12 @@
 """Bytes of one connection to request frames, without I/O (the socket belongs to broker/connection.py).
 
-A frame on the wire is a signed 32-bit big-endian length and that many bytes (Kafka protocol guide, "Common request and response structure").
+A frame on the wire is a signed 32-bit big-endian length and that many bytes (Kafka protocol guide, "Common request and
+response structure").
 
-Where the bytes live: all connections of a loop read into one shared `ReceiveBuffer`, and whole frames are handed out as views of it. Only a frame
-that arrives in pieces gets a buffer of its own, which grows with the bytes that really came: a declared length never allocates. An idle
-connection therefore holds no buffer at all. A frame is valid until the next call of `get_buffer`: whoever keeps it longer copies it first.
+Where the bytes live: all connections of a loop read into one shared `ReceiveBuffer`, and whole frames are handed out as
+views of it. Only a frame that arrives in pieces gets a buffer of its own, which grows with the bytes that really came:
+a declared length never allocates. An idle connection therefore holds no buffer at all. A frame is valid until the next
+call of `get_buffer`: whoever keeps it longer copies it first.
 """
 
 import struct
@@ -30,9 +32,11 @@ class ReceiveBuffer:
 class FrameReader:
     """Splits one connection's stream into frames.
 
-    The caller asks for `get_buffer()`, fills the start of it, and walks `received(count)` to the end before the next read.
+    The caller asks for `get_buffer()`, fills the start of it, and walks `received(count)` to the end before the next
+    read.
 
-    `buffered_bytes` is the memory that a partial frame holds; `frame_bytes_max` bounds the declared length (`socket.request.max.bytes`).
+    `buffered_bytes` is the memory that a partial frame holds; `frame_bytes_max` bounds the declared length
+    (`socket.request.max.bytes`).
     """
 
     __slots__ = ("_buffer", "_filled", "_frame_end", "_largest_frame", "_shared", "frame_bytes_max")
@@ -65,7 +69,8 @@ class FrameReader:
     def received(self, count: int) -> Iterator[memoryview]:
         """Frames completed by `count` bytes written to the last `get_buffer()`, without their length prefix.
 
-        Raises ProtocolError on a negative or too large length: the connection cannot be resynchronised and must be closed.
+        Raises ProtocolError on a negative or too large length: the connection cannot be resynchronised and must be
+        closed.
         """
         if self._buffer is None:
             yield from self._split(self._shared.view[:count])
@@ -116,7 +121,8 @@ class FrameReader:
         self._buffer = grown
 
     def _capacity(self, needed: int, frame_end: int) -> int:
-        """At most twice what has arrived, but at once the whole frame where the peer has already sent a frame of that size."""
+        """At most twice what has arrived, but at once the whole frame where the peer has already sent a frame of that
+        size."""
         if frame_end <= 2 * self._largest_frame:
             return frame_end
         return min(frame_end, max(FIRST_BUFFER_BYTES, 2 * needed))

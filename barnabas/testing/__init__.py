@@ -1,1 +1,5 @@
-"""Barnabas inside a Python process, for tests."""
+"""Barnabas inside a Python process, for tests: `with Broker() as broker: broker.bootstrap_servers`."""
+
+from barnabas.testing.broker import Broker
+
+__all__ = ["Broker"]

@@ -1,4 +1,5 @@
-"""One file per API. This table names them; dispatch imports a file when its API is first used, and ApiVersions is computed from what they declare."""
+"""One file per API. This table names them; dispatch imports a file when its API is first used, and ApiVersions is
+computed from what they declare."""
 
 from collections.abc import Mapping
 from functools import cache

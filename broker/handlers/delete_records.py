@@ -1,9 +1,10 @@
 """DeleteRecords (key 21): move the log start offset of partitions forward (KIP-107).   Versions 0-2.
 
-Behaviour: everything below the offset is gone for readers at once, segments that lie below it are deleted; -1 means the high watermark. The low
-watermark of the reply is the smallest log start offset of all replicas.
-Errors per partition: OFFSET_OUT_OF_RANGE (negative or above the high watermark), UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER,
-POLICY_VIOLATION (the topic is compacted and not deleted from), INVALID_TOPIC_EXCEPTION (internal topics), KAFKA_STORAGE_ERROR.
+Behaviour: everything below the offset is gone for readers at once, segments that lie below it are deleted; -1 means the
+high watermark. The low watermark of the reply is the smallest log start offset of all replicas. Errors per partition:
+OFFSET_OUT_OF_RANGE (negative or above the high watermark), UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER,
+POLICY_VIOLATION (the topic is compacted and not deleted from), INVALID_TOPIC_EXCEPTION (internal topics),
+KAFKA_STORAGE_ERROR.
 """
 
 from barnabas.broker.context import RequestContext
@@ -25,7 +26,9 @@ INVALID_LOW_WATERMARK = -1
 def handle(request: DeleteRecordsRequest, context: RequestContext) -> DeleteRecordsResponse:
     return DeleteRecordsResponse(
         topics=[
-            DeleteRecordsTopicResult(name=topic.name, partitions=[_delete(topic.name, partition, context) for partition in topic.partitions])
+            DeleteRecordsTopicResult(
+                name=topic.name, partitions=[_delete(topic.name, partition, context) for partition in topic.partitions]
+            )
             for topic in request.topics
         ]
     )

@@ -1,14 +1,18 @@
 """DescribeCluster (key 60): brokers, controller and cluster id (KIP-700).   Versions 0-1.
 
-Behaviour: addresses are those of the listener that the request came in on.
-Errors: endpoint types other than brokers: MISMATCHED_ENDPOINT_TYPE for controllers, UNSUPPORTED_ENDPOINT_TYPE for anything else (version 1, KIP-919).
+Behaviour: addresses are those of the listener that the request came in on. Errors: endpoint types other than brokers:
+MISMATCHED_ENDPOINT_TYPE for controllers, UNSUPPORTED_ENDPOINT_TYPE for anything else (version 1, KIP-919).
 """
 
 from barnabas.broker.authorized_operations import CLUSTER_OPERATIONS, NOT_ASKED
 from barnabas.broker.context import RequestContext
 from barnabas.broker.registry import Handler
 from barnabas.wire.errors import ErrorCode
-from barnabas.wire.messages.describe_cluster import DescribeClusterBroker, DescribeClusterRequest, DescribeClusterResponse
+from barnabas.wire.messages.describe_cluster import (
+    DescribeClusterBroker,
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+)
 
 BROKERS, CONTROLLERS = 1, 2
 
@@ -31,7 +35,9 @@ def handle(request: DescribeClusterRequest, context: RequestContext) -> Describe
         cluster_id=context.broker.cluster_id,
         controller_id=metadata.controller_id if known else -1,
         brokers=brokers,
-        cluster_authorized_operations=CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_ASKED,
+        cluster_authorized_operations=CLUSTER_OPERATIONS
+        if request.include_cluster_authorized_operations
+        else NOT_ASKED,
     )
 
 

@@ -4,8 +4,8 @@ Errors per partition: INVALID_TOPIC_EXCEPTION, UNKNOWN_TOPIC_OR_PARTITION, NOT_L
 """
 
 from barnabas.broker.context import RequestContext
+from barnabas.broker.metadata import is_valid_topic_name
 from barnabas.broker.registry import Handler
-from barnabas.controller.topics import is_valid_topic_name
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.messages.describe_producers import (
     DescribeProducersRequest,
@@ -19,7 +19,10 @@ from barnabas.wire.messages.describe_producers import (
 def handle(request: DescribeProducersRequest, context: RequestContext) -> DescribeProducersResponse:
     return DescribeProducersResponse(
         topics=[
-            TopicResponse(name=topic.name, partitions=[_partition(topic.name, index, context) for index in topic.partition_indexes])
+            TopicResponse(
+                name=topic.name,
+                partitions=[_partition(topic.name, index, context) for index in topic.partition_indexes],
+            )
             for topic in request.topics
         ]
     )

@@ -1,12 +1,13 @@
 """Fetch (key 1): read records of partitions, waiting for them if asked to.   Versions 4-17.
 
-Behaviour: fetch sessions (KIP-227); long poll until `min_bytes` or `max_wait_ms`; the first batch of the first non-empty partition is returned whole
-even beyond the limits; read_committed stops at the last stable offset and names aborted transactions; whole batches only.
-Errors per partition: OFFSET_OUT_OF_RANGE, NOT_LEADER_OR_FOLLOWER, UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID, INCONSISTENT_TOPIC_ID,
-FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH, KAFKA_STORAGE_ERROR (NOT_LEADER_OR_FOLLOWER before version 6).
-Errors of the request: FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH, FETCH_SESSION_TOPIC_ID_ERROR.
-Versions: 5 log start offset; 7 sessions; 9 leader epoch (KIP-320); 11 rack (KIP-392: always this replica); 12 flexible, last fetched epoch; 13 topic ids
-(KIP-516); 15 replica state; 16 node endpoints (KIP-951); 17 directory id.
+Behaviour: fetch sessions (KIP-227); long poll until `min_bytes` or `max_wait_ms`; the first batch of the first
+non-empty partition is returned whole even beyond the limits; read_committed stops at the last stable offset and names
+aborted transactions; whole batches only. Errors per partition: OFFSET_OUT_OF_RANGE, NOT_LEADER_OR_FOLLOWER,
+UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID, INCONSISTENT_TOPIC_ID, FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH,
+KAFKA_STORAGE_ERROR (NOT_LEADER_OR_FOLLOWER before version 6). Errors of the request: FETCH_SESSION_ID_NOT_FOUND,
+INVALID_FETCH_SESSION_EPOCH, FETCH_SESSION_TOPIC_ID_ERROR. Versions: 5 log start offset; 7 sessions; 9 leader epoch
+(KIP-320); 11 rack (KIP-392: always this replica); 12 flexible, last fetched epoch; 13 topic ids (KIP-516); 15 replica
+state; 16 node endpoints (KIP-951); 17 directory id.
 """
 
 from collections.abc import Awaitable
@@ -121,7 +122,10 @@ def _explain(response: FetchResponse, asked: FetchPartition, data: PartitionData
     """Per-version spelling of errors, and the current leader for clients that can use it (KIP-951)."""
     if data.error_code == ErrorCode.KAFKA_STORAGE_ERROR and context.api_version <= 5:
         data.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
-    if context.api_version < 16 or data.error_code not in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH):
+    if context.api_version < 16 or data.error_code not in (
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.FENCED_LEADER_EPOCH,
+    ):
         return
     metadata = context.broker.metadata
     partition = metadata.partition(asked.topic or "", asked.partition)
@@ -130,7 +134,9 @@ def _explain(response: FetchResponse, asked: FetchPartition, data: PartitionData
     data.current_leader = LeaderIdAndEpoch(leader_id=partition.leader, leader_epoch=partition.leader_epoch)
     endpoint = metadata.endpoint(partition.leader, context.listener_name)
     if endpoint is not None and all(node.node_id != partition.leader for node in response.node_endpoints):
-        response.node_endpoints.append(NodeEndpoint(node_id=partition.leader, host=endpoint.host, port=endpoint.port, rack=None))
+        response.node_endpoints.append(
+            NodeEndpoint(node_id=partition.leader, host=endpoint.host, port=endpoint.port, rack=None)
+        )
 
 
 HANDLER = Handler(key=1, min_version=4, max_version=17, handle=handle)

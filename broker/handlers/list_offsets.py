@@ -1,15 +1,17 @@
 """ListOffsets (key 2): offsets by time: the first record at or after a timestamp, or a special one.   Versions 1-9.
 
-Behaviour: -1 latest (high watermark, or last stable offset for read_committed), -2 earliest, -3 the record with the largest timestamp (version 7+),
--4 earliest local (8+), -5 latest tiered (9+: unknown, there is no tiered storage). A timestamp that no committed record reaches is answered with
-offset -1 and no error.
-Errors per partition: UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER, FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH, OFFSET_NOT_AVAILABLE
-(LEADER_NOT_AVAILABLE before version 5), INVALID_REQUEST (partition named twice), UNSUPPORTED_VERSION (unknown special timestamp), KAFKA_STORAGE_ERROR.
-Versions: 2 isolation level; 4 leader epoch (KIP-320); 6 flexible; 7 max timestamp (KIP-734); 8, 9 tiered storage (KIP-405).
+Behaviour: -1 latest (high watermark, or last stable offset for read_committed), -2 earliest, -3 the record with the
+largest timestamp (version 7+), -4 earliest local (8+), -5 latest tiered (9+: unknown, there is no tiered storage). A
+timestamp that no committed record reaches is answered with offset -1 and no error. Errors per partition:
+UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER, FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH, OFFSET_NOT_AVAILABLE
+(LEADER_NOT_AVAILABLE before version 5), INVALID_REQUEST (partition named twice), UNSUPPORTED_VERSION (unknown special
+timestamp), KAFKA_STORAGE_ERROR. Versions: 2 isolation level; 4 leader epoch (KIP-320); 6 flexible; 7 max timestamp
+(KIP-734); 8, 9 tiered storage (KIP-405).
 """
 
 import asyncio
 from collections import Counter
+from functools import partial
 
 from barnabas.broker.context import RequestContext
 from barnabas.broker.registry import Handler
@@ -31,7 +33,9 @@ UNKNOWN = -1
 
 
 async def handle(request: ListOffsetsRequest, context: RequestContext) -> ListOffsetsResponse:
-    asked = Counter((topic.name, partition.partition_index) for topic in request.topics for partition in topic.partitions)
+    asked = Counter(
+        (topic.name, partition.partition_index) for topic in request.topics for partition in topic.partitions
+    )
     response = ListOffsetsResponse()
     for topic in request.topics:
         answers = ListOffsetsTopicResponse(name=topic.name)
@@ -70,12 +74,14 @@ async def _look_up(
             raise ApiError(ErrorCode.OFFSET_NOT_AVAILABLE)
         return _answer(asked, offset=last_fetchable, leader_epoch=partition.leader_epoch)
     if timestamp in (EARLIEST, EARLIEST_LOCAL):
-        epoch = log.leader_epochs.epoch_for_offset(log.log_start_offset)
-        return _answer(asked, offset=log.log_start_offset, leader_epoch=UNKNOWN if epoch is None else epoch)
+        return _answer(
+            asked, offset=log.log_start_offset, leader_epoch=log.leader_epochs.epoch_for(log.log_start_offset)
+        )
     if timestamp == LATEST_TIERED:
         return _answer(asked)
-    lookup = log.max_timestamp_lookup() if timestamp == MAX_TIMESTAMP else log.timestamp_lookup(timestamp)
-    found = await asyncio.to_thread(lookup.run)
+    lookup = log.timestamp_lookup()
+    search = lookup.largest if timestamp == MAX_TIMESTAMP else partial(lookup.first_at_or_after, timestamp)
+    found = await asyncio.to_thread(search)
     if found is None or found.offset >= last_fetchable:
         if lagging:
             raise ApiError(ErrorCode.OFFSET_NOT_AVAILABLE)
@@ -92,7 +98,11 @@ def _answer(
     leader_epoch: int = UNKNOWN,
 ) -> ListOffsetsPartitionResponse:
     return ListOffsetsPartitionResponse(
-        partition_index=asked.partition_index, error_code=error, timestamp=timestamp, offset=offset, leader_epoch=leader_epoch
+        partition_index=asked.partition_index,
+        error_code=error,
+        timestamp=timestamp,
+        offset=offset,
+        leader_epoch=leader_epoch,
     )
 
 

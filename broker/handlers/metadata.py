@@ -1,21 +1,20 @@
 """Metadata (key 3): brokers, topics, leaders.   Versions 0-13.
 
-Behaviour: null topics (an empty list in version 0) ask for all, an empty list for none. A topic that does not exist is created in the background where
-client and broker allow it; meanwhile the answer is UNKNOWN_TOPIC_OR_PARTITION, which clients retry. Partitions without a leader are listed with
-LEADER_NOT_AVAILABLE. Addresses are those of the listener that the request came in on.
-Errors per topic: UNKNOWN_TOPIC_OR_PARTITION, INVALID_TOPIC_EXCEPTION, UNKNOWN_TOPIC_ID, INVALID_REQUEST (null name or topic id before version 12).
-Errors per partition: LEADER_NOT_AVAILABLE, LISTENER_NOT_FOUND (version 6+).
-Versions: 4 auto-creation flag; 5 offline replicas; 7 leader epochs; 8 authorized operations; 9 flexible; 10 topic ids (KIP-516); 12 lookup by id;
-13 top-level error (KIP-1102).
+Behaviour: null topics (an empty list in version 0) ask for all, an empty list for none. A topic that does not exist is
+created in the background where client and broker allow it; meanwhile the answer is UNKNOWN_TOPIC_OR_PARTITION, which
+clients retry. Partitions without a leader are listed with LEADER_NOT_AVAILABLE. Addresses are those of the listener
+that the request came in on. Errors per topic: UNKNOWN_TOPIC_OR_PARTITION, INVALID_TOPIC_EXCEPTION, UNKNOWN_TOPIC_ID,
+INVALID_REQUEST (null name or topic id before version 12). Errors per partition: LEADER_NOT_AVAILABLE,
+LISTENER_NOT_FOUND (version 6+). Versions: 4 auto-creation flag; 5 offline replicas; 7 leader epochs; 8 authorized
+operations; 9 flexible; 10 topic ids (KIP-516); 12 lookup by id; 13 top-level error (KIP-1102).
 """
 
 from collections.abc import Iterable
 
 from barnabas.broker.authorized_operations import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
 from barnabas.broker.context import RequestContext
-from barnabas.broker.metadata import INTERNAL_TOPICS, PartitionMetadata, TopicMetadata
+from barnabas.broker.metadata import INTERNAL_TOPICS, PartitionMetadata, TopicMetadata, is_valid_topic_name
 from barnabas.broker.registry import Handler
-from barnabas.controller.topics import is_valid_topic_name
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.metadata import (
     MetadataRequest,
@@ -48,11 +47,15 @@ def handle(request: MetadataRequest, context: RequestContext) -> MetadataRespons
         for topic in response.topics:
             topic.topic_authorized_operations = TOPIC_OPERATIONS
     if 8 <= version <= 10:
-        response.cluster_authorized_operations = CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_ASKED
+        response.cluster_authorized_operations = (
+            CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_ASKED
+        )
     return response
 
 
-def _asked_topics(asked: Iterable[MetadataRequestTopic], may_create: bool, context: RequestContext) -> list[MetadataResponseTopic]:
+def _asked_topics(
+    asked: Iterable[MetadataRequestTopic], may_create: bool, context: RequestContext
+) -> list[MetadataResponseTopic]:
     asked = list(asked)
     if context.api_version < 12 and any(topic.name is None or topic.topic_id != ZERO_TOPIC_ID for topic in asked):
         return [_error(ErrorCode.INVALID_REQUEST, topic.name or "", TopicId(topic.topic_id)) for topic in asked]
@@ -60,7 +63,11 @@ def _asked_topics(asked: Iterable[MetadataRequestTopic], may_create: bool, conte
     ids = {TopicId(topic.topic_id) for topic in asked if topic.topic_id != ZERO_TOPIC_ID}
     if ids:  # one id is enough for Kafka to look at ids only
         topics = [metadata.topic(metadata.topic_name(topic_id) or "") for topic_id in ids]
-        unknown = [_error(ErrorCode.UNKNOWN_TOPIC_ID, None, topic_id) for topic_id in ids if metadata.topic_name(topic_id) is None]
+        unknown = [
+            _error(ErrorCode.UNKNOWN_TOPIC_ID, None, topic_id)
+            for topic_id in ids
+            if metadata.topic_name(topic_id) is None
+        ]
         return unknown + [_topic(topic, context) for topic in topics if topic is not None]
     names = dict.fromkeys(topic.name or "" for topic in asked)
     found = {name: topic for name in names if (topic := metadata.topic(name)) is not None}
@@ -72,7 +79,9 @@ def _asked_topics(asked: Iterable[MetadataRequestTopic], may_create: bool, conte
 
 def _missing(name: str) -> MetadataResponseTopic:
     valid = is_valid_topic_name(name)
-    return _error(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if valid else ErrorCode.INVALID_TOPIC_EXCEPTION, name, ZERO_TOPIC_ID)
+    return _error(
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if valid else ErrorCode.INVALID_TOPIC_EXCEPTION, name, ZERO_TOPIC_ID
+    )
 
 
 def _error(error: ErrorCode, name: str | None, topic_id: TopicId) -> MetadataResponseTopic:

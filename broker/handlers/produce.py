@@ -1,13 +1,14 @@
 """Produce (key 0): append record batches to partitions this broker leads.   Versions 3-13, advertised from 0.
 
-Behaviour: every partition is appended before the function returns, so that pipelined requests of one producer keep their order; acks=-1 then waits for
-the in-sync replicas, at most `timeout_ms`; acks=0 has no reply, and closes the connection when something failed. A duplicate of one of a producer's
-last five batches is answered with its first offsets.
-Errors per partition: NOT_LEADER_OR_FOLLOWER, UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID, CORRUPT_MESSAGE, INVALID_RECORD, MESSAGE_TOO_LARGE,
-RECORD_LIST_TOO_LARGE, INVALID_TIMESTAMP, UNSUPPORTED_COMPRESSION_TYPE, INVALID_TOPIC_EXCEPTION (internal topics), INVALID_REQUIRED_ACKS,
-NOT_ENOUGH_REPLICAS, REQUEST_TIMED_OUT, OUT_OF_ORDER_SEQUENCE_NUMBER, INVALID_PRODUCER_EPOCH, INVALID_TXN_STATE, KAFKA_STORAGE_ERROR.
-Versions: 0-2 are advertised only for clients that infer codecs from them (KAFKA-18659); 5 log start offset; 7 zstd; 8 record errors (KIP-467);
-9 flexible; 10 current leader (KIP-951); 13 topic ids (KIP-516).
+Behaviour: every partition is appended before the function returns, so that pipelined requests of one producer keep
+their order; acks=-1 then waits for the in-sync replicas, at most `timeout_ms`; acks=0 has no reply, and closes the
+connection when something failed. A duplicate of one of a producer's last five batches is answered with its first
+offsets. Errors per partition: NOT_LEADER_OR_FOLLOWER, UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID, CORRUPT_MESSAGE,
+INVALID_RECORD, MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE, INVALID_TIMESTAMP, UNSUPPORTED_COMPRESSION_TYPE,
+INVALID_TOPIC_EXCEPTION (internal topics), INVALID_REQUIRED_ACKS, NOT_ENOUGH_REPLICAS, REQUEST_TIMED_OUT,
+OUT_OF_ORDER_SEQUENCE_NUMBER, INVALID_PRODUCER_EPOCH, INVALID_TXN_STATE, KAFKA_STORAGE_ERROR. Versions: 0-2 are
+advertised only for clients that infer codecs from them (KAFKA-18659); 5 log start offset; 7 zstd; 8 record errors
+(KIP-467); 9 flexible; 10 current leader (KIP-951); 13 topic ids (KIP-516).
 """
 
 import asyncio
@@ -74,7 +75,8 @@ def _append(
     except RecordErrors as error:
         reply = _error(data.index, error)
         reply.record_errors = [
-            BatchIndexAndErrorMessage(batch_index=index, batch_index_error_message=message) for index, message in error.record_errors
+            BatchIndexAndErrorMessage(batch_index=index, batch_index_error_message=message)
+            for index, message in error.record_errors
         ]
         return reply
     except ApiError as error:
@@ -114,7 +116,9 @@ def _error(index: int, error: ApiError) -> PartitionProduceResponse:
     )
 
 
-def _tell_leader(reply: PartitionProduceResponse, response: ProduceResponse, topic: str, context: RequestContext) -> None:
+def _tell_leader(
+    reply: PartitionProduceResponse, response: ProduceResponse, topic: str, context: RequestContext
+) -> None:
     metadata = context.broker.metadata
     partition = metadata.partition(topic, reply.index)
     if partition is None or context.api_version < 10:
@@ -122,11 +126,14 @@ def _tell_leader(reply: PartitionProduceResponse, response: ProduceResponse, top
     reply.current_leader = LeaderIdAndEpoch(leader_id=partition.leader, leader_epoch=partition.leader_epoch)
     endpoint = metadata.endpoint(partition.leader, context.listener_name)
     if endpoint is not None and all(node.node_id != partition.leader for node in response.node_endpoints):
-        response.node_endpoints.append(NodeEndpoint(node_id=partition.leader, host=endpoint.host, port=endpoint.port, rack=None))
+        response.node_endpoints.append(
+            NodeEndpoint(node_id=partition.leader, host=endpoint.host, port=endpoint.port, rack=None)
+        )
 
 
 def _close_on_error(response: ProduceResponse) -> None:
-    """With acks=0 a closed connection is the only way to say that something failed; the client then refreshes its metadata."""
+    """With acks=0 a closed connection is the only way to say that something failed; the client then refreshes its
+    metadata."""
     failed = [
         f"{topic.name}-{partition.index}: {ErrorCode(partition.error_code).name}"
         for topic in response.responses

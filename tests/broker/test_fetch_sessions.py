@@ -1,6 +1,13 @@
 import itertools
 
-from barnabas.broker.fetch_sessions import EPOCH_MAX, EVICTION_MS_MIN, FetchPartition, FetchPlan, FetchSessions, PartitionKey
+from barnabas.broker.fetch_sessions import (
+    EPOCH_MAX,
+    EVICTION_MS_MIN,
+    FetchPartition,
+    FetchPlan,
+    FetchSessions,
+    PartitionKey,
+)
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.fetch import PartitionData
 from barnabas.wire.names import ZERO_TOPIC_ID, TopicId
@@ -17,12 +24,21 @@ def asked(*partitions: int, offset: int = 0) -> list[FetchPartition]:
     return [FetchPartition("t", TOPIC_ID, partition, offset, 1000) for partition in partitions]
 
 
-def data(partition: int, records: bytes = b"", high_watermark: int = 5, error: ErrorCode = ErrorCode.NONE) -> PartitionData:
-    return PartitionData(partition_index=partition, records=records, high_watermark=high_watermark, log_start_offset=0, error_code=error)
+def data(
+    partition: int, records: bytes = b"", high_watermark: int = 5, error: ErrorCode = ErrorCode.NONE
+) -> PartitionData:
+    return PartitionData(
+        partition_index=partition, records=records, high_watermark=high_watermark, log_start_offset=0, error_code=error
+    )
 
 
 def plan(
-    state: FetchSessions, session_id: int, epoch: int, partitions: list[FetchPartition], forgotten: list[PartitionKey] | None = None, now_ms: int = 0
+    state: FetchSessions,
+    session_id: int,
+    epoch: int,
+    partitions: list[FetchPartition],
+    forgotten: list[PartitionKey] | None = None,
+    now_ms: int = 0,
 ) -> FetchPlan:
     return state.plan(session_id, epoch, partitions, forgotten or [], uses_topic_ids=True, now_ms=now_ms)
 
@@ -46,7 +62,9 @@ def test_an_incremental_reply_carries_only_changes() -> None:
     state = sessions()
     session_id = create(state, 0, 1, 2)
     made = plan(state, session_id, 1, [])
-    results = [(p, data(p.partition, b"x" if p.partition == 1 else b"", 6 if p.partition == 2 else 5)) for p in made.partitions]
+    results = [
+        (p, data(p.partition, b"x" if p.partition == 1 else b"", 6 if p.partition == 2 else 5)) for p in made.partitions
+    ]
     error, told_id, told = state.finish(made, results, 0)
     assert (error, told_id) == (ErrorCode.NONE, session_id)
     assert [p.partition for p, _ in told] == [1, 2]
@@ -63,7 +81,11 @@ def test_a_partition_with_data_goes_to_the_end_of_the_next_round() -> None:
 def test_an_error_is_told_and_forgets_the_high_watermark() -> None:
     state = sessions()
     session_id = create(state, 0)
-    for epoch, error, expected in ((1, ErrorCode.NOT_LEADER_OR_FOLLOWER, 1), (2, ErrorCode.NONE, 1), (3, ErrorCode.NONE, 0)):
+    for epoch, error, expected in (
+        (1, ErrorCode.NOT_LEADER_OR_FOLLOWER, 1),
+        (2, ErrorCode.NONE, 1),
+        (3, ErrorCode.NONE, 0),
+    ):
         made = plan(state, session_id, epoch, [])
         assert len(state.finish(made, [(p, data(0, error=error)) for p in made.partitions], 0)[2]) == expected
 

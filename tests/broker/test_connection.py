@@ -1,0 +1,243 @@
+"""The order of replies, what waits, and when a connection is paused or closed."""
+
+import asyncio
+import struct
+from collections.abc import Awaitable
+from typing import Any
+
+import pytest
+
+from barnabas.broker.connection import CloseConnection, Connection
+from barnabas.broker.connections import PARTIAL_FRAME_TIMEOUT_MS, Connections
+from barnabas.broker.inflight_budget import InflightBudget
+from barnabas.clock import ManualClock
+from barnabas.wire.framing import ReceiveBuffer
+
+
+class Transport(asyncio.Transport):
+    """Records what is written, and whether the socket is read."""
+
+    def __init__(self, host: str = "10.0.0.1") -> None:
+        super().__init__({"peername": (host, 12345)})
+        self.written = b""
+        self.reading = True
+        self.closed = False
+        self.aborted = False
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.written += bytes(data)
+
+    def writelines(self, list_of_data: Any) -> None:
+        for data in list_of_data:
+            self.write(data)
+
+    def pause_reading(self) -> None:
+        assert self.reading
+        self.reading = False
+
+    def resume_reading(self) -> None:
+        assert not self.reading
+        self.reading = True
+
+    def close(self) -> None:
+        self.closed = True
+
+    def abort(self) -> None:
+        self.aborted = True
+
+
+class Dispatcher:
+    """Answers a frame with its own bytes: at once, later (`wait...`), or as the second stage of two (`stage...`)."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.served: list[bytes] = []
+        self.pending: dict[bytes, asyncio.Future[list[bytes] | None]] = {}
+        self.closed = 0
+
+    def dispatch(self, frame: memoryview, connection: Connection) -> Any:
+        body = bytes(frame)
+        self.served.append(body)
+        if body.startswith(b"stage"):
+            return self._later(body)
+        if body.startswith(b"wait"):
+            return self._coroutine(body)
+        if body.startswith(b"close"):
+            raise CloseConnection("as asked")
+        return None if body.startswith(b"silent") else [body]
+
+    def _later(self, body: bytes) -> "asyncio.Future[list[bytes] | None]":
+        self.pending[body] = asyncio.get_running_loop().create_future()
+        return self.pending[body]
+
+    async def _coroutine(self, body: bytes) -> list[bytes] | None:
+        return await self._later(body)
+
+    def connection_closed(self, connection: Connection) -> None:
+        self.closed += 1
+
+
+class Peer:
+    """A connection under test with its surroundings."""
+
+    def __init__(
+        self, *, frame_bytes_max: int = 1000, budget_bytes: int = 10_000, connections: Connections | None = None
+    ) -> None:
+        self.dispatcher = Dispatcher()
+        self.connections = Connections(100, 100, {}, 600_000) if connections is None else connections
+        self.budget = InflightBudget(budget_bytes)
+        self.connection = Connection(
+            self.dispatcher,  # type: ignore[arg-type]
+            self.connections,
+            ReceiveBuffer(4096),
+            self.budget,
+            "PLAINTEXT",
+            1,
+            frame_bytes_max,
+        )
+        self.transport = Transport()
+        self.connection.connection_made(self.transport)
+
+    def send(self, *bodies: bytes) -> None:
+        self.receive(b"".join(struct.pack(">i", len(body)) + body for body in bodies))
+
+    def receive(self, data: bytes) -> None:
+        while data:
+            buffer = self.connection.get_buffer(-1)
+            count = min(len(buffer), len(data))
+            buffer[:count] = data[:count]
+            self.connection.buffer_updated(count)
+            data = data[count:]
+
+    async def answer(self, body: bytes) -> None:
+        self.dispatcher.pending[body].set_result([body])
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+
+
+def scenario(run: Awaitable[None]) -> None:
+    async def main() -> None:
+        await run
+
+    asyncio.run(main())
+
+
+def test_replies_leave_in_request_order_while_second_stages_overlap() -> None:
+    async def run() -> None:
+        peer = Peer()
+        peer.send(b"stage1", b"stage2", b"now3")
+        assert peer.dispatcher.served == [b"stage1", b"stage2", b"now3"]
+        await peer.answer(b"stage2")
+        assert peer.transport.written == b""
+        await peer.answer(b"stage1")
+        assert peer.transport.written == b"stage1stage2now3"
+
+    scenario(run())
+
+
+def test_a_request_that_waits_holds_back_the_next_one() -> None:
+    async def run() -> None:
+        peer = Peer()
+        peer.send(b"wait1", b"now2", b"silent3", b"now4")
+        await asyncio.sleep(0)
+        assert peer.dispatcher.served == [b"wait1"]
+        assert not peer.transport.reading
+        await peer.answer(b"wait1")
+        assert peer.dispatcher.served == [b"wait1", b"now2", b"silent3", b"now4"]
+        assert peer.transport.written == b"wait1now2now4"
+        assert peer.transport.reading
+        assert peer.budget.used_bytes == 0
+
+    scenario(run())
+
+
+def test_a_peer_that_does_not_read_is_served_no_further() -> None:
+    async def run() -> None:
+        peer = Peer()
+        peer.connection.pause_writing()
+        peer.send(b"now1")
+        assert peer.dispatcher.served == []
+        peer.connection.resume_writing()
+        assert peer.dispatcher.served == [b"now1"]
+        assert peer.transport.reading
+
+    scenario(run())
+
+
+def test_a_lost_connection_cancels_what_waits() -> None:
+    async def run() -> None:
+        peer = Peer()
+        peer.send(b"wait1", b"now2")
+        await asyncio.sleep(0)
+        peer.connection.connection_lost(None)
+        await asyncio.sleep(0)
+        assert peer.dispatcher.pending[b"wait1"].cancelled()
+        assert len(peer.connections) == 0
+        assert peer.budget.used_bytes == 0
+        assert peer.dispatcher.closed == 1
+
+    scenario(run())
+
+
+@pytest.mark.parametrize("data", [struct.pack(">i", -1), struct.pack(">i", 1001), struct.pack(">i", 2**31 - 1)])
+def test_a_bad_length_closes_the_connection(data: bytes) -> None:
+    async def run() -> None:
+        peer = Peer()
+        peer.receive(data)
+        assert peer.transport.closed
+
+    scenario(run())
+
+
+def test_a_handler_that_asks_for_it_closes_the_connection_after_earlier_replies() -> None:
+    async def run() -> None:
+        peer = Peer()
+        peer.send(b"now1", b"close2", b"now3")
+        assert peer.dispatcher.served == [b"now1", b"close2"]
+        assert peer.transport.written == b"now1"
+        assert peer.transport.closed
+
+    scenario(run())
+
+
+def test_partial_frames_count_against_the_budget() -> None:
+    async def run() -> None:
+        peer = Peer(frame_bytes_max=1_000_000, budget_bytes=10)
+        other = Peer()
+        peer.budget.report(other.connection, 20)  # somebody else is over the limit already and goes first
+        peer.receive(struct.pack(">i", 100_000) + b"x" * 50_000)
+        assert not peer.transport.reading
+        peer.budget.report(other.connection, 0)
+        peer.receive(b"x" * 50_000)
+        assert peer.dispatcher.served == [b"x" * 100_000]
+        assert peer.transport.reading
+        assert peer.budget.used_bytes == 0
+
+    scenario(run())
+
+
+def test_idle_and_half_sent_connections_are_closed_but_not_those_that_wait_for_us() -> None:
+    async def run() -> None:
+        connections = Connections(100, 100, {}, 600_000)
+        idle, partial, waiting = (Peer(connections=connections) for _ in range(3))
+        partial.receive(struct.pack(">i", 100) + b"x")
+        waiting.send(b"wait1")
+        await asyncio.sleep(0)
+        connections.close_idle(PARTIAL_FRAME_TIMEOUT_MS + 1)
+        assert [peer.transport.closed for peer in (idle, partial, waiting)] == [False, True, False]
+        connections.close_idle(600_001)
+        assert [peer.transport.closed for peer in (idle, waiting)] == [True, False]
+
+    scenario(run())
+
+
+def test_connections_beyond_the_limits_are_closed_at_once() -> None:
+    async def run() -> None:
+        connections = Connections(3, 2, {"10.0.0.1": 2}, 600_000)
+        peers = [Peer(connections=connections) for _ in range(3)]
+        assert [peer.transport.closed for peer in peers] == [False, False, True]
+        peers[2].connection.connection_lost(None)
+        peers[0].connection.connection_lost(None)
+        assert not Peer(connections=connections).transport.closed
+
+    scenario(run())
