@@ -82,6 +82,6 @@ def _integer(kind: str, name: str, rng: random.Random, modest: bool) -> int:
     limit = 2 ** RANGES[kind]
     if not modest:
         return rng.choice((0, 1, -1, -limit, limit - 1, rng.randrange(-limit, limit)))
-    if name.startswith("error_code"):
+    if "error_code" in name:
         return rng.randrange(0, 100)
     return rng.randrange(0, min(limit, 2**40))

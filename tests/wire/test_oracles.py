@@ -1,0 +1,242 @@
+"""The same values through three other implementations, kio, kafka-python and Kafka's Java classes, give our bytes.
+
+What they read is compared too, so that two fields of one type cannot have changed places.
+"""
+
+import base64
+import datetime
+import enum
+import importlib
+import io
+import json
+import os
+import random
+import re
+import shutil
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from barnabas.wire.codec import decode, encode
+from barnabas.wire.messages.api_versions import ApiVersionsResponse
+from barnabas.wire.names import topic_id_to_text
+from barnabas.wire.schema import Message
+
+Sample = Callable[..., Any]
+Java = Callable[[str], Any]
+
+ZOOKEEPER_MODE_APIS = (4, 5, 6, 7, 56, 67)
+"""What Kafka 4 has no longer, or without its lower versions: judged by 3.9.1."""
+
+COORDINATOR_JARS = ("kafka-group-coordinator-4.3.0.jar", "kafka-transaction-coordinator-4.3.0.jar")
+
+
+def versions(message_class: type[Message]) -> range:
+    return range(message_class.VALID_VERSIONS[0], message_class.VALID_VERSIONS[1] + 1)
+
+
+def plain(value: Any, version: int, *, tagged: bool = True) -> Any:
+    """Structs as lists of their values, in the order of definition, without the fields that the version lacks."""
+    if isinstance(value, Message):
+        fields = [field for field in value.FIELDS if field.exists_in(version) and (tagged or field.tag is None)]
+        return [plain(getattr(value, field.name), version, tagged=tagged) for field in fields]
+    if isinstance(value, list):
+        return [plain(element, version, tagged=tagged) for element in value]
+    return bytes(value) if isinstance(value, memoryview) else value
+
+
+def zero_as_none(value: Any) -> Any:
+    """Both Python libraries read the zero UUID as None."""
+    if isinstance(value, list):
+        return [zero_as_none(element) for element in value]
+    return None if value == bytes(16) and isinstance(value, bytes) else value
+
+
+# kio
+
+
+def kio_entity(message_class: type[Message], version: int) -> Any:
+    """kio's class of one version, or None."""
+    match = re.fullmatch(r"(\w+?)(Request|Response)?", message_class.__name__)
+    assert match
+    name, kind = match.groups()
+    folder = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
+    try:
+        module = importlib.import_module(f"kio.schema.{folder}.v{version}.{(kind or 'data').lower()}")
+    except ModuleNotFoundError:
+        return None
+    return getattr(module, message_class.__name__)
+
+
+def kio_plain(value: Any) -> Any:
+    if hasattr(value, "__dataclass_fields__"):
+        return [kio_plain(getattr(value, name)) for name in value.__dataclass_fields__ if not name.startswith("__")]
+    if isinstance(value, tuple):
+        return [kio_plain(element) for element in value]
+    if isinstance(value, datetime.timedelta):
+        return value // datetime.timedelta(milliseconds=1)
+    if isinstance(value, datetime.datetime):
+        return (value - datetime.datetime.fromtimestamp(0, datetime.UTC)) // datetime.timedelta(milliseconds=1)
+    if isinstance(value, uuid.UUID):
+        return value.bytes
+    return value.value if isinstance(value, enum.Enum) else value
+
+
+def test_kio_agrees(message_class: type[Message], sample: Sample) -> None:
+    from kio.serial import entity_reader, entity_writer
+
+    compared = 0
+    for version in versions(message_class):
+        entity = kio_entity(message_class, version)
+        if entity is None:
+            continue
+        read, write = entity_reader(entity), entity_writer(entity)
+        for seed in range(6):
+            message = sample(message_class, version, random.Random(seed), modest=True)
+            encoded = encode(message, version)
+            theirs, size = read(encoded, 0)
+            assert size == len(encoded)
+            assert kio_plain(theirs) == zero_as_none(plain(message, version))
+            out = io.BytesIO()
+            write(out, theirs)
+            assert out.getvalue() == encoded
+            compared += 1
+    if not compared:
+        pytest.skip("kio has no such message")
+
+
+# kafka-python
+
+
+def kafka_python_class(message_class: type[Message]) -> Any:
+    if not message_class.__name__.endswith(("Request", "Response")):
+        return None
+    for package in ("admin", "consumer", "metadata", "producer", "sasl"):
+        found = getattr(importlib.import_module(f"kafka.protocol.{package}"), message_class.__name__, None)
+        if found is not None:
+            return found
+    return None
+
+
+def kafka_python_plain(value: Any) -> Any:
+    """Without tagged fields: absent ones it reads as None. What it writes shows whether it read them right."""
+    if hasattr(value, "_struct"):
+        fields = [field for field in value._struct._fields if field.for_version_q(value.version) and field._tag is None]
+        return [kafka_python_plain(getattr(value, field.name)) for field in fields]
+    if isinstance(value, list | tuple):
+        return [kafka_python_plain(element) for element in value]
+    if isinstance(value, set):  # of bits
+        unsigned = sum(1 << bit for bit in value)
+        return unsigned - (1 << 32) if unsigned >> 31 else unsigned
+    if isinstance(value, uuid.UUID):
+        return value.bytes
+    return bytes(value) if isinstance(value, memoryview) else value
+
+
+@pytest.mark.filterwarnings("ignore:\\w+_text is deprecated:DeprecationWarning")  # how it loads its schemas
+def test_kafka_python_agrees(message_class: type[Message], sample: Sample) -> None:
+    theirs_class = kafka_python_class(message_class)
+    if theirs_class is None:
+        pytest.skip("kafka-python has no such message")
+    for version in versions(message_class):
+        if version > theirs_class.max_version:
+            continue
+        for seed in range(6):
+            message = sample(message_class, version, random.Random(seed), modest=True)
+            if message_class is ApiVersionsResponse:
+                message.error_code = 0  # else it reads version 0
+            encoded = encode(message, version)
+            theirs = theirs_class.decode(encoded, version=version)
+            assert kafka_python_plain(theirs) == zero_as_none(plain(message, version, tagged=False))
+            theirs._header = None
+            assert bytes(theirs.encode(version=version)) == encoded
+
+
+# Kafka's own classes
+
+
+@pytest.fixture(scope="module")
+def jvm() -> Iterator[Callable[[str], Any]]:
+    """A call with Kafka's version gives a virtual machine that has its classes; each is started once."""
+    py4j = pytest.importorskip("py4j.java_gateway")
+    pyspark = pytest.importorskip("pyspark")
+    if shutil.which("java") is None:
+        pytest.skip("there is no java")
+    spark_jars = Path(pyspark.__file__).parent / "jars"
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "barnabas"
+    gateways: dict[str, Any] = {}
+
+    def start(release: str) -> Any:
+        if release not in gateways:
+            jars = [f"kafka-clients-{release}.jar", *(COORDINATOR_JARS if release == "4.3.0" else ())]
+            missing = [jar for jar in jars if not (cache / jar).exists()]
+            if missing:
+                pytest.skip(f"{missing} not in {cache}: python -m tools.wiregen fetches them")
+            libraries = [path for path in spark_jars.glob("*.jar") if path.name.startswith(("jackson-", "slf4j-api"))]
+            gateways[release] = py4j.JavaGateway.launch_gateway(
+                classpath=os.pathsep.join(map(str, [*(cache / jar for jar in jars), *libraries])),
+                jarpath=str(next(spark_jars.glob("py4j*.jar"))),
+                javaopts=["-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"],
+                die_on_exit=True,
+            )
+        return gateways[release].jvm
+
+    yield start
+    for gateway in gateways.values():
+        process = gateway.java_process
+        gateway.shutdown()
+        process.stdin.close()
+        process.stdout.close()
+        process.wait(timeout=20)
+
+
+def to_json(value: Any, version: int, kind: Any = None) -> Any:
+    """What Kafka's JsonConverter classes read: its own names, bytes in base64, and no field that the version lacks."""
+    if isinstance(value, Message):
+        fields = [field for field in value.FIELDS if field.exists_in(version)]
+        return {java_name(field.name): to_json(getattr(value, field.name), version, field.type) for field in fields}
+    if isinstance(value, list):
+        return [to_json(element, version, kind.element) for element in value]
+    if kind == "uuid":
+        return topic_id_to_text(value)
+    return base64.b64encode(value).decode() if isinstance(value, bytes) else value
+
+
+def java_name(name: str) -> str:
+    first, *rest = name.split("_")
+    return (first + "".join(word.capitalize() for word in rest)).replace("Kraft", "KRaft")
+
+
+def java_package(java: Any, name: str) -> Any:
+    if name.startswith("TransactionLog"):
+        return java.org.apache.kafka.coordinator.transaction.generated
+    if name.startswith(("OffsetCommit", "LegacyOffsetCommit", "GroupMetadata")) and name.endswith(("Key", "Value")):
+        return java.org.apache.kafka.coordinator.group.generated
+    return java.org.apache.kafka.common.message
+
+
+@pytest.mark.java
+def test_kafka_agrees(message_class: type[Message], sample: Sample, jvm: Java) -> None:
+    name = message_class.__name__
+    is_old = getattr(message_class, "API_KEY", None) in ZOOKEEPER_MODE_APIS and name.endswith(("Request", "Response"))
+    java = jvm("3.9.1" if is_old else "4.3.0")
+    protocol = java.org.apache.kafka.common.protocol
+    to_bytes = protocol.MessageUtil.toByteBuffer if is_old else protocol.MessageUtil.toByteBufferAccessor
+    package = java_package(java, name)
+    suffix = "Data" if name.endswith(("Request", "Response")) else ""
+    data_class = getattr(package, name + suffix)
+    converter = getattr(package, f"{name}{suffix}JsonConverter")
+    mapper = java.com.fasterxml.jackson.databind.ObjectMapper()
+    for version in versions(message_class):
+        for seed in range(3):
+            message = sample(message_class, version, random.Random(seed))
+            encoded = encode(message, version)
+            theirs = converter.read(mapper.readTree(json.dumps(to_json(message, version))), version)
+            theirs_encoded = to_bytes(theirs, version)
+            assert (theirs_encoded if is_old else theirs_encoded.buffer()).array() == encoded
+            accessor = protocol.ByteBufferAccessor(java.java.nio.ByteBuffer.wrap(encoded))
+            assert data_class(accessor, version).equals(theirs)
+            assert decode(message_class, version, encoded) == message
