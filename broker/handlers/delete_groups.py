@@ -1,0 +1,32 @@
+"""DeleteGroups (key 42): forget empty groups and their offsets.   Versions 0-2.
+
+Behaviour: each group is answered for itself; one that is named twice is answered once.
+Errors per group: NON_EMPTY_GROUP, GROUP_ID_NOT_FOUND, NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS,
+COORDINATOR_NOT_AVAILABLE.
+Versions: 1 throttling before the reply (KIP-219); 2 flexible.
+"""
+
+from barnabas.broker.context import RequestContext
+from barnabas.broker.coordinator.events import DeleteGroup
+from barnabas.broker.registry import Handler
+from barnabas.wire.errors import ApiError, ErrorCode
+from barnabas.wire.messages.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
+
+
+async def handle(request: DeleteGroupsRequest, context: RequestContext) -> DeleteGroupsResponse:
+    return DeleteGroupsResponse(
+        results=[
+            DeletableGroupResult(group_id=group_id, error_code=await _delete(group_id, context))
+            for group_id in dict.fromkeys(request.groups_names)
+        ]
+    )
+
+
+async def _delete(group_id: str, context: RequestContext) -> ErrorCode:
+    try:
+        return (await context.broker.groups.answer(DeleteGroup(group_id, 0))).error
+    except ApiError as error:
+        return error.error
+
+
+HANDLER = Handler(key=42, min_version=0, max_version=2, handle=handle)

@@ -1,0 +1,66 @@
+"""DescribeGroups (key 15): state, protocol and members of groups.   Versions 0-6.
+
+Behaviour: the members' metadata is shown while the group is stable. A group that does not exist is Dead; from version
+6 on that is an error too. Without an authorizer all operations on groups are allowed (KIP-430).
+Errors per group: GROUP_ID_NOT_FOUND (version 6+), NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS,
+COORDINATOR_NOT_AVAILABLE.
+Versions: 1 throttle time; 3 authorized operations; 4 group instance id (KIP-345); 5 flexible; 6 GROUP_ID_NOT_FOUND
+and messages (KIP-1043).
+"""
+
+from barnabas.broker.authorized_operations import GROUP_OPERATIONS, NOT_ASKED
+from barnabas.broker.context import RequestContext
+from barnabas.broker.coordinator.state import GroupState
+from barnabas.broker.registry import Handler
+from barnabas.wire.errors import ApiError, ErrorCode
+from barnabas.wire.messages.describe_groups import (
+    DescribedGroup,
+    DescribedGroupMember,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+)
+
+
+def handle(request: DescribeGroupsRequest, context: RequestContext) -> DescribeGroupsResponse:
+    groups = [_describe(group_id, context) for group_id in request.groups]
+    for group in groups:
+        is_asked = request.include_authorized_operations and group.error_code == ErrorCode.NONE
+        group.authorized_operations = GROUP_OPERATIONS if is_asked else NOT_ASKED
+    return DescribeGroupsResponse(groups=groups)
+
+
+def _describe(group_id: str, context: RequestContext) -> DescribedGroup:
+    try:
+        group = context.broker.groups.describe(group_id)
+    except ApiError as error:
+        return _failed(group_id, error, context.api_version)
+    return DescribedGroup(
+        group_id=group_id,
+        group_state=group.state,
+        protocol_type=group.protocol_type,
+        protocol_data=group.protocol_name,
+        members=[
+            DescribedGroupMember(
+                member_id=member.member_id,
+                group_instance_id=member.group_instance_id,
+                client_id=member.client_id,
+                client_host=member.client_host,
+                member_metadata=member.metadata,
+                member_assignment=member.assignment,
+            )
+            for member in group.members
+        ],
+    )
+
+
+def _failed(group_id: str, error: ApiError, version: int) -> DescribedGroup:
+    if error.error is not ErrorCode.GROUP_ID_NOT_FOUND:
+        return DescribedGroup(group_id=group_id, error_code=error.error)
+    if version < 6:
+        return DescribedGroup(group_id=group_id, group_state=GroupState.DEAD.value)
+    return DescribedGroup(
+        group_id=group_id, group_state=GroupState.DEAD.value, error_code=error.error, error_message=error.message
+    )
+
+
+HANDLER = Handler(key=15, min_version=0, max_version=6, handle=handle)

@@ -1,0 +1,79 @@
+"""FindCoordinator (key 10): which broker coordinates a group.   Versions 0-5.
+
+Behaviour: the leader of the group's partition of `__consumer_offsets`, with its address on the listener that the
+request came in on. The first question creates that topic; until its partitions have leaders the answer is
+COORDINATOR_NOT_AVAILABLE, which clients retry.
+Errors per key: COORDINATOR_NOT_AVAILABLE; INVALID_REQUEST for key types other than 0 (there are no transactions and
+no share groups).
+Versions: 1 key type, message; 3 flexible; 4 several keys (KIP-699); 5 transaction version 2 (KIP-890).
+"""
+
+from typing import NamedTuple
+
+from barnabas.broker.context import RequestContext
+from barnabas.broker.metadata import GROUP_METADATA_TOPIC, Endpoint
+from barnabas.broker.registry import Handler
+from barnabas.wire.errors import ErrorCode
+from barnabas.wire.messages.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
+
+GROUP = 0
+TRANSACTION = 1
+
+NOBODY = Endpoint("", -1)
+
+
+class _Found(NamedTuple):
+    """The coordinator of one key, or why there is none."""
+
+    error: ErrorCode
+    message: str | None = None
+    node_id: int = -1
+    endpoint: Endpoint = NOBODY
+
+
+def handle(request: FindCoordinatorRequest, context: RequestContext) -> FindCoordinatorResponse:
+    if context.api_version < 4:
+        found = _find(request.key_type, request.key, context)
+        return FindCoordinatorResponse(
+            error_code=found.error,
+            error_message=found.message,
+            node_id=found.node_id,
+            host=found.endpoint.host,
+            port=found.endpoint.port,
+        )
+    coordinators = []
+    for key in request.coordinator_keys:
+        found = _find(request.key_type, key, context)
+        coordinators.append(
+            Coordinator(
+                key=key,
+                error_code=found.error,
+                error_message=found.message,
+                node_id=found.node_id,
+                host=found.endpoint.host,
+                port=found.endpoint.port,
+            )
+        )
+    return FindCoordinatorResponse(coordinators=coordinators)
+
+
+def _find(key_type: int, key: str, context: RequestContext) -> _Found:
+    if key_type != GROUP:
+        what = "transactions" if key_type == TRANSACTION else f"coordinators of type {key_type}"
+        return _Found(ErrorCode.INVALID_REQUEST, f"This broker does not support {what}.")
+    broker = context.broker
+    if GROUP_METADATA_TOPIC not in broker.metadata:
+        broker.auto_topics.create([GROUP_METADATA_TOPIC])
+        return _not_available()
+    partition = broker.metadata.partition(GROUP_METADATA_TOPIC, broker.groups.partition_for(key))
+    endpoint = None if partition is None else broker.metadata.endpoint(partition.leader, context.listener_name)
+    if partition is None or endpoint is None:
+        return _not_available()
+    return _Found(ErrorCode.NONE, None, partition.leader, endpoint)
+
+
+def _not_available() -> _Found:
+    return _Found(ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.COORDINATOR_NOT_AVAILABLE.message)
+
+
+HANDLER = Handler(key=10, min_version=0, max_version=5, handle=handle)

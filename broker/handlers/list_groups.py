@@ -1,0 +1,33 @@
+"""ListGroups (key 16): the groups that this broker coordinates.   Versions 0-5.
+
+Behaviour: filters by state and type name, in any case; a name that is unknown matches nothing. All groups are of type
+"classic".
+Errors: COORDINATOR_LOAD_IN_PROGRESS while any of the broker's groups are being loaded, COORDINATOR_NOT_AVAILABLE.
+Versions: 1 throttle time; 3 flexible; 4 states (KIP-518); 5 types (KIP-848).
+"""
+
+from barnabas.broker.context import RequestContext
+from barnabas.broker.registry import Handler
+from barnabas.wire.errors import ApiError
+from barnabas.wire.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
+
+
+def handle(request: ListGroupsRequest, context: RequestContext) -> ListGroupsResponse:
+    try:
+        groups = context.broker.groups.list_groups(request.states_filter, request.types_filter)
+    except ApiError as error:
+        return ListGroupsResponse(error_code=error.error)
+    return ListGroupsResponse(
+        groups=[
+            ListedGroup(
+                group_id=group.group_id,
+                protocol_type=group.protocol_type,
+                group_state=group.state,
+                group_type=group.group_type,
+            )
+            for group in groups
+        ]
+    )
+
+
+HANDLER = Handler(key=16, min_version=0, max_version=5, handle=handle)

@@ -1,0 +1,53 @@
+"""OffsetDelete (key 47): forget a group's offsets for some partitions.   Version 0.
+
+Behaviour: partitions are answered one by one; those that have no offset succeed. A group of consumers may stay
+active, but not read the topic; any other group must be empty.
+Errors per partition: UNKNOWN_TOPIC_OR_PARTITION, GROUP_SUBSCRIBED_TO_TOPIC. For all: GROUP_ID_NOT_FOUND,
+NON_EMPTY_GROUP, INVALID_GROUP_ID, NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE.
+"""
+
+from barnabas.broker.context import RequestContext
+from barnabas.broker.coordinator.events import DeleteOffsets, OffsetsReply
+from barnabas.broker.registry import Handler
+from barnabas.wire.errors import ApiError, ErrorCode
+from barnabas.wire.messages.offset_delete import (
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+    OffsetDeleteResponsePartition,
+    OffsetDeleteResponseTopic,
+)
+
+
+async def handle(request: OffsetDeleteRequest, context: RequestContext) -> OffsetDeleteResponse:
+    metadata = context.broker.metadata
+    asked = {topic.name: [partition.partition_index for partition in topic.partitions] for topic in request.topics}
+    known = {
+        topic: tuple(partition for partition in partitions if metadata.has_partition(topic, partition))
+        for topic, partitions in asked.items()
+    }
+    event = DeleteOffsets(request.group_id, 0, tuple((topic, partitions) for topic, partitions in known.items()))
+    try:
+        reply = await context.broker.groups.answer(event)
+    except ApiError as error:
+        reply = OffsetsReply(error.error)
+    if reply.error is not ErrorCode.NONE:
+        return OffsetDeleteResponse(error_code=reply.error)
+    errors = {(topic, partition): error for topic, answers in reply.topics for partition, error in answers}
+    return OffsetDeleteResponse(
+        topics=[
+            OffsetDeleteResponseTopic(
+                name=topic,
+                partitions=[
+                    OffsetDeleteResponsePartition(
+                        partition_index=partition,
+                        error_code=errors.get((topic, partition), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+                    )
+                    for partition in partitions
+                ],
+            )
+            for topic, partitions in asked.items()
+        ]
+    )
+
+
+HANDLER = Handler(key=47, min_version=0, max_version=0, handle=handle)

@@ -1,0 +1,121 @@
+"""OffsetFetch (key 9): how far groups have read.   Versions 1-9.
+
+Behaviour: a partition without an offset, and an unknown group, are answered with offset -1 and no error. Null topics
+(version 2+) ask for everything the group has. The answer waits until the offsets it tells of are replicated.
+Errors per partition: UNSTABLE_OFFSET_COMMIT (an open transaction may change the offset, and the client asked for
+stable ones). Per group, in version 1 per partition: NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS,
+COORDINATOR_NOT_AVAILABLE.
+Versions: 2 all topics, top-level error; 3 throttle time; 5 leader epoch (KIP-320); 6 flexible; 7 require stable
+(KIP-447); 8 several groups (KIP-709); 9 member id and epoch of the new group protocol (KIP-848; classic groups do not
+look at them).
+"""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from barnabas.broker.context import RequestContext
+from barnabas.broker.coordinator.events import FetchedOffset
+from barnabas.broker.registry import Handler
+from barnabas.wire.errors import ApiError, ErrorCode
+from barnabas.wire.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestTopic,
+    OffsetFetchRequestTopics,
+    OffsetFetchResponse,
+    OffsetFetchResponseGroup,
+    OffsetFetchResponsePartition,
+    OffsetFetchResponsePartitions,
+    OffsetFetchResponseTopic,
+    OffsetFetchResponseTopics,
+)
+
+NO_OFFSET = -1
+
+
+class _Fetched(NamedTuple):
+    """A group's offsets by topic, or the error that stands for all of them."""
+
+    topics: dict[str, list[FetchedOffset]]
+    error: ErrorCode
+
+
+async def handle(request: OffsetFetchRequest, context: RequestContext) -> OffsetFetchResponse:
+    if context.api_version >= 8:
+        return OffsetFetchResponse(
+            groups=[
+                _group(group.group_id, await _fetch(group.group_id, group.topics, request.require_stable, context))
+                for group in request.groups
+            ]
+        )
+    fetched = await _fetch(request.group_id, request.topics, request.require_stable, context)
+    if fetched.error is not ErrorCode.NONE and context.api_version < 2:
+        topics = {topic.name: _all_failed(topic.partition_indexes, fetched.error) for topic in request.topics or ()}
+        fetched = _Fetched(topics, fetched.error)
+    return OffsetFetchResponse(error_code=fetched.error, topics=_topics_before_8(fetched.topics))
+
+
+async def _fetch(
+    group_id: str,
+    topics: Iterable[OffsetFetchRequestTopic | OffsetFetchRequestTopics] | None,
+    require_stable: bool,
+    context: RequestContext,
+) -> _Fetched:
+    asked: dict[str, list[int]] | None = None
+    if topics is not None:
+        asked = {}
+        for topic in topics:
+            asked.setdefault(topic.name, []).extend(topic.partition_indexes)
+    try:
+        fetched = await context.broker.groups.fetch_offsets(group_id, asked, require_stable=require_stable)
+    except ApiError as error:
+        return _Fetched({}, error.error)
+    return _Fetched(fetched, ErrorCode.NONE)
+
+
+def _all_failed(partitions: Iterable[int], error: ErrorCode) -> list[FetchedOffset]:
+    return [FetchedOffset(partition, None, error) for partition in partitions]
+
+
+def _group(group_id: str, fetched: _Fetched) -> OffsetFetchResponseGroup:
+    return OffsetFetchResponseGroup(
+        group_id=group_id,
+        error_code=fetched.error,
+        topics=[
+            OffsetFetchResponseTopics(
+                name=topic,
+                partitions=[
+                    OffsetFetchResponsePartitions(
+                        partition_index=offset.partition,
+                        committed_offset=offset.committed.offset if offset.committed else NO_OFFSET,
+                        committed_leader_epoch=offset.committed.leader_epoch if offset.committed else -1,
+                        metadata=offset.committed.metadata if offset.committed else "",
+                        error_code=offset.error,
+                    )
+                    for offset in offsets
+                ],
+            )
+            for topic, offsets in fetched.topics.items()
+        ],
+    )
+
+
+def _topics_before_8(topics: dict[str, list[FetchedOffset]]) -> list[OffsetFetchResponseTopic]:
+    return [
+        OffsetFetchResponseTopic(
+            name=topic,
+            partitions=[
+                OffsetFetchResponsePartition(
+                    partition_index=offset.partition,
+                    committed_offset=offset.committed.offset if offset.committed else NO_OFFSET,
+                    committed_leader_epoch=offset.committed.leader_epoch if offset.committed else -1,
+                    metadata=offset.committed.metadata if offset.committed else "",
+                    error_code=offset.error,
+                )
+                for offset in offsets
+            ],
+        )
+        for topic, offsets in topics.items()
+    ]
+
+
+HANDLER = Handler(key=9, min_version=1, max_version=9, handle=handle)

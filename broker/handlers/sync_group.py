@@ -1,0 +1,44 @@
+"""SyncGroup (key 14): the leader of a classic group brings the assignment, every member fetches its part.   Versions
+0-5.
+
+Behaviour: members wait for the leader, and all for the assignment to be stored. In a stable group the answer is the
+assignment that is there, so a retry is safe.
+Errors: UNKNOWN_MEMBER_ID, ILLEGAL_GENERATION, REBALANCE_IN_PROGRESS, FENCED_INSTANCE_ID, INCONSISTENT_GROUP_PROTOCOL
+(also where version 5 names no protocol), INVALID_GROUP_ID, NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS,
+COORDINATOR_NOT_AVAILABLE, UNKNOWN_SERVER_ERROR (assignment too large to be stored).
+Versions: 1 throttle time; 3 group instance id (KIP-345); 4 flexible; 5 protocol type and name (KIP-559).
+"""
+
+from barnabas.broker.context import RequestContext
+from barnabas.broker.coordinator.events import SyncGroup
+from barnabas.broker.registry import Handler
+from barnabas.wire.errors import ApiError, ErrorCode
+from barnabas.wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse
+
+
+async def handle(request: SyncGroupRequest, context: RequestContext) -> SyncGroupResponse:
+    if context.api_version >= 5 and (request.protocol_type is None or request.protocol_name is None):
+        return SyncGroupResponse(error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+    event = SyncGroup(
+        group_id=request.group_id,
+        token=0,
+        member_id=request.member_id,
+        group_instance_id=request.group_instance_id,
+        generation=request.generation_id,
+        protocol_type=request.protocol_type,
+        protocol_name=request.protocol_name,
+        assignments=tuple((assignment.member_id, assignment.assignment) for assignment in request.assignments),
+    )
+    try:
+        reply = await context.broker.groups.answer(event)
+    except ApiError as error:
+        return SyncGroupResponse(error_code=error.error)
+    return SyncGroupResponse(
+        error_code=reply.error,
+        protocol_type=reply.protocol_type,
+        protocol_name=reply.protocol_name,
+        assignment=reply.assignment,
+    )
+
+
+HANDLER = Handler(key=14, min_version=0, max_version=5, handle=handle)
