@@ -1,6 +1,7 @@
 """The settings of one log: Kafka's topic configs, as storage needs them.
 
-Names are Kafka's topic configs with underscores; defaults are those of Kafka 4.3 (org.apache.kafka.storage.internals.log.LogConfig). Whether a value
+Names are Kafka's topic configs with underscores; defaults are those of Kafka 4.3
+(org.apache.kafka.storage.internals.log.LogConfig). Whether a value
 is allowed is decided where configs are altered, not here.
 """
 
@@ -24,7 +25,8 @@ class LogConfig:
     Sizes are bytes, durations milliseconds; -1 for `retention_bytes` and `retention_ms` means unlimited.
     `compression_type` None is Kafka's `producer`: batches are kept as they came.
     `message_timestamp_type` is Kafka's spelling: "CreateTime" or "LogAppendTime".
-    `validate_records` is `barnabas.validate.records`: open and check every record instead of trusting a batch whose header and CRC are right.
+    `validate_records` is `barnabas.validate.records`: open and check every record instead of trusting a batch whose
+    header and CRC are right.
     """
 
     segment_bytes: int = 1 << 30

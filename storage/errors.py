@@ -32,5 +32,5 @@ class DirectoryLocked(Exception):
     """Another broker, or another log manager of this process, uses the log directory."""
 
 
-class ReadWouldBlock(Exception):  # noqa: N818 - control flow between a read and its retry in a thread, no error
+class ReadWouldBlock(Exception):
     """The bytes are not in the page cache."""

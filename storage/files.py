@@ -1,6 +1,7 @@
 """The one seam between storage and the operating system: `Files`, and the cache of open descriptors above it.
 
-Everything storage does to a disk goes through the `Files` protocol, so that a test can record the calls or inject faults. Nothing else in storage
+Everything storage does to a disk goes through the `Files` protocol, so that a test can record the calls or inject
+faults. Nothing else in storage
 imports `os`. Paths are plain strings.
 """
 
@@ -62,7 +63,9 @@ class Files(Protocol):
         ...
 
     def pread_cached(self, descriptor: int, size: int, position: int) -> Buffer:
-        """Read without waiting for the disk; shorter when only a part is in the page cache. Raises ReadWouldBlock when nothing is."""
+        """Read without waiting for the disk; shorter when only a part is in the page cache. Raises ReadWouldBlock
+        when nothing is.
+        """
         ...
 
     def reads_cached(self, directory: str) -> bool:
@@ -232,7 +235,9 @@ class OsFiles:
         return found.f_blocks * found.f_frsize
 
     def descriptor_limit(self) -> int:
-        """Raises the soft limit to the hard one first: the default soft limit is meant for programs that use select()."""
+        """Raises the soft limit to the hard one first: the default soft limit is meant for programs that use
+        select().
+        """
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         if soft != hard:
             wanted = 1 << 16 if hard == resource.RLIM_INFINITY else hard
@@ -279,7 +284,9 @@ def write_file(files: Files, path: str, data: Buffer, *, sync: bool = False) -> 
 
 
 def replace_file(files: Files, path: str, data: Buffer, *, sync: bool = True) -> None:
-    """Replace a file so that a crash leaves the old or the new content: temporary file, sync, rename, sync of the directory. Blocking."""
+    """Replace a file so that a crash leaves the old or the new content: temporary file, sync, rename, sync of the
+    directory. Blocking.
+    """
     temporary = path + ".tmp"
     write_file(files, temporary, data, sync=sync)
     files.rename(temporary, path)
@@ -299,7 +306,8 @@ def unlink_if_exists(files: Files, path: str) -> bool:
 class LogFile:
     """A segment's `.log` file, open or not.
 
-    `path` follows renames. `descriptor` is -1 while closed; only `DescriptorCache` opens and closes it. `holders` counts the reads and flushes that
+    `path` follows renames. `descriptor` is -1 while closed; only `DescriptorCache` opens and closes it. `holders`
+    counts the reads and flushes that
     threads have yet to do: as long as there are some, the file is not unlinked.
 
     Ownership: the event loop; `holders` and `doomed` are guarded by the cache's lock because threads release.
@@ -316,9 +324,11 @@ class LogFile:
 
 
 class DescriptorCache:
-    """Keeps at most `limit` log files open and closes the least recently used ones (second chance, so that a use costs one store).
+    """Keeps at most `limit` log files open and closes the least recently used ones (second chance, so that a use
+    costs one store).
 
-    Ownership: the event loop alone opens and closes cached descriptors, so that none is closed under a system call. Threads use `open_privately`,
+    Ownership: the event loop alone opens and closes cached descriptors, so that none is closed under a system call.
+    Threads use `open_privately`,
     between a `hold` on the loop and a `release` wherever they end.
     """
 
@@ -411,7 +421,9 @@ class DescriptorCache:
             unlink_if_exists(self.files, file.path)
 
     def unlink(self, file: LogFile) -> None:
-        """Remove the file's name, now or when its last holder releases it. Any thread; the descriptor must have been closed on the loop."""
+        """Remove the file's name, now or when its last holder releases it. Any thread; the descriptor must have been
+        closed on the loop.
+        """
         with self._lock:
             file.doomed = True
             unlink = file.holders == 0
@@ -421,7 +433,8 @@ class DescriptorCache:
     def open_privately(self, file: LogFile) -> int:
         """Open a held file for the calling thread alone, which closes it. Blocking.
 
-        A rename may come between reading the path and opening it, so a missing file is looked for again; and when descriptors have run out, the
+        A rename may come between reading the path and opening it, so a missing file is looked for again; and when
+        descriptors have run out, the
         loop is asked to give some back.
         """
         missing = exhausted = 0

@@ -1,0 +1,164 @@
+"""Kafka's small text files: offset checkpoints, leader epochs, topic ids, broker ids, the marker of a clean shutdown.
+
+Codecs are pure; reading and writing goes through `Files`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from barnabas.storage.errors import CorruptFile
+from barnabas.storage.files import Files, read_file, replace_file, unlink_if_exists, write_file
+from barnabas.wire.names import ZERO_TOPIC_ID, TopicId, topic_id_from_text, topic_id_to_text
+
+TopicPartition: TypeAlias = tuple[str, int]
+
+RECOVERY_POINT_FILE: Final = "recovery-point-offset-checkpoint"
+HIGH_WATERMARK_FILE: Final = "replication-offset-checkpoint"
+LOG_START_FILE: Final = "log-start-offset-checkpoint"
+LEADER_EPOCH_FILE: Final = "leader-epoch-checkpoint"
+PARTITION_METADATA_FILE: Final = "partition.metadata"
+META_PROPERTIES_FILE: Final = "meta.properties"
+CLEAN_SHUTDOWN_FILE: Final = ".kafka_cleanshutdown"
+LOCK_FILE: Final = ".lock"
+
+_VERSION: Final = "0"
+
+
+def encode_checkpoint(lines: Iterable[str]) -> bytes:
+    """Kafka's checkpoint format: the version 0, the number of entries, one entry per line
+    (org.apache.kafka.server.common.CheckpointFile).
+    """
+    entries = list(lines)
+    return "".join(f"{line}\n" for line in (_VERSION, str(len(entries)), *entries)).encode()
+
+
+def decode_checkpoint(data: bytes) -> list[list[str]]:
+    """The entries of a checkpoint, each split at white space. An empty file has none.
+
+    Raises:
+        CorruptFile: another version, or not as many entries as it says.
+    """
+    try:
+        lines = data.decode().splitlines()
+    except UnicodeDecodeError:
+        raise CorruptFile("a checkpoint that is no text") from None
+    if len(lines) < 2:
+        if lines and lines[0] != _VERSION:
+            raise CorruptFile(f"checkpoint version {lines[0]!r} is not {_VERSION}")
+        return []
+    if lines[0] != _VERSION:
+        raise CorruptFile(f"checkpoint version {lines[0]!r} is not {_VERSION}")
+    if lines[1] != str(len(lines) - 2):
+        raise CorruptFile(f"a checkpoint of {lines[1]!r} entries has {len(lines) - 2}")
+    return [line.split() for line in lines[2:]]
+
+
+def encode_offsets(offsets: Mapping[TopicPartition, int]) -> bytes:
+    """An offset checkpoint of a log directory: `TOPIC PARTITION OFFSET` per line."""
+    return encode_checkpoint(f"{topic} {partition} {offset}" for (topic, partition), offset in offsets.items())
+
+
+def decode_offsets(data: bytes) -> dict[TopicPartition, int]:
+    """Read what `encode_offsets` writes. Raises CorruptFile."""
+    try:
+        return {(topic, int(partition)): int(offset) for topic, partition, offset in decode_checkpoint(data)}
+    except ValueError:
+        raise CorruptFile("an offset checkpoint with a malformed line") from None
+
+
+def encode_leader_epochs(entries: Iterable[tuple[int, int]]) -> bytes:
+    """A log's `leader-epoch-checkpoint`: `EPOCH START_OFFSET` per line."""
+    return encode_checkpoint(f"{epoch} {start_offset}" for epoch, start_offset in entries)
+
+
+def decode_leader_epochs(data: bytes) -> list[tuple[int, int]]:
+    """Read what `encode_leader_epochs` writes. Raises CorruptFile, also for numbers that cannot be epochs or offsets."""
+    try:
+        entries = [(int(epoch), int(start_offset)) for epoch, start_offset in decode_checkpoint(data)]
+    except ValueError:
+        raise CorruptFile("a leader epoch checkpoint with a malformed line") from None
+    if any(epoch < 0 or start_offset < 0 for epoch, start_offset in entries):
+        raise CorruptFile("a leader epoch checkpoint with a negative number")
+    return entries
+
+
+def encode_partition_metadata(topic_id: bytes) -> bytes:
+    """A log's `partition.metadata`: two lines, the last one without an end (PartitionMetadata)."""
+    return f"version: 0\ntopic_id: {topic_id_to_text(topic_id)}".encode()
+
+
+def decode_partition_metadata(data: bytes) -> TopicId:
+    """The topic id in a `partition.metadata`. Raises CorruptFile."""
+    try:
+        fields = dict(line.split(":", 1) for line in data.decode().splitlines() if line)
+        version, topic_id = int(fields["version"]), topic_id_from_text(fields["topic_id"].strip())
+    except (ValueError, KeyError):
+        raise CorruptFile("malformed partition metadata") from None
+    if version < 0 or topic_id == ZERO_TOPIC_ID:
+        raise CorruptFile("partition metadata of an unknown version or with the reserved topic id")
+    return topic_id
+
+
+@dataclass(frozen=True, slots=True)
+class MetaProperties:
+    """`meta.properties`, version 0, of a log directory: whose it is. Java properties, so that Kafka in ZooKeeper mode
+    reads it.
+    """
+
+    broker_id: int
+    cluster_id: str
+
+    def encode(self) -> bytes:
+        """The content of the file."""
+        return f"#\nversion=0\nbroker.id={self.broker_id}\ncluster.id={self.cluster_id}\n".encode()
+
+    @classmethod
+    def decode(cls, data: bytes) -> MetaProperties:
+        """Read the file. Raises CorruptFile, also for the version 1 that KRaft writes."""
+        try:
+            lines = [line.strip() for line in data.decode().splitlines()]
+            pairs = [line.partition("=") for line in lines if line and not line.startswith(("#", "!"))]
+            fields = {name.strip(): value.strip() for name, _, value in pairs}
+            version = fields["version"]
+            if version != "0":
+                raise CorruptFile(
+                    f"{META_PROPERTIES_FILE} has version {version}: the directory belongs to a Kafka in KRaft mode"
+                )
+            return cls(int(fields["broker.id"]), fields["cluster.id"])
+        except (ValueError, KeyError):
+            raise CorruptFile(f"malformed {META_PROPERTIES_FILE}") from None
+
+
+def write_clean_shutdown(files: Files, directory: str, broker_epoch: int) -> None:
+    """Leave the marker that everything before it is on the disk. Blocking; the last thing a broker does."""
+    content = json.dumps({"version": 0, "brokerEpoch": broker_epoch}, separators=(",", ":"))
+    write_file(files, f"{directory}/{CLEAN_SHUTDOWN_FILE}", content.encode(), sync=True)
+    files.sync_directory(directory)
+
+
+def take_clean_shutdown(files: Files, directory: str) -> bool:
+    """Whether the marker was there; removes it durably, so that a crash from now on is noticed. Blocking.
+
+    Before KIP-966 the file was empty, so only its presence counts.
+    """
+    found = unlink_if_exists(files, f"{directory}/{CLEAN_SHUTDOWN_FILE}")
+    if found:
+        files.sync_directory(directory)
+    return found
+
+
+def read_offsets(files: Files, directory: str, name: str) -> dict[TopicPartition, int]:
+    """An offset checkpoint; empty if there is none. Raises CorruptFile. Blocking."""
+    try:
+        return decode_offsets(read_file(files, f"{directory}/{name}"))
+    except FileNotFoundError:
+        return {}
+
+
+def write_offsets(files: Files, directory: str, name: str, offsets: Mapping[TopicPartition, int]) -> None:
+    """Replace an offset checkpoint durably. Blocking."""
+    replace_file(files, f"{directory}/{name}", encode_offsets(offsets))

@@ -1,0 +1,67 @@
+"""Bringing a log to the disk: captured on the event loop, run in a thread, completed on the event loop."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from barnabas.storage.errors import StorageError
+from barnabas.storage.files import DescriptorCache, LogFile, replace_file
+
+
+@dataclass(slots=True)
+class FlushTask:
+    """One flush of one log up to `end_offset`: data first, then indexes and snapshots, then names.
+
+    `run` may be called once, from any thread; it touches nothing but what was captured. After it, whether it failed
+    or not, the log's
+    `complete_flush` has to be called on the event loop. A failure is final: a second try might claim success for
+    pages that the first try lost.
+    """
+
+    cache: DescriptorCache
+    directory: str
+    end_offset: int
+    segments: list[LogFile]
+    others: list[str]
+    """Paths of index files and snapshots: hints, which may be gone meanwhile."""
+    directories: list[str]
+    leader_epochs: tuple[str, bytes] | None = None
+    error: StorageError | None = field(default=None, init=False)
+
+    def run(self) -> None:
+        """Do it. Blocking. Errors end in `error`."""
+        try:
+            for file in self.segments:
+                self._sync_segment(file)
+            for path in self.others:
+                self._sync_if_exists(path)
+            if self.leader_epochs is not None:
+                path, content = self.leader_epochs
+                replace_file(self.cache.files, path, content)
+            for directory in self.directories:
+                self.cache.files.sync_directory(directory)
+        except FileNotFoundError as error:
+            # Only a log whose directory was renamed for deletion loses its files under a flush.
+            self.error = StorageError(f"the log was deleted while it was flushed: {error}")
+        except OSError as error:
+            self.error = StorageError(f"bringing the log to the disk failed: {error}")
+        finally:
+            for file in self.segments:
+                self.cache.release(file)
+
+    def _sync_segment(self, file: LogFile) -> None:
+        descriptor = self.cache.open_privately(file)
+        try:
+            self.cache.files.sync(descriptor)
+        finally:
+            self.cache.files.close(descriptor)
+
+    def _sync_if_exists(self, path: str) -> None:
+        try:
+            descriptor = self.cache.files.open(path)
+        except FileNotFoundError:
+            return
+        try:
+            self.cache.files.sync(descriptor)
+        finally:
+            self.cache.files.close(descriptor)

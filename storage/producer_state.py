@@ -1,0 +1,354 @@
+"""What one log knows of the producers that wrote to it: duplicates, order, transactions. Pure; snapshots are bytes.
+
+Source: org.apache.kafka.storage.internals.log.ProducerStateManager, ProducerAppendInfo, ProducerStateEntry (KIP-98,
+KIP-360).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import crc32c
+
+from barnabas.storage.errors import CorruptFile
+from barnabas.storage.txn_index import AbortedTransaction
+from barnabas.storage.validation import AppendOrigin
+from barnabas.wire.errors import ApiError, ErrorCode
+from barnabas.wire.record_batch import RecordBatchHeader
+
+if TYPE_CHECKING:
+    from barnabas.wire.records import EndTxnMarker
+
+BATCHES_RETAINED: Final = 5
+"""Batches per producer that a retry is recognised for: as many as an idempotent producer may have in flight."""
+
+NO_OFFSET: Final = -1
+_SEQUENCE_MASK: Final = 0x7FFFFFFF
+_NO_EPOCH: Final = -1
+_COMMIT: Final = 1
+
+_SNAPSHOT_VERSION: Final = 1
+_SNAPSHOT_HEADER: Final = struct.Struct(">hIi")
+_SNAPSHOT_ENTRY: Final = struct.Struct(">qhiqiqiq")
+_CRC_END: Final = 6
+EMPTY_SNAPSHOT_SIZE: Final = _SNAPSHOT_HEADER.size
+
+
+class BatchMetadata(NamedTuple):
+    """One remembered batch of a producer."""
+
+    first_sequence: int
+    last_sequence: int
+    last_offset: int
+    offset_delta: int
+    timestamp: int
+
+    @property
+    def first_offset(self) -> int:
+        return self.last_offset - self.offset_delta
+
+
+class ProducerEntry:
+    """One producer's state on this log. `batches` holds its last five, oldest first, all of `epoch`."""
+
+    __slots__ = ("batches", "coordinator_epoch", "epoch", "last_timestamp", "producer_id", "transaction_first_offset")
+
+    def __init__(
+        self,
+        producer_id: int,
+        epoch: int = _NO_EPOCH,
+        coordinator_epoch: int = -1,
+        last_timestamp: int = -1,
+        transaction_first_offset: int = NO_OFFSET,
+    ) -> None:
+        self.producer_id = producer_id
+        self.epoch = epoch
+        self.coordinator_epoch = coordinator_epoch
+        self.last_timestamp = last_timestamp
+        self.transaction_first_offset = transaction_first_offset
+        self.batches: list[BatchMetadata] = []
+
+    @property
+    def last_sequence(self) -> int:
+        """-1 if no batch is known."""
+        return self.batches[-1].last_sequence if self.batches else -1
+
+    def add(self, epoch: int, batch: BatchMetadata) -> None:
+        """Remember a batch that was appended."""
+        batches = self.batches
+        if epoch != self.epoch:
+            batches.clear()
+            self.epoch = epoch
+        elif len(batches) == BATCHES_RETAINED:
+            del batches[0]
+        batches.append(batch)
+        self.last_timestamp = batch.timestamp
+
+    def find_duplicate(self, header: RecordBatchHeader) -> BatchMetadata | None:
+        """The remembered batch of exactly the same epoch and sequences."""
+        if header.producer_epoch != self.epoch:
+            return None
+        first, last = header.base_sequence, header.last_sequence
+        for batch in self.batches:
+            if batch.first_sequence == first and batch.last_sequence == last:
+                return batch
+        return None
+
+
+class ProducerState:
+    """All producers of one log, its open transactions, and those that ended above the high watermark.
+
+    The three steps of an append: `check` and `check_marker` only look and raise, `record` and `record_marker` change.
+    `end_offset` is the offset up
+    to which the log has been taken in.
+
+    Ownership: the event loop (or the one thread that recovers the log).
+    """
+
+    __slots__ = ("end_offset", "expiration_ms", "ongoing", "producers", "unreplicated")
+
+    def __init__(self, end_offset: int = 0, expiration_ms: int = 86_400_000) -> None:
+        self.end_offset = end_offset
+        self.expiration_ms = expiration_ms
+        self.producers: dict[int, ProducerEntry] = {}
+        # First offset -> producer id, and -> offset of the marker. Both are small; offsets only grow, so they stay
+        # sorted.
+        self.ongoing: dict[int, int] = {}
+        self.unreplicated: dict[int, int] = {}
+
+    def check(self, header: RecordBatchHeader, origin: AppendOrigin) -> BatchMetadata | None:
+        """Whether a data batch may be appended; a batch that already was is returned instead.
+
+        Raises:
+            ApiError: INVALID_PRODUCER_EPOCH, OUT_OF_ORDER_SEQUENCE_NUMBER or INVALID_TXN_STATE.
+        """
+        entry = self.producers.get(header.producer_id)
+        if entry is None:
+            # Its records may have been deleted or have expired: any sequence is fine.
+            return None
+        if origin is AppendOrigin.CLIENT:
+            duplicate = entry.find_duplicate(header)
+            if duplicate is not None:
+                return duplicate
+        self._check_epoch(entry, header.producer_epoch, origin)
+        if origin is AppendOrigin.CLIENT:
+            self._check_sequence(entry, header)
+        if entry.transaction_first_offset != NO_OFFSET and not header.is_transactional:
+            raise ApiError(
+                ErrorCode.INVALID_TXN_STATE,
+                f"producer {header.producer_id} has an open transaction but sent a batch outside it",
+            )
+        return None
+
+    def _check_epoch(self, entry: ProducerEntry, epoch: int, origin: AppendOrigin) -> None:
+        if epoch < entry.epoch and origin is not AppendOrigin.REPLICATION:
+            raise ApiError(
+                ErrorCode.INVALID_PRODUCER_EPOCH,
+                f"epoch {epoch} of producer {entry.producer_id} is older than the last one seen, {entry.epoch}",
+            )
+
+    def _check_sequence(self, entry: ProducerEntry, header: RecordBatchHeader) -> None:
+        first = header.base_sequence
+        if header.producer_epoch != entry.epoch:
+            if first != 0 and entry.epoch != _NO_EPOCH:
+                raise ApiError(
+                    ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+                    f"producer {header.producer_id} starts epoch {header.producer_epoch} with sequence {first}, not 0",
+                )
+            return
+        expected = (entry.last_sequence + 1) & _SEQUENCE_MASK
+        if first != expected and entry.epoch != _NO_EPOCH:
+            raise ApiError(
+                ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+                f"producer {header.producer_id} sent sequence {first} where {expected} follows",
+            )
+
+    def record(self, header: RecordBatchHeader, base_offset: int) -> None:
+        """Take in a data batch that was appended at `base_offset`; the header has its final timestamp."""
+        producer_id = header.producer_id
+        entry = self.producers.get(producer_id)
+        if entry is None:
+            entry = self.producers[producer_id] = ProducerEntry(producer_id)
+        delta = header.last_offset_delta
+        last_offset = base_offset + delta
+        entry.add(
+            header.producer_epoch,
+            BatchMetadata(header.base_sequence, header.last_sequence, last_offset, delta, header.max_timestamp),
+        )
+        if header.is_transactional and entry.transaction_first_offset == NO_OFFSET:
+            entry.transaction_first_offset = base_offset
+            self.ongoing[base_offset] = producer_id
+        self.end_offset = last_offset + 1
+
+    def check_marker(self, header: RecordBatchHeader, marker: EndTxnMarker, origin: AppendOrigin) -> None:
+        """Whether a transaction marker may be appended.
+
+        Raises:
+            ApiError: INVALID_PRODUCER_EPOCH or TRANSACTION_COORDINATOR_FENCED.
+        """
+        entry = self.producers.get(header.producer_id)
+        if entry is None or origin is AppendOrigin.REPLICATION:
+            return
+        self._check_epoch(entry, header.producer_epoch, origin)
+        if entry.coordinator_epoch > marker.coordinator_epoch:
+            raise ApiError(
+                ErrorCode.TRANSACTION_COORDINATOR_FENCED,
+                f"coordinator epoch {marker.coordinator_epoch} is older than {entry.coordinator_epoch}",
+            )
+
+    def record_marker(
+        self, header: RecordBatchHeader, base_offset: int, marker: EndTxnMarker
+    ) -> AbortedTransaction | None:
+        """Take in a marker appended at `base_offset`; an aborted transaction that had data here is returned for the
+        transaction index.
+        """
+        entry = self.producers.get(header.producer_id)
+        if entry is None:
+            entry = self.producers[header.producer_id] = ProducerEntry(header.producer_id)
+        first_offset, entry.transaction_first_offset = entry.transaction_first_offset, NO_OFFSET
+        if header.producer_epoch != entry.epoch:
+            entry.batches.clear()
+            entry.epoch = header.producer_epoch
+        entry.coordinator_epoch = marker.coordinator_epoch
+        entry.last_timestamp = header.max_timestamp
+        self.end_offset = base_offset + header.last_offset_delta + 1
+        if first_offset == NO_OFFSET:
+            return None
+        others = (offset for offset, owner in self.ongoing.items() if owner != header.producer_id)
+        last_stable_offset = min(others, default=base_offset + 1)
+        self.ongoing.pop(first_offset, None)
+        self.unreplicated[first_offset] = base_offset
+        if marker.control_type == _COMMIT:
+            return None
+        return AbortedTransaction(header.producer_id, first_offset, base_offset, last_stable_offset)
+
+    @property
+    def first_unstable_offset(self) -> int | None:
+        """The first offset of a transaction that is open, or whose marker may not be replicated yet."""
+        if not self.ongoing and not self.unreplicated:
+            return None
+        return min((*self.ongoing, *self.unreplicated))
+
+    def forget_replicated(self, high_watermark: int) -> None:
+        """Transactions whose marker lies below the high watermark no longer hold the last stable offset back."""
+        if self.unreplicated:
+            self.unreplicated = {
+                first: marker for first, marker in self.unreplicated.items() if marker >= high_watermark
+            }
+
+    def remove_expired(self, now_ms: int) -> None:
+        """Forget producers without an open transaction that have not written for `producer.id.expiration.ms`."""
+        for producer_id in [entry.producer_id for entry in self.producers.values() if self._is_expired(entry, now_ms)]:
+            del self.producers[producer_id]
+
+    def _is_expired(self, entry: ProducerEntry, now_ms: int) -> bool:
+        return entry.transaction_first_offset == NO_OFFSET and now_ms - entry.last_timestamp >= self.expiration_ms
+
+    def load(self, entries: Iterable[ProducerEntry], end_offset: int, now_ms: int) -> None:
+        """Start from a snapshot's entries."""
+        for entry in entries:
+            if self._is_expired(entry, now_ms):
+                continue
+            self.producers[entry.producer_id] = entry
+            if entry.transaction_first_offset != NO_OFFSET:
+                self.ongoing[entry.transaction_first_offset] = entry.producer_id
+        self.end_offset = end_offset
+
+    def restore_batches(self, headers: Iterable[RecordBatchHeader]) -> bool:
+        """Complete the remembered batches, which a snapshot has only the last of, from older batches of the log.
+
+        `headers` come newest first. Returns whether nobody could use still older ones.
+        """
+        for header in headers:
+            entry = self.producers.get(header.producer_id)
+            if entry is None or header.is_control or header.producer_epoch != entry.epoch:
+                continue
+            batches = entry.batches
+            if not batches or len(batches) == BATCHES_RETAINED:
+                continue
+            last_offset = header.base_offset + header.last_offset_delta
+            if last_offset < batches[0].first_offset:
+                batches.insert(
+                    0,
+                    BatchMetadata(
+                        header.base_sequence,
+                        header.last_sequence,
+                        last_offset,
+                        header.last_offset_delta,
+                        header.max_timestamp,
+                    ),
+                )
+        return all(
+            len(entry.batches) in (0, BATCHES_RETAINED) or entry.batches[0].first_sequence == 0
+            for entry in self.producers.values()
+        )
+
+
+def encode_snapshot(producers: Iterable[ProducerEntry]) -> bytes:
+    """A producer snapshot, `NNNNNNNNNNNNNNNNNNNN.snapshot`: the state up to the offset in its name.
+
+    ======== ===== ====================================================================
+    offset   bytes meaning
+    ======== ===== ====================================================================
+    0        2     version: 1
+    2        4     CRC-32C of everything from byte 6 on
+    6        4     number of producers; then for each:
+    +0       8     producer id
+    +8       2     epoch
+    +10      4     last sequence of its last batch, or -1
+    +14      8     last offset of its last batch, or -1
+    +22      4     last offset - first offset of that batch
+    +26      8     timestamp of its last batch or marker (ms)
+    +34      4     epoch of the coordinator that wrote its last marker, or -1
+    +38      8     first offset of its open transaction, or -1
+    ======== ===== ====================================================================
+
+    Only the last batch is in it: the loader finds the four before it in the log.
+
+    Source: message/ProducerSnapshot.json of Kafka.
+    """
+    parts = []
+    for entry in producers:
+        last = entry.batches[-1] if entry.batches else None
+        parts.append(
+            _SNAPSHOT_ENTRY.pack(
+                entry.producer_id,
+                entry.epoch,
+                last.last_sequence if last else -1,
+                last.last_offset if last else NO_OFFSET,
+                last.offset_delta if last else 0,
+                entry.last_timestamp,
+                entry.coordinator_epoch,
+                entry.transaction_first_offset,
+            )
+        )
+    body = struct.pack(">i", len(parts)) + b"".join(parts)
+    return struct.pack(">hI", _SNAPSHOT_VERSION, crc32c.crc32c(body)) + body
+
+
+def decode_snapshot(data: bytes) -> list[ProducerEntry]:
+    """Read a producer snapshot.
+
+    Raises:
+        CorruptFile: empty, cut off, of another version, or with a wrong CRC.
+    """
+    if len(data) < _SNAPSHOT_HEADER.size:
+        raise CorruptFile("a producer snapshot without a whole header")
+    version, crc, count = _SNAPSHOT_HEADER.unpack_from(data)
+    if version != _SNAPSHOT_VERSION:
+        raise CorruptFile(f"a producer snapshot of version {version}")
+    if len(data) != _SNAPSHOT_HEADER.size + count * _SNAPSHOT_ENTRY.size:
+        raise CorruptFile(f"a producer snapshot of {len(data)} bytes cannot have {count} producers")
+    if crc32c.crc32c(data[_CRC_END:]) != crc:
+        raise CorruptFile("a producer snapshot with a wrong CRC")
+    entries = []
+    for fields in _SNAPSHOT_ENTRY.iter_unpack(data[_SNAPSHOT_HEADER.size :]):
+        producer_id, epoch, last_sequence, last_offset, offset_delta, timestamp, coordinator_epoch, first = fields
+        entry = ProducerEntry(producer_id, epoch, coordinator_epoch, timestamp, first if first >= 0 else NO_OFFSET)
+        if last_offset >= 0:
+            first_sequence = last_sequence if last_sequence < 0 else (last_sequence - offset_delta) & _SEQUENCE_MASK
+            entry.batches.append(BatchMetadata(first_sequence, last_sequence, last_offset, offset_delta, timestamp))
+        entries.append(entry)
+    return entries

@@ -1,0 +1,257 @@
+"""One segment of a log: a run of batches in a `.log` file, with the indexes beside it.
+
+A segment file is nothing but record batches of magic 2, one after the other, in ascending order of offsets. All files
+of a segment are named after
+its base offset, in twenty digits:
+
+================================ =====================================================================
+name                             content
+================================ =====================================================================
+00000000000000000000.log         the batches
+00000000000000000000.index       `offset_index.OffsetIndex`
+00000000000000000000.timeindex   `time_index.TimeIndex`
+00000000000000000000.txnindex    `txn_index.TransactionIndex`; only if a transaction was aborted in it
+00000000000000000000.snapshot    `producer_state.encode_snapshot`: state of the producers at that offset
+================================ =====================================================================
+
+Source: org.apache.kafka.storage.internals.log.LogSegment, LogFileUtils.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from barnabas.storage.config import LogConfig
+from barnabas.storage.errors import CorruptFile, StorageError
+from barnabas.storage.files import Buffer, DescriptorCache, Files, LogFile, read_file, write_file
+from barnabas.storage.offset_index import ENTRY_SIZE as OFFSET_ENTRY_SIZE
+from barnabas.storage.offset_index import OffsetIndex
+from barnabas.storage.read import Read, build_offset_index, file_headers
+from barnabas.storage.time_index import ENTRY_SIZE as TIME_ENTRY_SIZE
+from barnabas.storage.time_index import NO_TIMESTAMP, TimeIndex
+from barnabas.storage.txn_index import TransactionIndex
+from barnabas.wire.record_batch import HEADER_SIZE, parse_header
+
+LOG_SUFFIX: Final = ".log"
+OFFSET_INDEX_SUFFIX: Final = ".index"
+TIME_INDEX_SUFFIX: Final = ".timeindex"
+TXN_INDEX_SUFFIX: Final = ".txnindex"
+SNAPSHOT_SUFFIX: Final = ".snapshot"
+DELETED_SUFFIX: Final = ".deleted"
+CLEANED_SUFFIX: Final = ".cleaned"
+SWAP_SUFFIX: Final = ".swap"
+
+_MAX_RELATIVE_OFFSET: Final = 2**31 - 1
+_NOT_READ: Final = -2
+
+
+def file_name(offset: int, suffix: str) -> str:
+    """The name of a file that belongs to an offset."""
+    return f"{offset:020d}{suffix}"
+
+
+class Segment:
+    """One segment. A sealed one costs a few integers; the indexes are in memory only while it is active.
+
+    `max_timestamp` and `max_timestamp_offset` are the largest timestamp of its batches and the last offset of the
+    first batch that has it.
+    `first_timestamp` is the largest timestamp of its first batch. Both are read when first asked for.
+
+    Ownership: the event loop.
+    """
+
+    __slots__ = (
+        "base_offset",
+        "bytes_since_index",
+        "created_ms",
+        "file",
+        "first_timestamp",
+        "has_txn_index",
+        "jitter_ms",
+        "max_timestamp",
+        "max_timestamp_offset",
+        "offset_index",
+        "size",
+        "time_index",
+        "warm_from",
+    )
+
+    def __init__(self, base_offset: int, file: LogFile, size: int, created_ms: int, jitter_ms: int = 0) -> None:
+        self.base_offset = base_offset
+        self.file = file
+        self.size = size
+        self.created_ms = created_ms
+        self.jitter_ms = jitter_ms
+        self.warm_from = size
+        """Bytes from here on were written by this process, so that they are most likely in the page cache."""
+        self.bytes_since_index = 0
+        self.has_txn_index = False
+        self.first_timestamp = _NOT_READ
+        self.max_timestamp = _NOT_READ
+        self.max_timestamp_offset = base_offset
+        self.offset_index: OffsetIndex | None = None
+        self.time_index: TimeIndex | None = None
+
+    def __repr__(self) -> str:
+        return f"<Segment {self.file.path} of {self.size} bytes>"
+
+    @classmethod
+    def create(cls, cache: DescriptorCache, directory: str, base_offset: int, now_ms: int, jitter_ms: int) -> Segment:
+        """Create an empty segment, ready to be appended to. Blocking, but only for creating a file."""
+        file = cache.create(f"{directory}/{file_name(base_offset, LOG_SUFFIX)}")
+        segment = cls(base_offset, file, 0, now_ms, jitter_ms)
+        segment.offset_index, segment.time_index = OffsetIndex(base_offset), TimeIndex(base_offset)
+        segment.first_timestamp = segment.max_timestamp = NO_TIMESTAMP
+        return segment
+
+    def path(self, suffix: str) -> str:
+        """The path of the segment's file of another kind."""
+        stem, _, renamed = self.file.path.rpartition(LOG_SUFFIX)
+        return stem + suffix + renamed
+
+    # --- appending
+
+    def load(self, cache: DescriptorCache, index_interval_bytes: int) -> None:
+        """Bring the indexes into memory, for appending; rebuild what is missing or wrong. Blocking."""
+        if self.offset_index is not None:
+            return
+        files = cache.files
+        read = _reader(cache, self.file)
+        try:
+            self.offset_index = OffsetIndex.from_bytes(
+                self.base_offset, read_file(files, self.path(OFFSET_INDEX_SUFFIX)), self.size
+            )
+            self.time_index = TimeIndex.from_bytes(self.base_offset, read_file(files, self.path(TIME_INDEX_SUFFIX)))
+            if self.size and not len(self.time_index):
+                raise CorruptFile("the time index of a segment with batches is empty")
+            self.max_timestamp, self.max_timestamp_offset = self.time_index.last_entry
+        except (FileNotFoundError, CorruptFile):
+            self.rebuild_indexes(read, index_interval_bytes)
+
+    def rebuild_indexes(self, read: Read, index_interval_bytes: int) -> None:
+        """Build offset and time index from the batches' headers, as appending them would have. Blocking."""
+        offset_index, time_index = OffsetIndex(self.base_offset), TimeIndex(self.base_offset)
+        self.offset_index, self.time_index = offset_index, time_index
+        self.first_timestamp = self.max_timestamp = NO_TIMESTAMP
+        self.max_timestamp_offset = self.base_offset
+        self.bytes_since_index = 0
+        for header in file_headers(read, self.file, 0, self.size):
+            self.add_batch(
+                header.last_offset, header.max_timestamp, header.position, header.size_in_bytes, index_interval_bytes
+            )
+
+    def add_batch(
+        self, last_offset: int, max_timestamp: int, position: int, size: int, index_interval_bytes: int
+    ) -> None:
+        """Note a batch that stands at `position` now: timestamps, and an index entry if it is time for one."""
+        if max_timestamp > self.max_timestamp:
+            self.max_timestamp = max_timestamp
+            self.max_timestamp_offset = last_offset
+        if position == 0:
+            self.first_timestamp = max_timestamp
+        if self.bytes_since_index > index_interval_bytes:
+            assert self.offset_index is not None
+            assert self.time_index is not None
+            self.offset_index.append(last_offset, position)
+            self.time_index.append(self.max_timestamp, self.max_timestamp_offset)
+            self.bytes_since_index = 0
+        self.bytes_since_index += size
+
+    def should_roll(self, size: int, max_timestamp: int, last_offset: int, config: LogConfig, now_ms: int) -> bool:
+        """Whether a batch has to go into a new segment: this one is full, too old, or cannot express its offset."""
+        if self.size and self.size + size > config.segment_bytes:
+            return True
+        if last_offset - self.base_offset > _MAX_RELATIVE_OFFSET:
+            return True
+        if self.size:
+            first = self.first_timestamp
+            waited_ms = max_timestamp - first if first >= 0 else now_ms - self.created_ms
+            if waited_ms > config.segment_ms - self.jitter_ms:
+                return True
+        assert self.offset_index is not None
+        assert self.time_index is not None
+        limit = config.segment_index_bytes
+        return self.size > 0 and (
+            len(self.offset_index) >= limit // OFFSET_ENTRY_SIZE or len(self.time_index) >= limit // TIME_ENTRY_SIZE - 1
+        )
+
+    # --- what is read when it is first needed
+
+    def read_first_timestamp(self, cache: DescriptorCache) -> int:
+        """The largest timestamp of the first batch, -1 if there is none. Blocking the first time."""
+        if self.first_timestamp == _NOT_READ:
+            header = _reader(cache, self.file)(HEADER_SIZE, 0) if self.size >= HEADER_SIZE else b""
+            self.first_timestamp = parse_header(header).max_timestamp if header else NO_TIMESTAMP
+        return self.first_timestamp
+
+    def read_max_timestamp(self, cache: DescriptorCache) -> int:
+        """The largest timestamp of all batches, -1 if none has one. Blocking the first time."""
+        if self.max_timestamp == _NOT_READ:
+            time_index = load_time_index(cache.files, _reader(cache, self.file), self.file, self.base_offset, self.size)
+            self.max_timestamp, self.max_timestamp_offset = time_index.last_entry
+        return self.max_timestamp
+
+    def largest_timestamp(self, cache: DescriptorCache) -> int:
+        """What retention compares: the largest timestamp, or the file's time of change if no batch has one. Blocking
+        the first time.
+        """
+        timestamp = self.read_max_timestamp(cache)
+        return timestamp if timestamp >= 0 else cache.files.stat(self.file.path).modified_ms
+
+    def read_txn_index(self, files: Files) -> TransactionIndex:
+        """The aborted transactions whose markers are in this segment. Blocking.
+
+        Raises:
+            StorageError: the file is damaged, so that aborted records could not be told from committed ones.
+        """
+        if not self.has_txn_index:
+            return TransactionIndex()
+        path = self.path(TXN_INDEX_SUFFIX)
+        try:
+            return TransactionIndex.from_bytes(self.base_offset, read_file(files, path))
+        except (OSError, CorruptFile) as error:
+            raise StorageError(f"reading {path} failed: {error}") from error
+
+    # --- sealing
+
+    def write_indexes(self, files: Files) -> None:
+        """Write the index files, with the largest timestamp as the last time index entry. Page cache only."""
+        if self.offset_index is None or self.time_index is None:
+            return
+        self.time_index.append(self.max_timestamp, self.max_timestamp_offset)
+        write_file(files, self.path(OFFSET_INDEX_SUFFIX), self.offset_index.to_bytes())
+        write_file(files, self.path(TIME_INDEX_SUFFIX), self.time_index.to_bytes())
+
+    def unload(self) -> OffsetIndex | None:
+        """Give up the indexes in memory; the offset index is returned for a cache."""
+        index, self.offset_index, self.time_index = self.offset_index, None, None
+        return index
+
+
+def _reader(cache: DescriptorCache, file: LogFile) -> Read:
+    """A blocking reader through the cache, for the event loop."""
+
+    def read(size: int, position: int) -> Buffer:
+        return cache.files.pread(cache.descriptor(file), size, position)
+
+    return read
+
+
+def load_time_index(files: Files, read: Read, file: LogFile, base_offset: int, size: int) -> TimeIndex:
+    """A sealed segment's time index, rebuilt from the batches if the file is missing or wrong. Blocking; any thread
+    if `read` is that thread's.
+    """
+    stem, _, renamed = file.path.rpartition(LOG_SUFFIX)
+    try:
+        index = TimeIndex.from_bytes(base_offset, read_file(files, stem + TIME_INDEX_SUFFIX + renamed))
+        if len(index) or not size:
+            return index
+    except (FileNotFoundError, CorruptFile):
+        pass
+    index = TimeIndex(base_offset)
+    for header in file_headers(read, file, 0, size):
+        index.append(header.max_timestamp, header.last_offset)
+    return index
+
+
+__all__ = ["Segment", "build_offset_index", "file_name", "load_time_index"]

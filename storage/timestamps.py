@@ -1,0 +1,174 @@
+"""Finding an offset by time: captured on the event loop, run in a thread."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from barnabas.storage.errors import CorruptFile, StorageError
+from barnabas.storage.files import Buffer, DescriptorCache, LogFile, read_file
+from barnabas.storage.offset_index import OffsetIndex, OffsetIndexCache
+from barnabas.storage.read import Read, file_headers, index_path
+from barnabas.storage.segment import load_time_index
+from barnabas.wire.record_batch import HEADER_SIZE, CorruptBatch, RecordBatchHeader, parse_header
+from barnabas.wire.records import find_timestamp, offset_of_max_timestamp
+
+
+@dataclass(frozen=True, slots=True)
+class TimestampAndOffset:
+    """A record found by time: its timestamp in ms, its offset, and the epoch of the leader that wrote it (-1:
+    unknown).
+    """
+
+    timestamp: int
+    offset: int
+    leader_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentCapture:
+    """What a search needs of one segment.
+
+    `max_timestamp` is None where it has not been read yet. `start` is a position that the search may start from, -1
+    where the index files say it.
+    """
+
+    file: LogFile
+    base_offset: int
+    size: int
+    max_timestamp: int | None
+    start: int
+
+
+class TimestampLookup:
+    """A search by timestamp in a log as it was when this was made.
+
+    `first_at_or_after` or `largest` may be called, once, from any thread. Blocking.
+    """
+
+    def __init__(
+        self,
+        cache: DescriptorCache,
+        indexes: OffsetIndexCache,
+        log_start_offset: int,
+        segments: list[SegmentCapture],
+    ) -> None:
+        self._cache = cache
+        self._indexes = indexes
+        self._log_start_offset = log_start_offset
+        self._segments = segments
+        self._held = [segment.file for segment in segments]
+        for file in self._held:
+            cache.hold(file)
+
+    def first_at_or_after(self, timestamp: int) -> TimestampAndOffset | None:
+        """The first record that is not earlier than `timestamp`.
+
+        Raises:
+            StorageError: the disk failed, or what it holds is no batch.
+        """
+        try:
+            for segment in self._segments:
+                found = self._search(segment, timestamp)
+                if found is not None:
+                    return found
+            return None
+        except OSError as error:
+            raise StorageError(f"searching by timestamp failed: {error}") from error
+        finally:
+            self._release()
+
+    def largest(self) -> TimestampAndOffset | None:
+        """The first record that has the log's largest timestamp (KIP-734); None for an empty log. Raises as
+        `first_at_or_after`.
+        """
+        try:
+            best, best_timestamp = None, -1
+            for segment in self._segments:
+                timestamp = self._largest_timestamp(segment)
+                if timestamp > best_timestamp:
+                    best, best_timestamp = segment, timestamp
+            return None if best is None else self._search(best, best_timestamp, largest=True)
+        except OSError as error:
+            raise StorageError(f"searching for the largest timestamp failed: {error}") from error
+        finally:
+            self._release()
+
+    def _largest_timestamp(self, segment: SegmentCapture) -> int:
+        if segment.max_timestamp is not None:
+            return segment.max_timestamp
+        descriptor = self._cache.open_privately(segment.file)
+        try:
+            read = self._reader(descriptor)
+            index = load_time_index(self._cache.files, read, segment.file, segment.base_offset, segment.size)
+            return index.last_entry[0]
+        finally:
+            self._cache.files.close(descriptor)
+
+    def _search(self, segment: SegmentCapture, timestamp: int, *, largest: bool = False) -> TimestampAndOffset | None:
+        if segment.max_timestamp is not None and segment.max_timestamp < timestamp:
+            return None
+        descriptor = self._cache.open_privately(segment.file)
+        try:
+            read = self._reader(descriptor)
+            for header in file_headers(read, segment.file, self._start(segment, timestamp, read), segment.size):
+                if header.max_timestamp < timestamp or header.last_offset < self._log_start_offset:
+                    continue
+                found = self._in_batch(header, timestamp, read, largest=largest)
+                if found is not None:
+                    return found
+            return None
+        except CorruptBatch as error:
+            raise StorageError(f"{segment.file.path}: {error}") from None
+        finally:
+            self._cache.files.close(descriptor)
+
+    def _start(self, segment: SegmentCapture, timestamp: int, read: Read) -> int:
+        """A position before which no record qualifies: by the time index to an offset, by the offset index to a
+        batch.
+        """
+        if segment.start >= 0:
+            return segment.start
+        files, file = self._cache.files, segment.file
+        offset = load_time_index(files, read, file, segment.base_offset, segment.size).lookup(timestamp)
+        index = self._indexes.get(file)
+        if index is None:
+            try:
+                data = read_file(files, index_path(file.path))
+                index = OffsetIndex.from_bytes(segment.base_offset, data, segment.size)
+            except (FileNotFoundError, CorruptFile):
+                return 0
+        index_offset, position = index.lookup(offset)
+        if index_offset < 0:
+            return 0
+        try:
+            header = parse_header(read(HEADER_SIZE, position))
+        except CorruptBatch:
+            return 0
+        return position if header.last_offset == index_offset else 0
+
+    def _in_batch(
+        self, header: RecordBatchHeader, timestamp: int, read: Read, *, largest: bool
+    ) -> TimestampAndOffset | None:
+        data = read(header.size_in_bytes, header.position)
+        header = header._replace(position=0)
+        if largest:
+            offset = offset_of_max_timestamp(data, header)
+            return None if offset is None else TimestampAndOffset(timestamp, offset, header.partition_leader_epoch)
+        found = find_timestamp(data, header, timestamp, self._log_start_offset)
+        return found and TimestampAndOffset(found.timestamp, found.offset, header.partition_leader_epoch)
+
+    def _reader(self, descriptor: int) -> Read:
+        files = self._cache.files
+
+        def read(size: int, position: int) -> Buffer:
+            return files.pread(descriptor, size, position)
+
+        return read
+
+    def _release(self) -> None:
+        held, self._held = self._held, []
+        for file in held:
+            self._cache.release(file)
+
+    def __del__(self) -> None:
+        self._release()

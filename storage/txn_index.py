@@ -1,0 +1,95 @@
+"""The transaction index of a segment: which transactions were aborted, for readers of committed data only."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from barnabas.storage.errors import CorruptFile
+from barnabas.storage.files import Buffer
+
+_ENTRY: Final = struct.Struct(">hqqqq")
+ENTRY_SIZE: Final = _ENTRY.size
+_VERSION: Final = 0
+
+
+@dataclass(frozen=True, slots=True)
+class AbortedTransaction:
+    """One aborted transaction of one partition; `last_offset` is that of its abort marker.
+
+    `last_stable_offset` is the partition's just after the marker: what a search may stop at.
+    """
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    last_stable_offset: int
+
+
+class TransactionIndex:
+    """The entries of one `.txnindex` file in memory, in the order of their markers. The file exists only if the
+    segment has an abort marker.
+
+    ======== ===== ========================================
+    offset   bytes meaning
+    ======== ===== ========================================
+    0        2     version: 0
+    2        8     producer id
+    10       8     first offset of the transaction
+    18       8     offset of its abort marker
+    26       8     last stable offset after the marker
+    ======== ===== ========================================
+
+    Source: org.apache.kafka.storage.internals.log.TransactionIndex, AbortedTxn.
+    """
+
+    __slots__ = ("entries",)
+
+    def __init__(self, entries: Iterable[AbortedTransaction] = ()) -> None:
+        self.entries = list(entries)
+
+    def collect(self, start_offset: int, upper_offset: int) -> tuple[list[AbortedTransaction], bool]:
+        """Transactions that overlap [start_offset, upper_offset), and whether later segments cannot have more of
+        them.
+        """
+        found = []
+        for entry in self.entries:
+            if entry.last_offset >= start_offset and entry.first_offset < upper_offset:
+                found.append(entry)
+            if entry.last_stable_offset >= upper_offset:
+                return found, True
+        return found, False
+
+    def truncate_to(self, offset: int) -> None:
+        """Forget transactions whose marker is at or beyond `offset`."""
+        self.entries = [entry for entry in self.entries if entry.last_offset < offset]
+
+    def to_bytes(self) -> bytes:
+        """The content of the file."""
+        return b"".join(map(encode_entry, self.entries))
+
+    @classmethod
+    def from_bytes(cls, base_offset: int, data: Buffer) -> TransactionIndex:
+        """Read a file's content.
+
+        Raises:
+            CorruptFile: of another version, not ascending, not whole entries, or before the segment's start.
+        """
+        if len(data) % ENTRY_SIZE:
+            raise CorruptFile(f"{len(data)} bytes are no whole number of transaction index entries")
+        entries = []
+        last_offset = base_offset - 1
+        for version, *fields in _ENTRY.iter_unpack(data):
+            entry = AbortedTransaction(*fields)
+            if version != _VERSION or entry.last_offset <= last_offset:
+                raise CorruptFile("transaction index entries are not ascending or of an unknown version")
+            last_offset = entry.last_offset
+            entries.append(entry)
+        return cls(entries)
+
+
+def encode_entry(entry: AbortedTransaction) -> bytes:
+    """One entry as it is in the file."""
+    return _ENTRY.pack(_VERSION, entry.producer_id, entry.first_offset, entry.last_offset, entry.last_stable_offset)
