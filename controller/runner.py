@@ -561,18 +561,18 @@ class Controller:
     def _failed_replicas(self, broker_id: int, response: LeaderAndIsrResponse) -> list[TopicPartition]:
         """Partitions whose log the broker could not open."""
         self._check_response(broker_id, response.error_code)
-        names = {topic.topic_id: topic.name for topic in self._cluster.topics.values()}
+        refused = [(topic.topic_id, error) for topic in response.topics for error in topic.partition_errors]
         failed = []
-        for topic in response.topics:
-            for partition in topic.partition_errors:
-                if not partition.error_code:
-                    continue
-                code, name = ErrorCode.of(partition.error_code), names[topic.topic_id]
-                logger.error(
-                    "broker %d refused its role in %s-%d: %s", broker_id, name, partition.partition_index, code.name
-                )
-                if code is ErrorCode.KAFKA_STORAGE_ERROR:
-                    failed.append((name, partition.partition_index))
+        for topic_id, refusal in refused:
+            error = ErrorCode.of(refusal.error_code)
+            if error is ErrorCode.NONE:
+                continue
+            name = self._cluster.topic_name(topic_id)
+            logger.error(
+                "broker %d refused its role in %s-%d: %s", broker_id, name, refusal.partition_index, error.name
+            )
+            if error is ErrorCode.KAFKA_STORAGE_ERROR and name is not None:
+                failed.append((name, refusal.partition_index))
         return failed
 
     async def _update_metadata(
