@@ -39,7 +39,6 @@ from barnabas.broker.coordinator.events import (
     TimerFired,
 )
 from barnabas.broker.coordinator.rebalance import (
-    answer_waiting_syncs,
     complete_join,
     complete_join_if_all_joined,
     current_generation_reply,
@@ -388,8 +387,7 @@ def _loaded(draft: Draft, _: Loaded) -> None:
 def _store_refused(draft: Draft, event: StoreRefused) -> None:
     """The assignment could not be stored: everyone who waits for it hears why and joins again."""
     if draft.group.state is GroupState.COMPLETING_REBALANCE:
-        answer_waiting_syncs(draft, event.error)
-        prepare_rebalance(draft, "%s when storing the assignment", event.error.name)
+        prepare_rebalance(draft, "%s when storing the assignment", event.error.name, sync_error=event.error)
 
 
 _DECIDERS: Final[Mapping[type, Callable[[Draft, Any], None]]] = {

@@ -47,14 +47,16 @@ def rebalance_or_complete_join(draft: Draft, reason: str, *arguments: object) ->
         prepare_rebalance(draft, reason, *arguments)
 
 
-def prepare_rebalance(draft: Draft, reason: str, *arguments: object) -> None:
+def prepare_rebalance(
+    draft: Draft, reason: str, *arguments: object, sync_error: ErrorCode = ErrorCode.REBALANCE_IN_PROGRESS
+) -> None:
     """Have every member join again. The first members of an empty group are given `group.initial.rebalance.delay.ms`
-    to gather.
+    to gather. Who waits for an assignment gets `sync_error` instead.
     """
     group = draft.group
     is_initial = group.state is GroupState.EMPTY
     if group.state is GroupState.COMPLETING_REBALANCE:
-        answer_waiting_syncs(draft, ErrorCode.REBALANCE_IN_PROGRESS)
+        _answer_waiting_syncs(draft, sync_error)
     draft.cancel(SYNC)
     delay_ms = draft.settings.group_initial_rebalance_delay_ms
     left_ms = max(group.rebalance_timeout_ms - delay_ms, 0) if is_initial else None
@@ -176,7 +178,7 @@ def current_generation_reply(
     )
 
 
-def answer_waiting_syncs(draft: Draft, error: ErrorCode) -> None:
+def _answer_waiting_syncs(draft: Draft, error: ErrorCode) -> None:
     """Answer every parked SyncGroup with an error; whoever calls this also makes the change that forgets them.
 
     Sessions start anew: one that ended while its member was parked was let pass.

@@ -1,0 +1,86 @@
+"""A shard of groups without a broker: time stands still unless told to move, and every effect is kept for the test to look at."""
+
+import itertools
+from collections.abc import Iterable
+from dataclasses import replace
+
+import pytest
+
+from barnabas.broker.coordinator.changes import Record
+from barnabas.broker.coordinator.events import Effects, GroupEvent, OffsetEvent, Reply, Schedule, TimerFired, TimerKey
+from barnabas.broker.coordinator.records import encode_record
+from barnabas.broker.coordinator.settings import GroupSettings
+from barnabas.broker.coordinator.shard import Shard, records_of
+from barnabas.wire.records import Record as LogRecord
+from barnabas.wire.records import build_batch
+
+START_MS = 1_000_000
+
+
+class Machine:
+    """Runs events through a shard as its runner would, with a log in memory; the log refuses records while `refuses` is set."""
+
+    def __init__(self, **settings: int) -> None:
+        self.settings = replace(GroupSettings(group_initial_rebalance_delay_ms=0), **settings)
+        self.shard = Shard()
+        self.now_ms = START_MS
+        self.log: list[bytes] = []
+        self.log_end_offset = 0
+        self.timers: dict[tuple[str, TimerKey], int] = {}
+        self.replies: dict[int, Reply] = {}
+        self.tokens = itertools.count(1)
+        self.ids = itertools.count(1)
+
+    def run(self, event: GroupEvent | OffsetEvent) -> Effects:
+        before = self.snapshot(event.group_id)
+        effects = self.shard.decide(event, self.now_ms, self.settings)
+        assert self.snapshot(event.group_id) == before, "a decision altered the state"
+        records = records_of(effects.changes)
+        self.shard.apply(event.group_id, effects.changes, self.append(records) if records else None)
+        for timer in effects.timers:
+            if isinstance(timer, Schedule):
+                self.timers[event.group_id, timer.key] = self.now_ms + timer.delay_ms
+            else:
+                self.timers.pop((event.group_id, timer.key), None)
+        for token, reply in effects.replies:
+            assert token not in self.replies, f"request {token} was answered twice: {self.replies[token]}, {reply}"
+            self.replies[token] = reply
+        return effects
+
+    def append(self, records: Iterable[Record]) -> int:
+        batch = [
+            LogRecord(self.log_end_offset + index, self.now_ms, *encode_record(record))
+            for index, record in enumerate(records)
+        ]
+        self.log.append(bytes(build_batch(batch, base_offset=self.log_end_offset)))
+        self.log_end_offset += len(batch)
+        return self.log_end_offset
+
+    def snapshot(self, group_id: str) -> object:
+        group = self.shard.groups.get(group_id)
+        if group is None:
+            return None
+        return [repr(getattr(group, name)) for name in type(group).__slots__]
+
+    def next_timer(self) -> tuple[str, TimerKey] | None:
+        return min(self.timers, key=lambda key: (self.timers[key], key), default=None)
+
+    def fire(self, key: tuple[str, TimerKey]) -> Effects:
+        self.now_ms = max(self.now_ms, self.timers.pop(key))
+        return self.run(TimerFired(*key))
+
+    def reloaded(self) -> Shard:
+        shard = Shard()
+        for chunk in self.log:
+            shard.load(chunk)
+        return shard
+
+
+@pytest.fixture
+def machine() -> Machine:
+    return Machine()
+
+
+@pytest.fixture(scope="session")
+def machine_type() -> type[Machine]:
+    return Machine
