@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 import barnabas.wire.messages as messages
 from barnabas.wire.codec import decode, decoder, encode, encoder
 from barnabas.wire.errors import ProtocolError
+from barnabas.wire.headers import parse_request_header, request_header
 from barnabas.wire.messages.fetch import FetchRequest, FetchResponse, LeaderIdAndEpoch, PartitionData
 from barnabas.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from barnabas.wire.schema import Message, frozen_default
@@ -196,3 +197,19 @@ def test_repr_is_short_for_large_contents() -> None:
     assert repr(PartitionProduceData(records=bytes(1000))) == "PartitionProduceData(index=0, records=<1000 bytes>)"
     assert "<1000 bytes>" in repr(PartitionProduceData(records=memoryview(bytes(1000))))
     assert repr(PartitionProduceData.FIELDS[0]) == "Field('index')"
+
+
+@pytest.mark.parametrize("path", sorted((Path(__file__).parent / "golden").glob("*.txt")), ids=lambda path: path.stem)
+def test_frames_of_real_clients(path: Path) -> None:
+    """Requests recorded by golden/record.py are read to the last byte, and written as they were."""
+    for line in path.read_text().splitlines():
+        name, version, frame = line.split()
+        header = parse_request_header(bytes.fromhex(frame))
+        api = messages.api(header.api_key)
+        assert (api.name, header.api_version) == (name, int(version))
+        read = decoder(api.request_class, header.api_version)
+        request, end = read(bytes.fromhex(frame), header.body_position)
+        assert end == len(frame) // 2
+        body = encode(request, header.api_version)
+        head = request_header(header.api_key, header.api_version, header.correlation_id, header.client_id)
+        assert (head + body).hex() == frame
