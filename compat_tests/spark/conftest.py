@@ -1,0 +1,109 @@
+"""One Spark session for the folder, with the data frames that read from and write to the cluster under test."""
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tools.jvm.java import JavaMissing, find_java
+
+pyspark = pytest.importorskip("pyspark", reason="PySpark is not installed (extra `spark`)")
+
+Row = tuple[Any, ...]
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[Any]:
+    try:
+        find_java()
+    except JavaMissing as missing:
+        pytest.skip(str(missing))
+    from spark_examples.session import spark_session
+
+    session = spark_session("compat_tests", {"spark.ui.showConsoleProgress": "false"})
+    yield session
+    session.stop()
+
+
+class Kafka:
+    """Spark's `format("kafka")`, aimed at the cluster."""
+
+    def __init__(self, spark: Any, bootstrap_servers: str) -> None:
+        self._spark = spark
+        self._bootstrap_servers = bootstrap_servers
+
+    def read(self, **options: Any) -> Any:
+        """A batch data frame; options as Spark spells them."""
+        return self._reader(self._spark.read, options).load()
+
+    def read_stream(self, **options: Any) -> Any:
+        """A streaming data frame."""
+        return self._reader(self._spark.readStream, options).load()
+
+    def _reader(self, reader: Any, options: dict[str, Any]) -> Any:
+        return reader.format("kafka").options(**{"kafka.bootstrap.servers": self._bootstrap_servers, **options})
+
+    def write(self, frame: Any, topic: str | None = None, **options: Any) -> None:
+        """Write a batch data frame; its columns are key, value, headers, topic, partition."""
+        target = {"topic": topic} if topic else {}
+        writer = frame.write.format("kafka").options(**{"kafka.bootstrap.servers": self._bootstrap_servers, **target})
+        writer.options(**options).save()
+
+    def stream_to_topic(self, frame: Any, topic: str, checkpoint: Path, mode: str = "append") -> None:
+        """Write what is there of a streaming data frame to a topic, and stop."""
+        writer = frame.writeStream.format("kafka").option("kafka.bootstrap.servers", self._bootstrap_servers)
+        run_to_end(writer.option("topic", topic).outputMode(mode), checkpoint)
+
+    def values(self, frame: Any) -> list[str]:
+        """The values of a frame read from a topic, as text, sorted."""
+        return sorted(row.value.decode() for row in frame.select("value").collect())
+
+
+def run_to_end(writer: Any, checkpoint: Path) -> None:
+    """Run a streaming query until it has caught up with the data that was there at its start."""
+    query = writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
+    assert query.awaitTermination(120), "the query did not catch up"
+    assert query.exception() is None, query.exception()
+
+
+@pytest.fixture(scope="session")
+def kafka(spark: Any, cluster: Any) -> Kafka:
+    return Kafka(spark, cluster.bootstrap_servers)
+
+
+@pytest.fixture
+def collect_stream() -> Callable[[Any, Path], list[Row]]:
+    """Run a streaming data frame to its present end; returns the rows that were new since the checkpoint."""
+
+    def collect(frame: Any, checkpoint: Path) -> list[Row]:
+        rows: list[Row] = []
+        query = frame.writeStream.foreachBatch(lambda batch, _: rows.extend(tuple(row) for row in batch.collect()))
+        run_to_end(query, checkpoint)
+        return rows
+
+    return collect
+
+
+@pytest.fixture
+def produce(cluster: Any) -> Callable[..., None]:
+    """Produce with librdkafka, where a test needs timestamps, partitions or nulls of its own choice."""
+    from confluent_kafka import Producer
+
+    def send(topic: str, values: Sequence[Any], **arguments: Any) -> None:
+        producer = Producer({"bootstrap.servers": cluster.bootstrap_servers})
+        for value in values:
+            producer.produce(topic, value=value, **arguments)
+        assert producer.flush(30) == 0
+
+    return send
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    for item in items:
+        if here in item.path.parents:
+            item.add_marker(pytest.mark.spark)
+            # PySpark leaves the sockets of collect() to the garbage collector.
+            item.add_marker(pytest.mark.filterwarnings("ignore::ResourceWarning"))
+            item.add_marker(pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"))
