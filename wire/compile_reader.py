@@ -6,12 +6,13 @@ field. What is read looks like this (HeartbeatRequest, version 4):
 
     limit = len(buf)
     try:
-        o1 = new(C1)
-        n2 = buf[pos]; pos += 1
-        if n2 > 127: n2, pos = varint(buf, pos - 1)
-        if not 0 < n2 <= 32768 or (e3 := pos + n2 - 1) > limit: fail('group_id', n2)
-        o1.group_id = str(buf[pos:e3], 'utf-8'); pos = e3
-        o1.generation_id, n4 = u1(buf, pos); pos += 5
+        o1 = new(C2)
+        n3 = buf[pos]; pos += 1
+        if n3 > 127: n3, pos = varint(buf, pos - 1)
+        if not 0 < n3 <= 32768 or (e4 := pos + n3 - 1) > limit: fail('group_id', n3)
+        o1.group_id = str(buf[pos:e4], 'utf-8')
+        pos = e4
+        o1.generation_id, n5 = u_iB(buf, pos); pos += 5
         ...
 
 Every length is checked against the bytes that remain before anything is made of it, and an array's count

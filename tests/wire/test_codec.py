@@ -228,16 +228,25 @@ class TestSchema:
         assert version_range(text) == expected
 
     def test_every_kind_of_field_at_once(self) -> None:
+        class Leaf(Message):
+            __slots__ = ("number",)
+            FIELDS = (Field("number", "int16", default=3),)
+
+            def __init__(self, *, number: int = 3) -> None:
+                self.number = number
+
         class Inner(Message):
-            __slots__ = ("flag", "ids", "ratio")
+            __slots__ = ("child", "flag", "ids", "late", "ratio")
             FIELDS = (
+                Field("child", Leaf, nullable="0+", default=None),
+                Field("late", Leaf, "2+"),
                 Field("ratio", "float64", default=0.0),
                 Field("flag", "bool", default=False),
                 Field("ids", Array("uuid"), "1+", nullable="2+", default=None),
             )
 
-            def __init__(self, *, ratio: float = 0.0, flag: bool = False, ids: Any = None) -> None:
-                self.ratio, self.flag, self.ids = ratio, flag, ids
+            def __init__(self, *, ratio: float = 0.0, flag: bool = False, ids: Any = None, child: Any = None) -> None:
+                self.ratio, self.flag, self.ids, self.child, self.late = ratio, flag, ids, child, Leaf()
 
         class Outer(Message):
             __slots__ = ("blob", "inner", "letters", "many", "optional", "small")
@@ -262,7 +271,7 @@ class TestSchema:
 
         ids = [bytes(range(16)), bytes(16)]
         for version in range(4):
-            inner = Inner(ratio=0.5, flag=True, ids=ids if version else None)
+            inner = Inner(ratio=0.5, flag=True, ids=ids if version else None, child=Leaf(number=-1))
             outer = Outer(inner=inner, letters=["", "b" * 200], blob=b"x" * 200, many=[inner] * 130)
             assert decode(Outer, version, encode(outer, version)) == outer
             if version >= 1:
@@ -275,6 +284,11 @@ class TestSchema:
         assert decode(Outer, 3, encode(outer, 3)) == outer
         with pytest.raises(ValueError, match="small"):
             encode(outer, 2)
+        inner = Inner()
+        inner.late = Leaf(number=4)
+        with pytest.raises(ValueError, match=r"Inner\.late"):
+            encode(Outer(inner=inner), 1)
+        assert decode(Outer, 2, encode(Outer(inner=inner), 2)).inner.late.number == 4
         with pytest.raises(ValueError, match="optional"):
             encode(Outer(optional=Inner()), 0)
         with pytest.raises(ValueError, match="cannot be written"):
