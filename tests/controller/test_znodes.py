@@ -1,0 +1,219 @@
+"""Payloads of znodes: the bytes of Kafka 3.9 read, ours equal to them as JSON, damage reported."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from barnabas.controller import znodes
+from barnabas.controller.state import (
+    BrokerRegistration,
+    EndPoint,
+    PartitionState,
+    RecoveryState,
+    ReplicaAssignment,
+    SecurityProtocol,
+)
+
+TOPIC_ID = bytes.fromhex("0123456789ab4def8123456789abcdef")
+TOPIC_ID_TEXT = "ASNFZ4mrTe-BI0VniavN7w"
+
+# What Kafka 3.9.1 in ZooKeeper mode writes (ZkData.scala); the order of fields means nothing.
+BROKER = (
+    '{"features":{},"listener_security_protocol_map":{"PLAINTEXT":"PLAINTEXT","INTERNAL":"SASL_SSL"},'
+    '"endpoints":["PLAINTEXT://host1:9092","INTERNAL://[::1]:9093"],"jmx_port":-1,"port":9092,"host":"host1","version":5,'
+    '"timestamp":"1700000000000","rack":"dc1"}'
+)
+CONTROLLER = '{"version":2,"brokerid":1,"timestamp":"1700000000000","kraftControllerEpoch":-1}'
+TOPIC = (
+    '{"removing_replicas":{},"partitions":{"0":[1,2],"1":[2,1]},"topic_id":"' + TOPIC_ID_TEXT + '",'
+    '"adding_replicas":{},"version":3}'
+)
+REASSIGNED_TOPIC = (
+    '{"removing_replicas":{"0":[1]},"partitions":{"0":[3,2,1]},"topic_id":"' + TOPIC_ID_TEXT + '",'
+    '"adding_replicas":{"0":[3]},"version":3}'
+)
+STATE = '{"controller_epoch":4,"leader":1,"version":1,"leader_epoch":7,"isr":[1,2]}'
+RECOVERING_STATE = '{"controller_epoch":4,"leader":1,"version":1,"leader_epoch":7,"isr":[1],"leader_recovery_state":1}'
+CONFIG = '{"version":1,"config":{"retention.ms":"1000","cleanup.policy":"delete"}}'
+CONFIG_CHANGE = '{"version":2,"entity_path":"topics/flights"}'
+CLUSTER_ID = '{"version":"1","id":"4BBVMnpWRYSSAAhuMDMC8g"}'
+PRODUCER_IDS = '{"version":1,"broker":1,"block_start":"1000","block_end":"1999"}'
+FEATURE = '{"version":2,"status":1,"features":{}}'
+
+REGISTRATION = BrokerRegistration(
+    broker_id=1,
+    endpoints=(
+        EndPoint("PLAINTEXT", "host1", 9092),
+        EndPoint("INTERNAL", "::1", 9093, SecurityProtocol.SASL_SSL),
+    ),
+    rack="dc1",
+    epoch=42,
+)
+ASSIGNMENTS = {0: ReplicaAssignment((1, 2)), 1: ReplicaAssignment((2, 1))}
+REASSIGNED = {0: ReplicaAssignment((3, 2, 1), (3,), (1,))}
+PARTITION = PartitionState(leader=1, leader_epoch=7, isr=(1, 2), controller_epoch=4, partition_epoch=9)
+RECOVERING = replace(PARTITION, isr=(1,), recovery_state=RecoveryState.RECOVERING)
+BLOCK = znodes.ProducerIdBlock(1, 1000, 1999)
+
+WRITTEN = [
+    (znodes.encode_broker(REGISTRATION, 1_700_000_000_000), BROKER),
+    (znodes.encode_controller(1, 1_700_000_000_000), CONTROLLER),
+    (znodes.encode_topic(TOPIC_ID, ASSIGNMENTS), TOPIC),
+    (znodes.encode_topic(TOPIC_ID, REASSIGNED), REASSIGNED_TOPIC),
+    (znodes.encode_partition_state(PARTITION), STATE),
+    (znodes.encode_partition_state(RECOVERING), RECOVERING_STATE),
+    (znodes.encode_config({"retention.ms": "1000", "cleanup.policy": "delete"}), CONFIG),
+    (znodes.encode_config_change("topics", "flights"), CONFIG_CHANGE),
+    (znodes.encode_cluster_id("4BBVMnpWRYSSAAhuMDMC8g"), CLUSTER_ID),
+    (znodes.encode_producer_id_block(BLOCK), PRODUCER_IDS),
+    (znodes.encode_feature(), FEATURE),
+]
+
+
+@pytest.mark.parametrize(("ours", "kafkas"), WRITTEN)
+def test_written_as_kafka_writes(ours: bytes, kafkas: str) -> None:
+    assert json.loads(ours) == json.loads(kafkas)
+    assert b" " not in ours
+
+
+READ: list[tuple[Callable[[bytes], Any], str, Any]] = [
+    (lambda payload: znodes.decode_broker(1, payload, 42), BROKER, REGISTRATION),
+    (znodes.decode_controller, CONTROLLER, 1),
+    (lambda payload: znodes.decode_topic("t", payload), TOPIC, znodes.TopicAssignment(TOPIC_ID, ASSIGNMENTS)),
+    (lambda payload: znodes.decode_topic("t", payload), REASSIGNED_TOPIC, znodes.TopicAssignment(TOPIC_ID, REASSIGNED)),
+    (lambda payload: znodes.decode_partition_state("t", 0, payload, 9), STATE, PARTITION),
+    (lambda payload: znodes.decode_partition_state("t", 0, payload, 9), RECOVERING_STATE, RECOVERING),
+    (
+        lambda payload: znodes.decode_config("topics", "t", payload),
+        CONFIG,
+        {"retention.ms": "1000", "cleanup.policy": "delete"},
+    ),
+    (lambda payload: znodes.decode_config_change("/config/changes/x", payload), CONFIG_CHANGE, ("topics", "flights")),
+    (znodes.decode_cluster_id, CLUSTER_ID, "4BBVMnpWRYSSAAhuMDMC8g"),
+    (znodes.decode_producer_id_block, PRODUCER_IDS, BLOCK),
+]
+
+
+@pytest.mark.parametrize(("read", "payload", "expected"), READ)
+def test_kafkas_payloads_are_read(read: Callable[[bytes], Any], payload: str, expected: Any) -> None:
+    assert read(payload.encode()) == expected
+
+
+@pytest.mark.parametrize(("read", "payload", "expected"), READ)
+def test_unknown_fields_are_ignored(read: Callable[[bytes], Any], payload: str, expected: Any) -> None:
+    fields = {**json.loads(payload), "a_later_version": {"has": ["this"]}}
+    assert read(json.dumps(fields).encode()) == expected
+
+
+@pytest.mark.parametrize(("read", "payload", "expected"), READ)
+@pytest.mark.parametrize("damage", ["[]", "null", "7", '"text"', "{", "\x00", "[" * 100_000])
+def test_damage_names_the_znode(read: Callable[[bytes], Any], payload: str, expected: Any, damage: str) -> None:
+    del payload, expected
+    with pytest.raises(znodes.DamagedZnode, match=r"^znode /"):
+        read(damage.encode())
+
+
+@pytest.mark.parametrize(
+    ("read", "payload"),
+    [(read, payload) for read, payload, _ in READ if read not in (READ[6][0],)],
+)
+def test_missing_and_mistyped_fields_are_damage(read: Callable[[bytes], Any], payload: str) -> None:
+    whole = json.loads(payload)
+    optional = {
+        "timestamp",
+        "features",
+        "rack",
+        "jmx_port",
+        "host",
+        "port",
+        "version",
+        "listener_security_protocol_map",
+    }
+    optional |= {"kraftControllerEpoch", "adding_replicas", "removing_replicas", "topic_id", "leader_recovery_state"}
+    for name in set(whole) - optional:
+        with pytest.raises(znodes.DamagedZnode):
+            read(json.dumps({key: value for key, value in whole.items() if key != name}).encode())
+        with pytest.raises(znodes.DamagedZnode):
+            read(json.dumps({**whole, name: {"not": 1.5}}).encode())
+
+
+FIELDS = st.sampled_from(["version", "partitions", "topic_id", "isr", "leader", "config", "endpoints", "0"])
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(FIELDS, inner),
+    max_leaves=8,
+)
+
+
+@given(payload=JSON)
+def test_any_json_is_read_or_damage(payload: Any) -> None:
+    for read, _, _ in READ:
+        try:
+            read(json.dumps(payload).encode())
+        except znodes.DamagedZnode:
+            continue
+
+
+def test_old_brokers() -> None:
+    version_1 = '{"version":1,"host":"localhost","port":9092,"jmx_port":9999,"timestamp":"2233345666"}'
+    version_2 = (
+        '{"version":2,"host":"localhost","port":9092,"jmx_port":9999,"timestamp":"2233345666",'
+        '"endpoints":["PLAINTEXT://host1:9092", "SSL://host1:9093"]}'
+    )
+    assert znodes.decode_broker(3, version_1.encode(), 5).endpoints == (EndPoint("PLAINTEXT", "localhost", 9092),)
+    assert znodes.decode_broker(3, version_2.encode(), 5).endpoints == (
+        EndPoint("PLAINTEXT", "host1", 9092),
+        EndPoint("SSL", "host1", 9093, SecurityProtocol.SSL),
+    )
+
+
+def test_a_broker_without_a_plaintext_end_point() -> None:
+    secured = replace(REGISTRATION, endpoints=REGISTRATION.endpoints[1:], rack=None)
+    fields = json.loads(znodes.encode_broker(secured, 0))
+    assert (fields["host"], fields["port"]) == (None, -1)
+    assert "rack" not in fields
+
+
+def test_old_topics_and_changes() -> None:
+    assert znodes.decode_topic("t", b'{"version":1,"partitions":{"0":[1]}}') == znodes.TopicAssignment(
+        None, {0: ReplicaAssignment((1,))}
+    )
+    version_1 = b'{"version":1,"entity_type":"topics","entity_name":"t"}'
+    assert znodes.decode_config_change("/config/changes/x", version_1) == ("topics", "t")
+    with pytest.raises(znodes.DamagedZnode):
+        znodes.decode_config_change("/config/changes/x", b'{"version":3,"entity_path":"topics/t"}')
+    with pytest.raises(znodes.DamagedZnode):
+        znodes.decode_config_change("/config/changes/x", b'{"version":2,"entity_path":"topics"}')
+
+
+def test_a_topic_with_a_gap_is_damaged() -> None:
+    with pytest.raises(znodes.DamagedZnode):
+        znodes.decode_topic("t", b'{"version":3,"partitions":{"0":[1],"2":[1]}}')
+    with pytest.raises(znodes.DamagedZnode):
+        znodes.decode_topic("t", b'{"version":3,"partitions":{}}')
+
+
+def test_no_overrides() -> None:
+    assert znodes.decode_config("topics", "t", b"") == {}
+    assert znodes.decode_config("topics", "t", b'{"version":1}') == {}
+
+
+def test_controller_epoch() -> None:
+    assert znodes.encode_controller_epoch(12) == b"12"
+    assert znodes.decode_controller_epoch(b"12") == 12
+    with pytest.raises(znodes.DamagedZnode):
+        znodes.decode_controller_epoch(b"")
+
+
+def test_paths() -> None:
+    assert znodes.broker_path(3) == "/brokers/ids/3"
+    assert znodes.topic_path("t") == "/brokers/topics/t"
+    assert znodes.partition_state_path("t", 4) == "/brokers/topics/t/partitions/4/state"
+    assert znodes.config_path("brokers", "<default>") == "/config/brokers/<default>"
+    assert znodes.delete_topic_path("t") == "/admin/delete_topics/t"
+    assert znodes.with_ancestors(["/a/b/c", "/a/d"]) == ["/a", "/a/b", "/a/b/c", "/a/d"]
