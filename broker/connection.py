@@ -9,7 +9,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from barnabas.broker.inflight_budget import InflightBudget
 from barnabas.wire.errors import ProtocolError
@@ -100,8 +100,7 @@ class Connection(asyncio.BufferedProtocol):
     # --- the socket's side ------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's transport is no subclass
         peer = transport.get_extra_info("peername")
         self.client_host = str(peer[0]) if isinstance(peer, tuple) and peer else ""
         refusal = self.connections.admit(self)

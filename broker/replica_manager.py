@@ -211,7 +211,7 @@ class ReplicaManager:
     ) -> "asyncio.Future[None] | None":
         """What a producer's acknowledgement waits for; None when it may leave now."""
         # flush.messages: Kafka flushes inside the append; here the acknowledgement waits for a flush in a thread.
-        flush = asyncio.ensure_future(self.flush(partition)) if info.flush_required else None
+        flush = asyncio.ensure_future(self.flush(partition.log)) if info.flush_required else None
         committed = partition.committed(info.last_offset + 1) if acks == -1 else None
         if flush is None:
             return committed
@@ -219,16 +219,19 @@ class ReplicaManager:
             return flush
         return asyncio.ensure_future(_both(flush, committed))
 
-    async def flush(self, partition: Partition) -> None:
-        """Bring everything that is in a log now to the disk. A failed fsync is final: ApiError KAFKA_STORAGE_ERROR, and
-        the log is offline."""
-        log = partition.log
+    async def flush(self, log: PartitionLog) -> None:
+        """Bring everything that is in a log now to the disk; one flush serves everybody who came before it started.
+
+        A failed fsync is final: StorageError (KAFKA_STORAGE_ERROR), and the log is offline.
+        """
         end_offset = log.log_end_offset
-        while log.recovery_point < end_offset:
+        while True:
             running = self._flushes.get(log)
             if running is None:
                 running = self._flushes[log] = asyncio.ensure_future(self._flush_once(log))
-            await asyncio.shield(running)  # one flush serves everybody who came before it started
+            await asyncio.shield(running)
+            if log.recovery_point >= end_offset:
+                return
 
     async def _flush_once(self, log: PartitionLog) -> None:
         try:
@@ -240,6 +243,22 @@ class ReplicaManager:
                 raise StorageError(log.failure.message)
         finally:
             del self._flushes[log]
+
+    # --- upkeep ---------------------------------------------------------------------------------
+
+    async def run_flushes(self) -> None:
+        """Flush the logs that ask for it: new files, a sealed segment, a new leader epoch, `flush.ms` over."""
+        for log in self._log_manager.logs_to_flush(self._clock.now_ms()):
+            try:
+                await self.flush(log)
+            except StorageError as error:
+                logger.error("flushing %s-%d failed: %s", log.topic, log.partition, error)
+
+    def run_retention(self) -> None:
+        """Delete what retention no longer keeps; readers that wait there look again."""
+        if self._log_manager.run_retention(self._clock.now_ms()):
+            for partition in self.partitions():
+                partition.progressed()
 
     # --- what the coordinators need (broker/coordinator/service.py, CoordinatorLog) ---------------
 

@@ -12,7 +12,7 @@ import secrets
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,14 +35,13 @@ from barnabas.broker.partition import Partition
 from barnabas.broker.producer_ids import ProducerIds
 from barnabas.broker.replica_manager import ReplicaManager
 from barnabas.broker.timers import Timers
-from barnabas.broker.topic_config import BrokerLevels, internal_topic_configs, log_config
+from barnabas.broker.topic_config import DEFAULT_ENTITY, TopicConfigs, log_config
 from barnabas.clock import Clock, SystemClock
 from barnabas.controller.configs import ConfigRepository
 from barnabas.controller.coordination.embedded import EmbeddedStore
 from barnabas.controller.runner import Controller, ControllerSettings
 from barnabas.controller.state import BrokerRegistration, EndPoint
 from barnabas.controller.topics import NewTopic, TopicDefaults
-from barnabas.storage.config import LogConfig
 from barnabas.storage.files import OsFiles
 from barnabas.storage.log_manager import LogManager
 from barnabas.wire.framing import ReceiveBuffer
@@ -56,11 +55,10 @@ DEFAULT_INFLIGHT_BYTES_MAX = 128 * 1024 * 1024
 """Bound on unfinished requests where `queued.max.request.bytes` is Kafka's default (-1, no bound at all)."""
 
 IDLE_CHECK_INTERVAL_MS = 5_000
+FILE_DELETE_INTERVAL_MS = 1_000
+FLUSH_CHECK_INTERVAL_MS = 1_000
 LAG_CHECK_INTERVAL_S = 1.0
 METADATA_FILE = "metadata.sqlite"
-
-CLUSTER_WIDE = "<default>"
-"""Name of the entity whose overrides hold for every broker."""
 
 
 class Broker:
@@ -81,7 +79,7 @@ class Broker:
         self._on_failure = on_failure or (lambda reason: None)
         self._loop = asyncio.get_running_loop()
         self._connection_count = 0
-        self._log_configs: dict[frozenset[tuple[str, str]], LogConfig] = {}
+        self._lag_timer: asyncio.TimerHandle | None = None
         self._http: HttpServer | None = None
 
         self.timers = Timers(self.clock, self._loop)
@@ -111,7 +109,7 @@ class Broker:
         """Start everything and listen. Raises OSError (address or directory in use), ConfigError, StorageError."""
         try:
             self._listeners = [BoundListener(listener) for listener in self.config.listeners]
-            self._open_logs()
+            await self._open_logs()
             await self._open_coordination()
             self._make_services()
             await self.configs.start()
@@ -129,23 +127,27 @@ class Broker:
             raise
         self.is_ready = True
 
-    def _open_logs(self) -> None:
+    async def _open_logs(self) -> None:
+        """Lock the log directories and load what is in them; after a crash this reads the logs' tails."""
         self.log_manager = LogManager(
             OsFiles(),
-            [Path(directory) for directory in self.config.log_dirs],
-            self.log_config,
+            self.config.log_dirs,
+            lambda topic: log_config(self.config, {}, {}),  # until the controller has told us about each topic
             self.clock,
             node_id=self.node_id,
             cluster_id=self.config.cluster_id,
             on_failure=self._fail,
+            producer_id_expiration_ms=self.config.producer_id_expiration_ms,
+            random_below=secrets.randbelow,
         )
-        self.log_manager.open()
+        await asyncio.to_thread(self.log_manager.open)
 
     async def _open_coordination(self) -> None:
         self._store = EmbeddedStore(str(Path(self.config.log_dirs[0]) / METADATA_FILE), self.clock)
         await self._store.open()
         self._session = await self._store.session()
         self.configs = ConfigRepository(self._session, self.clock)
+        self.topic_configs = TopicConfigs(self.config, self.configs)
         self.configs.subscribe(self._config_changed)
 
     def _make_services(self) -> None:
@@ -154,7 +156,7 @@ class Broker:
             self.log_manager,
             self.metadata,
             self.clock,
-            self.log_config,
+            self.topic_configs.log_config,
             on_elected=self._elected,
             on_resigned=self._resigned,
         )
@@ -259,6 +261,8 @@ class Broker:
         if hasattr(self, "_store"):
             await self._store.close()
         self.timers.close()
+        if self._lag_timer is not None:
+            self._lag_timer.cancel()
         if hasattr(self, "log_manager"):
             await asyncio.to_thread(self.log_manager.close)
 
@@ -268,30 +272,11 @@ class Broker:
 
     # --- configuration ----------------------------------------------------------------------------
 
-    def config_levels(self) -> BrokerLevels:
-        """The broker's configuration as it was given, and what was changed at run time for all brokers and for this
-        one."""
-        return BrokerLevels(
-            self.config,
-            self.configs.overrides("brokers", CLUSTER_WIDE),
-            self.configs.overrides("brokers", str(self.node_id)),
-        )
-
-    def log_config(self, topic: str) -> LogConfig:
-        """A topic's settings as they are now. Topics with equal overrides share one object: there may be thousands."""
-        overrides = self.configs.overrides("topics", topic)
-        key = frozenset(overrides.items())
-        config = self._log_configs.get(key)
-        if config is None:
-            config = self._log_configs[key] = log_config(self.config, self.config_levels().dynamic(), overrides)
-        return config
-
     def _config_changed(self, entity_type: str, name: str) -> None:
         if entity_type == "topics":
             self.replicas.reconfigure(name)
-        elif entity_type == "brokers" and name in (CLUSTER_WIDE, str(self.node_id)):
-            self._log_configs.clear()
-            self.config = self.config.with_dynamic(self.config_levels().dynamic())
+        elif entity_type == "brokers" and name in (DEFAULT_ENTITY, str(self.node_id)):
+            self.config = self.config.with_dynamic(self.topic_configs.dynamic_broker_configs())
             self.replicas.reconfigure_all()
 
     def _internal_topic(self, name: str) -> NewTopic | None:
@@ -303,7 +288,7 @@ class Broker:
             replication_factor=min(
                 self.config.offsets_topic_replication_factor, max(1, len(self.metadata.broker_ids()))
             ),
-            configs=internal_topic_configs(self.config, name),
+            configs=self.topic_configs.internal_topic_configs(name),
         )
 
     # --- partitions that coordinators live on -----------------------------------------------------
@@ -322,40 +307,31 @@ class Broker:
     # --- housekeeping -----------------------------------------------------------------------------
 
     def _schedule_housekeeping(self) -> None:
-        config, jobs, logs = self.config, self.housekeeping, self.log_manager
-        first_ms = config.log_initial_task_delay_ms
-        jobs.every("idle connections", IDLE_CHECK_INTERVAL_MS, self._close_idle_connections)
-        jobs.every(
-            "retention",
-            config.log_retention_check_interval_ms,
-            self._retention,
-            initial_delay_ms=min(first_ms, config.log_retention_check_interval_ms),
-        )
-        jobs.every(
-            "recovery point checkpoint",
+        config, every, logs = self.config, self.housekeeping.every, self.log_manager
+        every("closing idle connections", IDLE_CHECK_INTERVAL_MS, self._close_idle_connections)
+        every("retention", config.log_retention_check_interval_ms, self.replicas.run_retention)
+        every("deleting files", FILE_DELETE_INTERVAL_MS, _in_thread(logs.delete_due_files))
+        every("flushing", FLUSH_CHECK_INTERVAL_MS, self.replicas.run_flushes)
+        every(
+            "writing the recovery point checkpoint",
             config.log_flush_offset_checkpoint_interval_ms,
-            lambda: asyncio.to_thread(logs.checkpoint_recovery_points),
+            _in_thread(logs.checkpoint_recovery_points),
         )
-        jobs.every(
-            "log start offset checkpoint",
+        every(
+            "writing the log start offset checkpoint",
             config.log_flush_start_offset_checkpoint_interval_ms,
-            lambda: asyncio.to_thread(logs.checkpoint_log_start_offsets),
+            _in_thread(logs.checkpoint_log_start_offsets),
         )
-        jobs.every(
-            "high watermark checkpoint",
+        every(
+            "writing the high watermark checkpoint",
             config.replica_high_watermark_checkpoint_interval_ms,
-            lambda: asyncio.to_thread(logs.checkpoint_high_watermarks),
+            _in_thread(logs.checkpoint_high_watermarks),
         )
-        jobs.every("producer expiry", config.producer_id_expiration_check_interval_ms, self._expire_producers)
+        every("expiring producers", config.producer_id_expiration_check_interval_ms, self._expire_producers)
         self._watch_lag(self._loop.time())
 
     def _close_idle_connections(self) -> None:
         self.connections.close_idle(self.clock.monotonic_ms())
-
-    async def _retention(self) -> None:
-        for partition in self.replicas.partitions():
-            if partition.log.delete_old_segments(self.clock.now_ms()):
-                partition.progressed()
 
     def _expire_producers(self) -> None:
         for partition in self.replicas.partitions():
@@ -365,8 +341,7 @@ class Broker:
         """How late the loop runs a timer that is due: what every request waits at least."""
         now = self._loop.time()
         self.metrics.event_loop_lag_seconds = max(0.0, now - expected)
-        if not self._loop.is_closed() and self.timers is not None:
-            self._lag_timer = self._loop.call_later(LAG_CHECK_INTERVAL_S, self._watch_lag, now + LAG_CHECK_INTERVAL_S)
+        self._lag_timer = self._loop.call_later(LAG_CHECK_INTERVAL_S, self._watch_lag, now + LAG_CHECK_INTERVAL_S)
 
 
 def _group_settings(config: BrokerConfig) -> GroupSettings:
@@ -379,6 +354,15 @@ def _random_id() -> str:
     return (
         f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-{'89ab'[int(digits[16], 16) % 4]}{digits[17:20]}-{digits[20:]}"
     )
+
+
+def _in_thread(job: Callable[[], object]) -> Callable[[], Awaitable[None]]:
+    """A job that waits for the disk."""
+
+    async def run() -> None:
+        await asyncio.to_thread(job)
+
+    return run
 
 
 async def _stop(part: Any) -> None:
