@@ -101,6 +101,16 @@ class Connection:
         finally:
             self._socket.settimeout(TIMEOUT_S)
 
+    def has_answer(self, timeout_s: float) -> bool:
+        """Whether something has arrived, or arrives before the timeout; it stays to be received."""
+        self._socket.settimeout(timeout_s)
+        try:
+            return self._socket.recv(1, socket.MSG_PEEK) != b""
+        except TimeoutError:
+            return False
+        finally:
+            self._socket.settimeout(TIMEOUT_S)
+
     def is_silent(self, timeout_s: float = 0.5) -> bool:
         """Whether nothing arrives, and the connection stays open, until the timeout."""
         self._socket.settimeout(timeout_s)
