@@ -31,7 +31,7 @@ def flights_from(spark: SparkSession, bootstrap_servers: str, topic: str, flight
 
 
 def delay_statistics(flights: DataFrame) -> DataFrame:
-    """Per carrier and day: flights, how many of them departed, arrived and were late, minutes of delay, the worst one."""
+    """Per carrier and day: flights, those that departed, arrived, were late, the minutes of delay, the worst one."""
     return flights.groupBy("carrier", "date").agg(
         f.count("*").alias("flights"),
         f.count("departure_delay").alias("departed"),
