@@ -1,14 +1,34 @@
-"""Coroutines as tests, and the coordination stores that every test of the store's contract runs on."""
+"""Coroutines as tests, the coordination stores on which the contract is tested, and a controller in a test's hands."""
 
 import asyncio
 import inspect
+import random
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 import pytest
 
 from barnabas.clock import ManualClock
+from barnabas.controller.configs import ConfigRepository
 from barnabas.controller.coordination.embedded import EmbeddedSession, EmbeddedStore
+from barnabas.controller.coordination.interface import Operation, OperationResult
+from barnabas.controller.runner import Controller, ControllerSettings
+from barnabas.controller.state import BrokerRegistration, EndPoint
+from barnabas.wire.errors import ErrorCode
+from barnabas.wire.messages.leader_and_isr import (
+    LeaderAndIsrPartitionError,
+    LeaderAndIsrRequest,
+    LeaderAndIsrResponse,
+    LeaderAndIsrTopicError,
+)
+from barnabas.wire.messages.stop_replica import (
+    StopReplicaPartitionError,
+    StopReplicaRequest,
+    StopReplicaResponse,
+)
+from barnabas.wire.messages.update_metadata import UpdateMetadataResponse
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -63,3 +83,188 @@ def clock() -> ManualClock:
 def stores(request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock) -> EmbeddedUnderTest:
     """`async with stores:` opens it, `await stores.session()` gives a session."""
     return EmbeddedUnderTest(":memory:" if request.param == "memory" else str(tmp_path / "metadata.sqlite"), clock)
+
+
+class ManualTimers:
+    """Timers that fire when told to."""
+
+    def __init__(self) -> None:
+        self.waiting: list[ManualTimer] = []
+
+    def call_later(self, delay_ms: int, callback: Callable[[], None]) -> "ManualTimer":
+        timer = ManualTimer(self, delay_ms, callback)
+        self.waiting.append(timer)
+        return timer
+
+    def fire(self) -> None:
+        for timer in list(self.waiting):
+            timer.cancel()
+            timer.callback()
+
+
+class ManualTimer:
+    def __init__(self, timers: ManualTimers, delay_ms: int, callback: Callable[[], None]) -> None:
+        self._timers = timers
+        self.delay_ms = delay_ms
+        self.callback = callback
+
+    def cancel(self) -> None:
+        if self in self._timers.waiting:
+            self._timers.waiting.remove(self)
+
+
+class Crash(Exception):
+    """The process died here."""
+
+
+class FaultPlan:
+    """Counts the effects of a controller on the outside world and lets it die before the one with number `fatal`."""
+
+    def __init__(self) -> None:
+        self.effects = 0
+        self.fatal: int | None = None
+
+    def effect(self) -> None:
+        self.effects += 1
+        if self.fatal is not None and self.effects >= self.fatal:
+            raise Crash
+
+
+class RecordingChannel:
+    """A broker that applies everything at once and remembers what it was told; `errors` are the codes it answers."""
+
+    def __init__(self, faults: FaultPlan) -> None:
+        self._faults = faults
+        self.sent: list[Any] = []
+        self.is_open = asyncio.Event()
+        self.is_open.set()
+        self.arrived = asyncio.Event()
+        self.failure: Exception | None = None
+        self.top_error = ErrorCode.NONE
+        self.errors: dict[tuple[str, int], ErrorCode] = {}
+
+    async def send(self, broker_id: int, request: Any) -> Any:
+        self._faults.effect()
+        self.arrived.set()
+        await self.is_open.wait()
+        if self.failure is not None:
+            failure, self.failure = self.failure, None
+            raise failure
+        self.sent.append(request)
+        if isinstance(request, LeaderAndIsrRequest):
+            topics = [
+                LeaderAndIsrTopicError(
+                    topic_id=topic.topic_id,
+                    partition_errors=[
+                        LeaderAndIsrPartitionError(
+                            partition_index=state.partition_index,
+                            error_code=self.errors.get((topic.topic_name, state.partition_index), ErrorCode.NONE),
+                        )
+                        for state in topic.partition_states
+                    ],
+                )
+                for topic in request.topic_states
+            ]
+            return LeaderAndIsrResponse(error_code=self.top_error, topics=topics)
+        if isinstance(request, StopReplicaRequest):
+            errors = [
+                StopReplicaPartitionError(
+                    topic_name=topic.topic_name,
+                    partition_index=state.partition_index,
+                    error_code=self.errors.get((topic.topic_name, state.partition_index), ErrorCode.NONE),
+                )
+                for topic in request.topic_states
+                for state in topic.partition_states
+            ]
+            return StopReplicaResponse(error_code=self.top_error, partition_errors=errors)
+        return UpdateMetadataResponse(error_code=self.top_error)
+
+    def take(self, kind: type) -> list[Any]:
+        """Requests of one kind since the last call of `clear`."""
+        return [request for request in self.sent if isinstance(request, kind)]
+
+    def clear(self) -> None:
+        self.sent.clear()
+
+
+class Node:
+    """One broker's controller with everything around it, restartable on the same file."""
+
+    broker_id = 1
+
+    def __init__(self, path: str, clock: ManualClock) -> None:
+        self.path = path
+        self.clock = clock
+        self.settings = ControllerSettings()
+        self.timers = ManualTimers()
+        self.faults = FaultPlan()
+        self.channel = RecordingChannel(self.faults)
+        self._random = random.Random(7)
+
+    async def start(self) -> "Node":
+        self.store = EmbeddedStore(self.path, self.clock)
+        await self.store.open()
+        self.session = await self.store.session()
+        self._count_effects(self.session)
+        self.configs = ConfigRepository(self.session, self.clock)
+        self.controller = Controller(
+            self.session,
+            BrokerRegistration(self.broker_id, (EndPoint("PLAINTEXT", "localhost", 9092),), rack="r1"),
+            self.channel,
+            self.clock,
+            self.settings,
+            self._random.randbytes,
+            configs=self.configs,
+            timers=self.timers,
+        )
+        await self.configs.start()
+        await self.controller.start()
+        return self
+
+    def _count_effects(self, session: EmbeddedSession) -> None:
+        multi = session.multi
+
+        async def counted(operations: Sequence[Operation]) -> list[OperationResult]:
+            self.faults.effect()
+            return await multi(operations)
+
+        session.multi = counted  # type: ignore[method-assign]
+
+    async def stop(self) -> None:
+        await self.configs.stop()
+        await self.controller.stop()
+        await self.store.close()
+
+    async def crash(self) -> None:
+        """Stop without letting the controller say goodbye."""
+        task = self.controller._task
+        if task is not None:
+            task.cancel()
+        await self.configs.stop()
+        await self.store.close()
+        self.faults.fatal = None
+
+    async def restart(self) -> None:
+        await self.stop()
+        await self.start()
+
+    async def __aenter__(self) -> "Node":
+        return await self.start()
+
+    async def __aexit__(self, *_error: object) -> None:
+        await self.stop()
+
+    async def tree(self, root: str = "/") -> dict[str, bytes]:
+        """All znodes below a path."""
+        found = {}
+        for name in await self.session.get_children(root):
+            path = f"{root.rstrip('/')}/{name}"
+            found[path] = (await self.session.get(path))[0]
+            found |= await self.tree(path)
+        return found
+
+
+@pytest.fixture
+def node(tmp_path: Path, clock: ManualClock) -> Node:
+    """`async with node:` starts it."""
+    return Node(str(tmp_path / "metadata.sqlite"), clock)

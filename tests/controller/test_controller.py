@@ -1,0 +1,685 @@
+"""The controller with a recording broker: what it writes, what it says, what survives its death at any step."""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from barnabas.controller import plan, znodes
+from barnabas.controller.bootstrap import ClusterIdMismatch
+from barnabas.controller.coordination.interface import StoreUnavailable
+from barnabas.controller.runner import BrokerIdInUse, ControllerElsewhere
+from barnabas.controller.topics import NewPartitions, NewTopic, TopicDefaults
+from barnabas.wire.errors import ApiError, ErrorCode
+from barnabas.wire.messages.leader_and_isr import LeaderAndIsrRequest
+from barnabas.wire.messages.stop_replica import StopReplicaRequest
+from barnabas.wire.messages.update_metadata import UpdateMetadataRequest
+
+Node = Any
+"""A controller under test, see conftest.py."""
+
+
+def told(requests: list[Any]) -> dict[tuple[str, int], Any]:
+    """The last state told of every partition."""
+    return {
+        (topic.topic_name, state.partition_index): state
+        for request in requests
+        for topic in request.topic_states
+        for state in topic.partition_states
+    }
+
+
+def errors(results: dict[str, ApiError | None]) -> dict[str, str]:
+    return {name: error.error.name if error else "NONE" for name, error in results.items()}
+
+
+# -- start
+
+
+async def test_the_first_start(node: Node) -> None:
+    async with node:
+        controller = node.controller
+        assert controller.is_active
+        assert (controller.controller_id, controller.epoch) == (1, 1)
+        assert len(controller.cluster_id) == 22
+        tree = await node.tree()
+        assert json.loads(tree["/brokers/ids/1"])["endpoints"] == ["PLAINTEXT://localhost:9092"]
+        assert znodes.decode_controller(tree["/controller"]) == 1
+        assert tree["/controller_epoch"] == b"1"
+        assert znodes.decode_cluster_id(tree["/cluster/id"]) == controller.cluster_id
+        assert set(znodes.PERSISTENT_PATHS) <= set(tree)
+        _, stat = await node.session.get("/brokers/ids/1")
+        assert controller.broker_epoch == stat.czxid
+        (leader_and_isr,) = node.channel.take(LeaderAndIsrRequest)
+        assert (leader_and_isr.topic_states, leader_and_isr.type) == ([], 2)
+        (metadata,) = node.channel.take(UpdateMetadataRequest)
+        assert metadata.controller_id == 1
+        assert metadata.broker_epoch == stat.czxid
+        (broker,) = metadata.live_brokers
+        assert (broker.id, broker.rack) == (1, "r1")
+        assert [(e.listener, e.host, e.port, e.security_protocol) for e in broker.endpoints] == [
+            ("PLAINTEXT", "localhost", 9092, 0)
+        ]
+
+
+async def test_a_start_commits_little(node: Node) -> None:
+    """Each commit is a disk flush, and the broker's start waits for it."""
+    async with node:
+        assert node.faults.effects <= 4 + 2
+    node.faults.effects = 0
+    await node.start()
+    assert node.faults.effects == 2 + 2, "registration and office; nothing to elect"
+    await node.stop()
+
+
+async def test_epochs_grow_over_restarts(node: Node) -> None:
+    async with node:
+        first = (node.controller.epoch, node.controller.broker_epoch, node.controller.cluster_id)
+        await node.restart()
+        assert node.controller.epoch == first[0] + 1
+        assert node.controller.broker_epoch > first[1]
+        assert node.controller.cluster_id == first[2]
+
+
+async def test_the_cluster_id_can_be_given_once(node: Node) -> None:
+    node.settings = replace(node.settings, cluster_id="4BBVMnpWRYSSAAhuMDMC8g")
+    async with node:
+        assert node.controller.cluster_id == "4BBVMnpWRYSSAAhuMDMC8g"
+    node.settings = replace(node.settings, cluster_id="another")
+    with pytest.raises(ClusterIdMismatch, match="4BBVMnpWRYSSAAhuMDMC8g"):
+        await node.start()
+    await node.stop()
+
+
+async def test_a_taken_broker_id(node: Node) -> None:
+    async with node:
+        other = type(node)(node.path, node.clock)
+        other.store = node.store
+        other.session = await node.store.session()
+        other.controller = type(node.controller)(
+            other.session,
+            node.controller._registration,
+            other.channel,
+            node.clock,
+            other.settings,
+            other._random.randbytes,
+            configs=node.configs,
+            timers=other.timers,
+        )
+        with pytest.raises(BrokerIdInUse, match="a broker with id 1"):
+            await other.controller.start()
+        other.controller._registration = replace(other.controller._registration, broker_id=2)
+        with pytest.raises(ControllerElsewhere):
+            await other.controller.start()
+
+
+async def test_a_damaged_topic_stops_the_start(node: Node) -> None:
+    async with node:
+        await node.session.create("/brokers/topics/t", b"{}")
+    with pytest.raises(znodes.DamagedZnode, match="/brokers/topics/t"):
+        await node.start()
+    await node.stop()
+
+
+# -- creation
+
+
+async def test_create_a_topic(node: Node) -> None:
+    async with node:
+        node.channel.clear()
+        new = NewTopic("t", partition_count=2, replication_factor=1, configs={"retention.ms": "1000"})
+        (outcome,) = await node.controller.create_topics([new])
+        assert (outcome.error, outcome.partition_count, outcome.replication_factor) == (ErrorCode.NONE, 2, 1)
+        tree = await node.tree("/brokers/topics")
+        topic = znodes.decode_topic("t", tree["/brokers/topics/t"])
+        assert topic.topic_id == outcome.topic_id
+        assert [assignment.replicas for assignment in topic.partitions.values()] == [(1,), (1,)]
+        for partition in range(2):
+            state = json.loads(tree[znodes.partition_state_path("t", partition)])
+            assert state == {"version": 1, "leader": 1, "leader_epoch": 0, "controller_epoch": 1, "isr": [1]}
+        assert node.configs.overrides("topics", "t") == {"retention.ms": "1000"}, "known before the broker is told"
+
+        (request,) = node.channel.take(LeaderAndIsrRequest)
+        (topic_state,) = request.topic_states
+        assert (topic_state.topic_name, topic_state.topic_id) == ("t", outcome.topic_id)
+        assert (request.controller_id, request.controller_epoch, request.type) == (1, 1, 1)
+        assert request.broker_epoch == node.controller.broker_epoch
+        assert [(leader.broker_id, leader.host_name, leader.port) for leader in request.live_leaders] == [
+            (1, "localhost", 9092)
+        ]
+        for state in topic_state.partition_states:
+            assert (state.leader, state.leader_epoch, state.isr, state.replicas) == (1, 0, [1], [1])
+            assert (state.partition_epoch, state.controller_epoch, state.is_new) == (0, 1, True)
+        (metadata,) = node.channel.take(UpdateMetadataRequest)
+        assert set(told([metadata])) == {("t", 0), ("t", 1)}
+        assert node.channel.sent == [request, metadata]
+
+
+async def test_defaults(node: Node) -> None:
+    node.settings = replace(node.settings, topic_defaults=TopicDefaults(3, 1))
+    async with node:
+        (outcome,) = await node.controller.create_topics([NewTopic("t")])
+        assert (outcome.partition_count, outcome.replication_factor) == (3, 1)
+
+
+async def test_good_and_bad_topics_in_one_request(node: Node) -> None:
+    async with node:
+        outcomes = await node.controller.create_topics(
+            [NewTopic("good"), NewTopic("bad name"), NewTopic("twice"), NewTopic("twice"), NewTopic("also-good")]
+        )
+        assert [(o.name, o.error.name) for o in outcomes] == [
+            ("good", "NONE"),
+            ("bad name", "INVALID_TOPIC_EXCEPTION"),
+            ("also-good", "NONE"),
+            ("twice", "INVALID_REQUEST"),
+        ]
+        assert set(node.controller.cluster.topics) == {"good", "also-good"}
+
+
+async def test_validate_only(node: Node) -> None:
+    async with node:
+        node.channel.clear()
+        before = await node.tree()
+        outcomes = await node.controller.create_topics([NewTopic("t", 3)], validate_only=True, timeout_ms=0)
+        assert [(o.error, o.partition_count) for o in outcomes] == [(ErrorCode.NONE, 3)]
+        assert await node.controller.create_partitions([NewPartitions("t", 3)], validate_only=True)
+        assert await node.tree() == before
+        assert node.channel.sent == []
+
+
+async def test_a_leftover_config_is_overwritten(node: Node) -> None:
+    """Kafka writes a topic's config first: it may have died before the assignment."""
+    async with node:
+        await node.session.create("/config/topics/t", znodes.encode_config({"retention.ms": "5"}))
+        (outcome,) = await node.controller.create_topics([NewTopic("t")])
+        assert outcome.error is ErrorCode.NONE
+        assert node.configs.overrides("topics", "t") == {}
+
+
+async def test_a_thousand_partitions_take_few_transactions(node: Node) -> None:
+    async with node:
+        node.faults.effects = 0
+        outcomes = await node.controller.create_topics([NewTopic(f"t{i}", 100) for i in range(10)])
+        assert {outcome.error for outcome in outcomes} == {ErrorCode.NONE}
+        assert node.faults.effects <= 3, "transactions and requests"
+        await node.restart()
+        node.faults.effects = 0
+        assert set(errors(await node.controller.delete_topics([f"t{i}" for i in range(10)])).values()) == {"NONE"}
+        assert node.faults.effects <= 5
+        assert await node.tree("/brokers/topics") == {}
+
+
+# -- expansion
+
+
+async def test_add_partitions(node: Node) -> None:
+    async with node:
+        await node.controller.create_topics([NewTopic("t", 2)])
+        node.channel.clear()
+        results = await node.controller.create_partitions(
+            [NewPartitions("t", 4), NewPartitions("u", 4), NewPartitions("d", 1), NewPartitions("d", 2)]
+        )
+        assert errors(results) == {"d": "INVALID_REQUEST", "t": "NONE", "u": "UNKNOWN_TOPIC_OR_PARTITION"}
+        (request,) = node.channel.take(LeaderAndIsrRequest)
+        assert set(told([request])) == {("t", 2), ("t", 3)}
+        assert set(told(node.channel.take(UpdateMetadataRequest))) == {("t", 2), ("t", 3)}
+        data, stat = await node.session.get("/brokers/topics/t")
+        assert list(znodes.decode_topic("t", data).partitions) == [0, 1, 2, 3]
+        assert stat.version == 1
+        await node.restart()
+        assert len(node.controller.cluster.topics["t"].partitions) == 4
+
+
+# -- deletion
+
+
+async def test_delete_a_topic(node: Node) -> None:
+    async with node:
+        await node.controller.create_topics([NewTopic("t", 2, configs={"retention.ms": "1"}), NewTopic("other")])
+        node.channel.clear()
+        results = await node.controller.delete_topics(["t", "unknown"])
+        assert errors(results) == {"t": "NONE", "unknown": "UNKNOWN_TOPIC_OR_PARTITION"}
+        metadata, stop = node.channel.sent
+        assert isinstance(metadata, UpdateMetadataRequest)
+        assert {state.leader for state in told([metadata]).values()} == {-2}
+        assert isinstance(stop, StopReplicaRequest)
+        stopped = told([stop])
+        assert set(stopped) == {("t", 0), ("t", 1)}
+        assert {(state.delete_partition, state.leader_epoch) for state in stopped.values()} == {(True, -2)}
+        tree = await node.tree()
+        assert [path for path in tree if "/t" in path.replace("/topics", "")] == []
+        assert await node.tree("/admin/delete_topics") == {}
+        assert node.configs.overrides("topics", "t") == {}
+        assert set(node.controller.cluster.topics) == {"other"}
+
+
+async def test_a_recreated_topic_is_another_one(node: Node) -> None:
+    async with node:
+        (old,) = await node.controller.create_topics([NewTopic("t", configs={"retention.ms": "1"})])
+        await node.restart()
+        assert told(node.channel.take(LeaderAndIsrRequest))["t", 0].leader_epoch == 1
+        await node.controller.delete_topics(["t"])
+        node.channel.clear()
+        (new,) = await node.controller.create_topics([NewTopic("t")])
+        assert new.error is ErrorCode.NONE
+        assert new.topic_id != old.topic_id
+        assert told(node.channel.take(LeaderAndIsrRequest))["t", 0].leader_epoch == 0
+        assert node.configs.overrides("topics", "t") == {}
+
+
+async def test_delete_by_id_means_that_topic_only(node: Node) -> None:
+    async with node:
+        (outcome,) = await node.controller.create_topics([NewTopic("t")])
+        results = await node.controller.delete_topics(["t"], topic_ids={"t": bytes(16)})
+        assert errors(results) == {"t": "UNKNOWN_TOPIC_ID"}
+        results = await node.controller.delete_topics(["t"], topic_ids={"t": outcome.topic_id})
+        assert errors(results) == {"t": "NONE"}
+
+
+async def test_deletion_can_be_disabled(node: Node) -> None:
+    async with node:
+        await node.controller.create_topics([NewTopic("t")])
+        await node.session.create("/admin/delete_topics/t")
+        node.settings = replace(node.settings, delete_topic_enable=False)
+        await node.restart()
+        assert await node.tree("/admin/delete_topics") == {}
+        assert errors(await node.controller.delete_topics(["t"])) == {"t": "TOPIC_DELETION_DISABLED"}
+        assert set(node.controller.cluster.topics) == {"t"}
+
+
+async def test_a_replica_that_cannot_be_deleted_keeps_the_topic_queued(node: Node) -> None:
+    async with node:
+        await node.controller.create_topics([NewTopic("t", 2), NewTopic("u")])
+        node.channel.errors["t", 1] = ErrorCode.KAFKA_STORAGE_ERROR
+        results = await node.controller.delete_topics(["t", "u"])
+        assert errors(results) == {"t": "KAFKA_STORAGE_ERROR", "u": "NONE"}
+        assert set(await node.tree("/admin/delete_topics")) == {"/admin/delete_topics/t"}
+        (again,) = await node.controller.create_topics([NewTopic("t")])
+        assert again.error is ErrorCode.TOPIC_ALREADY_EXISTS
+        assert errors(await node.controller.create_partitions([NewPartitions("t", 9)])) == {
+            "t": "UNKNOWN_TOPIC_OR_PARTITION"
+        }
+        node.channel.errors.clear()
+        assert errors(await node.controller.delete_topics(["t"])) == {"t": "NONE"}
+        assert node.controller.cluster.topics == {}
+
+
+async def test_a_topic_on_another_broker_waits_for_it(node: Node) -> None:
+    async with node:
+        topic = znodes.encode_topic(bytes(15) + b"\7", {0: node_assignment(9)})
+        await node.session.create("/brokers/topics/far", topic)
+        await node.restart()
+        results = await node.controller.delete_topics(["far"])
+        assert errors(results) == {"far": "REQUEST_TIMED_OUT"}
+        assert set(await node.tree("/admin/delete_topics")) == {"/admin/delete_topics/far"}
+
+
+def node_assignment(*brokers: int) -> Any:
+    return plan.ReplicaAssignment(brokers)
+
+
+# -- restart
+
+
+async def test_a_restart_elects_anew_and_tells_everything_at_once(node: Node) -> None:
+    async with node:
+        await node.controller.create_topics([NewTopic("t", 2), NewTopic("u")])
+        await node.restart()
+        node.channel.clear()
+        await node.restart()
+        leader_and_isr, metadata = node.channel.sent
+        assert leader_and_isr.type == metadata.type == 2
+        for request in (leader_and_isr, metadata):
+            states = told([request])
+            assert set(states) == {("t", 0), ("t", 1), ("u", 0)}
+            assert {(s.leader, s.leader_epoch, tuple(s.isr), s.controller_epoch) for s in states.values()} == {
+                (1, 2, (1,), 3)
+            }
+        assert {state.partition_epoch for state in told([leader_and_isr]).values()} == {2}
+        assert {state.zk_version for state in told([metadata]).values()} == {2}
+        assert {state.is_new for state in told([leader_and_isr]).values()} == {False}
+        _, stat = await node.session.get(znodes.partition_state_path("t", 0))
+        assert stat.version == 2, "the partition epoch is the znode's version"
+
+
+async def test_a_topic_that_kafka_left_without_states_is_elected(node: Node) -> None:
+    async with node:
+        topic_id = bytes(15) + b"\7"
+        assignments = {0: node_assignment(1), 1: node_assignment(9)}
+        await node.session.create("/brokers/topics/t", znodes.encode_topic(topic_id, assignments))
+        await node.session.create("/brokers/topics/t/partitions")
+        await node.session.create("/brokers/topics/t/partitions/0")
+        await node.session.create("/brokers/topics/old", b'{"version":1,"partitions":{"0":[1]}}')
+        await node.restart()
+        states = told(node.channel.take(LeaderAndIsrRequest))
+        assert states["t", 0].is_new
+        assert ("t", 1) not in states, "none of its replicas is alive"
+        assert ("old", 0) in states
+        stored = znodes.decode_topic("old", (await node.session.get("/brokers/topics/old"))[0])
+        assert stored.topic_id == node.controller.cluster.topics["old"].topic_id
+
+
+async def test_a_partition_of_dead_brokers_is_leaderless(node: Node) -> None:
+    async with node:
+        await node.session.create(
+            "/brokers/topics/t", znodes.encode_topic(bytes(15) + b"\7", {0: node_assignment(9, 1)})
+        )
+        await node.session.create("/brokers/topics/t/partitions")
+        await node.session.create("/brokers/topics/t/partitions/0")
+        state = b'{"version":1,"leader":9,"leader_epoch":3,"controller_epoch":1,"isr":[9]}'
+        await node.session.create("/brokers/topics/t/partitions/0/state", state)
+        await node.restart()
+        metadata = told(node.channel.take(UpdateMetadataRequest))["t", 0]
+        assert (metadata.leader, metadata.leader_epoch, metadata.isr, metadata.offline_replicas) == (-1, 4, [9], [9])
+        await node.configs.replace("topics", "t", {"unclean.leader.election.enable": "true"})
+        await node.restart()
+        told_now = told(node.channel.take(LeaderAndIsrRequest))["t", 0]
+        assert (told_now.leader, told_now.leader_epoch, told_now.isr) == (1, 5, [1])
+        assert told_now.leader_recovery_state == 1
+
+
+async def test_a_queue_entry_without_a_topic_is_dropped(node: Node) -> None:
+    async with node:
+        await node.session.create("/admin/delete_topics/gone")
+        await node.restart()
+        assert await node.tree("/admin/delete_topics") == {}
+
+
+# -- failing brokers and stores
+
+
+async def test_a_replica_whose_log_does_not_open_goes_offline(node: Node) -> None:
+    async with node:
+        node.channel.clear()
+        node.channel.errors["t", 1] = ErrorCode.KAFKA_STORAGE_ERROR
+        (outcome,) = await node.controller.create_topics([NewTopic("t", 2)])
+        assert outcome.error is ErrorCode.NONE
+        states = told(node.channel.take(UpdateMetadataRequest))
+        assert (states["t", 0].leader, states["t", 0].offline_replicas) == (1, [])
+        assert (states["t", 1].leader, states["t", 1].offline_replicas, states["t", 1].isr) == (-1, [1], [1])
+        node.channel.errors.clear()
+        await node.restart()
+        assert told(node.channel.take(LeaderAndIsrRequest))["t", 1].leader == 1, "the next life may lead it again"
+
+
+async def test_other_refusals_are_only_logged(node: Node, caplog: pytest.LogCaptureFixture) -> None:
+    async with node:
+        node.channel.errors["t", 0] = ErrorCode.INCONSISTENT_TOPIC_ID
+        await node.controller.create_topics([NewTopic("t")])
+        assert "INCONSISTENT_TOPIC_ID" in caplog.text
+        assert node.controller.cluster.topics["t"].partitions[0].leader == 1
+
+
+async def test_a_deposed_controller_writes_nothing(node: Node) -> None:
+    async with node:
+        await node.session.set("/controller_epoch", b"2")
+        before = await node.tree()
+        with pytest.raises(ApiError, match="NOT_CONTROLLER"):
+            await node.controller.create_topics([NewTopic("t")])
+        assert await node.tree() == before
+        assert not node.controller.is_active
+        for request in (
+            node.controller.create_topics([NewTopic("t")]),
+            node.controller.delete_topics(["t"]),
+            node.controller.create_partitions([NewPartitions("t", 2)]),
+        ):
+            with pytest.raises(ApiError, match="NOT_CONTROLLER"):
+                await request
+
+
+async def test_a_broker_that_knows_a_newer_controller_deposes_this_one(node: Node) -> None:
+    async with node:
+        node.channel.top_error = ErrorCode.STALE_CONTROLLER_EPOCH
+        with pytest.raises(ApiError, match="NOT_CONTROLLER"):
+            await node.controller.create_topics([NewTopic("t")])
+        assert not node.controller.is_active
+
+
+async def test_a_lost_session_ends_the_office(node: Node) -> None:
+    async with node:
+        await node.store.expire(node.session)
+        with pytest.raises(ApiError, match="NOT_CONTROLLER"):
+            await node.controller.create_topics([NewTopic("t")])
+
+
+async def test_a_write_that_fails_is_reported_and_forgotten(node: Node) -> None:
+    async with node:
+        await node.controller.create_topics([NewTopic("before")])
+        counted = node.session.multi
+
+        async def full(_operations: object) -> Any:
+            node.session.multi = counted
+            raise StoreUnavailable("metadata.sqlite", "no space left")
+
+        node.session.multi = full
+        with pytest.raises(ApiError, match=r"KAFKA_STORAGE_ERROR: .*no space left"):
+            await node.controller.create_topics([NewTopic("t")])
+        assert node.controller.is_active
+        assert set(node.controller.cluster.topics) == {"before"}
+        (outcome,) = await node.controller.create_topics([NewTopic("t")])
+        assert outcome.error is ErrorCode.NONE
+
+
+async def test_a_failing_channel_does_not_stop_the_controller(node: Node) -> None:
+    async with node:
+        node.channel.failure = OSError("connection reset")
+        with pytest.raises(OSError, match="connection reset"):
+            await node.controller.create_topics([NewTopic("t")])
+        node.channel.clear()
+        (outcome,) = await node.controller.create_topics([NewTopic("u")])
+        assert outcome.error is ErrorCode.NONE
+        repeated, added = node.channel.take(LeaderAndIsrRequest)
+        assert set(told([repeated])) == {("t", 0)}, "what the broker may have missed is told again"
+        assert set(told([added])) == {("u", 0)}
+
+
+async def test_a_controller_that_cannot_recover_resigns(node: Node) -> None:
+    async with node:
+        node.faults.fatal = node.faults.effects + 2  # the write succeeds, and nothing after it
+        with pytest.raises(Exception, match=r"^$"):
+            await node.controller.create_topics([NewTopic("t")])
+        with pytest.raises(ApiError, match="NOT_CONTROLLER"):
+            await node.controller.create_topics([NewTopic("u")])
+
+
+# -- time
+
+
+async def test_a_slow_broker_times_the_request_out_but_not_the_work(node: Node) -> None:
+    async with node:
+        node.channel.is_open.clear()
+        node.channel.arrived.clear()
+        request = asyncio.ensure_future(node.controller.create_topics([NewTopic("t"), NewTopic("!")], timeout_ms=500))
+        queued = asyncio.ensure_future(node.controller.delete_topics(["t"], 700))
+        await node.channel.arrived.wait()
+        assert sorted(timer.delay_ms for timer in node.timers.waiting) == [500, 700]
+        node.timers.fire()
+        assert [(o.name, o.error.name) for o in await request] == [
+            ("t", "REQUEST_TIMED_OUT"),
+            ("!", "INVALID_TOPIC_EXCEPTION"),
+        ]
+        assert errors(await queued) == {"t": "REQUEST_TIMED_OUT"}
+        node.channel.is_open.set()
+        assert errors(await node.controller.delete_topics(["t"])) == {"t": "UNKNOWN_TOPIC_OR_PARTITION"}, "it is done"
+        assert node.timers.waiting == []
+
+
+@pytest.mark.parametrize("timeout_ms", [0, -1])
+async def test_nobody_waits_with_a_timeout_of_zero(node: Node, timeout_ms: int) -> None:
+    async with node:
+        node.channel.is_open.clear()
+        outcomes = await node.controller.create_topics([NewTopic("t"), NewTopic("!")], timeout_ms=timeout_ms)
+        assert [(o.name, o.error.name) for o in outcomes] == [
+            ("t", "REQUEST_TIMED_OUT"),
+            ("!", "INVALID_TOPIC_EXCEPTION"),
+        ]
+        node.channel.is_open.set()
+        expanded = await node.controller.create_partitions([NewPartitions("t", 2)], timeout_ms=timeout_ms)
+        assert errors(expanded) == {"t": "REQUEST_TIMED_OUT"}
+        deleted = await node.controller.delete_topics(["t"], timeout_ms)
+        assert errors(deleted) == {"t": "REQUEST_TIMED_OUT"}
+        assert errors(await node.controller.delete_topics(["t"])) == {"t": "UNKNOWN_TOPIC_OR_PARTITION"}
+
+
+async def test_stopping_refuses_what_waits(node: Node) -> None:
+    async with node:
+        node.channel.is_open.clear()
+        running = asyncio.ensure_future(node.controller.create_topics([NewTopic("t")]))
+        waiting = asyncio.ensure_future(node.controller.create_topics([NewTopic("u")]))
+        await asyncio.sleep(0)
+        stopping = asyncio.ensure_future(node.controller.stop())
+        await asyncio.sleep(0)
+        node.channel.is_open.set()
+        await stopping
+        results = await asyncio.gather(running, waiting, return_exceptions=True)
+        assert [isinstance(result, ApiError) for result in results].count(True) >= 1
+        assert "u" not in node.controller.cluster.topics
+
+
+# -- producer ids
+
+
+async def test_producer_id_blocks(node: Node) -> None:
+    async with node:
+        assert await node.controller.allocate_producer_ids() == (0, 999)
+        assert await node.controller.allocate_producer_ids() == (1000, 1999)
+        stored = json.loads((await node.session.get("/latest_producer_id_block"))[0])
+        assert stored == {"version": 1, "broker": 1, "block_start": "1000", "block_end": "1999"}
+        blocks = await asyncio.gather(*(node.controller.allocate_producer_ids() for _ in range(5)))
+        assert sorted(blocks) == [(first, first + 999) for first in range(2000, 7000, 1000)]
+        await node.restart()
+        assert await node.controller.allocate_producer_ids() == (7000, 7999)
+        exhausted = znodes.encode_producer_id_block(znodes.ProducerIdBlock(1, 2**63 - 1000, 2**63 - 1))
+        await node.session.set("/latest_producer_id_block", exhausted)
+        with pytest.raises(ApiError):
+            await node.controller.allocate_producer_ids()
+
+
+# -- death at every step
+
+
+async def die_at_each_step(
+    node: Node, act: Callable[[Node], Awaitable[object]], check: Callable[[Node], Awaitable[None]]
+) -> None:
+    """Let the controller die before each of its effects in turn, start it again, and check what became of it."""
+    async with node:
+        await node.controller.create_topics([NewTopic("t", 3, configs={"retention.ms": "1"}), NewTopic("kept")])
+    fatal = 1
+    while True:
+        await node.start()
+        before = node.faults.effects
+        node.faults.fatal = before + fatal
+        try:
+            await act(node)
+        except Exception:  # noqa: BLE001 - whatever the death looks like from outside
+            died = True
+        else:
+            died = node.faults.effects >= node.faults.fatal
+        await node.crash()
+        node.channel.clear()
+        await node.start()
+        await check(node)
+        assert node.configs.overrides("topics", "kept") == {}
+        assert "kept" in node.controller.cluster.topics
+        await node.stop()
+        if not died:
+            return
+        fatal += 1
+        await node.start()
+        await node.controller.delete_topics(list(set(node.controller.cluster.topics) - {"kept"}))
+        await node.controller.create_topics([NewTopic("t", 3, configs={"retention.ms": "1"})])
+        await node.stop()
+
+
+async def assert_sound(node: Node) -> None:
+    """Every topic has all its partitions led, in the store and in what the broker was told; nothing is left over."""
+    tree = await node.tree()
+    names = [path.rsplit("/", 1)[1] for path in tree if path.startswith("/brokers/topics/") and path.count("/") == 3]
+    assert sorted(names) == sorted(node.controller.cluster.topics)
+    assert await node.tree("/admin/delete_topics") == {}
+    configured = {path.rsplit("/", 1)[1] for path in await node.tree("/config/topics")}
+    assert configured == set(names)
+    states = told(node.channel.take(LeaderAndIsrRequest))
+    for name in names:
+        for partition in znodes.decode_topic(name, tree[znodes.topic_path(name)]).partitions:
+            stored = json.loads(tree[znodes.partition_state_path(name, partition)])
+            assert stored["leader"] == 1
+            assert states[name, partition].leader_epoch == stored["leader_epoch"]
+
+
+@pytest.mark.parametrize("transaction_bytes", [1, 512 * 1024])
+async def test_deletion_survives_death(node: Node, monkeypatch: pytest.MonkeyPatch, transaction_bytes: int) -> None:
+    monkeypatch.setattr(plan, "TRANSACTION_BYTES_MAX", transaction_bytes)
+    queued = []
+
+    async def act(node: Node) -> None:
+        await node.controller.delete_topics(["t"])
+
+    async def check(node: Node) -> None:
+        await assert_sound(node)
+        queued.append("t" not in node.controller.cluster.topics)
+
+    await die_at_each_step(node, act, check)
+    assert queued == [False] + [True] * (len(queued) - 1), "once queued it always ends"
+    assert len(queued) >= 5
+
+
+@pytest.mark.parametrize("transaction_bytes", [1, 512 * 1024])
+async def test_creation_survives_death(node: Node, monkeypatch: pytest.MonkeyPatch, transaction_bytes: int) -> None:
+    monkeypatch.setattr(plan, "TRANSACTION_BYTES_MAX", transaction_bytes)
+    created = []
+
+    async def act(node: Node) -> None:
+        await node.controller.create_topics([NewTopic("new", 3, configs={"retention.ms": "9"})])
+
+    async def check(node: Node) -> None:
+        await assert_sound(node)
+        created.append("new" in node.controller.cluster.topics)
+        if created[-1]:
+            assert node.configs.overrides("topics", "new") == {"retention.ms": "9"}
+            assert len(node.controller.cluster.topics["new"].partitions) == 3
+
+    await die_at_each_step(node, act, check)
+    assert created == [False] + [True] * (len(created) - 1)
+
+
+@pytest.mark.parametrize("transaction_bytes", [1, 512 * 1024])
+async def test_expansion_survives_death(node: Node, monkeypatch: pytest.MonkeyPatch, transaction_bytes: int) -> None:
+    monkeypatch.setattr(plan, "TRANSACTION_BYTES_MAX", transaction_bytes)
+    counts = []
+
+    async def act(node: Node) -> None:
+        await node.controller.create_partitions([NewPartitions("t", 6)])
+
+    async def check(node: Node) -> None:
+        await assert_sound(node)
+        counts.append(len(node.controller.cluster.topics["t"].partitions))
+
+    await die_at_each_step(node, act, check)
+    assert counts == [3] + [6] * (len(counts) - 1)
+
+
+async def test_start_survives_death(node: Node) -> None:
+    async with node:
+        await node.controller.create_topics([NewTopic("t", 3)])
+        await node.session.create("/admin/delete_topics/t")
+        await node.controller.create_topics([NewTopic("kept", 2)])
+    for fatal in range(1, 20):
+        node.faults.fatal = node.faults.effects + fatal
+        try:
+            await node.start()
+            died = False
+        except Exception:  # noqa: BLE001 - whatever the death looks like from outside
+            died = True
+        await node.crash()
+        if not died:
+            break
+    assert fatal > 5
+    node.channel.clear()
+    async with node:
+        assert set(node.controller.cluster.topics) == {"kept"}
+        states = told(node.channel.take(LeaderAndIsrRequest))
+        assert set(states) == {("kept", 0), ("kept", 1)}
