@@ -45,9 +45,12 @@ async def handle(request: ListOffsetsRequest, context: RequestContext) -> ListOf
                 answers.partitions.append(_answer(partition, ErrorCode.INVALID_REQUEST))
                 continue
             try:
-                answers.partitions.append(await _look_up(topic.name, partition, request, context))
+                answer = await _look_up(topic.name, partition, request, context)
             except ApiError as error:
-                answers.partitions.append(_answer(partition, _error_of(error, context.api_version)))
+                answer = _answer(partition, _error_of(error, context.api_version))
+            if context.api_version < 4:
+                answer.leader_epoch = UNKNOWN
+            answers.partitions.append(answer)
     return response
 
 

@@ -32,9 +32,13 @@ from barnabas.wire.messages.produce import (
     TopicProduceResponse,
 )
 from barnabas.wire.names import TopicId
+from barnabas.wire.record_batch import TRANSACTIONAL_MASK
 
 ACKS_ALL = -1
 ADMIN_CLIENT_ID = "__admin_client"
+
+ATTRIBUTES_POSITION = 22
+"""The low byte of a record batch's attributes."""
 
 _Pending = list[tuple[PartitionProduceResponse, "asyncio.Future[None]"]]
 
@@ -71,6 +75,8 @@ def _append(
             raise ApiError(ErrorCode.INVALID_REQUIRED_ACKS)
         if topic in INTERNAL_TOPICS and context.client_id != ADMIN_CLIENT_ID:
             raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"clients may not write to the internal topic {topic}")
+        if _is_transactional(data.records):
+            raise ApiError(ErrorCode.INVALID_TXN_STATE, "this broker has no transactions")
         partition, info = broker.replicas.append(topic, data.index, data.records, acks, context.api_version)
     except RecordErrors as error:
         reply = _error(data.index, error)
@@ -94,6 +100,15 @@ def _append(
     if durable is not None:
         pending.append((reply, durable))
     return reply
+
+
+def _is_transactional(records: memoryview | None) -> bool:
+    """Whether the first batch's attributes say so; what is too short to tell is refused by the log."""
+    return (
+        records is not None
+        and len(records) > ATTRIBUTES_POSITION
+        and bool(records[ATTRIBUTES_POSITION] & TRANSACTIONAL_MASK)
+    )
 
 
 def _topic_name(topic_data: TopicProduceData, context: RequestContext) -> str:
