@@ -32,5 +32,9 @@ class DirectoryLocked(Exception):
     """Another broker, or another log manager of this process, uses the log directory."""
 
 
+class DirectoryMismatch(Exception):
+    """A log directory is not this broker's, or contradicts another one."""
+
+
 class ReadWouldBlock(Exception):
     """The bytes are not in the page cache."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 from array import array
 from bisect import bisect_left, bisect_right
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -123,7 +124,7 @@ class LogContext:
     reads_cached: bool = False
     producer_id_expiration_ms: int = 86_400_000
     random_below: Callable[[int], int] = lambda _: 0
-    doomed: list[DoomedFiles] = field(default_factory=list)
+    doomed: deque[DoomedFiles] = field(default_factory=deque)
     unflushed: dict[PartitionLog, None] = field(default_factory=dict)
     on_failure: Callable[[PartitionLog, StorageError], None] = lambda _log, _error: None
 
@@ -346,6 +347,11 @@ class PartitionLog:
     def _check(self) -> None:
         if self._failure is not None:
             raise StorageError(self._failure.message)
+
+    def mark_new(self) -> None:
+        """The log was just created: put it in line for a flush, and its first file with it."""
+        self._unsynced_files.append(self._segments[-1].file.path)
+        self._mark_names_dirty()
 
     def _mark_names_dirty(self) -> None:
         """New names in the directory (or of it) are not on the disk yet: ask for a flush."""

@@ -264,9 +264,8 @@ class _Loader:
     ) -> tuple[int, bool]:
         """Check one segment; (the offset after its last good batch, whether all was good). A torn tail is cut off."""
         aborted: list[AbortedTransaction] = []
-        segment.offset_index, segment.time_index = OffsetIndex(segment.base_offset), None
+        segment.reset_indexes()
         with self._open(segment) as read:
-            segment.rebuild_indexes(lambda _size, _position: b"", 0)
             position, reason = 0, ""
             for header, batch in scan_batches(read, segment.size):
                 reason = _why_bad(header, batch, expected_offset, segment.base_offset)

@@ -100,8 +100,7 @@ class Segment:
         """Create an empty segment, ready to be appended to. Blocking, but only for creating a file."""
         file = cache.create(f"{directory}/{file_name(base_offset, LOG_SUFFIX)}")
         segment = cls(base_offset, file, 0, now_ms, jitter_ms)
-        segment.offset_index, segment.time_index = OffsetIndex(base_offset), TimeIndex(base_offset)
-        segment.first_timestamp = segment.max_timestamp = NO_TIMESTAMP
+        segment.reset_indexes()
         return segment
 
     def path(self, suffix: str) -> str:
@@ -130,15 +129,18 @@ class Segment:
 
     def rebuild_indexes(self, read: Read, index_interval_bytes: int) -> None:
         """Build offset and time index from the batches' headers, as appending them would have. Blocking."""
-        offset_index, time_index = OffsetIndex(self.base_offset), TimeIndex(self.base_offset)
-        self.offset_index, self.time_index = offset_index, time_index
-        self.first_timestamp = self.max_timestamp = NO_TIMESTAMP
-        self.max_timestamp_offset = self.base_offset
-        self.bytes_since_index = 0
+        self.reset_indexes()
         for header in file_headers(read, self.file, 0, self.size):
             self.add_batch(
                 header.last_offset, header.max_timestamp, header.position, header.size_in_bytes, index_interval_bytes
             )
+
+    def reset_indexes(self) -> None:
+        """Start with empty indexes, for adding the segment's batches from the first on."""
+        self.offset_index, self.time_index = OffsetIndex(self.base_offset), TimeIndex(self.base_offset)
+        self.first_timestamp = self.max_timestamp = NO_TIMESTAMP
+        self.max_timestamp_offset = self.base_offset
+        self.bytes_since_index = 0
 
     def add_batch(
         self, last_offset: int, max_timestamp: int, position: int, size: int, index_interval_bytes: int

@@ -1,0 +1,494 @@
+"""PartitionLog: append, read, roll, duplicates, failures of the disk."""
+
+from __future__ import annotations
+
+import pytest
+
+from barnabas.storage.errors import StorageError
+from barnabas.storage.read import ColdRead
+from barnabas.storage.validation import AppendOrigin
+from barnabas.wire.errors import ApiError, ErrorCode
+from barnabas.wire.record_batch import parse_header
+
+
+def error_of(raised):
+    return raised.value.error
+
+
+def test_append_assigns_offsets_and_epoch_in_the_bytes_that_are_read_back(logs, tools):
+    log = logs.log()
+    assert logs.append(log, b"a", b"b", epoch=3)[:2] == (0, 1)
+    assert logs.append(log, b"c", epoch=3)[:2] == (2, 2)
+    data = tools.read(log, 0)
+    assert tools.base_offsets(data.records) == [0, 2]
+    assert parse_header(data.records).partition_leader_epoch == 3
+    assert data.next_offset == log.log_end_offset == 3
+    assert log.end_offset_for_epoch(3) == (3, 3)
+
+
+def test_the_first_segment_has_kafkas_name_and_bytes(logs, tools):
+    log = logs.log()
+    produced = tools.batch(b"a")
+    log.append_as_leader(bytearray(produced), leader_epoch=0, now_ms=logs.clock.now_ms())
+    written = (logs.path / "topic-0" / "00000000000000000000.log").read_bytes()
+    assert written[:8] == bytes(8)
+    assert written[12:16] == bytes(4)
+    assert written[16:] == produced[16:]
+
+
+def test_a_read_starts_with_the_batch_that_contains_the_offset(logs, tools):
+    log = logs.log()
+    logs.append(log, b"a", b"b", b"c")
+    logs.append(log, b"d")
+    assert tools.base_offsets(tools.read(log, 1).records) == [0, 3]
+    assert tools.base_offsets(tools.read(log, 3).records) == [3]
+
+
+def test_a_read_stops_before_the_batch_that_reaches_the_limit(logs, tools):
+    log = logs.log()
+    for _ in range(3):
+        logs.append(log, b"a", b"b")
+    assert tools.base_offsets(tools.read(log, 0, max_offset=4).records) == [0, 2]
+    assert tools.base_offsets(tools.read(log, 0, max_offset=5).records) == [0, 2]
+    assert tools.read(log, 4, max_offset=4).records == b""
+
+
+def test_max_bytes_cuts_at_whole_batches_and_the_first_is_always_whole(logs, tools):
+    log = logs.log()
+    for _ in range(3):
+        logs.append(log, b"x" * 1000)
+    size = log.size_in_bytes // 3
+    assert tools.base_offsets(tools.read(log, 0, 2 * size + 10).records) == [0, 1]
+    for max_bytes in (0, 1, 60, 61, size - 1, size, size + 1):
+        assert tools.base_offsets(tools.read(log, 1, max_bytes).records) == [1], max_bytes
+    small = tools.read(log, 1, size - 1, min_one_message=False)
+    assert (small.records, small.first_entry_incomplete) == (b"", True)
+    assert tools.read(log, 1, 0, min_one_message=False).records == b""
+
+
+def test_offsets_outside_the_log_are_refused(logs, tools):
+    log = logs.log()
+    logs.append(log, b"a")
+    assert tools.read(log, 1).records == b""
+    for offset in (-1, 2):
+        with pytest.raises(ApiError) as raised:
+            tools.read(log, offset)
+        assert error_of(raised) is ErrorCode.OFFSET_OUT_OF_RANGE
+    log.increment_log_start_offset(1)
+    with pytest.raises(ApiError):
+        tools.read(log, 0)
+
+
+def test_every_offset_is_found_across_segments_and_index_entries(logs, tools):
+    log = logs.log(segment_bytes=4000, index_interval_bytes=300)
+    for number in range(100):
+        logs.append(log, *[b"v" * 20] * (1 + number % 4))
+    assert len(log.segments) > 2
+    expected = tools.read_all(log)
+    for warm in (True, False):
+        if not warm:
+            logs.files.cached = False
+            logs.restart()
+            log = logs.log()
+        for offset in range(log.log_end_offset):
+            containing = max(base for base in expected if base <= offset)
+            assert tools.base_offsets(tools.read(log, offset, 1).records) == [containing]
+        assert tools.read_all(log) == expected
+
+
+def test_a_batch_larger_than_a_segment_is_refused_and_tiny_segments_work(logs, tools):
+    log = logs.log(segment_bytes=14)
+    with pytest.raises(ApiError) as raised:
+        logs.append(log, b"a")
+    assert error_of(raised) is ErrorCode.RECORD_LIST_TOO_LARGE
+    log = logs.log(segment_bytes=70)
+    for _ in range(3):
+        logs.append(log, b"a")
+    assert [segment.base_offset for segment in log.segments] == [0, 1, 2]
+    assert tools.read_all(log) == [0, 1, 2]
+
+
+def test_segments_roll_by_the_timestamps_of_batches(logs):
+    log = logs.log(segment_ms=1000)
+    start = logs.clock.now_ms()
+    logs.append(log, b"a", timestamp=start)
+    logs.clock.advance(5000)
+    logs.append(log, b"b", timestamp=start + 1000)
+    assert len(log.segments) == 1
+    logs.append(log, b"c", timestamp=start + 1001)
+    assert [segment.base_offset for segment in log.segments] == [0, 2]
+
+
+def test_a_batch_without_timestamp_rolls_by_the_age_of_the_segment(logs):
+    log = logs.log(segment_ms=1000)
+    logs.append(log, b"a", timestamp=-1)
+    logs.clock.advance(1001)
+    logs.append(log, b"b", timestamp=-1)
+    assert len(log.segments) == 2
+
+
+def test_an_offset_too_far_from_the_base_rolls(logs, tools):
+    log = logs.log()
+    logs.append(log, b"a")
+    far = tools.batch(b"b", base_offset=1 << 31, partition_leader_epoch=0)
+    # Offset 2^31 is one too many for an index entry of four bytes.
+    log.append_as_follower(far, now_ms=logs.clock.now_ms())
+    assert [segment.base_offset for segment in log.segments] == [0, 1 << 31]
+
+
+def test_sealed_segments_leave_index_files_as_kafka_writes_them(logs):
+    log = logs.log(segment_bytes=1000, index_interval_bytes=100)
+    start = logs.clock.now_ms()
+    size = 0
+    for number in range(20):
+        logs.append(log, b"x" * 40, timestamp=start + number)
+        size = size or log.size_in_bytes
+    stem = logs.path / "topic-0" / "00000000000000000000"
+    per_segment = 1000 // size
+    index = stem.with_suffix(".index").read_bytes()
+    entries = [
+        (int.from_bytes(index[at : at + 4]), int.from_bytes(index[at + 4 : at + 8])) for at in range(0, len(index), 8)
+    ]
+    # A batch is larger than the interval: an entry for every batch but the first.
+    assert entries == [(number, number * size) for number in range(1, per_segment)]
+    times = stem.with_suffix(".timeindex").read_bytes()
+    last = (int.from_bytes(times[-12:-4]), int.from_bytes(times[-4:]))
+    assert last == (start + per_segment - 1, per_segment - 1)
+    assert (logs.path / "topic-0" / f"{per_segment:020d}.snapshot").exists()
+
+
+def producer(sequence, count=1, epoch=0, producer_id=9, **settings):
+    return {"producer_id": producer_id, "producer_epoch": epoch, "base_sequence": sequence, **settings}, count
+
+
+def send(logs, log, sequence, count=1, epoch=0, **settings):
+    keywords, _ = producer(sequence, count, epoch, **settings)
+    return logs.append(log, *[b"v"] * count, **keywords)
+
+
+@pytest.mark.parametrize("restart", [None, True, False])
+def test_the_last_five_batches_of_a_producer_are_recognised_even_after_a_restart(logs, tools, restart):
+    log = logs.log(index_interval_bytes=100)
+    logs.append(log, b"someone else")
+    infos = [send(logs, log, sequence, 2) for sequence in range(0, 14, 2)]
+    if restart is not None:
+        logs.restart(clean=restart)
+        log = logs.log()
+    end = log.log_end_offset
+    for number in range(2, 7):
+        info = send(logs, log, 2 * number, 2)
+        assert info.duplicate
+        assert info[:2] == infos[number][:2]
+    for sequence, count in ((0, 2), (2, 2), (12, 1), (13, 1), (16, 2)):
+        with pytest.raises(ApiError) as raised:
+            send(logs, log, sequence, count)
+        assert error_of(raised) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert log.log_end_offset == end
+    assert not send(logs, log, 14).duplicate
+
+
+def test_epochs_and_sequences_of_producers(logs):
+    log = logs.log()
+    send(logs, log, 77, epoch=1)  # unknown producers may start anywhere
+    send(logs, log, 78, epoch=1)
+    with pytest.raises(ApiError) as raised:
+        send(logs, log, 79, epoch=0)
+    assert error_of(raised) is ErrorCode.INVALID_PRODUCER_EPOCH
+    with pytest.raises(ApiError) as raised:
+        send(logs, log, 79, epoch=2)
+    assert error_of(raised) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    send(logs, log, 0, epoch=2)
+    assert log.active_producers()[0][:3] == (9, 2, 0)
+
+
+def test_sequences_wrap_around(logs):
+    log = logs.log()
+    send(logs, log, 2**31 - 2, 3)
+    assert log.active_producers()[0].last_sequence == 0
+    send(logs, log, 1)
+    assert send(logs, log, 2**31 - 2, 3).duplicate
+
+
+def test_producers_expire(logs):
+    log = logs.log()
+    send(logs, log, 0)
+    logs.clock.advance(86_400_000)
+    log.remove_expired_producers(logs.clock.now_ms())
+    assert log.active_producers() == []
+    assert not send(logs, log, 55).duplicate
+
+
+def test_a_failed_write_is_rolled_back_and_a_later_one_succeeds(logs, tools):
+    log = logs.log()
+    logs.append(log, b"a")
+    size = log.size_in_bytes
+    for limit in (0, 1, 60):
+        logs.files.write_limit = limit
+        with pytest.raises(StorageError):
+            send(logs, log, 0)
+        assert (logs.path / "topic-0" / "00000000000000000000.log").stat().st_size == size
+        assert log.log_end_offset == 1
+    logs.files.write_limit = None
+    assert log.failure is None
+    assert not send(logs, log, 0).duplicate
+    assert tools.read_all(log) == [0, 1]
+
+
+def test_a_failed_roll_back_takes_the_log_offline(logs):
+    log = logs.log()
+    logs.append(log, b"a")
+    logs.files.write_limit, logs.files.fail_truncate = 10, True
+    with pytest.raises(StorageError):
+        logs.append(log, b"b")
+    logs.files.write_limit, logs.files.fail_truncate = None, False
+    assert len(logs.failures) == 1
+    for attempt in (lambda: logs.append(log, b"c"), lambda: log.read(0, 100), log.flush):
+        with pytest.raises(StorageError):
+            attempt()
+
+
+def test_short_writes_are_completed(logs, tools):
+    log = logs.log()
+    write = type(logs.files).__mro__[1].pwrite
+    logs.files.pwrite = lambda descriptor, data, position: write(logs.files, descriptor, data[:7], position)
+    logs.append(log, b"a")
+    logs.append(log, b"b")
+    assert tools.read_all(log) == [0, 1]
+
+
+def test_a_failed_flush_is_final(logs):
+    log = logs.log()
+    logs.append(log, b"a")
+    task = log.prepare_flush()
+    assert log.prepare_flush() is None, "one flush at a time"
+    logs.files.fail_sync = True
+    task.run()
+    log.complete_flush(task)
+    logs.files.fail_sync = False
+    assert log.recovery_point == 0
+    with pytest.raises(StorageError):
+        logs.append(log, b"b")
+    assert len(logs.failures) == 1
+
+
+def test_flush_messages_asks_for_a_flush_before_the_acknowledgement(logs):
+    log = logs.log(flush_messages=2)
+    assert not logs.append(log, b"a").flush_required
+    assert logs.append(log, b"b").flush_required
+    log.flush()
+    assert log.recovery_point == 2
+    assert not logs.append(log, b"c").flush_required
+
+
+def test_flush_ms_makes_a_log_due(logs):
+    log = logs.log(flush_ms=500)
+    logs.append(log, b"a")
+    assert logs.manager.run_flushes(logs.clock.now_ms()) == 1, "the log is new"
+    logs.append(log, b"b")
+    assert logs.manager.logs_to_flush(logs.clock.now_ms()) == []
+    logs.clock.advance(500)
+    assert logs.manager.run_flushes(logs.clock.now_ms()) == 1
+    assert log.recovery_point == 2
+
+
+def test_appends_during_a_flush_are_not_covered_by_it(logs):
+    log = logs.log()
+    logs.append(log, b"a")
+    task = log.prepare_flush()
+    logs.append(log, b"b")
+    task.run()
+    log.complete_flush(task)
+    assert log.recovery_point == 1
+
+
+def test_a_truncation_during_a_flush_limits_what_it_covers(logs):
+    log = logs.log()
+    for value in (b"a", b"b", b"c"):
+        logs.append(log, value)
+    task = log.prepare_flush()
+    log.truncate_to(1)
+    logs.append(log, b"d", epoch=1)
+    task.run()
+    log.complete_flush(task)
+    assert log.recovery_point == 1
+
+
+@pytest.mark.parametrize("event", ["truncate", "roll", "retention", "delete topic", "unlink at once"])
+def test_a_captured_read_survives_what_happens_to_the_log(logs, tools, event):
+    log = logs.log(file_delete_delay_ms=0, retention_ms=1000)
+    for number in range(5):
+        logs.append(log, b"v%d" % number)
+    if event != "truncate":
+        log.roll()
+    logs.files.cached = False
+    logs.restart()
+    log = logs.log()
+    with pytest.raises(ColdRead) as raised:
+        log.read(0, 1 << 20, max_offset=3)
+    logs.clock.advance(10_000)
+    if event == "truncate":
+        log.truncate_to(3)
+    elif event == "roll":
+        log.roll()
+    elif event == "delete topic":
+        logs.manager.delete("topic", 0)
+    else:
+        log.update_high_watermark(5)
+        assert log.delete_old_segments(logs.clock.now_ms()) == 1
+    if event == "unlink at once":
+        logs.manager.delete_due_files()
+        assert log.read(5, 100).records == b""
+    assert tools.base_offsets(raised.value.load().records) == [0, 1, 2]
+    logs.manager.delete_due_files()
+    left = [path.name for path in logs.path.rglob("*.deleted")]
+    assert left == []
+
+
+def test_an_unused_cold_read_lets_go_of_its_file(logs):
+    log = logs.log(file_delete_delay_ms=0)
+    logs.append(log, b"a")
+    logs.files.cached = False
+    logs.restart()
+    log = logs.log()
+    with pytest.raises(ColdRead) as raised:
+        log.read(0, 100)
+    file = log.segments[0].file
+    assert file.holders == 1
+    del raised
+    assert file.holders == 0
+
+
+def test_readable_bytes_estimates_without_reading(logs):
+    log = logs.log(segment_bytes=1000)
+    for _ in range(40):
+        logs.append(log, b"x" * 100)
+    size = log.size_in_bytes // 40
+    assert log.readable_bytes(40, 40, 1 << 20) == 0
+    assert log.readable_bytes(39, 40, 1 << 20) == size
+    assert log.readable_bytes(0, 40, 1 << 20) == 40 * size
+    assert log.readable_bytes(0, 40, 50) == 50
+
+
+def test_a_follower_keeps_offsets_and_epochs_and_refuses_what_does_not_follow(logs, tools, make_logs):
+    leader, follower = logs.log(), make_logs("follower").log()
+    logs.append(leader, b"a", b"b", epoch=1)
+    logs.append(leader, b"c", epoch=4)
+    data = bytes(tools.read(leader, 0).records)
+    info = follower.append_as_follower(data, now_ms=0)
+    assert info[:2] == (0, 2)
+    assert follower.leader_epochs.entries == [(1, 0), (4, 2)]
+    assert bytes(tools.read(follower, 0).records) == data
+    with pytest.raises(ApiError) as raised:
+        follower.append_as_follower(data, now_ms=0)
+    assert error_of(raised) is ErrorCode.OFFSET_OUT_OF_RANGE
+    broken = bytearray(tools.batch(b"x", base_offset=3, partition_leader_epoch=4))
+    broken[-1] ^= 1
+    with pytest.raises(ApiError) as raised:
+        follower.append_as_follower(broken, now_ms=0)
+    assert error_of(raised) is ErrorCode.CORRUPT_MESSAGE
+    higher = tools.batch(b"x", base_offset=3, partition_leader_epoch=9)
+    assert follower.append_as_follower(higher, now_ms=0, leader_epoch=4) is None
+
+
+def test_truncation_restores_epochs_producers_and_offsets(logs, tools):
+    log = logs.log(segment_bytes=400)
+    for sequence in range(10):
+        send(logs, log, sequence, epoch=0)
+    log.assign_leader_epoch(7)
+    logs.append(log, b"other", epoch=7)
+    assert log.truncate_to(4)
+    assert (log.log_end_offset, log.high_watermark) == (4, 4)
+    assert log.leader_epochs.entries == [(0, 0)]
+    assert tools.read_all(log) == [0, 1, 2, 3]
+    assert log.active_producers()[0].last_sequence == 3
+    assert send(logs, log, 2).duplicate
+    assert not send(logs, log, 4).duplicate
+    assert not log.truncate_to(99)
+    log.truncate_fully_and_start_at(50)
+    assert (log.log_start_offset, log.log_end_offset) == (50, 50)
+    assert logs.append(log, b"x").base_offset == 50
+    logs.restart(clean=False)
+    assert tools.read_all(logs.log()) == [50]
+
+
+def test_truncating_below_the_first_segment_starts_there(logs):
+    log = logs.log(segment_bytes=100)
+    for _ in range(4):
+        logs.append(log, b"x")
+    log.increment_log_start_offset(2)
+    log.delete_old_segments(0)
+    log.truncate_to(1)
+    assert (log.log_start_offset, log.log_end_offset) == (1, 1)
+
+
+def test_transactions_hold_the_last_stable_offset_back(logs, tools):
+    from barnabas.wire.records import ControlRecordType, EndTxnMarker, build_end_txn_marker
+
+    log = logs.log()
+    logs.append(log, b"plain")
+    send(logs, log, 0, transactional=True)
+    logs.append(log, b"plain")
+    assert (log.high_watermark, log.last_stable_offset) == (3, 1)
+    with pytest.raises(ApiError) as raised:
+        send(logs, log, 1)
+    assert error_of(raised) is ErrorCode.INVALID_TXN_STATE
+
+    def marker(control_type, epoch=5, coordinator_epoch=5):
+        return build_end_txn_marker(
+            EndTxnMarker(control_type, coordinator_epoch),
+            producer_id=9,
+            producer_epoch=epoch,
+            timestamp_ms=logs.clock.now_ms(),
+        )
+
+    info = log.append_as_leader(
+        marker(ControlRecordType.ABORT, epoch=0),
+        leader_epoch=0,
+        now_ms=logs.clock.now_ms(),
+        origin=AppendOrigin.COORDINATOR,
+    )
+    assert log.last_stable_offset == 1, "the marker is not replicated yet"
+    log.update_high_watermark(log.log_end_offset)
+    assert log.last_stable_offset == 4
+    assert log.aborted_transactions(0, 4) == [(9, 1)]
+    assert log.aborted_transactions(info.last_offset + 1, 9) == []
+    with pytest.raises(ApiError) as raised:
+        logs.append_raw(log, marker(ControlRecordType.COMMIT, 0, 4), AppendOrigin.COORDINATOR)
+    assert error_of(raised) is ErrorCode.TRANSACTION_COORDINATOR_FENCED
+    send(logs, log, 1, transactional=True)
+    for clean in (True, False):
+        logs.restart(clean=clean)
+        log = logs.log()
+        log.update_high_watermark(log.log_end_offset)
+        assert log.last_stable_offset == 4
+        assert log.aborted_transactions(0, 4) == [(9, 1)]
+    logs.append_raw(log, marker(ControlRecordType.COMMIT, 0), AppendOrigin.COORDINATOR)
+    assert log.last_stable_offset == log.log_end_offset
+
+
+def test_offsets_are_found_by_timestamp(logs, tools):
+    log = logs.log(segment_bytes=2000, index_interval_bytes=200)
+    start = logs.clock.now_ms()
+    for number in range(60):
+        logs.append(log, b"x" * 30, b"y" * 30, timestamp=start + 10 * (number if number != 33 else 40))
+    for restarted in (False, True):
+        if restarted:
+            logs.restart()
+            log = logs.log()
+        assert log.offset_for_timestamp(0).offset == 0
+        for number in range(33):
+            assert log.offset_for_timestamp(start + 10 * number).offset == 2 * number
+            assert log.offset_for_timestamp(start + 10 * number + 1).offset == 2 * number + 2
+        found = log.offset_for_timestamp(start + 350)
+        assert (found.timestamp, found.offset, found.leader_epoch) == (start + 400, 66, 0)
+        assert log.offset_for_timestamp(start + 591) is None
+        assert log.max_timestamp_offset().offset == 118
+    log.update_high_watermark(log.log_end_offset)
+    log.increment_log_start_offset(101)
+    assert log.offset_for_timestamp(0).offset == 101
+
+
+def test_the_largest_timestamp_of_an_empty_log_is_nowhere(logs):
+    log = logs.log()
+    assert log.max_timestamp_offset() is None
+    assert log.offset_for_timestamp(0) is None
