@@ -185,7 +185,11 @@ class _DirectoryCheck:
         if known.entries != entries:
             self._report.error(folder + name, "epochs and offsets are not ascending")
             return
+        # Epochs from before the log start offset are forgotten, while batches stay until their whole segment goes.
+        first = known.earliest_entry
         for epoch, offset in epochs:
+            if first is not None and offset < first[1] and epoch <= first[0]:
+                continue
             if known.epoch_for(offset) != epoch:
                 self._report.error(
                     folder + name,

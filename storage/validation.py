@@ -333,6 +333,8 @@ def _assign(
     if target is source and not rebuild:
         header = set_max_timestamp(batch, header, timestamp_type, max_timestamp)
         return ValidationResult(batch, header, max_timestamp, log_append_time_ms, rewritten=False)
+    # Records that claimed append time for themselves get it as their own timestamps once they are written again.
+    rebuild = rebuild or header.timestamp_type is TimestampType.LOG_APPEND_TIME
     rewritten = _rewrite(batch, header, config, target, rebuild=rebuild)
     new_header = parse_header(rewritten)
     if new_header.size_in_bytes > config.max_message_bytes:
@@ -344,7 +346,7 @@ def _assign(
 def _rewrite(
     batch: WriteBuffer, header: RecordBatchHeader, config: LogConfig, target: CompressionType, *, rebuild: bool
 ) -> bytearray:
-    """Write the batch again with another codec, or with consecutive offsets.
+    """Write the batch again with another codec, or (`rebuild`) record by record with consecutive offsets.
 
     With another codec the records' own bytes stay as they are. Offsets that were not consecutive are assigned anew, as
     Kafka does for the sake of some old clients.
@@ -376,7 +378,7 @@ def _rewrite(
         payload = decompress(CompressionType(header.codec), view, DEFAULT_MAX_DECOMPRESSED_BYTES)
     except CorruptBatch as error:
         raise ApiError(ErrorCode.INVALID_RECORD, f"Records of the batch cannot be read: {error}") from None
-    attributes = target | (header.attributes & (TRANSACTIONAL_MASK | CONTROL_MASK | TIMESTAMP_TYPE_MASK))
+    attributes = target | (header.attributes & (TRANSACTIONAL_MASK | CONTROL_MASK))
     return assemble_batch(header._replace(attributes=attributes), compress(target, payload, level))
 
 

@@ -366,6 +366,13 @@ def test_small_files_that_are_damaged(directory: Path, name: str, content: bytes
     assert message in found(report)[0]
 
 
+def test_epochs_before_the_log_start_are_forgotten(directory: Path) -> None:
+    (directory / PARTITION / LEADER_EPOCH_FILE).write_bytes(encode_leader_epochs([(2, 12), (5, 17)]))
+    assert check_directory(directory).findings == []
+    (directory / PARTITION / LEADER_EPOCH_FILE).write_bytes(encode_leader_epochs([(1, 12), (5, 17)]))
+    assert len(found(check_directory(directory))) == 1
+
+
 def test_checkpoints_beyond_the_end_are_warned_of(directory: Path) -> None:
     (directory / HIGH_WATERMARK_FILE).write_bytes(encode_offsets({("flights", 0): 28, ("gone", 1): 3}))
     report = check_directory(directory)
