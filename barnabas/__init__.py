@@ -6,11 +6,11 @@ site-packages. Archives that cannot hold symbolic links (zip files) turn them in
 says so instead of failing later with a puzzling ImportError.
 """
 
-from pathlib import Path
+import os.path
 
 __version__ = "0.1.0"
 
-if not (Path(__file__).parent / "wire").is_dir():
+if not os.path.isdir(os.path.join(os.path.dirname(__file__), "wire")):
     raise ImportError(
         "this copy of Barnabas was unpacked without its symbolic links (barnabas/wire is not a folder): "
         "install it from a wheel, an sdist or a git clone, not from a zip archive"

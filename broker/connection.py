@@ -55,6 +55,7 @@ class Connection(asyncio.BufferedProtocol):
         "_replies",
         "_task",
         "_transport",
+        "_unsent_bytes",
         "_waiting",
         "_waiting_bytes",
         "client_host",
@@ -96,6 +97,7 @@ class Connection(asyncio.BufferedProtocol):
         self._replies: deque[_Reply] | None = None
         self._waiting: deque[bytearray] | None = None
         self._waiting_bytes = 0
+        self._unsent_bytes = 0
 
     # --- the socket's side ------------------------------------------------------------------------
 
@@ -138,12 +140,15 @@ class Connection(asyncio.BufferedProtocol):
         self._waiting = None
         self._replies = None
         self._budget.report(self, 0)
+        self._report_unsent(0)
         self._dispatcher.connection_closed(self)
 
     def pause_writing(self) -> None:
         self._pause(self._PAUSED_BY_WRITER)
+        self._report_unsent(self._transport.get_write_buffer_size() if self._transport is not None else 0)
 
     def resume_writing(self) -> None:
+        self._report_unsent(0)
         self.last_active_ms = self._dispatcher.clock.monotonic_ms()
         self._resume(self._PAUSED_BY_WRITER)
         self._serve_waiting()
@@ -286,6 +291,10 @@ class Connection(asyncio.BufferedProtocol):
             self._pause_reasons &= ~reason
             if not self._pause_reasons and self._transport is not None and not self._closing:
                 self._transport.resume_reading()
+
+    def _report_unsent(self, size: int) -> None:
+        self.connections.unsent_bytes += size - self._unsent_bytes
+        self._unsent_bytes = size
 
     def _report_held(self) -> None:
         self._budget.report(self, self._reader.buffered_bytes + self._waiting_bytes)

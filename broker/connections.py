@@ -13,11 +13,16 @@ PARTIAL_FRAME_TIMEOUT_MS = 30_000
 
 
 class Connections:
-    """The set of accepted connections; owned by the event loop."""
+    """The set of accepted connections; owned by the event loop.
+
+    `unsent_bytes` is what peers that do not read keep in our memory; fetches return less while it is large, so that slow
+    readers cannot grow memory without bound (`FetchOperation`).
+    """
 
     def __init__(
         self, connections_max: int, connections_per_ip_max: int, per_ip_overrides: Mapping[str, int], idle_ms_max: int
     ) -> None:
+        self.unsent_bytes = 0
         self._connections: dict[Connection, None] = {}
         self._per_host: dict[str, int] = {}
         self._connections_max = connections_max

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from barnabas.broker.metadata import GROUP_METADATA_TOPIC, MetadataCache
+from barnabas.broker.metadata import GROUP_METADATA_TOPIC, INTERNAL_TOPICS, MetadataCache
 from barnabas.broker.partition import Partition
 from barnabas.clock import Clock
 from barnabas.storage.config import LogConfig
@@ -66,6 +66,7 @@ class ReplicaManager:
         self._on_resigned = on_resigned
         self._partitions: dict[tuple[str, int], Partition] = {}
         self._controller_epoch = -1
+        self._warned_of_compaction = False
         self._flushes: dict[PartitionLog, asyncio.Future[None]] = {}
 
     # --- looking up -------------------------------------------------------------------------------
@@ -122,6 +123,7 @@ class ReplicaManager:
         except ApiError as error:
             logger.error("cannot host %s-%d: %s", *key, error)
             return error.error
+        self._warn_if_compacted(topic.topic_name, partition.log.config)
         if elected:
             self._on_elected(partition)
         elif was_leader and not partition.is_leader:
@@ -165,6 +167,12 @@ class ReplicaManager:
         for partition in self.partitions():
             if partition.topic == topic:
                 partition.log.update_config(config)
+                self._warn_if_compacted(topic, config)
+
+    def _warn_if_compacted(self, topic: str, config: LogConfig) -> None:
+        if config.is_compacted and topic not in INTERNAL_TOPICS and not self._warned_of_compaction:
+            self._warned_of_compaction = True
+            logger.warning("topic %s asks for compaction: this version keeps compacted topics whole", topic)
 
     def reconfigure_all(self) -> None:
         """The defaults of all topics changed."""

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from barnabas.broker.metadata import MetadataCache
 
 READ_COMMITTED = 1
+UNSENT_BYTES_MAX = 32 * 1024 * 1024
 
 
 def handle(request: FetchRequest, context: RequestContext) -> FetchResponse | Awaitable[FetchResponse]:
@@ -48,7 +49,9 @@ def handle(request: FetchRequest, context: RequestContext) -> FetchResponse | Aw
     )
     if uses_topic_ids:
         _resolve_names(plan, broker.metadata)
-    max_bytes = min(request.max_bytes, broker.config.fetch_max_bytes)
+    # What peers have not read yet lies in our memory: the more it is, the less there is for others, down to one batch.
+    unsent_bytes_left = max(0, UNSENT_BYTES_MAX - broker.connections.unsent_bytes)
+    max_bytes = min(request.max_bytes, broker.config.fetch_max_bytes, unsent_bytes_left)
     limits = FetchLimits(
         max_wait_ms=request.max_wait_ms,
         min_bytes=min(request.min_bytes, max_bytes),

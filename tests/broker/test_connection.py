@@ -31,6 +31,9 @@ class Transport(asyncio.Transport):
         for data in list_of_data:
             self.write(data)
 
+    def get_write_buffer_size(self) -> int:
+        return 70_000
+
     def pause_reading(self) -> None:
         assert self.reading
         self.reading = False
@@ -155,9 +158,11 @@ def test_a_peer_that_does_not_read_is_served_no_further() -> None:
     async def run() -> None:
         peer = Peer()
         peer.connection.pause_writing()
+        assert peer.connections.unsent_bytes == 70_000
         peer.send(b"now1")
         assert peer.dispatcher.served == []
         peer.connection.resume_writing()
+        assert peer.connections.unsent_bytes == 0
         assert peer.dispatcher.served == [b"now1"]
         assert peer.transport.reading
 
@@ -169,7 +174,9 @@ def test_a_lost_connection_cancels_what_waits() -> None:
         peer = Peer()
         peer.send(b"wait1", b"now2")
         await asyncio.sleep(0)
+        peer.connection.pause_writing()
         peer.connection.connection_lost(None)
+        assert peer.connections.unsent_bytes == 0
         await asyncio.sleep(0)
         assert peer.dispatcher.pending[b"wait1"].cancelled()
         assert len(peer.connections) == 0
