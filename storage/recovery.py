@@ -210,6 +210,7 @@ class _Loader:
         for number, segment in enumerate(scanned):
             if self.progress is not None:
                 self.progress(self.directory, number, len(scanned))
+            self._write_snapshot(segment.base_offset, producers)
             end_offset, is_whole = self._recover_segment(
                 segment, max(end_offset, segment.base_offset), epochs, producers
             )
@@ -365,11 +366,16 @@ class _Loader:
         """Bring epochs, producers and names to the disk."""
         replace_file(self.files, f"{self.directory}/{LEADER_EPOCH_FILE}", encode_leader_epochs(epochs.entries))
         epochs.dirty = False
-        if end_offset > self.segments[0].base_offset and (not self.snapshots or self.snapshots[-1] < end_offset):
-            path = f"{self.directory}/{file_name(end_offset, SNAPSHOT_SUFFIX)}"
-            write_file(self.files, path, encode_snapshot(producers.producers.values()), sync=True)
-            self.snapshots.append(end_offset)
+        self._write_snapshot(end_offset, producers)
         self.files.sync_directory(self.directory)
+
+    def _write_snapshot(self, offset: int, producers: ProducerState) -> None:
+        """Note the producers' state at the start of a segment or at the log's end, unless that was done."""
+        if offset <= self.segments[0].base_offset or offset in self.snapshots:
+            return
+        path = f"{self.directory}/{file_name(offset, SNAPSHOT_SUFFIX)}"
+        write_file(self.files, path, encode_snapshot(producers.producers.values()), sync=True)
+        self.snapshots.append(offset)
 
     def _log(
         self, end_offset: int, recovery_point: int, epochs: LeaderEpochs | None, producers: ProducerState | None

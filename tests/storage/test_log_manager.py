@@ -1,0 +1,266 @@
+"""Log directories: ownership, loading, checkpoints, deletion, descriptors."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+
+import pytest
+
+from barnabas.storage.config import LogConfig
+from barnabas.storage.errors import DirectoryLocked, DirectoryMismatch
+from barnabas.storage.log_manager import LogManager, parse_log_name
+from barnabas.wire.errors import ApiError, ErrorCode
+
+TOPIC_ID = bytes(range(1, 17))
+
+
+def open_manager(logs, paths, node_id=1, cluster_id="a-cluster"):
+    manager = LogManager(
+        logs.files, paths, lambda _topic: LogConfig(), logs.clock, node_id=node_id, cluster_id=cluster_id
+    )
+    manager.open()
+    return manager
+
+
+def test_a_directory_is_used_once_in_a_process(logs):
+    with pytest.raises(DirectoryLocked):
+        open_manager(logs, [logs.path])
+    logs.stop()
+    open_manager(logs, [logs.path]).close()
+    logs.start()
+
+
+def test_another_process_is_kept_out(logs):
+    code = (
+        "import sys; from barnabas.clock import SystemClock; from barnabas.storage.config import LogConfig;"
+        "from barnabas.storage.files import OsFiles; from barnabas.storage.log_manager import LogManager;"
+        "LogManager(OsFiles(), [sys.argv[1]], lambda _: LogConfig(), SystemClock(), node_id=1).open()"
+    )
+    refused = subprocess.run([sys.executable, "-c", code, logs.path], capture_output=True, text=True, check=False)
+    assert refused.returncode != 0
+    assert "DirectoryLocked" in refused.stderr
+    logs.stop()
+    subprocess.run([sys.executable, "-c", code, logs.path], check=True)
+    logs.start()
+
+
+def test_meta_properties_are_kafkas_of_version_0_and_are_compared(logs):
+    logs.stop()
+    text = (logs.path / "meta.properties").read_text()
+    assert "version=0\nbroker.id=1\ncluster.id=a-cluster\n" in text
+    for node_id, cluster_id in ((2, "a-cluster"), (1, "another")):
+        with pytest.raises(DirectoryMismatch):
+            open_manager(logs, [logs.path], node_id, cluster_id)
+    late = open_manager(logs, [logs.path], cluster_id=None)
+    with pytest.raises(DirectoryMismatch):
+        late.set_cluster_id("another")
+    late.set_cluster_id("a-cluster")
+    late.close()
+    (logs.path / "meta.properties").write_text("version=1\nnode.id=1\ncluster.id=a-cluster\n")
+    with pytest.raises(DirectoryMismatch, match="KRaft"):
+        open_manager(logs, [logs.path])
+    (logs.path / "meta.properties").write_text(text)
+    logs.start()
+
+
+def test_partition_metadata_names_the_topic_and_is_compared(logs):
+    logs.topic_id = TOPIC_ID
+    logs.log()
+    text = (logs.path / "topic-0" / "partition.metadata").read_text()
+    assert text == "version: 0\ntopic_id: AQIDBAUGBwgJCgsMDQ4PEA"
+    logs.restart()
+    assert logs.log().topic_id == TOPIC_ID
+    with pytest.raises(ApiError) as raised:
+        logs.manager.get_or_create("topic", 0, bytes(16 * [7]), LogConfig())
+    assert raised.value.error is ErrorCode.INCONSISTENT_TOPIC_ID
+
+
+def test_an_empty_partition_metadata_left_by_a_crash_is_written_again(logs):
+    logs.topic_id = TOPIC_ID
+    logs.log()
+    logs.stop(clean=False)
+    (logs.path / "topic-0" / "partition.metadata").write_bytes(b"")
+    logs.start()
+    assert logs.log().topic_id == TOPIC_ID
+
+
+def test_new_logs_go_where_there_are_fewest(logs, tmp_path):
+    paths = [tmp_path / "one", tmp_path / "two"]
+    manager = open_manager(logs, paths)
+    for partition in range(5):
+        manager.get_or_create("t", partition, bytes(16), LogConfig())
+    counts = sorted(len(list(path.glob("t-*"))) for path in paths)
+    assert counts == [2, 3]
+    assert {manager.parent_directory(log) for log in manager.logs} == set(paths) == set(manager.directories)
+    manager.close()
+    manager = open_manager(logs, paths)
+    assert len(manager.logs) == 5
+    manager.close()
+    (paths[1] / "t-0").mkdir(exist_ok=True)
+    (paths[0] / "t-0").mkdir(exist_ok=True)
+    with pytest.raises(DirectoryMismatch):
+        open_manager(logs, paths)
+
+
+def test_checkpoints_are_kafkas_text(logs):
+    log = logs.log("my-topic", 3)
+    logs.append(log, b"a", epoch=2)
+    logs.append(log, b"b", epoch=5)
+    log.update_high_watermark(1)
+    log.increment_log_start_offset(1)
+    logs.stop()
+    read = {path.name: path.read_text() for path in logs.path.rglob("*-checkpoint")}
+    assert read == {
+        "recovery-point-offset-checkpoint": "0\n1\nmy-topic 3 2\n",
+        "replication-offset-checkpoint": "0\n1\nmy-topic 3 1\n",
+        "log-start-offset-checkpoint": "0\n1\nmy-topic 3 1\n",
+        "leader-epoch-checkpoint": "0\n2\n2 1\n5 1\n",
+    } or read["leader-epoch-checkpoint"] == "0\n1\n5 1\n"
+    assert (logs.path / ".kafka_cleanshutdown").read_text() == '{"version":0,"brokerEpoch":-1}'
+    logs.start()
+    assert not (logs.path / ".kafka_cleanshutdown").exists()
+    log = logs.log("my-topic", 3)
+    assert (log.log_start_offset, log.high_watermark, log.log_end_offset) == (1, 1, 2)
+
+
+def test_a_directory_with_a_failed_log_is_not_called_clean(logs):
+    log = logs.log()
+    logs.append(log, b"a")
+    logs.files.fail_sync = True
+    logs.manager.run_flushes(logs.clock.now_ms())
+    logs.files.fail_sync = False
+    logs.stop()
+    assert not (logs.path / ".kafka_cleanshutdown").exists()
+    logs.start()
+    assert logs.log().log_end_offset == 1
+
+
+def test_a_deleted_log_is_renamed_and_later_removed(logs, tools):
+    log = logs.log(file_delete_delay_ms=1000)
+    logs.append(log, b"a")
+    logs.manager.delete("topic", 0)
+    (left,) = [path for path in logs.path.iterdir() if path.is_dir()]
+    name, _, suffix = left.name.partition(".")
+    assert name == "topic-0"
+    assert len(suffix) == 32 + len("-delete")
+    assert logs.manager.get("topic", 0) is None
+    again = logs.log(file_delete_delay_ms=1000)
+    assert (again.log_end_offset, tools.read(again, 0).records) == (0, b"")
+    assert logs.manager.delete_due_files() == 0
+    logs.clock.advance(1000)
+    assert logs.manager.delete_due_files() == 1
+    assert not left.exists()
+    logs.manager.delete("nothing", 7)
+
+
+def test_a_deletion_interrupted_by_a_crash_is_finished_at_the_start(logs):
+    logs.append(logs.log(), b"a")
+    logs.manager.delete("topic", 0)
+    stray = logs.path / "other-0.0123-stray"
+    stray.mkdir()
+    logs.restart(clean=False)
+    assert [path.name for path in logs.path.iterdir() if path.is_dir()] == [stray.name]
+    assert logs.manager.logs == []
+
+
+def test_a_log_created_again_does_not_inherit_checkpoints(logs, tools):
+    log = logs.log()
+    for _ in range(5):
+        logs.append(log, b"old")
+    log.increment_log_start_offset(4)
+    log.flush()
+    logs.manager.checkpoint_recovery_points()
+    logs.manager.checkpoint_log_start_offsets()
+    logs.manager.checkpoint_high_watermarks()
+    for restart in (False, True):
+        logs.manager.delete("topic", 0)
+        if restart:
+            logs.restart(clean=False)
+        logs.append(logs.log(), b"new")
+        logs.restart(clean=False)
+        assert tools.read_all(logs.log()) == [0]
+
+
+def test_a_delete_under_a_flush_is_no_failure(logs):
+    log = logs.log()
+    logs.append(log, b"a")
+    task = log.prepare_flush()
+    logs.manager.delete("topic", 0)
+    task.run()
+    log.complete_flush(task)
+    assert logs.failures == []
+
+
+def test_names_of_log_directories():
+    assert parse_log_name("a-b-3") == ("a-b", 3)
+    for name in ("plain", "-3", "a-", "a-b", "a-٣", "snapshots"):
+        assert parse_log_name(name) is None, name
+
+
+def test_long_topic_names_are_cut_when_deleted(logs):
+    topic = "t" * 249
+    logs.append(logs.log(topic), b"a")
+    logs.manager.delete(topic, 0)
+    logs.restart(clean=False)
+    assert logs.manager.logs == []
+
+
+def test_many_logs_work_with_few_descriptors(logs, tools):
+    logs.stop()
+    logs.files.descriptors = 12
+    logs.start()
+    found = [logs.log(partition=partition) for partition in range(30)]
+    for turn in range(3):
+        for log in found:
+            assert logs.append(log, b"%d" % turn).base_offset == turn
+    assert all(tools.read_all(log) == [0, 1, 2] for log in found)
+    logs.manager.run_flushes(logs.clock.now_ms())
+    logs.restart()
+    assert all(tools.read_all(logs.log(partition=partition)) == [0, 1, 2] for partition in range(30))
+
+
+def test_running_out_of_descriptors_is_waited_out(logs, tools):
+    import errno
+
+    for partition in range(4):
+        logs.log(partition=partition)
+    logs.restart()
+    found = [logs.log(partition=partition) for partition in range(4)]
+    real_open, failures = logs.files.open, [0]
+
+    def scarce(path, **settings):
+        if path.endswith(".log") and sum(log.segments[-1].file.descriptor >= 0 for log in found) >= 2:
+            failures[0] += 1
+            raise OSError(errno.EMFILE, "too many open files")
+        return real_open(path, **settings)
+
+    logs.files.open = scarce
+    for turn in range(2):
+        for log in found:
+            logs.append(log, b"%d" % turn)
+    assert failures[0] > 0
+    assert all(tools.read_all(log) == [0, 1] for log in found)
+
+
+def test_a_thousand_clean_logs_start_quickly_and_cost_little(logs):
+    for partition in range(1000):
+        logs.append(logs.log(partition=partition), b"a")
+    logs.stop(clean=True)
+    started = time.perf_counter()
+    logs.start()
+    assert time.perf_counter() - started < 2
+    assert len(logs.manager.logs) == 1000
+
+
+def test_expired_deletions_and_retention_run_over_all_logs(logs):
+    config = LogConfig(retention_ms=1000, segment_bytes=100, file_delete_delay_ms=0)
+    for partition in range(3):
+        log = logs.manager.get_or_create("topic", partition, bytes(16), config)
+        for _ in range(3):
+            logs.append(log, b"x")
+    logs.clock.advance(2000)
+    assert logs.manager.run_retention(logs.clock.now_ms()) == 9
+    assert logs.manager.delete_due_files() == 9
+    assert all(log.log_start_offset == 3 for log in logs.manager.logs)
