@@ -117,7 +117,7 @@ def theirs(cases: list[tuple[bytes, LogConfig]]) -> list[str]:
 def meaning(answer: str) -> object:
     """What a client could see of an answer: header fields without sizes, and the records without offsets.
 
-    Kafka stores offsets inside an uncompressed batch as they are, even if they are wrong; we put them right (see `ours`).
+    Kafka stores offsets inside an uncompressed batch as they are, right or wrong; we put them right (see `ours`).
     Header names that are not UTF-8 lose their bytes when Kafka writes a record again, and keep them here.
     """
     if not answer.startswith("OK "):
