@@ -30,20 +30,25 @@ DELETION_DISABLED_FROM_VERSION: Final = 3
 
 @dataclass(slots=True)
 class _Entry:
-    """One topic asked for: by `name` or by `topic_id`, the other resolved as far as possible. `error` once it is
-    known."""
+    """One topic asked for, by `asked_name` or `asked_id`; `name` and `topic_id` are what that resolves to."""
 
-    name: str | None
-    topic_id: bytes
-    by_id: bool
+    asked_name: str | None
+    asked_id: bytes
+    name: str | None = None
+    topic_id: bytes = ZERO_TOPIC_ID
     error: ApiError | None = None
 
+    @property
+    def by_id(self) -> bool:
+        return self.asked_name is None
+
     def result(self) -> DeletableTopicResult:
+        """The answer: for a topic that is or will be gone both name and id, else only what was asked for."""
         error = self.error
-        unresolved = error is not None and error.error is not ErrorCode.REQUEST_TIMED_OUT
+        goes = error is None or error.error is ErrorCode.REQUEST_TIMED_OUT
         return DeletableTopicResult(
-            name=None if unresolved and self.by_id else self.name,
-            topic_id=ZERO_TOPIC_ID if unresolved and not self.by_id else self.topic_id,
+            name=self.name if goes else self.asked_name,
+            topic_id=self.topic_id if goes else self.asked_id,
             error_code=ErrorCode.NONE if error is None else error.error,
             error_message=None if error is None else error.message,
         )
@@ -83,19 +88,19 @@ def _refusals(request: DeleteTopicsRequest, version: int) -> list[DeletableTopic
 
 def _entries(request: DeleteTopicsRequest) -> list[_Entry]:
     """What is asked for, once per name and once per id."""
-    entries = [_Entry(name, ZERO_TOPIC_ID, by_id=False) for name in request.topic_names]
+    entries = [_Entry(name, ZERO_TOPIC_ID) for name in request.topic_names]
     refused = []
     for topic in request.topics:
         has_id = topic.topic_id != ZERO_TOPIC_ID
-        entry = _Entry(topic.name, topic.topic_id, by_id=has_id)
+        entry = _Entry(topic.name, topic.topic_id)
         if (topic.name is not None) == has_id:
             both = "A topic is given by its name or by its id, not by both."
             entry.error = ApiError(ErrorCode.INVALID_REQUEST, both if has_id else "Neither name nor id is given.")
             refused.append(entry)
         else:
             entries.append(entry)
-    counts = Counter((entry.name, entry.topic_id) for entry in entries)
-    unique = {(entry.name, entry.topic_id): entry for entry in entries}
+    counts = Counter((entry.asked_name, entry.asked_id) for entry in entries)
+    unique = {(entry.asked_name, entry.asked_id): entry for entry in entries}
     for key, entry in unique.items():
         if counts[key] > 1:
             entry.error = ApiError(ErrorCode.INVALID_REQUEST, "The topic is named more than once in the request.")
@@ -105,24 +110,29 @@ def _entries(request: DeleteTopicsRequest) -> list[_Entry]:
 def _resolved(entries: Sequence[_Entry], cluster: ClusterState) -> list[_Entry]:
     """Find the name of every id and the id of every name.
 
-    A topic given both ways has one answer, an error under its name, as in Kafka.
+    A topic given both ways has one answer, an error under its name and id, as in Kafka.
     """
-    by_id: dict[bytes, _Entry] = {}
+    given_ids: set[bytes] = set()
     for entry in entries:
-        if entry.by_id and entry.error is None:
-            entry.name = cluster.topic_name(entry.topic_id)
-            if entry.name is None:
-                entry.error = ApiError(ErrorCode.UNKNOWN_TOPIC_ID)
-            by_id[entry.topic_id] = entry
+        if not entry.by_id or entry.asked_id == ZERO_TOPIC_ID:
+            continue
+        given_ids.add(entry.asked_id)
+        entry.name, entry.topic_id = cluster.topic_name(entry.asked_id), entry.asked_id
+        if entry.name is None and entry.error is None:
+            entry.error = ApiError(ErrorCode.UNKNOWN_TOPIC_ID)
     doubly_given: set[bytes] = set()
     for entry in entries:
-        topic = cluster.topics.get(entry.name) if entry.name is not None else None
-        if not entry.by_id and entry.error is None and topic is not None:
+        if entry.asked_name is None or entry.error is not None:
+            continue
+        entry.name = entry.asked_name
+        topic = cluster.topics.get(entry.name)
+        if topic is not None:
             entry.topic_id = topic.topic_id
-            if entry.topic_id in by_id:
-                doubly_given.add(entry.topic_id)
-                entry.error = ApiError(ErrorCode.INVALID_REQUEST, "The topic is given both by its name and by its id.")
-    return [entry for entry in entries if not (entry.by_id and entry.topic_id in doubly_given)]
+        if topic is not None and topic.topic_id in given_ids:
+            doubly_given.add(topic.topic_id)
+            entry.asked_id = topic.topic_id
+            entry.error = ApiError(ErrorCode.INVALID_REQUEST, "The topic is given both by its name and by its id.")
+    return [e for e in entries if e.error is not None or not e.by_id or e.topic_id not in doubly_given]
 
 
 HANDLER = Handler(key=20, min_version=1, max_version=6, handle=handle)

@@ -1,0 +1,181 @@
+"""Dynamic configuration: cached, changed by us, changed by others."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from barnabas.clock import ManualClock
+from barnabas.controller import znodes
+from barnabas.controller.configs import CHANGE_EXPIRATION_MS, ConfigRepository
+from barnabas.controller.coordination.interface import CoordinationStore
+
+Stores = Any
+"""A store under test, see conftest.py."""
+
+
+class Listener:
+    """Collects changes; `next()` waits for one that somebody else made."""
+
+    def __init__(self, repository: ConfigRepository) -> None:
+        self.heard: list[tuple[str, str]] = []
+        self._news: asyncio.Queue[tuple[str, str]] = asyncio.Queue()
+        repository.subscribe(self._hear)
+
+    def _hear(self, entity_type: str, name: str) -> None:
+        self.heard.append((entity_type, name))
+        self._news.put_nowait((entity_type, name))
+
+    async def next(self) -> tuple[str, str]:
+        return await self._news.get()
+
+
+async def change_like_kafka(store: CoordinationStore, entity_type: str, name: str, payload: bytes) -> None:
+    """What another broker does, in two steps."""
+    path = znodes.config_path(entity_type, name)
+    if await store.exists(path):
+        await store.set(path, payload)
+    else:
+        await store.create(path, payload)
+    notification = znodes.encode_config_change(entity_type, name)
+    await store.create("/config/changes/config_change_", notification, sequence=True)
+
+
+async def test_replace(stores: Stores, clock: ManualClock) -> None:
+    async with stores:
+        session = await stores.session()
+        repository = ConfigRepository(session, clock)
+        await repository.start()
+        listener = Listener(repository)
+        assert repository.overrides("topics", "t") == {}
+        await repository.replace("topics", "t", {"retention.ms": "1"})
+        assert repository.overrides("topics", "t") == {"retention.ms": "1"}
+        assert listener.heard == [("topics", "t")]
+        await repository.replace("topics", "t", {"retention.ms": "2"})
+        await repository.replace("topics", "t", {})
+        assert repository.overrides("topics", "t") == {}
+        assert len(listener.heard) == 3
+        payload, stat = await session.get("/config/topics/t")
+        assert (znodes.decode_config("topics", "t", payload), stat.version) == ({}, 2)
+        changes = await session.get_children("/config/changes")
+        assert changes == [f"config_change_{number:010d}" for number in range(3)]
+        notified = await session.get(f"/config/changes/{changes[0]}")
+        assert znodes.decode_config_change("", notified[0]) == ("topics", "t")
+        with pytest.raises(TypeError):
+            repository.overrides("topics", "t")["x"] = "y"  # type: ignore[index]
+        await repository.stop()
+
+
+async def test_defaults_of_all_brokers(stores: Stores, clock: ManualClock) -> None:
+    async with stores:
+        repository = ConfigRepository(await stores.session(), clock)
+        await repository.start()
+        await repository.replace("brokers", "<default>", {"log.retention.ms": "5"})
+        assert repository.overrides("brokers", "<default>") == {"log.retention.ms": "5"}
+        assert repository.overrides("brokers", "1") == {}
+        await repository.stop()
+
+
+async def test_everything_is_known_after_a_start(stores: Stores, clock: ManualClock) -> None:
+    async with stores:
+        first = ConfigRepository(await stores.session(), clock)
+        await first.start()
+        await first.replace("topics", "t", {"a": "1"})
+        await first.replace("brokers", "7", {"b": "2"})
+        second = ConfigRepository(await stores.session(), clock)
+        listener = Listener(second)
+        await second.start()
+        assert second.overrides("topics", "t") == {"a": "1"}
+        assert second.overrides("brokers", "7") == {"b": "2"}
+        assert listener.heard == []
+        await first.stop()
+        await second.stop()
+
+
+async def test_changes_of_others_are_followed(stores: Stores, clock: ManualClock) -> None:
+    async with stores:
+        repository, other = ConfigRepository(await stores.session(), clock), await stores.session()
+        await repository.start()
+        listener = Listener(repository)
+        await change_like_kafka(other, "topics", "t", znodes.encode_config({"a": "1"}))
+        assert await listener.next() == ("topics", "t")
+        assert repository.overrides("topics", "t") == {"a": "1"}
+        for value in "234":
+            await change_like_kafka(other, "topics", "t", znodes.encode_config({"a": value}))
+        await change_like_kafka(other, "clients", "somebody", znodes.encode_config({"producer_byte_rate": "1"}))
+        await change_like_kafka(other, "brokers", "1", znodes.encode_config({"x": "y"}))
+        while await listener.next() != ("brokers", "1"):
+            pass
+        assert repository.overrides("topics", "t") == {"a": "4"}
+        assert repository.overrides("clients", "somebody") == {}
+        await repository.stop()
+
+
+async def test_two_repositories_see_each_others_changes(stores: Stores, clock: ManualClock) -> None:
+    async with stores:
+        one, two = [ConfigRepository(await stores.session(), clock) for _ in range(2)]
+        await one.start()
+        await two.start()
+        heard_by_one, heard_by_two = Listener(one), Listener(two)
+        await one.replace("topics", "t", {"a": "1"})
+        assert await heard_by_two.next() == ("topics", "t")
+        await two.replace("topics", "u", {"b": "1"})
+        assert await heard_by_one.next() == ("topics", "t")
+        assert await heard_by_one.next() == ("topics", "u")
+        assert two.overrides("topics", "t") == {"a": "1"}
+        assert heard_by_one.heard == [("topics", "t"), ("topics", "u")], "one's own change is heard once"
+        await one.stop()
+        await two.stop()
+
+
+async def test_damage_keeps_what_was_there(
+    stores: Stores, clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with stores:
+        repository, other = ConfigRepository(await stores.session(), clock), await stores.session()
+        await repository.start()
+        await repository.replace("topics", "t", {"retention.ms": "-1"})
+        listener = Listener(repository)
+        await change_like_kafka(other, "topics", "t", b"{broken")
+        await other.create("/config/changes/config_change_", b"not json", sequence=True)
+        await change_like_kafka(other, "topics", "u", znodes.encode_config({"a": "1"}))
+        assert await listener.next() == ("topics", "u")
+        assert repository.overrides("topics", "t") == {"retention.ms": "-1"}
+        assert "/config/topics/t" in caplog.text
+        await repository.stop()
+
+        with pytest.raises(znodes.DamagedZnode, match="/config/topics/t"):
+            await ConfigRepository(await stores.session(), clock).start()
+
+
+async def test_old_notifications_are_purged(stores: Stores, clock: ManualClock) -> None:
+    async with stores:
+        repository, other = ConfigRepository(await stores.session(), clock), await stores.session()
+        await repository.start()
+        listener = Listener(repository)
+        await change_like_kafka(other, "topics", "t", znodes.encode_config({"a": "1"}))
+        await listener.next()
+        clock.advance(CHANGE_EXPIRATION_MS + 1)
+        purged = asyncio.Event()
+        await other.exists("/config/changes/config_change_0000000000", lambda _event: purged.set())
+        await change_like_kafka(other, "topics", "t", znodes.encode_config({"a": "2"}))
+        await purged.wait()
+        assert await other.get_children("/config/changes") == ["config_change_0000000001"]
+        await repository.stop()
+
+
+async def test_refresh_and_forget(stores: Stores, clock: ManualClock) -> None:
+    async with stores:
+        repository, other = ConfigRepository(await stores.session(), clock), await stores.session()
+        await repository.start()
+        listener = Listener(repository)
+        await other.create("/config/topics/t", znodes.encode_config({"a": "1"}))
+        assert repository.overrides("topics", "t") == {}
+        await repository.refresh("topics", ["t", "unknown"])
+        assert repository.overrides("topics", "t") == {"a": "1"}
+        await repository.refresh("topics", ["t"])
+        assert listener.heard == [("topics", "t")]
+        repository.forget("topics", ["t", "unknown"])
+        assert repository.overrides("topics", "t") == {}
+        assert listener.heard == [("topics", "t")]
+        await repository.stop()
