@@ -1,9 +1,8 @@
 """Many clients at once, in any order: what must hold of a group whatever happens (hypothesis, stateful)."""
 
-import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from barnabas.broker.coordinator.events import (
     DeleteGroup,
@@ -72,7 +71,7 @@ class GroupMachine(RuleBasedStateMachine):
         elif reply.error in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID, ErrorCode.GROUP_MAX_SIZE_REACHED):
             client.member_id = ""
 
-    @rule(number=CLIENTS, protocols=PROTOCOLS, forgets=st.booleans(), version=st.sampled_from([3, 5, 9]))
+    @rule(number=CLIENTS, protocols=PROTOCOLS, forgets=st.sampled_from([False] * 5 + [True]), version=st.sampled_from([3, 5, 9]))
     def join(self, number, protocols, forgets, version):
         client = self.clients[number]
         if forgets:
@@ -100,13 +99,18 @@ class GroupMachine(RuleBasedStateMachine):
         client = self.clients[number]
         self.run(Heartbeat("g", next(self.machine.tokens), client.member_id, client.instance, client.generation), client)
 
-    @rule(numbers=st.lists(CLIENTS, max_size=3), by_instance=st.booleans())
-    def leave(self, numbers, by_instance):
-        clients = [self.clients[number] for number in numbers]
-        leavers = tuple(
-            Leaver("" if by_instance else client.member_id, client.instance, "") for client in clients
-        )
-        self.run(LeaveGroup("g", next(self.machine.tokens), leavers))
+    @rule(protocols=PROTOCOLS)
+    def everyone_joins(self, protocols):
+        """What well-behaved clients do when they hear of a rebalance."""
+        for client in self.clients:
+            if client.joining is None and client.member_id:
+                self.join(client.name, protocols, False, 9)
+
+    @rule()
+    def everyone_syncs(self):
+        for client in sorted(self.clients, key=lambda client: bool(client.leads)):
+            if client.joining is None and client.member_id:
+                self.sync(client.name, 0)
 
     @rule(times=st.integers(1, 3))
     def wait(self, times):
@@ -120,25 +124,33 @@ class GroupMachine(RuleBasedStateMachine):
     def pass_time(self):
         self.machine.now_ms += 1500
 
-    @rule()
-    def expire(self):
-        self.run(ExpireOffsets("g"))
+    @rule(
+        what=st.sampled_from(["leave", "leave by instance", "expire", "delete", "refuse", "fail over"]),
+        numbers=st.lists(CLIENTS, max_size=2),
+    )
+    def disturb(self, what, numbers):
+        if what == "expire":
+            self.run(ExpireOffsets("g"))
+        elif what == "delete":
+            self.run(DeleteGroup("g", next(self.machine.tokens)))
+        elif what == "fail over":
+            self.fail_over()
+        elif what == "refuse" and self.group is not None:
+            self.run(StoreRefused("g", ErrorCode.COORDINATOR_NOT_AVAILABLE))
+        else:
+            clients = [self.clients[number] for number in numbers]
+            leavers = tuple(
+                Leaver("" if what == "leave by instance" else client.member_id, client.instance, "") for client in clients
+            )
+            self.run(LeaveGroup("g", next(self.machine.tokens), leavers))
 
-    @rule()
-    def delete(self):
-        self.run(DeleteGroup("g", next(self.machine.tokens)))
-
-    @precondition(lambda self: self.group is not None)
-    @rule()
-    def refuse(self):
-        self.run(StoreRefused("g", ErrorCode.COORDINATOR_NOT_AVAILABLE))
-
-    @rule()
     def fail_over(self):
         """Another coordinator takes over: what was parked is lost, what was stored is not."""
         self.machine.shard = self.machine.reloaded()
         self.machine.timers.clear()
         self.open.clear()
+        for client in self.clients:
+            client.joining = client.syncing = None
         self.generation = self.group.generation if self.group is not None else 0
         if self.group is not None:
             self.run(Loaded("g"))
@@ -195,7 +207,7 @@ class GroupMachine(RuleBasedStateMachine):
         for member_id in group.members:
             is_parked = member_id in group.waiting_joins or member_id in group.waiting_syncs
             assert is_parked or member_id in sessions
-        assert group.pending_members <= sessions
+        assert group.pending_members | group.new_members <= sessions
 
     @invariant()
     def the_log_tells_the_stored_state(self):
@@ -210,9 +222,6 @@ class GroupMachine(RuleBasedStateMachine):
             }
 
 
-@pytest.mark.filterwarnings("ignore::hypothesis.errors.NonInteractiveExampleWarning")
 def test_invariants(machine_type):
     GroupMachine.machine_type = machine_type
-    test_case = GroupMachine.TestCase
-    test_case.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
-    test_case().runTest()
+    run_state_machine_as_test(GroupMachine, settings=settings(max_examples=200, stateful_step_count=50, deadline=None))
