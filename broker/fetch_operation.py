@@ -197,9 +197,11 @@ class FetchOperation:
             if total >= self._limits.min_bytes:
                 enough.set_result(None)
 
-        timer = self._broker.timers.call_later(
-            self._limits.max_wait_ms, lambda: enough.done() or enough.set_result(None)
-        )
+        def give_up() -> None:
+            if not enough.done():
+                enough.set_result(None)
+
+        timer = self._broker.timers.call_later(self._limits.max_wait_ms, give_up)
         for asked in self._asked:
             partition = (
                 self._broker.replicas.partition(asked.topic, asked.partition) if asked.topic is not None else None

@@ -38,8 +38,7 @@ def handle(request: MetadataRequest, context: RequestContext) -> MetadataRespons
             if (endpoint := live.endpoints.get(context.listener_name)) is not None
         ],
     )
-    asks_for_all = request.topics is None or (version == 0 and not request.topics)
-    if asks_for_all:
+    if request.topics is None or (version == 0 and not request.topics):
         response.topics = [_topic(topic, context) for topic in broker.metadata.topics()]
     else:
         response.topics = _asked_topics(request.topics, request.allow_auto_topic_creation or version < 4, context)
