@@ -4,6 +4,7 @@ import json
 import struct
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -25,6 +26,7 @@ from barnabas.storage.checkpoints import (
 )
 from barnabas.storage.producer_state import BatchMetadata, ProducerEntry, encode_snapshot
 from barnabas.storage.txn_index import AbortedTransaction, encode_entry
+from barnabas.storage.validation import AppendOrigin
 from barnabas.wire.compression import CompressionType
 from barnabas.wire.record_batch import parse_header
 from barnabas.wire.records import (
@@ -458,3 +460,26 @@ def test_damage_never_escapes(directory: Path, data: st.DataObject) -> None:
         assert isinstance(check_directory(directory, deep=True).as_dict(), dict)
     finally:
         path.write_bytes(before)
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_what_the_broker_writes_is_right(logs: Any, clean: bool) -> None:
+    """Rolled segments, every codec, several epochs, an aborted transaction, a clean and an unclean stop."""
+    logs.topic_id = TOPIC_ID
+    log = logs.log("flights", 0, segment_bytes=4000, index_interval_bytes=300)
+    for number in range(60):
+        codec = list(CompressionType)[number % 5]
+        values = [b"%d of %d" % (value, number) for value in range(number % 7 + 1)]
+        logs.append(log, *values, epoch=number // 20, compression=codec)
+        logs.clock.advance(100)
+    ours = {"producer_id": 7, "producer_epoch": 0}
+    logs.append(log, b"a", b"b", epoch=3, base_sequence=0, transactional=True, **ours)
+    marker = build_end_txn_marker(EndTxnMarker(ControlRecordType.ABORT, 1), timestamp_ms=logs.clock.now_ms(), **ours)
+    log.append_as_leader(marker, leader_epoch=3, now_ms=logs.clock.now_ms(), origin=AppendOrigin.COORDINATOR)
+    logs.append(log, b"c", epoch=3)
+    logs.stop(clean=clean)
+    report = check_directory(logs.path, deep=True)
+    assert report.ok, found(report)
+    assert [text for text in found(report, Level.WARNING) if "flights" in text] == []
+    assert report.segments > 1
+    assert report.batches == 63
