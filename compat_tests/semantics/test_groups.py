@@ -1,5 +1,6 @@
 """The classic group protocol, request by request."""
 
+import struct
 import time
 from collections.abc import Callable
 from typing import Any
@@ -31,6 +32,14 @@ MEMBER_ID_REQUIRED = 79
 FENCED_INSTANCE_ID = 82
 
 
+def subscription(text: bytes) -> bytes:
+    """A consumer's subscription (version 0) to one topic, told from others by its user data."""
+    return struct.pack(">hih", 0, 1, 5) + b"topic" + struct.pack(">i", len(text)) + text
+
+
+USUAL = subscription(b"usual")
+
+
 @pytest.fixture(autouse=True)
 def _coordinator(connection: Connection, group: str) -> None:
     """The group's coordinator answers: before its first use Kafka creates the offsets topic and loads it."""
@@ -55,7 +64,7 @@ class Member:
         self.leader = ""
 
     def join_request(self, **fields: Any) -> JoinGroupRequest:
-        protocols = fields.pop("protocols", {"range": b"subscription"})
+        protocols = fields.pop("protocols", {"range": USUAL})
         base: dict[str, Any] = {
             "group_id": self.group,
             "session_timeout_ms": 10_000,
@@ -148,7 +157,7 @@ def test_a_member_gets_an_id_first(make_member: MakeMember) -> None:
     joined = member.join()
     assert (joined.error_code, joined.member_id, joined.leader) == (NONE, member.id, member.id)
     assert (joined.generation_id, joined.protocol_type, joined.protocol_name) == (1, "consumer", "range")
-    assert [(entry.member_id, entry.metadata) for entry in joined.members] == [(member.id, b"subscription")]
+    assert [(entry.member_id, entry.metadata) for entry in joined.members] == [(member.id, USUAL)]
     assert joined.skip_assignment is False
 
 
@@ -187,7 +196,8 @@ def test_joins_that_are_refused(make_member: MakeMember, group: str) -> None:
     member.sync({})
     other = make_member()
     assert (
-        other.connection.ask(other.join_request(protocols={"other": b""}), 9).error_code == INCONSISTENT_GROUP_PROTOCOL
+        other.connection.ask(other.join_request(protocols={"other": USUAL}), 9).error_code
+        == INCONSISTENT_GROUP_PROTOCOL
     )
     assert (
         other.connection.ask(other.join_request(protocol_type="connect"), 9).error_code == INCONSISTENT_GROUP_PROTOCOL
@@ -198,15 +208,15 @@ def test_joins_that_are_refused(make_member: MakeMember, group: str) -> None:
 
 def test_the_common_protocol_with_most_votes_is_chosen(make_member: MakeMember) -> None:
     leader, follower = make_member(), make_member()
-    leader.join(protocols={"a": b"1", "b": b"2", "c": b"3"})
+    leader.join(protocols={"a": subscription(b"1"), "b": subscription(b"2"), "c": subscription(b"3")})
     leader.sync({}, protocol_name="a")
-    follower.send_join(protocols={"c": b"4", "b": b"5"})
+    follower.send_join(protocols={"c": subscription(b"4"), "b": subscription(b"5")})
     wait_until(lambda: leader.heartbeat() == REBALANCE_IN_PROGRESS)
-    told = leader.join(protocols={"b": b"2", "c": b"3"})
+    told = leader.join(protocols={"b": subscription(b"2"), "c": subscription(b"3")})
     assert follower.joined().protocol_name == told.protocol_name
     assert told.protocol_name in ("b", "c")
-    index = {"b": (b"2", b"5"), "c": (b"3", b"4")}[told.protocol_name]
-    assert {entry.metadata for entry in told.members} == set(index)
+    texts = {"b": (b"2", b"5"), "c": (b"3", b"4")}[told.protocol_name]
+    assert {entry.metadata for entry in told.members} == {subscription(text) for text in texts}
 
 
 def test_only_the_leader_is_told_the_members(make_member: MakeMember) -> None:
@@ -285,10 +295,10 @@ def test_joins_again_in_a_stable_group(make_member: MakeMember) -> None:
     leader.sync({leader.id: b"a", follower.id: b"b"})
     follower.sync()
     # So does a follower with another subscription.
-    follower.send_join(protocols={"range": b"other topics"})
+    follower.send_join(protocols={"range": subscription(b"other topics")})
     wait_until(lambda: leader.heartbeat() == REBALANCE_IN_PROGRESS)
     told = leader.join()
-    assert b"other topics" in {entry.metadata for entry in told.members}
+    assert subscription(b"other topics") in {entry.metadata for entry in told.members}
     assert follower.joined().error_code == NONE
 
 
@@ -417,7 +427,7 @@ def test_a_static_member_with_another_subscription_rebalances(make_member: MakeM
     follower.joined()
     leader.sync({leader.id: b"", follower.id: b""})
     returned = make_member(instance="two")
-    returned.send_join(protocols={"roundrobin": b"x", "range": b"changed"})
+    returned.send_join(protocols={"roundrobin": subscription(b"x"), "range": subscription(b"changed")})
     wait_until(lambda: leader.heartbeat() == REBALANCE_IN_PROGRESS or returned.connection.has_answer(0.01))
     if not returned.connection.has_answer(0.01):
         leader.join()
@@ -434,11 +444,11 @@ def test_groups_are_described(make_member: MakeMember) -> None:
         members = {entry.member_id: entry for entry in described.members}
         assert members[leader.id].member_assignment == b"first"
         assert members[follower.id].member_assignment == b"second"
-        assert {entry.member_metadata for entry in described.members} == {b"subscription"}
+        assert {entry.member_metadata for entry in described.members} == {USUAL}
         assert {(entry.client_id, entry.client_host) for entry in described.members} == {("semantics", "/127.0.0.1")}
         assert (absent.group_state, absent.members) == ("Dead", [])
         assert absent.error_code == (GROUP_ID_NOT_FOUND if version >= 6 else NONE)
-    follower.send_join(protocols={"range": b"changed"})
+    follower.send_join(protocols={"range": subscription(b"changed")})
     wait_until(lambda: leader.heartbeat() == REBALANCE_IN_PROGRESS)
     (described,) = leader.connection.ask(DescribeGroupsRequest(groups=[leader.group]), 5).groups
     assert (described.group_state, described.protocol_data) == ("PreparingRebalance", "")
