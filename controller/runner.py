@@ -315,7 +315,7 @@ class Controller:
                 request.fail(ApiError(ErrorCode.NOT_CONTROLLER))
             except CoordinationError as error:
                 logger.error("the controller could not write its decision: %s", error)
-                request.fail(ApiError(ErrorCode.KAFKA_STORAGE_ERROR, f"The metadata store failed: {error}"))
+                request.fail(ApiError(ErrorCode.KAFKA_STORAGE_ERROR, "The metadata store could not be written."))
                 await self._recover()
             except Exception as error:
                 logger.exception("the controller failed at a request")

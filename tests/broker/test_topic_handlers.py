@@ -142,7 +142,7 @@ def codes(results: list[Any]) -> list[tuple[str | None, str]]:
 
 
 def with_server(
-    test: Callable[[Server], Awaitable[None]] | None = None, *, settings: ControllerSettings | None = None
+    test: Callable[..., Awaitable[None]] | None = None, *, settings: ControllerSettings | None = None
 ) -> Any:
     """Run a coroutine test with a started server."""
 

@@ -12,6 +12,7 @@ from barnabas.controller import plan, znodes
 from barnabas.controller.bootstrap import ClusterIdMismatch
 from barnabas.controller.coordination.interface import StoreUnavailable
 from barnabas.controller.runner import BrokerIdInUse, ControllerElsewhere
+from barnabas.controller.state import ReplicaAssignment
 from barnabas.controller.topics import NewPartitions, NewTopic, TopicDefaults
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.messages.leader_and_isr import LeaderAndIsrRequest
@@ -318,7 +319,7 @@ async def test_a_topic_on_another_broker_waits_for_it(node: Node) -> None:
 
 
 def node_assignment(*brokers: int) -> Any:
-    return plan.ReplicaAssignment(brokers)
+    return ReplicaAssignment(brokers)
 
 
 # -- restart
@@ -455,7 +456,7 @@ async def test_a_write_that_fails_is_reported_and_forgotten(node: Node) -> None:
             raise StoreUnavailable("metadata.sqlite", "no space left")
 
         node.session.multi = full
-        with pytest.raises(ApiError, match=r"KAFKA_STORAGE_ERROR: .*no space left"):
+        with pytest.raises(ApiError, match="KAFKA_STORAGE_ERROR"):
             await node.controller.create_topics([NewTopic("t")])
         assert node.controller.is_active
         assert set(node.controller.cluster.topics) == {"before"}
