@@ -82,7 +82,7 @@ def test_every_version(connection: Connection, topic: str, version: int) -> None
     (entry,) = result.configs
     assert (entry.name, entry.value, entry.config_source) == ("segment.bytes", "1073741824", DEFAULT_CONFIG)
     assert [(synonym.name, synonym.source) for synonym in entry.synonyms] == [("log.segment.bytes", DEFAULT_CONFIG)]
-    assert entry.config_type == (5 if version >= 3 else 0)
+    assert entry.config_type == (3 if version >= 3 else 0)
 
 
 KEYS_OF_OTHER_KINDS_OF_CLUSTER = ("zookeeper.", "control.plane.", "inter.broker.protocol", "log.message.format")
