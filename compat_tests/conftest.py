@@ -6,17 +6,10 @@ with an empty data directory; `kafka` is Apache Kafka 4.3.0, the oracle: it show
 """
 
 import os
-import re
 import secrets
-import shutil
-import signal
-import subprocess
 import sys
-import tempfile
-import threading
 from collections.abc import Callable, Generator, Iterator, Mapping
 from pathlib import Path
-from queue import Empty, Queue
 from typing import Protocol
 
 import pytest
@@ -25,11 +18,10 @@ ROOT = Path(__file__).resolve().parent.parent
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))  # for `tools`, which no wheel contains
 
+from tools.barnabas_process import BarnabasProcess  # noqa: E402
+
 BARNABAS, KAFKA = "barnabas", "kafka"
 TARGET = os.environ.get("BARNABAS_COMPAT_TARGET", BARNABAS)
-READY_TIMEOUT_S = 30
-STOP_TIMEOUT_S = 30
-READY_LINE = re.compile(r"ready: PLAINTEXT://(?P<address>\S+) node\.id=(?P<node_id>\d+) cluster\.id=(\S+)")
 LOG_TAIL_CHARACTERS = 6000
 
 MakeTopic = Callable[..., str]
@@ -69,96 +61,19 @@ class Cluster(Protocol):
         """Everything the broker logged so far."""
 
 
-class BarnabasProcess:
-    """`python -m barnabas serve` in a process of its own."""
+class BarnabasTarget(BarnabasProcess):
+    """The command as a user starts it."""
 
     target = BARNABAS
 
-    def __init__(self, overrides: Mapping[str, str] | None = None) -> None:
-        self._folder = Path(tempfile.mkdtemp(prefix="barnabas-compat-"))
-        self.log_dir = self._folder / "data"
-        self._log_file = self._folder / "server.log"
-        self._overrides = dict(overrides or {})
-        self._process: subprocess.Popen[str] | None = None
-        self._address = "127.0.0.1:0"
-        self.node_id = -1
 
-    @property
-    def bootstrap_servers(self) -> str:
-        return self._address
-
-    @property
-    def pid(self) -> int:
-        assert self._process is not None, "the broker is not running"
-        return self._process.pid
-
-    def start(self) -> None:
-        command = [sys.executable, "-m", "barnabas", "serve", "--listen", self._address]
-        command += ["--data-dir", str(self.log_dir)]
-        for key, value in self._overrides.items():
-            command += ["--override", f"{key}={value}"]
-        with self._log_file.open("ab") as log:
-            self._process = subprocess.Popen(
-                command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, text=True,
-                start_new_session=True,
-            )  # fmt: skip
-        ready = READY_LINE.fullmatch(self._first_line())
-        if ready is None:
-            self.kill()
-            raise RuntimeError(f"barnabas did not become ready:\n{self.log_text()}")
-        self._address, self.node_id = ready["address"], int(ready["node_id"])
-
-    def _first_line(self) -> str:
-        """The first line of stdout, or nothing when the process ends or stays silent."""
-        assert self._process is not None
-        assert self._process.stdout is not None
-        stdout = self._process.stdout
-        lines: Queue[str] = Queue()
-        threading.Thread(target=lambda: lines.put(stdout.readline()), daemon=True).start()
-        try:
-            return lines.get(timeout=READY_TIMEOUT_S).strip()
-        except Empty:
-            return ""
-
-    def stop(self) -> None:
-        self._end(signal.SIGTERM)
-
-    def kill(self) -> None:
-        self._end(signal.SIGKILL)
-
-    def _end(self, signal_number: int) -> None:
-        process, self._process = self._process, None
-        if process is None:
-            return
-        if process.poll() is None:
-            process.send_signal(signal_number)
-        try:
-            process.wait(STOP_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-            raise RuntimeError(f"barnabas did not stop within {STOP_TIMEOUT_S} s:\n{self.log_text()}") from None
-        finally:
-            if process.stdout is not None:
-                process.stdout.close()
-
-    def close(self) -> None:
-        try:
-            self.stop()
-        finally:
-            shutil.rmtree(self._folder, ignore_errors=True)
-
-    def log_text(self) -> str:
-        return self._log_file.read_text(errors="replace") if self._log_file.exists() else ""
-
-
-class KafkaProcess:
+class KafkaTarget:
     """Apache Kafka 4.3.0, one KRaft node, with the settings by which Barnabas alone differs from its defaults."""
 
     target = KAFKA
 
     def __init__(self, overrides: Mapping[str, str] | None = None) -> None:
-        from tools.kafka_runtime import KafkaServer
+        from tools.kafka_runtime import KafkaServer  # nothing to do with Java is loaded for Barnabas
 
         alone = {"group.initial.rebalance.delay.ms": "0"}
         self._server = KafkaServer(overrides={**alone, **(overrides or {})})
@@ -222,9 +137,9 @@ class RunningBroker:
 def new_cluster(overrides: Mapping[str, str] | None = None) -> Cluster:
     """A broker of the chosen target, not started yet."""
     if TARGET == BARNABAS:
-        return BarnabasProcess(overrides)
+        return BarnabasTarget(overrides)
     if TARGET == KAFKA:
-        return KafkaProcess(overrides)
+        return KafkaTarget(overrides)
     raise pytest.UsageError(f"BARNABAS_COMPAT_TARGET is {TARGET!r}: expected {BARNABAS} or {KAFKA}")
 
 

@@ -7,16 +7,12 @@ It ends with 0 only if what came back agrees with the figures that pandas comput
 """
 
 import argparse
-import contextlib
 import json
 import secrets
 import shutil
-import signal
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -29,10 +25,10 @@ from rich.table import Table
 from tqdm import tqdm
 
 from spark_examples.flights import FLIGHTS, Flight, csv_text, fetch_archive, read_flights
+from tools.barnabas_process import BarnabasProcess
 
 PARTITIONS = 4
 FLIGHTS_PER_BATCH = 100_000
-READY_PREFIX = "ready: PLAINTEXT://"
 POLL_BATCH = 10_000
 SUMMED = ("flights", "departed", "arrived", "late", "departure_delay", "arrival_delay")
 
@@ -40,27 +36,6 @@ Statistics = dict[str, dict[str, Any]]
 """`CARRIER|DATE` -> the fields of a line of statistics."""
 
 console = Console()
-
-
-@contextlib.contextmanager
-def running_broker(folder: Path) -> Iterator[str]:
-    """Start `python -m barnabas serve` on a free port and an empty data directory; gives its HOST:PORT."""
-    command = [sys.executable, "-m", "barnabas", "serve", "--listen", "127.0.0.1:0", "--data-dir", str(folder / "data")]
-    with (folder / "broker.log").open("wb") as log:
-        broker = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
-    try:
-        assert broker.stdout is not None
-        line = broker.stdout.readline()
-        if not line.startswith(READY_PREFIX):
-            sys.exit(f"The broker did not start:\n{(folder / 'broker.log').read_text(errors='replace')[-4000:]}")
-        yield line.removeprefix(READY_PREFIX).split()[0]
-    finally:
-        broker.send_signal(signal.SIGTERM)
-        try:
-            broker.wait(30)
-        except subprocess.TimeoutExpired:
-            broker.kill()
-            broker.wait()
 
 
 def create_topics(bootstrap_servers: str, names: list[str]) -> None:
@@ -262,9 +237,9 @@ def main() -> int:
     folder = Path(tempfile.mkdtemp(prefix="flight-demo-"))
     try:
         if options.bootstrap_servers is None:
-            with running_broker(folder) as bootstrap_servers:
-                console.print(f"A Barnabas broker of its own listens on {bootstrap_servers}.")
-                agreed = demonstrate(bootstrap_servers, archive, folder, prefix="")
+            with BarnabasProcess() as broker:
+                console.print(f"A Barnabas broker of its own listens on {broker.bootstrap_servers}.")
+                agreed = demonstrate(broker.bootstrap_servers, archive, folder, prefix="")
         else:
             prefix = f"demo-{secrets.token_hex(4)}-"
             agreed = demonstrate(options.bootstrap_servers, archive, folder, prefix)
