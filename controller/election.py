@@ -8,7 +8,6 @@ unclean election, where a topic allows it, departs from that.
 """
 
 from collections.abc import Collection, Sequence
-from dataclasses import replace
 
 from barnabas.controller.state import NO_LEADER, PartitionState, RecoveryState
 
@@ -97,8 +96,7 @@ def _elected(
     state: PartitionState, leader: int, isr: tuple[int, ...], controller_epoch: int, recovery_state: RecoveryState
 ) -> PartitionState:
     assert isr, f"an election would empty the ISR of {state}"
-    return replace(
-        state,
+    return state._replace(
         leader=leader,
         leader_epoch=state.leader_epoch + 1,
         isr=isr,

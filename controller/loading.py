@@ -5,7 +5,7 @@
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from barnabas.controller import znodes
 from barnabas.controller.coordination.interface import CoordinationStore, Delete, SetData, Stat
@@ -13,8 +13,7 @@ from barnabas.controller.plan import OperationGroup
 from barnabas.controller.state import BrokerRegistration, ClusterState, TopicState
 
 
-@dataclass(frozen=True, slots=True)
-class LoadedCluster:
+class LoadedCluster(NamedTuple):
     """The cluster as found, and the writes that mend what was left half-done; `cluster` already counts on them."""
 
     cluster: ClusterState

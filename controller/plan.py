@@ -6,7 +6,7 @@ without a state are elected, topics in the deletion queue are deleted.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from barnabas.controller import election, znodes
 from barnabas.controller.coordination.interface import Check, Create, Delete, Operation, SetData
@@ -28,8 +28,7 @@ _OPERATION_OVERHEAD_BYTES = 64
 OperationGroup = tuple[Operation, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(NamedTuple):
     """A decision: `writes` to make it durable, the `cluster` as it is then, and the partitions whose `told` states
     brokers must learn.
 
@@ -103,7 +102,7 @@ def plan_expansions(
         )
         states = _first_states(cluster, name, new_assignments, controller_epoch)
         writes += [_state_creation(name, partition, state, existing) for partition, state in states.items()]
-        topics.append(replace(topic, assignments=assignments).with_partitions(states))
+        topics.append(topic._replace(assignments=assignments).with_partitions(states))
         told += [(name, partition) for partition in states]
     return Plan(tuple(writes), cluster.with_topics(topics), tuple(told), frozenset(told))
 

@@ -6,7 +6,7 @@ Pure. Messages carry the fields of Kafka 3.9.1's highest versions (7, 8 and 4).
 """
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from barnabas.controller.state import (
     EPOCH_DURING_DELETE,
@@ -36,8 +36,7 @@ FULL = 2
 """`AbstractControlRequest.Type`: does the request list everything the broker should know, or only what changed?"""
 
 
-@dataclass(frozen=True, slots=True)
-class Sender:
+class Sender(NamedTuple):
     """Who speaks, and on which listener brokers reach each other (None: each broker's first)."""
 
     controller_id: int

@@ -13,8 +13,7 @@ queued deletions continue.
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from barnabas.clock import Clock
 from barnabas.controller import requests, znodes
@@ -97,12 +96,11 @@ class _Deposed(ControllerElsewhere):
     """A write was refused because this controller's epoch is over."""
 
 
-@dataclass(frozen=True, slots=True)
-class ControllerSettings:
+class ControllerSettings(NamedTuple):
     """What the controller takes from the broker's configuration; `cluster_id` is for a new cluster, or to be
     compared."""
 
-    topic_defaults: TopicDefaults = field(default_factory=TopicDefaults)
+    topic_defaults: TopicDefaults = TopicDefaults()
     delete_topic_enable: bool = True
     unclean_leader_election_enable: bool = False
     inter_broker_listener: str | None = None
@@ -203,7 +201,7 @@ class Controller:
             ) from error
         stat = results[1]
         assert isinstance(stat, Stat)
-        self._registration = replace(self._registration, epoch=stat.czxid)
+        self._registration = self._registration._replace(epoch=stat.czxid)
 
     async def _take_office(self) -> None:
         """Become the controller and raise its epoch, in one transaction."""
@@ -489,7 +487,7 @@ class Controller:
         await self._write([*writes, *plan.writes])
         self._adopt(plan)
         everything = tuple((topic.name, partition) for topic, partition in self._cluster.partitions())
-        await self._tell(replace(plan, told=everything), requests.FULL)
+        await self._tell(plan._replace(told=everything), requests.FULL)
         if self._cluster.deleting:
             await self._delete_queued(sorted(self._cluster.deleting))
 
@@ -499,7 +497,7 @@ class Controller:
             return []
         logger.warning("topic deletion is disabled: %s stay", ", ".join(sorted(self._cluster.deleting)))
         dropped = [(Delete(znodes.delete_topic_path(name)),) for name in sorted(self._cluster.deleting)]
-        self._cluster = replace(self._cluster, deleting=frozenset())
+        self._cluster = self._cluster._replace(deleting=frozenset())
         return list(dropped)
 
     def _unclean_election_is_allowed(self, topic: str) -> bool:

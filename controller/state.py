@@ -1,8 +1,9 @@
 """The controller's picture of the cluster: immutable values, replaced as a whole by each decision."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
 from enum import Enum
+from types import MappingProxyType
+from typing import NamedTuple
 
 NO_LEADER = -1
 """Leader of a partition none of whose eligible replicas is online."""
@@ -30,8 +31,7 @@ class RecoveryState(Enum):
     RECOVERING = 1
 
 
-@dataclass(frozen=True, slots=True)
-class EndPoint:
+class EndPoint(NamedTuple):
     """One advertised address of a broker."""
 
     listener: str
@@ -46,8 +46,7 @@ class EndPoint:
         return f"{self.listener}://{host}:{self.port}"
 
 
-@dataclass(frozen=True, slots=True)
-class BrokerRegistration:
+class BrokerRegistration(NamedTuple):
     """What a broker tells the cluster about itself; `epoch` is the czxid of its registration, -1 before it has one."""
 
     broker_id: int
@@ -56,8 +55,7 @@ class BrokerRegistration:
     epoch: int = -1
 
 
-@dataclass(frozen=True, slots=True)
-class ReplicaAssignment:
+class ReplicaAssignment(NamedTuple):
     """Brokers that hold a partition, the preferred leader first; the last two are those of a reassignment under way."""
 
     replicas: tuple[int, ...]
@@ -69,8 +67,7 @@ class ReplicaAssignment:
         return bool(self.adding_replicas or self.removing_replicas)
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionState:
+class PartitionState(NamedTuple):
     """Leader and in-sync replicas of a partition; `partition_epoch` is the version of the znode that holds them."""
 
     leader: int
@@ -81,24 +78,22 @@ class PartitionState:
     recovery_state: RecoveryState = RecoveryState.RECOVERED
 
 
-@dataclass(frozen=True, slots=True)
-class TopicState:
+class TopicState(NamedTuple):
     """A topic, its assignment, and the state of those of its partitions that ever had a leader."""
 
     name: str
     topic_id: bytes
     assignments: Mapping[int, ReplicaAssignment]
-    partitions: Mapping[int, PartitionState] = field(default_factory=dict)
+    partitions: Mapping[int, PartitionState] = MappingProxyType({})
 
     def with_partitions(self, partitions: Mapping[int, PartitionState]) -> "TopicState":
-        return replace(self, partitions={**self.partitions, **partitions})
+        return self._replace(partitions={**self.partitions, **partitions})
 
 
 TopicPartition = tuple[str, int]
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterState:
+class ClusterState(NamedTuple):
     """Everything the controller decides upon.
 
     `deleting` names the topics queued for deletion; they stay in `topics` until the last replica is gone.
@@ -106,10 +101,10 @@ class ClusterState:
     say.
     """
 
-    brokers: Mapping[int, BrokerRegistration] = field(default_factory=dict)
-    topics: Mapping[str, TopicState] = field(default_factory=dict)
+    brokers: Mapping[int, BrokerRegistration] = MappingProxyType({})
+    topics: Mapping[str, TopicState] = MappingProxyType({})
     deleting: frozenset[str] = frozenset()
-    offline_replicas: Mapping[int, frozenset[TopicPartition]] = field(default_factory=dict)
+    offline_replicas: Mapping[int, frozenset[TopicPartition]] = MappingProxyType({})
 
     def is_online(self, broker_id: int, partition: TopicPartition) -> bool:
         return broker_id in self.brokers and partition not in self.offline_replicas.get(broker_id, frozenset())
@@ -126,15 +121,14 @@ class ClusterState:
                     yield topic, partition
 
     def with_topics(self, topics: Iterable[TopicState]) -> "ClusterState":
-        return replace(self, topics={**self.topics, **{topic.name: topic for topic in topics}})
+        return self._replace(topics={**self.topics, **{topic.name: topic for topic in topics}})
 
     def with_deleting(self, names: Iterable[str]) -> "ClusterState":
-        return replace(self, deleting=self.deleting | frozenset(names))
+        return self._replace(deleting=self.deleting | frozenset(names))
 
     def without_topics(self, names: Iterable[str]) -> "ClusterState":
         gone = frozenset(names)
-        return replace(
-            self,
+        return self._replace(
             topics={name: topic for name, topic in self.topics.items() if name not in gone},
             deleting=self.deleting - gone,
             offline_replicas={
@@ -145,4 +139,4 @@ class ClusterState:
 
     def with_offline_replicas(self, broker_id: int, partitions: Iterable[TopicPartition]) -> "ClusterState":
         known = self.offline_replicas.get(broker_id, frozenset())
-        return replace(self, offline_replicas={**self.offline_replicas, broker_id: known | frozenset(partitions)})
+        return self._replace(offline_replicas={**self.offline_replicas, broker_id: known | frozenset(partitions)})

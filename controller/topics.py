@@ -9,7 +9,9 @@ Error codes and their precedence are those of Kafka 4.3; replicas are placed as 
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import NamedTuple
 
 from barnabas.controller.placement import PlacementError, RandomIndex, assign_replicas
 from barnabas.controller.state import ClusterState, ReplicaAssignment, TopicState
@@ -31,8 +33,7 @@ USE_DEFAULT = -1
 _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+", re.ASCII)
 
 
-@dataclass(frozen=True, slots=True)
-class NewTopic:
+class NewTopic(NamedTuple):
     """A topic to create.
 
     Either counts (-1 = the broker's default) or `assignments`: pairs of partition index and broker ids, as they came.
@@ -43,7 +44,7 @@ class NewTopic:
     partition_count: int = USE_DEFAULT
     replication_factor: int = USE_DEFAULT
     assignments: Sequence[tuple[int, Sequence[int]]] = ()
-    configs: Mapping[str, str | None] = field(default_factory=dict)
+    configs: Mapping[str, str | None] = MappingProxyType({})
     config_error: ApiError | None = None
 
 
@@ -57,8 +58,7 @@ class NewPartitions:
     assignments: Sequence[Sequence[int]] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class TopicOutcome:
+class TopicOutcome(NamedTuple):
     """What became of one `NewTopic`; the last three are meaningful where `error` is NONE."""
 
     name: str
@@ -73,16 +73,14 @@ class TopicOutcome:
         return TopicOutcome(name, error, message if message is not None else error.message)
 
 
-@dataclass(frozen=True, slots=True)
-class TopicDefaults:
+class TopicDefaults(NamedTuple):
     """The broker's `num.partitions` and `default.replication.factor`."""
 
     partition_count: int = 1
     replication_factor: int = 1
 
 
-@dataclass(frozen=True, slots=True)
-class Creation:
+class Creation(NamedTuple):
     """A topic that passed every check, with its replicas placed."""
 
     topic: TopicState

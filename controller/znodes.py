@@ -8,8 +8,7 @@ promises raises `DamagedZnode`, which names the path: metadata is never guessed.
 
 import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from barnabas.controller.state import (
     BrokerRegistration,
@@ -192,8 +191,7 @@ def decode_controller_epoch(payload: bytes) -> int:
 # -- /brokers/topics/T and below
 
 
-@dataclass(frozen=True, slots=True)
-class TopicAssignment:
+class TopicAssignment(NamedTuple):
     """Payload of /brokers/topics/T. `topic_id` is None where a Kafka older than 2.8 wrote it."""
 
     topic_id: bytes | None
@@ -361,8 +359,7 @@ def encode_feature() -> bytes:
     return _encode({"version": 2, "status": 1, "features": {}})
 
 
-@dataclass(frozen=True, slots=True)
-class ProducerIdBlock:
+class ProducerIdBlock(NamedTuple):
     """Producer ids `first` to `last`, both included, handed to one broker."""
 
     broker_id: int

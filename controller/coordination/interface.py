@@ -10,16 +10,14 @@ versions and watches.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 ANY_VERSION = -1
 """As an expected version: whatever version the znode has."""
 
 
-@dataclass(frozen=True, slots=True)
-class Stat:
+class Stat(NamedTuple):
     """A znode's metadata, with ZooKeeper's meaning.
 
     `version` counts changes of the data, `cversion` changes of the set of children (creations and deletions); times are
@@ -77,8 +75,7 @@ class StoreUnavailable(CoordinationError):
     otherwise."""
 
 
-@dataclass(frozen=True, slots=True)
-class Create:
+class Create(NamedTuple):
     """Create a znode. Its result is the path, which for a sequential znode ends in ten digits."""
 
     path: str
@@ -87,8 +84,7 @@ class Create:
     sequence: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class SetData:
+class SetData(NamedTuple):
     """Replace a znode's data if it has the expected version. Its result is the new `Stat`."""
 
     path: str
@@ -96,16 +92,14 @@ class SetData:
     version: int = ANY_VERSION
 
 
-@dataclass(frozen=True, slots=True)
-class Delete:
+class Delete(NamedTuple):
     """Delete a childless znode if it has the expected version. Its result is None."""
 
     path: str
     version: int = ANY_VERSION
 
 
-@dataclass(frozen=True, slots=True)
-class Check:
+class Check(NamedTuple):
     """Fail the whole `multi` unless the znode exists with the expected version. Its result is None."""
 
     path: str
@@ -125,8 +119,7 @@ class EventType(Enum):
     CHILDREN_CHANGED = "children changed"
 
 
-@dataclass(frozen=True, slots=True)
-class WatchedEvent:
+class WatchedEvent(NamedTuple):
     """One change of a watched znode."""
 
     type: EventType

@@ -7,7 +7,8 @@ durable. Nothing here knows of threads, files or clocks.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from barnabas.controller.coordination.interface import (
     ANY_VERSION,
@@ -32,8 +33,7 @@ MAX_ZNODE_BYTES = 1024 * 1024
 """ZooKeeper's `jute.maxbuffer`: no znode may hold more."""
 
 
-@dataclass(frozen=True, slots=True)
-class Znode:
+class Znode(NamedTuple):
     """One node as stored. `children_created` counts creations only: sequence numbers and `Stat.cversion` derive from
     it, as in ZooKeeper."""
 
@@ -205,8 +205,8 @@ class _Preparation:
             mtime_ms=self._now_ms,
             ephemeral_owner=self._session_id if operation.ephemeral else 0,
         )
-        self.transaction.changes[parent_path] = replace(
-            parent, children_created=parent.children_created + 1, pzxid=zxid
+        self.transaction.changes[parent_path] = parent._replace(
+            children_created=parent.children_created + 1, pzxid=zxid
         )
         self._child_count[parent_path] = self._children_of(parent_path) + 1
         self._child_count[path] = 0
@@ -218,8 +218,7 @@ class _Preparation:
         if len(operation.data) > MAX_ZNODE_BYTES:
             raise ValueError(f"{operation.path}: {len(operation.data)} bytes are more than a znode may hold")
         znode = self._expect(operation)
-        changed = replace(
-            znode,
+        changed = znode._replace(
             data=operation.data,
             version=znode.version + 1,
             mzxid=self.transaction.zxid,
@@ -237,7 +236,7 @@ class _Preparation:
         parent = self._current(parent_path)
         assert parent is not None, f"{operation.path} has no parent"
         self.transaction.changes[operation.path] = None
-        self.transaction.changes[parent_path] = replace(parent, pzxid=self.transaction.zxid)
+        self.transaction.changes[parent_path] = parent._replace(pzxid=self.transaction.zxid)
         self._child_count[parent_path] = self._children_of(parent_path) - 1
         self._report(EventType.DELETED, operation.path)
         self._report(EventType.CHILDREN_CHANGED, parent_path)

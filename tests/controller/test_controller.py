@@ -3,7 +3,6 @@
 import asyncio
 import json
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -86,10 +85,10 @@ async def test_epochs_grow_over_restarts(node: Node) -> None:
 
 
 async def test_the_cluster_id_can_be_given_once(node: Node) -> None:
-    node.settings = replace(node.settings, cluster_id="4BBVMnpWRYSSAAhuMDMC8g")
+    node.settings = node.settings._replace(cluster_id="4BBVMnpWRYSSAAhuMDMC8g")
     async with node:
         assert node.controller.cluster_id == "4BBVMnpWRYSSAAhuMDMC8g"
-    node.settings = replace(node.settings, cluster_id="another")
+    node.settings = node.settings._replace(cluster_id="another")
     with pytest.raises(ClusterIdMismatch, match="4BBVMnpWRYSSAAhuMDMC8g"):
         await node.start()
     await node.stop()
@@ -112,7 +111,7 @@ async def test_a_taken_broker_id(node: Node) -> None:
         )
         with pytest.raises(BrokerIdInUse, match="a broker with id 1"):
             await other.controller.start()
-        other.controller._registration = replace(other.controller._registration, broker_id=2)
+        other.controller._registration = other.controller._registration._replace(broker_id=2)
         with pytest.raises(ControllerElsewhere):
             await other.controller.start()
 
@@ -160,7 +159,7 @@ async def test_create_a_topic(node: Node) -> None:
 
 
 async def test_defaults(node: Node) -> None:
-    node.settings = replace(node.settings, topic_defaults=TopicDefaults(3, 1))
+    node.settings = node.settings._replace(topic_defaults=TopicDefaults(3, 1))
     async with node:
         (outcome,) = await node.controller.create_topics([NewTopic("t")])
         assert (outcome.partition_count, outcome.replication_factor) == (3, 1)
@@ -284,7 +283,7 @@ async def test_deletion_can_be_disabled(node: Node) -> None:
     async with node:
         await node.controller.create_topics([NewTopic("t")])
         await node.session.create("/admin/delete_topics/t")
-        node.settings = replace(node.settings, delete_topic_enable=False)
+        node.settings = node.settings._replace(delete_topic_enable=False)
         await node.restart()
         assert await node.tree("/admin/delete_topics") == {}
         assert errors(await node.controller.delete_topics(["t"])) == {"t": "TOPIC_DELETION_DISABLED"}

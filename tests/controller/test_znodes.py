@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -57,7 +56,7 @@ REGISTRATION = BrokerRegistration(
 ASSIGNMENTS = {0: ReplicaAssignment((1, 2)), 1: ReplicaAssignment((2, 1))}
 REASSIGNED = {0: ReplicaAssignment((3, 2, 1), (3,), (1,))}
 PARTITION = PartitionState(leader=1, leader_epoch=7, isr=(1, 2), controller_epoch=4, partition_epoch=9)
-RECOVERING = replace(PARTITION, isr=(1,), recovery_state=RecoveryState.RECOVERING)
+RECOVERING = PARTITION._replace(isr=(1,), recovery_state=RecoveryState.RECOVERING)
 BLOCK = znodes.ProducerIdBlock(1, 1000, 1999)
 
 WRITTEN = [
@@ -173,7 +172,7 @@ def test_old_brokers() -> None:
 
 
 def test_a_broker_without_a_plaintext_end_point() -> None:
-    secured = replace(REGISTRATION, endpoints=REGISTRATION.endpoints[1:], rack=None)
+    secured = REGISTRATION._replace(endpoints=REGISTRATION.endpoints[1:], rack=None)
     fields = json.loads(znodes.encode_broker(secured, 0))
     assert (fields["host"], fields["port"]) == (None, -1)
     assert "rack" not in fields
