@@ -146,8 +146,8 @@ def show_runs(runs: Sequence[Run]) -> None:
     for run in runs:
         table.add_row(
             run.broker, "on" if run.idempotence else "off", f"{run.records_per_second:,.0f}",
-            f"{run.mb_per_second:.1f}", f"{run.average_ms:.1f}", f"{run.p50_ms:.0f}", f"{run.p99_ms:.0f}", f"{run.max_ms:.0f}",
-            f"{run.broker_cpu_s:.2f}", f"{run.broker_peak_rss_mib:.0f}",
+            f"{run.mb_per_second:.1f}", f"{run.average_ms:.1f}", f"{run.p50_ms:.0f}", f"{run.p99_ms:.0f}",
+            f"{run.max_ms:.0f}", f"{run.broker_cpu_s:.2f}", f"{run.broker_peak_rss_mib:.0f}",
         )  # fmt: skip
     console.print(table)
 
