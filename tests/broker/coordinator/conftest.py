@@ -1,4 +1,6 @@
-"""A shard of groups without a broker: time stands still unless told to move, and every effect is kept for the test to look at."""
+"""A shard of groups without a broker: time stands still unless told to move, and every effect is kept for the test to
+look at.
+"""
 
 import itertools
 from collections.abc import Iterable
@@ -18,7 +20,9 @@ START_MS = 1_000_000
 
 
 class Machine:
-    """Runs events through a shard as its runner would, with a log in memory; the log refuses records while `refuses` is set."""
+    """Runs events through a shard as its runner would, with a log in memory; the log refuses records while `refuses`
+    is set.
+    """
 
     def __init__(self, **settings: int) -> None:
         self.settings = replace(GroupSettings(group_initial_rebalance_delay_ms=0), **settings)

@@ -10,8 +10,8 @@ from barnabas.broker.coordinator.events import (
     Heartbeat,
     JoinGroup,
     JoinReply,
-    Leaver,
     LeaveGroup,
+    Leaver,
     Loaded,
     StoreRefused,
     SyncGroup,
@@ -68,10 +68,19 @@ class GroupMachine(RuleBasedStateMachine):
             assert (reply.member_id == reply.leader_id) or not reply.members
         elif reply.error in (ErrorCode.MEMBER_ID_REQUIRED,):
             client.member_id = reply.member_id
-        elif reply.error in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID, ErrorCode.GROUP_MAX_SIZE_REACHED):
+        elif reply.error in (
+            ErrorCode.UNKNOWN_MEMBER_ID,
+            ErrorCode.FENCED_INSTANCE_ID,
+            ErrorCode.GROUP_MAX_SIZE_REACHED,
+        ):
             client.member_id = ""
 
-    @rule(number=CLIENTS, protocols=PROTOCOLS, forgets=st.sampled_from([False] * 5 + [True]), version=st.sampled_from([3, 5, 9]))
+    @rule(
+        number=CLIENTS,
+        protocols=PROTOCOLS,
+        forgets=st.sampled_from([False] * 5 + [True]),
+        version=st.sampled_from([3, 5, 9]),
+    )
     def join(self, number, protocols, forgets, version):
         client = self.clients[number]
         if forgets:
@@ -79,8 +88,8 @@ class GroupMachine(RuleBasedStateMachine):
         token = client.joining = next(self.machine.tokens)
         self.run(
             JoinGroup(
-                "g", token, client.member_id, client.instance, f"client-{number}", "/h", 10_000, 20_000, "consumer", protocols,
-                "", f"{next(self.machine.ids)}", version >= 4, version >= 9,
+                "g", token, client.member_id, client.instance, f"client-{number}", "/h", 10_000, 20_000, "consumer",
+                protocols, "", f"{next(self.machine.ids)}", version >= 4, version >= 9,
             ),
             client,
         )  # fmt: skip
@@ -97,7 +106,9 @@ class GroupMachine(RuleBasedStateMachine):
     @rule(number=CLIENTS)
     def heartbeat(self, number):
         client = self.clients[number]
-        self.run(Heartbeat("g", next(self.machine.tokens), client.member_id, client.instance, client.generation), client)
+        self.run(
+            Heartbeat("g", next(self.machine.tokens), client.member_id, client.instance, client.generation), client
+        )
 
     @rule(protocols=PROTOCOLS)
     def everyone_joins(self, protocols):
@@ -140,7 +151,8 @@ class GroupMachine(RuleBasedStateMachine):
         else:
             clients = [self.clients[number] for number in numbers]
             leavers = tuple(
-                Leaver("" if what == "leave by instance" else client.member_id, client.instance, "") for client in clients
+                Leaver("" if what == "leave by instance" else client.member_id, client.instance, "")
+                for client in clients
             )
             self.run(LeaveGroup("g", next(self.machine.tokens), leavers))
 
@@ -192,7 +204,9 @@ class GroupMachine(RuleBasedStateMachine):
 
     @invariant()
     def nobody_waits_for_ever(self):
-        """Whoever is owed an answer, is in the group's books, and some timer will bring it; whoever is a member has a session."""
+        """Whoever is owed an answer, is in the group's books, and some timer will bring it; whoever is a member has a
+        session.
+        """
         group = self.group
         parked = set() if group is None else {*group.waiting_joins.values(), *group.waiting_syncs.values()}
         assert set(self.open) == parked
@@ -216,7 +230,11 @@ class GroupMachine(RuleBasedStateMachine):
         if group is None or loaded is None:
             assert group is loaded
         elif group.state in (GroupState.STABLE, GroupState.EMPTY):
-            assert (loaded.state, loaded.generation, loaded.leader_id) == (group.state, group.generation, group.leader_id)
+            assert (loaded.state, loaded.generation, loaded.leader_id) == (
+                group.state,
+                group.generation,
+                group.leader_id,
+            )
             assert {member_id: member.assignment for member_id, member in loaded.members.items()} == {
                 member_id: member.assignment for member_id, member in group.members.items()
             }

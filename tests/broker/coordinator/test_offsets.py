@@ -4,7 +4,13 @@ import struct
 
 import pytest
 
-from barnabas.broker.coordinator.changes import CommittedOffset, GroupRecord, MemberRecord, OffsetRecord, OffsetTombstone
+from barnabas.broker.coordinator.changes import (
+    CommittedOffset,
+    GroupRecord,
+    MemberRecord,
+    OffsetRecord,
+    OffsetTombstone,
+)
 from barnabas.broker.coordinator.events import (
     CommitOffsets,
     DeleteGroup,
@@ -42,7 +48,11 @@ def store(machine, *records):
 
 
 def test_metadata_has_a_limit_and_the_others_are_stored(machine):
-    commits = (PartitionCommit(0, 1, -1, "x" * 4096), PartitionCommit(1, 1, -1, "x" * 4097), PartitionCommit(2, 1, -1, ""))
+    commits = (
+        PartitionCommit(0, 1, -1, "x" * 4096),
+        PartitionCommit(1, 1, -1, "x" * 4097),
+        PartitionCommit(2, 1, -1, ""),
+    )
     effects = machine.run(CommitOffsets("g", 1, "", None, -1, -1, (("t", bytes(16), commits),), ErrorCode.NONE))
     assert machine.replies[1].topics == (
         ("t", ((0, ErrorCode.NONE), (1, ErrorCode.OFFSET_METADATA_TOO_LARGE), (2, ErrorCode.NONE))),
@@ -61,7 +71,9 @@ def test_an_active_group_keeps_what_it_reads(machine):
     )
 
 
-@pytest.mark.parametrize("metadata", [b"", b"\x00\x01", b"\x00\x01\x00\x00\x00\x01\x00\x05t", b"\x00\x01\x7f\xff\xff\xff"])
+@pytest.mark.parametrize(
+    "metadata", [b"", b"\x00\x01", b"\x00\x01\x00\x00\x00\x01\x00\x05t", b"\x00\x01\x7f\xff\xff\xff"]
+)
 def test_a_group_whose_subscription_is_unreadable_keeps_all(machine, metadata):
     store(machine, stable_group(metadata), offset_record(1))
     machine.now_ms = WEEK_MS
@@ -130,7 +142,11 @@ def test_offsets_of_an_aborted_transaction_never_count():
 
 def test_a_later_plain_commit_wins_over_a_transaction():
     shard = Shard()
-    shard.load(transactional_batch(offset_record(2), 0) + plain_batch(offset_record(3), 1) + marker(ControlRecordType.COMMIT, 2))
+    shard.load(
+        transactional_batch(offset_record(2), 0)
+        + plain_batch(offset_record(3), 1)
+        + marker(ControlRecordType.COMMIT, 2)
+    )
     assert shard.offsets.get("g", "t", 0).offset == 3
 
 

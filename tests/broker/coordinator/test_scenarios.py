@@ -1,10 +1,12 @@
 """Transcripts of groups' lives: scenarios/*.txt.
 
-Each file opens with why it exists. Then come steps: a command, a line `----`, and what the machine does. A command is a verb and `name=value` words;
-`group=g` is understood. After a deliberate change of behaviour `REWRITE_SCENARIOS=1 pytest ...` writes what the machine does now: read the diff.
+Each file opens with why it exists. Then come steps: a command, a line `----`, and what the machine does. A command is
+a verb and `name=value` words; the group is always `g`. After a deliberate change of behaviour
+`REWRITE_SCENARIOS=1 pytest ...` writes what the machine does now: read the diff.
 
     settings NAME=NUMBER...
-    join [client=C] [member=ID] [instance=I] [protocols=a,b:metadata] [type=T] [session=MS] [rebalance=MS] [v=API version]
+    join [client=C] [member=ID] [instance=I] [protocols=a,b:metadata] [type=T] [session=MS] [rebalance=MS]
+         [v=API version]
     sync member=ID generation=N [instance=I] [type=T] [protocol=P] [assign=ID:work,...]
     heartbeat member=ID generation=N [instance=I]
     leave ID,@INSTANCE,ID@INSTANCE
@@ -40,8 +42,8 @@ from barnabas.broker.coordinator.events import (
     HeartbeatReply,
     JoinGroup,
     JoinReply,
-    Leaver,
     LeaveGroup,
+    Leaver,
     LeaveReply,
     Loaded,
     OffsetEvent,
@@ -137,9 +139,7 @@ class Transcript:
 
     def do_heartbeat(self, _, options):
         token = next(self.machine.tokens)
-        return self.run(
-            Heartbeat("g", token, options["member"], options.get("instance"), int(options["generation"]))
-        )
+        return self.run(Heartbeat("g", token, options["member"], options.get("instance"), int(options["generation"])))
 
     def do_leave(self, plain, options):
         leavers = []
@@ -220,13 +220,18 @@ class Transcript:
         if group is None:
             return ["no group"]
         lines = [
-            f"{group.state.value} generation={group.generation} type={group.protocol_type} protocol={group.protocol_name}"
-            f" leader={group.leader_id}"
+            f"{group.state.value} generation={group.generation} type={group.protocol_type}"
+            f" protocol={group.protocol_name} leader={group.leader_id}"
         ]
         for member in group.members.values():
-            waits = [name for name, ids in (("join", group.waiting_joins), ("sync", group.waiting_syncs)) if member.member_id in ids]
+            waits = [
+                name
+                for name, ids in (("join", group.waiting_joins), ("sync", group.waiting_syncs))
+                if member.member_id in ids
+            ]
+            offers = ",".join(name for name, _ in member.protocols)
             lines.append(
-                f"  {member.member_id} instance={member.group_instance_id} offers={','.join(name for name, _ in member.protocols)}"
+                f"  {member.member_id} instance={member.group_instance_id} offers={offers}"
                 f" work={member.assignment.decode() or '-'} waits={','.join(waits) or '-'}"
             )
         lines += [f"  {member_id} has not joined yet" for member_id in sorted(group.pending_members)]

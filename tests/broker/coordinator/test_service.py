@@ -13,8 +13,8 @@ from barnabas.broker.coordinator.events import (
     Heartbeat,
     HeartbeatReply,
     JoinGroup,
-    Leaver,
     LeaveGroup,
+    Leaver,
     OffsetsReply,
     PartitionCommit,
     SyncGroup,
@@ -33,7 +33,9 @@ DAY_MS = 86_400_000
 
 
 class MemoryLog:
-    """`__consumer_offsets` in memory. `replicated` False holds commits back; `refusal` is raised by appends; `gate` stops reads."""
+    """`__consumer_offsets` in memory. `replicated` False holds commits back; `refusal` is raised by appends; `gate`
+    stops reads.
+    """
 
     def __init__(self):
         self.batches = {}
@@ -89,9 +91,7 @@ class Bench:
         self.groups = self.make()
 
     def make(self):
-        return GroupService(
-            self.log, self.timers, self.clock, self.settings, PARTITIONS, lambda: str(next(self.ids))
-        )
+        return GroupService(self.log, self.timers, self.clock, self.settings, PARTITIONS, lambda: str(next(self.ids)))
 
     async def elect(self, *partitions):
         for partition in partitions or range(PARTITIONS):
@@ -116,15 +116,20 @@ class Bench:
         values = {
             "client_id": "c", "client_host": "/h", "session_timeout_ms": 10_000, "rebalance_timeout_ms": 60_000,
             "protocol_type": "consumer", "protocols": (("range", b""),), "reason": "",
-            "fresh_id": "" if member_id else self.groups.new_id(), "member_id_required": True, "can_skip_assignment": True,
+            "fresh_id": "" if member_id else self.groups.new_id(), "member_id_required": True,
+            "can_skip_assignment": True,
         }  # fmt: skip
-        event = JoinGroup(group_id=group_id, token=0, member_id=member_id, group_instance_id=instance, **{**values, **fields})
+        event = JoinGroup(
+            group_id=group_id, token=0, member_id=member_id, group_instance_id=instance, **{**values, **fields}
+        )
         return self.groups.answer(event)
 
     async def join_stable(self, group_id="g", instance="i"):
         joined = await self.join(group_id, instance=instance)
         await self.groups.answer(
-            SyncGroup(group_id, 0, joined.member_id, instance, joined.generation, None, None, ((joined.member_id, b"work"),))
+            SyncGroup(
+                group_id, 0, joined.member_id, instance, joined.generation, None, None, ((joined.member_id, b"work"),)
+            )
         )
         return joined.member_id
 
@@ -165,7 +170,13 @@ async def error_of(awaitable):
 
 @pytest.mark.parametrize(
     ("text", "value"),
-    [("", 0), ("g", 103), ("console-consumer-12345", 158455506), ("polygenelubricants", 0), ("äöü\U0001f600", 219906445)],
+    [
+        ("", 0),
+        ("g", 103),
+        ("console-consumer-12345", 158455506),
+        ("polygenelubricants", 0),
+        ("äöü\U0001f600", 219906445),
+    ],
 )
 def test_partitions_follow_java(text, value):
     # Values of Java's Math.abs(s.hashCode()); "polygenelubricants" hashes to Integer.MIN_VALUE.

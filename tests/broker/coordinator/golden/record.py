@@ -1,8 +1,9 @@
 """Records `offsets.log` and `offsets.json` anew: `python -m tests.broker.coordinator.golden.record`.
 
-A real Apache Kafka 4.3.0 with one partition of `__consumer_offsets` serves every kind of group that leaves records there: members that came and went,
-static members, commits with metadata, with a retention of their own, in transactions; a deleted group; a group of the new protocol, whose records we
-skip. `offsets.log` is Kafka's first segment of that partition, `offsets.json` what Kafka's admin answers about the groups.
+A real Apache Kafka 4.3.0 with one partition of `__consumer_offsets` serves every kind of group that leaves records
+there: members that came and went, static members, commits with metadata, with a retention of their own, in
+transactions; a deleted group; a group of the new protocol, whose records we skip. `offsets.log` is Kafka's first
+segment of that partition, `offsets.json` what Kafka's admin answers about the groups.
 """
 
 import json
@@ -51,7 +52,15 @@ def main() -> None:
 
 
 def consumer(servers, group, settings):
-    return Consumer({"bootstrap.servers": servers, "group.id": group, "enable.auto.commit": False, "client.id": "recorder", **settings})
+    return Consumer(
+        {
+            "bootstrap.servers": servers,
+            "group.id": group,
+            "enable.auto.commit": False,
+            "client.id": "recorder",
+            **settings,
+        }
+    )
 
 
 def commit_as_member(servers, group, settings, *, leave=True):
@@ -106,8 +115,13 @@ def ask(admin):
         answers[group] = {
             "state": str(description.state.name),
             "members": [
-                {"member_id": member.member_id, "group_instance_id": member.group_instance_id, "client_id": member.client_id,
-                 "client_host": member.host, "partitions": [part.partition for part in member.assignment.topic_partitions]}
+                {
+                    "member_id": member.member_id,
+                    "group_instance_id": member.group_instance_id,
+                    "client_id": member.client_id,
+                    "client_host": member.host,
+                    "partitions": [part.partition for part in member.assignment.topic_partitions],
+                }
                 for member in description.members
             ],
             "offsets": sorted([part.topic, part.partition, part.offset] for part in offsets.topic_partitions),
