@@ -76,7 +76,7 @@ def encode_leader_epochs(entries: Iterable[tuple[int, int]]) -> bytes:
 
 
 def decode_leader_epochs(data: bytes) -> list[tuple[int, int]]:
-    """Read what `encode_leader_epochs` writes. Raises CorruptFile, also for numbers that cannot be epochs or offsets."""
+    """Read what `encode_leader_epochs` writes. Raises CorruptFile, also for numbers that cannot be."""
     try:
         entries = [(int(epoch), int(start_offset)) for epoch, start_offset in decode_checkpoint(data)]
     except ValueError:

@@ -1,8 +1,8 @@
 """The settings of one log: Kafka's topic configs, as storage needs them.
 
 Names are Kafka's topic configs with underscores; defaults are those of Kafka 4.3
-(org.apache.kafka.storage.internals.log.LogConfig). Whether a value
-is allowed is decided where configs are altered, not here.
+(org.apache.kafka.storage.internals.log.LogConfig). Whether a value is allowed is decided where configs are altered,
+not here.
 """
 
 from __future__ import annotations
@@ -23,10 +23,9 @@ class LogConfig:
     """One topic's settings; many partitions share one object, so it is never changed, only replaced.
 
     Sizes are bytes, durations milliseconds; -1 for `retention_bytes` and `retention_ms` means unlimited.
-    `compression_type` None is Kafka's `producer`: batches are kept as they came.
-    `message_timestamp_type` is Kafka's spelling: "CreateTime" or "LogAppendTime".
-    `validate_records` is `barnabas.validate.records`: open and check every record instead of trusting a batch whose
-    header and CRC are right.
+    `compression_type` None is Kafka's `producer`: batches are kept as they came. `message_timestamp_type` is Kafka's
+    spelling: "CreateTime" or "LogAppendTime". `validate_records` is `barnabas.validate.records`: open and check every
+    record instead of trusting a batch whose header and CRC are right.
     """
 
     segment_bytes: int = 1 << 30

@@ -1,8 +1,7 @@
 """The one seam between storage and the operating system: `Files`, and the cache of open descriptors above it.
 
 Everything storage does to a disk goes through the `Files` protocol, so that a test can record the calls or inject
-faults. Nothing else in storage
-imports `os`. Paths are plain strings.
+faults. Nothing else in storage imports `os`. Paths are plain strings.
 """
 
 from __future__ import annotations
@@ -307,8 +306,7 @@ class LogFile:
     """A segment's `.log` file, open or not.
 
     `path` follows renames. `descriptor` is -1 while closed; only `DescriptorCache` opens and closes it. `holders`
-    counts the reads and flushes that
-    threads have yet to do: as long as there are some, the file is not unlinked.
+    counts the reads and flushes that threads have yet to do: as long as there are some, the file is not unlinked.
 
     Ownership: the event loop; `holders` and `doomed` are guarded by the cache's lock because threads release.
     """
@@ -391,7 +389,7 @@ class DescriptorCache:
             self.files.close(descriptor)
 
     def _close_idle(self, count: int) -> int:
-        """Close up to `count` files that were not used since the last time this looked at them; how many were closed."""
+        """Close up to `count` files that were not used since this last looked at them; how many were closed."""
         closed = 0
         for file in list(self._open):
             if closed == count:
@@ -434,8 +432,7 @@ class DescriptorCache:
         """Open a held file for the calling thread alone, which closes it. Blocking.
 
         A rename may come between reading the path and opening it, so a missing file is looked for again; and when
-        descriptors have run out, the
-        loop is asked to give some back.
+        descriptors have run out, the loop is asked to give some back.
         """
         missing = exhausted = 0
         while True:

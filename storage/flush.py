@@ -13,9 +13,8 @@ class FlushTask:
     """One flush of one log up to `end_offset`: data first, then indexes and snapshots, then names.
 
     `run` may be called once, from any thread; it touches nothing but what was captured. After it, whether it failed
-    or not, the log's
-    `complete_flush` has to be called on the event loop. A failure is final: a second try might claim success for
-    pages that the first try lost.
+    or not, the log's `complete_flush` has to be called on the event loop. A failure is final: a second try might
+    claim success for pages that the first try lost.
     """
 
     cache: DescriptorCache

@@ -1,9 +1,8 @@
 """One partition's log: append, read, roll, truncate, delete, flush.
 
 The files of the directory `TOPIC-PARTITION` are described in `segment`; `leader-epoch-checkpoint` and
-`partition.metadata` in `checkpoints`.
-Offsets obey log_start_offset <= last_stable_offset <= high_watermark <= log_end_offset, and recovery_point <=
-log_end_offset.
+`partition.metadata` in `checkpoints`. Offsets obey log_start_offset <= last_stable_offset <= high_watermark <=
+log_end_offset, and recovery_point <= log_end_offset.
 
 Source: org.apache.kafka.storage.internals.log.UnifiedLog, LocalLog.
 """
@@ -76,8 +75,7 @@ class LogAppendInfo(NamedTuple):
     """What an append did.
 
     `log_append_time_ms` is -1 for CreateTime topics. A `duplicate` was not written again: the offsets are those of
-    the first time.
-    `flush_required` asks for a flush before the append is acknowledged (`flush.messages`).
+    the first time. `flush_required` asks for a flush before the append is acknowledged (`flush.messages`).
     """
 
     base_offset: int
@@ -113,9 +111,8 @@ class LogContext:
     """What all logs of one directory share.
 
     `reads_cached`: whether reads that never wait for the disk work there. `random_below(n)` draws the jitter of
-    segment.jitter.ms.
-    `doomed` collects files for the log manager to unlink; `unflushed` the logs that should be flushed soon.
-    `on_failure` is told once per log.
+    segment.jitter.ms. `doomed` collects files for the log manager to unlink; `unflushed` the logs that should be
+    flushed soon. `on_failure` is told once per log.
     """
 
     cache: DescriptorCache
@@ -607,8 +604,7 @@ class PartitionLog:
         """Read whole batches of one segment, from the one that contains `start_offset` on.
 
         Batches that reach to `max_offset` or beyond (by default the log's end) are left out, and so are those that do
-        not fit into `max_bytes`; but
-        with `min_one_message` the first one is returned however large it is.
+        not fit into `max_bytes`; but with `min_one_message` the first one is returned however large it is.
 
         Raises:
             ApiError: OFFSET_OUT_OF_RANGE.
@@ -619,7 +615,7 @@ class PartitionLog:
         if not self.log_start_offset <= start_offset <= end_offset:
             raise ApiError(
                 ErrorCode.OFFSET_OUT_OF_RANGE,
-                f"offset {start_offset} of {self.topic}-{self.partition} is not in [{self.log_start_offset}, {end_offset}]",
+                f"{self.topic}-{self.partition} has the offsets {self.log_start_offset} to {end_offset}, not {start_offset}",
             )
         if max_offset is None or max_offset > end_offset:
             max_offset = end_offset

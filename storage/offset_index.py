@@ -30,9 +30,8 @@ class OffsetIndex:
     ======== ===== ==================================================================
 
     An entry is added before the first batch that starts more than `index.interval.bytes` after the previous entry's
-    batch; the first batch of a
-    segment has none. The index is a hint: whoever follows an entry checks that the batch found there ends with the
-    entry's offset.
+    batch; the first batch of a segment has none. The index is a hint: whoever follows an entry checks that the batch
+    found there ends with the entry's offset.
 
     Source: org.apache.kafka.storage.internals.log.OffsetIndex. Unlike Kafka the file is neither preallocated nor
     mapped.

@@ -101,8 +101,7 @@ class ProducerState:
     """All producers of one log, its open transactions, and those that ended above the high watermark.
 
     The three steps of an append: `check` and `check_marker` only look and raise, `record` and `record_marker` change.
-    `end_offset` is the offset up
-    to which the log has been taken in.
+    `end_offset` is the offset up to which the log has been taken in.
 
     Ownership: the event loop (or the one thread that recovers the log).
     """

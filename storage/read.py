@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Final, NamedTuple, TypeAlias
 
 from barnabas.storage.errors import CorruptFile, CorruptLog, StorageError
@@ -28,9 +29,8 @@ class FetchData(NamedTuple):
     """What a read found: whole batches, in `records`.
 
     `next_offset` is the offset after the last of them, or -1 where finding out would have cost another look at them;
-    equal to the asked offset when
-    there are none. `first_entry_incomplete` says that the first batch is larger than the read allowed, so nothing is
-    returned.
+    equal to the asked offset when there are none. `first_entry_incomplete` says that the first batch is larger than
+    the read allowed, so nothing is returned.
     """
 
     records: Buffer
@@ -45,11 +45,9 @@ class ReadPlan(NamedTuple):
     """All that a read of one segment needs, captured: nothing in it changes when the log does.
 
     `position` starts a batch at or before the wanted one; it is the wanted one's if `is_exact`, and otherwise came
-    from an index entry for
-    `index_offset` (-1: the start of the segment, where no entry is needed). Without `has_index` the index has to be
-    read first.
-    `size` is that of the segment; bytes beyond `limit` are not read. If `limit_offset` is not -1, it is the offset
-    that starts at `limit`, and nothing up to there lies at or beyond
+    from an index entry for `index_offset` (-1: the start of the segment, where no entry is needed). Without
+    `has_index` the index has to be read first. `size` is that of the segment; bytes beyond `limit` are not read. If
+    `limit_offset` is not -1, it is the offset that starts at `limit`, and nothing up to there lies at or beyond
     `max_offset`; else batches are looked at one by one.
     """
 
@@ -265,10 +263,8 @@ class ColdRead(Exception):
         """
         index = build_offset_index(read, plan.file, plan.base_offset, plan.size, plan.index_interval_bytes)
         self._indexes.put(plan.file, index)
-        try:
+        with suppress(OSError):
             write_file(self._cache.files, index_path(plan.file.path), index.to_bytes())
-        except OSError:
-            pass
         return index
 
     def _release(self) -> None:

@@ -164,8 +164,7 @@ class _Loader:
         """The log's end; -1 if the log has to be recovered after all.
 
         Believed without a look: that an empty last segment ends where it starts, and the recovery point, if a
-        producer snapshot confirms it, because
-        a clean shutdown writes both at the log's end.
+        producer snapshot confirms it, because a clean shutdown writes both at the log's end.
         """
         if not self.segments:
             return -1

@@ -1,8 +1,7 @@
 """One segment of a log: a run of batches in a `.log` file, with the indexes beside it.
 
 A segment file is nothing but record batches of magic 2, one after the other, in ascending order of offsets. All files
-of a segment are named after
-its base offset, in twenty digits:
+of a segment are named after its base offset, in twenty digits:
 
 ================================ =====================================================================
 name                             content
@@ -54,8 +53,8 @@ class Segment:
     """One segment. A sealed one costs a few integers; the indexes are in memory only while it is active.
 
     `max_timestamp` and `max_timestamp_offset` are the largest timestamp of its batches and the last offset of the
-    first batch that has it.
-    `first_timestamp` is the largest timestamp of its first batch. Both are read when first asked for.
+    first batch that has it. `first_timestamp` is the largest timestamp of its first batch. Both are read when first
+    asked for.
 
     Ownership: the event loop.
     """

@@ -29,8 +29,8 @@ class TimeIndex:
     ======== ===== ================================================================================
 
     An entry is added together with one of the offset index, if the largest timestamp has grown since the last; when a
-    segment is rolled or closed its
-    largest timestamp becomes the last entry, so that retention need not read the segment.
+    segment is rolled or closed its largest timestamp becomes the last entry, so that retention need not read the
+    segment.
 
     Source: org.apache.kafka.storage.internals.log.TimeIndex.
     """

@@ -119,7 +119,9 @@ class Logs:
         log.update_high_watermark(log.log_end_offset)
         return info
 
-    def append_raw(self, log: PartitionLog, data: bytearray, origin: AppendOrigin = AppendOrigin.CLIENT) -> LogAppendInfo:
+    def append_raw(
+        self, log: PartitionLog, data: bytearray, origin: AppendOrigin = AppendOrigin.CLIENT
+    ) -> LogAppendInfo:
         info = log.append_as_leader(data, leader_epoch=0, now_ms=self.clock.now_ms(), origin=origin)
         log.update_high_watermark(log.log_end_offset)
         return info

@@ -112,12 +112,16 @@ def test_checkpoints_are_kafkas_text(logs):
     log.increment_log_start_offset(1)
     logs.stop()
     read = {path.name: path.read_text() for path in logs.path.rglob("*-checkpoint")}
-    assert read == {
-        "recovery-point-offset-checkpoint": "0\n1\nmy-topic 3 2\n",
-        "replication-offset-checkpoint": "0\n1\nmy-topic 3 1\n",
-        "log-start-offset-checkpoint": "0\n1\nmy-topic 3 1\n",
-        "leader-epoch-checkpoint": "0\n2\n2 1\n5 1\n",
-    } or read["leader-epoch-checkpoint"] == "0\n1\n5 1\n"
+    assert (
+        read
+        == {
+            "recovery-point-offset-checkpoint": "0\n1\nmy-topic 3 2\n",
+            "replication-offset-checkpoint": "0\n1\nmy-topic 3 1\n",
+            "log-start-offset-checkpoint": "0\n1\nmy-topic 3 1\n",
+            "leader-epoch-checkpoint": "0\n2\n2 1\n5 1\n",
+        }
+        or read["leader-epoch-checkpoint"] == "0\n1\n5 1\n"
+    )
     assert (logs.path / ".kafka_cleanshutdown").read_text() == '{"version":0,"brokerEpoch":-1}'
     logs.start()
     assert not (logs.path / ".kafka_cleanshutdown").exists()

@@ -25,7 +25,7 @@ class Model:
         return [found for found in self.batches if found[1] >= self.start]
 
 
-def machine_class(tools):
+def machine_class(tools):  # noqa: C901 - one class, made here because fixtures cannot be imported
     class LogMachine(RuleBasedStateMachine):
         def __init__(self):
             super().__init__()
@@ -37,7 +37,11 @@ def machine_class(tools):
 
         @initialize(segment_bytes=st.sampled_from([90, 300, 5000]), interval=st.sampled_from([0, 100, 4096]))
         def create(self, segment_bytes, interval):
-            self.settings = {"segment_bytes": segment_bytes, "index_interval_bytes": interval, "file_delete_delay_ms": 0}
+            self.settings = {
+                "segment_bytes": segment_bytes,
+                "index_interval_bytes": interval,
+                "file_delete_delay_ms": 0,
+            }
             self.log = self.logs.log(**self.settings)
 
         def _appended(self, info, count):

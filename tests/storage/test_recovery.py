@@ -129,7 +129,9 @@ def test_an_empty_segment_created_before_the_crash_does_not_make_a_torn_tail_cor
 def test_recovering_twice_gives_the_same_files(logs, tmp_path):
     log = logs.log(segment_bytes=300, index_interval_bytes=50)
     for number in range(12):
-        logs.append(log, b"value", epoch=number // 4, producer_id=number % 3, producer_epoch=0, base_sequence=number // 3)
+        logs.append(
+            log, b"value", epoch=number // 4, producer_id=number % 3, producer_epoch=0, base_sequence=number // 3
+        )
     first, second = copy(logs, tmp_path, "first"), tmp_path / "second"
     logs.stop(clean=False)
     with segment_file(first, log.segments[-1].base_offset).open("ab") as file:
