@@ -46,7 +46,7 @@ def transactions(groups: Iterable[OperationGroup], fence: Check) -> list[list[Op
     controller."""
     packed: list[list[Operation]] = []
     room = 0
-    for group in groups:
+    for group in filter(None, groups):
         size = sum(map(_size, group))
         if not packed or size > room:
             packed.append([fence])

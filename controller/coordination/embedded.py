@@ -141,18 +141,17 @@ class EmbeddedStore:
     def _open(self) -> None:
         try:
             # Transactions are begun and ended here by name, so that no statement begins one by itself.
-            database = sqlite3.connect(self._path, timeout=0, isolation_level=None, check_same_thread=False)
-            database.execute("PRAGMA locking_mode = EXCLUSIVE")
-            database.execute("PRAGMA journal_mode = WAL")
-            database.execute("PRAGMA synchronous = FULL")
-            self._database = database
-            self._load(database)
-        except sqlite3.OperationalError as error:
-            in_use = "locked" in str(error) or "busy" in str(error)
-            detail = "another process is using it" if in_use else str(error)
-            raise StoreUnavailable(self._path, detail) from error
-        except sqlite3.Error as error:
-            raise StoreUnavailable(self._path, str(error)) from error
+            self._database = sqlite3.connect(self._path, timeout=0, isolation_level=None, check_same_thread=False)
+            self._database.execute("PRAGMA locking_mode = EXCLUSIVE")
+            self._database.execute("PRAGMA journal_mode = WAL")
+            self._database.execute("PRAGMA synchronous = FULL")
+            self._load(self._database)
+        except (sqlite3.Error, StoreUnavailable) as error:
+            self._close()
+            if isinstance(error, StoreUnavailable):
+                raise
+            in_use = getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_BUSY
+            raise StoreUnavailable(self._path, "another process is using it" if in_use else str(error)) from error
 
     def _load(self, database: sqlite3.Connection) -> None:
         (found,) = database.execute("PRAGMA user_version").fetchone()
@@ -248,7 +247,7 @@ class EmbeddedStore:
         """A full disk leaves the file as it was; after any other error nobody knows what it holds, so nothing more is
         answered from it."""
         assert self._database is not None, "not open"
-        if error.sqlite_errorcode == sqlite3.SQLITE_FULL:
+        if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL:
             if self._database.in_transaction:
                 self._database.execute("ROLLBACK")
             raise StoreUnavailable(self._path, "no space left; nothing was written") from error

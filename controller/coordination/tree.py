@@ -72,6 +72,8 @@ def validate_path(path: str) -> None:
         raise ValueError(f"znode path {path!r} must start with a slash and not end with one")
     if "\0" in path or any(part in {"", ".", ".."} for part in path[1:].split("/")):
         raise ValueError(f"znode path {path!r} has an empty, dotted or NUL component")
+    if not path.isascii() and any("\ud800" <= character <= "\udfff" for character in path):
+        raise ValueError(f"znode path {path!r} is no Unicode text")
 
 
 def parent_of(path: str) -> str:

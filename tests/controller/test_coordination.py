@@ -62,7 +62,7 @@ async def test_create_fails_where_zookeeper_fails(stores: Stores) -> None:
             await session.create("/e/child")
 
 
-@pytest.mark.parametrize("path", ["", "a", "/a/", "//a", "/a//b", "/a/.", "/..", "/a\0"])
+@pytest.mark.parametrize("path", ["", "a", "/a/", "//a", "/a//b", "/a/.", "/..", "/a\0", "/\ud800"])
 async def test_malformed_paths_are_a_bug(stores: Stores, path: str) -> None:
     async with stores:
         session = await stores.session()
