@@ -176,10 +176,6 @@ class InitialDelayExtended(NamedTuple):
     left_ms: int
 
 
-class InitialDelayEnded(NamedTuple):
-    """The first rebalance waits like any other from now on."""
-
-
 class GenerationStarted(NamedTuple):
     """Every waiting JoinGroup was answered; the group waits for its leader's assignment."""
 
@@ -206,7 +202,6 @@ GroupChange = (
     | LeaderElected
     | RebalancePrepared
     | InitialDelayExtended
-    | InitialDelayEnded
     | GenerationStarted
     | SyncArrived
 )

@@ -5,11 +5,15 @@ group is empty). A draft shows the group as it will be, on a copy made at the fi
 in stays as it is.
 """
 
+from typing import Final
+
 from barnabas.broker.coordinator.changes import GroupChange, GroupRecord, MemberRemoved, Token
 from barnabas.broker.coordinator.events import SESSION, Cancel, Effects, JoinReply, Reply, Schedule, SyncReply, TimerKey
 from barnabas.broker.coordinator.settings import GroupSettings
 from barnabas.broker.coordinator.state import TRANSITIONS, Group, GroupState, apply
 from barnabas.wire.errors import ErrorCode
+
+SHOWN_MAX: Final = 255
 
 
 class Draft:
@@ -68,7 +72,9 @@ class Draft:
         self.effects.timers.append(Cancel(TimerKey(SESSION, member_id)))
 
     def note(self, text: str, *arguments: object) -> None:
-        self.effects.notes.append((text, *arguments))
+        """A log line; arguments that are text came from clients and are made harmless."""
+        shown = (printable(argument) if isinstance(argument, str) else argument for argument in arguments)
+        self.effects.notes.append((text, *shown))
 
     def answer_waiting(self, member_id: str, error: ErrorCode) -> None:
         """Answer what the member is owed, with an error; whoever calls this also makes the change that forgets it."""
@@ -87,6 +93,11 @@ class Draft:
         self.answer_waiting(member_id, ErrorCode.UNKNOWN_MEMBER_ID)
         self.cancel_session(member_id)
         self.change(MemberRemoved(member_id))
+
+
+def printable(text: str) -> str:
+    """A client's text, fit for a log line: shortened, control characters escaped."""
+    return repr(text[:SHOWN_MAX])[1:-1]
 
 
 def member_error(group: Group, member_id: str, group_instance_id: str | None) -> ErrorCode:

@@ -54,12 +54,12 @@ from barnabas.wire.errors import ErrorCode
 
 __all__ = ["TRANSITIONS", "Group", "GroupState", "apply", "decide"]
 
+NO_REASON: Final = "not provided"
+
 NEW_MEMBER_JOIN_TIMEOUT_MS: Final = 5 * 60 * 1000
 """A newcomer does not know its id yet and cannot send heartbeats: so long may its first JoinGroup wait (Kafka's
 constant).
 """
-
-REASON_SHOWN_MAX: Final = 255
 
 
 def decide(group: Group | None, event: GroupEvent, now_ms: int, settings: GroupSettings) -> Effects:
@@ -69,11 +69,6 @@ def decide(group: Group | None, event: GroupEvent, now_ms: int, settings: GroupS
     draft = Draft(group, event.group_id, now_ms, settings)
     _DECIDERS[type(event)](draft, event)
     return draft.effects
-
-
-def printable(text: str) -> str:
-    """A client's text, fit for one log line: shortened, control characters escaped."""
-    return repr(text[:REASON_SHOWN_MAX])[1:-1] or "not provided"
 
 
 def _join(draft: Draft, event: JoinGroup) -> None:
@@ -151,9 +146,7 @@ def _add_member(draft: Draft, event: JoinGroup, member_id: str) -> None:
     )
     draft.change(MemberJoined(member, event.token))
     draft.schedule_session(member_id, NEW_MEMBER_JOIN_TIMEOUT_MS)
-    rebalance_or_complete_join(
-        draft, "adding member %s; client reason: %s", printable(member_id), printable(event.reason)
-    )
+    rebalance_or_complete_join(draft, "adding member %s; client reason: %s", member_id, event.reason or NO_REASON)
 
 
 def _rejoin(draft: Draft, event: JoinGroup, member: Member) -> None:
@@ -174,9 +167,9 @@ def _rejoin(draft: Draft, event: JoinGroup, member: Member) -> None:
         rebalance_or_complete_join(
             draft,
             "member %s joins again during %s; client reason: %s",
-            printable(member.member_id),
+            member.member_id,
             group.state.value,
-            printable(event.reason),
+            event.reason or NO_REASON,
         )
 
 
@@ -207,19 +200,19 @@ def _replace_static_member(draft: Draft, event: JoinGroup, old_member_id: str, m
     draft.note(
         "Group %s: static member %s came back in state %s, %s replaces %s",
         draft.group_id,
-        printable(event.group_instance_id or ""),
+        event.group_instance_id,
         draft.group.state.value,
-        printable(member_id),
-        printable(old_member_id),
+        member_id,
+        old_member_id,
     )
     if not is_stable:
         # The leader may have been told the old id: only a new rebalance gives the new one an assignment.
-        rebalance_or_complete_join(draft, "static member %s came back", printable(member_id))
+        rebalance_or_complete_join(draft, "static member %s came back", member_id)
         return
     group = draft.group
     if group.select_protocol() != group.protocol_name:
         draft.change(_rejoined(event, member_id, event.token))
-        prepare_rebalance(draft, "static member %s came back with other protocols", printable(member_id))
+        prepare_rebalance(draft, "static member %s came back with other protocols", member_id)
         return
     draft.store(group.to_record({member.member_id: member.assignment for member in group.members.values()}))
     draft.reply(event.token, _static_member_reply(draft.group, event, member_id, old_leader_id))
@@ -318,8 +311,8 @@ def _remove_leaver(draft: Draft, leaver: Leaver) -> ErrorCode:
         draft.note(
             "Group %s: member %s left; client reason: %s",
             group.group_id,
-            printable(member_id),
-            printable(leaver.reason),
+            member_id,
+            leaver.reason or NO_REASON,
         )
         draft.remove(member_id)
     return error
@@ -348,12 +341,12 @@ def _session_over(draft: Draft, member_id: str) -> None:
     is_parked = member_id in group.waiting_joins or member_id in group.waiting_syncs
     if member_id not in group.members or (is_parked and member_id not in group.new_members):
         return
-    draft.note("Group %s: the session of member %s ended", group.group_id, printable(member_id))
+    draft.note("Group %s: the session of member %s ended", group.group_id, member_id)
     draft.remove(member_id)
     if group.state is GroupState.PREPARING_REBALANCE:
         _complete_join_if_nobody_is_missing(draft)
     else:
-        prepare_rebalance(draft, "the session of member %s ended", printable(member_id))
+        prepare_rebalance(draft, "the session of member %s ended", member_id)
 
 
 def _complete_join_if_nobody_is_missing(draft: Draft) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from barnabas.broker.coordinator.changes import CommittedOffset, GroupTombstone, OffsetRecord, OffsetTombstone
-from barnabas.broker.coordinator.draft import commit_error
+from barnabas.broker.coordinator.draft import commit_error, printable
 from barnabas.broker.coordinator.events import (
     SESSION,
     Cancel,
@@ -241,7 +241,9 @@ def _expire(
     if is_unused and not kept and not offsets.has_pending(group_id):
         _bury(effects, group)
     if effects.changes:
-        effects.notes.append(("Group %s: %d offsets or the group itself expired", group_id, len(effects.changes)))
+        effects.notes.append(
+            ("Group %s: %d offsets or the group itself expired", printable(group_id), len(effects.changes))
+        )
     return effects
 
 

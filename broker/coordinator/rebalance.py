@@ -9,7 +9,6 @@ from typing import Final
 from barnabas.broker.coordinator.changes import (
     GenerationStarted,
     GroupRecord,
-    InitialDelayEnded,
     InitialDelayExtended,
     LeaderElected,
     RebalancePrepared,
@@ -116,8 +115,6 @@ def complete_join(draft: Draft) -> None:
         _start_generation(draft)
     else:
         # Only static members are left and none came: their sessions decide who stays.
-        if draft.group.initial_delay_left_ms is not None:
-            draft.change(InitialDelayEnded())
         draft.note("Group %s could not complete its rebalance: no member joined", group.group_id)
         draft.schedule(JOIN, draft.group.rebalance_timeout_ms)
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final, Protocol
 
 from barnabas.broker.coordinator.changes import GroupTombstone, OffsetTombstone, Record, Token
+from barnabas.broker.coordinator.draft import printable
 from barnabas.broker.coordinator.events import (
     Effects,
     GroupEvent,
@@ -159,7 +160,7 @@ class ShardRunner:
         try:
             self._carry_out(event, self._decide(event))
         except ApiError as error:
-            log.warning("%s of group %s: %s", type(event).__name__, event.group_id, error)
+            log.warning("%s of group %s: %s", type(event).__name__, printable(event.group_id), error)
             self._refused(event, error)
 
     def once_committed(self, reply: Reply) -> "Reply | asyncio.Future[Reply]":
@@ -299,8 +300,6 @@ class ShardRunner:
             alarm.handle.cancel()
 
     def _go_off(self, key: tuple[str, TimerKey]) -> None:
-        if self.is_closed:
-            return
         alarm = self._alarms[key]
         if alarm.due_ms > self._clock.monotonic_ms():
             alarm.handle = self._timers.call_at(alarm.due_ms, lambda: self._go_off(key))

@@ -15,7 +15,6 @@ from barnabas.broker.coordinator.changes import (
     GroupChange,
     GroupRecord,
     GroupTombstone,
-    InitialDelayEnded,
     InitialDelayExtended,
     LeaderElected,
     Member,
@@ -347,10 +346,6 @@ def _extend_initial_delay(group: Group, change: InitialDelayExtended) -> None:
     group.initial_delay_left_ms = change.left_ms
 
 
-def _end_initial_delay(group: Group, _: InitialDelayEnded) -> None:
-    group.initial_delay_left_ms = None
-
-
 def _start_generation(group: Group, change: GenerationStarted) -> None:
     group.generation = change.generation
     group.protocol_name = change.protocol_name
@@ -377,7 +372,6 @@ _APPLIERS: Final[Mapping[type, Callable[[Group, Any], None]]] = {
     LeaderElected: _elect,
     RebalancePrepared: _prepare,
     InitialDelayExtended: _extend_initial_delay,
-    InitialDelayEnded: _end_initial_delay,
     GenerationStarted: _start_generation,
     SyncArrived: _sync,
 }

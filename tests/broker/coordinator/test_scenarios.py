@@ -16,7 +16,7 @@ a verb and `name=value` words; the group is always `g`. After a deliberate chang
     advance MS                                          fires the timers that come due, one after the other
     show | reload                                       reload: forget everything, read the log
 
-Requests are numbered in order: `#3 <- ...` answers the third.
+Requests are numbered in order: `#3 <- ...` answers the third. `<hostile>` is a long text with control characters.
 """
 
 import os
@@ -59,6 +59,7 @@ from barnabas.broker.coordinator.shard import records_of
 from barnabas.wire.errors import ErrorCode
 
 SCENARIOS = sorted((Path(__file__).parent / "scenarios").glob("*.txt"))
+HOSTILE = "line\nERROR forged\x1b[31m\u202e" + "x" * 300
 REWRITE = bool(os.environ.get("REWRITE_SCENARIOS"))
 
 
@@ -89,6 +90,7 @@ class Transcript:
     def step(self, command: str) -> list[str]:
         verb, *words = command.split()
         options = dict(word.split("=", 1) for word in words if "=" in word)
+        options = {name: value.replace("<hostile>", HOSTILE) for name, value in options.items()}
         plain = [word for word in words if "=" not in word]
         return getattr(self, f"do_{verb.replace('-', '_')}")(plain, options)
 

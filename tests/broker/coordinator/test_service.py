@@ -351,6 +351,46 @@ def test_a_shard_that_is_lost_while_it_loads_stays_away():
     run(scenario)
 
 
+def test_an_election_of_the_leader_that_is_keeps_the_shard():
+    async def scenario(bench):
+        await bench.elect()
+        waiting = [asyncio.ensure_future(bench.join(instance=instance)) for instance in "ab"]
+        await waiting[0]
+        bench.groups.on_elected(bench.groups.partition_for("g"), 1)
+        await bench.loaded()
+        assert len(bench.groups.describe("g").members) == 2
+        waiting[1].cancel()
+
+    run(scenario)
+
+
+def test_a_reader_that_fails_after_the_shard_is_gone_is_not_tried_again():
+    async def scenario(bench):
+        bench.log.read_error = OSError("disk")
+        await bench.elect(0)
+        bench.groups.on_resigned(0)
+        bench.groups.on_resigned(0)
+        bench.log.read_error = None
+        bench.pass_time(10_000)
+        await bench.loaded()
+        assert bench.groups.list_groups() == []
+
+    run(scenario)
+
+
+def test_a_client_that_stopped_waiting_does_no_harm():
+    async def scenario(bench):
+        await bench.elect()
+        member_id = await bench.join_stable()
+        waiting = asyncio.ensure_future(bench.join(instance="j"))
+        await asyncio.sleep(0)
+        waiting.cancel()
+        assert (await bench.join(member_id=member_id, instance="i")).generation == 2
+        assert len(bench.groups.describe("g").members) == 2
+
+    run(scenario)
+
+
 def test_a_log_that_cannot_be_read_is_tried_again():
     async def scenario(bench):
         bench.log.read_error = OSError("disk")
