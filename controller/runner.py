@@ -13,26 +13,21 @@ queued deletions continue.
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from barnabas.clock import Clock
 from barnabas.controller import requests, znodes
 from barnabas.controller.admin import AdminRequest, Timers
 from barnabas.controller.bootstrap import prepare_store
+from barnabas.controller.brokers import BrokerChannel, BrokerCommands
 from barnabas.controller.configs import ConfigRepository
 from barnabas.controller.coordination.interface import (
-    BadVersion,
-    Check,
     CoordinationError,
     CoordinationStore,
-    Create,
     Delete,
-    NodeExists,
-    Operation,
-    SetData,
-    Stat,
 )
 from barnabas.controller.loading import load_cluster
+from barnabas.controller.office import Deposed, Office
 from barnabas.controller.partition_fsm import PartitionStateMachine, PartitionStatus
 from barnabas.controller.plan import (
     OperationGroup,
@@ -44,8 +39,8 @@ from barnabas.controller.plan import (
     plan_expansions,
     plan_offline_replicas,
     plan_removal,
-    transactions,
 )
+from barnabas.controller.producer_ids import allocate_block
 from barnabas.controller.state import BrokerRegistration, ClusterState, ReplicaAssignment, TopicPartition
 from barnabas.controller.topics import (
     NewPartitions,
@@ -57,43 +52,13 @@ from barnabas.controller.topics import (
     duplicates,
 )
 from barnabas.wire.errors import ApiError, ErrorCode
-from barnabas.wire.messages.leader_and_isr import LeaderAndIsrRequest, LeaderAndIsrResponse
-from barnabas.wire.messages.stop_replica import StopReplicaRequest, StopReplicaResponse
-from barnabas.wire.messages.update_metadata import UpdateMetadataRequest
 from barnabas.wire.names import random_topic_id
 
 logger = logging.getLogger(__name__)
 
-PRODUCER_ID_BLOCK_SIZE = 1000
-"""Producer ids handed out at once (`ProducerIdsBlock.PRODUCER_ID_BLOCK_SIZE`)."""
-
-PRODUCER_ID_MAX = 2**63 - 1
-
 Results = dict[str, ApiError | None]
 
 Answer = TypeVar("Answer")
-
-
-class BrokerChannel(Protocol):
-    """How the controller reaches a broker; requests to one broker arrive in the order in which they are sent."""
-
-    async def send(
-        self, broker_id: int, request: LeaderAndIsrRequest | UpdateMetadataRequest | StopReplicaRequest, /
-    ) -> Any:
-        """Deliver and return the response message of the same API, after the broker has applied the request."""
-        ...
-
-
-class BrokerIdInUse(Exception):
-    """Another live broker of the cluster has this broker's id."""
-
-
-class ControllerElsewhere(Exception):
-    """Another broker is the controller of this store."""
-
-
-class _Deposed(ControllerElsewhere):
-    """A write was refused because this controller's epoch is over."""
 
 
 class ControllerSettings(NamedTuple):
@@ -127,9 +92,8 @@ class Controller:
         timers: Timers,
     ) -> None:
         self._store = store
-        self._registration = registration
-        self._channel = channel
-        self._clock = clock
+        self._office = Office(store, registration, clock)
+        self._brokers = BrokerCommands(channel, self._office, settings.inter_broker_listener)
         self.settings = settings
         self._random_bytes = random_bytes
         self._configs = configs
@@ -138,8 +102,6 @@ class Controller:
         self._task: asyncio.Task[None] | None = None
         self._cluster = ClusterState()
         self._machine = PartitionStateMachine()
-        self._epoch = 0
-        self._epoch_version = 0
         self._is_active = False
         self.cluster_id = ""
 
@@ -147,7 +109,7 @@ class Controller:
 
     @property
     def controller_id(self) -> int:
-        return self._registration.broker_id
+        return self._office.registration.broker_id
 
     @property
     def is_active(self) -> bool:
@@ -156,11 +118,11 @@ class Controller:
 
     @property
     def epoch(self) -> int:
-        return self._epoch
+        return self._office.epoch
 
     @property
     def broker_epoch(self) -> int:
-        return self._registration.epoch
+        return self._office.registration.epoch
 
     @property
     def cluster(self) -> ClusterState:
@@ -174,9 +136,10 @@ class Controller:
         """
         self.cluster_id = await prepare_store(self._store, self._random_bytes, self.settings.cluster_id)
         self._store.on_expired(lambda: self._resign("its session with the metadata store is over"))
-        await self._register()
-        await self._take_office()
-        await self._take_over(restarted=[self._registration.broker_id])
+        await self._office.register()
+        await self._office.take()
+        self._is_active = True
+        await self._take_over(restarted=[self.controller_id])
         self._task = asyncio.create_task(self._run(), name="controller")
 
     async def stop(self) -> None:
@@ -189,42 +152,10 @@ class Controller:
             self._task = None
         await self._store.close()
 
-    async def _register(self) -> None:
-        broker_id = self._registration.broker_id
-        path, payload = znodes.broker_path(broker_id), znodes.encode_broker(self._registration, self._clock.now_ms())
-        try:
-            # The second write is for its result: creating alone does not tell the czxid, which is the broker's epoch.
-            results = await self._store.multi([Create(path, payload, ephemeral=True), SetData(path, payload)])
-        except NodeExists as error:
-            raise BrokerIdInUse(
-                f"a broker with id {broker_id} is registered already: give every broker of a cluster its own node.id"
-            ) from error
-        stat = results[1]
-        assert isinstance(stat, Stat)
-        self._registration = self._registration._replace(epoch=stat.czxid)
-
-    async def _take_office(self) -> None:
-        """Become the controller and raise its epoch, in one transaction."""
-        broker_id = self._registration.broker_id
-        found = (await self._store.get_many([znodes.CONTROLLER_EPOCH]))[0]
-        epoch, version = (0, 0) if found is None else (znodes.decode_controller_epoch(found[0]), found[1].version)
-        operations: list[Operation] = [
-            Create(znodes.CONTROLLER, znodes.encode_controller(broker_id, self._clock.now_ms()), ephemeral=True),
-            SetData(znodes.CONTROLLER_EPOCH, znodes.encode_controller_epoch(epoch + 1), version),
-        ]
-        if found is None:
-            operations.insert(1, Create(znodes.CONTROLLER_EPOCH, znodes.encode_controller_epoch(epoch)))
-        try:
-            await self._store.multi(operations)
-        except (NodeExists, BadVersion) as error:
-            raise ControllerElsewhere("another broker is the controller of this metadata store") from error
-        self._epoch, self._epoch_version = epoch + 1, version + 1
-        self._is_active = True
-
     def _resign(self, reason: str) -> None:
         if self._is_active:
             self._is_active = False
-            logger.error("broker %d is no longer the controller: %s", self._registration.broker_id, reason)
+            logger.error("broker %d is no longer the controller: %s", self.controller_id, reason)
 
     # -- requests
 
@@ -279,18 +210,7 @@ class Controller:
 
         *Source*: `ZkProducerIdManager.getNewProducerIdBlock`.
         """
-        while True:
-            payload, stat = await self._store.get(znodes.PRODUCER_ID_BLOCK)
-            first = znodes.decode_producer_id_block(payload).last + 1 if payload else 0
-            last = first + PRODUCER_ID_BLOCK_SIZE - 1
-            if last > PRODUCER_ID_MAX:
-                raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, "All producer ids have been handed out.")
-            block = znodes.ProducerIdBlock(self._registration.broker_id, first, last)
-            try:
-                await self._store.set(znodes.PRODUCER_ID_BLOCK, znodes.encode_producer_id_block(block), stat.version)
-            except BadVersion:
-                continue  # another broker took this block
-            return first, last
+        return await allocate_block(self._store, self.controller_id)
 
     async def _ask(self, work: Callable[[], Awaitable[None]], request: AdminRequest[Answer]) -> Answer:
         if not self._is_active:
@@ -308,7 +228,7 @@ class Controller:
                 continue
             try:
                 await work()
-            except _Deposed:
+            except Deposed:
                 self._resign("another broker has taken over")
                 request.fail(ApiError(ErrorCode.NOT_CONTROLLER))
             except CoordinationError as error:
@@ -343,9 +263,9 @@ class Controller:
         if validate_only or not creations:
             return request.finish(outcomes)
         names = [creation.topic.name for creation in creations]
-        existing = await self._existing(znodes.config_path("topics", name) for name in names)
-        plan = plan_creations(self._cluster, creations, existing, self._epoch)
-        await self._write(plan.writes)
+        existing = await self._office.existing(znodes.config_path("topics", name) for name in names)
+        plan = plan_creations(self._cluster, creations, existing, self._office.epoch)
+        await self._office.write(plan.writes)
         self._machine.move([(c.topic.name, p) for c in creations for p in c.topic.assignments], PartitionStatus.NEW)
         self._adopt(plan)
         request.decide(outcomes)
@@ -371,8 +291,8 @@ class Controller:
         if validate_only or not added:
             return request.finish(results)
         new = [(name, partition) for name, assignments in added.items() for partition in assignments]
-        plan = plan_expansions(self._cluster, added, await self._existing(parent_paths(new)), self._epoch)
-        await self._write(plan.writes)
+        plan = plan_expansions(self._cluster, added, await self._office.existing(parent_paths(new)), self._office.epoch)
+        await self._office.write(plan.writes)
         self._machine.move(new, PartitionStatus.NEW)
         self._adopt(plan)
         request.decide(results)
@@ -388,7 +308,7 @@ class Controller:
         if not accepted:
             return request.finish(results)
         plan = plan_deletion_queue(self._cluster, accepted)
-        await self._write(plan.writes)
+        await self._office.write(plan.writes)
         self._cluster = plan.cluster
         request.decide(dict(results))
         results |= await self._delete_queued(accepted)
@@ -404,7 +324,7 @@ class Controller:
             return ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Topic '{name}' does not exist.")
         return None
 
-    async def _delete_queued(self, names: Collection[str]) -> Results:
+    async def _delete_queued(self, names: Collection[str]) -> dict[str, ApiError]:
         """Delete topics that are in the queue: first from everybody's metadata, then their replicas, at last their
         znodes.
 
@@ -417,8 +337,8 @@ class Controller:
         ]
         self._machine.move(known, PartitionStatus.OFFLINE)
         self._machine.move(known, PartitionStatus.NON_EXISTENT)
-        await self._update_metadata(partitions)
-        obstacles = await self._delete_replicas(names)
+        await self._brokers.update_metadata(self._cluster, partitions)
+        obstacles = await self._brokers.delete_replicas(self._cluster, names)
         removed = [name for name in names if name not in obstacles]
         cluster = self._cluster
         writes: list[OperationGroup] = []
@@ -426,35 +346,11 @@ class Controller:
             plan = plan_removal(cluster, name, await self._znodes_of(name))
             cluster = plan.cluster
             writes += plan.writes
-        await self._write(writes)
+        await self._office.write(writes)
         self._cluster = cluster
         self._configs.forget("topics", removed)
         for name in removed:
             logger.info("deleted topic %s", name)
-        return obstacles
-
-    async def _delete_replicas(self, names: Collection[str]) -> Results:
-        """Have all brokers delete their replicas of the topics; what kept a topic from going, by name."""
-        obstacles: Results = {}
-        for name in names:
-            holders = {replica for a in self._cluster.topics[name].assignments.values() for replica in a.replicas}
-            absent = sorted(holders - set(self._cluster.brokers))
-            if absent:
-                obstacles[name] = ApiError(
-                    ErrorCode.REQUEST_TIMED_OUT, f"The deletion waits for broker {absent[0]}, which holds a replica."
-                )
-        for broker_id in self._cluster.brokers:
-            message = requests.stop_replicas_for_deletion(
-                self._sender, self._cluster, broker_id, [name for name in names if name not in obstacles]
-            )
-            if message is None:
-                continue
-            response: StopReplicaResponse = await self._channel.send(broker_id, message)
-            self._check_response(broker_id, response.error_code)
-            failed = {e.topic_name: ErrorCode.of(e.error_code) for e in response.partition_errors if e.error_code}
-            for name, code in failed.items():
-                logger.error("broker %d could not delete its replicas of topic %s: %s", broker_id, name, code.name)
-                obstacles[name] = ApiError(code, "A replica could not be deleted; the topic stays queued for deletion.")
         return obstacles
 
     async def _znodes_of(self, name: str) -> list[str]:
@@ -463,7 +359,7 @@ class Controller:
         partitions = await self._store.get_children(parent) if await self._store.exists(parent) else []
         states = [path for p in partitions for path in (f"{parent}/{p}/state", f"{parent}/{p}")]
         rest = [parent, znodes.topic_path(name), znodes.config_path("topics", name), znodes.delete_topic_path(name)]
-        existing = await self._existing([*states, *rest])
+        existing = await self._office.existing([*states, *rest])
         return [path for path in (*states, *rest) if path in existing]
 
     # -- taking over
@@ -482,9 +378,11 @@ class Controller:
         writes = [*loaded.repairs, *self._unwanted_deletions()]
         new = [p for p in self._machine.in_status(PartitionStatus.NEW) if p[0] not in self._cluster.deleting]
         offline = [p for p in self._machine.in_status(PartitionStatus.OFFLINE) if p[0] not in self._cluster.deleting]
-        existing = await self._existing(parent_paths(new))
-        plan = plan_elections(self._cluster, new, offline, existing, self._epoch, self._unclean_election_is_allowed)
-        await self._write([*writes, *plan.writes])
+        existing = await self._office.existing(parent_paths(new))
+        plan = plan_elections(
+            self._cluster, new, offline, existing, self._office.epoch, self._unclean_election_is_allowed
+        )
+        await self._office.write([*writes, *plan.writes])
         self._adopt(plan)
         everything = tuple((topic.name, partition) for topic, partition in self._cluster.partitions())
         await self._tell(plan._replace(told=everything), requests.FULL)
@@ -506,28 +404,8 @@ class Controller:
 
     # -- writing and telling
 
-    @property
-    def _sender(self) -> requests.Sender:
-        return requests.Sender(self._registration.broker_id, self._epoch, self.settings.inter_broker_listener)
-
     def _random_index(self, bound: int) -> int:
         return int.from_bytes(self._random_bytes(8), "big") % bound
-
-    async def _existing(self, paths: Iterable[str]) -> set[str]:
-        wanted = list(paths)
-        found = await self._store.get_many(wanted) if wanted else []
-        return {path for path, answer in zip(wanted, found, strict=True) if answer is not None}
-
-    async def _write(self, groups: Sequence[OperationGroup]) -> None:
-        """Write a plan, in few transactions, each refused if this controller's epoch is over."""
-        fence = Check(znodes.CONTROLLER_EPOCH, self._epoch_version)
-        for operations in transactions(groups, fence):
-            try:
-                await self._store.multi(operations)
-            except BadVersion as error:
-                if error.operation_index == 0:
-                    raise _Deposed("another broker has taken over as the controller") from error
-                raise
 
     def _adopt(self, plan: Plan) -> None:
         """Make a written plan the state decided upon."""
@@ -541,52 +419,17 @@ class Controller:
         self._machine.move(leaderless, PartitionStatus.OFFLINE)
 
     async def _tell(self, plan: Plan, request_type: int = requests.INCREMENTAL) -> None:
-        """Have every broker take its roles in the partitions told, then let all know; replicas that fail at it go
-        offline."""
-        told = list(plan.told)
+        """Have every broker take its roles in the partitions told, then let all know.
+
+        Replicas whose log does not open go offline.
+        """
         for broker_id in list(self._cluster.brokers):
-            message = requests.leader_and_isr(self._sender, self._cluster, broker_id, plan.told, plan.new, request_type)
-            if message is None:
-                continue
-            response = await self._channel.send(broker_id, message)
-            failed = self._failed_replicas(broker_id, response)
+            failed = await self._brokers.assign_roles(self._cluster, broker_id, plan.told, plan.new, request_type)
             if failed:
-                offline = plan_offline_replicas(self._cluster, broker_id, failed, self._epoch)
-                await self._write(offline.writes)
+                offline = plan_offline_replicas(self._cluster, broker_id, failed, self._office.epoch)
+                await self._office.write(offline.writes)
                 self._adopt(offline)
-        await self._update_metadata(told, request_type)
-
-    def _failed_replicas(self, broker_id: int, response: LeaderAndIsrResponse) -> list[TopicPartition]:
-        """Partitions whose log the broker could not open."""
-        self._check_response(broker_id, response.error_code)
-        refused = [(topic.topic_id, error) for topic in response.topics for error in topic.partition_errors]
-        failed = []
-        for topic_id, refusal in refused:
-            error = ErrorCode.of(refusal.error_code)
-            if error is ErrorCode.NONE:
-                continue
-            name = self._cluster.topic_name(topic_id)
-            logger.error(
-                "broker %d refused its role in %s-%d: %s", broker_id, name, refusal.partition_index, error.name
-            )
-            if error is ErrorCode.KAFKA_STORAGE_ERROR and name is not None:
-                failed.append((name, refusal.partition_index))
-        return failed
-
-    async def _update_metadata(
-        self, partitions: Sequence[TopicPartition], request_type: int = requests.INCREMENTAL
-    ) -> None:
-        for broker_id in list(self._cluster.brokers):
-            message = requests.update_metadata(self._sender, self._cluster, broker_id, partitions, request_type)
-            response = await self._channel.send(broker_id, message)
-            self._check_response(broker_id, response.error_code)
-
-    def _check_response(self, broker_id: int, error_code: int) -> None:
-        error = ErrorCode.of(error_code)
-        if error is ErrorCode.STALE_CONTROLLER_EPOCH:
-            raise _Deposed(f"broker {broker_id} knows a newer controller")
-        if error is not ErrorCode.NONE:
-            logger.error("broker %d refused a command of the controller: %s", broker_id, error.name)
+        await self._brokers.update_metadata(self._cluster, plan.told, request_type)
 
 
 def _named_twice() -> ApiError:

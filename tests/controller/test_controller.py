@@ -10,7 +10,7 @@ import pytest
 from barnabas.controller import plan, znodes
 from barnabas.controller.bootstrap import ClusterIdMismatch
 from barnabas.controller.coordination.interface import StoreUnavailable
-from barnabas.controller.runner import BrokerIdInUse, ControllerElsewhere
+from barnabas.controller.office import BrokerIdInUse, ControllerElsewhere
 from barnabas.controller.state import ReplicaAssignment
 from barnabas.controller.topics import NewPartitions, NewTopic, TopicDefaults
 from barnabas.wire.errors import ApiError, ErrorCode
@@ -101,7 +101,7 @@ async def test_a_taken_broker_id(node: Node) -> None:
         other.session = await node.store.session()
         other.controller = type(node.controller)(
             other.session,
-            node.controller._registration,
+            node.controller._office.registration,
             other.channel,
             node.clock,
             other.settings,
@@ -111,7 +111,7 @@ async def test_a_taken_broker_id(node: Node) -> None:
         )
         with pytest.raises(BrokerIdInUse, match="a broker with id 1"):
             await other.controller.start()
-        other.controller._registration = other.controller._registration._replace(broker_id=2)
+        other.controller._office.registration = other.controller._office.registration._replace(broker_id=2)
         with pytest.raises(ControllerElsewhere):
             await other.controller.start()
 
