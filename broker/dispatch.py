@@ -19,6 +19,7 @@ from barnabas.broker.metrics import RequestMetrics
 from barnabas.clock import Clock
 from barnabas.wire import codec, headers, messages
 from barnabas.wire.errors import ProtocolError
+from barnabas.wire.schema import Message
 
 if TYPE_CHECKING:
     from barnabas.broker.registry import Handler
@@ -36,12 +37,11 @@ _REPLY_LENGTH = struct.Struct(">i")
 class _Route:
     """Everything that is needed to serve one (API, version), compiled on its first request."""
 
-    __slots__ = ("decode", "encode", "handle", "is_flexible_response", "two_stage")
+    __slots__ = ("decode", "encode", "handle")
 
     def __init__(self, handler: "Handler", version: int) -> None:
         api = messages.api(handler.key)
         self.handle = handler.handle
-        self.two_stage = handler.two_stage
         self.decode: Callable[..., tuple[Any, int]] = codec.decoder(api.request_class, version)
         self.encode: Callable[[Any, list[Any]], None] = codec.encoder(api.response_class, version)
 
@@ -86,11 +86,10 @@ class Dispatcher:
             raise
         except Exception as error:
             raise self._unforeseen(context, error) from error
-        if not isinstance(response, Awaitable):
+        if response is None or isinstance(response, Message):
             return self._encode(route, context, response, started_ns, size)
-        if route.two_stage:
-            return asyncio.ensure_future(self._encode_later(route, context, response, started_ns, size))
-        return self._encode_later(route, context, response, started_ns, size)
+        outcome = self._encode_later(route, context, response, started_ns, size)
+        return asyncio.ensure_future(outcome) if isinstance(response, asyncio.Future) else outcome
 
     def connection_closed(self, connection: Connection) -> None:
         self._broker.connection_closed(connection.connection_id)

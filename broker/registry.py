@@ -18,9 +18,9 @@ class Handler:
     """One API: its key, the versions served, and the function that serves them.
 
     `handle` is called with the decoded request and its context, in the order in which a connection's requests arrived.
-    It returns the response, or a coroutine: then the connection's next request waits until it is done. Where
-    `two_stage` is set, the function does its ordered part before it returns and may return a future; the connection's
-    next request starts at once, and replies still leave in order.
+    It returns the response; or a coroutine, and then the connection's next request waits until it is done; or a future
+    (a task), and then what had to be in order is done: the connection's next request starts at once, and replies still
+    leave in order.
 
     `advertised_min` is the lowest version listed by ApiVersions when it is lower than the lowest one served (Produce,
     KAFKA-18659).
@@ -30,5 +30,4 @@ class Handler:
     min_version: int
     max_version: int
     handle: HandlerFunction
-    two_stage: bool = False
     advertised_min: int | None = None

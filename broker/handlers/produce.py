@@ -55,7 +55,7 @@ def handle(request: ProduceRequest, context: RequestContext) -> ProduceResponse 
         _close_on_error(response)
         return None
     if pending:
-        return _when_committed(response, pending, request.timeout_ms)
+        return asyncio.ensure_future(_when_committed(response, pending, request.timeout_ms))
     return response
 
 
@@ -174,4 +174,4 @@ def _fail(reply: PartitionProduceResponse, error: ErrorCode) -> None:
     reply.base_offset = reply.log_append_time_ms = reply.log_start_offset = -1
 
 
-HANDLER = Handler(key=0, min_version=3, max_version=13, handle=handle, two_stage=True, advertised_min=0)
+HANDLER = Handler(key=0, min_version=3, max_version=13, handle=handle, advertised_min=0)
