@@ -46,7 +46,8 @@ from barnabas.storage.config import LogConfig
 from barnabas.storage.errors import CorruptFile, DirectoryLocked, DirectoryMismatch, StorageError
 from barnabas.storage.files import DescriptorCache, Files, LogFile, read_file, replace_file, unlink_if_exists
 from barnabas.storage.leader_epochs import LeaderEpochs
-from barnabas.storage.log import LogContext, PartitionLog
+from barnabas.storage.log import PartitionLog
+from barnabas.storage.log_context import LogContext
 from barnabas.storage.offset_index import OffsetIndexCache
 from barnabas.storage.producer_state import ProducerState
 from barnabas.storage.recovery import LogCheckpoints, Progress, open_log

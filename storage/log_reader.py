@@ -1,0 +1,233 @@
+"""Serving a log's reads on the event loop: where an offset stands in the files, from what is in memory.
+
+Source: org.apache.kafka.storage.internals.log.LocalLog.read, LogSegment.read.
+"""
+
+from __future__ import annotations
+
+import logging
+from array import array
+from bisect import bisect_left, bisect_right
+from typing import Final, NamedTuple
+
+from barnabas.storage.errors import ReadWouldBlock, StorageError
+from barnabas.storage.files import Buffer
+from barnabas.storage.log_context import LogContext
+from barnabas.storage.read import ColdRead, FetchData, IndexMismatch, Read, ReadPlan, execute
+from barnabas.storage.segment import Segment
+
+logger = logging.getLogger(__name__)
+
+_RECENT_BATCHES: Final = 128
+_HINTS: Final = 64
+_WARM_BYTES: Final = 8 * 1024 * 1024
+
+
+class ReadRequest(NamedTuple):
+    """What to read: whole batches from `start_offset` on, all below `max_offset`. `end_offset` is the log's end now."""
+
+    start_offset: int
+    max_bytes: int
+    max_offset: int
+    min_one_message: bool
+    end_offset: int
+    index_interval_bytes: int
+
+
+class LogReader:
+    """Finds batches in a log's segments.
+
+    Besides the indexes it remembers where the latest batches of the active segment start, so that a read at the log's
+    tail looks nothing up, and where the latest reads ended, so that a reader that catches up does not either.
+
+    Ownership: the event loop. `segments` is the log's own list.
+    """
+
+    __slots__ = ("_context", "_hints", "_offsets", "_positions", "segments")
+
+    def __init__(self, context: LogContext, segments: list[Segment]) -> None:
+        self.segments = segments
+        self._context = context
+        # Offset after a read -> (base offset of its segment, position). Cold reads add to it from their threads.
+        self._hints: dict[int, tuple[int, int]] = {}
+        self._offsets = array("q")
+        self._positions = array("i")
+
+    def add_batch(self, base_offset: int, position: int) -> None:
+        """Note a batch that was appended to the active segment right behind the one before it."""
+        offsets = self._offsets
+        offsets.append(base_offset)
+        self._positions.append(position)
+        if len(offsets) > _RECENT_BATCHES:
+            del offsets[: _RECENT_BATCHES // 2], self._positions[: _RECENT_BATCHES // 2]
+
+    def forget_recent(self) -> None:
+        """The next batch does not stand right behind the last one that was noted."""
+        del self._offsets[:], self._positions[:]
+
+    def forget_all(self) -> None:
+        """Batches were removed: nothing remembered holds any more, nor what reads under way will want to add."""
+        self.forget_recent()
+        self._hints = {}
+
+    def slot(self, offset: int) -> int:
+        """The index of the last segment that starts at or before `offset`."""
+        if offset >= self.segments[-1].base_offset:
+            return len(self.segments) - 1
+        return max(0, bisect_right(self.segments, offset, key=_base_offset) - 1)
+
+    def read(self, request: ReadRequest) -> FetchData:
+        """Read from the segment that has the wanted offset.
+
+        Raises:
+            ColdRead: the disk would have to be waited for.
+            StorageError: it failed.
+        """
+        for slot in range(self.slot(request.start_offset), len(self.segments)):
+            found = self._read_segment(slot, request)
+            if found is not None:
+                return found
+        return nothing_at(request.start_offset, self.segments[-1])
+
+    def _read_segment(self, slot: int, request: ReadRequest) -> FetchData | None:
+        plan = self._plan(slot, request)
+        if not plan.has_index:
+            raise self._cold_read(plan, slot, request)
+        try:
+            found = execute(plan, self._cached_reader(self.segments[slot]))
+        except ReadWouldBlock:
+            raise self._cold_read(plan, slot, request) from None
+        except IndexMismatch:
+            self._distrust_index(slot, request.index_interval_bytes)
+            raise self._cold_read(plan, slot, request) from None
+        except OSError as error:
+            raise StorageError(f"reading {plan.file.path} failed: {error}") from error
+        if found is not None and found.next_offset > request.start_offset:
+            if len(self._hints) >= _HINTS:
+                self._hints.clear()
+            self._hints[found.next_offset] = (found.segment_base_offset, found.position + len(found.records))
+        return found
+
+    def _plan(self, slot: int, request: ReadRequest) -> ReadPlan:
+        """Find out, without any I/O, where to start and where to stop."""
+        segment = self.segments[slot]
+        limit, limit_offset = self._limit(slot, request.max_offset, request.end_offset)
+        position, is_exact, has_index, index_offset = self._start(slot, request.start_offset)
+        return ReadPlan(
+            segment.file,
+            segment.base_offset,
+            request.start_offset,
+            request.max_offset,
+            request.max_bytes,
+            request.min_one_message,
+            segment.size,
+            limit,
+            limit_offset,
+            position,
+            is_exact,
+            has_index,
+            index_offset,
+            request.index_interval_bytes,
+        )
+
+    def _limit(self, slot: int, max_offset: int, end_offset: int) -> tuple[int, int]:
+        """Where in a segment `max_offset` starts, and which offset that is; (size, -1) if memory does not tell."""
+        segment = self.segments[slot]
+        if slot + 1 < len(self.segments):
+            next_offset = self.segments[slot + 1].base_offset
+            return segment.size, next_offset if max_offset >= next_offset else -1
+        if max_offset >= end_offset:
+            return segment.size, end_offset
+        recent = bisect_left(self._offsets, max_offset)
+        if recent < len(self._offsets) and self._offsets[recent] == max_offset:
+            return self._positions[recent], max_offset
+        return segment.size, -1
+
+    def _start(self, slot: int, start_offset: int) -> tuple[int, bool, bool, int]:
+        """Where to start looking for an offset: position, whether exactly there, whether the index was at hand, the
+        index entry's offset.
+        """
+        segment = self.segments[slot]
+        if start_offset <= segment.base_offset:
+            return 0, True, True, -1
+        if slot + 1 == len(self.segments):
+            recent = bisect_right(self._offsets, start_offset) - 1
+            if recent >= 0:
+                return self._positions[recent], True, True, -1
+        hint = self._hints.get(start_offset)
+        if hint is not None and hint[0] == segment.base_offset and hint[1] < segment.size:
+            return hint[1], True, True, -1
+        index = segment.offset_index or self._context.indexes.get(segment.file)
+        if index is None:
+            return 0, False, False, -1
+        index_offset, position = index.lookup(start_offset)
+        return position, False, True, index_offset
+
+    def _cached_reader(self, segment: Segment) -> Read:
+        """A reader that never waits for the disk (save for opening a file whose descriptor was given up)."""
+        files = self._context.cache.files
+        descriptor = self._context.cache.descriptor(segment.file)
+        if self._context.reads_cached:
+
+            def read(size: int, position: int) -> Buffer:
+                data = files.pread_cached(descriptor, size, position)
+                if len(data) < size:
+                    raise ReadWouldBlock
+                return data
+
+            return read
+        warm_from = max(segment.warm_from, segment.size - _WARM_BYTES)
+
+        def read_warm(size: int, position: int) -> Buffer:
+            if position < warm_from:
+                raise ReadWouldBlock
+            return files.pread(descriptor, size, position)
+
+        return read_warm
+
+    def _cold_read(self, plan: ReadPlan, slot: int, request: ReadRequest) -> ColdRead:
+        plans = [plan]
+        if slot + 1 < len(self.segments) and plan.limit_offset >= 0:
+            # Compaction may have left nothing at or after the offset in this segment.
+            plans.append(self._plan(slot + 1, request))
+        if len(self._hints) >= _HINTS:
+            self._hints.clear()
+        return ColdRead(self._context.cache, self._context.indexes, self._hints, plans)
+
+    def _distrust_index(self, slot: int, index_interval_bytes: int) -> None:
+        """The index in memory is wrong: build it anew. Blocking for the active segment, else left to the cold read."""
+        segment = self.segments[slot]
+        logger.warning("offset index of %s is wrong, building it anew", segment.file.path)
+        if segment.offset_index is None:
+            self._context.indexes.drop(segment.file)
+            return
+        files, descriptor = self._context.cache.files, self._context.cache.descriptor(segment.file)
+        segment.rebuild_indexes(lambda size, position: files.pread(descriptor, size, position), index_interval_bytes)
+
+    def readable_bytes(self, start_offset: int, max_offset: int, end_offset: int, limit: int) -> int:
+        """About how many bytes lie between two offsets, at most `limit`, at least 1; no I/O."""
+        end = self.slot(min(max_offset, end_offset))
+        total = 0
+        for slot in range(self.slot(start_offset), end + 1):
+            segment = self.segments[slot]
+            start = self._start(slot, start_offset)[0]
+            stop = segment.size if slot < end else self._position_near(slot, max_offset, end_offset)
+            total += max(0, stop - start)
+            if total >= limit:
+                return limit
+        return max(total, 1)
+
+    def _position_near(self, slot: int, offset: int, end_offset: int) -> int:
+        limit, limit_offset = self._limit(slot, offset, end_offset)
+        if limit_offset >= 0:
+            return limit
+        return self._start(slot, offset)[0]
+
+
+def nothing_at(offset: int, segment: Segment) -> FetchData:
+    """The empty answer to a read at the end of a log."""
+    return FetchData(b"", offset, offset, segment.base_offset, segment.size)
+
+
+def _base_offset(segment: Segment) -> int:
+    return segment.base_offset

@@ -1,0 +1,116 @@
+"""Reading segments from end to end: every batch with its bytes, and what may be wrong with it.
+
+Everything here blocks, and belongs to the thread that calls it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from barnabas.storage.files import Buffer, Files
+from barnabas.storage.read import Read
+from barnabas.wire.record_batch import (
+    HEADER_SIZE,
+    LOG_OVERHEAD,
+    CorruptBatch,
+    RecordBatchHeader,
+    crc_is_valid,
+    parse_header,
+)
+
+_SCAN_CHUNK: Final = 1 << 20
+_MAX_OFFSET_STEP: Final = 1 << 31
+
+
+class OpenSegment:
+    """A segment file that is open for reading in one thread."""
+
+    def __init__(self, files: Files, path: str) -> None:
+        self._files = files
+        self._path = path
+        self._descriptor = -1
+
+    def __enter__(self) -> Read:
+        self._descriptor = self._files.open(self._path)
+        return self._read
+
+    def _read(self, size: int, position: int) -> Buffer:
+        return self._files.pread(self._descriptor, size, position)
+
+    def __exit__(self, *_: object) -> None:
+        self._files.close(self._descriptor)
+
+
+def scan_batches(read: Read, size: int) -> Iterator[tuple[RecordBatchHeader | None, Buffer | None]]:
+    """Read a segment's batches with their bytes. The last pair has None where there is no whole batch, and ends the
+    scan.
+
+    The header's position is 0: it belongs to the bytes that come with it.
+    """
+    position = chunk_start = 0
+    chunk: Buffer = b""
+    while position < size:
+        rest = chunk_start + len(chunk) - position
+        if rest < HEADER_SIZE:
+            chunk, chunk_start = read(min(_SCAN_CHUNK, size - position), position), position
+            rest = len(chunk)
+        try:
+            header = parse_header(chunk, position - chunk_start)
+        except CorruptBatch:
+            yield None, None
+            return
+        if position + header.size_in_bytes > size:
+            yield header, None
+            return
+        if rest < header.size_in_bytes:
+            chunk = read(max(min(_SCAN_CHUNK, size - position), header.size_in_bytes), position)
+            chunk_start = position
+        start = position - chunk_start
+        yield header._replace(position=0), memoryview(chunk)[start : start + header.size_in_bytes]
+        position += header.size_in_bytes
+
+
+def why_bad(header: RecordBatchHeader | None, batch: Buffer | None, expected_offset: int, base_offset: int) -> str:
+    """What is wrong with a batch that was read from a segment; empty if nothing is."""
+    if header is None:
+        return "there is no batch header"
+    if batch is None:
+        return f"a batch of {header.size_in_bytes} bytes is not whole"
+    if not crc_is_valid(batch, header):
+        return "the checksum of a batch is wrong"
+    if header.base_offset < expected_offset or header.last_offset < header.base_offset:
+        return f"a batch has offset {header.base_offset} where {expected_offset} follows"
+    if header.last_offset - base_offset >= _MAX_OFFSET_STEP:
+        return f"a batch has offset {header.last_offset}, too far from the segment's start"
+    return ""
+
+
+def find_batch_after(read: Read, position: int, size: int, expected_offset: int) -> int | None:
+    """Look for a whole valid batch anywhere behind a damaged one: what tells corruption from a torn write."""
+    start = position + 1
+    while start + HEADER_SIZE <= size:
+        chunk = bytes(read(min(_SCAN_CHUNK, size - start), start))
+        magic = chunk.find(b"\x02", 16)
+        while magic >= 0:
+            found = magic - 16
+            if len(chunk) - found >= HEADER_SIZE and _is_batch(read, chunk, found, start, size, expected_offset):
+                return start + found
+            magic = chunk.find(b"\x02", magic + 1)
+        if start + len(chunk) >= size:
+            return None
+        start += len(chunk) - HEADER_SIZE + 1
+    return None
+
+
+def _is_batch(read: Read, chunk: bytes, position: int, chunk_start: int, size: int, expected_offset: int) -> bool:
+    try:
+        header = parse_header(chunk, position)
+    except CorruptBatch:
+        return False
+    if not expected_offset <= header.base_offset < expected_offset + _MAX_OFFSET_STEP:
+        return False
+    if chunk_start + position + LOG_OVERHEAD + header.batch_length > size:
+        return False
+    batch = read(header.size_in_bytes, chunk_start + position)
+    return crc_is_valid(batch, header._replace(position=0))
