@@ -1,4 +1,4 @@
-"""A broker's standing in its cluster: its registration, the office of controller, the right to write that goes with it."""
+"""A broker's standing in its cluster: its registration, the office of controller, the right to write that it gives."""
 
 from collections.abc import Iterable, Sequence
 
