@@ -28,11 +28,11 @@ Run a broker in the foreground until SIGTERM or Ctrl-C. When clients may connect
 
 _EPILOG = """\
 Configuration is Kafka's. Each key is taken from the first of these that sets it: the options above, --override,
-environment variables (KAFKA_LOG_RETENTION_MS is log.retention.ms; CLUSTER_ID names a new cluster), the file, the default.
-`barnabas config check FILE` says what a file means without starting.
+environment variables (KAFKA_LOG_RETENTION_MS is log.retention.ms; CLUSTER_ID names a new cluster), the file, the
+default. `barnabas config check FILE` says what a file means without starting.
 
 examples:
-  barnabas serve                                          listen on 127.0.0.1:9092, keep data in ~/.local/share/barnabas/1
+  barnabas serve                                          on 127.0.0.1:9092, data in ~/.local/share/barnabas/1
   barnabas serve --listen 127.0.0.1:0 --data-dir /tmp/b   any free port; the ready line tells which
   barnabas serve server.properties --node-id 2            Kafka's own file, with another id
   barnabas serve --override log.retention.ms=3600000 --override auto.create.topics.enable=false
@@ -127,7 +127,7 @@ def read_configuration(options: argparse.Namespace, environ: Mapping[str, str]) 
 def listener_of(address: str) -> str:
     """The value of `listeners` for --listen; 0.0.0.0 means all addresses, as no host does. Errors: ValueError."""
     host, port = parse_address(address)
-    if host in (None, "0.0.0.0", "::"):  # noqa: S104
+    if host in (None, "0.0.0.0", "::"):
         host = ""
     return f"PLAINTEXT://[{host}]:{port}" if host and ":" in host else f"PLAINTEXT://{host}:{port}"
 

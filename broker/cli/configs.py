@@ -1,0 +1,212 @@
+"""`barnabas configs`: what topics, brokers and loggers are set to; `barnabas config check`: what a file would do."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from barnabas.broker.cli.output import (
+    DEFAULT_BOOTSTRAP_SERVERS,
+    EXIT_FAILURE,
+    AsJson,
+    BootstrapServers,
+    complain,
+    key_values,
+    print_json,
+    print_table,
+    say,
+    with_client,
+)
+from barnabas.broker.client import ClientError
+from barnabas.broker.client_admin import BROKER, BROKER_LOGGER, TOPIC, alter_configs, describe_configs
+from barnabas.broker.config import ConfigError, Listener, resolve
+
+app = typer.Typer(no_args_is_help=True, help="Look at and change the configs of topics, brokers and loggers.")
+file_app = typer.Typer(no_args_is_help=True, help="Check configuration files.")
+
+_KINDS = {"topic": TOPIC, "broker": BROKER, "brokers": BROKER, "logger": BROKER_LOGGER}
+_SOURCES = {
+    1: "topic",
+    2: "broker, at run time",
+    3: "all brokers, at run time",
+    4: "broker, at start",
+    5: "default",
+    6: "logger",
+}
+_DEFAULT_CONFIG = 5
+
+Kind = Annotated[str, typer.Argument(metavar="KIND", help="topic, broker, brokers (all of them) or logger.")]
+Name = Annotated[
+    str | None, typer.Argument(metavar="[NAME]", help="Name of the topic, or id of the broker; none for brokers.")
+]
+
+
+def _resource(kind: str, name: str | None) -> tuple[int, str]:
+    if kind not in _KINDS:
+        raise typer.BadParameter(f"{kind!r} is none of {', '.join(_KINDS)}", param_hint="KIND")
+    if kind == "brokers":
+        if name:
+            raise typer.BadParameter("`brokers` means all of them: it takes no name", param_hint="NAME")
+        return BROKER, ""
+    if not name:
+        raise typer.BadParameter(f"which {kind}?", param_hint="NAME")
+    return _KINDS[kind], name
+
+
+@app.command("describe")
+def describe(
+    kind: Kind,
+    name: Name = None,
+    show_all: Annotated[bool, typer.Option("--all", "-a", help="Show defaults, too.")] = False,
+    documentation: Annotated[bool, typer.Option("--documentation", help="Say what each config means.")] = False,
+    bootstrap_servers: BootstrapServers = DEFAULT_BOOTSTRAP_SERVERS,
+    as_json: AsJson = False,
+) -> None:
+    """Show configs and where their values come from.
+
+    [bold]Examples[/bold]
+
+      barnabas configs describe topic flights --all
+      barnabas configs describe broker 1 --all --documentation
+      barnabas configs describe brokers
+      barnabas configs describe logger 1
+    """
+    resource = _resource(kind, name)
+    configs = with_client(
+        bootstrap_servers,
+        lambda client: describe_configs(client, [resource], include_documentation=documentation),
+    )[resource]
+    shown = [config for config in configs if show_all or as_json or config.config_source != _DEFAULT_CONFIG]
+    if as_json:
+        print_json(
+            [
+                {
+                    "name": config.name,
+                    "value": config.value,
+                    "source": _SOURCES.get(config.config_source, str(config.config_source)),
+                    "is_default": config.config_source == _DEFAULT_CONFIG,
+                    "is_sensitive": config.is_sensitive,
+                    "read_only": config.read_only,
+                    **({"documentation": config.documentation} if documentation else {}),
+                }
+                for config in shown
+            ]
+        )
+        return
+    columns = ("CONFIG", "VALUE", "SOURCE", *(("MEANING",) if documentation else ()))
+    print_table(
+        columns,
+        [
+            (
+                config.name,
+                "(hidden)" if config.is_sensitive else config.value,
+                _SOURCES.get(config.config_source, config.config_source),
+                *((config.documentation or "",) if documentation else ()),
+            )
+            for config in shown
+        ],
+    )
+    if not show_all and len(shown) < len(configs):
+        complain(f"{len(configs) - len(shown)} configs have their defaults: --all shows them")
+
+
+@app.command("alter")
+def alter(
+    kind: Kind,
+    name: Name = None,
+    set_to: Annotated[list[str] | None, typer.Option("--set", "-s", metavar="KEY=VALUE", help="Set a config.")] = None,
+    delete: Annotated[
+        list[str] | None, typer.Option("--delete", "-d", metavar="KEY", help="Go back to the default.")
+    ] = None,
+    append: Annotated[list[str] | None, typer.Option("--append", metavar="KEY=VALUE", help="Add to a list.")] = None,
+    subtract: Annotated[
+        list[str] | None, typer.Option("--subtract", metavar="KEY=VALUE", help="Take from a list.")
+    ] = None,
+    bootstrap_servers: BootstrapServers = DEFAULT_BOOTSTRAP_SERVERS,
+) -> None:
+    """Change configs: all that are named, or none of them.
+
+    [bold]Examples[/bold]
+
+      barnabas configs alter topic flights --set retention.ms=3600000 --delete segment.bytes
+      barnabas configs alter topic flights --append cleanup.policy=compact
+      barnabas configs alter brokers --set log.retention.ms=86400000
+      barnabas configs alter logger 1 --set barnabas.broker.dispatch=DEBUG
+    """
+    resource = _resource(kind, name)
+    if not (set_to or delete or append or subtract):
+        raise typer.BadParameter("nothing to change: give --set, --delete, --append or --subtract")
+    with_client(
+        bootstrap_servers,
+        lambda client: alter_configs(
+            client,
+            *resource,
+            set_to=key_values(set_to or [], "--set"),
+            delete=delete or [],
+            append=key_values(append or [], "--append"),
+            subtract=key_values(subtract or [], "--subtract"),
+        ),
+    )
+    say("changed")
+
+
+@file_app.command("check")
+def check_file(
+    path: Annotated[Path, typer.Argument(metavar="FILE", help="Kafka's server.properties.")],
+    environment: Annotated[
+        bool, typer.Option("--environment", "-e", help="Take KAFKA_... variables into account, as `serve` does.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Say what `barnabas serve FILE` would make of a file, without starting anything.
+
+    Ends with status 1 if the broker would not start.
+
+    [bold]Examples[/bold]
+
+      barnabas config check server.properties
+      barnabas config check server.properties --json | jq .errors
+    """
+    from barnabas.broker.cli.serve import read_properties_file
+
+    try:
+        properties = read_properties_file(path)
+    except ConfigError as error:
+        raise ClientError("; ".join(error.problems)) from error
+    directories = {name: os.environ[name] for name in ("HOME", "XDG_DATA_HOME") if name in os.environ}
+    resolution = resolve(properties=properties, environ=os.environ if environment else directories)
+    config = resolution.config
+    if as_json:
+        print_json(
+            {
+                "usable": config is not None,
+                "errors": resolution.errors,
+                "warnings": resolution.warnings,
+                "notes": resolution.notes,
+            }
+        )
+    else:
+        for kind, lines in (("error", resolution.errors), ("warning", resolution.warnings), ("note", resolution.notes)):
+            for line in lines:
+                say(f"{kind}: {line}")
+        if config is not None:
+            say(f"node.id {config.node_id}, data in {', '.join(config.log_dirs)}")
+            for listener in config.listeners:
+                say(_listener_text(listener))
+        say("the file cannot be used" if config is None else "the file can be used")
+    if config is None:
+        raise typer.Exit(EXIT_FAILURE)
+
+
+def _listener_text(listener: Listener) -> str:
+    bound = f"{listener.host or '*'}:{listener.port or 'any free port'}"
+    if not listener.advertised:
+        return f"listener {listener.name} on {bound}, not advertised"
+    port = listener.advertised_port or listener.port or "the port it gets"
+    open_to = "" if listener.is_loopback else "; open to other machines, without encryption or authentication"
+    return (
+        f"listener {listener.name} on {bound}, advertised as {listener.advertised_host or 'this host'}:{port}{open_to}"
+    )
