@@ -692,11 +692,6 @@ class _Resolver:
                 listeners.append(Listener(name, host, port, True, told_host, told_port or None))
             else:
                 listeners.append(Listener(name, host, port, False))
-        open_listeners = [listener.name for listener in listeners if not listener.is_loopback]
-        if open_listeners:
-            self.warnings.append(
-                f"{', '.join(open_listeners)} is open to other machines, without encryption or authentication"
-            )
         return tuple(listeners)
 
     def _check_security_protocols(self, bound: Mapping[str, object]) -> None:
