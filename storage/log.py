@@ -10,14 +10,8 @@ Source: org.apache.kafka.storage.internals.log.UnifiedLog, LocalLog.
 from __future__ import annotations
 
 import logging
-from array import array
-from bisect import bisect_left, bisect_right
-from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from barnabas.clock import Clock
 from barnabas.storage import retention
 from barnabas.storage.checkpoints import (
     LEADER_EPOCH_FILE,
@@ -28,13 +22,15 @@ from barnabas.storage.checkpoints import (
     encode_partition_metadata,
 )
 from barnabas.storage.config import LogConfig
-from barnabas.storage.errors import CorruptFile, ReadWouldBlock, StorageError
-from barnabas.storage.files import Buffer, DescriptorCache, LogFile, read_file, replace_file, write_file, write_fully
+from barnabas.storage.errors import CorruptFile, StorageError
+from barnabas.storage.files import Buffer, DescriptorCache, read_file, replace_file, write_file, write_fully
 from barnabas.storage.flush import FlushTask
 from barnabas.storage.leader_epochs import LeaderEpochs
-from barnabas.storage.offset_index import OffsetIndexCache
-from barnabas.storage.producer_state import ProducerEntry, ProducerState, encode_snapshot
-from barnabas.storage.read import ColdRead, FetchData, IndexMismatch, Read, ReadPlan, execute, file_headers
+from barnabas.storage.log_context import DoomedFiles, LogContext
+from barnabas.storage.log_reader import LogReader, ReadRequest, nothing_at
+from barnabas.storage.producer_builder import ProducerBuilder
+from barnabas.storage.producer_state import BatchMetadata, ProducerState, encode_snapshot
+from barnabas.storage.read import FetchData, file_headers
 from barnabas.storage.segment import (
     DELETED_SUFFIX,
     OFFSET_INDEX_SUFFIX,
@@ -57,7 +53,6 @@ from barnabas.wire.record_batch import (
     WriteBuffer,
     crc_is_valid,
     iter_headers,
-    parse_header,
     patch,
 )
 
@@ -66,16 +61,13 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_RECENT_BATCHES: Final = 128
-_HINTS: Final = 64
-_WARM_BYTES: Final = 8 * 1024 * 1024
-
 
 class LogAppendInfo(NamedTuple):
     """What an append did.
 
     `log_append_time_ms` is -1 for CreateTime topics. A `duplicate` was not written again: the offsets are those of
-    the first time. `flush_required` asks for a flush before the append is acknowledged (`flush.messages`).
+    the first time, and `log_append_time_ms` is the batch's largest timestamp, as Kafka answers. `flush_required` asks
+    for a flush before the append is acknowledged (`flush.messages`).
     """
 
     base_offset: int
@@ -97,40 +89,6 @@ class ProducerDescription(NamedTuple):
     current_txn_start_offset: int
 
 
-@dataclass(slots=True)
-class DoomedFiles:
-    """Files that were renamed to `.deleted` and are to be unlinked when `due_ms` (monotonic) has come."""
-
-    due_ms: int
-    segments: list[LogFile]
-    others: list[str]
-
-
-@dataclass(slots=True)
-class LogContext:
-    """What all logs of one directory share.
-
-    `reads_cached`: whether reads that never wait for the disk work there. `random_below(n)` draws the jitter of
-    segment.jitter.ms. `doomed` collects files for the log manager to unlink; `unflushed` the logs that should be
-    flushed soon. `on_failure` is told once per log.
-    """
-
-    cache: DescriptorCache
-    indexes: OffsetIndexCache
-    clock: Clock
-    reads_cached: bool = False
-    producer_id_expiration_ms: int = 86_400_000
-    random_below: Callable[[int], int] = lambda _: 0
-    doomed: deque[DoomedFiles] = field(default_factory=deque)
-    unflushed: dict[PartitionLog, None] = field(default_factory=dict)
-    on_failure: Callable[[PartitionLog, StorageError], None] = lambda _log, _error: None
-
-    def jitter(self, config: LogConfig) -> int:
-        """How many ms earlier than segment.ms a new segment is rolled."""
-        limit = min(config.segment_jitter_ms, config.segment_ms)
-        return self.random_below(limit) if limit > 0 else 0
-
-
 class PartitionLog:
     """One partition's log.
 
@@ -147,13 +105,11 @@ class PartitionLog:
     __slots__ = (
         "_failure",
         "_flushing",
-        "_hints",
         "_last_flush_ms",
         "_leader_epochs",
         "_names_dirty",
         "_producers",
-        "_recent_offsets",
-        "_recent_positions",
+        "_reader",
         "_segments",
         "_snapshots",
         "_topic_id",
@@ -205,9 +161,7 @@ class PartitionLog:
         self._last_flush_ms = context.clock.now_ms()
         self._names_dirty = False
         self._unsynced_files: list[str] = []
-        self._hints: dict[int, tuple[int, int]] = {}
-        self._recent_offsets = array("q")
-        self._recent_positions = array("i")
+        self._reader = LogReader(context, segments)
 
     def __repr__(self) -> str:
         return f"<PartitionLog {self.topic}-{self.partition} [{self.log_start_offset}, {self.log_end_offset})>"
@@ -265,11 +219,21 @@ class PartitionLog:
 
     @property
     def producer_state(self) -> ProducerState:
-        """What is known of the producers. Blocking the first time."""
-        if self._producers is None:
-            from barnabas.storage.recovery import rebuild_producers
+        """What is known of the producers.
 
-            self._producers = rebuild_producers(self)
+        Blocking the first time: a few small reads after a clean start, the last segment's headers after a truncation.
+        """
+        if self._producers is None:
+            context = self.context
+            builder = ProducerBuilder(
+                context.cache.files, self.directory, context.producer_id_expiration_ms, context.clock.now_ms()
+            )
+            try:
+                self._producers = builder.build(
+                    self._segments, self._snapshots, self.log_start_offset, self.log_end_offset
+                )
+            except OSError as error:
+                raise StorageError(f"reading the producers of {self.directory} failed: {error}") from error
             self._producers.forget_replicated(self.high_watermark)
         return self._producers
 
@@ -282,11 +246,6 @@ class PartitionLog:
     def segments(self) -> tuple[Segment, ...]:
         """All segments, oldest first; the last one is active."""
         return tuple(self._segments)
-
-    @property
-    def snapshot_offsets(self) -> list[int]:
-        """The offsets that there are producer snapshots for, ascending; who removes a file removes its offset."""
-        return self._snapshots
 
     @property
     def last_stable_offset(self) -> int:
@@ -392,10 +351,7 @@ class PartitionLog:
             else:
                 known = (self._producers or self.producer_state).check(header, origin)
                 if known is not None:
-                    append_time = known.timestamp if config.uses_log_append_time else -1
-                    return LogAppendInfo(
-                        known.first_offset, known.last_offset, append_time, self.log_start_offset, duplicate=True
-                    )
+                    return self._duplicate(known)
         epochs = self._leader_epochs or self.leader_epochs
         if epochs.latest_epoch != leader_epoch:
             self.assign_leader_epoch(leader_epoch, base_offset)
@@ -409,6 +365,14 @@ class PartitionLog:
             self.log_start_offset,
             False,
             last_offset + 1 - self.recovery_point >= config.flush_messages,
+        )
+
+    def _duplicate(self, known: BatchMetadata) -> LogAppendInfo:
+        """The answer to a batch that was appended before; if just before, it may still have to be flushed."""
+        unflushed = self.log_end_offset - self.recovery_point
+        flush_required = known.last_offset >= self.recovery_point and unflushed >= self.config.flush_messages
+        return LogAppendInfo(
+            known.first_offset, known.last_offset, known.timestamp, self.log_start_offset, True, flush_required
         )
 
     def append_as_follower(
@@ -459,7 +423,7 @@ class PartitionLog:
             self.assign_leader_epoch(header.partition_leader_epoch, header.base_offset)
         if header.base_offset != self.log_end_offset:
             # Compaction left a gap: the batches before it no longer tell where an offset is by themselves.
-            del self._recent_offsets[:], self._recent_positions[:]
+            self._reader.forget_recent()
         start, end = header.position, header.end_position
         with view[start:end] as batch:
             marker = _read_marker(batch, header._replace(position=0)) if header.is_control else None
@@ -499,10 +463,7 @@ class PartitionLog:
         segment.size = position + size
         segment.add_batch(last_offset, max_timestamp, position, size, config.index_interval_bytes)
         self.log_end_offset = last_offset + 1
-        self._recent_offsets.append(base_offset)
-        self._recent_positions.append(position)
-        if len(self._recent_offsets) > _RECENT_BATCHES:
-            del self._recent_offsets[: _RECENT_BATCHES // 2], self._recent_positions[: _RECENT_BATCHES // 2]
+        self._reader.add_batch(base_offset, position)
         if header.producer_id >= 0:
             if marker is not None:
                 self._record_marker(segment, header, base_offset, marker)
@@ -583,7 +544,7 @@ class PartitionLog:
         if index is not None:
             self.context.indexes.put(old.file, index)
         self._segments.append(segment)
-        del self._recent_offsets[:], self._recent_positions[:]
+        self._reader.forget_recent()
         self._mark_names_dirty()
         return segment
 
@@ -615,171 +576,26 @@ class PartitionLog:
         if not self.log_start_offset <= start_offset <= end_offset:
             raise ApiError(
                 ErrorCode.OFFSET_OUT_OF_RANGE,
-                f"{self.topic}-{self.partition} has the offsets {self.log_start_offset} to {end_offset}, not {start_offset}",
+                f"offset {start_offset} is not within [{self.log_start_offset}, {end_offset}]",
             )
         if max_offset is None or max_offset > end_offset:
             max_offset = end_offset
         if start_offset >= max_offset:
-            return FetchData(b"", start_offset, start_offset, self._segments[-1].base_offset, self._segments[-1].size)
-        slot = self._slot(start_offset)
-        while slot < len(self._segments):
-            found = self._read_segment(slot, start_offset, max_bytes, max_offset, min_one_message)
-            if found is not None:
-                return found
-            slot += 1
-        return FetchData(b"", start_offset, start_offset, self._segments[-1].base_offset, self._segments[-1].size)
-
-    def _slot(self, offset: int) -> int:
-        """The index of the last segment that starts at or before `offset`."""
-        if offset >= self._segments[-1].base_offset:
-            return len(self._segments) - 1
-        return max(0, bisect_right(self._segments, offset, key=_base_offset) - 1)
-
-    def _read_segment(
-        self, slot: int, start_offset: int, max_bytes: int, max_offset: int, min_one_message: bool
-    ) -> FetchData | None:
-        plan = self._plan(slot, start_offset, max_bytes, max_offset, min_one_message)
-        if not plan.has_index:
-            raise self._cold_read(plan, slot)
-        try:
-            found = execute(plan, self._cached_reader(self._segments[slot]))
-        except ReadWouldBlock:
-            raise self._cold_read(plan, slot) from None
-        except IndexMismatch:
-            self._distrust_index(slot)
-            raise self._cold_read(plan, slot) from None
-        except OSError as error:
-            raise StorageError(f"reading {plan.file.path} failed: {error}") from error
-        if found is not None and found.next_offset > start_offset:
-            self._add_hint(found)
-        return found
-
-    def _plan(self, slot: int, start_offset: int, max_bytes: int, max_offset: int, min_one_message: bool) -> ReadPlan:
-        """Find out, without any I/O, where to start and where to stop."""
-        segment = self._segments[slot]
-        limit, limit_offset = self._limit(slot, max_offset)
-        position, is_exact, has_index, index_offset = self._start(slot, start_offset)
-        return ReadPlan(
-            segment.file,
-            segment.base_offset,
-            start_offset,
-            max_offset,
-            max_bytes,
-            min_one_message,
-            segment.size,
-            limit,
-            limit_offset,
-            position,
-            is_exact,
-            has_index,
-            index_offset,
-            self.config.index_interval_bytes,
+            return nothing_at(start_offset, self._segments[-1])
+        return self._reader.read(
+            ReadRequest(
+                start_offset, max_bytes, max_offset, min_one_message, end_offset, self.config.index_interval_bytes
+            )
         )
-
-    def _limit(self, slot: int, max_offset: int) -> tuple[int, int]:
-        """Where in a segment `max_offset` starts, and which offset that is; (size, -1) if memory does not tell."""
-        segment = self._segments[slot]
-        if slot + 1 < len(self._segments):
-            next_offset = self._segments[slot + 1].base_offset
-            return segment.size, next_offset if max_offset >= next_offset else -1
-        if max_offset >= self.log_end_offset:
-            return segment.size, self.log_end_offset
-        recent = bisect_left(self._recent_offsets, max_offset)
-        if recent < len(self._recent_offsets) and self._recent_offsets[recent] == max_offset:
-            return self._recent_positions[recent], max_offset
-        return segment.size, -1
-
-    def _start(self, slot: int, start_offset: int) -> tuple[int, bool, bool, int]:
-        """Where to start looking for an offset: position, whether exactly there, whether the index was at hand, the
-        index entry's offset.
-        """
-        segment = self._segments[slot]
-        if start_offset <= segment.base_offset:
-            return 0, True, True, -1
-        if slot + 1 == len(self._segments):
-            recent = bisect_right(self._recent_offsets, start_offset) - 1
-            if recent >= 0:
-                return self._recent_positions[recent], True, True, -1
-        hint = self._hints.get(start_offset)
-        if hint is not None and hint[0] == segment.base_offset and hint[1] < segment.size:
-            return hint[1], True, True, -1
-        index = segment.offset_index or self.context.indexes.get(segment.file)
-        if index is None:
-            return 0, False, False, -1
-        index_offset, position = index.lookup(start_offset)
-        return position, False, True, index_offset
-
-    def _cached_reader(self, segment: Segment) -> Read:
-        """A reader that never waits for the disk (save for opening a file whose descriptor was given up)."""
-        files = self.context.cache.files
-        descriptor = self.context.cache.descriptor(segment.file)
-        if self.context.reads_cached:
-
-            def read(size: int, position: int) -> Buffer:
-                data = files.pread_cached(descriptor, size, position)
-                if len(data) < size:
-                    raise ReadWouldBlock
-                return data
-
-            return read
-        warm_from = max(segment.warm_from, segment.size - _WARM_BYTES)
-
-        def read_warm(size: int, position: int) -> Buffer:
-            if position < warm_from:
-                raise ReadWouldBlock
-            return files.pread(descriptor, size, position)
-
-        return read_warm
-
-    def _cold_read(self, plan: ReadPlan, slot: int) -> ColdRead:
-        plans = [plan]
-        if slot + 1 < len(self._segments) and plan.limit_offset >= 0:
-            # Compaction may have left nothing at or after the offset in this segment.
-            plans.append(self._plan(slot + 1, plan.start_offset, plan.max_bytes, plan.max_offset, plan.min_one_message))
-        if len(self._hints) >= _HINTS:
-            self._hints.clear()
-        return ColdRead(self.context.cache, self.context.indexes, self._hints, plans)
-
-    def _distrust_index(self, slot: int) -> None:
-        """The index in memory is wrong: build it anew. Blocking for the active segment, else left to the cold read."""
-        segment = self._segments[slot]
-        logger.warning("offset index of %s is wrong, building it anew", segment.file.path)
-        if segment.offset_index is None:
-            self.context.indexes.drop(segment.file)
-            return
-        files, descriptor = self.context.cache.files, self.context.cache.descriptor(segment.file)
-        segment.rebuild_indexes(
-            lambda size, position: files.pread(descriptor, size, position), self.config.index_interval_bytes
-        )
-
-    def _add_hint(self, found: FetchData) -> None:
-        """Remember where the next read of a reader that is catching up will start."""
-        if len(self._hints) >= _HINTS:
-            self._hints.clear()
-        self._hints[found.next_offset] = (found.segment_base_offset, found.position + len(found.records))
 
     def readable_bytes(self, start_offset: int, max_offset: int, limit: int) -> int:
-        """About how many bytes a read could return, at most `limit`; no I/O. Whole segments, index entries and recent
-        batches are exact starts.
+        """About how many bytes a read could return, at most `limit`; no I/O.
+
+        Segments, index entries and recent batches are exact starts; anything else counts from the one before it.
         """
         if start_offset >= max_offset or start_offset < self.log_start_offset:
             return 0
-        end = self._slot(min(max_offset, self.log_end_offset))
-        total = 0
-        for slot in range(self._slot(start_offset), end + 1):
-            segment = self._segments[slot]
-            start = self._start(slot, start_offset)[0]
-            stop = segment.size if slot < end else self._position_near(slot, max_offset)
-            total += max(0, stop - start)
-            if total >= limit:
-                return limit
-        return max(total, 1)
-
-    def _position_near(self, slot: int, offset: int) -> int:
-        limit, limit_offset = self._limit(slot, offset)
-        if limit_offset >= 0:
-            return limit
-        return self._start(slot, offset)[0]
+        return self._reader.readable_bytes(start_offset, max_offset, self.log_end_offset, limit)
 
     def aborted_transactions(self, start_offset: int, upper_offset: int) -> list[tuple[int, int]]:
         """(producer id, first offset) of aborted transactions that overlap [start_offset, upper_offset). Blocking if
@@ -787,7 +603,7 @@ class PartitionLog:
         """
         self._check()
         found: list[AbortedTransaction] = []
-        for segment in self._segments[self._slot(start_offset) :]:
+        for segment in self._segments[self._reader.slot(start_offset) :]:
             if segment.has_txn_index:
                 entries, complete = segment.read_txn_index(self.context.cache.files).collect(start_offset, upper_offset)
                 found += entries
@@ -801,7 +617,7 @@ class PartitionLog:
         """Capture the log for a search by timestamp, which blocks and belongs into a thread."""
         self._check()
         captures = []
-        for slot in range(self._slot(self.log_start_offset), len(self._segments)):
+        for slot in range(self._reader.slot(self.log_start_offset), len(self._segments)):
             segment = self._segments[slot]
             known = segment.max_timestamp if segment.max_timestamp >= -1 else None
             captures.append(SegmentCapture(segment.file, segment.base_offset, segment.size, known, -1))
@@ -892,7 +708,7 @@ class PartitionLog:
         doomed = self._segments[:count]
         self.increment_log_start_offset(self._segments[count].base_offset)
         del self._segments[:count]
-        self._hints = {}
+        self._reader.forget_all()
         logger.info("%s-%d: deleting %d segments up to offset %d by %s", self.topic, self.partition, count,
                     self.log_start_offset, reason)  # fmt: skip
         self._doom(doomed)
@@ -940,7 +756,7 @@ class PartitionLog:
             self.truncate_fully_and_start_at(offset)
             return True
         logger.info("%s-%d: truncating from %d to %d", self.topic, self.partition, self.log_end_offset, offset)
-        slot = self._slot(offset)
+        slot = self._reader.slot(offset)
         doomed = self._segments[slot + 1 :]
         del self._segments[slot + 1 :]
         self._doom(doomed)
@@ -988,8 +804,7 @@ class PartitionLog:
             path = f"{self.directory}/{file_name(snapshot, SNAPSHOT_SUFFIX)}"
             if files.exists(path):
                 files.unlink(path)
-        self._hints = {}
-        del self._recent_offsets[:], self._recent_positions[:]
+        self._reader.forget_all()
         self._producers = None
         self.log_start_offset = min(self.log_start_offset, self.log_end_offset)
         self._limit_flushed()
@@ -1001,7 +816,7 @@ class PartitionLog:
         """Remove everything and go on at `offset` (a follower whose leader no longer has what it needs). Blocking."""
         self._check()
         logger.info("%s-%d: starting anew at %d", self.topic, self.partition, offset)
-        doomed, self._segments = self._segments, []
+        doomed = list(self._segments)
         snapshots, self._snapshots = self._snapshots, []
         now_ms = self.context.clock.now_ms()
         files = self.context.cache.files
@@ -1011,7 +826,7 @@ class PartitionLog:
                 path = f"{self.directory}/{file_name(snapshot, SNAPSHOT_SUFFIX)}"
                 if files.exists(path):
                     files.unlink(path)
-            self._segments = [
+            self._segments[:] = [
                 Segment.create(self.context.cache, self.directory, offset, now_ms, self.context.jitter(self.config))
             ]
         except OSError as error:
@@ -1019,8 +834,7 @@ class PartitionLog:
             raise StorageError(str(error)) from error
         self.leader_epochs.clear()
         self._producers = ProducerState(offset, self.context.producer_id_expiration_ms)
-        self._hints = {}
-        del self._recent_offsets[:], self._recent_positions[:]
+        self._reader.forget_all()
         self.log_start_offset = self.log_end_offset = self.recovery_point = self.high_watermark = offset
         if self._flushing is not None:
             self._flushing.end_offset = 0
@@ -1052,7 +866,7 @@ class PartitionLog:
             return None
         segments, others = [], self._unsynced_files
         if has_data:
-            for segment in self._segments[self._slot(self.recovery_point) :]:
+            for segment in self._segments[self._reader.slot(self.recovery_point) :]:
                 segments.append(segment.file)
                 self.context.cache.hold(segment.file)
                 if segment is not self._segments[-1]:
@@ -1150,10 +964,3 @@ def _read_marker(batch: ReadBuffer, header: RecordBatchHeader) -> EndTxnMarker |
     for record in iter_records(batch, header):
         return parse_end_txn_marker(record)
     return None
-
-
-def _base_offset(segment: Segment) -> int:
-    return segment.base_offset
-
-
-__all__ = ["LogAppendInfo", "LogContext", "PartitionLog", "ProducerDescription", "ProducerEntry", "parse_header"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 
 import pytest
@@ -158,9 +159,18 @@ def test_offset_checkpoints_round_trip(found):
 
 @given(st.binary(max_size=60))
 def test_any_bytes_decode_or_are_called_corrupt(data):
-    for decode in (decode_checkpoint, decode_offsets, decode_leader_epochs, decode_partition_metadata, decode_snapshot,
-                   MetaProperties.decode, lambda found: OffsetIndex.from_bytes(0, found, 50),
-                   lambda found: TimeIndex.from_bytes(0, found), lambda found: TransactionIndex.from_bytes(0, found)):  # fmt: skip
+    decoders: list[Callable[[bytes], object]] = [
+        decode_checkpoint,
+        decode_offsets,
+        decode_leader_epochs,
+        decode_partition_metadata,
+        decode_snapshot,
+        MetaProperties.decode,
+        lambda found: OffsetIndex.from_bytes(0, found, 50),
+        lambda found: TimeIndex.from_bytes(0, found),
+        lambda found: TransactionIndex.from_bytes(0, found),
+    ]
+    for decode in decoders:
         with suppress(CorruptFile):
             decode(data)
 

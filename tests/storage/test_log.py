@@ -280,6 +280,16 @@ def test_flush_messages_asks_for_a_flush_before_the_acknowledgement(logs):
     assert not logs.append(log, b"c").flush_required
 
 
+def test_a_duplicate_of_an_unflushed_batch_asks_for_the_flush_too(logs):
+    log = logs.log(flush_messages=1)
+    for flush in (False, True):
+        if flush:
+            log.flush()
+        info = send(logs, log, 0)
+        assert (info.duplicate, info.flush_required) == (flush, not flush)
+        assert send(logs, log, 0).flush_required is (not flush)
+
+
 def test_flush_ms_makes_a_log_due(logs):
     log = logs.log(flush_ms=500)
     logs.append(log, b"a")
