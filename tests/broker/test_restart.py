@@ -1,0 +1,148 @@
+"""What a stopped or killed process leaves behind: records, groups, offsets. With the real command and a stock client."""
+
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from tools.barnabas_process import BarnabasProcess
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def process() -> Iterator[BarnabasProcess]:
+    with BarnabasProcess({"offsets.topic.num.partitions": "4"}) as process:
+        yield process
+
+
+def producer(process: BarnabasProcess, **config: object) -> Producer:
+    return Producer(
+        {"bootstrap.servers": process.bootstrap_servers, "enable.idempotence": True, "linger.ms": 0, **config}
+    )
+
+
+def read_all(process: BarnabasProcess, topic: str, count: int) -> list[bytes]:
+    consumer = Consumer(
+        {"bootstrap.servers": process.bootstrap_servers, "group.id": "reader", "enable.auto.commit": False}
+    )
+    consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
+    values: list[bytes] = []
+    deadline = time.monotonic() + 30
+    while len(values) < count and time.monotonic() < deadline:
+        values += [message.value() or b"" for message in consumer.consume(1000, timeout=1) if message.error() is None]
+    values += [message.value() or b"" for message in consumer.consume(1000, timeout=0.5) if message.error() is None]
+    consumer.close()
+    return values
+
+
+def commit(process: BarnabasProcess, group: str, topic: str, offset: int, metadata: str) -> None:
+    consumer = Consumer({"bootstrap.servers": process.bootstrap_servers, "group.id": group})
+    consumer.commit(offsets=[TopicPartition(topic, 0, offset, metadata)], asynchronous=False)
+    consumer.close()
+
+
+def committed(process: BarnabasProcess, group: str, topic: str) -> tuple[int, str]:
+    consumer = Consumer({"bootstrap.servers": process.bootstrap_servers, "group.id": group})
+    (found,) = consumer.committed([TopicPartition(topic, 0)], timeout=30)
+    consumer.close()
+    return found.offset, found.metadata
+
+
+@pytest.mark.parametrize("how", ["stop", "kill"])
+def test_records_offsets_and_the_cluster_survive(process: BarnabasProcess, how: str) -> None:
+    sender = producer(process)
+    for number in range(500):
+        sender.produce("t", str(number).encode(), partition=0)
+    assert sender.flush(30) == 0
+    commit(process, "g", "t", 123, "where we are")
+    cluster_id = AdminClient({"bootstrap.servers": process.bootstrap_servers}).list_topics(timeout=10).cluster_id
+
+    process.stop() if how == "stop" else process.kill()
+    process.start()
+
+    assert read_all(process, "t", 500) == [str(number).encode() for number in range(500)]
+    assert committed(process, "g", "t") == (123, "where we are")
+    metadata = AdminClient({"bootstrap.servers": process.bootstrap_servers}).list_topics(timeout=10)
+    assert metadata.cluster_id == cluster_id
+    assert set(metadata.topics) == {"t", "__consumer_offsets"}
+
+
+def test_nothing_acknowledged_is_lost_or_doubled_by_kill_9_under_load(process: BarnabasProcess) -> None:
+    sender = producer(process, **{"message.timeout.ms": 120_000, "reconnect.backoff.max.ms": 200})
+    acknowledged: list[int] = []
+    failed: list[str] = []
+    stopping = threading.Event()
+
+    def delivered(error: object, message: object) -> None:
+        if error is not None:
+            failed.append(str(error))
+        else:
+            acknowledged.append(int(message.value()))  # type: ignore[attr-defined]
+
+    def send() -> None:
+        number = 0
+        while not stopping.is_set():
+            try:
+                sender.produce("t", str(number).encode(), partition=0, on_delivery=delivered)
+                number += 1
+            except BufferError:
+                sender.poll(0.05)
+            sender.poll(0)
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    for _ in range(5):
+        before = len(acknowledged)
+        deadline = time.monotonic() + 60
+        while len(acknowledged) < before + 2_000 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        process.kill()
+        process.start()
+    stopping.set()
+    thread.join()
+    assert sender.flush(60) == 0
+    assert not failed, failed[:3]
+    assert len(acknowledged) >= 10_000
+    values = [int(value) for value in read_all(process, "t", len(acknowledged))]
+    assert values == sorted(values), "out of order"
+    assert len(values) == len(set(values)), "a record is there twice"
+    assert set(acknowledged) <= set(values), "an acknowledged record is missing"
+
+
+def test_a_second_process_on_the_same_directory_refuses_to_start(process: BarnabasProcess) -> None:
+    command = [sys.executable, "-m", "barnabas", "serve", "--listen", "127.0.0.1:0", "--data-dir", str(process.log_dir)]
+    second = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    assert second.returncode != 0
+    assert second.stdout == ""
+    assert "uses" in second.stderr or "in use" in second.stderr or "lock" in second.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_signals_stop_the_broker_cleanly(tmp_path: Path, number: signal.Signals) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "barnabas",
+        "serve",
+        "--listen",
+        "127.0.0.1:0",
+        "--data-dir",
+        str(tmp_path / "data"),
+    ]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline().startswith("ready: PLAINTEXT://127.0.0.1:")
+    process.send_signal(number)
+    rest = process.stdout.read()
+    assert process.wait(30) == 0
+    process.stdout.close()
+    assert rest == "", "more than one line on stdout"
+    assert (tmp_path / "data" / ".kafka_cleanshutdown").exists()
