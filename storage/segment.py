@@ -25,11 +25,11 @@ from barnabas.storage.errors import CorruptFile, StorageError
 from barnabas.storage.files import Buffer, DescriptorCache, Files, LogFile, read_file, write_file
 from barnabas.storage.offset_index import ENTRY_SIZE as OFFSET_ENTRY_SIZE
 from barnabas.storage.offset_index import OffsetIndex
-from barnabas.storage.read import Read, build_offset_index, file_headers
+from barnabas.storage.read import Read, file_headers
 from barnabas.storage.time_index import ENTRY_SIZE as TIME_ENTRY_SIZE
 from barnabas.storage.time_index import NO_TIMESTAMP, TimeIndex
 from barnabas.storage.txn_index import TransactionIndex
-from barnabas.wire.record_batch import HEADER_SIZE, parse_header
+from barnabas.wire.record_batch import HEADER_SIZE, CorruptBatch, parse_header
 
 LOG_SUFFIX: Final = ".log"
 OFFSET_INDEX_SUFFIX: Final = ".index"
@@ -122,6 +122,8 @@ class Segment:
             self.time_index = TimeIndex.from_bytes(self.base_offset, read_file(files, self.path(TIME_INDEX_SUFFIX)))
             if self.size and not len(self.time_index):
                 raise CorruptFile("the time index of a segment with batches is empty")
+            if len(self.offset_index) and not _leads_to_a_batch(self.offset_index, read):
+                raise CorruptFile("the last entry of the offset index leads to another batch")
             self.max_timestamp, self.max_timestamp_offset = self.time_index.last_entry
         except (FileNotFoundError, CorruptFile):
             self.rebuild_indexes(read, index_interval_bytes)
@@ -229,6 +231,15 @@ class Segment:
         return index
 
 
+def _leads_to_a_batch(index: OffsetIndex, read: Read) -> bool:
+    """Whether the last entry is right: an index of another segment, or one that is off by one, is wrong there too."""
+    try:
+        header = parse_header(read(HEADER_SIZE, index.positions[-1]))
+    except CorruptBatch:
+        return False
+    return header.last_offset == index.base_offset + index.relative_offsets[-1]
+
+
 def _reader(cache: DescriptorCache, file: LogFile) -> Read:
     """A blocking reader through the cache, for the event loop."""
 
@@ -253,6 +264,3 @@ def load_time_index(files: Files, read: Read, file: LogFile, base_offset: int, s
     for header in file_headers(read, file, 0, size):
         index.append(header.max_timestamp, header.last_offset)
     return index
-
-
-__all__ = ["Segment", "build_offset_index", "file_name", "load_time_index"]
