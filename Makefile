@@ -21,9 +21,9 @@ CREATED := $(VENV)/.created
 INSTALLED := $(VENV)/.installed
 INSTALLED_FOR_TESTS := $(VENV)/.installed-for-tests
 PIP := $(BIN)/python -m pip --disable-pip-version-check
-TYPED := $(foreach package,barnabas tools tests compat_tests spark_examples benchmarks,-p $(package))
+TYPED := $(foreach package,barnabas tools spark_examples benchmarks,-p $(package))
 
-.PHONY: help run test check demo compat-oracle lint bench-perf prepare clean
+.PHONY: help run test check demo compat-oracle lint bench-perf bench-startup prepare clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -51,6 +51,9 @@ lint: $(INSTALLED_FOR_TESTS) ## Check style and formatting
 
 bench-perf: prepare ## Compare Barnabas and Apache Kafka with kafka-producer-perf-test (BENCH_ARGS="--help" tells more)
 	$(BIN)/python -m benchmarks.producer_perf $(BENCH_ARGS)
+
+bench-startup: $(INSTALLED_FOR_TESTS) ## Measure a broker's start under a waiting client, and its idle memory
+	$(BIN)/python -m benchmarks.startup $(BENCH_ARGS)
 
 prepare: $(INSTALLED_FOR_TESTS) # Java, Kafka's jars, Debian's tools: what tests need beyond Python packages
 	@$(BIN)/python -m tools.jvm.prepare

@@ -24,13 +24,13 @@ class BarnabasProcess:
     `overrides` are Kafka's configuration keys. Stopped and started again it keeps its port and its data.
     """
 
-    def __init__(self, overrides: Mapping[str, str] | None = None) -> None:
+    def __init__(self, overrides: Mapping[str, str] | None = None, *, listen: str = "127.0.0.1:0") -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="barnabas-"))
         self.log_dir = self._folder / "data"
         self._log_file = self._folder / "server.log"
         self._overrides = dict(overrides or {})
         self._process: subprocess.Popen[str] | None = None
-        self._address = "127.0.0.1:0"
+        self._address = listen
         self.node_id = -1
 
     @property

@@ -36,7 +36,7 @@ def fill(bootstrap_servers: str, topic: str) -> int:
             }
         )
         for number in range(RECORDS_PER_CODEC):
-            headers = {"codec": codec} if number % 3 else None
+            headers: list[tuple[str, str | bytes | None]] = [("codec", codec)] if number % 3 else []
             key = secrets.token_bytes(8) if number % 7 else None
             producer.produce(
                 topic, secrets.token_hex(500), key=key, headers=headers, timestamp=1_700_000_000_000 + number
