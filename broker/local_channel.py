@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from barnabas.broker.metadata import GROUP_METADATA_TOPIC
 from barnabas.wire.messages.leader_and_isr import LeaderAndIsrRequest, LeaderAndIsrResponse
 from barnabas.wire.messages.stop_replica import StopReplicaRequest, StopReplicaResponse
 from barnabas.wire.messages.update_metadata import UpdateMetadataRequest, UpdateMetadataResponse
@@ -26,6 +27,10 @@ class LocalChannel:
         if isinstance(request, StopReplicaRequest):
             return await self._broker.replicas.stop_replica(request)
         removed = self._broker.metadata.update(request)
+        group_topic = self._broker.metadata.topic(GROUP_METADATA_TOPIC)
+        if group_topic is not None:
+            # What the topic was made with counts, not what offsets.topic.num.partitions says by now.
+            self._broker.groups.partition_count = len(group_topic.partitions)
         if removed:
             await self._broker.groups.on_topics_deleted([topic.name for topic in removed])
         return UpdateMetadataResponse()
