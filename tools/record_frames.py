@@ -152,6 +152,7 @@ def _java_commands(bootstrap_servers: str) -> list[tuple[str, list[str], str]]:
     server = ["--bootstrap-server", bootstrap_servers]
     topic = ["--topic", "java-recorded"]
     group = ["--group", "java-recorded"]
+    entity = ["--entity-type", "topics", "--entity-name", "java-recorded"]
     tools = "org.apache.kafka.tools"
     return [
         (f"{tools}.TopicCommand", [*server, "--create", *topic, "--partitions", "2"], ""),
@@ -189,7 +190,7 @@ def _java_commands(bootstrap_servers: str) -> list[tuple[str, list[str], str]]:
         ),
         (
             "kafka.admin.ConfigCommand",
-            [*server, "--describe", "--entity-type", "topics", "--entity-name", "java-recorded"],
+            [*server, "--describe", *entity],
             "",
         ),
         (f"{tools}.LogDirsCommand", [*server, "--describe", "--topic-list", "java-recorded"], ""),
