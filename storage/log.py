@@ -31,6 +31,7 @@ from barnabas.storage.log_reader import LogReader, ReadRequest, nothing_at
 from barnabas.storage.producer_builder import ProducerBuilder
 from barnabas.storage.producer_state import BatchMetadata, ProducerState, encode_snapshot
 from barnabas.storage.read import FetchData, file_headers
+from barnabas.storage.scan import OpenSegment
 from barnabas.storage.segment import (
     DELETED_SUFFIX,
     OFFSET_INDEX_SUFFIX,
@@ -209,13 +210,34 @@ class PartitionLog:
         return self._leader_epochs
 
     def _read_leader_epochs(self) -> LeaderEpochs:
+        """From the checkpoint, or from the batches if that is missing or unusable; nothing outside the log."""
         path = f"{self.directory}/{LEADER_EPOCH_FILE}"
         try:
-            return LeaderEpochs(decode_leader_epochs(read_file(self.context.cache.files, path)))
+            entries = decode_leader_epochs(read_file(self.context.cache.files, path))
         except FileNotFoundError:
-            return LeaderEpochs()
+            entries = []
         except CorruptFile as error:
-            raise StorageError(f"{path}: {error}") from None
+            logger.warning("rebuilding %s: %s", path, error)
+            entries = []
+        try:
+            epochs = LeaderEpochs(entries or self._scan_leader_epochs())
+        except OSError as error:
+            raise StorageError(f"reading the epochs of {self.directory} failed: {error}") from error
+        epochs.dirty = not entries and len(epochs) > 0
+        epochs.truncate_from_end(self.log_end_offset)
+        epochs.truncate_from_start(self.log_start_offset)
+        return epochs
+
+    def _scan_leader_epochs(self) -> list[tuple[int, int]]:
+        """Epochs and where each starts, from the headers of all batches. Blocking, slow."""
+        found: list[tuple[int, int]] = []
+        for segment in self._segments:
+            if segment.size:
+                with OpenSegment(self.context.cache.files, segment.file.path) as read:
+                    for header in file_headers(read, segment.file, 0, segment.size):
+                        if header.partition_leader_epoch > (found[-1][0] if found else -1):
+                            found.append((header.partition_leader_epoch, header.base_offset))
+        return found
 
     @property
     def producer_state(self) -> ProducerState:

@@ -208,13 +208,20 @@ def test_unusable_checkpoints_do_not_keep_a_log_from_starting(logs, tools, conte
     logs.stop(clean=clean)
     for path in logs.path.glob("*-checkpoint"):
         path.write_bytes(content)
-    if not clean:
-        (logs.path / "topic-0" / "leader-epoch-checkpoint").write_bytes(content)
+    (logs.path / "topic-0" / "leader-epoch-checkpoint").write_bytes(content)
     logs.start()
     log = logs.log()
     assert tools.read_all(log) == [0, 1, 2, 3]
-    if not clean:
-        assert log.leader_epochs.entries == [(0, 0), (1, 1), (2, 2), (3, 3)]
+    assert log.leader_epochs.entries == [(0, 0), (1, 1), (2, 2), (3, 3)]
+
+
+def test_an_epoch_without_batches_is_forgotten_by_a_restart(logs):
+    log = logs.log()
+    logs.append(log, b"a", epoch=3)
+    log.assign_leader_epoch(4)
+    for clean in (True, False):
+        logs.restart(clean=clean)
+        assert logs.log().leader_epochs.entries == [(3, 0)]
 
 
 @pytest.mark.parametrize("damage", [b"", b"\x00", b"\x00\x01garbage", None])
