@@ -15,8 +15,8 @@ PARTIAL_FRAME_TIMEOUT_MS = 30_000
 class Connections:
     """The set of accepted connections; owned by the event loop.
 
-    `unsent_bytes` is what peers that do not read keep in our memory; fetches return less while it is large, so that slow
-    readers cannot grow memory without bound (`FetchOperation`).
+    `unsent_bytes` is what peers that do not read keep in our memory; fetches return less while it is large, so
+    that slow readers cannot grow memory without bound (`FetchOperation`).
     """
 
     def __init__(

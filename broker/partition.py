@@ -114,7 +114,7 @@ class Partition:
         if len(self.isr) < self.min_in_sync_replicas:
             raise ApiError(
                 ErrorCode.NOT_ENOUGH_REPLICAS,
-                f"{self} has {len(self.isr)} in-sync replicas, min.insync.replicas asks for {self.min_in_sync_replicas}",
+                f"{self} has {len(self.isr)} in-sync replicas, min.insync.replicas wants {self.min_in_sync_replicas}",
             )
 
     def appended(self, info: LogAppendInfo) -> None:
