@@ -9,7 +9,7 @@ from barnabas.wire.framing import FIRST_BUFFER_BYTES, FrameReader, ReceiveBuffer
 
 
 def feed(reader: FrameReader, data: bytes, read_size: int) -> list[bytes]:
-    """Hand `data` to the reader as a socket would: at most `read_size` bytes a read, never more than the buffer takes."""
+    """Hand `data` to the reader as a socket would: at most `read_size` bytes a read, never more than fits."""
     frames = []
     while data:
         buffer = reader.get_buffer()

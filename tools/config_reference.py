@@ -1,0 +1,78 @@
+"""Writes docs/configuration.md from the tables of configuration keys: `python -m tools.config_reference [--check]`."""
+
+import argparse
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from barnabas.broker.config import BROKER_KEYS, SECURITY_KEYS
+from barnabas.broker.config_defs import INTERNAL, ConfigKey, to_text
+from barnabas.broker.config_defs_docs import TOPIC_DOCS, broker_doc
+from barnabas.broker.config_defs_other import OTHER_ROWS
+from barnabas.broker.topic_config import TOPIC_KEYS, TOPIC_SYNONYMS
+
+TARGET = Path(__file__).resolve().parent.parent / "docs" / "configuration.md"
+
+WITHOUT_EFFECT = frozenset(row[0] for row in OTHER_ROWS)
+
+INTRODUCTION = """# Configuration
+
+`barnabas serve [SERVER_PROPERTIES] [--override KEY=VALUE]...` takes Kafka's own keys. A value is looked for in this
+order: command-line options, `--override`, environment variables, the properties file, the default. `barnabas config
+check FILE` says what is wrong with a file without starting.
+
+Environment variables are named as in Kafka's official image: `KAFKA_` and the key in upper case, with `_` for a dot,
+`__` for an underscore and `___` for a dash. `CLUSTER_ID` becomes the cluster id.
+
+Unknown keys are warned of; keys that ask for what is not there (TLS, SASL, ACLs) are errors. Keys of KRaft and of
+tiered storage are accepted, listed by DescribeConfigs with Kafka's defaults, and have no effect.
+
+Dynamic keys can be changed at run time, for one broker or for all: `barnabas configs alter --help`.
+
+*This page is written by `python -m tools.config_reference`.*
+"""
+
+
+def reference() -> str:
+    """The whole page."""
+    lines = [INTRODUCTION, "## Broker", "", "| key | default | dynamic | meaning |", "|---|---|---|---|"]
+    lines += _broker_rows()
+    lines += ["", "## Topics", "", "| key | default | default set by | meaning |", "|---|---|---|---|"]
+    lines += _topic_rows()
+    return "\n".join(lines) + "\n"
+
+
+def _broker_rows() -> Iterator[str]:
+    for name, key in sorted(BROKER_KEYS.items()):
+        if key.visibility != INTERNAL and name not in SECURITY_KEYS and name not in WITHOUT_EFFECT:
+            yield f"| `{name}` | {_default(key)} | {key.mode} | {_cell(broker_doc(name) or '')} |"
+
+
+def _topic_rows() -> Iterator[str]:
+    for name, key in sorted(TOPIC_KEYS.items()):
+        if key.visibility != INTERNAL:
+            synonyms = ", ".join(f"`{synonym}`" for synonym in TOPIC_SYNONYMS.get(name, ()))
+            yield f"| `{name}` | {_default(key)} | {synonyms} | {_cell(TOPIC_DOCS.get(name, ''))} |"
+
+
+def _default(key: ConfigKey) -> str:
+    text = to_text(key.default)
+    return f"`{text}`" if text else ""
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+def main() -> int:
+    """Write the page, or say whether it is current."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if the page is out of date")
+    if parser.parse_args().check:
+        return int(TARGET.read_text() != reference())
+    TARGET.write_text(reference())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
