@@ -288,7 +288,7 @@ class BrokerConfig:
 
     def check_dynamic(self, dynamic: Mapping[str, str]) -> tuple[str, ...]:
         """What is wrong with this configuration once `dynamic` is laid over it: rules that join several keys, too."""
-        return resolve(properties={**self.raw, **dynamic}).errors
+        return resolve(options={**self.raw, **dynamic}).errors
 
 
 _SPECIAL_ATTRIBUTES: Final = frozenset(

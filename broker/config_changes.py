@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from barnabas.broker.config import BROKER_KEYS, SECURITY_KEYS
 from barnabas.broker.config_defs import CLUSTER_WIDE, LIST, READ_ONLY, ConfigKey, ConfigValueError, parse, to_text
 from barnabas.broker.topic_config import DEFAULT_ENTITY, TOPIC_KEYS
+from barnabas.controller.topics import check_topic_name
 from barnabas.wire.errors import ApiError, ErrorCode
 
 if TYPE_CHECKING:
@@ -33,7 +34,6 @@ SUBTRACT: Final = 3
 OPERATION_NAMES: Final = ("SET", "DELETE", "APPEND", "SUBTRACT")
 
 _VALUE_LENGTH_MAX: Final = 32_767
-_TOPIC_NAME: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _LISTENER_OVERRIDE: Final = re.compile(r"listener\.name\.[^.]*\.(.*)")
 # What Kafka can change in a running broker and Barnabas cannot.
 _NOT_AT_RUN_TIME: Final = frozenset(
@@ -143,12 +143,6 @@ def broker_id(resource_name: str, what: str) -> int:
     if re.fullmatch(r"[+-]?[0-9]{1,10}", resource_name) is None:
         raise ApiError(ErrorCode.INVALID_REQUEST, f"{what} must be an integer, but it is: {resource_name}")
     return int(resource_name)
-
-
-def check_topic_name(name: str) -> None:
-    """Errors: INVALID_TOPIC_EXCEPTION where no topic can have this name (Topic.validate)."""
-    if _TOPIC_NAME.fullmatch(name) is None or name in (".", ".."):
-        raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic name is invalid: {name!r} is not allowed")
 
 
 def _check_topic_configs(context: RequestContext, topic: str, overrides: Overrides) -> None:

@@ -133,14 +133,16 @@ def _validate(name: str, value: Any, validator: tuple[Any, ...]) -> None:
         raise ConfigValueError(name, value, "String must be non-empty")
 
 
-def _validate_number(name: str, value: float, arguments: tuple[float, ...]) -> None:
-    if len(arguments) == 3 and value == arguments[2]:
-        return
-    also = f" (or {arguments[2]})" if len(arguments) == 3 else ""
-    if value < arguments[0]:
-        raise ConfigValueError(name, to_text(value), f"Value must be at least {arguments[0]}{also}")
-    if len(arguments) > 1 and value > arguments[1]:
-        raise ConfigValueError(name, to_text(value), f"Value must be no more than {arguments[1]}{also}")
+def _validate_number(name: str, value: float, arguments: tuple[Any, ...]) -> None:
+    low, high, also = (*arguments, None, None)[:3]
+    if also is not None:
+        if value != also and not low <= value <= high:
+            reason = f"Value must be between {low} and {high} or equal to {also}"
+            raise ConfigValueError(name, to_text(value), reason)
+    elif value < low:
+        raise ConfigValueError(name, to_text(value), f"Value must be at least {low}")
+    elif high is not None and value > high:
+        raise ConfigValueError(name, to_text(value), f"Value must be no more than {high}")
 
 
 def _validate_list(name: str, value: tuple[str, ...], allowed: tuple[str, ...], *, empty_allowed: bool) -> None:

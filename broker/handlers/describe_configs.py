@@ -11,7 +11,7 @@ configs).   Versions: 1 synonyms and sources; 3 types and documentation (KIP-569
 from collections.abc import Collection, Iterator, Mapping
 
 from barnabas.broker.config import BROKER_KEYS
-from barnabas.broker.config_changes import BROKER, BROKER_LOGGER, TOPIC, broker_id, check_topic_name
+from barnabas.broker.config_changes import BROKER, BROKER_LOGGER, TOPIC, broker_id
 from barnabas.broker.config_defs import INTERNAL, PASSWORD, READ_ONLY, to_text
 from barnabas.broker.context import RequestContext
 from barnabas.broker.registry import Handler
@@ -23,6 +23,7 @@ from barnabas.broker.topic_config import (
     ConfigEntry,
     broker_synonyms,
 )
+from barnabas.controller.topics import check_topic_name
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.messages.describe_configs import (
     DescribeConfigsRequest,
@@ -65,7 +66,7 @@ def _topic_entries(
 ) -> list[ConfigEntry]:
     check_topic_name(resource.resource_name)
     if resource.resource_name not in context.broker.metadata:
-        raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{resource.resource_name}' does not exist.")
     return context.broker.topic_configs.describe(
         resource.resource_name,
         resource.configuration_keys,
