@@ -19,7 +19,7 @@ from barnabas.storage.files import Buffer
 from barnabas.storage.log import LogAppendInfo, PartitionLog
 from barnabas.storage.log_manager import LogManager
 from barnabas.storage.read import ColdRead, FetchData
-from barnabas.storage.validation import AppendOrigin
+from barnabas.storage.validation import AppendOrigin, ValidationResult
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.messages.leader_and_isr import (
     LeaderAndIsrPartitionError,
@@ -195,13 +195,13 @@ class ReplicaManager:
         acks: int,
         produce_version: int,
         origin: AppendOrigin = AppendOrigin.CLIENT,
+        validated: ValidationResult | None = None,
     ) -> tuple[Partition, LogAppendInfo]:
-        """Append one batch (a writable buffer: offsets are patched in place; None is refused) as leader; raises
-        ApiError."""
-        partition = self.partition_or_error(topic, index)
-        partition.check_leader()
-        if acks == -1:
-            partition.check_enough_replicas()
+        """Append one batch (a writable buffer: offsets are patched in place; None is refused) as leader.
+
+        Raises ApiError; ExpensiveBatch for a batch that `validate` has to look at first.
+        """
+        partition = self._leader(topic, index, acks)
         if batch is None:
             raise ApiError(ErrorCode.INVALID_RECORD, "the request holds no records for the partition")
         info = partition.log.append_as_leader(
@@ -210,9 +210,25 @@ class ReplicaManager:
             now_ms=self._clock.now_ms(),
             origin=origin,
             produce_version=produce_version,
+            validated=validated,
         )
         partition.appended(info)
         return partition, info
+
+    def _leader(self, topic: str, index: int, acks: int) -> Partition:
+        partition = self.partition_or_error(topic, index)
+        partition.check_leader()
+        if acks == -1:
+            partition.check_enough_replicas()
+        return partition
+
+    async def validate(
+        self, topic: str, index: int, batch: bytearray, acks: int, produce_version: int
+    ) -> ValidationResult:
+        """Open and check the records of a batch in a thread, for a later `append`; raises ApiError."""
+        log = self._leader(topic, index, acks).log
+        now_ms = self._clock.now_ms()
+        return await asyncio.to_thread(log.validate, batch, now_ms=now_ms, produce_version=produce_version)
 
     def when_acknowledgeable(
         self, partition: Partition, info: LogAppendInfo, acks: int

@@ -43,7 +43,13 @@ from barnabas.storage.segment import (
 )
 from barnabas.storage.timestamps import SegmentCapture, TimestampAndOffset, TimestampLookup
 from barnabas.storage.txn_index import AbortedTransaction, encode_entry
-from barnabas.storage.validation import AppendOrigin, parse_produced_batch, validate_batch
+from barnabas.storage.validation import (
+    AppendOrigin,
+    ValidationResult,
+    check_cost,
+    parse_produced_batch,
+    validate_batch,
+)
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.names import ZERO_TOPIC_ID, TopicId
 from barnabas.wire.record_batch import (
@@ -346,23 +352,27 @@ class PartitionLog:
         now_ms: int,
         origin: AppendOrigin = AppendOrigin.CLIENT,
         produce_version: int = 13,
+        validated: ValidationResult | None = None,
     ) -> LogAppendInfo:
         """Check one batch, give it offsets and the leader's epoch in place, and write it with one call.
 
-        `batch` is not kept, so the caller may use the buffer again.
+        `batch` is not kept, so the caller may use the buffer again. `validated` is what `validate` returned for it.
 
         Raises:
+            ExpensiveBatch: checking would take long; `validate` it in a thread and come back. Nothing was written.
             RecordErrors, ApiError: what `validation` and `ProducerState` say; nothing was written.
             StorageError: the disk refused. A full disk or a short write is rolled back, so that a later append may
             succeed.
         """
         if self._failure is not None:
             self._check()
-        header = parse_produced_batch(batch, produce_version)
         config = self.config
-        batch, header, max_timestamp, log_append_time_ms, _ = validate_batch(
-            batch, header, config, now_ms, origin=origin, topic_partition=self.topic
-        )
+        if validated is None:
+            header = parse_produced_batch(batch, produce_version)
+            if origin is AppendOrigin.CLIENT:
+                check_cost(header, config, now_ms)
+            validated = validate_batch(batch, header, config, now_ms, origin=origin, topic_partition=self.topic)
+        batch, header, max_timestamp, log_append_time_ms, _ = validated
         base_offset = self.log_end_offset
         marker: EndTxnMarker | None = None
         if header.producer_id >= 0:
@@ -388,6 +398,15 @@ class PartitionLog:
             False,
             last_offset + 1 - self.recovery_point >= config.flush_messages,
         )
+
+    def validate(self, batch: WriteBuffer, *, now_ms: int, produce_version: int) -> ValidationResult:
+        """The checks of `append_as_leader` for a client's batch, which may open its records. Any thread.
+
+        Raises:
+            RecordErrors, ApiError: as `append_as_leader`.
+        """
+        header = parse_produced_batch(batch, produce_version)
+        return validate_batch(batch, header, self.config, now_ms, topic_partition=self.topic)
 
     def _duplicate(self, known: BatchMetadata) -> LogAppendInfo:
         """The answer to a batch that was appended before; if just before, it may still have to be flushed."""

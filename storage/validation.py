@@ -47,6 +47,11 @@ MAX_RECORD_ERRORS: Final = 1000
 """More per-record errors than this are counted but not listed: a reply should not outgrow its request."""
 
 
+CHEAP_RECORDS_MAX: Final = 256
+CHEAP_BYTES_MAX: Final = 32 * 1024
+"""Opening a record takes 2 to 3 us; a compressed batch may hold a thousand times its size."""
+
+
 class AppendOrigin(Enum):
     """Who asks for an append."""
 
@@ -229,6 +234,18 @@ def needs_record_validation(header: RecordBatchHeader, config: LogConfig, now_ms
         or header.attributes & TIMESTAMP_TYPE_MASK
         or (config.compression_type is not None and config.compression_type != header.attributes & CODEC_MASK)
     )
+
+
+class ExpensiveBatch(Exception):
+    """Checking this batch means opening many records, or many bytes: that is not for the event loop."""
+
+
+def check_cost(header: RecordBatchHeader, config: LogConfig, now_ms: int) -> None:
+    """Raises ExpensiveBatch if `validate_batch` would take more than about a millisecond."""
+    if (header.record_count > CHEAP_RECORDS_MAX or header.batch_length > CHEAP_BYTES_MAX) and needs_record_validation(
+        header, config, now_ms
+    ):
+        raise ExpensiveBatch
 
 
 class _RecordCheck:

@@ -2,8 +2,8 @@
 
 Behaviour: computed from the registry of handlers. A version that is not served is answered at version 0 with
 UNSUPPORTED_VERSION and this API's own range, so that the client can ask again (KIP-511); the response header is always
-version 0. No features are advertised. Errors: INVALID_REQUEST for a client software name or version outside Kafka's
-pattern (version 3+); UNSUPPORTED_VERSION.
+version 0. No features are advertised.
+Errors: INVALID_REQUEST for a client software name or version outside Kafka's pattern (version 3+); UNSUPPORTED_VERSION.
 """
 
 import re

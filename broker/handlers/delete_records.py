@@ -1,10 +1,10 @@
 """DeleteRecords (key 21): move the log start offset of partitions forward (KIP-107).   Versions 0-2.
 
 Behaviour: everything below the offset is gone for readers at once, segments that lie below it are deleted; -1 means the
-high watermark. The low watermark of the reply is the smallest log start offset of all replicas. Errors per partition:
-OFFSET_OUT_OF_RANGE (negative or above the high watermark), UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER,
-POLICY_VIOLATION (the topic is compacted and not deleted from), INVALID_TOPIC_EXCEPTION (internal topics),
-KAFKA_STORAGE_ERROR.
+high watermark. The low watermark of the reply is the smallest log start offset of all replicas.
+Errors per partition: OFFSET_OUT_OF_RANGE (negative or above the high watermark), UNKNOWN_TOPIC_OR_PARTITION,
+NOT_LEADER_OR_FOLLOWER, POLICY_VIOLATION (the topic is compacted and not deleted from), INVALID_TOPIC_EXCEPTION
+(internal topics), KAFKA_STORAGE_ERROR.
 """
 
 from barnabas.broker.context import RequestContext

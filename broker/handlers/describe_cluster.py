@@ -1,7 +1,8 @@
 """DescribeCluster (key 60): brokers, controller and cluster id (KIP-700).   Versions 0-1.
 
-Behaviour: addresses are those of the listener that the request came in on. Errors: endpoint types other than brokers:
-MISMATCHED_ENDPOINT_TYPE for controllers, UNSUPPORTED_ENDPOINT_TYPE for anything else (version 1, KIP-919).
+Behaviour: addresses are those of the listener that the request came in on.
+Errors: endpoint types other than brokers: MISMATCHED_ENDPOINT_TYPE for controllers, UNSUPPORTED_ENDPOINT_TYPE for
+anything else (version 1, KIP-919).
 """
 
 from barnabas.broker.authorized_operations import CLUSTER_OPERATIONS, NOT_ASKED

@@ -1,8 +1,9 @@
 """DescribeLogDirs (key 35): what lies in each log directory (KIP-113).   Versions 1-4.
 
 Behaviour: null topics ask for every partition. Sizes are bytes of segments; `offset_lag` is how far the log end is
-behind the high watermark (a follower's, or 0). Errors per directory: KAFKA_STORAGE_ERROR.   Versions: 2 flexible; 3
-top-level error; 4 total and usable bytes (KIP-827).
+behind the high watermark (a follower's, or 0).
+Errors per directory: KAFKA_STORAGE_ERROR.
+Versions: 2 flexible; 3 top-level error; 4 total and usable bytes (KIP-827).
 """
 
 import asyncio

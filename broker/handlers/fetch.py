@@ -2,12 +2,13 @@
 
 Behaviour: fetch sessions (KIP-227); long poll until `min_bytes` or `max_wait_ms`; the first batch of the first
 non-empty partition is returned whole even beyond the limits; read_committed stops at the last stable offset and names
-aborted transactions; whole batches only. Errors per partition: OFFSET_OUT_OF_RANGE, NOT_LEADER_OR_FOLLOWER,
-UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID, INCONSISTENT_TOPIC_ID, FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH,
-KAFKA_STORAGE_ERROR (NOT_LEADER_OR_FOLLOWER before version 6). Errors of the request: FETCH_SESSION_ID_NOT_FOUND,
-INVALID_FETCH_SESSION_EPOCH, FETCH_SESSION_TOPIC_ID_ERROR. Versions: 5 log start offset; 7 sessions; 9 leader epoch
-(KIP-320); 11 rack (KIP-392: always this replica); 12 flexible, last fetched epoch; 13 topic ids (KIP-516); 15 replica
-state; 16 node endpoints (KIP-951); 17 directory id.
+aborted transactions; whole batches only.
+Errors per partition: OFFSET_OUT_OF_RANGE, NOT_LEADER_OR_FOLLOWER, UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID,
+INCONSISTENT_TOPIC_ID, FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH, KAFKA_STORAGE_ERROR (NOT_LEADER_OR_FOLLOWER before
+version 6).
+Errors of the request: FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH, FETCH_SESSION_TOPIC_ID_ERROR.
+Versions: 5 log start offset; 7 sessions; 9 leader epoch (KIP-320); 11 rack (KIP-392: always this replica); 12 flexible,
+last fetched epoch; 13 topic ids (KIP-516); 15 replica state; 16 node endpoints (KIP-951); 17 directory id.
 """
 
 from collections.abc import Awaitable

@@ -1,9 +1,11 @@
 """InitProducerId (key 22): a producer id for an idempotent producer.   Versions 0-5.
 
 Behaviour: without a transactional id every call gives a fresh id and epoch 0; ids come from blocks of 1000 that the
-controller hands out. Errors: INVALID_REQUEST for a transactional id (there are no transactions yet) and for a producer
-id without an epoch or the reverse; COORDINATOR_NOT_AVAILABLE while no block can be had. Versions: 2 flexible; 3
-producer id and epoch of the caller (KIP-360); 4 PRODUCER_FENCED; 5 transaction version 2 (KIP-890).
+controller hands out.
+Errors: INVALID_REQUEST for a transactional id (there are no transactions yet) and for a producer id without an epoch or
+the reverse; COORDINATOR_NOT_AVAILABLE while no block can be had.
+Versions: 2 flexible; 3 producer id and epoch of the caller (KIP-360); 4 PRODUCER_FENCED; 5 transaction version 2
+(KIP-890).
 """
 
 from barnabas.broker.context import RequestContext

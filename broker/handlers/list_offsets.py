@@ -2,11 +2,12 @@
 
 Behaviour: -1 latest (high watermark, or last stable offset for read_committed), -2 earliest, -3 the record with the
 largest timestamp (version 7+), -4 earliest local (8+), -5 latest tiered (9+: unknown, there is no tiered storage). A
-timestamp that no committed record reaches is answered with offset -1 and no error. Errors per partition:
-UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER, FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH, OFFSET_NOT_AVAILABLE
-(LEADER_NOT_AVAILABLE before version 5), INVALID_REQUEST (partition named twice), UNSUPPORTED_VERSION (unknown special
-timestamp), KAFKA_STORAGE_ERROR. Versions: 2 isolation level; 4 leader epoch (KIP-320); 6 flexible; 7 max timestamp
-(KIP-734); 8, 9 tiered storage (KIP-405).
+timestamp that no committed record reaches is answered with offset -1 and no error.
+Errors per partition: UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER, FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH,
+OFFSET_NOT_AVAILABLE (LEADER_NOT_AVAILABLE before version 5), INVALID_REQUEST (partition named twice),
+UNSUPPORTED_VERSION (unknown special timestamp), KAFKA_STORAGE_ERROR.
+Versions: 2 isolation level; 4 leader epoch (KIP-320); 6 flexible; 7 max timestamp (KIP-734); 8, 9 tiered storage
+(KIP-405).
 """
 
 import asyncio

@@ -3,10 +3,12 @@
 Behaviour: null topics (an empty list in version 0) ask for all, an empty list for none. A topic that does not exist is
 created in the background where client and broker allow it; meanwhile the answer is UNKNOWN_TOPIC_OR_PARTITION, which
 clients retry. Partitions without a leader are listed with LEADER_NOT_AVAILABLE. Addresses are those of the listener
-that the request came in on. Errors per topic: UNKNOWN_TOPIC_OR_PARTITION, INVALID_TOPIC_EXCEPTION, UNKNOWN_TOPIC_ID,
-INVALID_REQUEST (null name or topic id before version 12). Errors per partition: LEADER_NOT_AVAILABLE,
-LISTENER_NOT_FOUND (version 6+). Versions: 4 auto-creation flag; 5 offline replicas; 7 leader epochs; 8 authorized
-operations; 9 flexible; 10 topic ids (KIP-516); 12 lookup by id; 13 top-level error (KIP-1102).
+that the request came in on.
+Errors per topic: UNKNOWN_TOPIC_OR_PARTITION, INVALID_TOPIC_EXCEPTION, UNKNOWN_TOPIC_ID, INVALID_REQUEST (null name or
+topic id before version 12).
+Errors per partition: LEADER_NOT_AVAILABLE, LISTENER_NOT_FOUND (version 6+).
+Versions: 4 auto-creation flag; 5 offline replicas; 7 leader epochs; 8 authorized operations; 9 flexible; 10 topic ids
+(KIP-516); 12 lookup by id; 13 top-level error (KIP-1102).
 """
 
 from collections.abc import Iterable

@@ -3,22 +3,23 @@
 Behaviour: every partition is appended before the function returns, so that pipelined requests of one producer keep
 their order; acks=-1 then waits for the in-sync replicas, at most `timeout_ms`; acks=0 has no reply, and closes the
 connection when something failed. A duplicate of one of a producer's last five batches is answered with its first
-offsets. Errors per partition: NOT_LEADER_OR_FOLLOWER, UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID, CORRUPT_MESSAGE,
+offsets.
+Errors per partition: NOT_LEADER_OR_FOLLOWER, UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID, CORRUPT_MESSAGE,
 INVALID_RECORD, MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE, INVALID_TIMESTAMP, UNSUPPORTED_COMPRESSION_TYPE,
 INVALID_TOPIC_EXCEPTION (internal topics), INVALID_REQUIRED_ACKS, NOT_ENOUGH_REPLICAS, REQUEST_TIMED_OUT,
-OUT_OF_ORDER_SEQUENCE_NUMBER, INVALID_PRODUCER_EPOCH, INVALID_TXN_STATE, KAFKA_STORAGE_ERROR. Versions: 0-2 are
-advertised only for clients that infer codecs from them (KAFKA-18659); 5 log start offset; 7 zstd; 8 record errors
-(KIP-467); 9 flexible; 10 current leader (KIP-951); 13 topic ids (KIP-516).
+OUT_OF_ORDER_SEQUENCE_NUMBER, INVALID_PRODUCER_EPOCH, INVALID_TXN_STATE, KAFKA_STORAGE_ERROR.
+Versions: 0-2 are advertised only for clients that infer codecs from them (KAFKA-18659); 5 log start offset; 7 zstd; 8
+record errors (KIP-467); 9 flexible; 10 current leader (KIP-951); 13 topic ids (KIP-516).
 """
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterable, Iterator
 
 from barnabas.broker.connection import CloseConnection
 from barnabas.broker.context import RequestContext
 from barnabas.broker.metadata import INTERNAL_TOPICS
 from barnabas.broker.registry import Handler
-from barnabas.storage.validation import RecordErrors
+from barnabas.storage.validation import ExpensiveBatch, RecordErrors, ValidationResult
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.messages.produce import (
     BatchIndexAndErrorMessage,
@@ -41,65 +42,129 @@ ATTRIBUTES_POSITION = 22
 """The low byte of a record batch's attributes."""
 
 _Pending = list[tuple[PartitionProduceResponse, "asyncio.Future[None]"]]
+_Step = tuple[TopicProduceResponse, TopicProduceData, PartitionProduceData]
 
 
-def handle(request: ProduceRequest, context: RequestContext) -> ProduceResponse | Awaitable[ProduceResponse] | None:
-    response = ProduceResponse()
-    pending: _Pending = []
-    for topic_data in request.topic_data:
-        topic = TopicProduceResponse(name=topic_data.name, topic_id=topic_data.topic_id)
-        response.responses.append(topic)
-        for data in topic_data.partition_data:
-            topic.partition_responses.append(_append(request.acks, topic_data, data, context, response, pending))
-    if request.acks == 0:
-        _close_on_error(response)
-        return None
-    if pending:
-        return asyncio.ensure_future(_when_committed(response, pending, request.timeout_ms))
-    return response
+def handle(
+    request: ProduceRequest, context: RequestContext
+) -> ProduceResponse | Awaitable[ProduceResponse | None] | None:
+    appends = _Appends(request, context)
+    if appends.run():
+        return appends.answer()
+    return appends.finish()
 
 
-def _append(
-    acks: int,
-    topic_data: TopicProduceData,
-    data: PartitionProduceData,
-    context: RequestContext,
-    response: ProduceResponse,
-    pending: _Pending,
-) -> PartitionProduceResponse:
-    """Append one partition's batch; adds to `pending` what must be committed before the reply."""
-    broker = context.broker
-    try:
-        topic = _topic_name(topic_data, context)
-        if acks not in (-1, 0, 1):
-            raise ApiError(ErrorCode.INVALID_REQUIRED_ACKS)
-        if topic in INTERNAL_TOPICS and context.client_id != ADMIN_CLIENT_ID:
-            raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"clients may not write to the internal topic {topic}")
-        if _is_transactional(data.records):
-            raise ApiError(ErrorCode.INVALID_TXN_STATE, "this broker has no transactions")
-        partition, info = broker.replicas.append(topic, data.index, data.records, acks, context.api_version)
-    except RecordErrors as error:
-        reply = _error(data.index, error)
-        reply.record_errors = [
-            BatchIndexAndErrorMessage(batch_index=index, batch_index_error_message=message)
-            for index, message in error.record_errors
-        ]
-        return reply
-    except ApiError as error:
-        reply = _error(data.index, error)
+class _Appends:
+    """The appends of one request, in the request's order."""
+
+    def __init__(self, request: ProduceRequest, context: RequestContext) -> None:
+        self._request = request
+        self._context = context
+        self._response = ProduceResponse()
+        self._pending: _Pending = []
+        self._steps = self._all_steps()
+        self._expensive: _Step | None = None
+
+    def _all_steps(self) -> Iterator[_Step]:
+        for topic_data in self._request.topic_data:
+            topic = TopicProduceResponse(name=topic_data.name, topic_id=topic_data.topic_id)
+            self._response.responses.append(topic)
+            for data in topic_data.partition_data:
+                yield topic, topic_data, data
+
+    def run(self) -> bool:
+        """Append at once; False when it came to a batch whose records have to be opened in a thread."""
+        for step in self._steps:
+            try:
+                self._append(step)
+            except ExpensiveBatch:
+                self._expensive = step
+                return False
+        return True
+
+    def answer(self) -> ProduceResponse | Awaitable[ProduceResponse] | None:
+        """The reply; a future while something has to be committed first, None with acks=0."""
+        if self._request.acks == 0:
+            _close_on_error(self._response)
+            return None
+        if self._pending:
+            return asyncio.ensure_future(_when_committed(self._response, self._pending, self._request.timeout_ms))
+        return self._response
+
+    def finish(self) -> Awaitable[ProduceResponse | None]:
+        """The rest of a request with expensive batches; the connection serves nothing else meanwhile: order holds."""
+        assert self._expensive is not None
+        rest = [self._expensive, *self._steps]
+        for _, _, data in rest:
+            if data.records is not None:
+                data.records = bytearray(data.records)  # a view of the receive buffer does not outlive this call
+        return self._finish(rest)
+
+    async def _finish(self, rest: Iterable[_Step]) -> ProduceResponse | None:
+        context = self._context
+        for step in rest:
+            topic, topic_data, data = step
+            try:
+                self._append(step)
+            except ExpensiveBatch:
+                name = _topic_name(topic_data, context)
+                try:
+                    validated = await context.broker.replicas.validate(
+                        name, data.index, data.records, self._request.acks, context.api_version
+                    )
+                except ApiError as error:
+                    topic.partition_responses.append(self._refusal(name, data, error))
+                else:
+                    self._append(step, validated)
+        answer = self.answer()
+        return await answer if isinstance(answer, Awaitable) else answer
+
+    def _append(self, step: _Step, validated: ValidationResult | None = None) -> None:
+        """Append one partition's batch and note its reply, and what must be committed before. Raises ExpensiveBatch."""
+        topic, topic_data, data = step
+        context, acks, name = self._context, self._request.acks, topic_data.name
+        try:
+            name = _topic_name(topic_data, context)
+            if acks not in (-1, 0, 1):
+                raise ApiError(ErrorCode.INVALID_REQUIRED_ACKS)
+            if name in INTERNAL_TOPICS and context.client_id != ADMIN_CLIENT_ID:
+                raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"clients may not write to the internal topic {name}")
+            if _is_transactional(data.records):
+                raise ApiError(ErrorCode.INVALID_TXN_STATE, "this broker has no transactions")
+            partition, info = context.broker.replicas.append(
+                name, data.index, data.records, acks, context.api_version, validated=validated
+            )
+        except ApiError as error:
+            topic.partition_responses.append(self._refusal(name, data, error))
+            return
+        reply = PartitionProduceResponse(
+            index=data.index,
+            base_offset=info.base_offset,
+            log_append_time_ms=info.log_append_time_ms,
+            log_start_offset=info.log_start_offset,
+        )
+        topic.partition_responses.append(reply)
+        acknowledgeable = context.broker.replicas.when_acknowledgeable(partition, info, acks)
+        if acknowledgeable is not None:
+            self._pending.append((reply, acknowledgeable))
+
+    def _refusal(self, topic: str, data: PartitionProduceData, error: ApiError) -> PartitionProduceResponse:
+        reply = PartitionProduceResponse(
+            index=data.index,
+            error_code=error.error,
+            base_offset=-1,
+            log_append_time_ms=-1,
+            log_start_offset=-1,
+            error_message=error.message or None,
+        )
+        if isinstance(error, RecordErrors):
+            reply.record_errors = [
+                BatchIndexAndErrorMessage(batch_index=index, batch_index_error_message=message)
+                for index, message in error.record_errors
+            ]
         if error.error == ErrorCode.NOT_LEADER_OR_FOLLOWER:
-            _tell_leader(reply, response, topic, context)
+            _tell_leader(reply, self._response, topic, self._context)
         return reply
-    reply = PartitionProduceResponse(
-        index=data.index,
-        base_offset=info.base_offset,
-        log_append_time_ms=info.log_append_time_ms,
-        log_start_offset=info.log_start_offset,
-    )
-    durable = broker.replicas.when_acknowledgeable(partition, info, acks)
-    if durable is not None:
-        pending.append((reply, durable))
-    return reply
 
 
 def _is_transactional(records: memoryview | None) -> bool:
@@ -118,17 +183,6 @@ def _topic_name(topic_data: TopicProduceData, context: RequestContext) -> str:
     if name is None:
         raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID)
     return name
-
-
-def _error(index: int, error: ApiError) -> PartitionProduceResponse:
-    return PartitionProduceResponse(
-        index=index,
-        error_code=error.error,
-        base_offset=-1,
-        log_append_time_ms=-1,
-        log_start_offset=-1,
-        error_message=error.message or None,
-    )
 
 
 def _tell_leader(
