@@ -12,6 +12,7 @@ from typing import Any, Self
 from barnabas.wire import codec, headers, messages
 from barnabas.wire.compression import CompressionType
 from barnabas.wire.messages import fetch, metadata, produce
+from barnabas.wire.messages.init_producer_id import InitProducerIdRequest
 from barnabas.wire.record_batch import iter_headers
 from barnabas.wire.records import Record, build_batch, iter_records
 
@@ -221,6 +222,19 @@ def records_of(partition: Any) -> list[Record]:
     """The records in the answer for one partition, of all its batches."""
     buffer = bytes(partition.records)
     return [record for header in iter_headers(buffer) for record in iter_records(buffer, header)]
+
+
+def new_producer_id(connection: Connection) -> int:
+    """A producer id; a broker that started just now may have to be asked again (COORDINATOR_LOAD_IN_PROGRESS)."""
+    answers: list[Any] = []
+
+    def given() -> bool:
+        answers.append(connection.ask(InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000), 4))
+        return bool(answers[-1].error_code != 14)
+
+    wait_until(given)
+    assert (answers[-1].error_code, answers[-1].producer_epoch) == (0, 0)
+    return int(answers[-1].producer_id)
 
 
 def topic_metadata(connection: Connection, topic: str) -> Any:

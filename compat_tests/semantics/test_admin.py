@@ -27,6 +27,7 @@ from compat_tests.semantics.client import (
     Connection,
     batch_of,
     fetch_partition,
+    new_producer_id,
     produce_batch,
     topic_metadata,
     wait_until,
@@ -395,7 +396,7 @@ def test_describe_log_dirs(ready_topic: MakeTopic, connection: Connection, topic
 
 
 def test_describe_producers(topic: str, topic_name: str, connection: Connection) -> None:
-    producer_id = connection.ask(InitProducerIdRequest(transactional_id=None), 4).producer_id
+    producer_id = new_producer_id(connection)
     for sequence in (0, 2):
         batch = batch_of([b"x"] * 2, producer_id=producer_id, producer_epoch=0, base_sequence=sequence)
         assert produce_batch(connection, topic, batch).error_code == 0

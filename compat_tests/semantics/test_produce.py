@@ -9,13 +9,13 @@ from crc32c import crc32c
 
 from barnabas.wire import codec, headers
 from barnabas.wire.compression import CompressionType
-from barnabas.wire.messages.init_producer_id import InitProducerIdRequest
 from barnabas.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from barnabas.wire.record_batch import TimestampType
 from compat_tests.semantics.client import (
     Connection,
     batch_of,
     fetch_partition,
+    new_producer_id,
     produce_batch,
     produce_request,
     records_of,
@@ -31,12 +31,6 @@ def resealed(batch: bytearray) -> bytearray:
     """The batch with a checksum that fits what was done to it."""
     struct.pack_into(">I", batch, 17, crc32c(bytes(batch[21:])))
     return batch
-
-
-def new_producer_id(connection: Connection) -> int:
-    response = connection.ask(InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000), 4)
-    assert (response.error_code, response.producer_epoch) == (0, 0)
-    return int(response.producer_id)
 
 
 @pytest.mark.parametrize("version", range(3, 14))
