@@ -1,5 +1,6 @@
 """Time comes in from outside: everything that decides takes `now_ms`, everything that waits takes a `Clock`."""
 
+import threading
 import time
 from typing import Protocol
 
@@ -43,3 +44,28 @@ class ManualClock:
         if duration_ms < 0:
             raise ValueError(f"time cannot go back by {-duration_ms} ms")
         self._now_ms += duration_ms
+
+
+class OffsetClock:
+    """Another clock (the machine's, by default) moved ahead by what `advance` was told so far.
+
+    Wall and monotonic time move together, and go on with the other clock. Safe to use from several threads.
+    """
+
+    def __init__(self, base: Clock | None = None) -> None:
+        self.base: Clock = SystemClock() if base is None else base
+        self._offset_ms = 0
+        self._lock = threading.Lock()
+
+    def now_ms(self) -> int:
+        return self.base.now_ms() + self._offset_ms
+
+    def monotonic_ms(self) -> int:
+        return self.base.monotonic_ms() + self._offset_ms
+
+    def advance(self, duration_ms: int) -> None:
+        """Move ahead. Raises ValueError for a negative duration: nothing that follows a clock expects it to go back."""
+        if duration_ms < 0:
+            raise ValueError(f"time cannot go back by {-duration_ms} ms")
+        with self._lock:
+            self._offset_ms += duration_ms

@@ -185,6 +185,12 @@ class Connection(asyncio.BufferedProtocol):
         else:
             self._transport.close()
 
+    def abort(self) -> None:
+        """Cut the connection; what is not on its way yet is lost."""
+        self._closing = True
+        if self._transport is not None:
+            self._transport.abort()
+
     def _accept(self, frame: memoryview) -> None:
         """Serve a frame now, or keep a copy of it until the request in progress is done."""
         if self._busy or self._waiting or self._pause_reasons & self._PAUSED_BY_WRITER:

@@ -51,6 +51,10 @@ class Housekeeping:
         if not self._closed:
             self.every(name, interval_ms, job)
 
+    def running(self) -> "list[asyncio.Task[None]]":
+        """Jobs that are under way."""
+        return list(self._tasks)
+
     async def close(self) -> None:
         """Stop; jobs that are under way are waited for."""
         self._closed = True

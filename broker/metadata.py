@@ -2,7 +2,7 @@
 controller (Kafka's ZkMetadataCache), read by Metadata, DescribeCluster, FindCoordinator and by every handler that needs
 to know whether a topic exists."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -76,13 +76,15 @@ class TopicMetadata:
 
 
 class MetadataCache:
-    """The cluster as the controller last told it; owned by the event loop."""
+    """The cluster as the controller last told it; owned by the event loop. `listeners` are called after every
+    update."""
 
     def __init__(self) -> None:
         self.controller_id = NO_LEADER
         self._brokers: dict[int, BrokerMetadata] = {}
         self._topics: dict[str, TopicMetadata] = {}
         self._names_by_id: dict[TopicId, str] = {}
+        self.listeners: set[Callable[[], None]] = set()
 
     # --- reading ----------------------------------------------------------------------------------
 
@@ -147,6 +149,8 @@ class MetadataCache:
                 topic_id = TopicId(bytes(state.topic_id))
                 self._topics[state.topic_name] = TopicMetadata(state.topic_name, topic_id, partitions)
                 self._names_by_id[topic_id] = state.topic_name
+        for listener in list(self.listeners):
+            listener()
         return removed
 
 

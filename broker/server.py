@@ -42,7 +42,7 @@ from barnabas.controller.coordination.embedded import EmbeddedStore
 from barnabas.controller.runner import Controller, ControllerSettings
 from barnabas.controller.state import BrokerRegistration, EndPoint
 from barnabas.controller.topics import NewTopic, TopicDefaults
-from barnabas.storage.files import OsFiles
+from barnabas.storage.files import OsFiles, UnsyncedFiles
 from barnabas.storage.log_manager import LogManager
 from barnabas.wire.framing import ReceiveBuffer
 
@@ -65,14 +65,23 @@ class Broker:
     """One broker; create it inside a running event loop, which then owns it.
 
     `on_failure` is called once, with a reason, when the broker cannot go on (a disk failed): whoever runs it should end
-    the process.
+    the process. Timeouts of sockets follow `socket_clock` (default: `clock`). Without `is_durable` nothing is synced to
+    the disk: for data that nobody needs after the process.
     """
 
     def __init__(
-        self, config: BrokerConfig, clock: Clock | None = None, on_failure: Callable[[str], None] | None = None
+        self,
+        config: BrokerConfig,
+        clock: Clock | None = None,
+        on_failure: Callable[[str], None] | None = None,
+        *,
+        socket_clock: Clock | None = None,
+        is_durable: bool = True,
     ) -> None:
         self.config = config
         self.clock: Clock = clock or SystemClock()
+        self._socket_clock = socket_clock or self.clock
+        self._is_durable = is_durable
         self.node_id = config.node_id
         self.cluster_id = ""
         self.is_ready = False
@@ -99,7 +108,7 @@ class Broker:
             config.queued_max_request_bytes if config.queued_max_request_bytes > 0 else DEFAULT_INFLIGHT_BYTES_MAX
         )
         self._receive_buffer = ReceiveBuffer()
-        self._dispatcher = Dispatcher(self, self.clock, self.metrics)
+        self._dispatcher = Dispatcher(self, self._socket_clock, self.metrics)
         self._listeners: list[BoundListener] = []
         self._servers: list[asyncio.Server] = []
 
@@ -130,7 +139,7 @@ class Broker:
     async def _open_logs(self) -> None:
         """Lock the log directories and load what is in them; after a crash this reads the logs' tails."""
         self.log_manager = LogManager(
-            OsFiles(),
+            OsFiles() if self._is_durable else UnsyncedFiles(),
             self.config.log_dirs,
             lambda topic: log_config(self.config, {}, {}),  # until the controller has told us about each topic
             self.clock,
@@ -143,7 +152,9 @@ class Broker:
         await asyncio.to_thread(self.log_manager.open)
 
     async def _open_coordination(self) -> None:
-        self._store = EmbeddedStore(str(Path(self.config.log_dirs[0]) / METADATA_FILE), self.clock)
+        self._store = EmbeddedStore(
+            str(Path(self.config.log_dirs[0]) / METADATA_FILE), self.clock, is_durable=self._is_durable
+        )
         await self._store.open()
         self._session = await self._store.session()
         self.configs = ConfigRepository(self._session, self.clock)
@@ -244,11 +255,21 @@ class Broker:
     async def stop(self) -> None:
         """Stop cleanly: no more requests, everything on disk, the clean-shutdown marker written. Also undoes a start
         that failed half-way."""
+        await self._end(Connection.close, LogManager.close)
+
+    async def crash(self) -> None:
+        """End as after a kill, for tests: connections are cut, and files are left as they are, without the marker, so
+        that the next start has to recover. Only the locks are given back, as the kernel would."""
+        await self._end(Connection.abort, LogManager.abandon)
+
+    async def _end(
+        self, end_connection: Callable[[Connection], None], end_logs: Callable[[LogManager], None]
+    ) -> None:
         self.is_ready = False
         for server in self._servers:
             server.close()
         for connection in self.connections:
-            connection.close()
+            end_connection(connection)
         await asyncio.sleep(0)  # lets transports flush and protocols hear of it
         for listener in self._listeners:
             listener.socket.close()
@@ -264,7 +285,17 @@ class Broker:
         if self._lag_timer is not None:
             self._lag_timer.cancel()
         if hasattr(self, "log_manager"):
-            await asyncio.to_thread(self.log_manager.close)
+            await asyncio.to_thread(end_logs, self.log_manager)
+
+    async def settle(self) -> None:
+        """Run every timer that is due by the clock, and return when the work that they started is done: for who moves
+        the clock."""
+        while True:
+            self.timers.fire_due()
+            work = [*self.housekeeping.running(), *self.groups.running()]
+            if not work:
+                return
+            await asyncio.wait(work)
 
     def _fail(self, reason: str) -> None:
         logger.critical("the broker cannot go on: %s", reason)
@@ -331,7 +362,7 @@ class Broker:
         self._watch_lag(self._loop.time())
 
     def _close_idle_connections(self) -> None:
-        self.connections.close_idle(self.clock.monotonic_ms())
+        self.connections.close_idle(self._socket_clock.monotonic_ms())
 
     def _expire_producers(self) -> None:
         for partition in self.replicas.partitions():

@@ -248,6 +248,17 @@ class OsFiles:
         return 1 << 16 if soft == resource.RLIM_INFINITY else soft
 
 
+class UnsyncedFiles(OsFiles):
+    """The disk, but nothing waits for it: what was written survives the process, not the machine. For data that
+    nobody needs afterwards."""
+
+    def sync(self, descriptor: int) -> None:
+        """Leave it to the kernel."""
+
+    def sync_directory(self, path: str) -> None:
+        """Leave it to the kernel."""
+
+
 def read_file(files: Files, path: str) -> bytes:
     """The whole file. Blocking."""
     descriptor = files.open(path)

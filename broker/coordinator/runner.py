@@ -109,6 +109,7 @@ class ShardRunner:
         clock: Clock,
         settings: GroupSettings,
         on_lost: Callable[[int], None],
+        on_changed: Callable[[], None] = lambda: None,
     ) -> None:
         self.partition = partition
         self.shard = shard
@@ -117,6 +118,7 @@ class ShardRunner:
         self._clock = clock
         self._settings = settings
         self._on_lost = on_lost
+        self._on_changed = on_changed
         self._tokens = itertools.count(1)
         self._owed: dict[Token, _Ticket] = {}
         self._alarms: dict[tuple[str, TimerKey], _Alarm] = {}
@@ -203,6 +205,8 @@ class ShardRunner:
             self._release(effects.replies)
         elif effects.replies:
             self._release_when_committed(effects.replies)
+        if effects.changes:
+            self._on_changed()
 
     def _append(self, records: Sequence[Record]) -> int:
         now_ms = self._clock.now_ms()

@@ -68,7 +68,8 @@ class GroupService:
     """Groups and their offsets, for handlers and metrics; owned by the event loop.
 
     `partition_count` is the number of partitions of `__consumer_offsets`; it may be set until the first group is
-    served. `new_id` gives a fresh UUID as text for every member id.
+    served. `new_id` gives a fresh UUID as text for every member id. `listeners` are called after every change of a
+    group (tests wait with them).
     """
 
     def __init__(
@@ -86,6 +87,7 @@ class GroupService:
         self._log = coordinator_log
         self._timers = timers
         self._clock = clock
+        self.listeners: set[Callable[[], None]] = set()
         self._shards: dict[int, ShardRunner | _Loading] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._expiry: TimerHandle | None = None
@@ -166,11 +168,18 @@ class GroupService:
             partition,
             self._clock.monotonic_ms() - started_ms,
         )
-        runner = ShardRunner(partition, shard, self._log, self._timers, self._clock, self.settings, self._on_lost)
+        runner = ShardRunner(
+            partition, shard, self._log, self._timers, self._clock, self.settings, self._on_lost, self._changed
+        )
         self._shards[partition] = runner
         runner.start()
+        self._changed()
         if loading.topics:
             await _forget_topics(runner, frozenset(loading.topics))
+
+    def _changed(self) -> None:
+        for listener in list(self.listeners):
+            listener()
 
     def _runner(self, group_id: str) -> ShardRunner:
         if not self._is_active:
@@ -275,6 +284,10 @@ class GroupService:
                 yield views.summarize(group, runner.shard.offsets)
 
     # Background work
+
+    def running(self) -> "list[asyncio.Task[None]]":
+        """Background work that is under way."""
+        return list(self._tasks)
 
     async def on_topics_deleted(self, names: Collection[str]) -> None:
         """Forget all offsets of topics that are gone; shards that load do it when they are loaded."""

@@ -60,12 +60,13 @@ T = TypeVar("T")
 class EmbeddedStore:
     """The shared part: file, tree, owner thread. `session()` gives each broker its `CoordinationStore`.
 
-    `path` is the file, created if missing; ":memory:" keeps nothing. `open` and `close` are called once each, on any
-    event loop.
+    `path` is the file, created if missing; ":memory:" keeps nothing. Without `is_durable` nothing is synced: what was
+    acknowledged survives the process, not the machine. `open` and `close` are called once each, on any event loop.
     """
 
-    def __init__(self, path: str, clock: Clock) -> None:
+    def __init__(self, path: str, clock: Clock, *, is_durable: bool = True) -> None:
         self._path = path
+        self._synchronous = "FULL" if is_durable else "OFF"
         self._clock = clock
         self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="metadata-store", daemon=True)
@@ -105,6 +106,8 @@ class EmbeddedStore:
         if not self._closed and self._thread.is_alive():
             await self._submit(self._close)
         self._stop()
+        if self._thread.is_alive():
+            self._thread.join()
 
     # -- from event loops to the owner thread
 
@@ -144,7 +147,7 @@ class EmbeddedStore:
             self._database = sqlite3.connect(self._path, timeout=0, isolation_level=None, check_same_thread=False)
             self._database.execute("PRAGMA locking_mode = EXCLUSIVE")
             self._database.execute("PRAGMA journal_mode = WAL")
-            self._database.execute("PRAGMA synchronous = FULL")
+            self._database.execute(f"PRAGMA synchronous = {self._synchronous}")
             self._load(self._database)
         except (sqlite3.Error, StoreUnavailable) as error:
             self._close()
