@@ -1,0 +1,8 @@
+"""What both brokers are asked, by subject."""
+
+from collections.abc import Callable
+
+from compat_tests.differential.run import Run
+from compat_tests.differential.scenarios import cluster
+
+SCENARIOS: tuple[Callable[[Run], None], ...] = (*cluster.SCENARIOS,)
