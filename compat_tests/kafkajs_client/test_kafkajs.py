@@ -85,7 +85,7 @@ def test_a_group_shares_a_topic_and_survives_a_member(scenario: Scenario, make_t
     answer = scenario("group", topic=make_topic(partitions=4), group=group, partitions=4)
 
     assert sorted(map(len, answer["both"])) == [2, 2]
-    assert sorted(sum(answer["both"], [])) == [0, 1, 2, 3]
+    assert sorted(partition for each in answer["both"] for partition in each) == [0, 1, 2, 3]
     assert (answer["left"], answer["state"], answer["members"]) == (4, "Stable", 2)
 
 
