@@ -10,7 +10,8 @@ from kafka import ConsumerRebalanceListener, TopicPartition
 from kafka.errors import CommitFailedError, KafkaError
 from kafka.structs import OffsetAndMetadata
 
-FAST = {"session_timeout_ms": 6000, "heartbeat_interval_ms": 300}
+# Fresh metadata, because a leader that does not know a new topic yet assigns nothing of it until the next refresh.
+FAST = {"session_timeout_ms": 6000, "heartbeat_interval_ms": 300, "metadata_max_age_ms": 1000}
 
 
 class Member(ConsumerRebalanceListener):  # type: ignore[misc]
