@@ -277,9 +277,16 @@ class EmbeddedStore:
             session._data_watches.setdefault(path, {})[watcher] = None
         return found
 
-    def _get_many(self, session: "EmbeddedSession", paths: Sequence[str]) -> list[tuple[bytes, Stat] | None]:
+    def _get_many(
+        self, session: "EmbeddedSession", paths: Sequence[str], watcher: Watcher | None
+    ) -> list[tuple[bytes, Stat] | None]:
         self._require_session(session.session_id)
-        return [self._tree.get(path) for path in paths]
+        found = [self._tree.get(path) for path in paths]
+        if watcher is not None:
+            for path, answer in zip(paths, found, strict=True):
+                if answer is not None:
+                    session._data_watches.setdefault(path, {})[watcher] = None
+        return found
 
     def _exists(self, session: "EmbeddedSession", path: str, watcher: Watcher | None) -> Stat | None:
         self._require_session(session.session_id)
@@ -318,6 +325,11 @@ class EmbeddedSession:
     def session_id(self) -> int:
         return self._session_id
 
+    @property
+    def session_timeout_ms(self) -> int:
+        """Ephemeral znodes go when the file is opened, if not before."""
+        return 0
+
     async def create(self, path: str, data: bytes = b"", *, ephemeral: bool = False, sequence: bool = False) -> str:
         (created,) = await self.multi([Create(path, data, ephemeral=ephemeral, sequence=sequence)])
         assert isinstance(created, str)
@@ -327,8 +339,8 @@ class EmbeddedSession:
         validate_path(path)
         return await self._store._submit(lambda: self._store._get(self, path, watcher))
 
-    async def get_many(self, paths: Sequence[str]) -> list[tuple[bytes, Stat] | None]:
-        return await self._store._submit(lambda: self._store._get_many(self, paths))
+    async def get_many(self, paths: Sequence[str], watcher: Watcher | None = None) -> list[tuple[bytes, Stat] | None]:
+        return await self._store._submit(lambda: self._store._get_many(self, paths, watcher))
 
     async def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> Stat:
         (stat,) = await self.multi([SetData(path, data, version)])

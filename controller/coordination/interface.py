@@ -3,7 +3,7 @@
 A store is a tree of znodes. Each session sees one linear history, numbered by zxid: a write, or all writes of one
 `multi`, take one zxid. Ephemeral znodes disappear with the session that created them. A watch is one-shot: it reports
 the next change after the read that set it, and is delivered before its session can see any newer data. Implementations:
-`embedded` (SQLite, one process).
+`embedded` (SQLite, one process) and `zookeeper`.
 
 *Source*: ZooKeeper Programmer's Guide (data model, watches, consistency guarantees), `DataTree.java` for the details of
 versions and watches.
@@ -75,6 +75,11 @@ class StoreUnavailable(CoordinationError):
     otherwise."""
 
 
+class ConnectionLost(StoreUnavailable):
+    """The connection broke while a write was under way: whether it took effect is unknown. The session may live on, and
+    the next operation waits for a connection."""
+
+
 class Create(NamedTuple):
     """Create a znode. Its result is the path, which for a sequential znode ends in ten digits."""
 
@@ -127,7 +132,8 @@ class WatchedEvent(NamedTuple):
 
 
 Watcher = Callable[[WatchedEvent], None]
-"""Called on the session's event loop, once; the same watcher set twice on a znode is called once. It must not raise."""
+"""Called on the session's event loop, once; the same watcher set twice on a znode is called once. It must not raise.
+A store that was out of touch may report a change that did not happen: a watcher looks for itself."""
 
 
 class CoordinationStore(Protocol):
@@ -140,6 +146,11 @@ class CoordinationStore(Protocol):
     @property
     def session_id(self) -> int:
         """The owner recorded in this session's ephemeral znodes."""
+        ...
+
+    @property
+    def session_timeout_ms(self) -> int:
+        """How long the ephemeral znodes of a process that died may stay; 0 where none stays."""
         ...
 
     async def create(self, path: str, data: bytes = b"", *, ephemeral: bool = False, sequence: bool = False) -> str:
@@ -156,8 +167,9 @@ class CoordinationStore(Protocol):
         """
         ...
 
-    async def get_many(self, paths: Sequence[str]) -> list[tuple[bytes, Stat] | None]:
-        """Data and metadata of many znodes, None where one does not exist.
+    async def get_many(self, paths: Sequence[str], watcher: Watcher | None = None) -> list[tuple[bytes, Stat] | None]:
+        """Data and metadata of many znodes, None where one does not exist; the watcher learns of the next change of
+        each of those that exist.
 
         The reads are pipelined: each is consistent by itself, together they are not a snapshot.
         """

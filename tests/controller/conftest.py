@@ -3,7 +3,11 @@
 import asyncio
 import inspect
 import random
-from collections.abc import Callable, Sequence
+import secrets
+import socket
+import struct
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -14,6 +18,7 @@ from barnabas.clock import ManualClock
 from barnabas.controller.configs import ConfigRepository
 from barnabas.controller.coordination.embedded import EmbeddedSession, EmbeddedStore
 from barnabas.controller.coordination.interface import Operation, OperationResult
+from barnabas.controller.coordination.zookeeper import ZooKeeperSession
 from barnabas.controller.runner import Controller, ControllerSettings
 from barnabas.controller.state import BrokerRegistration, EndPoint
 from barnabas.wire.errors import ErrorCode
@@ -30,6 +35,15 @@ from barnabas.wire.messages.stop_replica import (
 )
 from barnabas.wire.messages.update_metadata import UpdateMetadataResponse
 
+ROOT = Path(__file__).resolve().parent.parent.parent
+if str(ROOT) not in sys.path:
+    sys.path.insert(0, str(ROOT))  # for `tools`, which no wheel contains
+
+from tools.zookeeper import ZooKeeperServer  # noqa: E402
+
+SESSION_TIMEOUT_MS = 1000
+"""The shortest that the server of the tests grants."""
+
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
@@ -44,8 +58,10 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 class EmbeddedUnderTest:
     """The embedded store behind the few things that a test needs beyond `CoordinationStore`.
 
-    A ZooKeeper server put behind the same five methods can be added to the parameters of `stores`.
+    `is_ours`: zxids and times follow from what the test does, and from its clock.
     """
+
+    is_ours = True
 
     def __init__(self, path: str, clock: ManualClock) -> None:
         self.path = path
@@ -74,14 +90,83 @@ class EmbeddedUnderTest:
         await self._store.open()
 
 
+class ZooKeeperUnderTest:
+    """A chroot of its own on a real ZooKeeper, behind the same methods."""
+
+    is_ours = False
+    survives_restart = True
+
+    def __init__(self, server: ZooKeeperServer, chroot: str) -> None:
+        self.server = server
+        self.connect_string = f"{server.address}{chroot}"
+        self._sessions: list[ZooKeeperSession] = []
+
+    async def __aenter__(self) -> "ZooKeeperUnderTest":
+        return self
+
+    async def __aexit__(self, *_error: object) -> None:
+        for session in self._sessions:
+            await session.close()
+
+    async def session(self) -> ZooKeeperSession:
+        session = await ZooKeeperSession.open(
+            self.connect_string, session_timeout_ms=SESSION_TIMEOUT_MS, connection_timeout_ms=10_000
+        )
+        self._sessions.append(session)
+        return session
+
+    async def expire(self, session: ZooKeeperSession) -> None:
+        """End the session in ZooKeeper, behind its owner's back; returns when the owner has heard of it."""
+        heard = asyncio.Event()
+        session.on_expired(heard.set)
+        await asyncio.to_thread(end_session, self.server.address, session._client.client_id)
+        await heard.wait()
+
+    async def restart(self) -> None:
+        for session in self._sessions:
+            await session.close()
+        await asyncio.to_thread(self.server.stop)
+        await asyncio.to_thread(self.server.start)
+
+
+def end_session(address: str, client_id: tuple[int, bytes]) -> None:
+    """Take a session over with a connection of one's own, and close it, as ZooKeeper's protocol has it."""
+    host, _, port = address.rpartition(":")
+    session_id, password = client_id
+    connect = struct.pack("!iqiqi16s", 0, 0, SESSION_TIMEOUT_MS, session_id, len(password), password)
+    close = struct.pack("!ii", 1, -11)
+    with socket.create_connection((host, int(port)), 10) as connection:
+        connection.settimeout(10)
+        connection.sendall(b"".join(struct.pack("!i", len(frame)) + frame for frame in (connect, close)))
+        while connection.recv(1024):
+            pass
+
+
 @pytest.fixture
 def clock() -> ManualClock:
     return ManualClock()
 
 
-@pytest.fixture(params=["memory", "file"])
-def stores(request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock) -> EmbeddedUnderTest:
+@pytest.fixture(scope="session")
+def zookeeper() -> Iterator[ZooKeeperServer]:
+    """A real ZooKeeper; each test uses a chroot of its own, and leaves it running."""
+    with ZooKeeperServer() as server:
+        yield server
+
+
+@pytest.fixture
+def chroot() -> str:
+    """The path below which a test's znodes are."""
+    return f"/tests/{secrets.token_hex(6)}"
+
+
+@pytest.fixture(params=["memory", "file", pytest.param("zookeeper", marks=pytest.mark.java)])
+def stores(
+    request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock, chroot: str
+) -> EmbeddedUnderTest | ZooKeeperUnderTest:
     """`async with stores:` opens it, `await stores.session()` gives a session."""
+    if request.param == "zookeeper":
+        return ZooKeeperUnderTest(request.getfixturevalue("zookeeper"), chroot)
     return EmbeddedUnderTest(":memory:" if request.param == "memory" else str(tmp_path / "metadata.sqlite"), clock)
 
 

@@ -1,0 +1,503 @@
+"""The coordination store of a cluster: a session with ZooKeeper, through kazoo.
+
+kazoo speaks the protocol in a thread of its own. Requests go to it from the event loop without waiting; answers, watch
+events and changes of the connection come back by `call_soon_threadsafe` from that one thread, hence in the order in
+which the server sent them: a watch event arrives before newer data.
+
+While the connection is away, operations wait for it, and reads that were under way are asked again. A write that was
+under way raises `ConnectionLost`: nobody knows whether it took effect. Watches do not survive a connection: when
+there is one again, every watcher is called, as if its znode had changed.
+
+The session lives only while the event loop makes progress. kazoo's thread would keep it alive for a loop that hangs,
+and with it the registration of a broker that answers nobody; so the thread stops talking to ZooKeeper when the loop
+has stood still for half the session timeout, and goes on when it moves again: with the same session, if ZooKeeper has
+not ended it meanwhile.
+
+*Source*: kafka 3.9.1 `ZooKeeperClient.scala`; ZooKeeper 3.9 Programmer's Guide.
+"""
+
+import asyncio
+import logging
+import socket
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from kazoo import exceptions
+from kazoo.client import KazooClient, TransactionRequest
+from kazoo.handlers.threading import SequentialThreadingHandler
+from kazoo.protocol import states
+
+from barnabas.controller.coordination.interface import (
+    ANY_VERSION,
+    BadVersion,
+    Check,
+    ConnectionLost,
+    CoordinationError,
+    Create,
+    Delete,
+    EventType,
+    NoChildrenForEphemerals,
+    NodeExists,
+    NoNode,
+    NotEmpty,
+    Operation,
+    OperationResult,
+    SessionExpired,
+    SetData,
+    Stat,
+    StoreUnavailable,
+    WatchedEvent,
+    Watcher,
+)
+from barnabas.controller.coordination.tree import validate_path
+
+logger = logging.getLogger(__name__)
+
+DEFAULT_SESSION_TIMEOUT_MS = 18_000
+DEFAULT_IN_FLIGHT_MAX = 10
+"""Kafka's defaults of `zookeeper.session.timeout.ms` and `zookeeper.max.in.flight.requests`."""
+
+REQUEST_BYTES_MAX = 1024 * 1024 - 1
+"""ZooKeeper's default `jute.maxbuffer`: it closes the connection on which a longer request comes."""
+
+_OVERHEAD_BYTES = 64
+
+HEARTBEATS_PER_SESSION_TIMEOUT = 8
+"""How often the event loop says that it is alive."""
+
+_RECONNECTION = {"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 1.0}
+
+_ERRORS: dict[type[Exception], type[CoordinationError]] = {
+    exceptions.NoNodeError: NoNode,
+    exceptions.NodeExistsError: NodeExists,
+    exceptions.BadVersionError: BadVersion,
+    exceptions.NotEmptyError: NotEmpty,
+    exceptions.NoChildrenForEphemeralsError: NoChildrenForEphemerals,
+    exceptions.SessionExpiredError: SessionExpired,
+    exceptions.ConnectionClosedError: SessionExpired,
+    exceptions.ConnectionLoss: ConnectionLost,
+}
+
+_EVENT_TYPES = {
+    states.EventType.CREATED: EventType.CREATED,
+    states.EventType.DELETED: EventType.DELETED,
+    states.EventType.CHANGED: EventType.DATA_CHANGED,
+    states.EventType.CHILD: EventType.CHILDREN_CHANGED,
+}
+
+
+class ConnectionTimedOut(StoreUnavailable):
+    """No ZooKeeper server could be reached in time."""
+
+
+class ZooKeeperSession:
+    """One session: a `CoordinationStore`. Got from `ZooKeeperSession.open`.
+
+    All paths are below the connect string's chroot.
+    """
+
+    def __init__(self, connect_string: str, session_timeout_ms: int, in_flight_max: int) -> None:
+        self.connect_string = connect_string
+        self.session_timeout_ms = session_timeout_ms
+        hosts, slash, chroot = connect_string.partition("/")
+        self._root = (slash + chroot).rstrip("/")
+        self._loop = asyncio.get_running_loop()
+        self._handler = _LoopHandler(self._loop, session_timeout_ms)
+        kazoo_logger = logging.getLogger(f"{__name__}.kazoo")
+        kazoo_logger.setLevel(logging.ERROR)  # what it warns of is told here, once
+        self._client = KazooClient(
+            hosts, session_timeout_ms / 1000, handler=self._handler, connection_retry=_RECONNECTION, logger=kazoo_logger
+        )
+        self._client.add_listener(self._state_changed)
+        self._in_flight = asyncio.Semaphore(in_flight_max)
+        self._connected = asyncio.Event()
+        self._session_id = 0
+        self._is_closed = False
+        self._expiry_callbacks: list[Callable[[], None]] = []
+        self._data_watches: dict[str, dict[Watcher, None]] = {}
+        self._child_watches: dict[str, dict[Watcher, None]] = {}
+
+    @classmethod
+    async def open(
+        cls,
+        connect_string: str,
+        *,
+        session_timeout_ms: int = DEFAULT_SESSION_TIMEOUT_MS,
+        connection_timeout_ms: int | None = None,
+        in_flight_max: int = DEFAULT_IN_FLIGHT_MAX,
+    ) -> "ZooKeeperSession":
+        """Start a session with `HOST:PORT,HOST:PORT/chroot`, and create the chroot if it is missing.
+
+        Raises: ConnectionTimedOut after `connection_timeout_ms` (None: never), CoordinationError.
+        """
+        session = cls(connect_string, session_timeout_ms, in_flight_max)
+        seconds = None if connection_timeout_ms is None else connection_timeout_ms / 1000
+        try:
+            session._handler.start_heartbeats()
+            session._client.start_async()
+            try:
+                await asyncio.wait_for(session._connected.wait(), seconds)
+            except TimeoutError:
+                raise ConnectionTimedOut(
+                    detail=f"no connection to ZooKeeper at {connect_string} within {connection_timeout_ms} ms"
+                    " (zookeeper.connection.timeout.ms)"
+                ) from None
+            await session._create_root()
+        except BaseException:
+            await session.close()
+            raise
+        return session
+
+    async def _create_root(self) -> None:
+        root, self._root = self._root, ""
+        try:
+            for end in [index for index, character in enumerate(root + "/") if character == "/" and index]:
+                if await self.exists(root[:end]) is None:
+                    try:
+                        await self.create(root[:end])
+                    except NodeExists:
+                        continue  # another broker was faster
+        finally:
+            self._root = root
+
+    @property
+    def session_id(self) -> int:
+        return self._session_id
+
+    # -- reading
+
+    async def get(self, path: str, watcher: Watcher | None = None) -> tuple[bytes, Stat]:
+        validate_path(path)
+        data, stat = await self._read(self._client.get_async, path, self._data_watches, watcher)
+        return data, _stat(stat)
+
+    async def get_many(self, paths: Sequence[str], watcher: Watcher | None = None) -> list[tuple[bytes, Stat] | None]:
+        return list(await asyncio.gather(*(self._get_or_none(path, watcher) for path in paths)))
+
+    async def _get_or_none(self, path: str, watcher: Watcher | None) -> tuple[bytes, Stat] | None:
+        try:
+            return await self.get(path, watcher)
+        except NoNode:
+            return None
+
+    async def exists(self, path: str, watcher: Watcher | None = None) -> Stat | None:
+        validate_path(path)
+        stat = await self._read(self._client.exists_async, path, self._data_watches, watcher)
+        return None if stat is None else _stat(stat)
+
+    async def get_children(self, path: str, watcher: Watcher | None = None) -> list[str]:
+        validate_path(path)
+        names: list[str] = await self._read(self._client.get_children_async, path, self._child_watches, watcher)
+        return sorted(names)
+
+    async def _read(
+        self,
+        request: Callable[..., Any],
+        path: str,
+        watches: dict[str, dict[Watcher, None]],
+        watcher: Watcher | None,
+    ) -> Any:
+        """Ask until there is an answer; the watcher is noted down before anything that came after the answer."""
+
+        def note() -> None:
+            if watcher is not None:
+                watches.setdefault(path, {})[watcher] = None
+
+        full_path = self._absolute(path)
+        while True:
+            try:
+                return await self._ask(
+                    lambda: request(full_path, None if watcher is None else self._changed), path, note
+                )
+            except ConnectionLost:
+                continue  # the next attempt waits for a connection
+
+    # -- writing
+
+    async def create(self, path: str, data: bytes = b"", *, ephemeral: bool = False, sequence: bool = False) -> str:
+        (created,) = await self.multi([Create(path, data, ephemeral=ephemeral, sequence=sequence)])
+        assert isinstance(created, str)
+        return created
+
+    async def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> Stat:
+        (stat,) = await self.multi([SetData(path, data, version)])
+        assert isinstance(stat, Stat)
+        return stat
+
+    async def delete(self, path: str, version: int = ANY_VERSION) -> None:
+        await self.multi([Delete(path, version)])
+
+    async def multi(self, operations: Sequence[Operation]) -> list[OperationResult]:
+        if not operations:
+            return []
+        request = TransactionRequest(self._client)
+        size = _OVERHEAD_BYTES
+        for operation in operations:
+            validate_path(operation.path)
+            self._add(request, operation)
+            size += len(operation.path) + len(self._root) + _OVERHEAD_BYTES
+            size += len(operation.data) if isinstance(operation, Create | SetData) else 0
+        if size > REQUEST_BYTES_MAX:
+            raise ValueError(f"{operations[0].path}: {size} bytes are more than a znode may hold, or a transaction")
+        answers = await self._ask(request.commit_async, operations[0].path)
+        for index, (operation, answer) in enumerate(zip(operations, answers, strict=True)):
+            if isinstance(answer, exceptions.RolledBackError | exceptions.RuntimeInconsistency):
+                continue
+            if isinstance(answer, Exception):
+                failure = _error(answer, _culprit(operation, answer))
+                failure.operation_index = index
+                raise failure
+        return [self._result(answer) for answer in answers]
+
+    def _add(self, request: TransactionRequest, operation: Operation) -> None:
+        path = self._absolute(operation.path)
+        if isinstance(operation, Create):
+            request.create(path, operation.data, ephemeral=operation.ephemeral, sequence=operation.sequence)
+        elif isinstance(operation, SetData):
+            request.set_data(path, operation.data, operation.version)
+        elif isinstance(operation, Delete):
+            request.delete(path, operation.version)
+        else:
+            assert isinstance(operation, Check)
+            request.check(path, operation.version)
+
+    def _result(self, answer: Any) -> OperationResult:
+        if isinstance(answer, str):
+            return self._relative(answer)
+        return _stat(answer) if isinstance(answer, states.ZnodeStat) else None
+
+    # -- the session's life
+
+    def on_expired(self, callback: Callable[[], None]) -> None:
+        self._expiry_callbacks.append(callback)
+
+    async def close(self) -> None:
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._forget()
+        self._handler.stop_heartbeats()
+        await asyncio.to_thread(self._stop_client)
+
+    def _stop_client(self) -> None:
+        self._client.stop()
+        self._client.close()
+
+    def _forget(self) -> None:
+        self._data_watches.clear()
+        self._child_watches.clear()
+
+    def _state_changed(self, state: str) -> None:
+        """kazoo's thread: the connection came or went, or the session ended."""
+        if state == states.KazooState.LOST:
+            self._handler.has_ended = True  # at once: kazoo would begin another session
+            _post(self._loop, self._end)
+        elif state == states.KazooState.CONNECTED:
+            client_id = self._client.client_id
+            _post(self._loop, self._connect, 0 if client_id is None else client_id[0])
+        else:
+            _post(self._loop, self._disconnect)
+
+    def _connect(self, session_id: int) -> None:
+        is_again = self._session_id == session_id
+        self._session_id = session_id
+        self._connected.set()
+        if is_again:
+            logger.info("connected to ZooKeeper again")
+            for path in list(self._data_watches):
+                self._fire(WatchedEvent(EventType.DATA_CHANGED, path), self._data_watches)
+            for path in list(self._child_watches):
+                self._fire(WatchedEvent(EventType.CHILDREN_CHANGED, path), self._child_watches)
+
+    def _disconnect(self) -> None:
+        self._connected.clear()
+        if not self._is_closed:
+            logger.warning("the connection to ZooKeeper at %s is lost; trying to connect again", self.connect_string)
+
+    def _end(self) -> None:
+        self._connected.clear()
+        self._forget()
+        self._handler.stop_heartbeats()
+        if not self._is_closed:
+            logger.error("the session with ZooKeeper at %s has expired", self.connect_string)
+            for callback in self._expiry_callbacks:
+                callback()
+
+    # -- between the loop and kazoo
+
+    async def _ask(self, request: Callable[[], Any], path: str, on_success: Callable[[], None] | None = None) -> Any:
+        async with self._in_flight:
+            if self._handler.has_ended or self._is_closed:
+                raise SessionExpired(detail="the session has ended")
+            answer: _Answer = request()
+            answer.on_success = on_success
+            try:
+                return await answer.future
+            except exceptions.KazooException as error:
+                raise _error(error, path) from error
+
+    def _changed(self, event: states.WatchedEvent) -> None:
+        """kazoo's thread: a watch event; those of type NONE say that the connection is gone."""
+        if event.type in _EVENT_TYPES and event.path is not None:
+            _post(self._loop, self._deliver, WatchedEvent(_EVENT_TYPES[event.type], self._relative(event.path)))
+
+    def _deliver(self, event: WatchedEvent) -> None:
+        if event.type is not EventType.CHILDREN_CHANGED:
+            self._fire(event, self._data_watches, *([self._child_watches] * (event.type is EventType.DELETED)))
+        else:
+            self._fire(event, self._child_watches)
+
+    def _fire(self, event: WatchedEvent, *watches: dict[str, dict[Watcher, None]]) -> None:
+        watchers: dict[Watcher, None] = {}
+        for each in watches:
+            watchers.update(each.pop(event.path, {}))
+        for watcher in watchers:
+            watcher(event)
+
+    def _absolute(self, path: str) -> str:
+        return (self._root + path.rstrip("/") if path == "/" else self._root + path) or "/"
+
+    def _relative(self, path: str) -> str:
+        return path.removeprefix(self._root) or "/"
+
+
+class _LoopHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no types
+    """kazoo's way to threads, sockets and callbacks: hands everything to the event loop, and watches over it.
+
+    `has_ended` is set when the session is over: no connection is made any more.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, session_timeout_ms: int) -> None:
+        super().__init__()
+        self._loop = loop
+        self._interval_s = session_timeout_ms / 1000 / HEARTBEATS_PER_SESSION_TIMEOUT
+        self._stall_s = session_timeout_ms / 1000 / 2
+        # Of real time, whatever clock the broker lives by: it is ZooKeeper's.
+        self._last_heartbeat = time.monotonic()
+        self._timer: asyncio.TimerHandle | None = None
+        self._stall_was_reported = False
+        self.has_ended = False
+
+    # -- called on the loop
+
+    def start_heartbeats(self) -> None:
+        self._last_heartbeat = time.monotonic()
+        self._timer = self._loop.call_later(self._interval_s, self.start_heartbeats)
+
+    def stop_heartbeats(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    # -- called by kazoo
+
+    def start(self) -> None:
+        """There are no worker threads: callbacks run on the loop."""
+        self._running = True
+
+    def stop(self) -> None:
+        self._running = False
+
+    def async_result(self) -> "_Answer":
+        return _Answer(self._loop)
+
+    def dispatch_callback(self, callback: states.Callback) -> None:
+        callback.func(*callback.args)
+
+    def spawn(self, func: Callable[..., Any], *args: Any, **kwargs: Any) -> threading.Thread:
+        thread = threading.Thread(target=func, args=args, kwargs=kwargs, name="zookeeper", daemon=True)
+        thread.start()
+        return thread
+
+    def select(self, *args: Any, **kwargs: Any) -> Any:
+        self._check_loop()
+        ready = super().select(*args, **kwargs)
+        self._check_loop()
+        return ready
+
+    def create_connection(self, *args: Any, **kwargs: Any) -> socket.socket:
+        if self.has_ended:
+            raise ConnectionAbortedError("the session has ended")
+        self._check_loop()
+        connection: socket.socket = super().create_connection(*args, **kwargs)
+        return connection
+
+    def _check_loop(self) -> None:
+        """Raises OSError, on which kazoo drops the connection, while the loop stands still."""
+        stalled_s = time.monotonic() - self._last_heartbeat
+        if self._timer is None or self._timer.cancelled() or stalled_s <= self._stall_s:
+            self._stall_was_reported = False
+            return
+        if not self._stall_was_reported:
+            self._stall_was_reported = True
+            logger.error(
+                "the event loop has not moved for %.1f s: the connection to ZooKeeper rests until it does", stalled_s
+            )
+        raise TimeoutError("the event loop stands still")
+
+
+class _Answer:
+    """What kazoo gives the result of one request to: the part of its IAsyncResult that it calls itself.
+
+    `on_success` runs on the loop, before anything that ZooKeeper sent after the result.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self.future: asyncio.Future[Any] = loop.create_future()
+        self.on_success: Callable[[], None] | None = None
+
+    def set(self, value: Any = None) -> None:
+        _post(self._loop, self._resolve, value, None)
+
+    def set_exception(self, exception: Exception) -> None:
+        _post(self._loop, self._resolve, None, exception)
+
+    def _resolve(self, value: Any, error: Exception | None) -> None:
+        if self.future.done():
+            return  # cancelled, or kazoo said it twice
+        if error is not None:
+            self.future.set_exception(error)
+            return
+        if self.on_success is not None:
+            self.on_success()
+        self.future.set_result(value)
+
+
+def _stat(stat: states.ZnodeStat) -> Stat:
+    return Stat(
+        czxid=stat.czxid,
+        mzxid=stat.mzxid,
+        pzxid=stat.pzxid,
+        version=stat.version,
+        cversion=stat.cversion,
+        ctime_ms=stat.ctime,
+        mtime_ms=stat.mtime,
+        ephemeral_owner=stat.ephemeralOwner,
+        data_length=stat.dataLength,
+        num_children=stat.numChildren,
+    )
+
+
+def _error(error: Exception, path: str) -> CoordinationError:
+    for kind, ours in _ERRORS.items():
+        if isinstance(error, kind):
+            return ours(path)
+    return StoreUnavailable(path, f"ZooKeeper answered {type(error).__name__} {error}".rstrip())
+
+
+def _culprit(operation: Operation, error: Exception) -> str:
+    """The znode that an operation failed at: for a creation without a parent that is the parent."""
+    if isinstance(operation, Create) and isinstance(error, exceptions.NoNodeError):
+        return operation.path.rpartition("/")[0] or "/"
+    return operation.path
+
+
+def _post(loop: asyncio.AbstractEventLoop, callback: Callable[..., None], *arguments: object) -> None:
+    """`call_soon_threadsafe`, unless the loop is gone: then nobody is left to tell."""
+    try:
+        loop.call_soon_threadsafe(callback, *arguments)
+    except RuntimeError:
+        if not loop.is_closed():
+            raise
