@@ -23,7 +23,7 @@ INSTALLED_FOR_TESTS := $(VENV)/.installed-for-tests
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 TYPED := $(foreach package,barnabas tools spark_examples benchmarks,-p $(package))
 
-.PHONY: help run test check demo compat-oracle lint bench-perf bench-startup prepare clean
+.PHONY: help run test test-full check demo compat-oracle lint bench-perf bench-startup prepare clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -32,18 +32,21 @@ run: $(INSTALLED) ## Start a broker on 127.0.0.1:9092 in the foreground (ARGS=".
 	@exec $(BIN)/barnabas serve $(ARGS)
 
 test: prepare ## Run all tests: ours, and every foreign client against Barnabas
+	$(BIN)/python -m pytest tests compat_tests -m "not full" $(PYTEST_ARGS)
+
+test-full: prepare ## Run all tests and their larger sizes too
 	$(BIN)/python -m pytest tests compat_tests $(PYTEST_ARGS)
 
 check: lint ## Run lint, types, layers and the fast tests (under 2 minutes)
 	$(BIN)/mypy $(TYPED)
 	$(BIN)/lint-imports
-	$(BIN)/python -m pytest tests -q -m "not slow and not java and not spark" $(PYTEST_ARGS)
+	$(BIN)/python -m pytest tests -q -m "not slow and not full and not java and not spark" $(PYTEST_ARGS)
 
 demo: prepare ## Produce 336,776 flights, analyse them with Spark, check the result (ARGS="--help" tells more)
 	$(BIN)/python -m spark_examples.demo $(ARGS)
 
 compat-oracle: prepare ## Run the clients' tests against Apache Kafka itself, to prove what they ask for
-	BARNABAS_COMPAT_TARGET=kafka $(BIN)/python -m pytest compat_tests $(PYTEST_ARGS)
+	BARNABAS_COMPAT_TARGET=kafka $(BIN)/python -m pytest compat_tests -m "not full" $(PYTEST_ARGS)
 
 lint: $(INSTALLED_FOR_TESTS) ## Check style and formatting
 	$(BIN)/ruff check .
