@@ -41,9 +41,16 @@ def offsets_of(tools: Any) -> Callable[[str], dict[int, int]]:
     return read
 
 
+def commit(consumer: Any, offset: int) -> None:
+    """Commit the same offset for each assigned partition of a live member."""
+    from confluent_kafka import TopicPartition
+
+    offsets = [TopicPartition(each.topic, each.partition, offset) for each in consumer.assignment()]
+    consumer.commit(offsets=offsets, asynchronous=False)
+
+
 def test_describe_a_group_with_a_member(tools: Any, filled: str, group: str, member: Any) -> None:
-    consumer = member(group, filled, partitions=2)
-    consumer.commit(asynchronous=False)
+    commit(member(group, filled, partitions=2), 4)
 
     rows = tools.table(tools.run("kafka-consumer-groups", "--describe", "--group", group))
 
@@ -51,7 +58,7 @@ def test_describe_a_group_with_a_member(tools: Any, filled: str, group: str, mem
         (group, filled, "0"),
         (group, filled, "1"),
     ]
-    assert {row["LOG-END-OFFSET"] for row in rows} == {"10"}
+    assert {(row["CURRENT-OFFSET"], row["LOG-END-OFFSET"], row["LAG"]) for row in rows} == {("4", "10", "6")}
     assert {row["CLIENT-ID"] for row in rows} == {"member"}
     assert {row["HOST"] for row in rows} == {"/127.0.0.1"}
     assert {row["CONSUMER-ID"].startswith("member-") for row in rows} == {True}
@@ -186,7 +193,7 @@ def test_a_group_reads_on_from_where_it_was_reset_to(tools: Any, filled: str, co
 
 
 def test_an_active_group_is_neither_reset_nor_deleted(tools: Any, filled: str, group: str, member: Any) -> None:
-    member(group, filled, partitions=2).commit(asynchronous=False)
+    commit(member(group, filled, partitions=2), 4)
 
     reset = ["--reset-offsets", "--group", group, "--topic", filled, "--to-earliest", "--execute"]
     not_reset = tools.run("kafka-consumer-groups", *reset)
