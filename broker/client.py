@@ -7,6 +7,7 @@ wrong is a `ClientError` whose text is meant for the person at the terminal.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import struct
 from collections import deque
@@ -98,7 +99,8 @@ class BrokerConnection:
             raise BrokerUnavailable(f"no broker answers at {self.address} (waited {self._timeout_s:g} s)") from error
         except OSError as error:
             # asyncio words errors for programmers; unknown hosts have no errno of the system's.
-            reason = os.strerror(error.errno).lower() if (error.errno or 0) > 0 else error.strerror or str(error)
+            number = error.errno or 0
+            reason = os.strerror(number).lower() if number > 0 else error.strerror or str(error)
             raise BrokerUnavailable(f"no broker answers at {self.address} ({reason})") from error
         self._receiving = asyncio.create_task(self._receive(reader), name=f"responses of {self.address}")
         await self._negotiate()
@@ -112,7 +114,7 @@ class BrokerConnection:
             # A broker that does not know version 3 answers in version 0, with this error (KIP-511).
             if version and _error_code(body, position) == ErrorCode.UNSUPPORTED_VERSION:
                 continue
-            response = codec.decode(ApiVersionsResponse, version, body, position)
+            response: ApiVersionsResponse = await self._decode(request, version, body, position)
             check(response.error_code, f"{self.address} does not tell its versions")
             self._versions = {api.api_key: (api.min_version, api.max_version) for api in response.api_keys}
             return
@@ -139,6 +141,9 @@ class BrokerConnection:
         """
         version = self.version_of(type(request), max_version)
         body, position = await self._exchange(request, version, wait_s)
+        return await self._decode(request, version, body, position)
+
+    async def _decode(self, request: Message, version: int, body: memoryview, position: int) -> Any:
         try:
             return codec.decode(messages.api(request.API_KEY).response_class, version, body, position)
         except ProtocolError as error:
@@ -194,10 +199,11 @@ class BrokerConnection:
     def _hand_over(self, frame: memoryview) -> None:
         if not self._waiting:
             raise ProtocolError("a response that nobody asked for")
-        expected, api_key, version, answer = self._waiting.popleft()
+        expected, api_key, version, answer = self._waiting[0]
         correlation_id, position = parse_response_header(frame, api_key, version)
         if correlation_id != expected:
             raise ProtocolError(f"the response to request {correlation_id} instead of {expected}")
+        self._waiting.popleft()
         if not answer.done():
             answer.set_result((frame, position))
 
@@ -208,6 +214,9 @@ class BrokerConnection:
         if self._receiving is not None and self._receiving is not asyncio.current_task():
             self._receiving.cancel()
             await asyncio.gather(self._receiving, return_exceptions=True)
+        if self._writer is not None:
+            with contextlib.suppress(OSError):
+                await self._writer.wait_closed()
 
 
 def _error_code(body: memoryview, position: int) -> int:
@@ -233,10 +242,18 @@ class KafkaClient:
         self.controller_id = -1
 
     async def __aenter__(self) -> KafkaClient:
-        await self.metadata([])
+        try:
+            await self.metadata([])
+        except BaseException:
+            await self.close()
+            raise
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close all connections."""
         for connection in list(self._connections.values()):
             await connection.close()
 
@@ -319,6 +336,9 @@ class KafkaClient:
             except BrokerUnavailable as error:
                 await connection.close()
                 failures.append(str(error))
+            except BaseException:
+                await connection.close()
+                raise
             else:
                 return connection
         raise BrokerUnavailable("; ".join(failures))

@@ -231,6 +231,7 @@ class Fetcher:
             elif not (header.is_transactional and header.producer_id in open_aborted):
                 for record in iter_records(answer.records, header):
                     if record.offset >= self.positions[partition]:
-                        yield ConsumedRecord(*partition, record, header.timestamp_type)
+                        # Before it is handed out: the caller may stop right after it.
                         self.positions[partition] = record.offset + 1
+                        yield ConsumedRecord(*partition, record, header.timestamp_type)
             self.positions[partition] = max(self.positions[partition], header.next_offset)

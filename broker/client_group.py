@@ -64,12 +64,21 @@ def assign_range(
 class GroupMember:
     """One member; `join` before anything else, and again when `must_rejoin`. Owned by one task."""
 
-    def __init__(self, client: KafkaClient, group: str, topics: Sequence[str], positions: Positions) -> None:
+    def __init__(
+        self,
+        client: KafkaClient,
+        group: str,
+        topics: Sequence[str],
+        positions: Positions,
+        *,
+        heartbeat_interval_s: float = HEARTBEAT_INTERVAL_S,
+    ) -> None:
         self.must_rejoin = False
         self._client = client
         self._group = group
         self._topics = topics
         self._positions = positions
+        self._heartbeat_interval_s = heartbeat_interval_s
         self._member_id = ""
         self._generation = -1
         self._heartbeats: asyncio.Task[None] | None = None
@@ -144,7 +153,7 @@ class GroupMember:
 
     async def _beat(self) -> None:
         while not self.must_rejoin:
-            await asyncio.sleep(HEARTBEAT_INTERVAL_S)
+            await asyncio.sleep(self._heartbeat_interval_s)
             try:
                 node_id = await self._client.coordinator(self._group)
                 response = await self._client.send(

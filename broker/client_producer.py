@@ -23,6 +23,9 @@ from barnabas.wire.records import Record, build_batch
 BATCH_BYTES: Final = 256 * 1024
 """A batch is sent when its keys and values reach this size."""
 
+CREATION_TIMEOUT_S: Final = 3.0
+"""How long a topic may be unknown before we believe that nobody creates it."""
+
 QUEUED_BATCHES_MAX: Final = 2
 """Batches that wait per partition before `send` waits."""
 
@@ -228,7 +231,7 @@ class Producer:
         raise ResponseError(ErrorCode.LEADER_NOT_AVAILABLE, f"cannot write to partition {index} of {self.topic}")
 
     async def _refresh(self, *, allow_auto_topic_creation: bool = False) -> None:
-        deadline = asyncio.get_running_loop().time() + self._timeout_s
+        started_s = asyncio.get_running_loop().time()
         while True:
             response = await self._client.metadata([self.topic], allow_auto_topic_creation=allow_auto_topic_creation)
             topic = response.topics[0]
@@ -236,10 +239,9 @@ class Producer:
                 self._metadata = topic
                 return
             error = ErrorCode.of(topic.error_code)
-            # A topic that is being created is not known yet; without auto-creation it never will be.
-            final = not error.retriable or (
-                error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and not allow_auto_topic_creation
-            )
-            if final or asyncio.get_running_loop().time() > deadline:
+            waited_s = asyncio.get_running_loop().time() - started_s
+            # A topic that is being created is not known yet; where the broker does not create any it never will be.
+            limit_s = CREATION_TIMEOUT_S if error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION else self._timeout_s
+            if not error.retriable or waited_s > limit_s:
                 check(topic.error_code, f"topic {self.topic}")
             await asyncio.sleep(RETRY_BACKOFF_S)
