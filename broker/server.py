@@ -262,9 +262,7 @@ class Broker:
         that the next start has to recover. Only the locks are given back, as the kernel would."""
         await self._end(Connection.abort, LogManager.abandon)
 
-    async def _end(
-        self, end_connection: Callable[[Connection], None], end_logs: Callable[[LogManager], None]
-    ) -> None:
+    async def _end(self, end_connection: Callable[[Connection], None], end_logs: Callable[[LogManager], None]) -> None:
         self.is_ready = False
         for server in self._servers:
             server.close()

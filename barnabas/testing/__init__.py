@@ -1,5 +1,39 @@
-"""Barnabas inside a Python process, for tests: `with Broker() as broker: broker.bootstrap_servers`."""
+"""Barnabas inside a Python process, for tests: `with Broker() as broker: broker.bootstrap_servers`.
 
-from barnabas.testing.broker import Broker
+Names are imported when they are first used: pytest loads the plugin of this package in every run, also in those that
+need no broker.
+"""
 
-__all__ = ["Broker"]
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from barnabas.broker.config import ConfigError
+    from barnabas.testing.broker import Broker
+    from barnabas.testing.broker_clock import BrokerClock
+    from barnabas.testing.group import Group, GroupMember
+    from barnabas.testing.topic import Record, Topic
+    from barnabas.wire.errors import ApiError, ErrorCode
+
+__all__ = ["ApiError", "Broker", "BrokerClock", "ConfigError", "ErrorCode", "Group", "GroupMember", "Record", "Topic"]
+
+_MODULES = {
+    "ApiError": "barnabas.wire.errors",
+    "Broker": "barnabas.testing.broker",
+    "BrokerClock": "barnabas.testing.broker_clock",
+    "ConfigError": "barnabas.broker.config",
+    "ErrorCode": "barnabas.wire.errors",
+    "Group": "barnabas.testing.group",
+    "GroupMember": "barnabas.testing.group",
+    "Record": "barnabas.testing.topic",
+    "Topic": "barnabas.testing.topic",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    value: object = getattr(import_module(_MODULES[name]), name)
+    globals()[name] = value
+    return value

@@ -1,20 +1,32 @@
 """A broker on a thread of its own, so that blocking clients can be used from the test that started it."""
 
 import asyncio
+import atexit
 import shutil
 import tempfile
 import threading
-from collections.abc import Coroutine
-from concurrent.futures import Future
+from collections.abc import Coroutine, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from barnabas.broker import config as broker_config
 from barnabas.broker.server import Broker as BrokerServer
-from barnabas.clock import Clock
+from barnabas.clock import Clock, OffsetClock
+from barnabas.testing.broker_clock import BrokerClock
+from barnabas.testing.broker_thread import BrokerThread
+from barnabas.testing.group import STATES, Group, find_group, wait_for_group
+from barnabas.testing.requests import ask
+from barnabas.testing.topic import Topic
+from barnabas.wire.errors import ApiError, ErrorCode
+from barnabas.wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
+from barnabas.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 
 T = TypeVar("T")
+
+ADMIN_TIMEOUT_MS = 30_000
+CREATE_TOPICS_VERSION = 7
+DELETE_TOPICS_VERSION = 6
 
 
 class Broker:
@@ -22,10 +34,14 @@ class Broker:
 
     Any Kafka key can be given as a keyword, with underscores for dots: `Broker(num_partitions=3,
     auto_create_topics_enable=False)`; keys that have underscores of their own go into `configs`. Give `data_dir` to
-    keep the data, for a restart on the same directory. Use it as a context manager (`with` or `async with`), or call
-    `start()` and `stop()`.
+    keep the data (a temporary directory is never synced to the disk). `clock` is where its time comes from, the
+    machine by default; `broker.clock` moves it ahead.
 
-    Errors: ConfigError for a bad configuration, OSError, StorageError when it cannot start.
+    Use it as a context manager (`with` or `async with`), or call `start()` and `stop()`. Several brokers may run at
+    once; one that was stopped may be started again. All methods may be called from any thread.
+
+    Errors: ConfigError for a bad configuration, OSError, StorageError when it cannot start, RuntimeError when it runs
+    already or when something needs it to run. Methods that change or read topics raise ApiError with Kafka's error.
     """
 
     def __init__(
@@ -33,53 +49,74 @@ class Broker:
         *,
         data_dir: str | Path | None = None,
         clock: Clock | None = None,
-        configs: dict[str, object] | None = None,
+        configs: Mapping[str, object] | None = None,
         **keywords: object,
     ) -> None:
-        self._keep_data = data_dir is not None
-        self._given_data_dir = data_dir
-        self._clock = clock
         self._overrides = {key.replace("_", "."): _text(value) for key, value in keywords.items()}
         self._overrides.update({key: _text(value) for key, value in (configs or {}).items()})
-        self._thread: threading.Thread | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._server: BrokerServer | None = None
-        self._stopping: asyncio.Event | None = None
+        self._given_data_dir = data_dir or self._overrides.get("log.dirs") or self._overrides.get("log.dir")
+        self._offset_clock = OffsetClock(clock)
+        self._lock = threading.RLock()
+        self._life: BrokerThread | None = None
+        self._port = 0
+        self._topics: dict[str, Topic] = {}
+        self.clock = BrokerClock(self._offset_clock, self._settle)
         self.data_dir = Path()
         self.bootstrap_servers = ""
 
+    def __repr__(self) -> str:
+        return f"<Broker {self.bootstrap_servers if self.is_running else 'not running'}>"
+
     # --- life -------------------------------------------------------------------------------------
 
+    @property
+    def is_running(self) -> bool:
+        """Whether it was started and neither stopped nor killed since."""
+        return self._life is not None
+
     def start(self) -> Self:
-        """Start, and return when clients can connect."""
-        assert self._thread is None, "this broker runs already"
-        self.data_dir = (
-            Path(self._given_data_dir) if self._given_data_dir else Path(tempfile.mkdtemp(prefix="barnabas-"))
-        )
-        defaults = {"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(self.data_dir)}
-        config = broker_config.load(options=defaults | self._overrides)
-        started: Future[None] = Future()
-        self._thread = threading.Thread(target=self._run, args=(config, started), name="barnabas", daemon=True)
-        self._thread.start()
-        try:
-            started.result()
-        except BaseException:
-            self._thread.join()
-            self._thread = None
-            self._remove_data()
-            raise
+        """Start, and return when clients can connect. After `kill()` this is the same broker again, with its data and
+        its port; after `stop()` a new one."""
+        with self._lock:
+            if self._life is not None:
+                raise RuntimeError(f"this broker runs already, at {self.bootstrap_servers}: use another Broker()")
+            if not self._port:
+                self._make_data_dir()
+            try:
+                self._begin()
+            except BaseException:
+                self._forget()
+                raise
         return self
 
     def stop(self) -> None:
-        """Stop cleanly; does nothing when the broker does not run."""
-        if self._thread is None:
-            return
-        assert self._loop is not None
-        assert self._stopping is not None
-        self._loop.call_soon_threadsafe(self._stopping.set)
-        self._thread.join()
-        self._thread = None
-        self._remove_data()
+        """Stop cleanly, and remove the temporary directory; does nothing when there is nothing to stop."""
+        with self._lock:
+            life, self._life = self._life, None
+            try:
+                if life is not None:
+                    life.end()
+            finally:
+                self._forget()
+
+    def restart(self) -> None:
+        """Stop cleanly (unless it was killed) and start again on the same data and the same port."""
+        with self._lock:
+            if self._life is not None:
+                life, self._life = self._life, None
+                life.end()
+            elif not self._port:
+                raise _not_running()
+            self._begin()
+
+    def kill(self) -> None:
+        """End as `kill -9` would end a broker's process: connections are cut in the middle of requests, and the files
+        stay as they are. `start()` or `restart()` recovers; `stop()` removes a temporary directory."""
+        with self._lock:
+            if self._life is None:
+                raise _not_running()
+            life, self._life = self._life, None
+            life.end(is_crash=True)
 
     def __enter__(self) -> Self:
         return self.start()
@@ -97,43 +134,155 @@ class Broker:
     ) -> None:
         await asyncio.to_thread(self.stop)
 
+    # --- topics -----------------------------------------------------------------------------------
+
+    def topic(self, name: str) -> Topic:
+        """A handle on a topic, which need not exist yet."""
+        return self._topics.setdefault(name, Topic(self, name))
+
+    def create_topic(
+        self, name: str, partitions: int | None = None, configs: Mapping[str, object] | None = None
+    ) -> Topic:
+        """Create a topic; it can be written to on return.
+
+        `partitions` defaults to `num.partitions`; `configs` are topic configs such as {"retention.ms": 1000}.
+
+        Errors: ApiError TOPIC_ALREADY_EXISTS, INVALID_TOPIC_EXCEPTION, INVALID_PARTITIONS, INVALID_CONFIG.
+        """
+        request = CreateTopicsRequest(
+            timeout_ms=ADMIN_TIMEOUT_MS,
+            topics=[
+                CreatableTopic(
+                    name=name,
+                    num_partitions=-1 if partitions is None else partitions,
+                    replication_factor=-1,
+                    configs=[CreatableTopicConfig(name=k, value=_text(v)) for k, v in (configs or {}).items()],
+                )
+            ],
+        )
+        [result] = self.call(ask(self.server, request, CREATE_TOPICS_VERSION)).topics
+        _check(result.error_code, result.error_message)
+        return self.topic(name)
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic; it is gone on return.
+
+        Errors: ApiError UNKNOWN_TOPIC_OR_PARTITION, TOPIC_DELETION_DISABLED.
+        """
+        request = DeleteTopicsRequest(timeout_ms=ADMIN_TIMEOUT_MS, topics=[DeleteTopicState(name=name)])
+        [result] = self.call(ask(self.server, request, DELETE_TOPICS_VERSION)).responses
+        _check(result.error_code, result.error_message)
+
+    def topic_names(self) -> list[str]:
+        """The topics there are, without Kafka's internal ones."""
+
+        async def names() -> list[str]:
+            return sorted(topic.name for topic in self.server.metadata.topics() if not topic.is_internal)
+
+        return self.call(names())
+
+    # --- groups -----------------------------------------------------------------------------------
+
+    def group(self, group_id: str) -> Group:
+        """A consumer group as it is now; its state is "Dead" when there is no such group."""
+
+        async def find() -> Group:
+            return find_group(self.server.groups, group_id)
+
+        return self.call(find())
+
+    def wait_group(
+        self, group_id: str, state: str = "Stable", *, members: int | None = None, timeout: float = 30.0
+    ) -> Group:
+        """Wait until a group has this state and, if given, exactly so many members; returns the group.
+
+        Its clients hear of the state a moment later: "Stable" means that every assignment is there to be fetched.
+        `timeout` is in seconds of real time.
+
+        Errors: TimeoutError, with what the group was instead; ValueError for a state that Kafka does not have;
+        RuntimeError inside a running event loop, which this would block: await `wait_group_async` there.
+        """
+        self.check_may_block("wait_group_async")
+        return self._life_or_error().call(self._wait_group(group_id, state, members, timeout))
+
+    async def wait_group_async(
+        self, group_id: str, state: str = "Stable", *, members: int | None = None, timeout: float = 30.0
+    ) -> Group:
+        """As `wait_group`, without blocking the event loop that it is awaited on."""
+        return await self._life_or_error().call_async(self._wait_group(group_id, state, members, timeout))
+
+    async def _wait_group(self, group_id: str, state: str, members: int | None, timeout_s: float) -> Group:
+        if state not in STATES:
+            raise ValueError(f"groups have the states {', '.join(sorted(STATES))}, not {state}")
+        return await wait_for_group(self.server.groups, group_id, state, members, timeout_s)
+
     # --- inside -----------------------------------------------------------------------------------
 
     @property
     def server(self) -> BrokerServer:
         """The broker itself; it belongs to its own event loop (see `call`)."""
-        assert self._server is not None, "this broker does not run"
-        return self._server
+        return self._life_or_error().server
 
     def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine on the broker's event loop and return its result."""
-        assert self._loop is not None, "this broker does not run"
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+        if self._life is None:
+            coroutine.close()
+        return self._life_or_error().call(coroutine)
 
-    def _run(self, config: broker_config.BrokerConfig, started: "Future[None]") -> None:
-        import uvloop
-
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(self._serve(config, started))
-
-    async def _serve(self, config: broker_config.BrokerConfig, started: "Future[None]") -> None:
-        self._loop = asyncio.get_running_loop()
-        self._stopping = asyncio.Event()
+    def check_may_block(self, alternative: str) -> None:
+        """Refuse to wait in a thread whose event loop may have to run what is waited for. Raises RuntimeError."""
         try:
-            self._server = BrokerServer(config, self._clock)
-            await self._server.start()
-        except BaseException as error:  # noqa: BLE001 - handed to the thread that called start()
-            started.set_exception(error)
+            asyncio.get_running_loop()
+        except RuntimeError:
             return
-        self.bootstrap_servers = self._server.bootstrap_servers()
-        started.set_result(None)
-        await self._stopping.wait()
-        await self._server.stop()
-        self._server = None
+        raise RuntimeError(f"this would block the running event loop: await {alternative}(...) instead")
+
+    def _life_or_error(self) -> BrokerThread:
+        life = self._life
+        if life is None:
+            raise _not_running()
+        return life
+
+    def _begin(self) -> None:
+        defaults = {"listeners": f"PLAINTEXT://127.0.0.1:{self._port}", "log.dirs": str(self.data_dir)}
+        if "log.dir" in self._overrides:
+            del defaults["log.dirs"]
+        config = broker_config.load(options=defaults | self._overrides)
+        self._life = BrokerThread(config, self._offset_clock, is_durable=self._given_data_dir is not None)
+        self.bootstrap_servers = self._life.server.bootstrap_servers()
+        self._port = int(self.bootstrap_servers.rpartition(":")[2])
+
+    def _make_data_dir(self) -> None:
+        if self._given_data_dir is not None:
+            self.data_dir = Path(str(self._given_data_dir).partition(",")[0])
+            return
+        self.data_dir = Path(tempfile.mkdtemp(prefix="barnabas-"))
+        atexit.register(self._remove_data)  # for brokers that nobody stops
 
     def _remove_data(self) -> None:
-        if not self._keep_data:
-            shutil.rmtree(self.data_dir, ignore_errors=True)
+        shutil.rmtree(self.data_dir, ignore_errors=True)
+
+    def _forget(self) -> None:
+        self._port = 0
+        self._topics.clear()
+        if self._given_data_dir is None and self.data_dir != Path():
+            atexit.unregister(self._remove_data)
+            self._remove_data()
+            self.data_dir = Path()
+
+    def _settle(self) -> None:
+        life = self._life
+        if life is not None:
+            life.call(life.server.settle())
+
+
+def _not_running() -> RuntimeError:
+    return RuntimeError("this broker does not run: start() it, or use it in a `with` block")
+
+
+def _check(error_code: int, message: str | None) -> None:
+    if error_code:
+        raise ApiError(ErrorCode.of(error_code), message or "")
 
 
 def _text(value: object) -> str:

@@ -1,0 +1,37 @@
+"""The clock of a broker under test, which a test can move ahead."""
+
+from collections.abc import Callable
+from datetime import timedelta
+
+from barnabas.clock import OffsetClock
+
+
+class BrokerClock:
+    """What time the broker has: the real time, and what `advance` added to it. Safe to use from any thread."""
+
+    def __init__(self, clock: OffsetClock, settle: Callable[[], None]) -> None:
+        self._clock = clock
+        self._settle = settle
+
+    def now_ms(self) -> int:
+        """The broker's wall-clock time, in ms since the Unix epoch."""
+        return self._clock.now_ms()
+
+    def monotonic_ms(self) -> int:
+        """The broker's monotonic time in ms, which its timers follow."""
+        return self._clock.monotonic_ms()
+
+    def advance(self, duration: timedelta | int) -> None:
+        """Move the broker's time ahead by a timedelta or by so many ms.
+
+        Everything that is due then has happened on return: session and rebalance timeouts, retention, expiry of
+        offsets and producers, rolling and deletion of files, waiting fetches. A periodic job runs once, however often
+        it would have run. Timeouts of sockets, the clients' own timers and the timestamps that clients write keep the
+        real time.
+
+        Errors: ValueError for a negative duration.
+        """
+        if isinstance(duration, timedelta):
+            duration = duration // timedelta(milliseconds=1)
+        self._clock.advance(duration)
+        self._settle()

@@ -1,0 +1,27 @@
+"""Requests to a broker in this process, without a socket: its own handlers check and serve them."""
+
+import inspect
+from typing import Any
+
+from barnabas.broker.context import RequestContext
+from barnabas.broker.handlers import load_handler
+from barnabas.broker.server import Broker as Server
+
+CLIENT_ID = "barnabas.testing"
+NO_CONNECTION_ID = -1
+
+
+async def ask(server: Server, request: Any, version: int) -> Any:
+    """The response to a request message, as a client of that version would get it. Broker's loop only."""
+    context = RequestContext(
+        broker=server,
+        api_key=request.API_KEY,
+        api_version=version,
+        correlation_id=0,
+        client_id=CLIENT_ID,
+        listener_name=server.config.listeners[0].name,
+        client_host="127.0.0.1",
+        connection_id=NO_CONNECTION_ID,
+    )
+    answer = load_handler(request.API_KEY).handle(request, context)
+    return await answer if inspect.isawaitable(answer) else answer

@@ -1,0 +1,232 @@
+"""A topic of a broker under test: what is in it, and a short way to put something into it."""
+
+import asyncio
+import itertools
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, NamedTuple
+
+from barnabas.broker.client_producer import partition_for
+from barnabas.broker.partition import Partition
+from barnabas.broker.server import Broker as Server
+from barnabas.storage.read import ColdRead, FetchData
+from barnabas.testing.requests import ask
+from barnabas.testing.waiting import with_timeout
+from barnabas.wire.errors import ApiError, ErrorCode
+from barnabas.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from barnabas.wire.record_batch import iter_headers
+from barnabas.wire.records import Record as BatchRecord
+from barnabas.wire.records import build_batch, iter_records
+
+if TYPE_CHECKING:
+    from barnabas.testing.broker import Broker
+
+PRODUCE_VERSION = 12
+"""The last one that names topics by name."""
+
+PRODUCE_TIMEOUT_MS = 30_000
+READ_BYTES = 4 * 1024 * 1024
+
+Headers = Mapping[str, bytes | str | None] | Iterable[tuple[str, bytes | str | None]]
+
+
+class Record(NamedTuple):
+    """A record as it lies in a topic. `timestamp` is in ms; header names may repeat."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+
+
+class _Range(NamedTuple):
+    """The committed records of a partition: `start` <= offset < `end`."""
+
+    partition: int
+    start: int
+    end: int
+
+
+class Topic:
+    """A handle on one topic by name; the topic itself may not exist (yet). Safe to use from any thread."""
+
+    def __init__(self, broker: "Broker", name: str) -> None:
+        self.name = name
+        self._broker = broker
+        self._keyless = itertools.count()
+
+    def __str__(self) -> str:
+        return self.name
+
+    def __repr__(self) -> str:
+        return f"Topic({self.name!r})"
+
+    @property
+    def partition_count(self) -> int:
+        """How many partitions it has. Errors: ApiError UNKNOWN_TOPIC_OR_PARTITION."""
+
+        async def count() -> int:
+            return len(_partitions(self._broker.server, self.name))
+
+        return self._broker.call(count())
+
+    def records(self, partition: int | None = None) -> list[Record]:
+        """All committed records that the topic (or one partition) holds now, by partition and offset, decompressed.
+
+        Errors: ApiError UNKNOWN_TOPIC_OR_PARTITION.
+        """
+
+        async def ranges() -> list[_Range]:
+            return [
+                _Range(found.index, found.log.log_start_offset, found.log.last_stable_offset)
+                for found in _partitions(self._broker.server, self.name, partition)
+            ]
+
+        return [record for found in self._broker.call(ranges()) for record in self._read(found)]
+
+    def wait_records(self, count: int, *, timeout: float = 30.0) -> list[Record]:
+        """Wait until the topic holds at least `count` committed records, and return all of them.
+
+        The topic may be created meanwhile. `timeout` is in seconds of real time.
+
+        Errors: TimeoutError, with what was there; RuntimeError inside a running event loop, which this would block:
+        await `wait_records_async` there.
+        """
+        self._broker.check_may_block("wait_records_async")
+        wanted = count
+        while True:
+            self._broker.call(_wait_for_records(self._broker.server, self.name, wanted, timeout))
+            records = self.records()
+            if len(records) >= count:
+                return records
+            wanted += count - len(records)  # not every offset is a record
+
+    async def wait_records_async(self, count: int, *, timeout: float = 30.0) -> list[Record]:
+        """As `wait_records`, without blocking the event loop that it is awaited on."""
+        return await asyncio.to_thread(self.wait_records, count, timeout=timeout)
+
+    def produce(
+        self,
+        value: bytes | str | None,
+        *,
+        key: bytes | str | None = None,
+        partition: int | None = None,
+        headers: Headers = (),
+        timestamp: int | None = None,
+    ) -> Record:
+        """Append one record and return it as it lies in the topic. Text is encoded as UTF-8.
+
+        Without `partition`, records with a key go where Java's and librdkafka's (murmur2) partitioners put them, others
+        to one partition after the other. `timestamp` is in ms, by default what the broker's clock says.
+
+        Errors: ApiError UNKNOWN_TOPIC_OR_PARTITION (this does not create topics), MESSAGE_TOO_LARGE, INVALID_RECORD and
+        what else Produce knows.
+        """
+        pairs = headers.items() if isinstance(headers, Mapping) else headers
+        record = BatchRecord(
+            offset=0,
+            timestamp=self._broker.clock.now_ms() if timestamp is None else timestamp,
+            key=_bytes(key),
+            value=_bytes(value),
+            headers=tuple((name, _bytes(content)) for name, content in pairs),
+        )
+        return self._broker.call(self._append(record, partition))
+
+    async def _append(self, record: BatchRecord, partition: int | None) -> Record:
+        server = self._broker.server
+        if partition is None:
+            count = len(_partitions(server, self.name))
+            partition = next(self._keyless) % count if record.key is None else partition_for(record.key, count)
+        data = PartitionProduceData(index=partition, records=memoryview(build_batch([record])))
+        request = ProduceRequest(
+            acks=-1,
+            timeout_ms=PRODUCE_TIMEOUT_MS,
+            topic_data=[TopicProduceData(name=self.name, partition_data=[data])],
+        )
+        response = await ask(server, request, PRODUCE_VERSION)
+        answer = response.responses[0].partition_responses[0]
+        if answer.error_code:
+            details = [error.batch_index_error_message for error in answer.record_errors]
+            raise ApiError(ErrorCode.of(answer.error_code), answer.error_message or "; ".join(filter(None, details)))
+        timestamp = record.timestamp if answer.log_append_time_ms < 0 else answer.log_append_time_ms
+        return _record(self.name, partition, record._replace(offset=answer.base_offset, timestamp=timestamp))
+
+    def _read(self, found: _Range) -> "Iterable[Record]":
+        offset = found.start
+        while offset < found.end:
+            data = self._broker.call(_fetch(self._broker.server, self.name, found, offset))
+            if isinstance(data, ColdRead):
+                data = data.load()
+            headers = list(iter_headers(data.records))
+            if not headers:  # deleted meanwhile
+                return
+            for header in headers:
+                if header.is_control:
+                    continue
+                for record in iter_records(data.records, header):
+                    if offset <= record.offset < found.end:
+                        yield _record(self.name, found.partition, record)
+            offset = headers[-1].next_offset
+
+
+def _partitions(server: Server, topic: str, partition: int | None = None) -> list[Partition]:
+    """The hosted partitions in order; raises ApiError UNKNOWN_TOPIC_OR_PARTITION."""
+    if partition is not None:
+        return [server.replicas.partition_or_error(topic, partition)]
+    found = server.metadata.topic(topic)
+    if found is None:
+        raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {topic}")
+    return [server.replicas.partition_or_error(topic, index) for index in sorted(found.partitions)]
+
+
+async def _fetch(server: Server, topic: str, found: _Range, offset: int) -> FetchData | ColdRead:
+    [partition] = _partitions(server, topic, found.partition)
+    start = max(offset, partition.log.log_start_offset)
+    if start >= found.end:
+        return FetchData(b"", start, start, 0, 0)
+    try:
+        return partition.log.read(start, READ_BYTES, max_offset=found.end)
+    except ColdRead as cold:
+        return cold
+
+
+async def _wait_for_records(server: Server, topic: str, count: int, timeout_s: float) -> None:
+    """Wait until so many offsets of the topic are committed and not deleted; raises TimeoutError."""
+    changed = asyncio.Event()
+
+    def progressed(partition: Partition) -> None:
+        changed.set()
+
+    def hosted() -> list[Partition]:
+        return [partition for partition in server.replicas.partitions() if partition.topic == topic]
+
+    def committed() -> int:
+        return sum(partition.log.last_stable_offset - partition.log.log_start_offset for partition in hosted())
+
+    async def wait() -> None:
+        while True:
+            for partition in hosted():
+                partition.add_listener(progressed)
+            if hosted() and committed() >= count:
+                return
+            changed.clear()
+            await changed.wait()
+
+    server.metadata.listeners.add(changed.set)
+    try:
+        await with_timeout(wait(), timeout_s, lambda: f"topic {topic} holds {committed()} records, not {count}")
+    finally:
+        server.metadata.listeners.discard(changed.set)
+        for partition in hosted():
+            partition.remove_listener(progressed)
+
+
+def _record(topic: str, partition: int, record: BatchRecord) -> Record:
+    headers = tuple(record.headers)
+    return Record(topic, partition, record.offset, record.timestamp, record.key, record.value, headers)
+
+
+def _bytes(value: bytes | str | None) -> bytes | None:
+    return value.encode() if isinstance(value, str) else value
