@@ -21,7 +21,9 @@ SHA256 = {
 
 
 def cache_folder() -> Path:
-    """Where downloads are kept: $XDG_CACHE_HOME/barnabas, by default ~/.cache/barnabas."""
+    """Where downloads are kept: $BARNABAS_CACHE, else $XDG_CACHE_HOME/barnabas, else ~/.cache/barnabas."""
+    if override := os.environ.get("BARNABAS_CACHE"):
+        return Path(override)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "barnabas"
 
 
