@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from barnabas.broker.metadata import GROUP_METADATA_TOPIC, INTERNAL_TOPICS, MetadataCache
+from barnabas.broker.metadata import INTERNAL_TOPICS, MetadataCache
 from barnabas.broker.partition import Partition
 from barnabas.clock import Clock
 from barnabas.storage.config import LogConfig
@@ -196,8 +196,10 @@ class ReplicaManager:
         produce_version: int,
         origin: AppendOrigin = AppendOrigin.CLIENT,
         validated: ValidationResult | None = None,
+        transaction_version: int = 0,
     ) -> tuple[Partition, LogAppendInfo]:
         """Append one batch (a writable buffer: offsets are patched in place; None is refused) as leader.
+        `transaction_version` is for markers.
 
         Raises ApiError; ExpensiveBatch for a batch that `validate` has to look at first.
         """
@@ -211,6 +213,7 @@ class ReplicaManager:
             origin=origin,
             produce_version=produce_version,
             validated=validated,
+            transaction_version=transaction_version,
         )
         partition.appended(info)
         return partition, info
@@ -286,28 +289,37 @@ class ReplicaManager:
 
     # --- what the coordinators need (broker/coordinator/service.py, CoordinatorLog) ---------------
 
-    def coordinator_log(self) -> "GroupMetadataLog":
-        return GroupMetadataLog(self)
+    def coordinator_log(self, topic: str) -> "InternalTopicLog":
+        return InternalTopicLog(self, topic)
 
 
-class GroupMetadataLog:
-    """`__consumer_offsets` as the group coordinator sees it."""
+class InternalTopicLog:
+    """`__consumer_offsets` or `__transaction_state` as its coordinator sees it."""
 
-    def __init__(self, replicas: ReplicaManager) -> None:
+    def __init__(self, replicas: ReplicaManager, topic: str) -> None:
         self._replicas = replicas
+        self._topic = topic
         self._loop = asyncio.get_running_loop()
 
-    def append(self, partition: int, batch: bytearray) -> int:
+    def append(self, partition: int, batch: bytearray, transaction_version: int = 0) -> int:
         """Append a batch of records; returns the end offset after it. Raises ApiError NOT_COORDINATOR or
         COORDINATOR_NOT_AVAILABLE."""
         try:
-            _, info = self._replicas.append(GROUP_METADATA_TOPIC, partition, batch, -1, 0, AppendOrigin.COORDINATOR)
+            _, info = self._replicas.append(
+                self._topic,
+                partition,
+                batch,
+                -1,
+                0,
+                AppendOrigin.COORDINATOR,
+                transaction_version=transaction_version,
+            )
         except ApiError as error:
             raise ApiError(_COORDINATOR_ERRORS.get(error.error, error.error), error.message) from error
         return info.last_offset + 1
 
     def committed(self, partition: int, end_offset: int) -> "asyncio.Future[None] | None":
-        hosted = self._replicas.partition(GROUP_METADATA_TOPIC, partition)
+        hosted = self._replicas.partition(self._topic, partition)
         if hosted is None:
             raise ApiError(ErrorCode.NOT_COORDINATOR)
         return hosted.committed(end_offset)
@@ -325,7 +337,7 @@ class GroupMetadataLog:
 
     async def _read(self, partition: int, offset: int | None) -> FetchData | ColdRead:
         """One chunk, or what it takes to load it: logs belong to the event loop."""
-        log = self._replicas.partition_or_error(GROUP_METADATA_TOPIC, partition).log
+        log = self._replicas.partition_or_error(self._topic, partition).log
         try:
             return log.read(log.log_start_offset if offset is None else offset, LOAD_CHUNK_BYTES)
         except ColdRead as cold:

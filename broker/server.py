@@ -172,7 +172,7 @@ class Broker:
             on_resigned=self._resigned,
         )
         self.groups = GroupService(
-            self.replicas.coordinator_log(),
+            self.replicas.coordinator_log(GROUP_METADATA_TOPIC),
             self.timers,
             self.clock,
             _group_settings(self.config),

@@ -353,10 +353,12 @@ class PartitionLog:
         origin: AppendOrigin = AppendOrigin.CLIENT,
         produce_version: int = 13,
         validated: ValidationResult | None = None,
+        transaction_version: int = 0,
     ) -> LogAppendInfo:
         """Check one batch, give it offsets and the leader's epoch in place, and write it with one call.
 
-        `batch` is not kept, so the caller may use the buffer again. `validated` is what `validate` returned for it.
+        `batch` is not kept, so the caller may use the buffer again. `validated` is what `validate` returned for it,
+        `transaction_version` the version of the transaction that a marker ends.
 
         Raises:
             ExpensiveBatch: checking would take long; `validate` it in a thread and come back. Nothing was written.
@@ -379,7 +381,7 @@ class PartitionLog:
             if header.attributes & CONTROL_MASK:
                 marker = _read_marker(batch, header)
                 if marker is not None:
-                    self.producer_state.check_marker(header, marker, origin)
+                    self.producer_state.check_marker(header, marker, origin, transaction_version)
             else:
                 known = (self._producers or self.producer_state).check(header, origin)
                 if known is not None:

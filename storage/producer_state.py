@@ -28,6 +28,8 @@ NO_OFFSET: Final = -1
 _SEQUENCE_MASK: Final = 0x7FFFFFFF
 _NO_EPOCH: Final = -1
 _COMMIT: Final = 1
+_EPOCH_MAX: Final = 0x7FFF
+_EPOCH_BUMP_VERSION: Final = 2
 
 _SNAPSHOT_VERSION: Final = 1
 _SNAPSHOT_HEADER: Final = struct.Struct(">hIi")
@@ -97,6 +99,32 @@ class ProducerEntry:
         return None
 
 
+class Verification:
+    """A transactional batch is on its way to a log on which its producer has no transaction open: its coordinator is
+    being asked whether the partition is part of the transaction (KIP-890).
+
+    The append must present this very object, which a marker that comes meanwhile removes: an answer that was given
+    before the marker counts no more. `lowest_sequence` is the first batch that came; one after it must not overtake it.
+
+    Source: org.apache.kafka.storage.internals.log.VerificationStateEntry.
+    """
+
+    __slots__ = ("bumps_epoch", "epoch", "lowest_sequence", "started_ms")
+
+    def __init__(self, epoch: int, sequence: int, started_ms: int, *, bumps_epoch: bool) -> None:
+        self.epoch = epoch
+        self.lowest_sequence = sequence
+        self.started_ms = started_ms
+        self.bumps_epoch = bumps_epoch
+
+    def update(self, epoch: int, sequence: int) -> None:
+        """Another batch came before the first was appended."""
+        if epoch > self.epoch:
+            self.epoch, self.lowest_sequence = epoch, sequence
+        elif epoch == self.epoch and sequence < self.lowest_sequence:
+            self.lowest_sequence = sequence
+
+
 class ProducerState:
     """All producers of one log, its open transactions, and those that ended above the high watermark.
 
@@ -106,7 +134,7 @@ class ProducerState:
     Ownership: the event loop (or the one thread that recovers the log).
     """
 
-    __slots__ = ("end_offset", "expiration_ms", "ongoing", "producers", "unreplicated")
+    __slots__ = ("end_offset", "expiration_ms", "ongoing", "producers", "unreplicated", "verifications")
 
     def __init__(self, end_offset: int = 0, expiration_ms: int = 86_400_000) -> None:
         self.end_offset = end_offset
@@ -116,6 +144,29 @@ class ProducerState:
         # sorted.
         self.ongoing: dict[int, int] = {}
         self.unreplicated: dict[int, int] = {}
+        self.verifications: dict[int, Verification] = {}
+
+    def begin_verification(
+        self, producer_id: int, epoch: int, sequence: int, now_ms: int, *, bumps_epoch: bool
+    ) -> Verification | None:
+        """What must be verified before a transactional batch may be appended; None if its transaction is open here.
+
+        `bumps_epoch` says that the client uses transaction version 2.
+
+        Raises:
+            ApiError: INVALID_PRODUCER_EPOCH.
+        """
+        entry = self.producers.get(producer_id)
+        if entry is not None:
+            self._check_epoch(entry, epoch, AppendOrigin.CLIENT)
+            if entry.transaction_first_offset != NO_OFFSET and entry.epoch == epoch:
+                return None
+        verification = self.verifications.get(producer_id)
+        if verification is None:
+            verification = Verification(epoch, sequence, now_ms, bumps_epoch=bumps_epoch)
+            self.verifications[producer_id] = verification
+        verification.update(epoch, sequence)
+        return verification
 
     def check(self, header: RecordBatchHeader, origin: AppendOrigin) -> BatchMetadata | None:
         """Whether a data batch may be appended; a batch that already was is returned instead.
@@ -126,6 +177,8 @@ class ProducerState:
         entry = self.producers.get(header.producer_id)
         if entry is None:
             # Its records may have been deleted or have expired: any sequence is fine.
+            if self.verifications and origin is AppendOrigin.CLIENT:
+                self._check_verified_sequence(None, header)
             return None
         if origin is AppendOrigin.CLIENT:
             duplicate = entry.find_duplicate(header)
@@ -133,6 +186,8 @@ class ProducerState:
                 return duplicate
         self._check_epoch(entry, header.producer_epoch, origin)
         if origin is AppendOrigin.CLIENT:
+            if self.verifications:
+                self._check_verified_sequence(entry, header)
             self._check_sequence(entry, header)
         if entry.transaction_first_offset != NO_OFFSET and not header.is_transactional:
             raise ApiError(
@@ -146,6 +201,21 @@ class ProducerState:
             raise ApiError(
                 ErrorCode.INVALID_PRODUCER_EPOCH,
                 f"epoch {epoch} of producer {entry.producer_id} is older than the last one seen, {entry.epoch}",
+            )
+
+    def _check_verified_sequence(self, entry: ProducerEntry | None, header: RecordBatchHeader) -> None:
+        """The first batch of a transaction must be the first: with version 2 of transactions every epoch starts at
+        sequence 0, and before it, none may overtake an earlier one whose verification failed.
+        """
+        verification = self.verifications.get(header.producer_id)
+        if verification is None:
+            return
+        first = header.base_sequence
+        if (verification.bumps_epoch and first != 0 and entry is None) or first > verification.lowest_sequence:
+            expected = 0 if verification.bumps_epoch and entry is None else verification.lowest_sequence
+            raise ApiError(
+                ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+                f"producer {header.producer_id} sent sequence {first} where {expected} follows",
             )
 
     def _check_sequence(self, entry: ProducerEntry, header: RecordBatchHeader) -> None:
@@ -179,10 +249,17 @@ class ProducerState:
         if header.is_transactional and entry.transaction_first_offset == NO_OFFSET:
             entry.transaction_first_offset = base_offset
             self.ongoing[base_offset] = producer_id
+        if self.verifications and header.is_transactional:
+            self.verifications.pop(producer_id, None)
         self.end_offset = last_offset + 1
 
-    def check_marker(self, header: RecordBatchHeader, marker: EndTxnMarker, origin: AppendOrigin) -> None:
+    def check_marker(
+        self, header: RecordBatchHeader, marker: EndTxnMarker, origin: AppendOrigin, transaction_version: int = 0
+    ) -> None:
         """Whether a transaction marker may be appended.
+
+        From transaction version 2 on a marker's epoch is one more than that of the data, so one with the same epoch is
+        late (KIP-1228), unless nothing is open: then it is a retry, and harmless.
 
         Raises:
             ApiError: INVALID_PRODUCER_EPOCH or TRANSACTION_COORDINATOR_FENCED.
@@ -191,6 +268,17 @@ class ProducerState:
         if entry is None or origin is AppendOrigin.REPLICATION:
             return
         self._check_epoch(entry, header.producer_epoch, origin)
+        if (
+            transaction_version >= _EPOCH_BUMP_VERSION
+            and header.producer_epoch == entry.epoch
+            and entry.transaction_first_offset != NO_OFFSET
+            and header.producer_epoch != _EPOCH_MAX
+        ):
+            raise ApiError(
+                ErrorCode.INVALID_PRODUCER_EPOCH,
+                f"a marker of epoch {header.producer_epoch} does not end the transaction of the same epoch of "
+                f"producer {entry.producer_id}",
+            )
         if entry.coordinator_epoch > marker.coordinator_epoch:
             raise ApiError(
                 ErrorCode.TRANSACTION_COORDINATOR_FENCED,
@@ -211,6 +299,10 @@ class ProducerState:
             entry.batches.clear()
             entry.epoch = header.producer_epoch
         entry.coordinator_epoch = marker.coordinator_epoch
+        verification = self.verifications.get(header.producer_id)
+        if verification is not None and not (verification.bumps_epoch and verification.epoch == header.producer_epoch):
+            # With version 2 and equal epochs, the marker ends the transaction before the one that begins.
+            del self.verifications[header.producer_id]
         entry.last_timestamp = header.max_timestamp
         self.end_offset = base_offset + header.last_offset_delta + 1
         if first_offset == NO_OFFSET:
@@ -241,6 +333,9 @@ class ProducerState:
         """Forget producers without an open transaction that have not written for `producer.id.expiration.ms`."""
         for producer_id in [entry.producer_id for entry in self.producers.values() if self._is_expired(entry, now_ms)]:
             del self.producers[producer_id]
+        for producer_id, verification in list(self.verifications.items()):
+            if now_ms - verification.started_ms >= self.expiration_ms:
+                del self.verifications[producer_id]
 
     def _is_expired(self, entry: ProducerEntry, now_ms: int) -> bool:
         return entry.transaction_first_offset == NO_OFFSET and now_ms - entry.last_timestamp >= self.expiration_ms

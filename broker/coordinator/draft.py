@@ -111,20 +111,25 @@ def member_error(group: Group, member_id: str, group_instance_id: str | None) ->
     return ErrorCode.NONE if member_id in group.members else ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def commit_error(group: Group, member_id: str, group_instance_id: str | None, generation: int) -> ErrorCode:
+def commit_error(
+    group: Group, member_id: str, group_instance_id: str | None, generation: int, *, is_transactional: bool = False
+) -> ErrorCode:
     """Whether a commit with this identity is accepted (ClassicGroup.validateOffsetCommit).
 
     A generation below 0 comes from an administrator or a consumer that assigns itself its partitions: fine while the
-    group has no members.
+    group has no members. Producers before KIP-447 commit for a group without saying who they are, and others while it
+    rebalances.
     """
     if generation < 0 and group.state is GroupState.EMPTY:
+        return ErrorCode.NONE
+    if is_transactional and generation < 0 and not member_id and group_instance_id is None:
         return ErrorCode.NONE
     error = member_error(group, member_id, group_instance_id)
     if error is not ErrorCode.NONE:
         return error
     if generation != group.generation:
         return ErrorCode.ILLEGAL_GENERATION
-    if group.state is GroupState.COMPLETING_REBALANCE:
+    if group.state is GroupState.COMPLETING_REBALANCE and not is_transactional:
         # The member knows the new generation, so it has joined: it must sync before it commits.
         return ErrorCode.REBALANCE_IN_PROGRESS
     return ErrorCode.NONE

@@ -130,7 +130,8 @@ class CommitOffsets(NamedTuple):
     """Store positions: (topic, topic id, partitions) each.
 
     `retention_ms` is -1 for the broker's own retention (OffsetCommit v5+). `unknown_group_error` is the answer to a
-    member of a group that does not exist, which depends on what the client understands.
+    member of a group that does not exist, which depends on what the client understands. With a producer id the
+    positions are part of its transaction, and count when that is committed.
     """
 
     group_id: str
@@ -141,6 +142,12 @@ class CommitOffsets(NamedTuple):
     retention_ms: int
     topics: tuple[tuple[str, bytes, tuple[PartitionCommit, ...]], ...]
     unknown_group_error: ErrorCode
+    producer_id: int = -1
+    producer_epoch: int = -1
+
+    @property
+    def is_transactional(self) -> bool:
+        return self.producer_id >= 0
 
 
 class DeleteOffsets(NamedTuple):

@@ -72,6 +72,15 @@ class Offsets:
         """Whether an open transaction has an offset for the partition."""
         return any(key in offsets for offsets in self.pending.values())
 
+    def pending_of_group(self, group_id: str) -> set[tuple[str, int]]:
+        """(topic, partition) of every offset of the group in an open transaction."""
+        return {
+            (topic, partition)
+            for offsets in self.pending.values()
+            for owner, topic, partition in offsets
+            if owner == group_id
+        }
+
     def has_pending(self, group_id: str) -> bool:
         return any(key[0] == group_id for offsets in self.pending.values() for key in offsets)
 
@@ -104,7 +113,7 @@ class Offsets:
 
     def _forget(self, record: OffsetTombstone) -> None:
         for offsets in self.pending.values():
-            offsets.pop((record.group_id, record.topic, record.partition), None)
+            offsets.pop((record.group_id, record.topic, record.partition), None)  # the producer stays until its marker
         topics = self.by_group.get(record.group_id)
         if topics is None or record.topic not in topics:
             return
@@ -142,14 +151,20 @@ def decide(group: Group | None, offsets: Offsets, event: OffsetEvent, now_ms: in
 def _commit(group: Group | None, _: Offsets, event: CommitOffsets, now_ms: int, settings: GroupSettings) -> Effects:
     effects = Effects()
     if group is not None:
-        error = commit_error(group, event.member_id, event.group_instance_id, event.generation)
+        error = commit_error(
+            group,
+            event.member_id,
+            event.group_instance_id,
+            event.generation,
+            is_transactional=event.is_transactional,
+        )
     else:
         error = ErrorCode.NONE if event.generation < 0 else event.unknown_group_error
     if error is not ErrorCode.NONE:
         effects.replies.append((event.token, OffsetsReply(error)))
         return effects
-    if group is not None and event.member_id in group.members:
-        # In the classic protocol a commit is as good as a heartbeat.
+    if group is not None and event.member_id in group.members and not event.is_transactional:
+        # In the classic protocol a commit is as good as a heartbeat; one by a producer is not the member's.
         session_ms = group.members[event.member_id].session_timeout_ms
         effects.timers.append(Schedule(TimerKey(SESSION, event.member_id), session_ms))
     expire_at_ms = now_ms + event.retention_ms if event.retention_ms >= 0 else -1
@@ -203,12 +218,7 @@ def _delete_group(
         return Effects(replies=[(event.token, DeleteGroupReply(ErrorCode.NON_EMPTY_GROUP))])
     effects = Effects(replies=[(event.token, DeleteGroupReply(ErrorCode.NONE))])
     keys = {(topic, partition) for topic, partition, _ in offsets.of_group(event.group_id)}
-    keys.update(
-        (topic, partition)
-        for pending in offsets.pending.values()
-        for group_id, topic, partition in pending
-        if group_id == event.group_id
-    )
+    keys |= offsets.pending_of_group(event.group_id)
     effects.changes.extend(OffsetTombstone(event.group_id, *key) for key in sorted(keys))
     _bury(effects, group)
     return effects
@@ -269,13 +279,9 @@ def _is_expired(
 def _forget_topics(
     _: Group | None, offsets: Offsets, event: ForgetTopics, _now_ms: int, _settings: GroupSettings
 ) -> Effects:
-    return Effects(
-        changes=[
-            OffsetTombstone(event.group_id, topic, partition)
-            for topic, partition, _ in offsets.of_group(event.group_id)
-            if topic in event.topics
-        ]
-    )
+    keys = {(topic, partition) for topic, partition, _ in offsets.of_group(event.group_id)}
+    keys |= offsets.pending_of_group(event.group_id)
+    return Effects(changes=[OffsetTombstone(event.group_id, *key) for key in sorted(keys) if key[0] in event.topics])
 
 
 _DECIDERS: Final[Mapping[type, Callable[[Group | None, Offsets, Any, int, GroupSettings], Effects]]] = {

@@ -14,6 +14,7 @@ from typing import Final, Protocol
 from barnabas.broker.coordinator.changes import GroupTombstone, OffsetTombstone, Record, Token
 from barnabas.broker.coordinator.draft import printable
 from barnabas.broker.coordinator.events import (
+    CommitOffsets,
     Effects,
     GroupEvent,
     Heartbeat,
@@ -26,6 +27,7 @@ from barnabas.broker.coordinator.events import (
     TimerFired,
     TimerKey,
 )
+from barnabas.broker.coordinator.offsets import NO_PRODUCER_ID
 from barnabas.broker.coordinator.records import encode_record
 from barnabas.broker.coordinator.settings import GroupSettings
 from barnabas.broker.coordinator.shard import Shard, records_of
@@ -33,13 +35,15 @@ from barnabas.broker.timers import TimerHandle, Timers
 from barnabas.clock import Clock
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.record_batch import CompressionType
+from barnabas.wire.records import ControlRecordType, EndTxnMarker, build_batch, build_end_txn_marker
 from barnabas.wire.records import Record as LogRecord
-from barnabas.wire.records import build_batch
 
 log = logging.getLogger(__name__)
 
 TOMBSTONE_BATCH_BYTES_MAX: Final = 512 * 1024
 """Tombstones need not be written together: so many bytes of them go into one batch."""
+
+NO_PRODUCER_EPOCH: Final = -1
 
 RETRY_DELAY_MS: Final = 1_000
 """What a timer asked for is tried again after this time when the log refused it."""
@@ -55,8 +59,8 @@ _REPLY_ERRORS: Final = {
 class CoordinatorLog(Protocol):
     """`__consumer_offsets` as the coordinator sees it."""
 
-    def append(self, partition: int, batch: bytearray) -> int:
-        """Append one batch and return the end offset after it.
+    def append(self, partition: int, batch: bytearray, transaction_version: int = 0) -> int:
+        """Append one batch and return the end offset after it; `transaction_version` is for markers.
 
         Errors: ApiError; NOT_COORDINATOR when it is unknown what was written or this broker may not write any more,
         any other error when nothing was.
@@ -171,6 +175,27 @@ class ShardRunner:
         self._release_when_committed([(token, reply)])
         return _result(ticket)
 
+    def end_transaction(
+        self, marker: EndTxnMarker, producer_id: int, producer_epoch: int, transaction_version: int
+    ) -> "asyncio.Future[None] | None":
+        """Write the marker of a transaction that committed offsets here: they count from now on, or never. None when it
+        is committed, else a future.
+
+        Errors: ApiError: INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED, or what the log refuses it with.
+        """
+        batch = build_end_txn_marker(
+            marker, producer_id=producer_id, producer_epoch=producer_epoch, timestamp_ms=self._clock.now_ms()
+        )
+        try:
+            end_offset = self._log.append(self.partition, batch, transaction_version)
+        except ApiError as error:
+            if error.error is ErrorCode.NOT_COORDINATOR:
+                self._on_lost(self.partition)
+            raise
+        self.shard.end_transaction(producer_id, end_offset, is_commit=marker.control_type is ControlRecordType.COMMIT)
+        self._on_changed()
+        return self._committed()
+
     def _issue_ticket(self) -> tuple[Token, _Ticket]:
         token = next(self._tokens)
         ticket = self._owed[token] = _Ticket()
@@ -192,8 +217,11 @@ class ShardRunner:
         group_id = event.group_id
         if effects.changes:
             records = records_of(effects.changes)
-            end_offset = self._append(records) if records else None
-            self.shard.apply(group_id, effects.changes, end_offset)
+            producer = (NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
+            if isinstance(event, CommitOffsets):
+                producer = (event.producer_id, event.producer_epoch)
+            end_offset = self._append(records, *producer) if records else None
+            self.shard.apply(group_id, effects.changes, end_offset, producer[0])
         for timer in effects.timers:
             if isinstance(timer, Schedule):
                 self._set_alarm((group_id, timer.key), timer.delay_ms)
@@ -208,7 +236,9 @@ class ShardRunner:
         if effects.changes:
             self._on_changed()
 
-    def _append(self, records: Sequence[Record]) -> int:
+    def _append(
+        self, records: Sequence[Record], producer_id: int = NO_PRODUCER_ID, producer_epoch: int = NO_PRODUCER_EPOCH
+    ) -> int:
         now_ms = self._clock.now_ms()
         encoded = [encode_record(record) for record in records]
         is_divisible = all(isinstance(record, (OffsetTombstone, GroupTombstone)) for record in records)
@@ -217,6 +247,9 @@ class ShardRunner:
             batch = build_batch(
                 [LogRecord(offset, now_ms, key, value) for offset, (key, value) in enumerate(part)],
                 compression=CompressionType(self._settings.offsets_topic_compression_codec),
+                producer_id=producer_id,
+                producer_epoch=producer_epoch,
+                transactional=producer_id != NO_PRODUCER_ID,
             )
             try:
                 end_offset = self._log.append(self.partition, batch)

@@ -40,6 +40,7 @@ from barnabas.broker.coordinator.views import DescribedGroup, GroupSummary, List
 from barnabas.broker.timers import TimerHandle, Timers
 from barnabas.clock import Clock
 from barnabas.wire.errors import ApiError, ErrorCode
+from barnabas.wire.records import EndTxnMarker
 
 log = logging.getLogger(__name__)
 
@@ -238,6 +239,25 @@ class GroupService:
         reply = self.ask(event)
         return await reply if isinstance(reply, asyncio.Future) else reply
 
+    def end_transaction(
+        self,
+        partition: int,
+        marker: EndTxnMarker,
+        producer_id: int,
+        producer_epoch: int,
+        transaction_version: int,
+    ) -> "asyncio.Future[None] | None":
+        """Write a transaction's marker into a partition of `__consumer_offsets`: None when it is committed, else a
+        future.
+
+        Errors: ApiError, NOT_LEADER_OR_FOLLOWER while the shard is not here; INVALID_PRODUCER_EPOCH,
+        TRANSACTION_COORDINATOR_FENCED.
+        """
+        shard = self._shards.get(partition)
+        if not self._is_active or not isinstance(shard, ShardRunner):
+            raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        return shard.end_transaction(marker, producer_id, producer_epoch, transaction_version)
+
     async def fetch_offsets(
         self, group_id: str, topics: Mapping[str, list[int]] | None, *, require_stable: bool
     ) -> dict[str, list[FetchedOffset]]:
@@ -316,11 +336,10 @@ class GroupService:
 
 
 async def _forget_topics(runner: ShardRunner, topics: frozenset[str]) -> None:
-    events = [
-        ForgetTopics(group_id, topics)
-        for group_id, offsets in runner.shard.offsets.by_group.items()
-        if not topics.isdisjoint(offsets)
-    ]
+    offsets = runner.shard.offsets
+    groups = {group_id for group_id, stored in offsets.by_group.items() if not topics.isdisjoint(stored)}
+    groups |= {key[0] for pending in offsets.pending.values() for key in pending if key[1] in topics}
+    events = [ForgetTopics(group_id, topics) for group_id in sorted(groups)]
     await _tell_groups(runner, events)
 
 

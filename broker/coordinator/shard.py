@@ -64,9 +64,15 @@ class Shard:
             return offset_machine.decide(group, self.offsets, event, now_ms, settings)
         return group_machine.decide(group, event, now_ms, settings)
 
-    def apply(self, group_id: str, changes: Iterable[Change], end_offset: int | None = None) -> None:
+    def apply(
+        self,
+        group_id: str,
+        changes: Iterable[Change],
+        end_offset: int | None = None,
+        producer_id: int = NO_PRODUCER_ID,
+    ) -> None:
         """Bring the changes of one decision about; `end_offset` is the log's end after its records, None if it has
-        none.
+        none; `producer_id` that of the transaction they are part of.
         """
         changes = list(changes)
         if end_offset is not None:
@@ -74,11 +80,16 @@ class Shard:
         record_offset = self.end_offset - len(records_of(changes))
         for change in changes:
             if isinstance(change, _OFFSET_RECORDS):
-                self._apply_offset(change, record_offset, NO_PRODUCER_ID)
+                self._apply_offset(change, record_offset, producer_id)
             else:
                 self._keep(group_id, apply(self.groups.get(group_id), change))
             if isinstance(change, _RECORDS):
                 record_offset += 1
+
+    def end_transaction(self, producer_id: int, end_offset: int, *, is_commit: bool) -> None:
+        """A marker was appended; `end_offset` is the log's end after it."""
+        self.offsets.end_transaction(producer_id, is_commit=is_commit)
+        self.end_offset = end_offset
 
     def load(self, chunk: bytes | bytearray | memoryview) -> None:
         """Apply whole batches as the log holds them. What is not understood is left out and counted: one odd record

@@ -1,0 +1,35 @@
+"""Writes the markers that end a transaction into the partitions that took part."""
+
+import asyncio
+from typing import Final, NamedTuple, Protocol
+
+from barnabas.wire.errors import ErrorCode
+
+
+class TransactionMarker(NamedTuple):
+    """The outcome of one producer's transaction.
+
+    `coordinator_epoch` is the leader epoch of the coordinator's partition, by which a deposed coordinator is fenced.
+    With `transaction_version` 2 the epoch is one more than that of the transaction's data (KIP-1228).
+    """
+
+    producer_id: int
+    producer_epoch: int
+    coordinator_epoch: int
+    is_commit: bool
+    transaction_version: int
+
+
+class MarkerWriter(Protocol):
+    """Whatever leads partitions: this broker, or others behind a connection."""
+
+    def write(self, topic: str, partition: int, marker: TransactionMarker) -> "asyncio.Future[None] | None":
+        """Append a marker; None when it is committed, else a future that ends when it is.
+
+        Errors: ApiError, raised or in the future. UNKNOWN_TOPIC_OR_PARTITION means that there is no such partition any
+        more, the errors in SUPERSEDED that somebody newer took over; all others may pass.
+        """
+        ...
+
+
+SUPERSEDED: Final = frozenset({ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED})

@@ -1,0 +1,319 @@
+"""Runs one shard of transactions: carries out what its machine decides.
+
+One step without an await: decide, append the records, apply the changes. Replies leave, and markers are written, once
+these records are committed. A log that refuses the records leaves the shard as it was.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+from barnabas.broker.coordinator.runner import CoordinatorLog
+from barnabas.broker.timers import TimerHandle, Timers
+from barnabas.broker.transactions.events import Event, Expire, MarkersWritten, Reply
+from barnabas.broker.transactions.machine import is_expired, is_timed_out
+from barnabas.broker.transactions.markers import SUPERSEDED, MarkerWriter, TransactionMarker
+from barnabas.broker.transactions.records import encode_record
+from barnabas.broker.transactions.settings import TransactionSettings
+from barnabas.broker.transactions.shard import Shard, records_of
+from barnabas.broker.transactions.state import Record, TopicPartition, Transaction
+from barnabas.clock import Clock
+from barnabas.wire.errors import ApiError, ErrorCode
+from barnabas.wire.records import Record as LogRecord
+from barnabas.wire.records import build_batch
+
+log = logging.getLogger(__name__)
+
+RETRY_DELAY_MS: Final = 100
+"""A marker, or the record that ends a transaction, is tried again after this time."""
+
+MARKERS_PER_TURN: Final = 64
+"""So many markers are written before other work gets its turn."""
+
+_REPLY_ERRORS: Final = {
+    ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
+    ErrorCode.RECORD_LIST_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
+    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+}
+"""What clients are told of errors that they know from Produce only (TransactionStateManager.appendTransactionToLog)."""
+
+
+class _Ending:
+    """A prepared transaction whose markers are on their way: those to be written, those not yet committed, and those
+    that are, which the shard has not been told of.
+    """
+
+    __slots__ = ("in_flight", "marker", "retry", "todo", "written")
+
+    def __init__(self, marker: TransactionMarker, partitions: Iterable[TopicPartition]) -> None:
+        self.marker = marker
+        self.todo = sorted(partitions, reverse=True)
+        self.in_flight = 0
+        self.written: set[TopicPartition] = set()
+        self.retry: TimerHandle | None = None
+
+
+class TransactionRunner:
+    """The active shard of one partition; owned by the event loop. `leader_epoch` is that of the partition."""
+
+    def __init__(
+        self,
+        partition: int,
+        leader_epoch: int,
+        shard: Shard,
+        coordinator_log: CoordinatorLog,
+        markers: MarkerWriter,
+        timers: Timers,
+        clock: Clock,
+        settings: TransactionSettings,
+        on_lost: Callable[[int], None],
+    ) -> None:
+        self.partition = partition
+        self.leader_epoch = leader_epoch
+        self.shard = shard
+        self._log = coordinator_log
+        self._markers = markers
+        self._timers = timers
+        self._clock = clock
+        self._settings = settings
+        self._on_lost = on_lost
+        self._uncommitted: dict[str, int] = {}
+        self._waiting: set[asyncio.Future[Reply]] = set()
+        self._endings: dict[str, _Ending] = {}
+        self.is_closed = False
+
+    def start(self) -> None:
+        """Complete what was prepared before the shard was loaded."""
+        for transaction in list(self.shard.transactions.values()):
+            if transaction.state.is_prepared:
+                log.info("Transactional id %r: going on in state %s", transaction[0], transaction.state.value)
+                self._end(transaction.transactional_id)
+
+    def close(self, error: ApiError) -> None:
+        """Stop: whoever waits gets the error."""
+        self.is_closed = True
+        for ending in self._endings.values():
+            if ending.retry is not None:
+                ending.retry.cancel()
+        self._endings.clear()
+        for future in list(self._waiting):
+            if not future.done():
+                future.set_exception(error)
+
+    def ask(self, event: Event) -> "Reply | asyncio.Future[Reply]":
+        """Have an event decided: the reply, or a future while its records are not committed.
+
+        Errors: ApiError, raised or in the future: the log refused the records, or this broker lost the shard.
+        """
+        transactional_id = event.transactional_id
+        effects = self.shard.decide(
+            event, self._clock.now_ms(), self._settings, is_uncommitted=transactional_id in self._uncommitted
+        )
+        reply = effects.reply
+        committed = None
+        if effects.changes:
+            records = records_of(effects.changes)
+            if records:
+                end_offset = self._append(records)
+                self.shard.apply(effects.changes)
+                committed = self._commit(transactional_id, end_offset)
+            else:
+                self.shard.apply(effects.changes)
+        for text, *arguments in effects.notes:
+            log.info(text, *arguments)
+        if committed is not None:
+            return self._reply_later(transactional_id, reply, committed, sends_markers=effects.sends_markers)
+        if effects.sends_markers:
+            self._end(transactional_id)
+        return reply
+
+    def timed_out(self) -> list[Transaction]:
+        """Open transactions that exceed their timeout."""
+        now_ms = self._clock.now_ms()
+        return [transaction for transaction in self.shard.transactions.values() if is_timed_out(transaction, now_ms)]
+
+    def expired(self) -> list[str]:
+        """Transactional ids that nobody used for too long."""
+        now_ms = self._clock.now_ms()
+        return [
+            transaction.transactional_id
+            for transaction in self.shard.transactions.values()
+            if is_expired(transaction, now_ms, self._settings)
+        ]
+
+    def expire(self, transactional_ids: Iterable[str]) -> None:
+        """Forget those that still are unused, with one batch of tombstones. Errors: ApiError."""
+        now_ms = self._clock.now_ms()
+        changes = [
+            change
+            for transactional_id in transactional_ids
+            if transactional_id not in self._uncommitted
+            for change in self.shard.decide(
+                Expire(transactional_id, 0), now_ms, self._settings, is_uncommitted=False
+            ).changes
+        ]
+        if changes:
+            self._append(records_of(changes))
+            self.shard.apply(changes)
+            log.info("%d transactional ids of partition %d have expired", len(changes), self.partition)
+
+    # The log
+
+    def _append(self, records: Sequence[Record]) -> int:
+        now_ms = self._clock.now_ms()
+        version = self._settings.log_value_version
+        batch = build_batch(
+            [LogRecord(offset, now_ms, *encode_record(record, version)) for offset, record in enumerate(records)]
+        )
+        try:
+            return self._log.append(self.partition, batch)
+        except ApiError as error:
+            if error.error is ErrorCode.NOT_COORDINATOR:
+                self._on_lost(self.partition)
+            raise ApiError(_REPLY_ERRORS.get(error.error, error.error), error.message) from error
+
+    def _commit(self, transactional_id: str, end_offset: int) -> "asyncio.Future[None] | None":
+        committed = self._log.committed(self.partition, end_offset)
+        if committed is not None:
+            self._uncommitted[transactional_id] = end_offset
+        return committed
+
+    def _reply_later(
+        self, transactional_id: str, reply: Reply, committed: "asyncio.Future[None]", *, sends_markers: bool
+    ) -> "asyncio.Future[Reply]":
+        future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        self._waiting.add(future)
+        future.add_done_callback(self._forget_waiting)
+        end_offset = self._uncommitted[transactional_id]
+        timeout = self._timers.call_later(
+            self.shard.transactions[transactional_id].timeout_ms,
+            lambda: _fail(future, ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "not replicated in time")),
+        )
+
+        def done(committed: "asyncio.Future[None]") -> None:
+            timeout.cancel()
+            if committed.cancelled() or (error := committed.exception()) is not None:
+                _fail(future, ApiError(ErrorCode.NOT_COORDINATOR, "" if committed.cancelled() else str(error)))
+                return
+            if self._uncommitted.get(transactional_id) == end_offset:
+                del self._uncommitted[transactional_id]
+            if self.is_closed:
+                return
+            if not future.done():
+                future.set_result(reply)
+            if sends_markers:
+                self._end(transactional_id)
+
+        committed.add_done_callback(done)
+        return future
+
+    def _forget_waiting(self, future: "asyncio.Future[Reply]") -> None:
+        self._waiting.discard(future)
+        if not future.cancelled():
+            future.exception()  # nobody has to wait for it
+
+    # Markers
+
+    def _end(self, transactional_id: str) -> None:
+        """Write the markers of a prepared transaction, then the record that completes it."""
+        transaction = self.shard.transactions[transactional_id]
+        marker = TransactionMarker(
+            transaction.producer_id,
+            transaction.producer_epoch,
+            self.leader_epoch,
+            transaction.state.is_commit,
+            transaction.client_version,
+        )
+        self._endings[transactional_id] = _Ending(marker, transaction.partitions)
+        self._write_markers(transactional_id)
+
+    def _write_markers(self, transactional_id: str) -> None:
+        ending = self._endings.get(transactional_id)
+        if ending is None or self.is_closed:
+            return
+        ending.retry = None
+        refused: list[TopicPartition] = []
+        for _ in range(min(MARKERS_PER_TURN, len(ending.todo))):
+            topic_partition = ending.todo.pop()
+            try:
+                committed = self._markers.write(*topic_partition, ending.marker)
+            except ApiError as error:
+                if self._is_superseded(transactional_id, topic_partition, error):
+                    return
+                if _is_gone(error):
+                    ending.written.add(topic_partition)
+                else:
+                    refused.append(topic_partition)
+                continue
+            if committed is None:
+                ending.written.add(topic_partition)
+            else:
+                ending.in_flight += 1
+                self._wait_for_marker(transactional_id, ending, topic_partition, committed)
+        more = bool(ending.todo)
+        ending.todo.extend(refused)
+        if more:
+            asyncio.get_running_loop().call_soon(self._write_markers, transactional_id)
+        elif refused:
+            self._retry(transactional_id, ending)
+        self._record_written(transactional_id, ending)
+
+    def _wait_for_marker(
+        self,
+        transactional_id: str,
+        ending: _Ending,
+        topic_partition: TopicPartition,
+        committed: "asyncio.Future[None]",
+    ) -> None:
+        def done(committed: "asyncio.Future[None]") -> None:
+            ending.in_flight -= 1
+            if self.is_closed or self._endings.get(transactional_id) is not ending:
+                return
+            error = ApiError(ErrorCode.REQUEST_TIMED_OUT) if committed.cancelled() else committed.exception()
+            if error is None:
+                ending.written.add(topic_partition)
+                self._record_written(transactional_id, ending)
+                return
+            if isinstance(error, ApiError) and self._is_superseded(transactional_id, topic_partition, error):
+                return
+            ending.todo.append(topic_partition)
+            self._retry(transactional_id, ending)
+
+        committed.add_done_callback(done)
+
+    def _is_superseded(self, transactional_id: str, topic_partition: TopicPartition, error: ApiError) -> bool:
+        if error.error not in SUPERSEDED:
+            return False
+        log.warning("Transactional id %r: %s-%d takes no marker: %s", transactional_id, *topic_partition, error)
+        self._endings.pop(transactional_id, None)
+        return True
+
+    def _retry(self, transactional_id: str, ending: _Ending) -> None:
+        if ending.retry is None:
+            ending.retry = self._timers.call_later(RETRY_DELAY_MS, lambda: self._write_markers(transactional_id))
+
+    def _record_written(self, transactional_id: str, ending: _Ending) -> None:
+        """Tell the shard which partitions have their markers; after the last one the transaction is complete."""
+        is_last = not ending.todo and not ending.in_flight
+        if not ending.written and not is_last:
+            return
+        try:
+            self.ask(MarkersWritten(transactional_id, 0, frozenset(ending.written)))
+        except ApiError as error:
+            if not self.is_closed:
+                log.warning("Transactional id %r: cannot complete it yet: %s", transactional_id, error)
+                self._retry(transactional_id, ending)
+            return
+        ending.written.clear()
+        if is_last:
+            self._endings.pop(transactional_id, None)
+
+
+def _is_gone(error: ApiError) -> bool:
+    return error.error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def _fail(future: "asyncio.Future[Reply]", error: ApiError) -> None:
+    if not future.done():
+        future.set_exception(error)

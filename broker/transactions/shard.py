@@ -1,0 +1,55 @@
+"""One partition of `__transaction_state` in memory. Pure, like what it is made of."""
+
+from collections import Counter
+from collections.abc import Iterable
+
+from barnabas.broker.transactions import machine
+from barnabas.broker.transactions.events import Effects, Event
+from barnabas.broker.transactions.records import decode_record
+from barnabas.broker.transactions.settings import TransactionSettings
+from barnabas.broker.transactions.state import Change, PartitionsEnded, Record, Transaction, apply
+from barnabas.wire.errors import ProtocolError
+from barnabas.wire.record_batch import iter_headers
+from barnabas.wire.records import iter_records
+
+
+def records_of(changes: Iterable[Change]) -> list[Record]:
+    """The changes that are written to the log, in order."""
+    return [change for change in changes if not isinstance(change, PartitionsEnded)]
+
+
+class Shard:
+    """Transactions by their ids; owned by one runner (or by the thread that loads it).
+
+    `skipped` counts what loading left out, by reason.
+    """
+
+    __slots__ = ("skipped", "transactions")
+
+    def __init__(self) -> None:
+        self.transactions: dict[str, Transaction] = {}
+        self.skipped: Counter[str] = Counter()
+
+    def decide(self, event: Event, now_ms: int, settings: TransactionSettings, *, is_uncommitted: bool) -> Effects:
+        """What the event means; alters nothing."""
+        known = self.transactions.get(event.transactional_id)
+        return machine.decide(known, event, now_ms, settings, is_uncommitted=is_uncommitted)
+
+    def apply(self, changes: Iterable[Change]) -> None:
+        """Bring the changes of one decision about."""
+        for change in changes:
+            apply(self.transactions, change)
+
+    def load(self, chunk: bytes | bytearray | memoryview) -> None:
+        """Apply whole batches as the log holds them; what is not understood is left out and counted.
+
+        Errors: CorruptBatch when the chunk is no sequence of batches.
+        """
+        for header in iter_headers(chunk):
+            if header.is_control:
+                continue
+            for record in iter_records(chunk, header):
+                try:
+                    apply(self.transactions, decode_record(record.key or b"", record.value))
+                except ProtocolError as error:
+                    self.skipped[str(error)] += 1
