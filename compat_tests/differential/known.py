@@ -14,19 +14,25 @@ class KnownDifference(NamedTuple):
     api: str
     path: str
     scenario: str = "*"
+    request: str = "*"
 
     def covers(self, finding: "Finding") -> bool:
         return (
             fnmatchcase(finding.api, self.api)
             and fnmatchcase(finding.difference.path, self.path)
             and fnmatchcase(finding.scenario, self.scenario)
+            and fnmatchcase(finding.request, self.request)
         )
 
 
 KNOWN: tuple[KnownDifference, ...] = (
-    KnownDifference("APIs and versions that Barnabas does not serve", "ApiVersions", "api_keys/*"),
+    KnownDifference("APIs and versions that are not served", "ApiVersions", "api_keys/*"),
     KnownDifference("No features are advertised", "ApiVersions", "supported_features*"),
     KnownDifference("No features are advertised", "ApiVersions", "finalized_features*"),
+    KnownDifference("eligible leader replicas", "CreateTopics", "topics/*/configs/min.insync.replicas/config_source"),
+    KnownDifference("there are no transactions yet", "FindCoordinator", "*", request='*"key_type": 1*'),
+    KnownDifference("there are no transactions yet", "InitProducerId", "*", scenario="transactions"),
+    KnownDifference("there are no transactions yet", "Produce", "*", scenario="transactional_batches"),
 )
 
 

@@ -48,7 +48,7 @@ class Outcome:
 
 
 def play(only: str = "", log: Callable[[str], None] = lambda line: None) -> Outcome:
-    """Play the scenarios whose name contains `only`."""
+    """Play the scenarios whose names start with `only`."""
     with (
         KafkaServer(overrides=CONFIGURATION | KAFKA_ONLY, jvm_options=KAFKA_JVM) as kafka,
         BarnabasProcess(CONFIGURATION | BARNABAS_ONLY) as barnabas,
@@ -59,7 +59,7 @@ def play(only: str = "", log: Callable[[str], None] = lambda line: None) -> Outc
         )
         run.warm_up()
         for scenario in SCENARIOS:
-            if only in scenario.__name__:
+            if scenario.__name__.startswith(only):
                 started, before = time.monotonic(), len(run.unexpected)
                 run.play(scenario)
                 seconds = time.monotonic() - started

@@ -28,6 +28,8 @@ SETTLE_S = 1.0
 """How long a scenario may altogether wait for answers to become equal."""
 POLL_S = 0.05
 CLOSED = "connection closed"
+SILENT = "no answer"
+ANSWER_TIMEOUT_S = 5.0
 UNDECODABLE = "undecodable answer"
 READ_ONLY = {2, 3, 9, 10, 15, 16, 23, 32, 35, 60, 61}
 """APIs that may be asked again, while metadata is on its way through a broker."""
@@ -50,7 +52,7 @@ class Side:
     def connection(self, name: str = "") -> Connection:
         """A connection of the scenario, opened when it is first used."""
         if name not in self._connections:
-            self._connections[name] = Connection(self._bootstrap_servers)
+            self._connections[name] = Connection(self._bootstrap_servers, ANSWER_TIMEOUT_S)
         return self._connections[name]
 
     def drop(self, name: str) -> None:
@@ -213,6 +215,10 @@ class Run:
         for side in self.sides:
             try:
                 side.last = side.connection(connection).receive()
+            except TimeoutError:
+                side.last = None
+                side.drop(connection)
+                yield SILENT
             except (ConnectionClosed, OSError):
                 side.last = None
                 side.drop(connection)
@@ -251,6 +257,8 @@ class Run:
                 _, position = headers.parse_response_header(answer, api_key, answer_version)
                 message = codec.decode(messages.api(api_key).response_class, answer_version, answer, position)
                 answers.append(plain(message, answer_version, side.names))
+            except TimeoutError:
+                answers.append(SILENT)
             except (ConnectionClosed, OSError):
                 answers.append(CLOSED)
             except ProtocolError:

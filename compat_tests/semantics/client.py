@@ -28,9 +28,9 @@ class ConnectionClosed(Exception):
 class Connection:
     """One connection. Requests are remembered in order, since that is the order replies must come in."""
 
-    def __init__(self, bootstrap_servers: str) -> None:
+    def __init__(self, bootstrap_servers: str, timeout_s: float = TIMEOUT_S) -> None:
         host, _, port = bootstrap_servers.rpartition(":")
-        self._socket = socket.create_connection((host, int(port)), timeout=TIMEOUT_S)
+        self._socket = socket.create_connection((host, int(port)), timeout=timeout_s)
         self._correlation_ids = itertools.count(1)
         self._expected: deque[tuple[int, int, int]] = deque()
 
