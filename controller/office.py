@@ -1,21 +1,28 @@
 """A broker's standing in its cluster: its registration, the office of controller, the right to write that it gives."""
 
+import asyncio
+import logging
 from collections.abc import Iterable, Sequence
 
 from barnabas.clock import Clock
 from barnabas.controller import znodes
+from barnabas.controller.admin import Timers
 from barnabas.controller.coordination.interface import (
     BadVersion,
     Check,
+    ConnectionLost,
     CoordinationStore,
     Create,
     NodeExists,
+    NoNode,
     Operation,
     SetData,
     Stat,
 )
 from barnabas.controller.plan import OperationGroup, transactions
 from barnabas.controller.state import BrokerRegistration
+
+logger = logging.getLogger(__name__)
 
 
 class BrokerIdInUse(Exception):
@@ -31,54 +38,131 @@ class Deposed(ControllerElsewhere):
 
 
 class Office:
-    """Registration and controllership of one broker in one session; `epoch` is the controller's, 0 before `take`.
+    """Registration and controllership of one broker, in one session after the other; `epoch` is the controller's, 0
+    before `take`.
 
-    *Source*: kafka 3.9.1 `KafkaZkClient.registerBroker`, `registerControllerAndIncrementControllerEpoch`.
+    *Source*: kafka 3.9.1 `KafkaZkClient.registerBroker`, `CheckedEphemeral` (KAFKA-7165),
+    `registerControllerAndIncrementControllerEpoch`.
     """
 
-    def __init__(self, store: CoordinationStore, registration: BrokerRegistration, clock: Clock) -> None:
+    def __init__(
+        self, store: CoordinationStore, registration: BrokerRegistration, clock: Clock, timers: Timers
+    ) -> None:
         self._store = store
         self._clock = clock
+        self._timers = timers
+        self._own_sessions = {store.session_id}
         self.registration = registration
         self.epoch = 0
         self._epoch_version = 0
 
+    def enter(self, store: CoordinationStore) -> None:
+        """Go on in a new session, after the one before has expired."""
+        self._store = store
+        self._own_sessions.add(store.session_id)
+
     async def register(self) -> None:
         """Create the broker's ephemeral znode; its czxid becomes the broker's epoch.
+
+        One that is there already and belongs to an earlier session of this process is replaced: ZooKeeper may tell of
+        the end of a session before it deletes its znodes. One of another session may be a dead broker's, killed and
+        started again, say: it gets the time in which its session would end.
 
         Raises: BrokerIdInUse.
         """
         broker_id = self.registration.broker_id
         path, payload = znodes.broker_path(broker_id), znodes.encode_broker(self.registration, self._clock.now_ms())
-        try:
-            # The second write is for its result: creating alone does not tell the czxid.
-            results = await self._store.multi([Create(path, payload, ephemeral=True), SetData(path, payload)])
-        except NodeExists as error:
-            raise BrokerIdInUse(
-                f"a broker with id {broker_id} is registered already: give every broker of a cluster its own node.id"
-            ) from error
+        while True:
+            try:
+                # The second write is for its result: creating alone does not tell the czxid.
+                results = await self._store.multi([Create(path, payload, ephemeral=True), SetData(path, payload)])
+                break
+            except ConnectionLost:
+                continue  # if it was written, it is found and replaced
+            except NodeExists as error:
+                if not await self._make_way(path):
+                    raise BrokerIdInUse(
+                        f"a broker with id {broker_id} is registered already{await self._address(path)}:"
+                        " give every broker of a cluster its own node.id"
+                    ) from error
         stat = results[1]
         assert isinstance(stat, Stat)
         self.registration = self.registration._replace(epoch=stat.czxid)
+
+    async def _make_way(self, path: str) -> bool:
+        """Delete an ephemeral znode of one's own, or wait for another's end; returns whether there is none any more."""
+        stat = await self._store.exists(path)
+        if stat is None:
+            return True
+        if stat.ephemeral_owner in self._own_sessions:
+            try:
+                await self._store.delete(path, stat.version)
+            except (NoNode, BadVersion, ConnectionLost):
+                pass  # creating it again will tell
+            return True
+        # ZooKeeper notices the end of a session late, by a tick or two.
+        return await self._gone_within(path, self._store.session_timeout_ms * 3 // 2)
+
+    async def _gone_within(self, path: str, timeout_ms: int) -> bool:
+        if timeout_ms == 0:
+            return False
+        logger.warning("%s is there already%s: waiting for it to go", path, await self._address(path))
+        news = asyncio.Event()
+        is_over = False
+
+        def give_up() -> None:
+            nonlocal is_over
+            is_over = True
+            news.set()
+
+        timer = self._timers.call_later(timeout_ms, give_up)
+        try:
+            while not is_over:
+                news.clear()
+                if await self._store.exists(path, lambda _event: news.set()) is None:
+                    return True
+                await news.wait()
+        finally:
+            timer.cancel()
+        return False
+
+    async def _address(self, path: str) -> str:
+        """Where the registered broker is, for a message."""
+        found = (await self._store.get_many([path]))[0]
+        if found is None:
+            return ""
+        try:
+            broker = znodes.decode_broker(self.registration.broker_id, found[0], found[1].czxid)
+        except znodes.DamagedZnode:
+            return ""
+        return f" ({', '.join(endpoint.connection_string for endpoint in broker.endpoints)})"
 
     async def take(self) -> None:
         """Become the controller and raise its epoch, in one transaction.
 
         Raises: ControllerElsewhere.
         """
-        found = (await self._store.get_many([znodes.CONTROLLER_EPOCH]))[0]
-        epoch, version = (0, 0) if found is None else (znodes.decode_controller_epoch(found[0]), found[1].version)
         payload = znodes.encode_controller(self.registration.broker_id, self._clock.now_ms())
-        operations: list[Operation] = [
-            Create(znodes.CONTROLLER, payload, ephemeral=True),
-            SetData(znodes.CONTROLLER_EPOCH, znodes.encode_controller_epoch(epoch + 1), version),
-        ]
-        if found is None:
-            operations.insert(1, Create(znodes.CONTROLLER_EPOCH, znodes.encode_controller_epoch(epoch)))
-        try:
-            await self._store.multi(operations)
-        except (NodeExists, BadVersion) as error:
-            raise ControllerElsewhere("another broker is the controller of this metadata store") from error
+        while True:
+            found = (await self._store.get_many([znodes.CONTROLLER_EPOCH]))[0]
+            epoch, version = (0, 0) if found is None else (znodes.decode_controller_epoch(found[0]), found[1].version)
+            operations: list[Operation] = [
+                Create(znodes.CONTROLLER, payload, ephemeral=True),
+                SetData(znodes.CONTROLLER_EPOCH, znodes.encode_controller_epoch(epoch + 1), version),
+            ]
+            if found is None:
+                operations.insert(1, Create(znodes.CONTROLLER_EPOCH, znodes.encode_controller_epoch(epoch)))
+            try:
+                await self._store.multi(operations)
+                break
+            except ConnectionLost:
+                continue
+            except (NodeExists, BadVersion) as error:
+                # Ours it may be: of a session that has just ended, or written when the answer was lost.
+                stat = await self._store.exists(znodes.CONTROLLER)
+                if stat is None or stat.ephemeral_owner not in self._own_sessions:
+                    raise ControllerElsewhere("another broker is the controller of this metadata store") from error
+                await self._make_way(znodes.CONTROLLER)
         self.epoch, self._epoch_version = epoch + 1, version + 1
 
     async def write(self, groups: Sequence[OperationGroup]) -> None:

@@ -75,6 +75,16 @@ class PartitionStateMachine:
             for partition in topic.assignments
         }
 
+    def add(self, cluster: ClusterState, partitions: Collection[TopicPartition]) -> None:
+        """Derive the states of partitions that somebody else has added to the cluster."""
+        for name, partition in partitions:
+            state = cluster.topics[name].partitions.get(partition)
+            self._statuses[name, partition] = self._loaded(cluster, (name, partition), state, ())
+
+    def forget(self, topics: Collection[str]) -> None:
+        """Drop the partitions of topics that are not there any more."""
+        self._statuses = {p: status for p, status in self._statuses.items() if p[0] not in topics}
+
     @staticmethod
     def _loaded(
         cluster: ClusterState, partition: TopicPartition, state: PartitionState | None, restarted: Collection[int]

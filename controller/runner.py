@@ -5,7 +5,8 @@ tell the brokers. So every decision sees the outcome of the one before, and a re
 applied it.
 
 Whatever is interrupted between two writes is taken up by the next `start`: partitions without a state are elected,
-queued deletions continue.
+queued deletions continue. Changes that others make in the store (`following`) and the end of a session are events like
+requests.
 
 *Source*: kafka 3.9.1 `KafkaController.scala`, `TopicDeletionManager.scala`; KIP-497, KIP-516.
 """
@@ -22,12 +23,16 @@ from barnabas.controller.bootstrap import prepare_store
 from barnabas.controller.brokers import BrokerChannel, BrokerCommands
 from barnabas.controller.configs import ConfigRepository
 from barnabas.controller.coordination.interface import (
+    ConnectionLost,
     CoordinationError,
     CoordinationStore,
     Delete,
+    SessionExpired,
+    WatchedEvent,
 )
+from barnabas.controller.following import ClusterWatch
 from barnabas.controller.loading import load_cluster
-from barnabas.controller.office import Deposed, Office
+from barnabas.controller.office import ControllerElsewhere, Deposed, Office
 from barnabas.controller.partition_fsm import PartitionStateMachine, PartitionStatus
 from barnabas.controller.plan import (
     OperationGroup,
@@ -59,6 +64,22 @@ logger = logging.getLogger(__name__)
 Results = dict[str, ApiError | None]
 
 Answer = TypeVar("Answer")
+
+STOP_PATIENCE_S = 3.0
+"""How long a stop waits for the event under way; it may be waiting for a store that is out of reach."""
+
+
+class Event(NamedTuple):
+    """One thing to do: for a `request`, or because something happened. Without `needs_office` it is done by a broker
+    that is not the controller, too."""
+
+    work: Callable[[], Awaitable[None]]
+    request: AdminRequest[Any] | None = None
+    needs_office: bool = True
+
+    def fail(self, error: Exception) -> None:
+        if self.request is not None:
+            self.request.fail(error)
 
 
 class ControllerSettings(NamedTuple):
@@ -92,13 +113,14 @@ class Controller:
         timers: Timers,
     ) -> None:
         self._store = store
-        self._office = Office(store, registration, clock)
+        self._office = Office(store, registration, clock, timers)
         self._brokers = BrokerCommands(channel, self._office, settings.inter_broker_listener)
         self.settings = settings
         self._random_bytes = random_bytes
         self._configs = configs
         self._timers = timers
-        self._events: asyncio.Queue[tuple[Callable[[], Awaitable[None]], AdminRequest[Any]] | None] = asyncio.Queue()
+        self._events: asyncio.Queue[Event | None] = asyncio.Queue()
+        self._watch = ClusterWatch(lambda: self._events.put_nowait(Event(self._follow)))
         self._task: asyncio.Task[None] | None = None
         self._cluster = ClusterState()
         self._machine = PartitionStateMachine()
@@ -134,13 +156,38 @@ class Controller:
 
         Raises: BrokerIdInUse, ControllerElsewhere, ClusterIdMismatch, DamagedZnode, CoordinationError.
         """
-        self.cluster_id = await prepare_store(self._store, self._random_bytes, self.settings.cluster_id)
+        await self._enter(self.settings.cluster_id, restarted=[self.controller_id])
+        self._task = asyncio.create_task(self._run(), name="controller")
+
+    async def rejoin(self, store: CoordinationStore) -> None:
+        """Go on in a new session, after the one before has expired: register, take office, read everything again.
+
+        Raises: as `start` does; after a CoordinationError it may be called again with another session.
+        """
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        async def enter() -> None:
+            self._store = store
+            self._office.enter(store)
+            try:
+                await self._enter(self.cluster_id)
+            except Exception as error:
+                self._resign("it could not join the cluster again")
+                done.set_exception(error)
+            else:
+                done.set_result(None)
+
+        self._events.put_nowait(Event(enter, needs_office=False))
+        await done
+
+    async def _enter(self, cluster_id: str | None, *, restarted: Collection[int] = ()) -> None:
+        self.cluster_id = await prepare_store(self._store, self._random_bytes, cluster_id)
         self._store.on_expired(lambda: self._resign("its session with the metadata store is over"))
         await self._office.register()
         await self._office.take()
         self._is_active = True
-        await self._take_over(restarted=[self.controller_id])
-        self._task = asyncio.create_task(self._run(), name="controller")
+        await self._store.exists(znodes.CONTROLLER, self._controller_changed)
+        await self._take_over(restarted=restarted)
 
     async def stop(self) -> None:
         """Finish the event under way, refuse those that wait, and end the session, which takes the registration with
@@ -148,9 +195,11 @@ class Controller:
         self._is_active = False
         if self._task is not None:
             self._events.put_nowait(None)
+            await asyncio.wait([self._task], timeout=STOP_PATIENCE_S)
+        await self._store.close()
+        if self._task is not None:
             await self._task
             self._task = None
-        await self._store.close()
 
     def _resign(self, reason: str) -> None:
         if self._is_active:
@@ -215,40 +264,69 @@ class Controller:
     async def _ask(self, work: Callable[[], Awaitable[None]], request: AdminRequest[Answer]) -> Answer:
         if not self._is_active:
             raise ApiError(ErrorCode.NOT_CONTROLLER)
-        self._events.put_nowait((work, request))
+        self._events.put_nowait(Event(work, request))
         return await request.answer()
 
     # -- events
 
     async def _run(self) -> None:
         while (event := await self._events.get()) is not None:
-            work, request = event
-            if not self._is_active:
-                request.fail(ApiError(ErrorCode.NOT_CONTROLLER))
+            if event.needs_office and not self._is_active:
+                event.fail(ApiError(ErrorCode.NOT_CONTROLLER))
                 continue
             try:
-                await work()
+                await event.work()
             except Deposed:
                 self._resign("another broker has taken over")
-                request.fail(ApiError(ErrorCode.NOT_CONTROLLER))
+                event.fail(ApiError(ErrorCode.NOT_CONTROLLER))
+            except SessionExpired:
+                event.fail(ApiError(ErrorCode.NOT_CONTROLLER))
+            except ConnectionLost:
+                logger.warning("the connection broke at a decision of the controller: reading what became of it")
+                event.fail(ApiError(ErrorCode.REQUEST_TIMED_OUT, "The connection to the metadata store broke."))
+                await self._recover()
             except CoordinationError as error:
                 logger.error("the controller could not write its decision: %s", error)
-                request.fail(ApiError(ErrorCode.KAFKA_STORAGE_ERROR, "The metadata store could not be written."))
+                event.fail(ApiError(ErrorCode.KAFKA_STORAGE_ERROR, "The metadata store could not be written."))
                 await self._recover()
             except Exception as error:
                 logger.exception("the controller failed at a request")
-                request.fail(error)
+                event.fail(error)
                 await self._recover()
 
     async def _recover(self) -> None:
         """After a half-done event: read everything again, as a new controller would."""
-        if not self._is_active:
-            return
-        try:
+        while self._is_active:
+            try:
+                return await self._take_over()
+            except ConnectionLost:
+                continue  # the next attempt waits for a connection
+            except SessionExpired:
+                return None
+            except Exception:
+                logger.exception("the controller cannot read the cluster's metadata")
+                return self._resign("it does not know the state of the cluster")
+
+    def _controller_changed(self, _event: WatchedEvent) -> None:
+        self._events.put_nowait(Event(self._check_office, needs_office=False))
+
+    async def _check_office(self) -> None:
+        """Somebody has touched the controller's znode: resign, or, if it is gone, take office anew.
+
+        *Source*: `KafkaController.processControllerChange`, `processReelect`.
+        """
+        stat = await self._store.exists(znodes.CONTROLLER, self._controller_changed)
+        if stat is None:
+            logger.warning("the controller's znode is gone: electing a controller")
+            try:
+                await self._office.take()
+            except ControllerElsewhere:
+                return self._resign("another broker has been elected")
+            self._is_active = True
             await self._take_over()
-        except Exception:
-            logger.exception("the controller cannot read the cluster's metadata")
-            self._resign("it does not know the state of the cluster")
+        elif stat.ephemeral_owner != self._store.session_id:
+            self._resign("another broker has taken over")
+        return None
 
     async def _create(
         self, topics: Sequence[NewTopic], validate_only: bool, request: AdminRequest[list[TopicOutcome]]
@@ -258,7 +336,7 @@ class Controller:
             topics,
             self.settings.topic_defaults,
             self._random_index,
-            lambda: random_topic_id(self._random_bytes),
+            self._new_topic_id,
         )
         if validate_only or not creations:
             return request.finish(outcomes)
@@ -372,22 +450,56 @@ class Controller:
 
         *Source*: `KafkaController.onControllerFailover`.
         """
-        loaded = await load_cluster(self._store, lambda: random_topic_id(self._random_bytes))
+        loaded = await load_cluster(self._store, self._new_topic_id, self._watch)
+        self._watch.loaded(loaded.cluster.topics)
         self._cluster = loaded.cluster
         self._machine.load(self._cluster, restarted=restarted)
-        writes = [*loaded.repairs, *self._unwanted_deletions()]
-        new = [p for p in self._machine.in_status(PartitionStatus.NEW) if p[0] not in self._cluster.deleting]
-        offline = [p for p in self._machine.in_status(PartitionStatus.OFFLINE) if p[0] not in self._cluster.deleting]
+        repairs = [*loaded.repairs, *self._unwanted_deletions()]
+        everything = [(topic.name, partition) for topic, partition in self._cluster.partitions()]
+        await self._bring_online(everything, repairs, requests.FULL)
+        if self._cluster.deleting:
+            await self._delete_queued(sorted(self._cluster.deleting))
+
+    async def _bring_online(
+        self, partitions: Sequence[TopicPartition], repairs: Sequence[OperationGroup], request_type: int
+    ) -> None:
+        """Elect leaders where these partitions lack one, and tell every broker about all of them."""
+        new = [p for p in partitions if self._machine.status(p) is PartitionStatus.NEW]
+        offline = [p for p in partitions if self._machine.status(p) is PartitionStatus.OFFLINE]
         existing = await self._office.existing(parent_paths(new))
         plan = plan_elections(
             self._cluster, new, offline, existing, self._office.epoch, self._unclean_election_is_allowed
         )
-        await self._office.write([*writes, *plan.writes])
+        await self._office.write([*repairs, *plan.writes])
         self._adopt(plan)
-        everything = tuple((topic.name, partition) for topic, partition in self._cluster.partitions())
-        await self._tell(plan._replace(told=everything), requests.FULL)
+        await self._tell(plan._replace(told=tuple(partitions)), request_type)
+
+    async def _follow(self) -> None:
+        """Take up what others have changed: new topics, more partitions, deletions asked for."""
+        changes = await self._watch.read(self._store, self._cluster, self._new_topic_id)
+        self._cluster = changes.cluster
+        if changes.gone:
+            logger.warning("somebody else has deleted the znodes of %s: their logs stay", ", ".join(changes.gone))
+            self._machine.forget(changes.gone)
+        if changes.added:
+            logger.info("somebody else has added %d partition(s)", len(changes.added))
+            self._machine.add(self._cluster, changes.added)
+            await self._configs.refresh("topics", changes.new_topics)
+            await self._bring_online(changes.added, changes.repairs, requests.INCREMENTAL)
+        if changes.queued:
+            await self._follow_deletions(changes.queued)
+
+    async def _follow_deletions(self, queued: Collection[str]) -> None:
+        unknown = [name for name in queued if name not in self._cluster.topics]
+        known = [name for name in queued if name in self._cluster.topics]
+        self._cluster = self._cluster.with_deleting(known)
+        dropped = [(Delete(znodes.delete_topic_path(name)),) for name in unknown]
+        await self._office.write([*dropped, *self._unwanted_deletions()])
         if self._cluster.deleting:
-            await self._delete_queued(sorted(self._cluster.deleting))
+            await self._delete_queued([name for name in known if name in self._cluster.deleting])
+
+    def _new_topic_id(self) -> bytes:
+        return random_topic_id(self._random_bytes)
 
     def _unwanted_deletions(self) -> list[OperationGroup]:
         """With delete.topic.enable=false the queue is emptied, and its topics stay."""

@@ -7,7 +7,7 @@ import secrets
 import socket
 import struct
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -329,8 +329,15 @@ class Node:
         await self.store.close()
         self.faults.fatal = None
 
-    async def restart(self) -> None:
+    async def restart(self, znodes: Mapping[str, bytes] | None = None) -> None:
+        """Stop and start; `znodes` are created by somebody else meanwhile."""
         await self.stop()
+        store = EmbeddedStore(self.path, self.clock)
+        await store.open()
+        session = await store.session()
+        for path, data in (znodes or {}).items():
+            await session.create(path, data)
+        await store.close()
         await self.start()
 
     async def __aenter__(self) -> "Node":

@@ -282,9 +282,8 @@ async def test_delete_by_id_means_that_topic_only(node: Node) -> None:
 async def test_deletion_can_be_disabled(node: Node) -> None:
     async with node:
         await node.controller.create_topics([NewTopic("t")])
-        await node.session.create("/admin/delete_topics/t")
         node.settings = node.settings._replace(delete_topic_enable=False)
-        await node.restart()
+        await node.restart({"/admin/delete_topics/t": b""})
         assert await node.tree("/admin/delete_topics") == {}
         assert errors(await node.controller.delete_topics(["t"])) == {"t": "TOPIC_DELETION_DISABLED"}
         assert set(node.controller.cluster.topics) == {"t"}
@@ -349,11 +348,14 @@ async def test_a_topic_that_kafka_left_without_states_is_elected(node: Node) -> 
     async with node:
         topic_id = bytes(15) + b"\7"
         assignments = {0: node_assignment(1), 1: node_assignment(9)}
-        await node.session.create("/brokers/topics/t", znodes.encode_topic(topic_id, assignments))
-        await node.session.create("/brokers/topics/t/partitions")
-        await node.session.create("/brokers/topics/t/partitions/0")
-        await node.session.create("/brokers/topics/old", b'{"version":1,"partitions":{"0":[1]}}')
-        await node.restart()
+        await node.restart(
+            {
+                "/brokers/topics/t": znodes.encode_topic(topic_id, assignments),
+                "/brokers/topics/t/partitions": b"",
+                "/brokers/topics/t/partitions/0": b"",
+                "/brokers/topics/old": b'{"version":1,"partitions":{"0":[1]}}',
+            }
+        )
         states = told(node.channel.take(LeaderAndIsrRequest))
         assert states["t", 0].is_new
         assert ("t", 1) not in states, "none of its replicas is alive"
@@ -364,14 +366,16 @@ async def test_a_topic_that_kafka_left_without_states_is_elected(node: Node) -> 
 
 async def test_a_partition_of_dead_brokers_is_leaderless(node: Node) -> None:
     async with node:
-        await node.session.create(
-            "/brokers/topics/t", znodes.encode_topic(bytes(15) + b"\7", {0: node_assignment(9, 1)})
+        await node.restart(
+            {
+                "/brokers/topics/t": znodes.encode_topic(bytes(15) + b"\7", {0: node_assignment(9, 1)}),
+                "/brokers/topics/t/partitions": b"",
+                "/brokers/topics/t/partitions/0": b"",
+                "/brokers/topics/t/partitions/0/state": (
+                    b'{"version":1,"leader":9,"leader_epoch":3,"controller_epoch":1,"isr":[9]}'
+                ),
+            }
         )
-        await node.session.create("/brokers/topics/t/partitions")
-        await node.session.create("/brokers/topics/t/partitions/0")
-        state = b'{"version":1,"leader":9,"leader_epoch":3,"controller_epoch":1,"isr":[9]}'
-        await node.session.create("/brokers/topics/t/partitions/0/state", state)
-        await node.restart()
         metadata = told(node.channel.take(UpdateMetadataRequest))["t", 0]
         assert (metadata.leader, metadata.leader_epoch, metadata.isr, metadata.offline_replicas) == (-1, 4, [9], [9])
         await node.configs.replace("topics", "t", {"unclean.leader.election.enable": "true"})
@@ -383,8 +387,7 @@ async def test_a_partition_of_dead_brokers_is_leaderless(node: Node) -> None:
 
 async def test_a_queue_entry_without_a_topic_is_dropped(node: Node) -> None:
     async with node:
-        await node.session.create("/admin/delete_topics/gone")
-        await node.restart()
+        await node.restart({"/admin/delete_topics/gone": b""})
         assert await node.tree("/admin/delete_topics") == {}
 
 

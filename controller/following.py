@@ -1,0 +1,118 @@
+"""What others change in the cluster's znodes: topics created, partitions added and deletions asked for by tools.
+
+Watches are one-shot and tell little, so a change means: read again what was not read since, and compare it with what is
+known. The controller's own writes come by here too, and are found to be known.
+
+*Source*: kafka 3.9.1 `KafkaController.processTopicChange`, `processPartitionModifications`, `processTopicDeletion`.
+"""
+
+import logging
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from barnabas.controller import znodes
+from barnabas.controller.coordination.interface import CoordinationStore, SetData, WatchedEvent
+from barnabas.controller.loading import with_states
+from barnabas.controller.plan import OperationGroup
+from barnabas.controller.state import ClusterState, TopicPartition, TopicState
+
+logger = logging.getLogger(__name__)
+
+
+class Changes(NamedTuple):
+    """What somebody else has changed. `cluster` has the new topics and partitions, and lacks those that are `gone`.
+
+    `queued` are names in the deletion queue that the controller has not taken up; `repairs` are writes that give new
+    topics an id.
+    """
+
+    cluster: ClusterState
+    new_topics: tuple[str, ...]
+    added: tuple[TopicPartition, ...]
+    gone: tuple[str, ...]
+    queued: tuple[str, ...]
+    repairs: tuple[OperationGroup, ...]
+
+
+class ClusterWatch:
+    """Watches over topics and the deletion queue, for one controller; `on_change` is called for the first change after
+    each `read`."""
+
+    def __init__(self, on_change: Callable[[], None]) -> None:
+        self._on_change = on_change
+        self._is_reported = False
+        self._up_to_date: set[str] = set()
+
+    def __call__(self, event: WatchedEvent) -> None:
+        """The watcher to leave with a store."""
+        if event.path.startswith(znodes.TOPICS + "/"):
+            self._up_to_date.discard(event.path.removeprefix(znodes.TOPICS + "/"))
+        if not self._is_reported:
+            self._is_reported = True
+            self._on_change()
+
+    def loaded(self, topics: Iterable[str]) -> None:
+        """Everything was read anew, with this watcher left at each of the topics."""
+        self._up_to_date = set(topics)
+
+    async def read(self, store: CoordinationStore, cluster: ClusterState, new_topic_id: Callable[[], bytes]) -> Changes:
+        """Compare the store with what is known. A damaged topic is logged and left out.
+
+        Raises: CoordinationError.
+        """
+        self._is_reported = False
+        names = await store.get_children(znodes.TOPICS, self)
+        outdated = [name for name in names if name not in self._up_to_date]
+        answers = await store.get_many([znodes.topic_path(name) for name in outdated], self)
+        changed: dict[str, TopicState] = {}
+        repairs: list[OperationGroup] = []
+        for name, answer in zip(outdated, answers, strict=True):
+            if answer is None:
+                continue  # deleted since; its watch, or that of its parent, tells
+            self._up_to_date.add(name)
+            try:
+                payload, stat = answer
+                topic, repair = _topic(name, payload, stat.version, cluster.topics.get(name), new_topic_id)
+            except znodes.DamagedZnode as error:
+                logger.error("a change of topic %s is ignored: %s", name, error)
+                continue
+            if topic is not None:
+                changed[name] = topic
+                repairs += repair
+        gone = tuple(name for name in cluster.topics if name not in set(names))
+        added = [
+            (name, partition)
+            for name, topic in changed.items()
+            for partition in topic.assignments
+            if name not in cluster.topics or partition not in cluster.topics[name].assignments
+        ]
+        queue = await store.get_children(znodes.DELETE_TOPICS, self)
+        return Changes(
+            cluster.with_topics(await with_states(store, changed.values())).without_topics(gone),
+            tuple(name for name in changed if name not in cluster.topics),
+            tuple(added),
+            gone,
+            tuple(name for name in queue if name not in cluster.deleting),
+            tuple(repairs),
+        )
+
+
+def _topic(
+    name: str, payload: bytes, version: int, known: TopicState | None, new_topic_id: Callable[[], bytes]
+) -> tuple[TopicState | None, list[OperationGroup]]:
+    """The topic with what is new about it, or None if nothing is; and the write that gives it an id if it has none.
+
+    Raises: DamagedZnode.
+    """
+    found = znodes.decode_topic(name, payload)
+    if known is None:
+        if found.topic_id is not None:
+            return TopicState(name, found.topic_id, found.partitions), []
+        topic_id = new_topic_id()
+        write = SetData(znodes.topic_path(name), znodes.encode_topic(topic_id, found.partitions), version)
+        return TopicState(name, topic_id, found.partitions), [(write,)]
+    if found.topic_id not in (None, known.topic_id):
+        logger.error("topic %s was replaced by another of the same name, behind the controller's back: ignored", name)
+        return None, []
+    new = {p: assignment for p, assignment in found.partitions.items() if p not in known.assignments}
+    return (known._replace(assignments={**known.assignments, **new}), []) if new else (None, [])
