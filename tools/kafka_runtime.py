@@ -113,6 +113,31 @@ def kafka_runtime(version: str = ORACLE_VERSION) -> KafkaRuntime:
     return KafkaRuntime(version, fetch(folder, libraries, excluded=excluded, title=f"Apache Kafka {version}"))
 
 
+@functools.cache
+def connect_runtime() -> KafkaRuntime:
+    """Kafka Connect with its file connectors, of the oracle's version.
+
+    Raises FetchFailed, JavaMissing.
+    """
+    return _with_libraries("connect", ["connect-runtime", "connect-file"])
+
+
+@functools.cache
+def streams_runtime() -> KafkaRuntime:
+    """Kafka Streams, of the oracle's version.
+
+    Raises FetchFailed, JavaMissing.
+    """
+    return _with_libraries("streams", ["kafka-streams"])
+
+
+def _with_libraries(name: str, libraries: Sequence[str]) -> KafkaRuntime:
+    wanted = [Library("org.apache.kafka", library, ORACLE_VERSION) for library in libraries]
+    folder = cache_folder() / "kafka" / f"{name}-{ORACLE_VERSION}"
+    title = f"Kafka {name.capitalize()} {ORACLE_VERSION}"
+    return KafkaRuntime(ORACLE_VERSION, fetch(folder, [*wanted, _LOGGING_LIBRARY[ORACLE_VERSION]], title=title))
+
+
 def kafka_tool(
     main_class: str, arguments: Sequence[str] = (), *, version: str = ORACLE_VERSION, stdin: str | bytes | None = None
 ) -> subprocess.CompletedProcess[str]:
