@@ -16,6 +16,7 @@ BIN := $(VENV)/bin
 ARGS ?=
 PYTEST_ARGS ?=
 BENCH_ARGS ?=
+SECONDS ?= 60
 
 CREATED := $(VENV)/.created
 INSTALLED := $(VENV)/.installed
@@ -23,7 +24,7 @@ INSTALLED_FOR_TESTS := $(VENV)/.installed-for-tests
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 TYPED := $(foreach package,barnabas tools spark_examples benchmarks,-p $(package))
 
-.PHONY: help run test test-full check demo compat-oracle lint bench-perf bench-startup prepare clean
+.PHONY: help run test test-full check fuzz demo compat-oracle lint bench-perf bench-startup prepare clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -47,6 +48,9 @@ demo: prepare ## Produce 336,776 flights, analyse them with Spark, check the res
 
 compat-oracle: prepare ## Run the clients' tests against Apache Kafka itself, to prove what they ask for
 	BARNABAS_COMPAT_TARGET=kafka $(BIN)/python -m pytest compat_tests -m "not full" $(PYTEST_ARGS)
+
+fuzz: $(INSTALLED_FOR_TESTS) ## Feed broken bytes to every reader of foreign bytes for SECONDS=60 in total
+	$(BIN)/python -m tools.fuzz --seconds $(SECONDS) $(ARGS)
 
 lint: $(INSTALLED_FOR_TESTS) ## Check style and formatting
 	$(BIN)/ruff check .
