@@ -227,6 +227,8 @@ class BrokerConfig:
 
     producer_id_expiration_check_interval_ms: int
     producer_id_expiration_ms: int
+    add_partitions_to_txn_retry_backoff_max_ms: int
+    add_partitions_to_txn_retry_backoff_ms: int
     transaction_abort_timed_out_transaction_cleanup_interval_ms: int
     transaction_max_timeout_ms: int
     transaction_partition_verification_enable: bool

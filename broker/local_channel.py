@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from barnabas.broker.metadata import GROUP_METADATA_TOPIC
+from barnabas.broker.metadata import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
 from barnabas.wire.messages.leader_and_isr import LeaderAndIsrRequest, LeaderAndIsrResponse
 from barnabas.wire.messages.stop_replica import StopReplicaRequest, StopReplicaResponse
 from barnabas.wire.messages.update_metadata import UpdateMetadataRequest, UpdateMetadataResponse
@@ -31,6 +31,9 @@ class LocalChannel:
         if group_topic is not None:
             # What the topic was made with counts, not what offsets.topic.num.partitions says by now.
             self._broker.groups.partition_count = len(group_topic.partitions)
+        transaction_topic = self._broker.metadata.topic(TRANSACTION_STATE_TOPIC)
+        if transaction_topic is not None:
+            self._broker.transactions.partition_count = len(transaction_topic.partitions)
         if removed:
             await self._broker.groups.on_topics_deleted([topic.name for topic in removed])
         return UpdateMetadataResponse()

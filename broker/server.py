@@ -29,13 +29,17 @@ from barnabas.broker.housekeeping import Housekeeping
 from barnabas.broker.inflight_budget import InflightBudget
 from barnabas.broker.listeners import BoundListener
 from barnabas.broker.local_channel import LocalChannel
-from barnabas.broker.metadata import GROUP_METADATA_TOPIC, MetadataCache
+from barnabas.broker.metadata import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC, MetadataCache
 from barnabas.broker.metrics import RequestMetrics
 from barnabas.broker.partition import Partition
 from barnabas.broker.producer_ids import ProducerIds
 from barnabas.broker.replica_manager import ReplicaManager
 from barnabas.broker.timers import Timers
 from barnabas.broker.topic_config import DEFAULT_ENTITY, TopicConfigs, log_config
+from barnabas.broker.transactions.local_markers import LocalMarkers
+from barnabas.broker.transactions.service import TransactionService
+from barnabas.broker.transactions.settings import TransactionSettings
+from barnabas.broker.transactions.verification import TransactionVerification
 from barnabas.clock import Clock, SystemClock
 from barnabas.controller.configs import ConfigRepository
 from barnabas.controller.coordination.embedded import EmbeddedStore
@@ -126,6 +130,7 @@ class Broker:
             self.cluster_id = self.controller.cluster_id
             self.log_manager.set_cluster_id(self.cluster_id)
             await self.groups.start()
+            await self.transactions.start()
             self._schedule_housekeeping()
             if self.config.barnabas_http_address is not None:
                 await self._start_http(self.config.barnabas_http_address)
@@ -179,6 +184,17 @@ class Broker:
             self.config.offsets_topic_num_partitions,
             new_id=_random_id,
         )
+        self.transaction_markers = LocalMarkers(self.replicas, self.groups, self.clock)
+        self.transactions = TransactionService(
+            self.replicas.coordinator_log(TRANSACTION_STATE_TOPIC),
+            self.transaction_markers,
+            self.timers,
+            self.clock,
+            _transaction_settings(self.config),
+            self.config.transaction_state_log_num_partitions,
+            next_producer_id=lambda: self.producer_ids.next(),
+        )
+        self.transaction_verification = TransactionVerification(self)
         self.controller = Controller(
             self._session,
             BrokerRegistration(self.node_id, self._endpoints(), self.config.broker_rack),
@@ -274,7 +290,7 @@ class Broker:
         if self._http is not None:
             await self._http.stop()
         await self.housekeeping.close()
-        for part in ("auto_topics", "groups", "controller", "configs"):
+        for part in ("auto_topics", "transactions", "groups", "controller", "configs"):
             if hasattr(self, part):
                 await _stop(getattr(self, part))
         if hasattr(self, "_store"):
@@ -309,14 +325,21 @@ class Broker:
             self.replicas.reconfigure_all()
 
     def _internal_topic(self, name: str) -> NewTopic | None:
-        if name != GROUP_METADATA_TOPIC:
+        config = self.config
+        sizes = {
+            GROUP_METADATA_TOPIC: (config.offsets_topic_num_partitions, config.offsets_topic_replication_factor),
+            TRANSACTION_STATE_TOPIC: (
+                config.transaction_state_log_num_partitions,
+                config.transaction_state_log_replication_factor,
+            ),
+        }
+        if name not in sizes:
             return None
+        partition_count, replication_factor = sizes[name]
         return NewTopic(
             name,
-            partition_count=self.config.offsets_topic_num_partitions,
-            replication_factor=min(
-                self.config.offsets_topic_replication_factor, max(1, len(self.metadata.broker_ids()))
-            ),
+            partition_count=partition_count,
+            replication_factor=min(replication_factor, max(1, len(self.metadata.broker_ids()))),
             configs=self.topic_configs.internal_topic_configs(name),
         )
 
@@ -325,10 +348,14 @@ class Broker:
     def _elected(self, partition: Partition) -> None:
         if partition.topic == GROUP_METADATA_TOPIC:
             self.groups.on_elected(partition.index, partition.leader_epoch)
+        elif partition.topic == TRANSACTION_STATE_TOPIC:
+            self.transactions.on_elected(partition.index, partition.leader_epoch)
 
     def _resigned(self, partition: Partition) -> None:
         if partition.topic == GROUP_METADATA_TOPIC:
             self.groups.on_resigned(partition.index)
+        elif partition.topic == TRANSACTION_STATE_TOPIC:
+            self.transactions.on_resigned(partition.index)
 
     def connection_closed(self, connection_id: int) -> None:
         """A client's connection is gone."""
@@ -356,6 +383,16 @@ class Broker:
             config.replica_high_watermark_checkpoint_interval_ms,
             _in_thread(logs.checkpoint_high_watermarks),
         )
+        every(
+            "aborting transactions that timed out",
+            config.transaction_abort_timed_out_transaction_cleanup_interval_ms,
+            self.transactions.abort_timed_out,
+        )
+        every(
+            "removing expired transactional ids",
+            config.transaction_remove_expired_transaction_cleanup_interval_ms,
+            self.transactions.remove_expired,
+        )
         every("expiring producers", config.producer_id_expiration_check_interval_ms, self._expire_producers)
         self._watch_lag(self._loop.time())
 
@@ -375,6 +412,11 @@ class Broker:
 
 def _group_settings(config: BrokerConfig) -> GroupSettings:
     return GroupSettings(**{field.name: getattr(config, field.name) for field in fields(GroupSettings)})
+
+
+def _transaction_settings(config: BrokerConfig) -> TransactionSettings:
+    given = (field.name for field in fields(TransactionSettings) if "key" in field.metadata)
+    return TransactionSettings(**{name: getattr(config, name) for name in given})
 
 
 def _random_id() -> str:

@@ -168,6 +168,15 @@ class ProducerState:
         verification.update(epoch, sequence)
         return verification
 
+    def is_verified(self, producer_id: int, epoch: int, verification: Verification | None) -> bool:
+        """Whether a transactional batch may be appended: its transaction is open here, or the verification that it
+        brings still holds.
+        """
+        if verification is not None and self.verifications.get(producer_id) is verification:
+            return True
+        entry = self.producers.get(producer_id)
+        return entry is not None and entry.transaction_first_offset != NO_OFFSET and entry.epoch == epoch
+
     def check(self, header: RecordBatchHeader, origin: AppendOrigin) -> BatchMetadata | None:
         """Whether a data batch may be appended; a batch that already was is returned instead.
 

@@ -28,6 +28,11 @@ _MODULES = {
     21: "delete_records",
     22: "init_producer_id",
     23: "offset_for_leader_epoch",
+    24: "add_partitions_to_txn",
+    25: "add_offsets_to_txn",
+    26: "end_txn",
+    27: "write_txn_markers",
+    28: "txn_offset_commit",
     32: "describe_configs",
     33: "alter_configs",
     35: "describe_log_dirs",
@@ -37,6 +42,8 @@ _MODULES = {
     47: "offset_delete",
     60: "describe_cluster",
     61: "describe_producers",
+    65: "describe_transactions",
+    66: "list_transactions",
 }
 
 

@@ -2,8 +2,11 @@
 
 Behaviour: computed from the registry of handlers. A version that is not served is answered at version 0 with
 UNSUPPORTED_VERSION and this API's own range, so that the client can ask again (KIP-511); the response header is always
-version 0. No features are advertised.
+version 0. From version 3 on the reply tells of the feature `transaction.version`: supported from 0 to 2, and its
+finalised level.
 Errors: INVALID_REQUEST for a client software name or version outside Kafka's pattern (version 3+); UNSUPPORTED_VERSION.
+Versions: 3 client software, features; before 4 a supported feature whose lowest level is 0 is left out, because
+clients of that time cannot read it (KAFKA-17011).
 """
 
 import re
@@ -12,8 +15,22 @@ from functools import cache
 from barnabas.broker.context import RequestContext
 from barnabas.broker.handlers import load_handler, served_apis
 from barnabas.broker.registry import Handler
+from barnabas.broker.transactions.settings import LATEST_TRANSACTION_VERSION
 from barnabas.wire.errors import ErrorCode
-from barnabas.wire.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
+from barnabas.wire.messages.api_versions import (
+    ApiVersion,
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    FinalizedFeatureKey,
+    SupportedFeatureKey,
+)
+
+TRANSACTION_VERSION = "transaction.version"
+
+FEATURES_EPOCH = 0
+"""Finalised levels never change here, so neither does their epoch; clients take -1 for "unknown"."""
+
+_SUPPORTED = SupportedFeatureKey(name=TRANSACTION_VERSION, min_version=0, max_version=LATEST_TRANSACTION_VERSION)
 
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
@@ -23,7 +40,17 @@ def handle(request: ApiVersionsRequest, context: RequestContext) -> ApiVersionsR
         _SOFTWARE.fullmatch(request.client_software_name) and _SOFTWARE.fullmatch(request.client_software_version)
     ):
         return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
-    return ApiVersionsResponse(api_keys=_served())
+    level = context.broker.transactions.settings.transaction_version
+    return ApiVersionsResponse(
+        api_keys=_served(),
+        supported_features=[_SUPPORTED] if context.api_version >= 4 else [],
+        finalized_features_epoch=FEATURES_EPOCH,
+        finalized_features=(
+            [FinalizedFeatureKey(name=TRANSACTION_VERSION, min_version_level=level, max_version_level=level)]
+            if level
+            else []
+        ),
+    )
 
 
 def unsupported_version() -> ApiVersionsResponse:

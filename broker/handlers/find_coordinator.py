@@ -1,17 +1,17 @@
-"""FindCoordinator (key 10): which broker coordinates a group.   Versions 0-5.
+"""FindCoordinator (key 10): which broker coordinates a group, or a producer's transactions.   Versions 0-5.
 
-Behaviour: the leader of the group's partition of `__consumer_offsets`, with its address on the listener that the
-request came in on. The first question creates that topic; until its partitions have leaders the answer is
-COORDINATOR_NOT_AVAILABLE, which clients retry.
-Errors per key: COORDINATOR_NOT_AVAILABLE; INVALID_REQUEST for key types other than 0 (there are no transactions and
-no share groups).
+Behaviour: the leader of the group's partition of `__consumer_offsets`, or of the transactional id's partition of
+`__transaction_state`, with its address on the listener that the request came in on. The first question creates that
+topic; until its partitions have leaders the answer is COORDINATOR_NOT_AVAILABLE, which clients retry.
+Errors per key: COORDINATOR_NOT_AVAILABLE; INVALID_REQUEST for key types other than 0 and 1 (there are no share
+groups).
 Versions: 1 key type, message; 3 flexible; 4 several keys (KIP-699); 5 transaction version 2 (KIP-890).
 """
 
 from typing import NamedTuple
 
 from barnabas.broker.context import RequestContext
-from barnabas.broker.metadata import GROUP_METADATA_TOPIC, Endpoint
+from barnabas.broker.metadata import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC, Endpoint
 from barnabas.broker.registry import Handler
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
@@ -20,6 +20,8 @@ GROUP = 0
 TRANSACTION = 1
 
 NOBODY = Endpoint("", -1)
+SUCCESS_MESSAGE = "NONE"
+"""Kafka sends the name of its non-error, not null."""
 
 
 class _Found(NamedTuple):
@@ -58,18 +60,21 @@ def handle(request: FindCoordinatorRequest, context: RequestContext) -> FindCoor
 
 
 def _find(key_type: int, key: str, context: RequestContext) -> _Found:
-    if key_type != GROUP:
-        what = "transactions" if key_type == TRANSACTION else f"coordinators of type {key_type}"
-        return _Found(ErrorCode.INVALID_REQUEST, f"This broker does not support {what}.")
     broker = context.broker
-    if GROUP_METADATA_TOPIC not in broker.metadata:
-        broker.auto_topics.create([GROUP_METADATA_TOPIC])
+    if key_type == GROUP:
+        topic, index = GROUP_METADATA_TOPIC, broker.groups.partition_for(key)
+    elif key_type == TRANSACTION:
+        topic, index = TRANSACTION_STATE_TOPIC, broker.transactions.partition_for(key)
+    else:
+        return _Found(ErrorCode.INVALID_REQUEST, f"This broker does not support coordinators of type {key_type}.")
+    if topic not in broker.metadata:
+        broker.auto_topics.create([topic])
         return _not_available()
-    partition = broker.metadata.partition(GROUP_METADATA_TOPIC, broker.groups.partition_for(key))
+    partition = broker.metadata.partition(topic, index)
     endpoint = None if partition is None else broker.metadata.endpoint(partition.leader, context.listener_name)
     if partition is None or endpoint is None:
         return _not_available()
-    return _Found(ErrorCode.NONE, None, partition.leader, endpoint)
+    return _Found(ErrorCode.NONE, SUCCESS_MESSAGE, partition.leader, endpoint)
 
 
 def _not_available() -> _Found:

@@ -1,9 +1,12 @@
-"""InitProducerId (key 22): a producer id for an idempotent producer.   Versions 0-5.
+"""InitProducerId (key 22): a producer id, and for a transactional producer the next epoch.   Versions 0-5.
 
 Behaviour: without a transactional id every call gives a fresh id and epoch 0; ids come from blocks of 1000 that the
-controller hands out.
-Errors: INVALID_REQUEST for a transactional id (there are no transactions yet) and for a producer id without an epoch or
-the reverse; COORDINATOR_NOT_AVAILABLE while no block can be had.
+controller hands out. With one, whoever had the id before is fenced: a transaction that is open is aborted first, and
+meanwhile the answer is CONCURRENT_TRANSACTIONS. A producer that tells its id and epoch goes on after an error unless
+it has been fenced itself (KIP-360). Used-up epochs bring a new producer id.
+Errors: INVALID_REQUEST (empty transactional id, a producer id without an epoch or the reverse),
+INVALID_TRANSACTION_TIMEOUT, CONCURRENT_TRANSACTIONS, PRODUCER_FENCED (INVALID_PRODUCER_EPOCH before version 4),
+NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE (also while no block of ids can be had).
 Versions: 2 flexible; 3 producer id and epoch of the caller (KIP-360); 4 PRODUCER_FENCED; 5 transaction version 2
 (KIP-890).
 """
@@ -15,13 +18,31 @@ from barnabas.wire.messages.init_producer_id import InitProducerIdRequest, InitP
 
 
 async def handle(request: InitProducerIdRequest, context: RequestContext) -> InitProducerIdResponse:
-    if request.transactional_id is not None or (request.producer_id == -1) != (request.producer_epoch == -1):
+    if (request.producer_id == -1) != (request.producer_epoch == -1):
         return _error(ErrorCode.INVALID_REQUEST)
     try:
+        if request.transactional_id is not None:
+            return await _init_transactional(request, request.transactional_id, context)
         producer_id = await context.broker.producer_ids.next()
     except ApiError as error:
         return _error(error.error)
     return InitProducerIdResponse(producer_id=producer_id, producer_epoch=0)
+
+
+async def _init_transactional(
+    request: InitProducerIdRequest, transactional_id: str, context: RequestContext
+) -> InitProducerIdResponse:
+    # Idempotent producers, which most are, do without the transaction coordinator's modules.
+    from barnabas.broker.transactions.events import InitProducerId, ProducerIdAndEpoch
+
+    expected = ProducerIdAndEpoch(request.producer_id, request.producer_epoch) if request.producer_id != -1 else None
+    event = InitProducerId(transactional_id, 0, request.transaction_timeout_ms, expected)
+    reply = await context.broker.transactions.producer(event)
+    if reply.error is ErrorCode.PRODUCER_FENCED and context.api_version < 4:
+        return _error(ErrorCode.INVALID_PRODUCER_EPOCH)
+    return InitProducerIdResponse(
+        error_code=reply.error, producer_id=reply.producer_id, producer_epoch=reply.producer_epoch
+    )
 
 
 def _error(error: ErrorCode) -> InitProducerIdResponse:

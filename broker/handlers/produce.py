@@ -3,23 +3,29 @@
 Behaviour: every partition is appended before the function returns, so that pipelined requests of one producer keep
 their order; acks=-1 then waits for the in-sync replicas, at most `timeout_ms`; acks=0 has no reply, and closes the
 connection when something failed. A duplicate of one of a producer's last five batches is answered with its first
-offsets.
+offsets. The first transactional batch of a partition is appended once the transaction's coordinator has said that the
+partition is part of the transaction (before version 12) or has added it (KIP-890); the connection waits for that.
+Errors of the request: TRANSACTIONAL_ID_AUTHORIZATION_FAILED (transactional batches without a transactional id),
+INVALID_PRODUCER_ID_MAPPING (of several producers).
 Errors per partition: NOT_LEADER_OR_FOLLOWER, UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID, CORRUPT_MESSAGE,
 INVALID_RECORD, MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE, INVALID_TIMESTAMP, UNSUPPORTED_COMPRESSION_TYPE,
 INVALID_TOPIC_EXCEPTION (internal topics), INVALID_REQUIRED_ACKS, NOT_ENOUGH_REPLICAS, REQUEST_TIMED_OUT,
-OUT_OF_ORDER_SEQUENCE_NUMBER, INVALID_PRODUCER_EPOCH, INVALID_TXN_STATE, KAFKA_STORAGE_ERROR.
+OUT_OF_ORDER_SEQUENCE_NUMBER, INVALID_PRODUCER_EPOCH, INVALID_PRODUCER_ID_MAPPING, INVALID_TXN_STATE (before version
+11), TRANSACTION_ABORTABLE, CONCURRENT_TRANSACTIONS (version 12+), KAFKA_STORAGE_ERROR.
 Versions: 0-2 are advertised only for clients that infer codecs from them (KAFKA-18659); 5 log start offset; 7 zstd; 8
-record errors (KIP-467); 9 flexible; 10 current leader (KIP-951); 13 topic ids (KIP-516).
+record errors (KIP-467); 9 flexible; 10 current leader (KIP-951); 11 TRANSACTION_ABORTABLE; 12 transaction version 2;
+13 topic ids (KIP-516).
 """
 
 import asyncio
 from collections.abc import Awaitable, Iterable, Iterator
+from typing import TYPE_CHECKING
 
 from barnabas.broker.connection import CloseConnection
 from barnabas.broker.context import RequestContext
 from barnabas.broker.metadata import INTERNAL_TOPICS
 from barnabas.broker.registry import Handler
-from barnabas.storage.validation import ExpensiveBatch, RecordErrors, ValidationResult
+from barnabas.storage.validation import ExpensiveBatch, RecordErrors, ValidationResult, parse_produced_batch
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.messages.produce import (
     BatchIndexAndErrorMessage,
@@ -33,11 +39,28 @@ from barnabas.wire.messages.produce import (
     TopicProduceResponse,
 )
 from barnabas.wire.names import TopicId
-from barnabas.wire.record_batch import TRANSACTIONAL_MASK
+from barnabas.wire.record_batch import MAGIC, TRANSACTIONAL_MASK, CorruptBatch, parse_header
+
+if TYPE_CHECKING:
+    from barnabas.broker.transactions.verification import Verified
 
 ACKS_ALL = -1
 ADMIN_CLIENT_ID = "__admin_client"
 
+_SAID_BEFORE_THE_LOG = {
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ErrorCode.UNKNOWN_TOPIC_ID,
+    ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    ErrorCode.MESSAGE_TOO_LARGE,
+    ErrorCode.RECORD_LIST_TOO_LARGE,
+    ErrorCode.CORRUPT_MESSAGE,
+    ErrorCode.KAFKA_STORAGE_ERROR,
+    ErrorCode.INVALID_TOPIC_EXCEPTION,
+    ErrorCode.INVALID_REQUIRED_ACKS,
+}
+"""Refusals that tell no log start offset, though some are the log's: Kafka's `ReplicaManager.appendRecordsToLeader`."""
+
+MAGIC_POSITION = 16
 ATTRIBUTES_POSITION = 22
 """The low byte of a record batch's attributes."""
 
@@ -49,17 +72,18 @@ def handle(
     request: ProduceRequest, context: RequestContext
 ) -> ProduceResponse | Awaitable[ProduceResponse | None] | None:
     appends = _Appends(request, context)
-    if appends.run():
-        return appends.answer()
-    return appends.finish()
+    if _has_transactional_records(request):
+        return _append_transaction(appends, request, context)
+    return appends.begin()
 
 
 class _Appends:
-    """The appends of one request, in the request's order."""
+    """The appends of one request, in the request's order. `verified` is set for a transactional producer."""
 
     def __init__(self, request: ProduceRequest, context: RequestContext) -> None:
         self._request = request
         self._context = context
+        self.verified: Verified | None = None
         self._response = ProduceResponse()
         self._pending: _Pending = []
         self._steps = self._all_steps()
@@ -68,9 +92,26 @@ class _Appends:
     def _all_steps(self) -> Iterator[_Step]:
         for topic_data in self._request.topic_data:
             topic = TopicProduceResponse(name=topic_data.name, topic_id=topic_data.topic_id)
-            self._response.responses.append(topic)
+            if topic_data.partition_data:
+                self._response.responses.append(topic)
             for data in topic_data.partition_data:
                 yield topic, topic_data, data
+
+    def begin(self) -> ProduceResponse | Awaitable[ProduceResponse | None] | None:
+        """Append all; the reply, as a handler gives it."""
+        return self.answer() if self.run() else self.finish()
+
+    async def begin_when_verified(self, verified: "Awaitable[Verified]") -> ProduceResponse | None:
+        """Append once the coordinator has answered; the connection serves nothing else meanwhile."""
+        self.verified = await verified
+        answer = self.begin()
+        return await answer if isinstance(answer, Awaitable) else answer
+
+    def refuse(self, error: ErrorCode) -> ProduceResponse | Awaitable[ProduceResponse] | None:
+        """Append nothing."""
+        for topic, topic_data, data in self._steps:
+            topic.partition_responses.append(self._refusal(topic_data.name, data, ApiError(error)))
+        return self.answer()
 
     def run(self) -> bool:
         """Append at once; False when it came to a batch whose records have to be opened in a thread."""
@@ -96,8 +137,7 @@ class _Appends:
         assert self._expensive is not None
         rest = [self._expensive, *self._steps]
         for _, _, data in rest:
-            if data.records is not None:
-                data.records = bytearray(data.records)  # a view of the receive buffer does not outlive this call
+            _keep_records(data)
         return self._finish(rest)
 
     async def _finish(self, rest: Iterable[_Step]) -> ProduceResponse | None:
@@ -129,8 +169,8 @@ class _Appends:
                 raise ApiError(ErrorCode.INVALID_REQUIRED_ACKS)
             if name in INTERNAL_TOPICS and context.client_id != ADMIN_CLIENT_ID:
                 raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"clients may not write to the internal topic {name}")
-            if _is_transactional(data.records):
-                raise ApiError(ErrorCode.INVALID_TXN_STATE, "this broker has no transactions")
+            if self.verified is not None:
+                self.verified.check_produce((name, data.index), context.broker.replicas)
             partition, info = context.broker.replicas.append(
                 name, data.index, data.records, acks, context.api_version, validated=validated
             )
@@ -154,10 +194,12 @@ class _Appends:
             error_code=error.error,
             base_offset=-1,
             log_append_time_ms=-1,
-            log_start_offset=-1,
-            error_message=error.message or None,
+            log_start_offset=self._log_start_offset(topic, data, error),
         )
+        if error.error is ErrorCode.INVALID_TXN_STATE:
+            reply.error_message = error.message
         if isinstance(error, RecordErrors):
+            reply.error_message = error.message
             reply.record_errors = [
                 BatchIndexAndErrorMessage(batch_index=index, batch_index_error_message=message)
                 for index, message in error.record_errors
@@ -166,12 +208,79 @@ class _Appends:
             _tell_leader(reply, self._response, topic, self._context)
         return reply
 
+    def _log_start_offset(self, topic: str, data: PartitionProduceData, error: ApiError) -> int:
+        """Where the log starts, if it was the log that looked into the batch and refused it, as in Kafka; else -1."""
+        if error.error in _SAID_BEFORE_THE_LOG or data.records is None:
+            return -1
+        try:
+            parse_produced_batch(data.records, self._context.api_version)
+        except ApiError:
+            return -1
+        partition = self._context.broker.replicas.partition(topic, data.index)
+        return -1 if partition is None else partition.log.log_start_offset
+
+
+def _keep_records(data: PartitionProduceData) -> None:
+    """A view of the receive buffer does not outlive the handler's call."""
+    if data.records is not None:
+        data.records = bytearray(data.records)
+
+
+def _append_transaction(
+    appends: _Appends, request: ProduceRequest, context: RequestContext
+) -> ProduceResponse | Awaitable[ProduceResponse | None] | None:
+    if request.transactional_id is None:
+        return appends.refuse(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+    producers, partitions = _transactional_batches(request, context)
+    if len(producers) > 1:
+        return appends.refuse(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
+    if not producers:
+        return appends.begin()
+    from barnabas.broker.transactions.verification import Operation
+
+    verified = context.broker.transaction_verification.verify(
+        request.transactional_id, *producers.pop(), partitions, Operation.of_produce(context.api_version)
+    )
+    if isinstance(verified, Awaitable):
+        for topic_data in request.topic_data:
+            for data in topic_data.partition_data:
+                _keep_records(data)
+        return appends.begin_when_verified(verified)
+    appends.verified = verified
+    return appends.begin()
+
+
+def _transactional_batches(
+    request: ProduceRequest, context: RequestContext
+) -> tuple[set[tuple[int, int]], dict[tuple[str, int], int]]:
+    """Producer ids with their epochs, and the first sequence per partition, of the transactional batches; those that
+    the log will refuse anyway are left out.
+    """
+    producers: set[tuple[int, int]] = set()
+    partitions: dict[tuple[str, int], int] = {}
+    for topic_data in request.topic_data:
+        for data in topic_data.partition_data:
+            try:
+                name = _topic_name(topic_data, context)
+                header = parse_header(data.records or b"")
+            except (ApiError, CorruptBatch):
+                continue
+            if header.is_transactional and header.producer_id >= 0:
+                producers.add((header.producer_id, header.producer_epoch))
+                partitions[name, data.index] = header.base_sequence
+    return producers, partitions
+
+
+def _has_transactional_records(request: ProduceRequest) -> bool:
+    return any(_is_transactional(data.records) for topic in request.topic_data for data in topic.partition_data)
+
 
 def _is_transactional(records: memoryview | None) -> bool:
     """Whether the first batch's attributes say so; what is too short to tell is refused by the log."""
     return (
         records is not None
         and len(records) > ATTRIBUTES_POSITION
+        and records[MAGIC_POSITION] == MAGIC
         and bool(records[ATTRIBUTES_POSITION] & TRANSACTIONAL_MASK)
     )
 

@@ -1,0 +1,37 @@
+"""AddOffsetsToTxn (key 25): a producer will commit a group's offsets in its transaction.   Versions 0-4.
+
+Behaviour: adds the group's partition of `__consumer_offsets` to the transaction. Clients of transaction version 2 do
+without: TxnOffsetCommit adds it.
+Errors: INVALID_REQUEST (empty id), INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED (INVALID_PRODUCER_EPOCH before version
+2), CONCURRENT_TRANSACTIONS, NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE.
+Versions: 2 PRODUCER_FENCED; 3 flexible; 4 TRANSACTION_ABORTABLE is understood.
+"""
+
+from barnabas.broker.context import RequestContext
+from barnabas.broker.metadata import GROUP_METADATA_TOPIC
+from barnabas.broker.registry import Handler
+from barnabas.broker.transactions.events import AddPartitions
+from barnabas.wire.errors import ApiError, ErrorCode
+from barnabas.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
+
+
+async def handle(request: AddOffsetsToTxnRequest, context: RequestContext) -> AddOffsetsToTxnResponse:
+    broker = context.broker
+    event = AddPartitions(
+        request.transactional_id,
+        0,
+        request.producer_id,
+        request.producer_epoch,
+        frozenset({(GROUP_METADATA_TOPIC, broker.groups.partition_for(request.group_id))}),
+        client_version=0,
+    )
+    try:
+        error_code = (await broker.transactions.partitions(event)).error
+    except ApiError as error:
+        error_code = error.error
+    if error_code is ErrorCode.PRODUCER_FENCED and context.api_version < 2:
+        error_code = ErrorCode.INVALID_PRODUCER_EPOCH
+    return AddOffsetsToTxnResponse(error_code=error_code)
+
+
+HANDLER = Handler(key=25, min_version=0, max_version=4, handle=handle)

@@ -1,0 +1,94 @@
+"""AddPartitionsToTxn (key 24): a producer will write to these partitions in its transaction.   Versions 0-5.
+
+Behaviour: answered when the coordinator's log has it. A partition that does not exist fails the whole transaction's
+request. Versions 4 and 5 are for brokers: several transactions at once, each added to or only verified (KIP-890).
+Errors per partition: UNKNOWN_TOPIC_OR_PARTITION, OPERATION_NOT_ATTEMPTED (for the others then), and the same for all:
+INVALID_REQUEST (empty id), INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED (INVALID_PRODUCER_EPOCH before version 2),
+CONCURRENT_TRANSACTIONS, NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE. When verified:
+TRANSACTION_ABORTABLE for partitions that are not part of the transaction.
+Versions: 2 PRODUCER_FENCED; 3 flexible; 4 several transactions; 5 TRANSACTION_ABORTABLE is understood.
+"""
+
+from collections.abc import Iterable
+
+from barnabas.broker.context import RequestContext
+from barnabas.broker.registry import Handler
+from barnabas.broker.transactions.events import AddPartitions, PartitionsReply, VerifyPartitions
+from barnabas.wire.errors import ApiError, ErrorCode
+from barnabas.wire.messages.add_partitions_to_txn import (
+    AddPartitionsToTxnPartitionResult,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnResult,
+    AddPartitionsToTxnTopic,
+    AddPartitionsToTxnTopicResult,
+    AddPartitionsToTxnTransaction,
+)
+
+
+async def handle(request: AddPartitionsToTxnRequest, context: RequestContext) -> AddPartitionsToTxnResponse:
+    if context.api_version < 4:
+        transaction = AddPartitionsToTxnTransaction(
+            transactional_id=request.v3_and_below_transactional_id,
+            producer_id=request.v3_and_below_producer_id,
+            producer_epoch=request.v3_and_below_producer_epoch,
+            topics=request.v3_and_below_topics,
+        )
+        return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=await _add(transaction, context))
+    return AddPartitionsToTxnResponse(
+        results_by_transaction=[
+            AddPartitionsToTxnResult(
+                transactional_id=transaction.transactional_id, topic_results=await _add(transaction, context)
+            )
+            for transaction in request.transactions
+        ]
+    )
+
+
+async def _add(
+    transaction: AddPartitionsToTxnTransaction, context: RequestContext
+) -> list[AddPartitionsToTxnTopicResult]:
+    partitions = frozenset((topic.name, index) for topic in transaction.topics for index in topic.partitions)
+    metadata = context.broker.metadata
+    missing = {partition for partition in partitions if not metadata.has_partition(*partition)}
+    if missing:
+        return [
+            _topic_result(
+                topic,
+                (
+                    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                    if (topic.name, index) in missing
+                    else ErrorCode.OPERATION_NOT_ATTEMPTED
+                    for index in topic.partitions
+                ),
+            )
+            for topic in transaction.topics
+        ]
+    named = (transaction.transactional_id, 0, transaction.producer_id, transaction.producer_epoch, partitions)
+    try:
+        reply = await context.broker.transactions.partitions(
+            VerifyPartitions(*named)
+            if transaction.verify_only
+            else AddPartitions(*named, client_version=2 if context.api_version >= 4 else 0)
+        )
+    except ApiError as error:
+        reply = PartitionsReply(error.error)
+    if reply.error is ErrorCode.PRODUCER_FENCED and context.api_version < 2:
+        reply = PartitionsReply(ErrorCode.INVALID_PRODUCER_EPOCH)
+    return [
+        _topic_result(topic, (reply.error_of((topic.name, index)) for index in topic.partitions))
+        for topic in transaction.topics
+    ]
+
+
+def _topic_result(topic: AddPartitionsToTxnTopic, errors: Iterable[ErrorCode]) -> AddPartitionsToTxnTopicResult:
+    return AddPartitionsToTxnTopicResult(
+        name=topic.name,
+        results_by_partition=[
+            AddPartitionsToTxnPartitionResult(partition_index=index, partition_error_code=error)
+            for index, error in zip(topic.partitions, errors, strict=True)
+        ],
+    )
+
+
+HANDLER = Handler(key=24, min_version=0, max_version=5, handle=handle)

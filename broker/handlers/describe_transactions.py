@@ -1,0 +1,44 @@
+"""DescribeTransactions (key 65): state, producer and partitions of transactional ids (KIP-664).   Version 0.
+
+Behaviour: each id is answered for itself. Partitions that have their marker already are left out.
+Errors per id: TRANSACTIONAL_ID_NOT_FOUND, INVALID_REQUEST (empty), NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS,
+COORDINATOR_NOT_AVAILABLE.
+"""
+
+from barnabas.broker.context import RequestContext
+from barnabas.broker.registry import Handler
+from barnabas.wire.errors import ApiError
+from barnabas.wire.messages.describe_transactions import (
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
+    TopicData,
+    TransactionState,
+)
+
+
+def handle(request: DescribeTransactionsRequest, context: RequestContext) -> DescribeTransactionsResponse:
+    return DescribeTransactionsResponse(
+        transaction_states=[_describe(transactional_id, context) for transactional_id in request.transactional_ids]
+    )
+
+
+def _describe(transactional_id: str, context: RequestContext) -> TransactionState:
+    try:
+        transaction = context.broker.transactions.describe(transactional_id)
+    except ApiError as error:
+        return TransactionState(transactional_id=transactional_id, error_code=error.error)
+    topics: dict[str, TopicData] = {}
+    for topic, index in sorted(transaction.partitions):
+        topics.setdefault(topic, TopicData(topic=topic)).partitions.append(index)
+    return TransactionState(
+        transactional_id=transactional_id,
+        transaction_state=transaction.state.value,
+        transaction_timeout_ms=transaction.timeout_ms,
+        transaction_start_time_ms=transaction.start_ms,
+        producer_id=transaction.producer_id,
+        producer_epoch=transaction.producer_epoch,
+        topics=list(topics.values()),
+    )
+
+
+HANDLER = Handler(key=65, min_version=0, max_version=0, handle=handle)

@@ -1,0 +1,39 @@
+"""ListTransactions (key 66): the transactional ids that this broker coordinates (KIP-664).   Versions 0-1.
+
+Behaviour: filters by state, producer id and, from version 1 on, by how long a transaction has been open; empty filters
+let everything through. States that do not exist are named in the reply.
+Errors: COORDINATOR_NOT_AVAILABLE, COORDINATOR_LOAD_IN_PROGRESS.
+Deviations: version 2, a regular expression for transactional ids (KIP-1152), is not served.
+"""
+
+from barnabas.broker.context import RequestContext
+from barnabas.broker.registry import Handler
+from barnabas.wire.errors import ApiError
+from barnabas.wire.messages.list_transactions import (
+    ListTransactionsRequest,
+    ListTransactionsResponse,
+    TransactionState,
+)
+
+
+def handle(request: ListTransactionsRequest, context: RequestContext) -> ListTransactionsResponse:
+    try:
+        listed = context.broker.transactions.list_transactions(
+            frozenset(request.producer_id_filters), list(dict.fromkeys(request.state_filters)), request.duration_filter
+        )
+    except ApiError as error:
+        return ListTransactionsResponse(error_code=error.error)
+    return ListTransactionsResponse(
+        unknown_state_filters=listed.unknown_states,
+        transaction_states=[
+            TransactionState(
+                transactional_id=transaction.transactional_id,
+                producer_id=transaction.producer_id,
+                transaction_state=transaction.state.value,
+            )
+            for transaction in listed.transactions
+        ],
+    )
+
+
+HANDLER = Handler(key=66, min_version=0, max_version=1, handle=handle)

@@ -1,0 +1,122 @@
+"""TxnOffsetCommit (key 28): store how far a group has read, as part of a transaction.   Versions 0-5.
+
+Behaviour: the offsets wait for the transaction's marker: meanwhile OffsetFetch shows the older ones, or refuses where
+stable ones are asked for. Each partition is answered for itself; those that do not exist are refused, the others
+stored. A member must be of the current generation when the producer says which one it is (version 3+, KIP-447). The
+group's partition of `__consumer_offsets` must be part of the transaction; from version 5 on it is added (KIP-890).
+Errors per partition: UNKNOWN_TOPIC_OR_PARTITION, OFFSET_METADATA_TOO_LARGE, and the same for all others:
+INVALID_GROUP_ID, UNKNOWN_MEMBER_ID, ILLEGAL_GENERATION, FENCED_INSTANCE_ID, INVALID_PRODUCER_EPOCH,
+INVALID_PRODUCER_ID_MAPPING, INVALID_TXN_STATE (before version 4), TRANSACTION_ABORTABLE, CONCURRENT_TRANSACTIONS,
+NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS (COORDINATOR_NOT_AVAILABLE before version 2), COORDINATOR_NOT_AVAILABLE,
+UNKNOWN_SERVER_ERROR (too large to be stored).
+Versions: 2 leader epoch; 3 flexible, member, generation, instance; 4 TRANSACTION_ABORTABLE; 5 transaction version 2.
+"""
+
+from barnabas.broker.context import RequestContext
+from barnabas.broker.coordinator.events import CommitOffsets, OffsetsReply, PartitionCommit
+from barnabas.broker.metadata import GROUP_METADATA_TOPIC
+from barnabas.broker.registry import Handler
+from barnabas.broker.transactions.verification import Operation, Verified
+from barnabas.wire.errors import ApiError, ErrorCode
+from barnabas.wire.messages.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitResponse,
+    TxnOffsetCommitResponsePartition,
+    TxnOffsetCommitResponseTopic,
+)
+from barnabas.wire.names import ZERO_TOPIC_ID
+
+NO_SEQUENCE = -1
+
+_GROUP_ERRORS = {
+    # As the group coordinator's clients know what can go wrong with a log (CoordinatorOperationExceptionHelper).
+    ErrorCode.NETWORK_EXCEPTION: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.REQUEST_TIMED_OUT: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
+}
+
+_Commits = tuple[str, bytes, tuple[PartitionCommit, ...]]
+
+
+async def handle(request: TxnOffsetCommitRequest, context: RequestContext) -> TxnOffsetCommitResponse:
+    response = TxnOffsetCommitResponse()
+    commits: list[_Commits] = []
+    # The answers that the coordinators decide, in the order of what the group coordinator is asked.
+    undecided: list[TxnOffsetCommitResponsePartition] = []
+    for topic in request.topics:
+        answers = TxnOffsetCommitResponseTopic(name=topic.name)
+        response.topics.append(answers)
+        stored = []
+        for partition in topic.partitions:
+            answer = TxnOffsetCommitResponsePartition(partition_index=partition.partition_index)
+            answers.partitions.append(answer)
+            if not context.broker.metadata.has_partition(topic.name, partition.partition_index):
+                answer.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                continue
+            undecided.append(answer)
+            stored.append(
+                PartitionCommit(
+                    partition.partition_index,
+                    partition.committed_offset,
+                    partition.committed_leader_epoch,
+                    partition.committed_metadata or "",
+                )
+            )
+        if stored:
+            commits.append((topic.name, ZERO_TOPIC_ID, tuple(stored)))
+    if commits:
+        reply = await _commit(request, tuple(commits), context)
+        errors = [error for _, partitions in reply.topics for _, error in partitions]
+        if reply.error is not ErrorCode.NONE:
+            errors = [_spelled(reply.error, context)] * len(undecided)
+        for answer, error in zip(undecided, errors, strict=True):
+            answer.error_code = error
+    return response
+
+
+def _spelled(error: ErrorCode, context: RequestContext) -> ErrorCode:
+    error = _GROUP_ERRORS.get(error, error)
+    if error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS and context.api_version < 2:
+        return ErrorCode.COORDINATOR_NOT_AVAILABLE  # Java producers before 2.0 fail at the other (KAFKA-7296)
+    return error
+
+
+async def _commit(
+    request: TxnOffsetCommitRequest, topics: tuple[_Commits, ...], context: RequestContext
+) -> OffsetsReply:
+    broker = context.broker
+    if not request.group_id:
+        return OffsetsReply(ErrorCode.INVALID_GROUP_ID)
+    partition = (GROUP_METADATA_TOPIC, broker.groups.partition_for(request.group_id))
+    event = CommitOffsets(
+        group_id=request.group_id,
+        token=0,
+        member_id=request.member_id,
+        group_instance_id=request.group_instance_id,
+        generation=request.generation_id,
+        retention_ms=-1,
+        topics=topics,
+        unknown_group_error=ErrorCode.ILLEGAL_GENERATION,
+        producer_id=request.producer_id,
+        producer_epoch=request.producer_epoch,
+    )
+    try:
+        verified = broker.transaction_verification.verify(
+            request.transactional_id,
+            request.producer_id,
+            request.producer_epoch,
+            {partition: NO_SEQUENCE},
+            Operation.of_offset_commit(context.api_version),
+        )
+        if not isinstance(verified, Verified):
+            verified = await verified
+        verified.check(partition, broker.replicas)
+        return await broker.groups.answer(event)
+    except ApiError as error:
+        return OffsetsReply(error.error)
+
+
+HANDLER = Handler(key=28, min_version=0, max_version=5, handle=handle)

@@ -1,0 +1,82 @@
+"""WriteTxnMarkers (key 27): end transactions in the partitions that this broker leads.   Versions 1-2.
+
+Behaviour: sent by transaction coordinators, and by administrators to end a transaction that hangs. Every marker takes
+one offset; it is written whether or not the producer has a transaction open there. Answered when all are replicated.
+Errors per partition: UNKNOWN_TOPIC_OR_PARTITION (not led here), NOT_LEADER_OR_FOLLOWER (also while the group
+coordinator loads), INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED, NOT_ENOUGH_REPLICAS, REQUEST_TIMED_OUT,
+KAFKA_STORAGE_ERROR.
+Versions: 2 transaction version (KIP-1228).
+"""
+
+import asyncio
+
+from barnabas.broker.context import RequestContext
+from barnabas.broker.registry import Handler
+from barnabas.broker.transactions.markers import TransactionMarker
+from barnabas.wire.errors import ApiError, ErrorCode
+from barnabas.wire.messages.write_txn_markers import (
+    WritableTxnMarkerPartitionResult,
+    WritableTxnMarkerResult,
+    WritableTxnMarkerTopicResult,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
+
+_Results = dict[int, dict[tuple[str, int], ErrorCode]]
+
+
+async def handle(request: WriteTxnMarkersRequest, context: RequestContext) -> WriteTxnMarkersResponse:
+    results: _Results = {}
+    pending: list[tuple[int, tuple[str, int], asyncio.Future[None]]] = []
+    for entry in request.markers:
+        errors = results.setdefault(entry.producer_id, {})
+        marker = TransactionMarker(
+            entry.producer_id,
+            entry.producer_epoch,
+            entry.coordinator_epoch,
+            entry.transaction_result,
+            entry.transaction_version,
+        )
+        for topic in entry.topics:
+            for index in topic.partition_indexes:
+                errors[topic.name, index] = ErrorCode.NONE
+                try:
+                    committed = _write(topic.name, index, marker, context)
+                except ApiError as error:
+                    errors[topic.name, index] = error.error
+                    continue
+                if committed is not None:
+                    pending.append((entry.producer_id, (topic.name, index), committed))
+    if pending:
+        await asyncio.wait(
+            [committed for _, _, committed in pending], timeout=context.broker.config.request_timeout_ms / 1000
+        )
+    for producer_id, partition, committed in pending:
+        if not committed.done():
+            results[producer_id][partition] = ErrorCode.REQUEST_TIMED_OUT
+        elif (failure := committed.exception()) is not None:
+            results[producer_id][partition] = (
+                failure.error if isinstance(failure, ApiError) else ErrorCode.KAFKA_STORAGE_ERROR
+            )
+    return _response(results)
+
+
+def _write(topic: str, index: int, marker: TransactionMarker, context: RequestContext) -> "asyncio.Future[None] | None":
+    if context.broker.replicas.partition(topic, index) is None:
+        raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    return context.broker.transaction_markers.write(topic, index, marker)
+
+
+def _response(results: _Results) -> WriteTxnMarkersResponse:
+    response = WriteTxnMarkersResponse()
+    for producer_id, errors in results.items():
+        topics: dict[str, WritableTxnMarkerTopicResult] = {}
+        for (topic, index), error in errors.items():
+            topics.setdefault(topic, WritableTxnMarkerTopicResult(name=topic)).partitions.append(
+                WritableTxnMarkerPartitionResult(partition_index=index, error_code=error)
+            )
+        response.markers.append(WritableTxnMarkerResult(producer_id=producer_id, topics=list(topics.values())))
+    return response
+
+
+HANDLER = Handler(key=27, min_version=1, max_version=2, handle=handle)
