@@ -141,7 +141,6 @@ class Connection(asyncio.BufferedProtocol):
         self._replies = None
         self._budget.report(self, 0)
         self._report_unsent(0)
-        self._dispatcher.connection_closed(self)
 
     def pause_writing(self) -> None:
         self._pause(self._PAUSED_BY_WRITER)

@@ -82,17 +82,14 @@ class Dispatcher:
         size = len(frame)
         try:
             response = route.handle(request, context)
+            if response is None or isinstance(response, Message):
+                return self._encode(route, context, response, started_ns, size)
         except (CloseConnection, ProtocolError):
             raise
         except Exception as error:
             raise self._unforeseen(context, error) from error
-        if response is None or isinstance(response, Message):
-            return self._encode(route, context, response, started_ns, size)
         outcome = self._encode_later(route, context, response, started_ns, size)
         return asyncio.ensure_future(outcome) if isinstance(response, asyncio.Future) else outcome
-
-    def connection_closed(self, connection: Connection) -> None:
-        self._broker.connection_closed(connection.connection_id)
 
     def _route(self, key: int, version: int) -> _Route | None:
         """The route of a served API and version; None for ApiVersions at a version that is not served."""
