@@ -31,6 +31,8 @@ from barnabas.wire.names import ZERO_TOPIC_ID, TopicId
 
 def handle(request: MetadataRequest, context: RequestContext) -> MetadataResponse:
     broker, version = context.broker, context.api_version
+    if version < 12 and any(topic.name is None or topic.topic_id != ZERO_TOPIC_ID for topic in request.topics or ()):
+        return _refused(request)
     response = MetadataResponse(
         cluster_id=broker.cluster_id,
         controller_id=broker.metadata.controller_id,
@@ -54,12 +56,20 @@ def handle(request: MetadataRequest, context: RequestContext) -> MetadataRespons
     return response
 
 
+def _refused(request: MetadataRequest) -> MetadataResponse:
+    """Before version 12 topics are asked for by name only; the refusal tells nothing of the cluster."""
+    return MetadataResponse(
+        topics=[
+            _error(ErrorCode.INVALID_REQUEST, topic.name or "", TopicId(topic.topic_id))
+            for topic in request.topics or ()
+        ]
+    )
+
+
 def _asked_topics(
     asked: Iterable[MetadataRequestTopic], may_create: bool, context: RequestContext
 ) -> list[MetadataResponseTopic]:
     asked = list(asked)
-    if context.api_version < 12 and any(topic.name is None or topic.topic_id != ZERO_TOPIC_ID for topic in asked):
-        return [_error(ErrorCode.INVALID_REQUEST, topic.name or "", TopicId(topic.topic_id)) for topic in asked]
     metadata = context.broker.metadata
     ids = {TopicId(topic.topic_id) for topic in asked if topic.topic_id != ZERO_TOPIC_ID}
     if ids:  # one id is enough for Kafka to look at ids only
