@@ -17,6 +17,7 @@ CONFIGURATION = {
     "offsets.topic.num.partitions": "2",
     "transaction.state.log.num.partitions": "1",
     "auto.create.topics.enable": "true",
+    "log.retention.ms": "-1",  # batches carry old timestamps
 }
 KAFKA_ONLY = {"share.coordinator.state.topic.num.partitions": "1"}
 BARNABAS_ONLY = {"broker.id": "1"}

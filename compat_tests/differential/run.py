@@ -29,7 +29,7 @@ SETTLE_S = 1.0
 POLL_S = 0.05
 CLOSED = "connection closed"
 SILENT = "no answer"
-ANSWER_TIMEOUT_S = 5.0
+ANSWER_TIMEOUT_S = 3.0
 UNDECODABLE = "undecodable answer"
 READ_ONLY = {2, 3, 9, 10, 15, 16, 23, 32, 35, 60, 61}
 """APIs that may be asked again, while metadata is on its way through a broker."""
