@@ -23,7 +23,7 @@ from barnabas.broker.config_defs import (
     parse,
 )
 from barnabas.broker.config_defs_broker import BROKER_ROWS
-from barnabas.broker.config_defs_other import OTHER_ROWS
+from barnabas.broker.config_defs_other import OTHER_ROWS, ZOOKEEPER_ROWS
 from barnabas.broker.config_defs_security import SECURITY_ROWS
 
 OPTION: Final = "command line"
@@ -33,7 +33,7 @@ FILE: Final = "file"
 DEFAULT: Final = "default"
 
 BROKER_KEYS: Final[dict[str, ConfigKey]] = {
-    row[0]: ConfigKey(*row) for rows in (BROKER_ROWS, SECURITY_ROWS, OTHER_ROWS) for row in rows
+    row[0]: ConfigKey(*row) for rows in (BROKER_ROWS, SECURITY_ROWS, OTHER_ROWS, ZOOKEEPER_ROWS) for row in rows
 }
 """Every broker key by its name."""
 
@@ -82,10 +82,12 @@ _REFUSED_KEYS: Final[Mapping[str, str]] = {
     "create.topic.policy.class.name": "Java policy classes cannot be loaded",
     "delegation.token.master.key": "delegation tokens are not supported yet",
     "super.users": "authorization (ACLs) is not supported yet",
-    "zookeeper.connect": "ZooKeeper coordination is not available yet in this version",
 }
 
 _NO_SECURITY: Final = "TLS, SASL and ACLs are not supported yet, and Barnabas does not pretend otherwise"
+
+_ZOOKEEPER_REFUSED: Final = ("zookeeper.ssl.", "zookeeper.client", "zookeeper.metadata.migration.")
+_NO_ZOOKEEPER_SECURITY: Final = "connections to ZooKeeper are plain, without TLS, ACLs or migration to KRaft"
 
 # Variables of the official image (KafkaDockerWrapper.ExcludeServerPropsEnv) that are no configuration.
 _ENVIRONMENT_SKIPPED: Final = frozenset(
@@ -107,6 +109,7 @@ _ENVIRONMENT_SKIPPED_PREFIXES: Final = ("KAFKA_JMX_", "KAFKA_JVM_", "KAFKA_LOG4J
 
 _LISTENER: Final = re.compile(r"(.*)://\[?([0-9a-zA-Z\-%._:]*)\]?:(-?[0-9]+)")
 _ADDRESS: Final = re.compile(r"(?:\[([0-9a-fA-F:.%]+)\]|([^\s:\[\]/]*)):([0-9]{1,5})")
+_ZOOKEEPER_SERVER: Final = re.compile(r"(?:\[[0-9a-fA-F:.%]+\]|[^\s:\[\]/,]+)(?::[0-9]{1,5})?")
 _PORT_MAX: Final = 65_535
 _LISTENER_OVERRIDE: Final = re.compile(r"listener\.name\.[^.]*\.(.*)")
 _PLAINTEXT: Final = "PLAINTEXT"
@@ -239,6 +242,11 @@ class BrokerConfig:
     transaction_state_log_replication_factor: int
     transaction_state_log_segment_bytes: int
     transactional_id_expiration_ms: int
+
+    zookeeper_connect: str | None
+    zookeeper_connection_timeout_ms: int | None
+    zookeeper_max_in_flight_requests: int
+    zookeeper_session_timeout_ms: int
 
     barnabas_http_address: str | None
     barnabas_log_format: str
@@ -453,6 +461,7 @@ class _Resolver:
         }
         self._check_relations()
         self._check_http_address()
+        self._check_zookeeper()
         listeners = self._listeners()
         inter_broker = self._inter_broker_listener_name(listeners)
         overrides_per_ip = self._max_connections_per_ip_overrides()
@@ -518,10 +527,9 @@ class _Resolver:
                 continue
             if key in REMOVED_KEYS:
                 self.warnings.append(f"{key} has no effect: {REMOVED_KEYS[key]}")
-            elif key.startswith("zookeeper."):
-                self.warnings.append(
-                    f"{key} has no effect: ZooKeeper coordination is not available yet in this version"
-                )
+            elif key.startswith(_ZOOKEEPER_REFUSED):
+                if self.raw[key].strip().lower() not in ("", "false"):
+                    self._fail(key, f"{key} cannot be used: {_NO_ZOOKEEPER_SECURITY}")
             elif key == "allow.everyone.if.no.acl.found":
                 self.warnings.append(f"{key} has no effect: there are no ACLs, everyone is allowed")
             elif (prefixed := _LISTENER_OVERRIDE.fullmatch(key)) is not None:
@@ -619,6 +627,26 @@ class _Resolver:
                 parse_address(address)
         except ValueError as error:
             self._fail(key, f"Invalid value {address} for configuration {key}: {error}")
+
+    def _check_zookeeper(self) -> None:
+        """Kafka's `zookeeper.connect`: HOST:PORT,HOST:PORT/chroot, the port 2181 where it is left out."""
+        key = "zookeeper.connect"
+        text = self.raw.get(key, "").strip()
+        if self.value("zookeeper.set.acl") is True:
+            self._fail(
+                "zookeeper.set.acl",
+                f"Invalid value true for configuration zookeeper.set.acl: {_NO_ZOOKEEPER_SECURITY}",
+            )
+        if not text:
+            self.values.pop(key, None)
+            idle = sorted(key for key in self.raw if key.startswith("zookeeper.") and key in BROKER_KEYS)
+            self.warnings += [f"{key} has no effect without zookeeper.connect" for key in idle if self.raw[key].strip()]
+            return
+        servers, slash, chroot = text.partition("/")
+        if not all(_ZOOKEEPER_SERVER.fullmatch(server.strip()) for server in servers.split(",")):
+            self._fail(key, f"Invalid value {text} for configuration {key}: expected HOST:PORT,HOST:PORT/chroot")
+        if slash and chroot and not all(part not in ("", ".", "..") for part in chroot.rstrip("/").split("/")):
+            self._fail(key, f"Invalid value {text} for configuration {key}: the chroot must be a path")
 
     def _max_connections_per_ip_overrides(self) -> dict[str, int]:
         limits = {}

@@ -152,6 +152,11 @@ _BROKER_DOCS: Final[dict[str, str]] = {
     "transaction.state.log.segment.bytes": "Segment size of the transaction topic.",
     "transactional.id.expiration.ms": "How long an unused transactional id is remembered.",
     "unclean.leader.election.enable": TOPIC_DOCS["unclean.leader.election.enable"],
+    "zookeeper.connect": "ZooKeeper servers of the cluster, HOST:PORT,HOST:PORT/chroot; none for a broker alone.",
+    "zookeeper.connection.timeout.ms": "How long a start waits for ZooKeeper; zookeeper.session.timeout.ms by default.",
+    "zookeeper.max.in.flight.requests": "Requests to ZooKeeper that wait for their answers at the same time.",
+    "zookeeper.session.timeout.ms": "ZooKeeper takes a broker for dead that is silent for this long.",
+    "zookeeper.set.acl": "Must be false: ACLs in ZooKeeper are not supported.",
 }
 
 _FAMILIES: Final = (

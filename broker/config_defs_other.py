@@ -1,6 +1,7 @@
 """Broker keys of Kafka's parts that Barnabas does not have: KRaft quorum, tiered storage, newer group protocols.
 
-Accepted and listed with Kafka's defaults, without effect.
+Accepted and listed with Kafka's defaults, without effect. Those of 3.9's ZooKeeper mode have an effect, and are
+listed where they are set: 4.x does not have them.
 """
 
 from typing import Any, Final
@@ -191,4 +192,12 @@ OTHER_ROWS: Final[tuple[tuple[Any, ...], ...]] = (
     ("transaction.two.phase.commit.enable", BOOLEAN, False, None, LOW, READ_ONLY),
     ("unstable.api.versions.enable", BOOLEAN, False, None, HIGH, READ_ONLY, INTERNAL),
     ("unstable.feature.versions.enable", BOOLEAN, False, None, HIGH, READ_ONLY, INTERNAL),
+)
+
+ZOOKEEPER_ROWS: Final[tuple[tuple[Any, ...], ...]] = (
+    ("zookeeper.connect", STRING, None, None, HIGH, READ_ONLY, INTERNAL),
+    ("zookeeper.connection.timeout.ms", INT, None, ("min", 1), HIGH, READ_ONLY, INTERNAL),
+    ("zookeeper.max.in.flight.requests", INT, 10, ("min", 1), HIGH, READ_ONLY, INTERNAL),
+    ("zookeeper.session.timeout.ms", INT, 18000, ("min", 1), HIGH, READ_ONLY, INTERNAL),
+    ("zookeeper.set.acl", BOOLEAN, False, None, HIGH, READ_ONLY, INTERNAL),
 )

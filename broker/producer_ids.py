@@ -9,7 +9,7 @@ from barnabas.wire.names import ProducerId
 class ProducerIds:
     """Gives each caller an id that no other producer of the cluster has.
 
-    `allocate_block` returns the first id of a fresh block and its length.
+    `allocate_block` returns the first and the last id of a fresh block.
     """
 
     def __init__(self, allocate_block: Callable[[], Awaitable[tuple[int, int]]]) -> None:
@@ -23,8 +23,8 @@ class ProducerIds:
         if self._next == self._end:
             async with self._refill:
                 if self._next == self._end:
-                    start, length = await self._allocate_block()
-                    self._next, self._end = start, start + length
+                    first, last = await self._allocate_block()
+                    self._next, self._end = first, last + 1
         producer_id = self._next
         self._next += 1
         return ProducerId(producer_id)

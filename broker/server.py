@@ -14,7 +14,6 @@ import sys
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import fields
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from barnabas.broker.auto_topics import AutoTopicCreation
@@ -30,6 +29,7 @@ from barnabas.broker.inflight_budget import InflightBudget
 from barnabas.broker.listeners import BoundListener
 from barnabas.broker.local_channel import LocalChannel
 from barnabas.broker.metadata import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC, MetadataCache
+from barnabas.broker.metadata_store import MetadataStore
 from barnabas.broker.metrics import RequestMetrics
 from barnabas.broker.partition import Partition
 from barnabas.broker.producer_ids import ProducerIds
@@ -42,7 +42,6 @@ from barnabas.broker.transactions.settings import TransactionSettings
 from barnabas.broker.transactions.verification import TransactionVerification
 from barnabas.clock import Clock, SystemClock
 from barnabas.controller.configs import ConfigRepository
-from barnabas.controller.coordination.embedded import EmbeddedStore
 from barnabas.controller.runner import Controller, ControllerSettings
 from barnabas.controller.state import BrokerRegistration, EndPoint
 from barnabas.controller.topics import NewTopic, TopicDefaults
@@ -62,7 +61,6 @@ IDLE_CHECK_INTERVAL_MS = 5_000
 FILE_DELETE_INTERVAL_MS = 1_000
 FLUSH_CHECK_INTERVAL_MS = 1_000
 LAG_CHECK_INTERVAL_S = 1.0
-METADATA_FILE = "metadata.sqlite"
 
 
 class Broker:
@@ -157,11 +155,8 @@ class Broker:
         await asyncio.to_thread(self.log_manager.open)
 
     async def _open_coordination(self) -> None:
-        self._store = EmbeddedStore(
-            str(Path(self.config.log_dirs[0]) / METADATA_FILE), self.clock, is_durable=self._is_durable
-        )
-        await self._store.open()
-        self._session = await self._store.session()
+        self._store = MetadataStore(self.config, self.clock, self._fail, is_durable=self._is_durable)
+        self._session = await self._store.open()
         self.configs = ConfigRepository(self._session, self.clock)
         self.topic_configs = TopicConfigs(self.config, self.configs)
         self.configs.subscribe(self._config_changed)
@@ -211,6 +206,7 @@ class Broker:
             configs=self.configs,
             timers=self.timers,
         )
+        self._store.follow(self.configs, self.controller)
         self.producer_ids = ProducerIds(self.controller.allocate_producer_ids)
         self.auto_topics = AutoTopicCreation(
             lambda topics: self.controller.create_topics(

@@ -19,14 +19,17 @@ from barnabas.clock import Clock
 from barnabas.controller import znodes
 from barnabas.controller.bootstrap import create_missing
 from barnabas.controller.coordination.interface import (
+    ConnectionLost,
     CoordinationError,
     CoordinationStore,
     Create,
     NodeExists,
     NoNode,
+    SessionExpired,
     SetData,
     WatchedEvent,
 )
+from barnabas.wire.errors import ApiError, ErrorCode
 
 logger = logging.getLogger(__name__)
 
@@ -34,6 +37,10 @@ ENTITY_TYPES = ("topics", "brokers")
 """The kinds of entities whose overrides are kept here."""
 
 CHANGE_EXPIRATION_MS = 15 * 60 * 1000
+
+REPLACE_TIMEOUT_S = 30.0
+"""How long a change waits for a store that is out of reach: Kafka's default `request.timeout.ms`, after which its
+client has given up."""
 
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 
@@ -58,15 +65,33 @@ class ConfigRepository:
         Raises: DamagedZnode: broken overrides are an error, not an absence of overrides (a lost retention.ms would
         delete data).
         """
+        await self._load()
+        self._follow_from_now_on()
+
+    async def rejoin(self, store: CoordinationStore) -> None:
+        """Go on in a new session, after the one before has expired; listeners hear of what has changed meanwhile.
+
+        Broken overrides are logged, and those from before stay.
+
+        Raises: CoordinationError; then it may be called again with another session.
+        """
+        await self.stop()
+        self._store = store
+        self._tell(await self._load(keep_damaged=True))
+        self._follow_from_now_on()
+
+    async def _load(self, *, keep_damaged: bool = False) -> list[tuple[str, str]]:
+        """Read everything; returns the entities that have changed."""
         await create_missing(self._store, dict.fromkeys(znodes.PERSISTENT_PATHS, b""))
         changes = await self._store.get_children(znodes.CONFIG_CHANGES, self._on_change)
         self._last_change = max(map(_change_number, changes), default=-1)
-        entities = [
-            (entity_type, name)
-            for entity_type in ENTITY_TYPES
-            for name in await self._store.get_children(f"{znodes.CONFIG}/{entity_type}")
-        ]
-        await self._read(entities)
+        entities = dict.fromkeys(self._overrides)
+        for entity_type in ENTITY_TYPES:
+            for name in await self._store.get_children(f"{znodes.CONFIG}/{entity_type}"):
+                entities[entity_type, name] = None
+        return await self._read(list(entities), keep_damaged=keep_damaged)
+
+    def _follow_from_now_on(self) -> None:
         self._changed.set()  # the first round only purges what is old
         self._task = asyncio.create_task(self._follow(), name="config-changes")
 
@@ -88,9 +113,18 @@ class ConfigRepository:
         """Make `configs` the entity's overrides and tell all brokers.
 
         On return the cache has them and the listeners were called.
+
+        Raises: ApiError(REQUEST_TIMED_OUT) if the store is out of reach: the change may come into effect later.
         """
+        try:
+            async with asyncio.timeout(REPLACE_TIMEOUT_S):
+                await self._replace(entity_type, name, znodes.encode_config(configs))
+                await self.refresh(entity_type, [name])
+        except (ConnectionLost, SessionExpired, TimeoutError) as error:
+            raise ApiError(ErrorCode.REQUEST_TIMED_OUT, "The metadata store is out of reach.") from error
+
+    async def _replace(self, entity_type: str, name: str, payload: bytes) -> None:
         path = znodes.config_path(entity_type, name)
-        payload = znodes.encode_config(configs)
         notification = Create(
             f"{znodes.CONFIG_CHANGES}/{znodes.CONFIG_CHANGE_PREFIX}",
             znodes.encode_config_change(entity_type, name),
@@ -100,15 +134,16 @@ class ConfigRepository:
             exists = await self._store.exists(path) is not None
             try:
                 await self._store.multi([SetData(path, payload) if exists else Create(path, payload), notification])
-                break
+                return
             except (NoNode, NodeExists) as error:
                 if error.operation_index != 0:
                     raise
-        await self.refresh(entity_type, [name])
 
     async def refresh(self, entity_type: str, names: Iterable[str]) -> None:
         """Read entities again and tell listeners of those that changed."""
-        changed = await self._read([(entity_type, name) for name in names])
+        self._tell(await self._read([(entity_type, name) for name in names]))
+
+    def _tell(self, changed: Iterable[tuple[str, str]]) -> None:
         for entity in changed:
             for listener in self._listeners:
                 listener(*entity)
@@ -118,11 +153,17 @@ class ConfigRepository:
         for name in names:
             self._overrides.pop((entity_type, name), None)
 
-    async def _read(self, entities: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    async def _read(self, entities: list[tuple[str, str]], *, keep_damaged: bool = False) -> list[tuple[str, str]]:
         found = await self._store.get_many([znodes.config_path(*entity) for entity in entities])
         changed = []
         for entity, answer in zip(entities, found, strict=True):
-            configs = znodes.decode_config(*entity, answer[0]) if answer is not None else {}
+            try:
+                configs = znodes.decode_config(*entity, answer[0]) if answer is not None else {}
+            except znodes.DamagedZnode as error:
+                if not keep_damaged:
+                    raise
+                logger.error("the settings from before stay: %s", error)
+                continue
             if configs == self.overrides(*entity):
                 continue
             changed.append(entity)
@@ -141,6 +182,10 @@ class ConfigRepository:
             self._changed.clear()
             try:
                 await self._process_changes()
+            except ConnectionLost:
+                self._changed.set()  # the next round waits for a connection
+            except SessionExpired:
+                return  # until there is another session
             except CoordinationError as error:
                 logger.error("cannot follow configuration changes: %s", error)
 

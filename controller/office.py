@@ -1,6 +1,7 @@
 """A broker's standing in its cluster: its registration, the office of controller, the right to write that it gives."""
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Iterable, Sequence
 
@@ -95,10 +96,8 @@ class Office:
         if stat is None:
             return True
         if stat.ephemeral_owner in self._own_sessions:
-            try:
+            with contextlib.suppress(NoNode, BadVersion, ConnectionLost):  # creating it again will tell
                 await self._store.delete(path, stat.version)
-            except (NoNode, BadVersion, ConnectionLost):
-                pass  # creating it again will tell
             return True
         # ZooKeeper notices the end of a session late, by a tick or two.
         return await self._gone_within(path, self._store.session_timeout_ms * 3 // 2)

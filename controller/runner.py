@@ -65,6 +65,9 @@ Results = dict[str, ApiError | None]
 
 Answer = TypeVar("Answer")
 
+ALLOCATION_TIMEOUT_S = 5.0
+"""How long a producer waits for its id when the store is out of reach."""
+
 STOP_PATIENCE_S = 3.0
 """How long a stop waits for the event under way; it may be waiting for a store that is out of reach."""
 
@@ -171,7 +174,7 @@ class Controller:
             self._office.enter(store)
             try:
                 await self._enter(self.cluster_id)
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 - carried to whoever awaits
                 self._resign("it could not join the cluster again")
                 done.set_exception(error)
             else:
@@ -257,9 +260,15 @@ class Controller:
     async def allocate_producer_ids(self) -> tuple[int, int]:
         """A block of producer ids that nobody else gets: its first and last, both included.
 
-        *Source*: `ZkProducerIdManager.getNewProducerIdBlock`.
+        Raises: ApiError(COORDINATOR_LOAD_IN_PROGRESS) if the store is out of reach: the producer asks again.
+
+        *Source*: `ZkProducerIdManager.getNewProducerIdBlock`; the error is `RPCProducerIdManager`'s.
         """
-        return await allocate_block(self._store, self.controller_id)
+        try:
+            async with asyncio.timeout(ALLOCATION_TIMEOUT_S):
+                return await allocate_block(self._store, self.controller_id)
+        except (ConnectionLost, SessionExpired, TimeoutError) as error:
+            raise ApiError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS) from error
 
     async def _ask(self, work: Callable[[], Awaitable[None]], request: AdminRequest[Answer]) -> Answer:
         if not self._is_active:
@@ -298,14 +307,15 @@ class Controller:
         """After a half-done event: read everything again, as a new controller would."""
         while self._is_active:
             try:
-                return await self._take_over()
+                await self._take_over()
             except ConnectionLost:
                 continue  # the next attempt waits for a connection
             except SessionExpired:
-                return None
+                return
             except Exception:
                 logger.exception("the controller cannot read the cluster's metadata")
-                return self._resign("it does not know the state of the cluster")
+                self._resign("it does not know the state of the cluster")
+            return
 
     def _controller_changed(self, _event: WatchedEvent) -> None:
         self._events.put_nowait(Event(self._check_office, needs_office=False))

@@ -36,6 +36,7 @@ examples:
   barnabas serve --listen 127.0.0.1:0 --data-dir /tmp/b   any free port; the ready line tells which
   barnabas serve server.properties --node-id 2            Kafka's own file, with another id
   barnabas serve --override log.retention.ms=3600000 --override auto.create.topics.enable=false
+  barnabas serve --zookeeper 127.0.0.1:2181/kafka         metadata in ZooKeeper, where Kafka 3.9 has it
   barnabas serve --listen :9092 --http :8080              all addresses, with /healthz, /readyz and /metrics
   KAFKA_NUM_PARTITIONS=3 barnabas serve                   as with the official image
 """
@@ -57,6 +58,9 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument("--listen", metavar="HOST:PORT", help="where clients connect; port 0 takes a free one")
     result.add_argument("--data-dir", metavar="DIR", help="where topics are kept (log.dirs)")
     result.add_argument("--node-id", metavar="N", help="this broker's id (node.id)")
+    result.add_argument(
+        "--zookeeper", metavar="CONNECT", help="HOST:PORT,.../chroot: keep the metadata there, as Kafka 3.x does"
+    )
     result.add_argument("--http", metavar="HOST:PORT", help="serve /healthz, /readyz and /metrics; off by default")
     result.add_argument("--log-level", metavar="L", help="DEBUG, INFO, WARNING or ERROR (default INFO)")
     result.add_argument("--log-format", metavar="F", help="text or json (default text)")
@@ -115,6 +119,7 @@ def read_configuration(options: argparse.Namespace, environ: Mapping[str, str]) 
         for key, value in (
             ("log.dirs", options.data_dir),
             ("node.id", options.node_id),
+            ("zookeeper.connect", options.zookeeper),
             ("barnabas.http.address", options.http),
             ("barnabas.log.level", options.log_level),
             ("barnabas.log.format", options.log_format),
@@ -154,15 +159,23 @@ def _run(config: BrokerConfig) -> int:
 
     import uvloop
 
+    from barnabas.broker.metadata_store import OtherBrokersInCluster
     from barnabas.broker.server import run
+    from barnabas.controller.bootstrap import ClusterIdMismatch
     from barnabas.controller.coordination.interface import CoordinationError
+    from barnabas.controller.office import BrokerIdInUse, ControllerElsewhere
+    from barnabas.controller.znodes import DamagedZnode
     from barnabas.storage.errors import DirectoryLocked
     from barnabas.wire.errors import ApiError
 
+    refusals = (
+        ApiError, BrokerIdInUse, ClusterIdMismatch, ConfigError, ControllerElsewhere, CoordinationError, DamagedZnode,
+        DirectoryLocked, OSError, OtherBrokersInCluster,
+    )  # fmt: skip
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(run(config))
-    except (ApiError, ConfigError, CoordinationError, DirectoryLocked, OSError) as error:
+    except refusals as error:
         # What an operator can do something about: one sentence, no traceback.
         logger.critical("%s", _sentence(error))
     except KeyboardInterrupt:

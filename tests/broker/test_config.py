@@ -223,7 +223,13 @@ def test_keys_of_3_9_are_accepted_with_a_warning() -> None:
         ("delegation.token.secret.key", "secret"),
         ("listener.name.plaintext.ssl.keystore.location", "/x"),
         ("listener.name.sasl.plain.sasl.jaas.config", "x"),
-        ("zookeeper.connect", "localhost:2181"),
+        ("zookeeper.set.acl", "true"),
+        ("zookeeper.ssl.client.enable", "true"),
+        ("zookeeper.ssl.keystore.location", "/etc/keystore.jks"),
+        ("zookeeper.clientCnxnSocket", "org.apache.zookeeper.ClientCnxnSocketNetty"),
+        ("zookeeper.metadata.migration.enable", "true"),
+        ("zookeeper.connect", "no port:at all"),
+        ("zookeeper.connect", "zk:2181//x"),
         ("create.topic.policy.class.name", "com.example.Policy"),
         ("config.providers", "env"),
         ("remote.log.storage.system.enable", "true"),
@@ -234,8 +240,21 @@ def test_what_cannot_be_kept_is_an_error(key: str, value: str) -> None:
     assert key in error
 
 
-def test_zookeeper_error_says_why() -> None:
-    assert "not available yet" in problems({"zookeeper.connect": "zk:2181"})[0]
+def test_zookeeper() -> None:
+    config = load(
+        environ={**HOME, "KAFKA_ZOOKEEPER_CONNECT": "zk1:2181,[::1]:2182,zk3/kafka/one"},
+        properties={"zookeeper.connection.timeout.ms": "5000", "zookeeper.ssl.client.enable": "false"},
+    )
+    assert config.zookeeper_connect == "zk1:2181,[::1]:2182,zk3/kafka/one"
+    assert config.zookeeper_session_timeout_ms == 18_000
+    assert config.zookeeper_connection_timeout_ms == 5_000
+    assert config.zookeeper_max_in_flight_requests == 10
+    assert config.warnings == ()
+
+
+def test_no_zookeeper() -> None:
+    config = load(environ={**HOME, "KAFKA_ZOOKEEPER_CONNECT": ""})
+    assert config.zookeeper_connect is None
 
 
 def test_passwords_are_not_shown() -> None:
