@@ -229,9 +229,10 @@ class Fetcher:
             if header.is_control:
                 open_aborted.discard(header.producer_id)
             elif not (header.is_transactional and header.producer_id in open_aborted):
+                timestamp_type = header.timestamp_type
                 for record in iter_records(answer.records, header):
                     if record.offset >= self.positions[partition]:
                         # Before it is handed out: the caller may stop right after it.
                         self.positions[partition] = record.offset + 1
-                        yield ConsumedRecord(*partition, record, header.timestamp_type)
+                        yield ConsumedRecord(*partition, record, timestamp_type)
             self.positions[partition] = max(self.positions[partition], header.next_offset)

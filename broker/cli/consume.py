@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+import io
 import json
 import re
 import sys
@@ -91,7 +92,7 @@ def consume(
         raise typer.BadParameter("choose read_uncommitted or read_committed", param_hint="--isolation-level")
     if group is not None and partition:
         raise typer.BadParameter("members of a group do not choose partitions: leave out --group or --partition")
-    out = sys.stdout.buffer
+    out = _buffered(sys.stdout.buffer)
     write = json_line if as_json else formatter(template)
     if sys.stdout.isatty():
         write = _for_terminal(write)
@@ -117,6 +118,11 @@ def consume(
         sys.stdout = None
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
+
+
+def _buffered(out: BinaryIO) -> BinaryIO:
+    """`out`, or a buffer before it where Python runs unbuffered: one system call per record would be slow."""
+    return io.BufferedWriter(out) if isinstance(out, io.RawIOBase) else out
 
 
 def _chosen(partitions: Sequence[TopicPartition], indexes: Sequence[int] | None) -> list[TopicPartition]:

@@ -1,4 +1,4 @@
-"""DescribeConfigs (key 32): all configs of topics, brokers and loggers with their sources (KIP-133, KIP-226).   Versions 1-4.
+"""DescribeConfigs (key 32): configs of topics, brokers and loggers, with sources (KIP-133, KIP-226).   Versions 1-4.
 
 Behaviour: null or empty key lists ask for all. BROKER with an empty name lists what is set for all brokers;
 BROKER_LOGGER lists this process's loggers. Values of unknown or password configs are not shown.
