@@ -56,12 +56,14 @@ class SharedJvm:
         runtime = kafka_runtime(version)
         command = runtime.java_command("Main")
         options = [option for option in command[1:-3] if option not in SMALL_JVM]
-        port = launch_gateway(
+        # The process ends when its standard input does: without a reference the garbage collector would close that.
+        port, self._process = launch_gateway(
             classpath=runtime.classpath,
             javaopts=["-Xmx384m", *SMALL_JVM[1:], *options],
             java_path=str(find_java()),
             jarpath=find_jar_path(),
             die_on_exit=True,
+            return_proc=True,
         )
         self._gateway = JavaGateway(
             gateway_parameters=GatewayParameters(port=port, auto_convert=True),
@@ -116,3 +118,4 @@ class SharedJvm:
             self._gateway.shutdown()
         except Py4JError:
             self._gateway.close()
+        self._process.communicate()
