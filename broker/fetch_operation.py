@@ -125,7 +125,8 @@ class FetchOperation:
         if asked.topic_id not in (ZERO_TOPIC_ID, partition.topic_id):
             raise ApiError(ErrorCode.INCONSISTENT_TOPIC_ID)
         partition.check_leader(asked.current_leader_epoch)
-        if self._limits.replica_id >= 0 and self._limits.replica_id not in partition.replicas:
+        replica_id = self._limits.replica_id
+        if replica_id >= 0 and (replica_id not in partition.replicas or replica_id == self._broker.node_id):
             raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         return partition, self._max_offset(partition)
 
@@ -230,6 +231,10 @@ class FetchOperation:
         return log.readable_bytes(asked.fetch_offset, self._max_offset(partition), asked.max_bytes)
 
 
+_UNKNOWN_TOPIC = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
+"""Kafka lists no aborted transactions for these, where it has null for other errors."""
+
+
 def error_data(partition: int, error: ErrorCode) -> PartitionData:
     """The answer for a partition that cannot be read: every offset unknown, records empty (not null: librdkafka rejects
     null)."""
@@ -239,6 +244,6 @@ def error_data(partition: int, error: ErrorCode) -> PartitionData:
         high_watermark=UNKNOWN,
         last_stable_offset=UNKNOWN,
         log_start_offset=UNKNOWN,
-        aborted_transactions=None,
+        aborted_transactions=[] if error in _UNKNOWN_TOPIC else None,
         records=b"",
     )

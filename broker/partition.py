@@ -96,7 +96,7 @@ class Partition:
 
         Raises ApiError NOT_LEADER_OR_FOLLOWER, FENCED_LEADER_EPOCH or UNKNOWN_LEADER_EPOCH.
         """
-        if current_leader_epoch >= 0 and current_leader_epoch != self.leader_epoch:
+        if current_leader_epoch not in (-1, self.leader_epoch):
             if current_leader_epoch < self.leader_epoch:
                 raise ApiError(ErrorCode.FENCED_LEADER_EPOCH)
             raise ApiError(ErrorCode.UNKNOWN_LEADER_EPOCH)

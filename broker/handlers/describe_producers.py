@@ -32,11 +32,14 @@ def _partition(topic: str, index: int, context: RequestContext) -> PartitionResp
     answer = PartitionResponse(partition_index=index)
     try:
         if not is_valid_topic_name(topic):
-            raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION)
+            raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic!r} is no name of a topic.")
+        if topic not in context.broker.metadata:
+            raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "There is no such topic.")
         partition = context.broker.replicas.partition_or_error(topic, index)
         partition.check_leader()
     except ApiError as error:
         answer.error_code = error.error
+        answer.error_message = error.message or None
         return answer
     answer.active_producers = [
         ProducerState(

@@ -37,13 +37,16 @@ async def handle(request: ListOffsetsRequest, context: RequestContext) -> ListOf
     asked = Counter(
         (topic.name, partition.partition_index) for topic in request.topics for partition in topic.partitions
     )
+    refused: set[tuple[str, int]] = set()
     response = ListOffsetsResponse()
     for topic in request.topics:
         answers = ListOffsetsTopicResponse(name=topic.name)
         response.topics.append(answers)
         for partition in topic.partitions:
             if asked[topic.name, partition.partition_index] > 1:
-                answers.partitions.append(_answer(partition, ErrorCode.INVALID_REQUEST))
+                if (topic.name, partition.partition_index) not in refused:
+                    answers.partitions.append(_answer(partition, ErrorCode.INVALID_REQUEST))
+                    refused.add((topic.name, partition.partition_index))
                 continue
             try:
                 answer = await _look_up(topic.name, partition, request, context)

@@ -39,7 +39,7 @@ from barnabas.wire.messages.produce import (
     TopicProduceResponse,
 )
 from barnabas.wire.names import TopicId
-from barnabas.wire.record_batch import MAGIC, TRANSACTIONAL_MASK, CorruptBatch, parse_header
+from barnabas.wire.record_batch import LOG_OVERHEAD, MAGIC, TRANSACTIONAL_MASK, CorruptBatch, parse_header
 
 if TYPE_CHECKING:
     from barnabas.broker.transactions.verification import Verified
@@ -57,6 +57,10 @@ _SAID_BEFORE_THE_LOG = {
     ErrorCode.KAFKA_STORAGE_ERROR,
     ErrorCode.INVALID_TOPIC_EXCEPTION,
     ErrorCode.INVALID_REQUIRED_ACKS,
+    ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+    ErrorCode.INVALID_TXN_STATE,
+    ErrorCode.TRANSACTION_ABORTABLE,
+    ErrorCode.CONCURRENT_TRANSACTIONS,
 }
 """Refusals that tell no log start offset, though some are the log's: Kafka's `ReplicaManager.appendRecordsToLeader`."""
 
@@ -196,7 +200,7 @@ class _Appends:
             log_append_time_ms=-1,
             log_start_offset=self._log_start_offset(topic, data, error),
         )
-        if error.error is ErrorCode.INVALID_TXN_STATE:
+        if error.error is ErrorCode.INVALID_RECORD and _is_truncated(data.records):
             reply.error_message = error.message
         if isinstance(error, RecordErrors):
             reply.error_message = error.message
@@ -283,6 +287,10 @@ def _is_transactional(records: memoryview | None) -> bool:
         and records[MAGIC_POSITION] == MAGIC
         and bool(records[ATTRIBUTES_POSITION] & TRANSACTIONAL_MASK)
     )
+
+
+def _is_truncated(records: memoryview | bytearray | None) -> bool:
+    return records is not None and len(records) < LOG_OVERHEAD + int.from_bytes(records[8:LOG_OVERHEAD], signed=True)
 
 
 def _topic_name(topic_data: TopicProduceData, context: RequestContext) -> str:

@@ -8,7 +8,9 @@ from compat_tests.differential.play import play
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m compat_tests.differential", description=__doc__)
-    parser.add_argument("-k", dest="only", default="", help="only scenarios whose names start with this; writes no page")
+    parser.add_argument(
+        "-k", dest="only", default="", help="only scenarios whose names start with this; writes no page"
+    )
     options = parser.parse_args()
     outcome = play(options.only, log=lambda line: print(line, flush=True))
     for text in outcome.failures():

@@ -30,9 +30,6 @@ KNOWN: tuple[KnownDifference, ...] = (
     KnownDifference("No features are advertised", "ApiVersions", "supported_features*"),
     KnownDifference("No features are advertised", "ApiVersions", "finalized_features*"),
     KnownDifference("eligible leader replicas", "CreateTopics", "topics/*/configs/min.insync.replicas/config_source"),
-    KnownDifference("there are no transactions yet", "FindCoordinator", "*", request='*"key_type": 1*'),
-    KnownDifference("there are no transactions yet", "InitProducerId", "*", scenario="transactions"),
-    KnownDifference("there are no transactions yet", "Produce", "*", scenario="transactional_batches"),
 )
 
 

@@ -19,6 +19,7 @@ from barnabas.wire.schema import Array, Message
 ABSENT = "(absent)"
 UNKNOWN_TOPIC_ID = bytes(range(1, 17))
 """What scenarios ask for when there must be no such topic."""
+UNKNOWN_SESSION_ID = 123_456
 RECENT_MS = 3_600_000
 LONG_VALUE_CHARACTERS = 80
 NAMES = (
@@ -143,7 +144,7 @@ def _number(name: str, value: Any, names: Names) -> Any:
     if name == "producer_id":
         return names.known("producer", value)
     if name == "session_id" and value > 0:
-        return names.known("session", value)
+        return value if value == UNKNOWN_SESSION_ID else names.of("session", value)
     if name == "port" and value > 0:
         return "(port)"
     if name in SPACES and value > 0:
@@ -203,11 +204,26 @@ def _by_name(elements: list[dict[str, Any]]) -> Any:
     by_name: dict[str, Any] = {}
     for element in sorted(elements, key=as_text):
         name = _name(element)
+        if _merged(by_name.get(name), element):
+            continue
         number = 2
         while (unique := name if name not in by_name else f"{name} #{number}") in by_name:
             number += 1
         by_name[unique] = element
     return by_name
+
+
+def _merged(known: dict[str, Any] | None, element: dict[str, Any]) -> bool:
+    """Add a topic's partitions to those of an earlier element of the topic: how answers are grouped means nothing."""
+    arrays = [field for field, value in element.items() if type(value) is dict]
+    if known is None or arrays not in (["partitions"], ["partition_responses"]):
+        return False
+    for name, partition in element[arrays[0]].items():
+        unique, number = name, 2
+        while unique in known[arrays[0]]:
+            unique, number = f"{name} #{number}", number + 1
+        known[arrays[0]][unique] = partition
+    return True
 
 
 def _name(element: dict[str, Any]) -> str:
