@@ -27,7 +27,12 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+PRODUCE_KEY = 0
 API_VERSIONS_KEY = 18
+
+REQUEST_BYTES_MAX = 8 * 1024 * 1024
+"""Of every request but Produce: what is decoded becomes objects, several times as large. The largest requests of real
+clients, SyncGroup of a leader of thousands of members, could not be stored beyond the size of a batch, 1 MiB."""
 
 Outcome = Buffers | None | Awaitable[Buffers | None]
 
@@ -65,6 +70,8 @@ class Dispatcher:
         started_ns = time.perf_counter_ns()
         header = headers.parse_request_header(frame)
         key, version = header.api_key, header.api_version
+        if len(frame) > REQUEST_BYTES_MAX and key != PRODUCE_KEY:
+            raise ProtocolError(f"a request of {len(frame)} bytes with API key {key}; {REQUEST_BYTES_MAX} are allowed")
         route = self._routes.get((key, version)) or self._route(key, version)
         if route is None:
             return self._unsupported_api_versions(header.correlation_id)

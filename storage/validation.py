@@ -52,6 +52,17 @@ CHEAP_BYTES_MAX: Final = 32 * 1024
 """Opening a record takes 2 to 3 us; a compressed batch may hold a thousand times its size."""
 
 
+RECORDS_MAX: Final = 100_000
+"""Records that any batch may count; a larger one may count as many as it has bytes. Compressed to almost nothing, ten
+million records would fit into the default batch size, and whoever opens it would pay for each of them."""
+
+RECORD_BYTES_MAX: Final = 4 * 1024 * 1024
+"""Decompressed bytes of one record that is opened, or four times its batch where that is more."""
+
+REBUILT_BYTES_MAX: Final = 16 * 1024 * 1024
+"""Decompressed bytes of a batch whose records have to be written one by one."""
+
+
 class AppendOrigin(Enum):
     """Who asks for an append."""
 
@@ -208,6 +219,8 @@ def _check_client_header(header: RecordBatchHeader) -> None:
             ErrorCode.INVALID_RECORD,
             f"Record batch counts {count} records, its last offset delta is {header.last_offset_delta}",
         )
+    if count > max(RECORDS_MAX, header.batch_length):
+        raise ApiError(ErrorCode.INVALID_RECORD, f"Record batch of {header.size_in_bytes} bytes counts {count} records")
     if header.attributes & CONTROL_MASK:
         raise ApiError(ErrorCode.INVALID_RECORD, "Clients may not write control records")
     if header.producer_id > NO_PRODUCER_ID and header.base_sequence < 0:
@@ -272,7 +285,8 @@ class _RecordCheck:
         base_offset = self._header.base_offset
         max_timestamp = NO_TIMESTAMP
         try:
-            for index, record in enumerate(iter_records(batch, self._header)):
+            limit = max(RECORD_BYTES_MAX, 4 * self._header.size_in_bytes)
+            for index, record in enumerate(iter_records(batch, self._header, max_record_bytes=limit)):
                 offset, timestamp, key, _, _, _ = record
                 if offset != base_offset + index:
                     self.has_consecutive_offsets = False
@@ -371,7 +385,7 @@ def _rewrite(
     Raises:
         ApiError: INVALID_RECORD, if the records cannot be decompressed within the limit.
     """
-    from barnabas.wire.compression import compress, decompress
+    from barnabas.wire.compression import compress_chunks, iter_decompressed
     from barnabas.wire.records import (
         DEFAULT_MAX_DECOMPRESSED_BYTES,
         assemble_batch,
@@ -380,23 +394,29 @@ def _rewrite(
     )
 
     level = _level(config, target)
-    if rebuild:
-        return build_batch(
-            (record._replace(offset=index) for index, record in enumerate(iter_records(batch, header))),
-            compression=target,
-            compression_level=level,
-            producer_id=header.producer_id,
-            producer_epoch=header.producer_epoch,
-            base_sequence=header.base_sequence,
-            transactional=header.is_transactional,
-        )
-    view = memoryview(batch)[header.position + HEADER_SIZE : header.end_position]
     try:
-        payload = decompress(CompressionType(header.codec), view, DEFAULT_MAX_DECOMPRESSED_BYTES)
+        if rebuild:
+            records = iter_records(batch, header, max_decompressed_bytes=REBUILT_BYTES_MAX)
+            return build_batch(
+                (record._replace(offset=index) for index, record in enumerate(records)),
+                compression=target,
+                compression_level=level,
+                producer_id=header.producer_id,
+                producer_epoch=header.producer_epoch,
+                base_sequence=header.base_sequence,
+                transactional=header.is_transactional,
+            )
+        view = memoryview(batch)[header.position + HEADER_SIZE : header.end_position]
+        payload = bytearray()
+        chunks = iter_decompressed(CompressionType(header.codec), view, DEFAULT_MAX_DECOMPRESSED_BYTES)
+        for piece in compress_chunks(target, chunks, level):
+            payload += piece
+            if len(payload) > config.max_message_bytes:
+                raise _too_large(HEADER_SIZE + len(payload), config)
     except CorruptBatch as error:
         raise ApiError(ErrorCode.INVALID_RECORD, f"Records of the batch cannot be read: {error}") from None
     attributes = target | (header.attributes & (TRANSACTIONAL_MASK | CONTROL_MASK))
-    return assemble_batch(header._replace(attributes=attributes), compress(target, payload, level))
+    return assemble_batch(header._replace(attributes=attributes), payload)
 
 
 def _level(config: LogConfig, target: CompressionType) -> int | None:

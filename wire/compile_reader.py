@@ -16,7 +16,9 @@ field. What is read looks like this (HeartbeatRequest, version 4):
         ...
 
 Every length is checked against the bytes that remain before anything is made of it, and an array's count
-against the least size of that many elements, so the memory a message takes is proportional to its bytes.
+against the least size of that many elements, so the memory a message takes is proportional to its bytes. The factor
+can be large, though: two bytes may become an object of a hundred. A request's arrays together may therefore not have
+more than ELEMENTS_MAX elements.
 """
 
 from __future__ import annotations
@@ -33,6 +35,9 @@ from barnabas.wire.schema import PRIMITIVE_FORMATS, UNSET, Array, Field, Message
 
 STRING_SIZE_MAX = 0x7FFF
 """Bytes in a string of any version: compact lengths could say more, Kafka refuses it."""
+
+ELEMENTS_MAX = 200_000
+"""Elements in all arrays of one request: a hundred times the partitions that Kafka expects in one (2,000)."""
 
 Reader = Callable[[Buffer, int], tuple[Any, int]]
 
@@ -59,6 +64,7 @@ class _ReaderCompiler:
         self.message = message
         self.version = version
         self.flexible = message.FLEXIBLE_FROM is not None and version >= message.FLEXIBLE_FROM
+        self.is_request = message.__name__.endswith("Request")
         self.names = 0
         self.lines: list[str] = []
         self.indent = 2
@@ -81,6 +87,8 @@ class _ReaderCompiler:
         head = ["def read(buf, pos):", "    limit = len(buf)"]
         if any("view[" in line for line in self.lines):
             head.append("    view = memoryview(buf)")
+        if any("left -=" in line for line in self.lines):
+            head.append(f"    left = {ELEMENTS_MAX}")
         foot = [
             f"        return {root}, pos",
             "    except FAILURES as error:",
@@ -173,6 +181,9 @@ class _ReaderCompiler:
         self.emit(
             f"if not 0 <= {count} <= (limit - pos){f' // {size}' if size > 1 else ''}: fail({field.name!r}, {count})"
         )
+        if self.is_request:
+            self.emit(f"left -= {count}")
+            self.emit(f"if left < 0: fail({field.name!r}, {count})")
         if element == "uuid":
             self.emit(f"{target} = [bytes(buf[at:at + 16]) for at in range(pos, pos + 16 * {count}, 16)]")
             self.emit(f"pos += 16 * {count}")

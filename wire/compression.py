@@ -1,8 +1,8 @@
 """The four codecs of record batches: gzip, snappy, lz4 and zstd.
 
-Decompression is bounded: it yields chunks and never holds more than one chunk plus the codec's own window (at most
-128 MiB of address space for zstd, which is what Kafka accepts too). The codec libraries are imported on first use: a
-broker that never opens a batch does not pay for them.
+Decompression is bounded: it yields chunks and never holds more than one chunk plus the codec's own window: 8 MiB, or
+four times the compressed size where that is more. The codec libraries are imported on first use: a broker that never
+opens a batch does not pay for them.
 
 Source: Kafka `CompressionType` and the classes of `org.apache.kafka.common.compress` (KIP-110, KIP-390).
 """
@@ -50,9 +50,9 @@ def compress(compression_type: CompressionType, data: ReadBuffer, level: int | N
     if compression_type is CompressionType.LZ4:
         return _compress_lz4(data, level)
     if compression_type is CompressionType.ZSTD:
-        import cramjam
+        from barnabas.wire import zstd_stream
 
-        return bytes(cramjam.zstd.compress(data, level))
+        return zstd_stream.compress(data, level)
     return bytes(data)
 
 
@@ -60,13 +60,9 @@ def _compress_lz4(data: ReadBuffer, level: int) -> bytes:
     """One frame of independent 64 KiB blocks without checksums: all that Kafka's Java reader takes."""
     import lz4.frame
 
-    if level == _DEFAULT_LEVELS[CompressionType.LZ4]:
-        lz4_level = _LZ4_FAST
-    else:
-        lz4_level = min(max(level, _LZ4_HIGH_MINIMUM), _LZ4_HIGH_MAXIMUM)
     frame: bytes = lz4.frame.compress(
         data,
-        compression_level=lz4_level,
+        compression_level=_lz4_level(level),
         block_size=lz4.frame.BLOCKSIZE_MAX64KB,
         block_linked=False,
         content_checksum=False,
@@ -74,6 +70,48 @@ def _compress_lz4(data: ReadBuffer, level: int) -> bytes:
         store_size=False,
     )
     return frame
+
+
+def compress_chunks(
+    compression_type: CompressionType, chunks: Iterator[bytes | bytearray | memoryview], level: int | None = None
+) -> Iterator[ReadBuffer]:
+    """Compress a stream: what `compress` would make of the chunks together, in pieces, without holding all of them.
+
+    The bytes may differ from those of `compress`; what they decompress to does not.
+    """
+    if level is None:
+        level = _DEFAULT_LEVELS.get(compression_type, 0)
+    if compression_type is CompressionType.GZIP:
+        import zlib
+
+        gzip = zlib.compressobj(level, wbits=_GZIP_WINDOW_BITS)
+        yield from map(gzip.compress, chunks)
+        yield gzip.flush()
+    elif compression_type is CompressionType.SNAPPY:
+        from barnabas.wire import xerial
+
+        yield from xerial.compress_chunks(chunks)
+    elif compression_type is CompressionType.LZ4:
+        import lz4.frame
+
+        frame = lz4.frame.LZ4FrameCompressor(
+            compression_level=_lz4_level(level), block_size=lz4.frame.BLOCKSIZE_MAX64KB, block_linked=False
+        )
+        yield frame.begin()
+        yield from map(frame.compress, chunks)
+        yield frame.flush()
+    elif compression_type is CompressionType.ZSTD:
+        from barnabas.wire import zstd_stream
+
+        yield from zstd_stream.compress_chunks(chunks, level)
+    else:
+        yield from chunks
+
+
+def _lz4_level(level: int) -> int:
+    if level == _DEFAULT_LEVELS[CompressionType.LZ4]:
+        return _LZ4_FAST
+    return min(max(level, _LZ4_HIGH_MINIMUM), _LZ4_HIGH_MAXIMUM)
 
 
 def decompress(compression_type: CompressionType, buffer: ReadBuffer, max_bytes: int) -> bytes:
@@ -90,7 +128,7 @@ def iter_decompressed(
 ) -> Iterator[bytes | bytearray | memoryview]:
     """Decompress chunk by chunk, so that a reader who stops early, or is lied to, has paid only for what it took.
 
-    zstd and raw snappy come as one chunk, xerial snappy in blocks, the others in chunks of at most `CHUNK_SIZE`.
+    Raw snappy comes as one chunk, xerial snappy in blocks, the others in chunks of at most `CHUNK_SIZE`.
 
     Raises:
         CorruptBatch: not what the codec writes, or more than `max_bytes` in total when decompressed.
@@ -106,7 +144,9 @@ def iter_decompressed(
     elif compression_type is CompressionType.LZ4:
         chunks = _iter_lz4(view)
     elif compression_type is CompressionType.ZSTD:
-        chunks = _iter_zstd(view, max_bytes)
+        from barnabas.wire import zstd_stream
+
+        chunks = zstd_stream.iter_decompressed(view)
     else:
         chunks = iter((view,))
     total = 0
@@ -157,25 +197,3 @@ def _iter_lz4(view: memoryview) -> Iterator[bytes]:
             return
         if stream.needs_input or not chunk:
             raise CorruptBatch("lz4 data is truncated")
-
-
-def _iter_zstd(view: memoryview, max_bytes: int) -> Iterator[memoryview]:
-    """Decompress all zstd frames into one buffer, which is made larger until they fit.
-
-    The frames seldom say how much they hold, and the library has no bounded streaming: a buffer that turns out too
-    small costs a repetition, an oversized one costs address space but no memory (its pages are untouched).
-    """
-    import cramjam
-
-    size = min(max(CHUNK_SIZE, 16 * len(view)), max_bytes)
-    while True:
-        output = bytearray(size)
-        try:
-            written: int = cramjam.zstd.decompress_into(view, output)
-        except cramjam.DecompressionError as error:
-            if size >= max_bytes:
-                raise CorruptBatch(f"zstd data cannot be decompressed into {max_bytes} bytes: {error}") from None
-            size = min(8 * size, max_bytes)
-            continue
-        yield memoryview(output)[:written]
-        return

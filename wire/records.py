@@ -59,6 +59,8 @@ _INT32_MAX: Final = 2**31 - 1
 _INT64_MIN: Final = -(2**63)
 _INT64_MAX: Final = 2**63 - 1
 _VARINT_MAX_BYTES: Final = 5
+_HEAD_BYTES: Final = 16
+"""Attributes, timestamp delta and offset delta of a record take no more."""
 _CRC_START: Final = 21
 _UINT32: Final = struct.Struct(">I")
 
@@ -79,11 +81,16 @@ class Record(NamedTuple):
 
 
 def iter_records(
-    buffer: ReadBuffer, header: RecordBatchHeader, *, max_decompressed_bytes: int = DEFAULT_MAX_DECOMPRESSED_BYTES
+    buffer: ReadBuffer,
+    header: RecordBatchHeader,
+    *,
+    max_decompressed_bytes: int = DEFAULT_MAX_DECOMPRESSED_BYTES,
+    max_record_bytes: int = _INT32_MAX,
 ) -> Iterator[Record]:
     """Read the records of the batch; compressed ones as far as the caller goes.
 
-    Offsets are what the records say, even if they lie outside the batch: only the structure is checked.
+    Offsets are what the records say, even if they lie outside the batch: only the structure is checked. Memory: up to
+    three times the largest record, which `max_record_bytes` bounds.
 
     Raises:
         CorruptBatch: the records are not what the header says; raised when the iteration gets there.
@@ -93,7 +100,7 @@ def iter_records(
     base_sequence = header.base_sequence
     append_time = header.max_timestamp if header.attributes & TIMESTAMP_TYPE_MASK else None
     sequence = NO_SEQUENCE
-    for data, position, end in _iter_bodies(buffer, header, max_decompressed_bytes):
+    for data, position, end in _iter_bodies(buffer, header, max_decompressed_bytes, max_record_bytes=max_record_bytes):
         try:
             timestamp_delta, position = read_varlong(data, position + 1)
             offset_delta, position = read_varint(data, position)
@@ -149,12 +156,18 @@ def _read_headers(data: bytes, position: int, end: int) -> tuple[Headers, int]:
 
 
 def _iter_bodies(
-    buffer: ReadBuffer, header: RecordBatchHeader, max_decompressed_bytes: int
+    buffer: ReadBuffer,
+    header: RecordBatchHeader,
+    max_decompressed_bytes: int,
+    *,
+    max_record_bytes: int = _INT32_MAX,
+    heads_only: bool = False,
 ) -> Iterator[tuple[bytes, int, int]]:
     """Find the records: (bytes, start and end of the record's body in them).
 
     The bytes are a window over the decompressed stream that moves when a record does not fit, so that memory is bounded
-    by a chunk or the largest record, not by the batch.
+    by a chunk or the largest record, not by the batch. With `heads_only` a large record is not collected: its bytes may
+    end after the first _HEAD_BYTES.
     """
     chunks = _payload(buffer, header, max_decompressed_bytes)
     data = b""
@@ -171,13 +184,19 @@ def _iter_bodies(
             raise CorruptBatch(str(error)) from None
         if length <= 0:
             raise CorruptBatch(f"record has a length of {length} bytes")
+        if length > max_record_bytes:
+            raise CorruptBatch(f"record of {length} bytes where at most {max_record_bytes} are allowed")
         if length > size - position:
-            data = _extend(data, position, length, chunks)
+            wanted = min(length, _HEAD_BYTES) if heads_only else length
+            data = _extend(data, position, wanted, chunks)
             position, size = 0, len(data)
-            if length > size:
+            if wanted > size:
                 raise CorruptBatch(f"record of {length} bytes where {size} are left in the batch")
         yield data, position, position + length
         position += length
+        if position > size:
+            data = _skip(position - size, chunks)
+            position, size = 0, len(data)
     if position < size or any(map(len, chunks)):
         raise CorruptBatch(f"bytes follow the {header.record_count} records that the batch header counts")
 
@@ -213,6 +232,15 @@ def _extend(data: bytes, position: int, wanted: int, chunks: Iterator[bytes | by
     return b"".join(parts)
 
 
+def _skip(count: int, chunks: Iterator[bytes | bytearray | memoryview]) -> bytes:
+    """Pass over `count` bytes; returns what follows them in the chunk where they end."""
+    for chunk in chunks:
+        if count <= len(chunk):
+            return bytes(memoryview(chunk)[count:])
+        count -= len(chunk)
+    raise CorruptBatch("batch ends inside a record")
+
+
 class TimestampOffset(NamedTuple):
     """A record found by time: its own timestamp in ms, and its offset."""
 
@@ -229,7 +257,7 @@ def iter_timestamps(
         CorruptBatch: as `iter_records`.
     """
     append_time = header.max_timestamp if header.attributes & TIMESTAMP_TYPE_MASK else None
-    for data, position, end in _iter_bodies(buffer, header, max_decompressed_bytes):
+    for data, position, end in _iter_bodies(buffer, header, max_decompressed_bytes, heads_only=True):
         try:
             timestamp_delta, position = read_varlong(data, position + 1)
             offset_delta, position = read_varint(data, position)

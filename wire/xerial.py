@@ -31,27 +31,35 @@ _MINIMUM_VERSION: Final = 1
 _LENGTH: Final = struct.Struct(">i")
 # A snappy copy element makes at most 64 bytes out of 3, so a larger claim is a lie and not worth an allocation.
 _MAXIMUM_RATIO: Final = 22
+_BLOCK_OUTPUT_MAX: Final = 8 * 1024 * 1024
 
 
 def compress(data: ReadBuffer) -> bytes:
     """Compress into one stream with its header."""
+    return b"".join(compress_chunks(iter((data,))))
+
+
+def compress_chunks(chunks: Iterator[ReadBuffer]) -> Iterator[bytes]:
+    """Compress into one stream with its header, piece by piece; no block spans two chunks."""
     import cramjam
 
-    view = memoryview(data)
-    parts: list[bytes] = [HEADER]
-    for start in range(0, len(view), BLOCK_SIZE):
-        block = bytes(cramjam.snappy.compress_raw(view[start : start + BLOCK_SIZE]))
-        parts.append(_LENGTH.pack(len(block)))
-        parts.append(block)
-    return b"".join(parts)
+    yield HEADER
+    for chunk in chunks:
+        view = memoryview(chunk)
+        for start in range(0, len(view), BLOCK_SIZE):
+            block = bytes(cramjam.snappy.compress_raw(view[start : start + BLOCK_SIZE]))
+            yield _LENGTH.pack(len(block))
+            yield block
 
 
 def iter_decompressed(data: memoryview, max_bytes: int) -> Iterator[bytearray]:
-    """Decompress block by block; a block may be larger than 32 KiB but never than `max_bytes`.
+    """Decompress block by block. A block is one piece of memory: it may be larger than 32 KiB, but never than
+    `max_bytes`, nor than 8 MiB unless that is less than four times the compressed size.
 
     Raises:
         CorruptBatch: the bytes are neither a stream nor a raw block, or a block would exceed `max_bytes`.
     """
+    max_bytes = min(max_bytes, max(_BLOCK_OUTPUT_MAX, 4 * len(data)))
     if bytes(data[: len(MAGIC)]) != MAGIC:
         yield _decompress_block(data, max_bytes)
         return

@@ -1,6 +1,7 @@
 """What a leader refuses and changes: Kafka's codes in Kafka's order; what it changes is still a right batch."""
 
 import struct
+import tracemalloc
 from collections.abc import Callable
 
 import crc32c
@@ -11,6 +12,8 @@ from hypothesis import strategies as st
 from barnabas.storage import validation
 from barnabas.storage.config import LogConfig
 from barnabas.storage.validation import (
+    RECORD_BYTES_MAX,
+    RECORDS_MAX,
     AppendOrigin,
     RecordErrors,
     ValidationResult,
@@ -445,3 +448,32 @@ def test_damaged_batches_are_refused_or_right(codec: CompressionType, config: Lo
     assert result.header.record_count == result.header.last_offset_delta + 1
     if needs_record_validation(parse_header(batch), config, NOW):
         assert [r.offset for r in iter_records(result.batch, result.header)] == list(range(result.header.record_count))
+
+
+def test_a_batch_may_not_count_many_more_records_than_it_has_bytes() -> None:
+    tiny = build_batch([Record(i, NOW, None, b"") for i in range(RECORDS_MAX)], compression=CompressionType.ZSTD)
+    assert append(tiny, validate_records=True).header.record_count == RECORDS_MAX
+    more = build_batch([Record(i, NOW, None, b"") for i in range(RECORDS_MAX + 1)], compression=CompressionType.ZSTD)
+    assert refusal(more) is ErrorCode.INVALID_RECORD
+    assert append(build_batch([Record(i, NOW, None, b"") for i in range(RECORDS_MAX + 1)]))
+
+
+def test_a_record_that_is_opened_may_not_be_much_larger_than_its_batch() -> None:
+    def bomb(size: int) -> bytes:
+        return build_batch([Record(0, NOW, None, bytes(size))], compression=CompressionType.GZIP)
+
+    assert append(bomb(RECORD_BYTES_MAX + 1))
+    assert append(bomb(RECORD_BYTES_MAX - 100), validate_records=True)
+    assert refusal(bomb(RECORD_BYTES_MAX + 1), validate_records=True) is ErrorCode.INVALID_RECORD
+
+
+def test_recompression_does_not_hold_what_it_decompresses() -> None:
+    batch = build_batch([Record(i, NOW, None, bytes(1 << 20)) for i in range(50)], compression=CompressionType.GZIP)
+    tracemalloc.start()
+    for target in (CompressionType.ZSTD, CompressionType.LZ4):
+        assert append(batch, compression_type=target).rewritten
+    for target in (CompressionType.SNAPPY, CompressionType.NONE):
+        assert refusal(batch, compression_type=target, max_message_bytes=300_000) is ErrorCode.MESSAGE_TOO_LARGE
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 8 << 20

@@ -8,11 +8,18 @@ from typing import Any
 import pytest
 
 from barnabas.wire.codec import decode, decoder, encode, encoder
+from barnabas.wire.compile_reader import ELEMENTS_MAX
 from barnabas.wire.errors import ErrorCode, ProtocolError
 from barnabas.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from barnabas.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatResponse
 from barnabas.wire.messages.consumer_protocol_subscription import ConsumerProtocolSubscription, TopicPartition
-from barnabas.wire.messages.fetch import FetchableTopicResponse, FetchResponse, LeaderIdAndEpoch, PartitionData
+from barnabas.wire.messages.fetch import (
+    FetchableTopicResponse,
+    FetchRequest,
+    FetchResponse,
+    LeaderIdAndEpoch,
+    PartitionData,
+)
 from barnabas.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from barnabas.wire.messages.join_group import JoinGroupRequest
 from barnabas.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
@@ -170,6 +177,19 @@ class TestHostileBytes:
             prefix = b"" if cls is ConsumerProtocolSubscription else b"\0\0"
             with pytest.raises(ProtocolError, match=r"count of|ends inside|unpack"):
                 decode(cls, 0, prefix + bytes.fromhex(count) + b"\0\0")
+
+    def test_a_request_may_not_have_any_number_of_elements(self) -> None:
+        def request(sizes: list[int]) -> bytes:
+            """Fetch version 4 with a topic per size, of so many partitions."""
+            head = bytes(17) + len(sizes).to_bytes(4)
+            return head + b"".join(bytes(2) + size.to_bytes(4) + bytes(16 * size) for size in sizes)
+
+        allowed = decode(FetchRequest, 4, request([ELEMENTS_MAX // 2 - 1] * 2))
+        assert sum(len(topic.partitions) for topic in allowed.topics) == ELEMENTS_MAX - 2
+        with pytest.raises(ProtocolError, match="partitions"):
+            decode(FetchRequest, 4, request([ELEMENTS_MAX // 2] * 2))
+        with pytest.raises(ProtocolError, match="topics"):
+            decode(FetchRequest, 4, request([0] * (ELEMENTS_MAX + 1)))
 
     def test_null_list_where_none_is_allowed(self) -> None:
         with pytest.raises(ProtocolError, match="topics"):

@@ -18,6 +18,7 @@ from barnabas.wire.compression import (
     CHUNK_SIZE,
     CompressionType,
     compress,
+    compress_chunks,
     decompress,
     default_level,
     iter_decompressed,
@@ -55,6 +56,15 @@ def test_round_trip_of_anything(data: bytes, codec: CompressionType) -> None:
 def test_all_of_kafkas_levels_work(codec: CompressionType, levels: list[int]) -> None:
     for level in levels:
         assert decompress(codec, compress(codec, SAMPLES[2], level), MIB) == SAMPLES[2]
+
+
+@pytest.mark.parametrize("codec", CompressionType)
+@pytest.mark.parametrize("pieces", [1, 7, 100_000])
+def test_a_stream_is_compressed_piece_by_piece(codec: CompressionType, pieces: int) -> None:
+    data = SAMPLES[3]
+    chunks = (data[start : start + len(data) // pieces + 1] for start in range(0, len(data), len(data) // pieces + 1))
+    compressed = b"".join(compress_chunks(codec, chunks))
+    assert decompress(codec, compressed, len(data)) == data
 
 
 def test_default_levels_are_kafkas() -> None:
@@ -118,7 +128,9 @@ def zstd_bomb() -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("codec", "bomb"), [(CompressionType.GZIP, gzip_bomb), (CompressionType.LZ4, lz4_bomb)], ids=["gzip", "lz4"]
+    ("codec", "bomb"),
+    [(CompressionType.GZIP, gzip_bomb), (CompressionType.LZ4, lz4_bomb), (CompressionType.ZSTD, zstd_bomb)],
+    ids=["gzip", "lz4", "zstd"],
 )
 def test_bombs_are_read_in_chunks(codec: CompressionType, bomb: Callable[[], bytes]) -> None:
     data = bomb()
@@ -145,6 +157,35 @@ def test_a_zstd_window_of_two_gibibytes_is_refused() -> None:
     frame = bytes.fromhex("28b52ffd00") + bytes([21 << 3]) + struct.pack("<I", (1 << 3) | 2 | 1)[:3] + b"a"
     with pytest.raises(CorruptBatch):
         decompress(CompressionType.ZSTD, frame, MIB)
+
+
+def zstd_repetition(window_log: int, mebibytes: int) -> bytes:
+    """A frame with a window of 2 ** window_log bytes that holds so many MiB of one byte."""
+    block = 128 * 1024 << 3 | 2
+    blocks = [block] * (8 * mebibytes - 1) + [block | 1]
+    header = bytes.fromhex("28b52ffd00") + bytes([window_log - 10 << 3])
+    return header + b"".join(struct.pack("<I", each)[:3] + b"a" for each in blocks)
+
+
+def test_a_large_zstd_window_is_accepted_for_as_much_as_it_may_cost() -> None:
+    assert decompress(CompressionType.ZSTD, zstd_repetition(27, 8), 64 * MIB) == b"a" * (8 * MIB)
+    assert len(decompress(CompressionType.ZSTD, zstd_repetition(23, 60), 64 * MIB)) == 60 * MIB
+    with pytest.raises(CorruptBatch, match="window of 134217728"):
+        decompress(CompressionType.ZSTD, zstd_repetition(27, 9), 64 * MIB)
+
+
+def test_skippable_zstd_frames_are_skipped() -> None:
+    skippable = struct.pack("<II", 0x184D2A53, 5) + b"12345"
+    data = skippable + compress(CompressionType.ZSTD, b"data") + skippable
+    assert decompress(CompressionType.ZSTD, data, MIB) == b"data"
+    with pytest.raises(CorruptBatch):
+        decompress(CompressionType.ZSTD, data[:-1], MIB)
+
+
+def test_a_raw_snappy_block_may_not_be_large_because_it_claims_so() -> None:
+    bomb = bytes(cramjam.snappy.compress_raw(bytes(10 * MIB)))
+    with pytest.raises(CorruptBatch):
+        decompress(CompressionType.SNAPPY, bomb, 64 * MIB)
 
 
 def test_zstd_frames_with_and_without_a_content_size() -> None:

@@ -1,6 +1,7 @@
 """Records against four judges: Apache Kafka's own bytes, aiokafka, kafka-python, and whatever hypothesis invents."""
 
 import struct
+import tracemalloc
 import warnings
 from pathlib import Path
 
@@ -403,3 +404,28 @@ def test_varints_end_and_have_an_end() -> None:
         with pytest.raises(IndexError):
             read(b"\xff", 0)
     assert read_varint(b"\xff\xff\xff\xff\x7f", 0) == (-(2**31), 5), "bits beyond 32 are dropped"
+
+
+@pytest.mark.parametrize("codec", [CompressionType.GZIP, CompressionType.LZ4, CompressionType.ZSTD])
+def test_timestamps_are_read_without_holding_large_records(codec: CompressionType) -> None:
+    records = [Record(i, 1000 + i, None, bytes(8 << 20)) for i in range(3)]
+    batch = build_batch([*records, Record(3, 1003, b"k", b"v")], compression=codec)
+    header = parse_header(batch)
+    tracemalloc.start()
+    found = [(each.timestamp, each.offset) for each in iter_timestamps(batch, header)]
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert found == [(1000, 0), (1001, 1), (1002, 2), (1003, 3)]
+    assert peak < 4 << 20
+    with pytest.raises(CorruptBatch):
+        list(iter_timestamps(batch, header._replace(record_count=5)))
+
+
+def test_a_batch_that_ends_inside_a_large_record() -> None:
+    body = encode_varint(1 << 20) + b"\0\0\0" + bytes(1000)
+    batch = build_batch([Record(0, 0, None, b"")])
+    header = parse_header(batch)
+    broken = assemble_batch(header._replace(attributes=1), compress(CompressionType.GZIP, body))
+    for read in (iter_timestamps, iter_records):
+        with pytest.raises(CorruptBatch):
+            list(read(broken, parse_header(broken)))
