@@ -1,0 +1,530 @@
+"""The coordinator's shell over a log in memory: loading, replication, markers that fail, crashes at every step."""
+
+import asyncio
+
+import pytest
+
+from barnabas.broker.timers import Timers
+from barnabas.broker.transactions.events import (
+    AddPartitions,
+    EndTransaction,
+    InitProducerId,
+    PartitionsReply,
+    ProducerIdAndEpoch,
+    ProducerReply,
+    VerifyPartitions,
+)
+from barnabas.broker.transactions.runner import MARKERS_PER_TURN, RETRY_DELAY_MS
+from barnabas.broker.transactions.service import TransactionService
+from barnabas.broker.transactions.settings import TransactionSettings
+from barnabas.broker.transactions.state import TransactionState
+from barnabas.clock import ManualClock
+from barnabas.wire.errors import ApiError, ErrorCode
+from barnabas.wire.record_batch import parse_header, patch
+
+PARTITIONS = 4
+TARGETS = frozenset({("a", 0), ("a", 1), ("__consumer_offsets", 7)})
+
+
+class Crash(BaseException):
+    """The broker dies here."""
+
+
+class MemoryLog:
+    """`__transaction_state` in memory; `appends_left` ends in a crash, `refusals` are raised by the next appends."""
+
+    def __init__(self, batches=None):
+        self.batches = batches if batches is not None else {}
+        self.replicated = True
+        self.waiting = []
+        self.refusals = []
+        self.appends_left = None
+
+    def append(self, partition, batch):
+        if self.appends_left == 0:
+            raise Crash
+        if self.appends_left is not None:
+            self.appends_left -= 1
+        if self.refusals:
+            raise self.refusals.pop(0)
+        batches = self.batches.setdefault(partition, [])
+        patch(batch, 0, parse_header(batches[-1]).next_offset if batches else 0, 0)
+        batches.append(bytes(batch))
+        return parse_header(batch).next_offset
+
+    def committed(self, partition, end_offset):
+        if self.replicated:
+            return None
+        future = asyncio.get_running_loop().create_future()
+        self.waiting.append(future)
+        return future
+
+    def replicate(self, error=None):
+        waiting, self.waiting = self.waiting, []
+        self.replicated = True
+        for future in waiting:
+            if error is None:
+                future.set_result(None)
+            else:
+                future.set_exception(error)
+
+    def read_all(self, partition):
+        yield from self.batches.get(partition, [])
+
+
+class Markers:
+    """What was written into partitions; `errors` are raised once per entry, `crash_after` so many markers."""
+
+    def __init__(self):
+        self.written = []
+        self.errors = {}
+        self.futures = None
+        self.crash_after = None
+
+    def write(self, topic, partition, marker):
+        if self.crash_after is not None and len(self.written) >= self.crash_after:
+            raise Crash
+        waiting = self.errors.get((topic, partition))
+        if waiting:
+            raise ApiError(waiting.pop(0))
+        self.written.append((topic, partition, marker))
+        if self.futures is None:
+            return None
+        future = asyncio.get_running_loop().create_future()
+        self.futures.append(future)
+        return future
+
+    def targets(self):
+        return [(topic, partition) for topic, partition, _ in self.written]
+
+
+class Bench:
+    """A coordinator with its clock, log and partitions; `crash` makes a new one from what the log holds."""
+
+    def __init__(self, log=None, first_id=1000, **settings):
+        self.clock = ManualClock(now_ms=1_000_000)
+        self.log = log or MemoryLog()
+        self.markers = Markers()
+        self.timers = Timers(self.clock, asyncio.get_running_loop())
+        self.settings = TransactionSettings(**settings)
+        self.ids = iter(range(first_id, first_id + 1000))
+        self.service = TransactionService(
+            self.log, self.markers, self.timers, self.clock, self.settings, PARTITIONS, self.next_id
+        )
+
+    async def next_id(self):
+        await asyncio.sleep(0)
+        return next(self.ids)
+
+    async def up(self, epoch=1):
+        for partition in range(PARTITIONS):
+            self.service.on_elected(partition, epoch)
+        await self.loaded()
+        await self.service.start()
+        return self
+
+    async def loaded(self):
+        while self.service._tasks:
+            await asyncio.wait(set(self.service._tasks))
+
+    async def crash(self, epoch=2):
+        self.timers.close()
+        return await Bench(MemoryLog(self.log.batches), first_id=5000).up(epoch)
+
+    def advance(self, ms):
+        self.clock.advance(ms)
+        self.timers.fire_due()
+
+    async def init(self, expected=None):
+        return await self.service.producer(InitProducerId("t", 0, 60_000, expected))
+
+    async def add(self, producer, partitions=TARGETS, version=0):
+        return await self.service.partitions(AddPartitions("t", 0, *producer, partitions, version))
+
+    async def end(self, producer, is_commit=True, version=0):
+        return await self.service.producer(EndTransaction("t", 0, *producer, is_commit, version))
+
+    async def begin(self, version=0):
+        producer = (await self.init())[1:]
+        assert await self.add(producer, version=version) == PartitionsReply(ErrorCode.NONE)
+        return producer
+
+    @property
+    def state(self):
+        return self.service.describe("t").state
+
+
+def run(test):
+    """Runs a coroutine function as a test."""
+
+    def wrapper():
+        asyncio.run(test())
+
+    wrapper.__name__ = test.__name__
+    wrapper.__doc__ = test.__doc__
+    return wrapper
+
+
+@run
+async def test_commits_with_markers_everywhere():
+    bench = await Bench().up(epoch=3)
+    producer = await bench.begin()
+    assert await bench.end(producer) == ProducerReply(ErrorCode.NONE)
+    assert sorted(bench.markers.targets()) == sorted(TARGETS)
+    assert {marker for _, _, marker in bench.markers.written} == {(*producer, 3, True, 0)}
+    assert bench.state is TransactionState.COMPLETE_COMMIT
+    assert bench.service.describe("t").partitions == frozenset()
+
+
+@run
+async def test_version_2_writes_markers_under_the_next_epoch():
+    bench = await Bench().up()
+    producer_id, epoch = producer = await bench.begin(version=2)
+    assert await bench.end(producer, is_commit=False, version=2) == (ErrorCode.NONE, producer_id, epoch + 1)
+    assert {marker for _, _, marker in bench.markers.written} == {(producer_id, epoch + 1, 1, False, 2)}
+
+
+@run
+async def test_nothing_leaves_before_it_is_replicated():
+    bench = await Bench().up()
+    producer = await bench.begin()
+    bench.log.replicated = False
+    ending = asyncio.ensure_future(bench.end(producer))
+    await asyncio.sleep(0)
+    assert not ending.done()
+    assert not bench.markers.written
+    assert (await bench.add(producer)).error is ErrorCode.CONCURRENT_TRANSACTIONS
+    assert (await bench.service.partitions(VerifyPartitions("t", 0, *producer, TARGETS))).error is (
+        ErrorCode.CONCURRENT_TRANSACTIONS
+    )
+    bench.log.replicate()
+    assert (await ending).error is ErrorCode.NONE
+    assert bench.state is TransactionState.COMPLETE_COMMIT
+
+
+@run
+async def test_replication_that_takes_too_long_is_told_but_goes_on():
+    bench = await Bench().up()
+    producer = await bench.begin()
+    bench.log.replicated = False
+    ending = asyncio.ensure_future(bench.end(producer))
+    await asyncio.sleep(0)
+    bench.advance(60_000)
+    with pytest.raises(ApiError, match="COORDINATOR_NOT_AVAILABLE"):
+        await ending
+    assert (await bench.end(producer)).error is ErrorCode.CONCURRENT_TRANSACTIONS
+    bench.log.replicate()
+    await asyncio.sleep(0)
+    assert bench.state is TransactionState.COMPLETE_COMMIT
+
+
+@run
+async def test_lost_leadership_fails_who_waits():
+    bench = await Bench().up()
+    producer = await bench.begin()
+    bench.log.replicated = False
+    ending = asyncio.ensure_future(bench.end(producer))
+    await asyncio.sleep(0)
+    for partition in range(PARTITIONS):
+        bench.service.on_resigned(partition)
+    with pytest.raises(ApiError, match="NOT_COORDINATOR"):
+        await ending
+    bench.log.replicate(ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER))
+    await asyncio.sleep(0)
+    assert not bench.markers.written
+    with pytest.raises(ApiError, match="NOT_COORDINATOR"):
+        await bench.init()
+
+
+@run
+async def test_a_log_that_refuses_changes_nothing():
+    bench = await Bench().up()
+    producer = await bench.begin()
+    bench.log.refusals = [ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE), ApiError(ErrorCode.MESSAGE_TOO_LARGE)]
+    with pytest.raises(ApiError, match="COORDINATOR_NOT_AVAILABLE"):
+        await bench.end(producer)
+    with pytest.raises(ApiError, match="UNKNOWN_SERVER_ERROR"):
+        await bench.end(producer)
+    assert bench.state is TransactionState.ONGOING
+    assert (await bench.end(producer)).error is ErrorCode.NONE
+
+
+@run
+async def test_a_log_in_an_unknown_state_is_loaded_again():
+    bench = await Bench().up()
+    producer = await bench.begin()
+    bench.log.refusals = [ApiError(ErrorCode.NOT_COORDINATOR)]
+    with pytest.raises(ApiError, match="NOT_COORDINATOR"):
+        await bench.end(producer)
+    with pytest.raises(ApiError, match="COORDINATOR_LOAD_IN_PROGRESS"):
+        await bench.end(producer)
+    bench.advance(1000)
+    await bench.loaded()
+    assert (await bench.end(producer)).error is ErrorCode.NONE
+    assert bench.state is TransactionState.COMPLETE_COMMIT
+
+
+@run
+async def test_markers_are_tried_until_they_are_written():
+    bench = await Bench().up()
+    producer = await bench.begin()
+    bench.markers.errors = {
+        ("a", 0): [ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NOT_ENOUGH_REPLICAS],
+        ("__consumer_offsets", 7): [ErrorCode.KAFKA_STORAGE_ERROR],
+    }
+    await bench.end(producer)
+    assert bench.markers.targets() == [("a", 1)]
+    assert bench.service.describe("t").partitions == TARGETS - {("a", 1)}
+    bench.advance(RETRY_DELAY_MS)
+    assert bench.service.describe("t").partitions == {("a", 0)}
+    assert (await bench.init()).error is ErrorCode.CONCURRENT_TRANSACTIONS
+    bench.advance(RETRY_DELAY_MS)
+    assert bench.state is TransactionState.COMPLETE_COMMIT
+    assert len(bench.markers.written) == len(TARGETS)
+
+
+@run
+async def test_a_deleted_partition_needs_no_marker():
+    bench = await Bench().up()
+    producer = await bench.begin()
+    bench.markers.errors = {("a", 0): [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]}
+    await bench.end(producer)
+    assert bench.state is TransactionState.COMPLETE_COMMIT
+    assert ("a", 0) not in bench.markers.targets()
+
+
+@run
+async def test_a_superseded_coordinator_stops():
+    bench = await Bench().up()
+    producer = await bench.begin()
+    bench.markers.errors = {("a", 0): [ErrorCode.TRANSACTION_COORDINATOR_FENCED]}
+    await bench.end(producer)
+    bench.advance(10 * RETRY_DELAY_MS)
+    assert bench.state is TransactionState.PREPARE_COMMIT
+
+
+@run
+async def test_markers_that_replicate_later():
+    bench = await Bench().up()
+    producer = await bench.begin()
+    bench.markers.futures = []
+    await bench.end(producer)
+    first, second, third = bench.markers.futures
+    first.set_result(None)
+    second.set_exception(ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER))
+    third.set_result(None)
+    await asyncio.sleep(0)
+    assert bench.state is TransactionState.PREPARE_COMMIT
+    bench.advance(RETRY_DELAY_MS)
+    bench.markers.futures[3].set_result(None)
+    await asyncio.sleep(0)
+    assert bench.state is TransactionState.COMPLETE_COMMIT
+
+
+@run
+async def test_the_record_of_completion_is_tried_again():
+    bench = await Bench().up()
+    producer = await bench.begin()
+    bench.markers.futures = []
+    await bench.end(producer)
+    bench.log.refusals = [ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)]
+    for future in bench.markers.futures:
+        future.set_result(None)
+    await asyncio.sleep(0)
+    assert bench.state is TransactionState.PREPARE_COMMIT
+    bench.advance(RETRY_DELAY_MS)
+    assert bench.state is TransactionState.COMPLETE_COMMIT
+    assert len(bench.markers.written) == len(TARGETS), "no marker is written twice for that"
+
+
+@run
+async def test_many_markers_give_way_to_others():
+    bench = await Bench().up()
+    producer = (await bench.init())[1:]
+    await bench.add(producer, frozenset(("t", index) for index in range(2 * MARKERS_PER_TURN + 1)))
+    await bench.end(producer)
+    assert len(bench.markers.written) == MARKERS_PER_TURN
+    for turn in range(2):
+        await asyncio.sleep(0)
+        assert len(bench.markers.written) == min((turn + 2) * MARKERS_PER_TURN, 2 * MARKERS_PER_TURN + 1)
+    assert bench.state is TransactionState.COMPLETE_COMMIT
+    assert len(bench.markers.written) == 2 * MARKERS_PER_TURN + 1
+
+
+@run
+async def test_timed_out_transactions_are_aborted_and_their_producers_fenced():
+    bench = await Bench().up()
+    producer = await bench.begin()
+    await bench.service.abort_timed_out()
+    assert bench.state is TransactionState.ONGOING
+    bench.clock.advance(60_001)
+    await bench.service.abort_timed_out()
+    assert bench.state is TransactionState.COMPLETE_ABORT
+    assert (await bench.end(producer)).error is ErrorCode.PRODUCER_FENCED
+    assert (await bench.init())[1:] == (producer[0], producer[1] + 2)
+
+
+@run
+async def test_unused_ids_expire():
+    bench = await Bench().up()
+    await bench.init()
+    bench.clock.advance(bench.settings.transactional_id_expiration_ms - 1)
+    await bench.service.remove_expired()
+    bench.service.describe("t")
+    bench.clock.advance(1)
+    await bench.service.remove_expired()
+    bench = await bench.crash()
+    with pytest.raises(ApiError, match="TRANSACTIONAL_ID_NOT_FOUND"):
+        bench.service.describe("t")
+
+
+@run
+async def test_refuses_bad_requests():
+    bench = Bench()
+    with pytest.raises(ApiError, match="COORDINATOR_NOT_AVAILABLE"):
+        await bench.init()
+    await bench.up()
+    for timeout_ms in (0, -1, 900_001):
+        with pytest.raises(ApiError, match="INVALID_TRANSACTION_TIMEOUT"):
+            await bench.service.producer(InitProducerId("t", 0, timeout_ms))
+    for event in (InitProducerId("", 0, 1), EndTransaction("", 0, 1, 0, True, 0)):
+        with pytest.raises(ApiError, match="INVALID_REQUEST"):
+            await bench.service.producer(event)
+
+
+@run
+async def test_lists_by_state_producer_and_duration():
+    bench = await Bench().up()
+    producer = await bench.begin()
+    bench.clock.advance(5_000)
+    listed = bench.service.list_transactions
+    assert [found.transactional_id for found in listed([], [], -1).transactions] == ["t"]
+    assert listed([producer[0]], ["Ongoing", "Nonsense"], 4_999) == ([bench.service.describe("t")], ["Nonsense"])
+    assert listed([], [], 5_000).transactions == []
+    assert listed([7], [], -1).transactions == []
+    assert listed([], ["Empty"], -1).transactions == []
+
+
+async def _until_crash(bench, version, is_commit):
+    """One transaction; what its client was told before the broker died."""
+    told = []
+    try:
+        producer = await bench.init()
+        told.append(producer)
+        told.append(await bench.add(producer[1:], version=version))
+        told.append(await bench.end(producer[1:], is_commit, version))
+    except Crash:
+        return told
+    return told
+
+
+@pytest.mark.parametrize("version", [0, 2])
+@pytest.mark.parametrize("is_commit", [True, False])
+@pytest.mark.parametrize("appends", range(4))
+def test_a_crash_at_any_append_loses_no_decision(appends, is_commit, version):
+    async def test():
+        bench = await Bench().up()
+        bench.log.appends_left = appends
+        told = await _until_crash(bench, version, is_commit)
+        after = await bench.crash()
+        if appends == 0:
+            with pytest.raises(ApiError, match="TRANSACTIONAL_ID_NOT_FOUND"):
+                after.service.describe("t")
+            return
+        producer = told[0][1:]
+        if appends == 1:
+            assert after.state is TransactionState.EMPTY
+        elif appends == 2:
+            assert after.state is TransactionState.ONGOING
+            after.clock.advance(60_001)
+            await after.service.abort_timed_out()
+            assert {marker.is_commit for _, _, marker in after.markers.written} == {False}
+            assert after.state is TransactionState.COMPLETE_ABORT
+        else:
+            # The decision was logged, whatever the client knows of it: it stands.
+            assert after.state.is_commit is is_commit
+            assert not after.state.is_prepared
+            assert sorted(after.markers.targets()) == sorted(TARGETS)
+            epoch = producer[1] + (1 if version == 2 else 0)
+            assert {marker for _, _, marker in after.markers.written} == {(producer[0], epoch, 2, is_commit, version)}
+            reply = await after.end(producer, is_commit, version)
+            assert reply.error is ErrorCode.NONE
+
+    asyncio.run(test())
+
+
+@pytest.mark.parametrize("markers", range(len(TARGETS) + 1))
+def test_a_crash_between_markers_writes_them_again(markers):
+    async def test():
+        bench = await Bench().up()
+        bench.markers.crash_after = markers
+        await _until_crash(bench, 2, True)
+        after = await bench.crash()
+        assert after.state is TransactionState.COMPLETE_COMMIT
+        if markers < len(TARGETS):
+            assert sorted(after.markers.targets()) == sorted(TARGETS)
+
+    asyncio.run(test())
+
+
+@run
+async def test_prepared_transactions_wait_until_the_broker_knows_its_partitions():
+    bench = await Bench().up()
+    bench.markers.crash_after = 0
+    await _until_crash(bench, 0, True)
+    after = Bench(MemoryLog(bench.log.batches))
+    for partition in range(PARTITIONS):
+        after.service.on_elected(partition, 2)
+    await after.loaded()
+    assert not after.markers.written
+    await after.service.start()
+    assert sorted(after.markers.targets()) == sorted(TARGETS)
+
+
+@run
+async def test_used_up_epochs_take_a_fresh_producer_id():
+    bench = await Bench().up()
+    runner = bench.service._runner("t")
+    producer = await bench.begin(version=2)
+    known = bench.service.describe("t")
+    runner.shard.transactions["t"] = known._replace(producer_epoch=32_766)
+    reply = await bench.end((producer[0], 32_766), version=2)
+    assert reply == (ErrorCode.NONE, 1001, 0)
+    assert {marker.producer_epoch for _, _, marker in bench.markers.written} == {32_767}
+    assert await bench.end((producer[0], 32_766), version=2) == reply
+    assert (await bench.init(ProducerIdAndEpoch(1001, 0))).producer_epoch == 1
+
+
+@run
+async def test_no_producer_id_to_be_had():
+    bench = await Bench().up()
+
+    async def none():
+        raise ApiError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+
+    bench.service._next_producer_id = none
+    with pytest.raises(ApiError, match="COORDINATOR_LOAD_IN_PROGRESS"):
+        await bench.init()
+
+
+@run
+async def test_a_log_that_cannot_be_read_is_tried_again():
+    bench = Bench()
+    failures = [OSError("disk")]
+    read_all = bench.log.read_all
+
+    def read(partition):
+        if failures:
+            raise failures.pop()
+        yield from read_all(partition)
+
+    bench.log.read_all = read
+    bench.service.on_elected(0, 1)
+    await bench.loaded()
+    await bench.service.start()
+    with pytest.raises(ApiError, match="COORDINATOR_LOAD_IN_PROGRESS"):
+        bench.service.list_transactions([], [], -1)
+    bench.advance(1000)
+    await bench.loaded()
+    assert bench.service.list_transactions([], [], -1).transactions == []
+    await bench.service.stop()
