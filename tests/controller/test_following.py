@@ -1,0 +1,371 @@
+"""The controller and what happens around it in the store: others' changes, lost sessions, other brokers. On both
+stores."""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from barnabas.clock import ManualClock
+from barnabas.controller import znodes
+from barnabas.controller.configs import ConfigRepository
+from barnabas.controller.coordination.interface import CoordinationStore
+from barnabas.controller.office import BrokerIdInUse, ControllerElsewhere
+from barnabas.controller.runner import Controller, ControllerSettings
+from barnabas.controller.state import BrokerRegistration, EndPoint, ReplicaAssignment
+from barnabas.controller.topics import NewTopic
+from barnabas.wire.errors import ApiError, ErrorCode
+from barnabas.wire.messages.leader_and_isr import LeaderAndIsrRequest
+from barnabas.wire.messages.stop_replica import StopReplicaRequest
+from barnabas.wire.messages.update_metadata import UpdateMetadataRequest
+
+Stores = Any
+"""A store under test, see conftest.py."""
+
+TOPIC_ID = bytes(15) + b"\7"
+
+
+class ListeningBroker:
+    """A broker that applies everything at once; tests wait for what it is told."""
+
+    def __init__(self) -> None:
+        self.sent: list[Any] = []
+        self._news = asyncio.Event()
+
+    async def send(self, broker_id: int, request: Any) -> Any:
+        from barnabas.wire.messages.leader_and_isr import LeaderAndIsrResponse
+        from barnabas.wire.messages.stop_replica import StopReplicaResponse
+        from barnabas.wire.messages.update_metadata import UpdateMetadataResponse
+
+        self.sent.append(request)
+        self._news.set()
+        if isinstance(request, LeaderAndIsrRequest):
+            return LeaderAndIsrResponse()
+        return StopReplicaResponse() if isinstance(request, StopReplicaRequest) else UpdateMetadataResponse()
+
+    async def hears(self, kind: type, topic: str | None = None) -> Any:
+        """The first request of a kind, about a topic, from here on or before."""
+        while True:
+            for request in self.sent:
+                if isinstance(request, kind) and (
+                    topic is None or topic in [state.topic_name for state in request.topic_states]
+                ):
+                    self.sent.remove(request)
+                    return request
+            self._news.clear()
+            await self._news.wait()
+
+
+class Timers:
+    """Timers of the event loop."""
+
+    def __init__(self) -> None:
+        self.scheduled = asyncio.Event()
+        self.callbacks: list[Callable[[], None]] = []
+
+    def call_later(self, delay_ms: int, callback: Callable[[], None]) -> asyncio.TimerHandle:
+        self.callbacks.append(callback)
+        self.scheduled.set()
+        return asyncio.get_running_loop().call_later(3600, callback)
+
+
+class Member:
+    """One broker's controller in a session of its own."""
+
+    def __init__(self, session: CoordinationStore, clock: ManualClock, broker_id: int = 1) -> None:
+        self.session = session
+        self.channel = ListeningBroker()
+        self.timers = Timers()
+        self.configs = ConfigRepository(session, clock)
+        self.registration = BrokerRegistration(broker_id, (EndPoint("PLAINTEXT", "localhost", 9092),))
+        self.controller = Controller(
+            session,
+            self.registration,
+            self.channel,
+            clock,
+            ControllerSettings(),
+            lambda size: bytes([broker_id]) * size,
+            configs=self.configs,
+            timers=self.timers,
+        )
+
+    async def start(self) -> "Member":
+        await self.configs.start()
+        await self.controller.start()
+        await self.channel.hears(UpdateMetadataRequest)
+        self.channel.sent.clear()
+        return self
+
+    async def rejoin(self, session: CoordinationStore) -> None:
+        await self.configs.rejoin(session)
+        await self.controller.rejoin(session)
+
+    async def stop(self) -> None:
+        await self.configs.stop()
+        await self.controller.stop()
+
+
+async def create_like_kafka(other: CoordinationStore, name: str, partitions: int, configs: dict[str, str]) -> None:
+    """As `AdminZkClient.createTopicWithAssignment`: config, then assignment, nothing else."""
+    await other.create(f"/config/topics/{name}", znodes.encode_config(configs))
+    await other.create(f"/brokers/topics/{name}", assignment(partitions))
+
+
+def assignment(partitions: int) -> bytes:
+    return znodes.encode_topic(TOPIC_ID, {number: ReplicaAssignment((1,)) for number in range(partitions)})
+
+
+async def gone(session: CoordinationStore, path: str) -> None:
+    """Return when a znode has been deleted."""
+    news = asyncio.Event()
+    while await session.exists(path, lambda _event: news.set()) is not None:
+        await news.wait()
+        news.clear()
+
+
+# -- changes of others
+
+
+async def test_a_topic_created_by_others(stores: Stores, clock: ManualClock) -> None:
+    async with stores:
+        member, other = await Member(await stores.session(), clock).start(), await stores.session()
+        await create_like_kafka(other, "t", 2, {"retention.ms": "5"})
+        told = await member.channel.hears(LeaderAndIsrRequest, "t")
+        (topic,) = told.topic_states
+        assert topic.topic_id == TOPIC_ID
+        assert [(s.partition_index, s.leader, s.is_new) for s in topic.partition_states] == [(0, 1, True), (1, 1, True)]
+        assert member.configs.overrides("topics", "t") == {"retention.ms": "5"}, "known before its logs are made"
+        await member.channel.hears(UpdateMetadataRequest, "t")
+        payload, stat = await other.get("/brokers/topics/t/partitions/1/state")
+        state = znodes.decode_partition_state("t", 1, payload, stat.version)
+        assert (state.leader, state.leader_epoch, state.isr, state.controller_epoch) == (1, 0, (1,), 1)
+        (outcome,) = await member.controller.create_topics([NewTopic("t")])
+        assert outcome.error is ErrorCode.TOPIC_ALREADY_EXISTS
+        await member.stop()
+
+
+async def test_a_topic_without_an_id_gets_one(stores: Stores, clock: ManualClock) -> None:
+    async with stores:
+        member, other = await Member(await stores.session(), clock).start(), await stores.session()
+        await other.create("/brokers/topics/old", b'{"version":1,"partitions":{"0":[1]}}')
+        told = await member.channel.hears(LeaderAndIsrRequest, "old")
+        stored = znodes.decode_topic("old", (await other.get("/brokers/topics/old"))[0])
+        assert stored.topic_id == told.topic_states[0].topic_id
+        await member.stop()
+
+
+async def test_partitions_added_by_others(stores: Stores, clock: ManualClock) -> None:
+    async with stores:
+        member, other = await Member(await stores.session(), clock).start(), await stores.session()
+        await member.controller.create_topics([NewTopic("own")])
+        await create_like_kafka(other, "t", 1, {})
+        await member.channel.hears(UpdateMetadataRequest, "t")
+        member.channel.sent.clear()
+        await other.set("/brokers/topics/t", assignment(3))
+        told = await member.channel.hears(LeaderAndIsrRequest, "t")
+        assert [s.partition_index for s in told.topic_states[0].partition_states] == [1, 2]
+        await member.channel.hears(UpdateMetadataRequest, "t")
+        topic = znodes.decode_topic("own", (await other.get("/brokers/topics/own"))[0])
+        more = {**topic.partitions, 1: topic.partitions[0]}
+        await other.set("/brokers/topics/own", znodes.encode_topic(topic.topic_id, more))
+        await member.channel.hears(LeaderAndIsrRequest, "own")
+        assert len(member.controller.cluster.topics["t"].assignments) == 3
+        await member.stop()
+
+
+async def test_deletions_asked_for_by_others(stores: Stores, clock: ManualClock) -> None:
+    async with stores:
+        member, other = await Member(await stores.session(), clock).start(), await stores.session()
+        await member.controller.create_topics([NewTopic("t")])
+        await other.create("/admin/delete_topics/unknown")
+        await gone(other, "/admin/delete_topics/unknown")
+        await other.create("/admin/delete_topics/t")
+        await member.channel.hears(StopReplicaRequest, "t")
+        await gone(other, "/admin/delete_topics/t")
+        assert await other.exists("/brokers/topics/t") is None
+        assert await other.exists("/config/topics/t") is None
+        await member.stop()
+
+
+async def test_deletions_of_others_where_deletion_is_disabled(stores: Stores, clock: ManualClock) -> None:
+    async with stores:
+        member, other = Member(await stores.session(), clock), await stores.session()
+        member.controller.settings = ControllerSettings(delete_topic_enable=False)
+        await member.start()
+        await member.controller.create_topics([NewTopic("t")])
+        await other.create("/admin/delete_topics/t")
+        await gone(other, "/admin/delete_topics/t")
+        assert await other.exists("/brokers/topics/t") is not None
+        await member.stop()
+
+
+async def test_damage_by_others_concerns_one_topic(
+    stores: Stores, clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with stores:
+        member, other = await Member(await stores.session(), clock).start(), await stores.session()
+        await other.create("/brokers/topics/broken", b"{}")
+        await create_like_kafka(other, "t", 1, {})
+        await member.channel.hears(UpdateMetadataRequest, "t")
+        assert "/brokers/topics/broken" in caplog.text
+        assert member.controller.is_active
+        await other.set("/brokers/topics/broken", b'{"version":1,"partitions":{"0":[1]}}')
+        await member.channel.hears(UpdateMetadataRequest, "broken")
+        await member.stop()
+
+
+async def test_znodes_deleted_by_others(stores: Stores, clock: ManualClock) -> None:
+    async with stores:
+        member, other = await Member(await stores.session(), clock).start(), await stores.session()
+        await member.controller.create_topics([NewTopic("t")])
+        for path in ("/partitions/0/state", "/partitions/0", "/partitions", ""):
+            await other.delete(f"/brokers/topics/t{path}")
+        await create_like_kafka(other, "next", 1, {})
+        await member.channel.hears(UpdateMetadataRequest, "next")
+        assert set(member.controller.cluster.topics) == {"next"}
+        assert not [request for request in member.channel.sent if isinstance(request, StopReplicaRequest)]
+        await member.stop()
+
+
+# -- office
+
+
+async def test_a_deleted_controller_znode_means_an_election(stores: Stores, clock: ManualClock) -> None:
+    """How Kafka's administrators force one."""
+    async with stores:
+        member, other = await Member(await stores.session(), clock).start(), await stores.session()
+        await member.controller.create_topics([NewTopic("t")])
+        member.channel.sent.clear()
+        await other.delete("/controller")
+        told = await member.channel.hears(UpdateMetadataRequest, "t")
+        assert told.controller_epoch == 2
+        assert member.controller.is_active
+        assert (await other.get("/controller_epoch"))[0] == b"2"
+        await member.stop()
+
+
+async def test_another_controller_is_respected(stores: Stores, clock: ManualClock) -> None:
+    async with stores:
+        member, other = await Member(await stores.session(), clock).start(), await stores.session()
+        with pytest.raises(ControllerElsewhere):
+            await Member(await stores.session(), clock, broker_id=2).start()
+        from barnabas.controller.coordination.interface import Create, Delete
+
+        payload = znodes.encode_controller(7, 0)
+        await other.multi([Delete("/controller"), Create("/controller", payload, ephemeral=True)])
+        with suppress(ApiError):
+            while True:
+                await member.controller.create_topics([NewTopic("t")], validate_only=True)
+        assert not member.controller.is_active
+        await other.close()
+        await member.channel.hears(LeaderAndIsrRequest)
+        assert member.controller.is_active, "elected again when the other has gone"
+        await member.stop()
+
+
+# -- registration and sessions
+
+
+async def test_a_lost_session_is_followed_by_another(stores: Stores, clock: ManualClock) -> None:
+    async with stores:
+        member, other = await Member(await stores.session(), clock).start(), await stores.session()
+        await member.controller.create_topics([NewTopic("t")])
+        first_epoch = member.controller.broker_epoch
+        changed: list[tuple[str, str]] = []
+        member.configs.subscribe(lambda *entity: changed.append(entity))
+        await stores.expire(member.session)
+        await gone(other, "/brokers/ids/1")
+        assert not member.controller.is_active
+        with pytest.raises(ApiError) as refusal:
+            await member.controller.create_topics([NewTopic("u")])
+        assert refusal.value.error is ErrorCode.NOT_CONTROLLER
+        await other.set("/config/topics/t", znodes.encode_config({"retention.ms": "7"}))
+        await create_like_kafka(other, "meanwhile", 1, {})
+        member.channel.sent.clear()
+        await member.rejoin(await stores.session())
+        assert changed == [("topics", "t")]
+        assert member.controller.broker_epoch > first_epoch
+        assert (member.controller.is_active, member.controller.epoch) == (True, 2)
+        told = await member.channel.hears(LeaderAndIsrRequest, "t")
+        assert {state.topic_name for state in told.topic_states} == {"t", "meanwhile"}
+        assert told.broker_epoch == member.controller.broker_epoch
+        epochs = {s.topic_name: s.partition_states[0].leader_epoch for s in told.topic_states}
+        assert epochs == {"t": 0, "meanwhile": 0}, "the broker never stopped leading"
+        (outcome,) = await member.controller.create_topics([NewTopic("u")])
+        assert outcome.error is ErrorCode.NONE
+        await create_like_kafka(other, "later", 1, {})
+        await member.channel.hears(UpdateMetadataRequest, "later")
+        await member.stop()
+
+
+async def test_znodes_of_ones_own_earlier_session_are_replaced(stores: Stores, clock: ManualClock) -> None:
+    """KAFKA-7165: a session may be over before its znodes are gone."""
+    async with stores:
+        member = await Member(await stores.session(), clock).start()
+        session = await stores.session()
+        await member.rejoin(session)
+        for path in ("/brokers/ids/1", "/controller"):
+            stat = await session.exists(path)
+            assert stat is not None
+            assert stat.ephemeral_owner == session.session_id
+        assert member.controller.epoch == 2
+        await member.session.close()
+        assert await session.exists("/brokers/ids/1") is not None
+        await member.stop()
+
+
+async def starting(member: Member, stores: Stores) -> "asyncio.Task[Member]":
+    """Start a broker whose id is taken; returns when it waits, which a store whose dead leave nothing behind never
+    asks for."""
+    start = asyncio.create_task(member.start())
+    waiting = asyncio.create_task(member.timers.scheduled.wait())
+    await asyncio.wait([start, waiting], return_when=asyncio.FIRST_COMPLETED)
+    waiting.cancel()
+    assert start.done() == (member.session.session_timeout_ms == 0)
+    return start
+
+
+async def test_a_taken_broker_id_is_refused(stores: Stores, clock: ManualClock) -> None:
+    async with stores:
+        member = await Member(await stores.session(), clock).start()
+        second = Member(await stores.session(), clock)
+        start = await starting(second, stores)
+        for callback in second.timers.callbacks:
+            callback()
+        with pytest.raises(BrokerIdInUse, match=r"a broker with id 1 .* \(PLAINTEXT://localhost:9092\)"):
+            await start
+        await second.stop()
+        await member.stop()
+
+
+async def test_a_dead_brokers_id_is_waited_for(stores: Stores, clock: ManualClock) -> None:
+    async with stores:
+        dead = await Member(await stores.session(), clock).start()
+        if dead.session.session_timeout_ms == 0:
+            return
+        second = Member(await stores.session(), clock)
+        start = await starting(second, stores)
+        await stores.expire(dead.session)
+        await start
+        assert second.controller.broker_epoch > dead.controller.broker_epoch
+        await second.stop()
+        await dead.stop()
+
+
+async def test_stopping_while_nothing_answers(
+    stores: Stores, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with stores:
+        member = await Member(await stores.session(), clock).start()
+        if member.session.session_timeout_ms == 0:
+            return
+        monkeypatch.setattr("barnabas.controller.runner.STOP_PATIENCE_S", 0.1)
+        await asyncio.to_thread(stores.server.stop)
+        creation = asyncio.create_task(member.controller.create_topics([NewTopic("t")]))
+        await asyncio.sleep(0)
+        await member.stop()
+        with pytest.raises(ApiError):
+            await creation
+        await asyncio.to_thread(stores.server.start)

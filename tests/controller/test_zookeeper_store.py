@@ -1,0 +1,136 @@
+"""What only a store at the other end of a network has: broken connections, expired sessions, loops that hang."""
+
+import asyncio
+import os
+import signal
+import threading
+
+import pytest
+from kazoo.client import KazooClient
+
+from barnabas.controller.coordination.interface import (
+    ConnectionLost,
+    EventType,
+    NodeExists,
+    SessionExpired,
+    WatchedEvent,
+)
+from barnabas.controller.coordination.zookeeper import ConnectionTimedOut, ZooKeeperSession
+from tools.zookeeper import ZooKeeperServer
+
+pytestmark = pytest.mark.java
+
+SESSION_TIMEOUT_MS = 1000
+
+
+async def open_session(zookeeper: ZooKeeperServer, chroot: str) -> ZooKeeperSession:
+    return await ZooKeeperSession.open(
+        zookeeper.address + chroot, session_timeout_ms=SESSION_TIMEOUT_MS, connection_timeout_ms=10_000
+    )
+
+
+async def test_everything_is_below_the_chroot(zookeeper: ZooKeeperServer, chroot: str) -> None:
+    below, all_of_it = await open_session(zookeeper, chroot), await open_session(zookeeper, "")
+    assert await below.get_children("/") == [], "the chroot was created"
+    events: list[WatchedEvent] = []
+    await below.exists("/a", events.append)
+    assert await below.create("/a", b"x") == "/a"
+    assert events == [WatchedEvent(EventType.CREATED, "/a")]
+    assert await below.create("/a/s_", sequence=True) == "/a/s_0000000000"
+    assert (await all_of_it.get(f"{chroot}/a"))[0] == b"x"
+    with pytest.raises(NodeExists) as failure:
+        await below.create("/a")
+    assert failure.value.path == "/a"
+    await below.close()
+    await all_of_it.close()
+
+
+async def test_nobody_at_the_address(unused_address: str) -> None:
+    with pytest.raises(ConnectionTimedOut, match=rf"no connection to ZooKeeper at {unused_address} within 200 ms"):
+        await ZooKeeperSession.open(unused_address, connection_timeout_ms=200)
+
+
+@pytest.fixture
+def unused_address() -> str:
+    """Where nothing listens: the port of a server that has gone."""
+    import socket
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{probe.getsockname()[1]}"
+
+
+async def test_a_session_outlives_a_restart_of_zookeeper(zookeeper: ZooKeeperServer, chroot: str) -> None:
+    session = await open_session(zookeeper, chroot)
+    session_id = session.session_id
+    await session.create("/e", b"1", ephemeral=True)
+    events: asyncio.Queue[WatchedEvent] = asyncio.Queue()
+    await session.get("/e", events.put_nowait)
+    await session.get_children("/", events.put_nowait)
+    await asyncio.to_thread(zookeeper.stop)
+    reading = asyncio.create_task(session.get("/e"))
+    writing = asyncio.create_task(session.set("/e", b"2"))
+    await asyncio.to_thread(zookeeper.start)
+    assert (await reading)[1].ephemeral_owner == session_id
+    try:
+        await writing
+    except ConnectionLost:
+        # It was sent before the connection was known to be lost.
+        await session.set("/e", b"2")
+    told = {await events.get(), await events.get()}
+    assert told == {
+        WatchedEvent(EventType.DATA_CHANGED, "/e"),
+        WatchedEvent(EventType.CHILDREN_CHANGED, "/"),
+    }, "the watches of the lost connection report"
+    assert session.session_id == session_id
+    await session.close()
+
+
+async def test_the_outcome_of_a_write_under_way_is_unknown(zookeeper: ZooKeeperServer, chroot: str) -> None:
+    session = await open_session(zookeeper, chroot)
+    os.kill(zookeeper.pid, signal.SIGSTOP)
+    writing = asyncio.create_task(session.create("/a"))
+    await asyncio.sleep(0)
+    await asyncio.to_thread(zookeeper.kill)
+    with pytest.raises(ConnectionLost):
+        await writing
+    await asyncio.to_thread(zookeeper.start)
+    await session.get_children("/")
+    await session.close()
+
+
+async def test_closing_does_not_wait_for_zookeeper(zookeeper: ZooKeeperServer, chroot: str) -> None:
+    session = await open_session(zookeeper, chroot)
+    await asyncio.to_thread(zookeeper.stop)
+    reading = asyncio.create_task(session.get("/"))
+    await asyncio.sleep(0)
+    await session.close()
+    with pytest.raises(SessionExpired):
+        await reading
+    await asyncio.to_thread(zookeeper.start)
+
+
+async def test_a_session_ends_when_its_event_loop_hangs(zookeeper: ZooKeeperServer, chroot: str) -> None:
+    session = await open_session(zookeeper, chroot)
+    expired = asyncio.Event()
+    session.on_expired(expired.set)
+    await session.create("/e", ephemeral=True)
+    other = KazooClient(zookeeper.address + chroot)
+    await asyncio.to_thread(other.start)
+    gone = threading.Event()
+    await asyncio.to_thread(other.exists, "/e", watch=lambda _event: gone.set())
+    assert gone.wait(20), "kazoo's own thread kept the session alive"
+    await expired.wait()
+    with pytest.raises(SessionExpired):
+        await session.get("/")
+    await asyncio.to_thread(other.stop)
+    await asyncio.to_thread(other.close)
+    await session.close()
+
+
+async def test_requests_beyond_the_limit_wait_their_turn(zookeeper: ZooKeeperServer, chroot: str) -> None:
+    session = await ZooKeeperSession.open(zookeeper.address + chroot, connection_timeout_ms=10_000, in_flight_max=1)
+    await asyncio.gather(*(session.create(f"/{number}") for number in range(20)))
+    czxids = [answer[1].czxid for answer in await session.get_many([f"/{n}" for n in range(20)]) if answer]
+    assert czxids == sorted(czxids)
+    await session.close()
