@@ -9,7 +9,7 @@ import io
 import json
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, BinaryIO
@@ -92,14 +92,13 @@ def consume(
         raise typer.BadParameter("choose read_uncommitted or read_committed", param_hint="--isolation-level")
     if group is not None and partition:
         raise typer.BadParameter("members of a group do not choose partitions: leave out --group or --partition")
-    out = _buffered(sys.stdout.buffer)
     write = json_line if as_json else formatter(template)
     if sys.stdout.isatty():
         write = _for_terminal(write)
     wanted = Wanted(max_messages, timeout_ms)
     isolation = _ISOLATION_LEVELS[isolation_level]
 
-    async def work(client: KafkaClient) -> None:
+    async def work(client: KafkaClient, out: BinaryIO) -> None:
         positions = Positions(client)
         await positions.refresh(topics)
         start = EARLIEST if from_beginning else LATEST
@@ -112,7 +111,8 @@ def consume(
             await _print_as_member(member, positions, start, isolation, wanted, write, out)
 
     try:
-        with_client(bootstrap_servers, work)
+        with _buffered_output() as out:
+            with_client(bootstrap_servers, lambda client: work(client, out))
     except BrokenPipeError:
         # Whoever read our output has enough (`| head`); nothing more may be written when Python ends.
         sys.stdout = None
@@ -120,9 +120,20 @@ def consume(
         raise typer.Exit(130) from None
 
 
-def _buffered(out: BinaryIO) -> BinaryIO:
-    """`out`, or a buffer before it where Python runs unbuffered: one system call per record would be slow."""
-    return io.BufferedWriter(out) if isinstance(out, io.RawIOBase) else out
+@contextlib.contextmanager
+def _buffered_output() -> Iterator[BinaryIO]:
+    """Standard output, with a buffer before it where Python runs unbuffered: a system call per record would be slow."""
+    out = sys.stdout.buffer
+    if not isinstance(out, io.RawIOBase):
+        yield out
+        return
+    buffered = io.BufferedWriter(out)
+    try:
+        yield buffered
+        buffered.flush()
+    finally:
+        # Or it would close standard output when it is collected.
+        buffered.detach()
 
 
 def _chosen(partitions: Sequence[TopicPartition], indexes: Sequence[int] | None) -> list[TopicPartition]:

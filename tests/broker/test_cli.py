@@ -402,10 +402,10 @@ def test_serve_refuses_what_it_cannot_keep(serve: Callable[..., subprocess.Popen
     out, err = process.communicate(timeout=30)
     assert (process.returncode, out) == (2, "")
     assert "2 problems" in err
-    process = serve("--override", "zookeeper.connect=zk:2181", "--override", "num.partitions=0")
+    process = serve("--override", "ssl.keystore.location=/x", "--override", "num.partitions=0")
     out, err = process.communicate(timeout=30)
     assert (process.returncode, out) == (2, "")
-    assert "zookeeper.connect" in err
+    assert "ssl.keystore.location" in err
     assert "num.partitions" in err
     assert "Traceback" not in err
 
