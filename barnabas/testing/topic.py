@@ -2,20 +2,21 @@
 
 import asyncio
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from barnabas.broker.client_producer import partition_for
 from barnabas.broker.partition import Partition
 from barnabas.broker.server import Broker as Server
+from barnabas.storage.files import Buffer
 from barnabas.storage.read import ColdRead, FetchData
 from barnabas.testing.requests import ask
 from barnabas.testing.waiting import with_timeout
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from barnabas.wire.record_batch import iter_headers
+from barnabas.wire.record_batch import RecordBatchHeader, iter_headers
+from barnabas.wire.records import ControlRecordType, build_batch, control_record_type, iter_records
 from barnabas.wire.records import Record as BatchRecord
-from barnabas.wire.records import build_batch, iter_records
 
 if TYPE_CHECKING:
     from barnabas.testing.broker import Broker
@@ -153,7 +154,8 @@ class Topic:
         timestamp = record.timestamp if answer.log_append_time_ms < 0 else answer.log_append_time_ms
         return _record(self.name, partition, record._replace(offset=answer.base_offset, timestamp=timestamp))
 
-    def _read(self, found: _Range) -> "Iterable[Record]":
+    def _read(self, found: _Range) -> Iterator[Record]:
+        committed = CommittedBatches(self._broker.call(_aborted(self._broker.server, self.name, found)))
         offset = found.start
         while offset < found.end:
             data = self._broker.call(_fetch(self._broker.server, self.name, found, offset))
@@ -162,13 +164,36 @@ class Topic:
             headers = list(iter_headers(data.records))
             if not headers:  # deleted meanwhile
                 return
-            for header in headers:
-                if header.is_control:
-                    continue
+            for header in filter(committed.includes(data.records), headers):
                 for record in iter_records(data.records, header):
                     if offset <= record.offset < found.end:
                         yield _record(self.name, found.partition, record)
             offset = headers[-1].next_offset
+
+
+class CommittedBatches:
+    """Tells batches that a consumer with isolation.level=read_committed would see from the others.
+
+    `aborted` are the aborted transactions of the range that is read, as (producer id, first offset). Batches are asked
+    about in the order of their offsets.
+    """
+
+    def __init__(self, aborted: Iterable[tuple[int, int]]) -> None:
+        self._to_come = sorted(aborted, key=lambda transaction: transaction[1], reverse=True)
+        self._aborting: set[int] = set()
+
+    def includes(self, buffer: Buffer) -> Callable[[RecordBatchHeader], bool]:
+        """A filter for the batches in `buffer`."""
+        return lambda header: self._is_committed(buffer, header)
+
+    def _is_committed(self, buffer: Buffer, header: RecordBatchHeader) -> bool:
+        while self._to_come and self._to_come[-1][1] <= header.last_offset:
+            self._aborting.add(self._to_come.pop()[0])
+        if header.is_control:
+            if any(control_record_type(r) is ControlRecordType.ABORT for r in iter_records(buffer, header)):
+                self._aborting.discard(header.producer_id)
+            return False
+        return not (header.is_transactional and header.producer_id in self._aborting)
 
 
 def _partitions(server: Server, topic: str, partition: int | None = None) -> list[Partition]:
@@ -179,6 +204,11 @@ def _partitions(server: Server, topic: str, partition: int | None = None) -> lis
     if found is None:
         raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {topic}")
     return [server.replicas.partition_or_error(topic, index) for index in sorted(found.partitions)]
+
+
+async def _aborted(server: Server, topic: str, found: _Range) -> list[tuple[int, int]]:
+    [partition] = _partitions(server, topic, found.partition)
+    return partition.log.aborted_transactions(found.start, found.end)
 
 
 async def _fetch(server: Server, topic: str, found: _Range, offset: int) -> FetchData | ColdRead:

@@ -1,0 +1,113 @@
+"""The examples in docs/testing.md are tests: they run here, in files of their own, as a reader would run them."""
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+pytest_plugins = ["pytester"]
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "testing.md"
+README = PAGE.parent.parent / "README.md"
+
+ASYNC_TESTS = '''
+import asyncio
+import inspect
+
+
+def pytest_pyfunc_call(pyfuncitem):
+    """Runs async tests, as pytest-asyncio would."""
+    if inspect.iscoroutinefunction(pyfuncitem.obj):
+        asyncio.run(pyfuncitem.obj())
+        return True
+    return None
+'''
+
+ONE_IVY_AT_A_TIME = """
+import pytest
+from tools.jvm.ivy import exclusive, ivy_home
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup(fixturedef):
+    if fixturedef.argname != "spark":
+        return (yield)
+    with exclusive(ivy_home() / ".lock"):
+        return (yield)
+"""
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+
+
+def is_spark(block: str) -> bool:
+    return "pyspark" in block
+
+
+def write(pytester: pytest.Pytester, examples: list[str]) -> int:
+    """Write examples as files; returns how many tests they hold."""
+    pytester.makepyfile(**{f"test_example_{number}": block for number, block in enumerate(examples)})
+    return sum(len(re.findall(r"^(?:async )?def test_", block, re.MULTILINE)) for block in examples)
+
+
+def test_examples(pytester: pytest.Pytester) -> None:
+    pytester.makeconftest(ASYNC_TESTS)
+    count = write(pytester, [block for block in blocks("python") if "def test_" in block and not is_spark(block)])
+    assert count >= 10
+    result = pytester.runpytest_subprocess("-p", "no:cacheprovider", "-W", "error", "--durations=3")
+    result.assert_outcomes(passed=count)
+
+
+CONFIGURED = """
+def test_it(kafka_broker):
+    assert kafka_broker.create_topic("t").partition_count == 3
+"""
+
+
+def test_configuration_by_fixture(pytester: pytest.Pytester) -> None:
+    [conftest] = [block for block in blocks("python") if block.startswith("# conftest.py")]
+    pytester.makeconftest(conftest)
+    pytester.makepyfile(CONFIGURED)
+    pytester.runpytest_subprocess("-p", "no:cacheprovider", "-W", "error").assert_outcomes(passed=1)
+
+
+def test_configuration_by_file(pytester: pytest.Pytester) -> None:
+    [ini] = blocks("ini")
+    pytester.makeini(ini)
+    pytester.makepyfile(CONFIGURED)
+    pytester.runpytest_subprocess("-p", "no:cacheprovider", "-W", "error").assert_outcomes(passed=1)
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_spark_example(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("pyspark")
+    from tools.jvm.ivy import ivy_home, ivy_settings
+    from tools.jvm.java import JavaMissing, find_java
+
+    try:
+        monkeypatch.setenv("JAVA_HOME", str(find_java().resolve().parent.parent))
+    except JavaMissing as missing:
+        pytest.skip(str(missing))
+    monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
+    # Where this machine finds the connector, which readers get from Maven Central.
+    monkeypatch.setenv(
+        "PYSPARK_SUBMIT_ARGS",
+        f"--conf spark.jars.ivy={ivy_home()} --conf spark.jars.ivySettings={ivy_settings()}"
+        " --driver-memory 512m pyspark-shell",
+    )
+    monkeypatch.setenv("PYTHONPATH", str(PAGE.parent.parent), prepend=os.pathsep)
+    pytester.makeconftest(ONE_IVY_AT_A_TIME)
+    count = write(pytester, [block for block in blocks("python") if is_spark(block)])
+    pytester.runpytest_subprocess("-p", "no:cacheprovider").assert_outcomes(passed=count)
+
+
+def test_the_readmes_example(pytester: pytest.Pytester) -> None:
+    found = re.findall(r"^```python\n(from barnabas.*?)^```$", README.read_text(), re.MULTILINE | re.DOTALL)
+    assert found
+    used = "\n\ndef run_my_pipeline(bootstrap_servers):\n    assert bootstrap_servers\n"
+    pytester.makepyfile(**{f"test_readme_{number}": block + used for number, block in enumerate(found)})
+    result = pytester.runpytest_subprocess("-p", "no:cacheprovider", "-W", "error")
+    assert result.ret == 0

@@ -1,0 +1,233 @@
+"""The pytest plugin, by running pytest in pytest."""
+
+import subprocess
+import sys
+
+import pytest
+
+from barnabas.broker.handlers import load_handler, served_apis
+from barnabas.testing import Broker
+
+pytest_plugins = ["pytester"]
+
+
+OPTIONS = ("-p", "no:cacheprovider", "-W", "error", "--strict-markers")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def all_modules() -> None:
+    """pytester forgets modules that were first imported in a run inside this process: import all that a broker uses."""
+    for key in served_apis():
+        load_handler(key)
+    with Broker() as broker:
+        broker.create_topic("t").produce("v")
+
+
+@pytest.fixture(autouse=True)
+def no_options_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)
+
+
+def run(pytester: pytest.Pytester, *arguments: str) -> pytest.RunResult:
+    """pytest in this process, with the plugin that the installation brings."""
+    return pytester.runpytest_inprocess(*OPTIONS, *arguments)
+
+
+def run_alone(pytester: pytest.Pytester, *arguments: str) -> pytest.RunResult:
+    """pytest in a process of its own."""
+    return pytester.runpytest_subprocess(*OPTIONS, *arguments)
+
+
+def test_each_test_has_a_topic_of_its_own_and_all_share_a_broker(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile("""
+        import pytest
+
+        topics, addresses = set(), set()
+
+        @pytest.mark.parametrize("number", range(3))
+        def test_write(kafka_broker, kafka_topic, number):
+            kafka_broker.topic(kafka_topic).produce("v")
+            assert len(kafka_broker.topic(kafka_topic).records()) == 1
+            topics.add(kafka_topic)
+            addresses.add(kafka_broker.bootstrap_servers)
+
+        def test_all(kafka_broker):
+            assert len(topics) == 3
+            assert all(topic.startswith("test_write-") for topic in topics)
+            assert addresses == {kafka_broker.bootstrap_servers}
+            assert kafka_broker.topic_names() == []
+    """)
+    run(pytester).assert_outcomes(passed=4)
+
+
+def test_the_marker_shapes_the_topic(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile("""
+        import pytest
+        from barnabas.testing import ApiError
+
+        pytestmark = pytest.mark.kafka(partitions=2, configs={"max.message.bytes": 100})
+
+        def test_of_the_module(kafka_broker, kafka_topic):
+            assert kafka_broker.topic(kafka_topic).partition_count == 2
+
+        @pytest.mark.kafka(partitions=5)
+        def test_of_the_function(kafka_broker, kafka_topic):
+            topic = kafka_broker.topic(kafka_topic)
+            assert topic.partition_count == 5
+            with pytest.raises(ApiError, match="MESSAGE_TOO_LARGE"):
+                topic.produce(bytes(200))
+    """)
+    run(pytester).assert_outcomes(passed=2)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        ("partition=2", "*keywords configs, partitions, not partition*"),
+        ("3", "*keywords configs, partitions, not 3*"),
+        ("configs={'no.such': 1}", "*INVALID_CONFIG*no.such*"),
+        ("partitions=0", "*INVALID_PARTITIONS*"),
+    ],
+)
+def test_a_wrong_marker_is_an_error(pytester: pytest.Pytester, arguments: str, complaint: str) -> None:
+    pytester.makepyfile(f"""
+        import pytest
+
+        @pytest.mark.kafka({arguments})
+        def test_it(kafka_topic):
+            pass
+    """)
+    result = run(pytester)
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines([complaint])
+
+
+def test_broker_configs_from_the_ini_file(pytester: pytest.Pytester) -> None:
+    pytester.makeini("""
+        [pytest]
+        kafka_broker_configs =
+            num.partitions=4
+            auto.create.topics.enable = false
+    """)
+    pytester.makepyfile("""
+        def test_it(kafka_broker):
+            assert kafka_broker.create_topic("t").partition_count == 4
+            assert not kafka_broker.server.config.auto_create_topics_enable
+    """)
+    run(pytester).assert_outcomes(passed=1)
+
+
+def test_a_wrong_line_in_the_ini_file_is_an_error(pytester: pytest.Pytester) -> None:
+    pytester.makeini("[pytest]\nkafka_broker_configs = num.partitions")
+    pytester.makepyfile("def test_it(kafka_broker): pass")
+    result = run(pytester)
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(["*kafka_broker_configs: 'num.partitions' is not key=value*"])
+
+
+def test_broker_configs_from_a_fixture(pytester: pytest.Pytester) -> None:
+    pytester.makeconftest("""
+        import pytest
+
+        @pytest.fixture(scope="session")
+        def kafka_broker_configs():
+            return {"num.partitions": 4}
+    """)
+    pytester.makepyfile("""
+        def test_it(kafka_broker):
+            assert kafka_broker.create_topic("t").partition_count == 4
+    """)
+    run(pytester).assert_outcomes(passed=1)
+
+
+def test_brokers_of_a_tests_own(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile("""
+        brokers = []
+
+        def test_two(kafka_broker_factory):
+            brokers.extend([kafka_broker_factory(num_partitions=2), kafka_broker_factory()])
+            assert [broker.create_topic("t").partition_count for broker in brokers] == [2, 1]
+
+        def test_they_are_gone():
+            assert [broker.is_running for broker in brokers] == [False, False]
+    """)
+    run(pytester).assert_outcomes(passed=2)
+
+
+def test_a_test_may_delete_its_topic_and_stop_the_broker(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile("""
+        def test_delete(kafka_broker, kafka_topic):
+            kafka_broker.delete_topic(kafka_topic)
+
+        def test_stop(kafka_broker, kafka_topic):
+            kafka_broker.stop()
+    """)
+    run(pytester).assert_outcomes(passed=2)
+
+
+def test_names_of_tests_become_legal_names_of_topics(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile("""
+        import pytest
+
+        @pytest.mark.parametrize("text", ["", "a/b c", "\\u00e4\\u00f6", ".", "x" * 300, "%s"])
+        def test_it(kafka_broker, kafka_topic, text):
+            kafka_broker.topic(kafka_topic).produce(text)
+    """)
+    run(pytester).assert_outcomes(passed=6)
+
+
+def test_every_worker_of_xdist_has_its_own_broker(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile("""
+        import os
+        import pathlib
+        import pytest
+
+        seen = pathlib.Path(__file__).parent / "seen"
+
+        @pytest.mark.parametrize("number", range(8))
+        def test_it(kafka_broker, kafka_topic, number):
+            kafka_broker.topic(kafka_topic).produce(str(number))
+            assert [r.value for r in kafka_broker.topic(kafka_topic).records()] == [b"%d" % number]
+            with seen.open("a") as file:
+                file.write(os.environ["PYTEST_XDIST_WORKER"] + " " + kafka_broker.bootstrap_servers + "\\n")
+    """)
+    run_alone(pytester, "-n", "2", "--dist", "load").assert_outcomes(passed=8)
+    seen = {tuple(line.split()) for line in (pytester.path / "seen").read_text().splitlines()}
+    assert len(seen) == len({worker for worker, _ in seen}) == len({address for _, address in seen}) == 2
+
+
+def test_the_marker_is_declared(pytester: pytest.Pytester) -> None:
+    run(pytester, "--markers").stdout.fnmatch_lines(["@pytest.mark.kafka(partitions=None, configs={})*"])
+
+
+def test_fixtures_are_described(pytester: pytest.Pytester) -> None:
+    run(pytester, "--fixtures").stdout.fnmatch_lines_random(
+        ["kafka_broker *", "kafka_topic *", "kafka_broker_configs *", "kafka_broker_factory *"]
+    )
+
+
+def test_runs_that_need_no_broker_do_not_load_one(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile("""
+        import sys
+
+        def test_it():
+            loaded = {name for name in sys.modules if name.startswith("barnabas")}
+            assert loaded == {"barnabas", "barnabas.testing", "barnabas.testing.plugin"}
+    """)
+    run_alone(pytester).assert_outcomes(passed=1)
+
+
+def test_the_package_tells_its_names_without_loading_them() -> None:
+    code = """
+import sys
+import barnabas.testing
+assert "barnabas.testing.broker" not in sys.modules
+for name in barnabas.testing.__all__:
+    assert getattr(barnabas.testing, name).__name__ == name
+try:
+    barnabas.testing.Brocker
+except AttributeError as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "module 'barnabas.testing' has no attribute 'Brocker'\n"

@@ -1,0 +1,189 @@
+"""What a test reads from a topic and puts into it."""
+
+import asyncio
+import threading
+
+import pytest
+from confluent_kafka import Producer
+
+from barnabas.testing import ApiError, Broker
+from barnabas.testing.topic import CommittedBatches
+from barnabas.wire.record_batch import iter_headers
+from barnabas.wire.records import ControlRecordType, EndTxnMarker, build_batch, build_end_txn_marker, iter_records
+from barnabas.wire.records import Record as BatchRecord
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
+def test_records_of_every_codec(broker: Broker, codec: str) -> None:
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "compression.type": codec, "linger.ms": 50})
+    expected = [b"value %d " % number * 20 for number in range(100)]
+    for value in expected:
+        producer.produce("t", value)
+    assert producer.flush(10) == 0
+    assert [record.value for record in broker.topic("t").records()] == expected
+
+
+def test_a_record_has_everything(broker: Broker) -> None:
+    topic = broker.create_topic("t", 2)
+    produced = topic.produce(
+        "v", key=b"k", partition=1, headers=[("h", "1"), ("h", b"2"), ("n", None)], timestamp=1_700_000_000_000
+    )
+    assert topic.records() == [produced]
+    assert produced == (
+        "t",
+        1,
+        0,
+        1_700_000_000_000,
+        b"k",
+        b"v",
+        (("h", b"1"), ("h", b"2"), ("n", None)),
+    )
+    assert topic.produce(None, partition=1, headers={"h": "1"})[2:] == (
+        1,
+        topic.records()[1].timestamp,
+        None,
+        None,
+        (("h", b"1"),),
+    )
+
+
+def test_records_come_by_partition_and_offset(broker: Broker) -> None:
+    topic = broker.create_topic("t", 3)
+    for number in range(7):
+        topic.produce(str(number))
+    assert [(r.partition, r.offset, r.value) for r in topic.records()] == [
+        (0, 0, b"0"),
+        (0, 1, b"3"),
+        (0, 2, b"6"),
+        (1, 0, b"1"),
+        (1, 1, b"4"),
+        (2, 0, b"2"),
+        (2, 1, b"5"),
+    ]
+    assert [r.value for r in topic.records(partition=1)] == [b"1", b"4"]
+
+
+def test_keys_go_where_librdkafka_puts_them(broker: Broker) -> None:
+    topic = broker.create_topic("t", 5)
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "partitioner": "murmur2_random"})
+    for number in range(20):
+        topic.produce("ours", key=str(number))
+        producer.produce("t", b"theirs", str(number).encode())
+    assert producer.flush(10) == 0
+    partitions: dict[bytes | None, set[int]] = {}
+    for record in topic.records():
+        partitions.setdefault(record.key, set()).add(record.partition)
+    assert len(partitions) == 20
+    assert {len(found) for found in partitions.values()} == {1}
+
+
+def test_many_segments_and_batches_are_read_to_the_end(broker: Broker) -> None:
+    topic = broker.create_topic("t", 1, {"segment.bytes": 1_048_576})
+    for number in range(30):
+        topic.produce(b"%03d" % number + bytes(100_000))
+    assert [int(record.value[:3]) for record in topic.records() if record.value] == list(range(30))
+
+
+def test_deleted_records_are_not_there(broker: Broker) -> None:
+    topic = broker.create_topic("t")
+    for number in range(3):
+        topic.produce(str(number))
+
+    async def delete() -> None:
+        broker.server.replicas.delete_records(broker.server.replicas.partition_or_error("t", 0), 2)
+
+    broker.call(delete())
+    assert [record.offset for record in topic.records()] == [2]
+
+
+def test_the_brokers_timestamps_where_the_topic_wants_them(broker: Broker) -> None:
+    topic = broker.create_topic("t", 1, {"message.timestamp.type": "LogAppendTime"})
+    produced = topic.produce("v", timestamp=5)
+    assert produced.timestamp == topic.records()[0].timestamp > 1_700_000_000_000
+
+
+def test_what_produce_refuses(broker: Broker) -> None:
+    topic = broker.create_topic("t", 1, {"max.message.bytes": 100})
+    with pytest.raises(ApiError, match="MESSAGE_TOO_LARGE"):
+        topic.produce(bytes(200))
+    with pytest.raises(ApiError, match="UNKNOWN_TOPIC_OR_PARTITION"):
+        topic.produce("v", partition=1)
+    assert topic.records() == []
+
+
+def test_waiting_for_records_of_a_topic_that_is_not_there_yet(broker: Broker) -> None:
+    def write() -> None:
+        producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
+        for number in range(3):
+            producer.produce("later", str(number))
+            producer.flush(10)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    records = broker.topic("later").wait_records(3, timeout=20)
+    writer.join()
+    assert [record.value for record in records] == [b"0", b"1", b"2"]
+
+
+def test_waiting_in_vain(broker: Broker) -> None:
+    with pytest.raises(TimeoutError, match="holds 0 records, not 1"):
+        broker.topic("t").wait_records(1, timeout=0.05)
+    broker.create_topic("t").produce("v")
+    with pytest.raises(TimeoutError, match=r"after 0\.05 s topic t holds 1 records, not 2"):
+        broker.topic("t").wait_records(2, timeout=0.05)
+
+
+def test_waiting_on_an_event_loop(broker: Broker) -> None:
+    topic = broker.create_topic("t")
+
+    async def wait() -> None:
+        with pytest.raises(RuntimeError, match="await wait_records_async"):
+            topic.wait_records(1)
+        waiting = asyncio.create_task(topic.wait_records_async(1))
+        await asyncio.sleep(0)
+        await asyncio.to_thread(topic.produce, "v")
+        assert [record.value for record in await waiting] == [b"v"]
+
+    asyncio.run(wait())
+
+
+def test_threads_share_a_handle(broker: Broker) -> None:
+    topic = broker.create_topic("t", 4)
+    writers = [threading.Thread(target=lambda: [topic.produce("v") for _ in range(50)]) for _ in range(4)]
+    for writer in writers:
+        writer.start()
+    assert len(topic.wait_records(200)) == 200
+    for writer in writers:
+        writer.join()
+    assert broker.topic("t") is topic
+    assert str(topic) == "t"
+
+
+def test_aborted_and_control_batches_are_left_out() -> None:
+    aborted, committed = 1, 2
+
+    def data(producer_id: int, offset: int, value: bytes, *, transactional: bool = True) -> bytearray:
+        record = BatchRecord(offset, 0, None, value)
+        return build_batch([record], base_offset=offset, producer_id=producer_id, transactional=transactional)
+
+    def marker(producer_id: int, offset: int, outcome: ControlRecordType) -> bytearray:
+        return build_end_txn_marker(
+            EndTxnMarker(outcome, 0), producer_id=producer_id, producer_epoch=0, timestamp_ms=0, base_offset=offset
+        )
+
+    buffer = b"".join(
+        [
+            data(aborted, 0, b"before"),
+            marker(aborted, 1, ControlRecordType.COMMIT),
+            data(aborted, 2, b"aborted"),
+            data(committed, 3, b"between"),
+            data(-1, 4, b"plain", transactional=False),
+            marker(aborted, 5, ControlRecordType.ABORT),
+            data(aborted, 6, b"after"),
+            marker(committed, 7, ControlRecordType.COMMIT),
+            marker(aborted, 8, ControlRecordType.COMMIT),
+        ]
+    )
+    is_included = CommittedBatches([(aborted, 2)]).includes(buffer)
+    kept = [record.value for h in iter_headers(buffer) if is_included(h) for record in iter_records(buffer, h)]
+    assert kept == [b"before", b"between", b"plain", b"after"]

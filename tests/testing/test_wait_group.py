@@ -1,0 +1,84 @@
+"""Waiting for groups."""
+
+import asyncio
+import threading
+
+import pytest
+from aiokafka import AIOKafkaConsumer
+from confluent_kafka import Consumer
+
+from barnabas.testing import Broker
+
+
+def consumer(broker: Broker, **configs: object) -> Consumer:
+    return Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": "g", "log_level": 0, **configs})
+
+
+def test_two_members_come_and_one_goes(broker: Broker) -> None:
+    broker.create_topic("t", 2)
+    first, second = consumer(broker, **{"client.id": "first"}), consumer(broker, **{"client.id": "second"})
+    stopping = threading.Event()
+
+    def poll(member: Consumer) -> None:
+        member.subscribe(["t"])
+        while not stopping.is_set():
+            member.poll(0.05)
+
+    threads = [threading.Thread(target=poll, args=(member,)) for member in (first, second)]
+    for thread in threads:
+        thread.start()
+    group = broker.wait_group("g", "Stable", members=2)
+    stopping.set()
+    for thread in threads:
+        thread.join()
+    assert (group.group_id, group.state, group.protocol_name) == ("g", "Stable", "range")
+    assert {member.client_id for member in group.members} == {"first", "second"}
+    assert all(member.assignment for member in group.members)
+
+    second.close()
+    assert [m.client_id for m in broker.wait_group("g", "PreparingRebalance", members=1).members] == ["first"]
+    first.close()
+    assert broker.wait_group("g", "Empty").members == ()
+
+
+def test_a_group_that_is_not_there(broker: Broker) -> None:
+    assert broker.group("g").state == "Dead"
+    assert broker.wait_group("g", "Dead").members == ()
+    with pytest.raises(TimeoutError, match=r"after 0\.05 s group g is Dead with 0 members, not Stable with 2"):
+        broker.wait_group("g", members=2, timeout=0.05)
+    with pytest.raises(ValueError, match="not Steady"):
+        broker.wait_group("g", "Steady")
+
+
+def test_on_an_event_loop(broker: Broker) -> None:
+    broker.create_topic("t")
+
+    async def join() -> None:
+        with pytest.raises(RuntimeError, match="await wait_group_async"):
+            broker.wait_group("g")
+        member = AIOKafkaConsumer("t", bootstrap_servers=broker.bootstrap_servers, group_id="g")
+        starting = asyncio.create_task(member.start())
+        group = await broker.wait_group_async("g", members=1)
+        assert group.members[0].client_id.startswith("aiokafka")
+        await starting
+        await member.stop()
+        assert (await broker.wait_group_async("g", "Empty")).members == ()
+
+    asyncio.run(join())
+
+
+def test_a_wait_ends_with_the_broker(broker: Broker) -> None:
+    stopper = threading.Timer(0.1, broker.stop)
+    stopper.start()
+    with pytest.raises(RuntimeError, match="stopped"):
+        broker.wait_group("g")
+    stopper.join()
+
+
+def test_nothing_stays_behind(broker: Broker) -> None:
+    with pytest.raises(TimeoutError):
+        broker.wait_group("g", timeout=0.01)
+    with pytest.raises(TimeoutError):
+        broker.create_topic("t").wait_records(1, timeout=0.01)
+    assert broker.server.groups.listeners == set()
+    assert broker.server.metadata.listeners == set()
