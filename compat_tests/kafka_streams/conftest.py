@@ -132,12 +132,13 @@ def gateway() -> Iterator[JavaGateway]:
     runtime = streams_runtime()
     logging_options = [option for option in runtime.java_command("Main") if option.startswith("-Dlog4j")]
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
-    port = launch_gateway(
+    port, process = launch_gateway(
         classpath=runtime.classpath,
         javaopts=["-Xmx320m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", *logging_options],
         java_path=str(java),
         jarpath=find_jar_path(),
         die_on_exit=True,
+        return_proc=True,
     )
     made = JavaGateway(
         gateway_parameters=GatewayParameters(port=port),
@@ -149,6 +150,7 @@ def gateway() -> Iterator[JavaGateway]:
     yield made
     with suppress(Py4JError):
         made.shutdown()
+    process.communicate()
 
 
 @pytest.fixture

@@ -1,0 +1,99 @@
+"""A thousand partitions, and thousands of connections that do nothing."""
+
+import secrets
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from barnabas.wire.messages import api_versions, metadata
+from compat_tests.conftest import BARNABAS
+from compat_tests.semantics.client import Connection
+
+TOPICS, PARTITIONS_EACH = 10, 100
+CREATED_WITHIN_S = 10
+CONNECTIONS = 2000
+KIB_PER_CONNECTION = 25
+
+
+@pytest.mark.slow
+def test_a_thousand_partitions(start_cluster: Any, note: Callable[[str], None]) -> None:
+    from confluent_kafka import Consumer, Producer, TopicPartition
+    from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+
+    own = start_cluster()
+    servers = {"bootstrap.servers": own.bootstrap_servers}
+    topics = [f"wide-{number}-{secrets.token_hex(3)}" for number in range(TOPICS)]
+    admin = AdminClient(servers)
+    admin.list_topics(timeout=10)
+
+    began = time.monotonic()
+    new = [NewTopic(topic, num_partitions=PARTITIONS_EACH, replication_factor=1) for topic in topics]
+    for future in admin.create_topics(new, operation_timeout=30).values():
+        future.result(60)
+    created = time.monotonic() - began
+    assert {topic: len(admin.list_topics(timeout=10).topics[topic].partitions) for topic in topics} == dict.fromkeys(
+        topics, PARTITIONS_EACH
+    )
+
+    began = time.monotonic()
+    everywhere = [(topic, partition) for topic in topics for partition in range(PARTITIONS_EACH)]
+    producer = Producer({**servers, "linger.ms": 5})
+    for topic, partition in everywhere:
+        producer.produce(topic, b"%d" % partition, partition=partition)
+    assert producer.flush(60) == 0
+    written = time.monotonic() - began
+
+    began = time.monotonic()
+    consumer = Consumer({**servers, "group.id": "wide", "auto.offset.reset": "earliest", "enable.auto.commit": False})
+    consumer.assign([TopicPartition(topic, partition, 0) for topic, partition in everywhere])
+    seen: set[tuple[str, int]] = set()
+    deadline = time.monotonic() + 60
+    while len(seen) < len(everywhere) and time.monotonic() < deadline:
+        for message in consumer.consume(1000, timeout=0.5):
+            assert message.error() is None, message.error()
+            assert message.value() == b"%d" % message.partition()
+            seen.add((message.topic(), message.partition()))
+    consumer.close()
+    assert seen == set(everywhere)
+    read = time.monotonic() - began
+
+    what = f"{TOPICS * PARTITIONS_EACH} partitions in {TOPICS} topics"
+    note(f"{what}: created in {created:.1f} s, written in {written:.1f} s, read in {read:.1f} s")
+    assert created < CREATED_WITHIN_S
+
+
+def resident_kib(pid: int) -> int:
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1])
+    raise AssertionError("no VmRSS")
+
+
+@pytest.mark.slow
+def test_memory_of_idle_connections(start_cluster: Any, note: Callable[[str], None]) -> None:
+    if not Path("/proc/self/status").exists():
+        pytest.skip("resident memory is read from /proc, which this system lacks")
+    own = start_cluster()
+
+    def connect() -> Connection:
+        """A connection that has said what every client says at first."""
+        connection = Connection(own.bootstrap_servers)
+        connection.ask(api_versions.ApiVersionsRequest(), 3)
+        connection.ask(metadata.MetadataRequest(topics=None), 9)
+        return connection
+
+    connections = [connect() for _ in range(20)]  # what is loaded at first use is no cost of a connection
+    try:
+        before = resident_kib(own.pid)
+        connections += [connect() for _ in range(CONNECTIONS)]
+        each = (resident_kib(own.pid) - before) / CONNECTIONS
+        note(f"{each:.1f} KiB of resident memory for each of {CONNECTIONS} idle connections")
+        assert connections[0].ask(metadata.MetadataRequest(topics=None), 9).brokers
+    finally:
+        for connection in connections:
+            connection.close()
+    if own.target == BARNABAS:  # a Java heap that was touched says nothing about connections
+        assert each <= KIB_PER_CONNECTION
