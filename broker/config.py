@@ -248,6 +248,7 @@ class BrokerConfig:
     zookeeper_max_in_flight_requests: int
     zookeeper_session_timeout_ms: int
 
+    barnabas_flush_before_ack: bool
     barnabas_http_address: str | None
     barnabas_log_format: str
     barnabas_log_level: str

@@ -48,6 +48,7 @@ _BROKER_DOCS: Final[dict[str, str]] = {
     "auto.create.topics.enable": "Create a topic when a client asks for one that does not exist.",
     "auto.leader.rebalance.enable": "Give leadership back to preferred replicas from time to time.",
     "barnabas.cluster.id": "Id of a new cluster; without it, a random one. CLUSTER_ID in the environment sets it.",
+    "barnabas.flush.before.ack": "Acknowledge and show to consumers only what is on the disk; waiting producers share a flush.",
     "barnabas.http.address": "HOST:PORT for /healthz, /readyz and /metrics; without it there is no HTTP server.",
     "barnabas.log.format": "How log lines are written to standard error: text or json.",
     "barnabas.log.level": "The least important log lines that are written: DEBUG, INFO, WARNING or ERROR.",

@@ -25,6 +25,9 @@ class Partition:
 
     Whoever waits for readable data registers a listener, called after each change of the high watermark, of the last
     stable offset or of the leadership. Whoever waits for an offset to be committed asks `committed(offset)`.
+
+    With `flush_before_ack` this broker counts itself among the in-sync replicas only up to what it has flushed: nothing
+    is committed, acknowledged or shown to consumers before it is on the disk.
     """
 
     __slots__ = (
@@ -32,6 +35,7 @@ class Partition:
         "_commit_waiters",
         "_listeners",
         "controller_epoch",
+        "flush_before_ack",
         "index",
         "isr",
         "leader",
@@ -45,12 +49,22 @@ class Partition:
         "topic_id",
     )
 
-    def __init__(self, topic: str, index: int, topic_id: TopicId, log: PartitionLog, node_id: int) -> None:
+    def __init__(
+        self,
+        topic: str,
+        index: int,
+        topic_id: TopicId,
+        log: PartitionLog,
+        node_id: int,
+        *,
+        flush_before_ack: bool = False,
+    ) -> None:
         self.topic = topic
         self.index = index
         self.topic_id = topic_id
         self.log = log
         self.node_id = node_id
+        self.flush_before_ack = flush_before_ack
         self.leader = -1
         self.leader_epoch = -1
         self.leader_epoch_start_offset = 0
@@ -123,13 +137,26 @@ class Partition:
             self._advance_high_watermark()
             self._notify()
 
+    def flushed(self) -> None:
+        """A flush is done, which makes more committable with `flush_before_ack`."""
+        if self.is_leader:
+            self._advance_high_watermark()
+            self._notify()
+
     def _advance_high_watermark(self) -> None:
-        """High watermark = smallest log end offset of the in-sync replicas; it stands still below min.insync.replicas
-        (KIP-966)."""
+        """High watermark = smallest end offset of the in-sync replicas."""
         log = self.log
-        if len(self.isr) == 1 and self.isr[0] == self.node_id and log.high_watermark < log.log_end_offset:
-            log.update_high_watermark(log.log_end_offset)
+        end_offset = log.recovery_point if self.flush_before_ack else log.log_end_offset
+        if len(self.isr) == 1 and self.isr[0] == self.node_id and log.high_watermark < end_offset:
+            log.update_high_watermark(end_offset)
             self._release_commit_waiters()
+
+    def fail_commit_waiters(self, error: ApiError) -> None:
+        """What waits to be committed never will be: the disk failed."""
+        waiters, self._commit_waiters = self._commit_waiters, None
+        for _, _, future in waiters or ():
+            if not future.done():
+                future.set_exception(error)
 
     # --- waiting ----------------------------------------------------------------------------------
 
@@ -152,12 +179,8 @@ class Partition:
                 future.set_result(None)
 
     def _fail_commit_waiters_unless_leader(self) -> None:
-        if self.is_leader or not self._commit_waiters:
-            return
-        waiters, self._commit_waiters = self._commit_waiters, None
-        for _, _, future in waiters:
-            if not future.done():
-                future.set_exception(ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER))
+        if not self.is_leader:
+            self.fail_commit_waiters(ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER))
 
     def add_listener(self, listener: Listener) -> None:
         if self._listeners is None:

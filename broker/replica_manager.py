@@ -44,7 +44,7 @@ class ReplicaManager:
     """Hosted partitions by (topic, index).
 
     `config_of(topic)` gives a topic's current settings. `on_elected` and `on_resigned` tell the coordinators that a
-    partition came or went.
+    partition came or went. With `flush_before_ack` nothing is acknowledged before it is on the disk.
     """
 
     def __init__(
@@ -56,6 +56,8 @@ class ReplicaManager:
         config_of: Callable[[str], LogConfig],
         on_elected: PartitionCallback,
         on_resigned: PartitionCallback,
+        *,
+        flush_before_ack: bool = False,
     ) -> None:
         self._node_id = node_id
         self._log_manager = log_manager
@@ -64,10 +66,12 @@ class ReplicaManager:
         self._config_of = config_of
         self._on_elected = on_elected
         self._on_resigned = on_resigned
+        self._flush_before_ack = flush_before_ack
         self._partitions: dict[tuple[str, int], Partition] = {}
         self._controller_epoch = -1
         self._warned_of_compaction = False
         self._flushes: dict[PartitionLog, asyncio.Future[None]] = {}
+        self._committing: dict[Partition, asyncio.Future[None]] = {}
 
     # --- looking up -------------------------------------------------------------------------------
 
@@ -117,7 +121,9 @@ class ReplicaManager:
         try:
             if partition is None:
                 log = self._log_manager.get_or_create(*key, topic_id, self._config_of(topic.topic_name))
-                partition = self._partitions[key] = Partition(*key, topic_id, log, self._node_id)
+                partition = self._partitions[key] = Partition(
+                    *key, topic_id, log, self._node_id, flush_before_ack=self._flush_before_ack
+                )
             was_leader = partition.is_leader
             elected = partition.become_leader_or_follower(state)
         except ApiError as error:
@@ -216,6 +222,8 @@ class ReplicaManager:
             transaction_version=transaction_version,
         )
         partition.appended(info)
+        if self._flush_before_ack and partition.log.recovery_point < partition.log.log_end_offset:
+            self._flush_soon(partition)
         return partition, info
 
     def _leader(self, topic: str, index: int, acks: int) -> Partition:
@@ -239,7 +247,8 @@ class ReplicaManager:
         """What a producer's acknowledgement waits for; None when it may leave now."""
         # flush.messages: Kafka flushes inside the append; here the acknowledgement waits for a flush in a thread.
         flush = asyncio.ensure_future(self.flush(partition.log)) if info.flush_required else None
-        committed = partition.committed(info.last_offset + 1) if acks == -1 else None
+        must_be_committed = acks == -1 or (self._flush_before_ack and acks != 0)
+        committed = partition.committed(info.last_offset + 1) if must_be_committed else None
         if flush is None:
             return committed
         if committed is None:
@@ -270,6 +279,22 @@ class ReplicaManager:
                 raise StorageError(log.failure.message)
         finally:
             del self._flushes[log]
+
+    def _flush_soon(self, partition: Partition) -> None:
+        """`barnabas.flush.before.ack`: group commit. What is appended while a flush runs shares the next one."""
+        if partition not in self._committing:
+            self._committing[partition] = asyncio.ensure_future(self._flush_and_commit(partition))
+
+    async def _flush_and_commit(self, partition: Partition) -> None:
+        log = partition.log
+        try:
+            while log.recovery_point < log.log_end_offset:
+                await self.flush(log)
+                partition.flushed()
+        except StorageError as error:
+            partition.fail_commit_waiters(error)
+        finally:  # at once, not by a callback: an append in between would find nobody to flush it
+            del self._committing[partition]
 
     # --- upkeep ---------------------------------------------------------------------------------
 

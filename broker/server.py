@@ -170,6 +170,7 @@ class Broker:
             self.topic_configs.log_config,
             on_elected=self._elected,
             on_resigned=self._resigned,
+            flush_before_ack=self.config.barnabas_flush_before_ack,
         )
         self.groups = GroupService(
             self.replicas.coordinator_log(GROUP_METADATA_TOPIC),

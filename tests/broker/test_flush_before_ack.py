@@ -1,0 +1,72 @@
+"""`barnabas.flush.before.ack`: what is acknowledged is on the disk."""
+
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from barnabas.storage.files import OsFiles
+from barnabas.testing import Broker
+
+
+@pytest.fixture
+def broker() -> Iterator[Broker]:
+    with Broker(configs={"barnabas.flush.before.ack": "true", "offsets.topic.num.partitions": "1"}) as broker:
+        yield broker
+
+
+async def _unflushed(server: Any, topic: str) -> int:
+    log = server.replicas.partition(topic, 0).log
+    return int(log.high_watermark - log.recovery_point)
+
+
+@pytest.mark.parametrize("acks", ["1", "all"])
+def test_an_acknowledged_record_is_below_the_flushed_offset(broker: Broker, acks: str) -> None:
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "acks": acks, "linger.ms": 0})
+    offsets: list[int] = []
+    for number in range(50):
+        producer.produce("t", str(number).encode(), on_delivery=lambda error, message: offsets.append(message.offset()))
+        assert producer.flush(10) == 0
+        log = broker.server.replicas.partition("t", 0).log  # type: ignore[union-attr]
+        assert log.recovery_point > offsets[-1]
+    assert offsets == list(range(50))
+
+
+def test_offsets_are_committed_durably(broker: Broker) -> None:
+    Producer({"bootstrap.servers": broker.bootstrap_servers}).flush()
+    consumer = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": "g"})
+    broker.create_topic("t")
+    consumer.commit(offsets=[TopicPartition("t", 0, 5)], asynchronous=False)
+    assert broker.call(_unflushed(broker.server, "__consumer_offsets")) <= 0
+    consumer.close()
+
+
+def test_producers_that_wait_share_a_flush(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    syncs = 0
+    sync = OsFiles.sync
+
+    def slow_sync(files: OsFiles, descriptor: int) -> None:
+        nonlocal syncs
+        syncs += 1
+        time.sleep(0.02)  # a slow disk
+        sync(files, descriptor)
+
+    broker.create_topic("t")
+    monkeypatch.setattr(OsFiles, "sync", slow_sync)
+
+    def send() -> None:
+        producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "acks": 1, "linger.ms": 0})
+        for _ in range(10):
+            producer.produce("t", b"x")
+            assert producer.flush(30) == 0
+
+    threads = [threading.Thread(target=send) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert syncs < 80, "80 acknowledged records took a flush each"
+    assert broker.call(_unflushed(broker.server, "t")) <= 0
