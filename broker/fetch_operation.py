@@ -124,7 +124,7 @@ class FetchOperation:
         partition = self._broker.replicas.partition_or_error(asked.topic, asked.partition)
         if asked.topic_id not in (ZERO_TOPIC_ID, partition.topic_id):
             raise ApiError(ErrorCode.INCONSISTENT_TOPIC_ID)
-        partition.check_leader(asked.current_leader_epoch)
+        partition.check_leader(max(-1, asked.current_leader_epoch))
         replica_id = self._limits.replica_id
         if replica_id >= 0 and (replica_id not in partition.replicas or replica_id == self._broker.node_id):
             raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
@@ -222,7 +222,7 @@ class FetchOperation:
     def _readable(self, partition: Partition, asked: FetchPartition) -> int | None:
         """Bytes that a read would return now; None when the read would end in an error."""
         try:
-            partition.check_leader(asked.current_leader_epoch)
+            partition.check_leader(max(-1, asked.current_leader_epoch))
         except ApiError:
             return None
         log = partition.log

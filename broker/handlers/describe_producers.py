@@ -35,11 +35,14 @@ def _partition(topic: str, index: int, context: RequestContext) -> PartitionResp
             raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic!r} is no name of a topic.")
         if topic not in context.broker.metadata:
             raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "There is no such topic.")
+    except ApiError as error:
+        answer.error_code, answer.error_message = error.error, error.message
+        return answer
+    try:
         partition = context.broker.replicas.partition_or_error(topic, index)
         partition.check_leader()
-    except ApiError as error:
+    except ApiError as error:  # Kafka has no message for these
         answer.error_code = error.error
-        answer.error_message = error.message or None
         return answer
     answer.active_producers = [
         ProducerState(

@@ -39,7 +39,7 @@ from barnabas.wire.messages.produce import (
     TopicProduceResponse,
 )
 from barnabas.wire.names import TopicId
-from barnabas.wire.record_batch import LOG_OVERHEAD, MAGIC, TRANSACTIONAL_MASK, CorruptBatch, parse_header
+from barnabas.wire.record_batch import MAGIC, TRANSACTIONAL_MASK, CorruptBatch, parse_header
 
 if TYPE_CHECKING:
     from barnabas.broker.transactions.verification import Verified
@@ -61,6 +61,7 @@ _SAID_BEFORE_THE_LOG = {
     ErrorCode.INVALID_TXN_STATE,
     ErrorCode.TRANSACTION_ABORTABLE,
     ErrorCode.CONCURRENT_TRANSACTIONS,
+    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
 }
 """Refusals that tell no log start offset, though some are the log's: Kafka's `ReplicaManager.appendRecordsToLeader`."""
 
@@ -193,15 +194,16 @@ class _Appends:
             self._pending.append((reply, acknowledgeable))
 
     def _refusal(self, topic: str, data: PartitionProduceData, error: ApiError) -> PartitionProduceResponse:
+        fault = _fault(data.records, self._context.api_version)
         reply = PartitionProduceResponse(
             index=data.index,
             error_code=error.error,
             base_offset=-1,
             log_append_time_ms=-1,
-            log_start_offset=self._log_start_offset(topic, data, error),
+            log_start_offset=self._log_start_offset(topic, data, error.error) if fault is None else -1,
         )
-        if error.error is ErrorCode.INVALID_RECORD and _is_truncated(data.records):
-            reply.error_message = error.message
+        if error.error is fault is ErrorCode.CORRUPT_MESSAGE and not _starts_with_batch(data.records):
+            reply.error_message = error.message  # of the log's refusals Kafka explains only this one
         if isinstance(error, RecordErrors):
             reply.error_message = error.message
             reply.record_errors = [
@@ -212,16 +214,29 @@ class _Appends:
             _tell_leader(reply, self._response, topic, self._context)
         return reply
 
-    def _log_start_offset(self, topic: str, data: PartitionProduceData, error: ApiError) -> int:
+    def _log_start_offset(self, topic: str, data: PartitionProduceData, error: ErrorCode) -> int:
         """Where the log starts, if it was the log that looked into the batch and refused it, as in Kafka; else -1."""
-        if error.error in _SAID_BEFORE_THE_LOG or data.records is None:
-            return -1
-        try:
-            parse_produced_batch(data.records, self._context.api_version)
-        except ApiError:
+        if error in _SAID_BEFORE_THE_LOG or data.records is None:
             return -1
         partition = self._context.broker.replicas.partition(topic, data.index)
         return -1 if partition is None else partition.log.log_start_offset
+
+
+def _starts_with_batch(records: memoryview | bytearray | None) -> bool:
+    try:
+        parse_header(records or b"")
+    except CorruptBatch:
+        return False
+    return True
+
+
+def _fault(records: memoryview | bytearray | None, version: int) -> ErrorCode | None:
+    """Why the bytes are no batch, if they are none."""
+    try:
+        parse_produced_batch(records or b"", version)
+    except ApiError as error:
+        return error.error
+    return None
 
 
 def _keep_records(data: PartitionProduceData) -> None:
@@ -287,10 +302,6 @@ def _is_transactional(records: memoryview | None) -> bool:
         and records[MAGIC_POSITION] == MAGIC
         and bool(records[ATTRIBUTES_POSITION] & TRANSACTIONAL_MASK)
     )
-
-
-def _is_truncated(records: memoryview | bytearray | None) -> bool:
-    return records is not None and len(records) < LOG_OVERHEAD + int.from_bytes(records[8:LOG_OVERHEAD], signed=True)
 
 
 def _topic_name(topic_data: TopicProduceData, context: RequestContext) -> str:
