@@ -78,7 +78,9 @@ class Finding(NamedTuple):
     version: int
     request: str
     difference: Difference
-    known: KnownDifference | None
+    kafka_fails: bool
+    """Kafka's answer says UNKNOWN_SERVER_ERROR."""
+    known: KnownDifference | None = None
 
 
 class Run:
@@ -197,11 +199,7 @@ class Run:
     def receive(self, sent: "Sent", *, connection: str = "") -> tuple[Any, Any]:
         """Compare the answers to the oldest unanswered request of a connection; as `ask`."""
         while True:
-            found = [
-                Finding(self.name, messages.API_NAMES[sent.api_key], sent.version, sent.text, difference, None)
-                for difference in differences(*self._receive(sent, connection))
-            ]
-            found = [finding._replace(known=explain(finding)) for finding in found]
+            found = self._compare(sent.api_key, sent.version, sent.text, *self._receive(sent, connection))
             unexpected = any(finding.known is None for finding in found)
             if not unexpected or sent.api_key not in READ_ONLY or self._patience_s <= 0:
                 break
@@ -266,9 +264,15 @@ class Run:
             side.drop("raw")
         text = f"frame {frame.hex()}"
         self.requests[api_key].add(text)
-        for difference in differences(*answers):
-            finding = Finding(self.name, messages.API_NAMES[api_key], answer_version, text, difference, None)
-            self.findings.append(finding._replace(known=explain(finding)))
+        self.findings += self._compare(api_key, answer_version, text, *answers)
+
+    def _compare(self, api_key: int, version: int, request: str, kafka: Any, barnabas: Any) -> list[Finding]:
+        kafka_fails = '"error_code": -1' in as_text(kafka)
+        found = [
+            Finding(self.name, messages.API_NAMES[api_key], version, request, difference, kafka_fails)
+            for difference in differences(kafka, barnabas)
+        ]
+        return [finding._replace(known=explain(finding)) for finding in found]
 
 
 class Sent(NamedTuple):

@@ -1,4 +1,4 @@
-"""ApiVersions, Metadata, DescribeCluster, FindCoordinator, DescribeLogDirs, InitProducerId; frames that are no requests."""
+"""ApiVersions, Metadata, DescribeCluster, FindCoordinator, DescribeLogDirs, InitProducerId; broken frames."""
 
 from barnabas.broker.handlers import load_handler, served_apis
 from barnabas.wire import codec, headers, messages
