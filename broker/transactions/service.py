@@ -155,7 +155,8 @@ class TransactionService:
             return
         for reason, count in shard.skipped.items():
             log.warning("Transactions of partition %d: %d records left out, %s", partition, count, reason)
-        log.info(
+        log.log(
+            logging.INFO if shard.transactions else logging.DEBUG,
             "Loaded %d transactional ids of partition %d in %d ms",
             len(shard.transactions),
             partition,
