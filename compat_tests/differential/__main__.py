@@ -12,7 +12,7 @@ def main() -> int:
         "-k", dest="only", default="", help="only scenarios whose names start with this; writes no page"
     )
     options = parser.parse_args()
-    outcome = play(options.only, log=lambda line: print(line, flush=True))
+    outcome = play(tuple(options.only), log=lambda line: print(line, flush=True))
     for text in outcome.failures():
         print(text)
     print(outcome.summary())

@@ -48,8 +48,8 @@ class Outcome:
         return f"{self.run.request_count} requests, {found} differences, {unexpected} of them unexplained"
 
 
-def play(only: str = "", log: Callable[[str], None] = lambda line: None) -> Outcome:
-    """Play the scenarios whose names start with `only`."""
+def play(only: tuple[str, ...] = (), log: Callable[[str], None] = lambda line: None) -> Outcome:
+    """Play the scenarios whose names start with one of `only`, or all."""
     with (
         KafkaServer(overrides=CONFIGURATION | KAFKA_ONLY, jvm_options=KAFKA_JVM) as kafka,
         BarnabasProcess(CONFIGURATION | BARNABAS_ONLY) as barnabas,
@@ -60,7 +60,7 @@ def play(only: str = "", log: Callable[[str], None] = lambda line: None) -> Outc
         )
         run.warm_up()
         for scenario in SCENARIOS:
-            if scenario.__name__.startswith(only):
+            if not only or scenario.__name__.startswith(only):
                 started, before = time.monotonic(), len(run.unexpected)
                 run.play(scenario)
                 seconds = time.monotonic() - started

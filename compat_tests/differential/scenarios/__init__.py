@@ -3,11 +3,13 @@
 from collections.abc import Callable
 
 from compat_tests.differential.run import Run
-from compat_tests.differential.scenarios import cluster, logs
+from compat_tests.differential.scenarios import cluster, configs, logs, topics
 
 SCENARIOS: tuple[Callable[[Run], None], ...] = (
     *cluster.FIRST,
     *cluster.SCENARIOS,
     *logs.SCENARIOS,
+    *topics.SCENARIOS,
+    *configs.SCENARIOS,
     *cluster.LAST,
 )
