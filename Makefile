@@ -24,16 +24,21 @@ INSTALLED_FOR_TESTS := $(VENV)/.installed-for-tests
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 TYPED := $(foreach package,barnabas tools spark_examples benchmarks,-p $(package))
 
-.PHONY: help run test test-full check fuzz demo compat-oracle lint bench-perf bench-startup prepare clean
+ON_ZOOKEEPER := BARNABAS_COMPAT_TARGET=barnabas-zookeeper $(BIN)/python -m pytest
+# One Python client and Kafka's tools for topics and configs: what touches the metadata store. 5 is pytest's "no tests".
+ZOOKEEPER_SUBSET := compat_tests/confluent_client compat_tests/java_tools/test_topics.py compat_tests/java_tools/test_configs.py
+
+.PHONY: help run test test-full check fuzz demo compat-oracle compat-zookeeper lint bench-perf bench-startup prepare clean
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 run: $(INSTALLED) ## Start a broker on 127.0.0.1:9092 in the foreground (ARGS="..." are options of `barnabas serve`)
 	@exec $(BIN)/barnabas serve $(ARGS)
 
 test: prepare ## Run all tests: ours, and every foreign client against Barnabas
 	$(BIN)/python -m pytest tests compat_tests -m "not full" $(PYTEST_ARGS)
+	$(ON_ZOOKEEPER) -m "not full" $(PYTEST_ARGS) $(ZOOKEEPER_SUBSET) || [ $$? -eq 5 ]
 
 test-full: prepare ## Run all tests and their larger sizes too
 	$(BIN)/python -m pytest tests compat_tests $(PYTEST_ARGS)
@@ -48,6 +53,9 @@ demo: prepare ## Produce 336,776 flights, analyse them with Spark, check the res
 
 compat-oracle: prepare ## Run the clients' tests against Apache Kafka itself, to prove what they ask for
 	BARNABAS_COMPAT_TARGET=kafka $(BIN)/python -m pytest compat_tests -m "not full" $(PYTEST_ARGS)
+
+compat-zookeeper: prepare ## Run the clients' tests against Barnabas with its metadata in a real ZooKeeper
+	$(ON_ZOOKEEPER) compat_tests -m "not full" $(PYTEST_ARGS)
 
 fuzz: $(INSTALLED_FOR_TESTS) ## Feed broken bytes to every reader of foreign bytes for SECONDS=60 in total
 	$(BIN)/python -m tools.fuzz --seconds $(SECONDS) $(ARGS)

@@ -1,7 +1,8 @@
 """The cluster under test, for every client's folder.
 
 `BARNABAS_COMPAT_TARGET` chooses it: `barnabas` (default) is the real command `python -m barnabas serve` on a free port
-with an empty data directory; `kafka` is Apache Kafka 4.3.0, the oracle: it shows whether a test asks for Kafka's ways.
+with an empty data directory; `barnabas-zookeeper` is the same with its metadata in a real ZooKeeper; `kafka` is Apache
+Kafka 4.3.0, the oracle: it shows whether a test asks for Kafka's ways.
 `BARNABAS_COMPAT_BOOTSTRAP=HOST:PORT` takes a broker that runs already instead.
 """
 
@@ -20,7 +21,7 @@ if str(ROOT) not in sys.path:
 
 from tools.barnabas_process import BarnabasProcess  # noqa: E402
 
-BARNABAS, KAFKA = "barnabas", "kafka"
+BARNABAS, BARNABAS_ZOOKEEPER, KAFKA = "barnabas", "barnabas-zookeeper", "kafka"
 TARGET = os.environ.get("BARNABAS_COMPAT_TARGET", BARNABAS)
 LOG_TAIL_CHARACTERS = 6000
 
@@ -65,6 +66,29 @@ class BarnabasTarget(BarnabasProcess):
     """The command as a user starts it."""
 
     target = BARNABAS
+
+
+class BarnabasOnZooKeeperTarget(BarnabasProcess):
+    """The same with `zookeeper.connect`: a ZooKeeper of its own that lives as long as it does."""
+
+    target = BARNABAS
+
+    def __init__(self, overrides: Mapping[str, str] | None = None) -> None:
+        from tools.zookeeper import ZooKeeperServer
+
+        self._zookeeper = ZooKeeperServer()
+        self._zookeeper.start()
+        alone = {
+            "zookeeper.connect": f"{self._zookeeper.address}/kafka",
+            "zookeeper.session.timeout.ms": "4000",  # a killed broker's successor waits that long
+        }
+        super().__init__({**alone, **(overrides or {})})
+
+    def close(self) -> None:
+        try:
+            super().close()
+        finally:
+            self._zookeeper.close()
 
 
 class KafkaTarget:
@@ -138,9 +162,13 @@ def new_cluster(overrides: Mapping[str, str] | None = None) -> Cluster:
     """A broker of the chosen target, not started yet."""
     if TARGET == BARNABAS:
         return BarnabasTarget(overrides)
+    if TARGET == BARNABAS_ZOOKEEPER:
+        return BarnabasOnZooKeeperTarget(overrides)
     if TARGET == KAFKA:
         return KafkaTarget(overrides)
-    raise pytest.UsageError(f"BARNABAS_COMPAT_TARGET is {TARGET!r}: expected {BARNABAS} or {KAFKA}")
+    raise pytest.UsageError(
+        f"BARNABAS_COMPAT_TARGET is {TARGET!r}: expected {BARNABAS}, {BARNABAS_ZOOKEEPER} or {KAFKA}"
+    )
 
 
 _clusters: list[Cluster] = []

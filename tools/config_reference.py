@@ -27,6 +27,8 @@ Environment variables are named as in Kafka's official image: `KAFKA_` and the k
 Unknown keys are warned of; keys that ask for what is not there (TLS, SASL, ACLs) are errors. Keys of KRaft and of
 tiered storage are accepted, listed by DescribeConfigs with Kafka's defaults, and have no effect.
 
+Keys that begin with `zookeeper.` are told of in [With ZooKeeper](zookeeper.md).
+
 Dynamic keys can be changed at run time, for one broker or for all: `barnabas configs alter --help`.
 
 *This page is written by `python -m tools.config_reference`.*

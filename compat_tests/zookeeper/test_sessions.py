@@ -1,0 +1,169 @@
+"""The real command while ZooKeeper is away, after an expired session or a crash, and with an id that is taken."""
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from compat_tests.zookeeper.conftest import broker_on
+from compat_tests.zookeeper.waiting import consume, eventually, produce, topic_of
+from tools.barnabas_process import BarnabasProcess
+from tools.zookeeper import ZooKeeperServer
+
+pytestmark = pytest.mark.java
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ZooKeeperServer]:
+    """A ZooKeeper to stop and start."""
+    with ZooKeeperServer() as server:
+        yield server
+
+
+@pytest.fixture
+def chroot(request: pytest.FixtureRequest) -> str:
+    return f"/{request.node.name}"
+
+
+@pytest.fixture
+def alone(server: ZooKeeperServer, chroot: str) -> Iterator[BarnabasProcess]:
+    """A broker of one's own."""
+    with broker_on(server, chroot) as process:
+        yield process
+
+
+@pytest.fixture
+def client(server: ZooKeeperServer, chroot: str) -> Iterator[Any]:
+    """Somebody else's session with the same tree."""
+    from kazoo.client import KazooClient
+
+    kazoo = KazooClient(server.address + chroot, timeout=10)
+    kazoo.start()
+    yield kazoo
+    kazoo.stop()
+    kazoo.close()
+
+
+def admin_of(broker: BarnabasProcess) -> Any:
+    from confluent_kafka.admin import AdminClient  # type: ignore[attr-defined]
+
+    return AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+
+
+def create(broker: BarnabasProcess, name: str) -> None:
+    from compat_tests.conftest import create_topic
+
+    create_topic(broker.bootstrap_servers, name, 1, None)
+
+
+def test_service_goes_on_while_zookeeper_is_away(server: ZooKeeperServer, alone: BarnabasProcess) -> None:
+    from confluent_kafka import KafkaException
+    from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]
+
+    create(alone, "t")
+    produce(alone.bootstrap_servers, "t", "before")
+    assert consume(alone.bootstrap_servers, "t", "g", 1) == ["before"]
+    server.stop()
+    admin = admin_of(alone)
+    produce(alone.bootstrap_servers, "t", "meanwhile")
+    assert consume(alone.bootstrap_servers, "t", "g", 1) == ["meanwhile"], "from the offset that was committed"
+    with pytest.raises(KafkaException) as failure:
+        admin.create_topics([NewTopic("u", 1, 1)], operation_timeout=0.5, request_timeout=10)["u"].result(20)
+    assert failure.value.args[0].name() == "REQUEST_TIMED_OUT"
+    server.start()
+    eventually(lambda: topic_of(admin, "u"))
+    assert consume(alone.bootstrap_servers, "t", "other", 2) == ["before", "meanwhile"]
+    assert "has expired" not in alone.log_text()
+
+
+def test_an_expired_session(alone: BarnabasProcess, client: Any) -> None:
+    """A process that stands still is taken for dead; when it moves again it registers anew and goes on."""
+    create(alone, "t")
+    produce(alone.bootstrap_servers, "t", "before")
+    _, before = client.get("/brokers/ids/1")
+    epoch = int(client.get("/controller_epoch")[0])
+    gone, back = threading.Event(), threading.Event()
+    client.exists("/brokers/ids/1", watch=lambda _event: gone.set())
+    os.kill(alone.pid, signal.SIGSTOP)
+    try:
+        assert gone.wait(30)
+        client.set("/config/topics/t", b'{"version":1,"config":{"retention.ms":"99"}}')
+        if client.exists("/brokers/ids/1", watch=lambda _event: back.set()) is not None:
+            back.set()
+    finally:
+        os.kill(alone.pid, signal.SIGCONT)
+    assert back.wait(30)
+    _, after = client.get("/brokers/ids/1")
+    assert after.czxid > before.czxid, "a new broker epoch"
+    eventually(lambda: int(client.get("/controller_epoch")[0]) == epoch + 1)
+    assert produce(alone.bootstrap_servers, "t", "after") == 1
+    eventually(lambda: "joined its cluster again" in alone.log_text())
+    create(alone, "u")
+    from confluent_kafka.admin import ConfigResource  # type: ignore[attr-defined]
+
+    resource = ConfigResource(ConfigResource.Type.TOPIC, "t")
+    admin = admin_of(alone)  # its futures end with it
+    described = admin.describe_configs([resource])[resource].result(10)
+    assert described["retention.ms"].value == "99", "changed while the broker was out"
+    assert "has expired" in alone.log_text()
+
+
+def test_a_killed_broker_comes_back(alone: BarnabasProcess, client: Any) -> None:
+    create(alone, "t")
+    produce(alone.bootstrap_servers, "t", "before")
+    owner = client.get("/brokers/ids/1")[1].ephemeralOwner
+    alone.kill()
+    alone.start()
+    assert client.get("/brokers/ids/1")[1].ephemeralOwner != owner
+    assert produce(alone.bootstrap_servers, "t", "after") == 1
+    alone.stop()
+    assert client.exists("/brokers/ids/1") is None, "a clean stop waits for nothing"
+    assert client.exists("/controller") is None
+
+
+def test_a_taken_id_is_refused(server: ZooKeeperServer, alone: BarnabasProcess, chroot: str) -> None:
+    second = broker_on(server, chroot)
+    with pytest.raises(RuntimeError) as failure:
+        second.start()
+    second.close()
+    text = str(failure.value)
+    assert f"a broker with id 1 is registered already (PLAINTEXT://{alone.bootstrap_servers})" in text
+    assert "Traceback" not in text
+    create(alone, "t")
+
+
+def test_another_brokers_cluster_is_refused(server: ZooKeeperServer, alone: BarnabasProcess, chroot: str) -> None:
+    second = broker_on(server, chroot, **{"node.id": "2"})
+    with pytest.raises(RuntimeError, match=r"has other brokers \(id 1\)") as failure:
+        second.start()
+    second.close()
+    assert "Traceback" not in str(failure.value)
+    create(alone, "t")
+
+
+def test_no_zookeeper_at_the_start() -> None:
+    settings = {"zookeeper.connect": "127.0.0.1:1", "zookeeper.connection.timeout.ms": "300"}
+    broker = BarnabasProcess(settings)
+    with pytest.raises(RuntimeError, match=r"no connection to ZooKeeper at 127\.0\.0\.1:1 within 300 ms") as failure:
+        broker.start()
+    broker.close()
+    assert "Traceback" not in str(failure.value)
+
+
+def test_the_cluster_id_is_the_trees(server: ZooKeeperServer, chroot: str) -> None:
+    """Data of one cluster is not mixed with the metadata of another."""
+    with broker_on(server, chroot) as broker:
+        create(broker, "t")
+        broker.stop()
+        from kazoo.client import KazooClient
+
+        client = KazooClient(server.address + chroot)
+        client.start()
+        client.set("/cluster/id", b'{"version":"1","id":"AAAAAAAAAAAAAAAAAAAAAA"}')
+        client.stop()
+        client.close()
+        with pytest.raises(RuntimeError, match="AAAAAAAAAAAAAAAAAAAAAA"):
+            broker.start()
