@@ -48,7 +48,8 @@ class MetadataStore:
         self._configs: ConfigRepository | None = None
         self._controller: Controller | None = None
         self._rejoining: asyncio.Task[None] | None = None
-        self._is_closed = False
+        self._is_lost = False
+        self._stays_out = False
 
     async def open(self) -> CoordinationStore:
         """The first session.
@@ -67,11 +68,15 @@ class MetadataStore:
         self._configs = configs
         self._controller = controller
 
-    async def close(self) -> None:
-        self._is_closed = True
+    async def stay_out(self) -> None:
+        """Open no more sessions: the broker is about to stop."""
+        self._stays_out = True
         if self._rejoining is not None:
             self._rejoining.cancel()
             await asyncio.gather(self._rejoining, return_exceptions=True)
+
+    async def close(self) -> None:
+        await self.stay_out()
         if self._session is not None:
             await self._session.close()
         if self._embedded is not None:
@@ -112,7 +117,8 @@ class MetadataStore:
             )
 
     def _expired(self) -> None:
-        if self._is_closed or (self._rejoining is not None and not self._rejoining.done()):
+        self._is_lost = True
+        if self._stays_out or (self._rejoining is not None and not self._rejoining.done()):
             return  # whoever is about to join already tries again by himself
         self._rejoining = asyncio.create_task(self._rejoin(), name="rejoin")
 
@@ -129,6 +135,7 @@ class MetadataStore:
         assert self._config.zookeeper_connect is not None, "only sessions of ZooKeeper are opened again"
         assert self._session is not None, "there was a session"
         await self._session.close()
+        self._is_lost = False
         try:
             session = await self._open_zookeeper(self._config.zookeeper_connect, None)
             if self._configs is not None and self._controller is not None:
@@ -136,6 +143,8 @@ class MetadataStore:
                 await self._controller.rejoin(session)
         except CoordinationError as error:
             logger.warning("joining the cluster failed, trying again: %s", error)
+            return False
+        if self._is_lost:
             return False
         logger.info("the broker has joined its cluster again")
         return True

@@ -287,6 +287,8 @@ class Broker:
         if self._http is not None:
             await self._http.stop()
         await self.housekeeping.close()
+        if hasattr(self, "_store"):
+            await self._store.stay_out()
         for part in ("auto_topics", "transactions", "groups", "controller", "configs"):
             if hasattr(self, part):
                 await _stop(getattr(self, part))

@@ -176,9 +176,11 @@ class Controller:
                 await self._enter(self.cluster_id)
             except Exception as error:  # noqa: BLE001 - carried to whoever awaits
                 self._resign("it could not join the cluster again")
-                done.set_exception(error)
+                if not done.done():
+                    done.set_exception(error)
             else:
-                done.set_result(None)
+                if not done.done():
+                    done.set_result(None)
 
         self._events.put_nowait(Event(enter, needs_office=False))
         await done

@@ -282,8 +282,11 @@ class ZooKeeperSession:
         await asyncio.to_thread(self._stop_client)
 
     def _stop_client(self) -> None:
-        self._client.stop()
-        self._client.close()
+        try:
+            self._client.stop()
+            self._client.close()
+        except exceptions.KazooException as error:  # its thread is stuck somewhere, and dies with the process
+            logger.warning("the connection to ZooKeeper did not close: %s", error)
 
     def _forget(self) -> None:
         self._data_watches.clear()

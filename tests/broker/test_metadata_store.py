@@ -1,0 +1,57 @@
+"""What becomes of a broker whose session with its metadata store is lost."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from barnabas.broker.config import load
+from barnabas.broker.metadata_store import MetadataStore
+from barnabas.clock import ManualClock
+from barnabas.controller.coordination.interface import StoreUnavailable
+
+
+def test_a_lost_file_ends_the_broker(tmp_path: Path) -> None:
+    async def lose() -> list[str]:
+        reasons: list[str] = []
+        config = load(options={"log.dirs": str(tmp_path)})
+        store = MetadataStore(config, ManualClock(), reasons.append)
+        session = await store.open()
+        assert (tmp_path / "metadata.sqlite").exists()
+        assert store._embedded is not None
+        await store._embedded.expire(session)  # type: ignore[arg-type]
+        await asyncio.sleep(0)
+        await store.close()
+        return reasons
+
+    assert asyncio.run(lose()) == ["the metadata store failed"]
+
+
+def test_a_clean_stop_is_no_failure(tmp_path: Path) -> None:
+    async def stop() -> list[str]:
+        reasons: list[str] = []
+        store = MetadataStore(load(options={"log.dirs": str(tmp_path)}), ManualClock(), reasons.append)
+        await store.open()
+        await store.close()
+        await store.close()
+        return reasons
+
+    assert asyncio.run(stop()) == []
+
+
+def test_no_zookeeper_is_an_error_with_its_address(tmp_path: Path) -> None:
+    options = {
+        "log.dirs": str(tmp_path),
+        "zookeeper.connect": "127.0.0.1:1/kafka",
+        "zookeeper.connection.timeout.ms": "50",
+    }
+
+    async def start() -> None:
+        store = MetadataStore(load(options=options), ManualClock(), lambda reason: None)
+        try:
+            await store.open()
+        finally:
+            await store.close()
+
+    with pytest.raises(StoreUnavailable, match=r"127\.0\.0\.1:1/kafka within 50 ms"):
+        asyncio.run(start())
