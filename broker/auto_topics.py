@@ -14,6 +14,9 @@ from barnabas.wire.errors import ApiError, ErrorCode
 
 logger = logging.getLogger(__name__)
 
+IN_FLIGHT_MAX = 100
+"""Topics that are created at a time; one request can name many more. Who asked for the others asks again."""
+
 Create = Callable[[list[NewTopic]], Awaitable[list[TopicOutcome]]]
 
 
@@ -31,7 +34,7 @@ class AutoTopicCreation:
         """Start to create topics that are not being created already."""
         topics = []
         for name in names:
-            if name not in self._in_flight:
+            if name not in self._in_flight and len(self._in_flight) < IN_FLIGHT_MAX:
                 self._in_flight.add(name)
                 topics.append(self._internal_topic(name) or NewTopic(name))
         if topics:

@@ -57,7 +57,7 @@ logger = logging.getLogger(__name__)
 DEFAULT_INFLIGHT_BYTES_MAX = 128 * 1024 * 1024
 """Bound on unfinished requests where `queued.max.request.bytes` is Kafka's default (-1, no bound at all)."""
 
-IDLE_CHECK_INTERVAL_MS = 5_000
+IDLE_CHECK_INTERVAL_MS = 2_000
 FILE_DELETE_INTERVAL_MS = 1_000
 FLUSH_CHECK_INTERVAL_MS = 1_000
 LAG_CHECK_INTERVAL_S = 1.0

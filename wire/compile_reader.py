@@ -30,14 +30,15 @@ from struct import error as struct_error
 from typing import Any, NoReturn
 
 from barnabas.wire.errors import ProtocolError
-from barnabas.wire.primitives import Buffer, read_unsigned_varint, skip_tagged_fields
+from barnabas.wire.primitives import TAGGED_FIELDS_MAX, Buffer, read_unsigned_varint, skip_tagged_fields
 from barnabas.wire.schema import PRIMITIVE_FORMATS, UNSET, Array, Field, Message
 
 STRING_SIZE_MAX = 0x7FFF
 """Bytes in a string of any version: compact lengths could say more, Kafka refuses it."""
 
 ELEMENTS_MAX = 200_000
-"""Elements in all arrays of one request: a hundred times the partitions that Kafka expects in one (2,000)."""
+"""Elements in all arrays of one request, tagged fields included: a hundred times the partitions that Kafka lets one
+request ask for (`max.request.partition.size.limit`, 2,000)."""
 
 Reader = Callable[[Buffer, int], tuple[Any, int]]
 
@@ -210,10 +211,13 @@ class _ReaderCompiler:
         self.run.append(("B", count))
         if not fields:
             self.flush()
-            self.emit(f"if {count}: pos = skip_tags(buf, pos - 1)")
+            with self.block(f"if {count}:"):
+                self.charge_tagged_fields(count)
+                self.emit("pos = skip_tags(buf, pos - 1)")
             return
         with self.block(f"if {count}:"):
-            self.emit(f"if {count} > 127: {count}, pos = varint(buf, pos - 1)")
+            self.emit(f"if {count} > {TAGGED_FIELDS_MAX}: fail('tagged fields', {count})")
+            self.charge_tagged_fields(count)
             with self.block(f"for _ in range({count}):"):
                 tag, size, end = self.name("t"), self.name("n"), self.name("e")
                 self.read_varint(tag)
@@ -225,6 +229,12 @@ class _ReaderCompiler:
                         self.flush()
                         self.emit(f"if pos != {end}: fail({field.name!r}, {size})")
                 self.emit(f"else: pos = {end}")
+
+    def charge_tagged_fields(self, count: str) -> None:
+        """They take a request's time as elements of arrays do."""
+        if self.is_request:
+            self.emit(f"left -= {count}")
+            self.emit(f"if left < 0: fail('tagged fields', {count})")
 
     def read_length(self, legacy_format: str) -> str:
         """Read a length into a new variable; in a flexible version it holds one more, zero being null."""

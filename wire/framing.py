@@ -15,7 +15,8 @@ from collections.abc import Iterator
 from barnabas.wire.errors import ProtocolError
 
 LENGTH_SIZE = 4
-FIRST_BUFFER_BYTES = 64 * 1024
+FIRST_BUFFER_BYTES = 4 * 1024
+LARGE_BUFFER_BYTES = 1024 * 1024
 
 _LENGTH = struct.Struct(">i")
 
@@ -116,13 +117,17 @@ class FrameReader:
 
     def _grow(self, frame_end: int) -> None:
         assert self._buffer is not None
-        grown = bytearray(self._capacity(self._filled + 1, frame_end))
-        grown[: self._filled] = memoryview(self._buffer)[: self._filled]
-        self._buffer = grown
+        more = bytes(self._capacity(self._filled + 1, frame_end) - self._filled)
+        try:
+            # In place: the kernel moves the pages of a large buffer, so that old and new do not exist at the same time.
+            self._buffer.extend(more)
+        except BufferError:  # whoever fills our buffers still holds a view
+            self._buffer = self._buffer + more
 
     def _capacity(self, needed: int, frame_end: int) -> int:
-        """At most twice what has arrived, but at once the whole frame where the peer has already sent a frame of that
-        size."""
+        """At most twice what has arrived, a quarter more from 1 MiB on, but at once the whole frame where the peer has
+        already sent a frame of that size."""
         if frame_end <= 2 * self._largest_frame:
             return frame_end
-        return min(frame_end, max(FIRST_BUFFER_BYTES, 2 * needed))
+        wanted = 2 * needed if needed < LARGE_BUFFER_BYTES else needed + needed // 4
+        return min(frame_end, max(FIRST_BUFFER_BYTES, wanted))

@@ -191,6 +191,18 @@ class TestHostileBytes:
         with pytest.raises(ProtocolError, match="topics"):
             decode(FetchRequest, 4, request([0] * (ELEMENTS_MAX + 1)))
 
+    def test_a_struct_may_not_have_any_number_of_tagged_fields(self) -> None:
+        body = encode(heartbeat(), 4)[:-1]
+        assert decode(HeartbeatRequest, 4, body + bytes([127]) + b"\x09\0" * 127) == heartbeat()
+        for count in ("8001", "ffffffff0f"):
+            with pytest.raises(ProtocolError, match="tagged fields"):
+                decode(HeartbeatRequest, 4, body + bytes.fromhex(count) + b"\x09\0" * 128)
+        topic = bytes(16) + b"\0" + bytes([100]) + b"\x09\0" * 100
+        with pytest.raises(ProtocolError, match="tagged fields"):
+            decode(MetadataRequest, 12, b"\x81\x10" + topic * 2048 + b"\0\0\0")
+        with pytest.raises(ProtocolError, match="tagged fields"):
+            decode(FetchRequest, 12, bytes(25) + b"\1\1\1" + b"\x80\x01" + b"\x09\0" * 128)
+
     def test_null_list_where_none_is_allowed(self) -> None:
         with pytest.raises(ProtocolError, match="topics"):
             decode(MetadataRequest, 0, b"\xff\xff\xff\xff")

@@ -1,0 +1,53 @@
+"""A real broker in a process of its own to attack, and a record of what each attack measured."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tools.barnabas_process import BarnabasProcess
+from tools.hostile import MIB, HealthyClient, Memory
+
+MEMORY_MAX = 512 * MIB
+
+
+@pytest.fixture
+def broker() -> Iterator[BarnabasProcess]:
+    """Not one attack may take it beyond 512 MiB, end it, or make it log a traceback."""
+    with BarnabasProcess() as process:
+        memory = Memory(process.pid)
+        yield process
+        assert memory.peak < MEMORY_MAX
+        assert "Traceback" not in process.log_text()
+
+
+@pytest.fixture
+def memory(broker: BarnabasProcess) -> Memory:
+    return Memory(broker.pid)
+
+
+@pytest.fixture
+def healthy(broker: BarnabasProcess) -> Iterator[HealthyClient]:
+    """A client that must not notice the attack."""
+    with HealthyClient(broker.bootstrap_servers) as client:
+        yield client
+    assert client.errors == []
+    assert client.latencies_ms
+
+
+@pytest.fixture
+def figure(request: pytest.FixtureRequest) -> Callable[..., None]:
+    """Note a measurement: printed, and appended to the file that BARNABAS_FIGURES names."""
+
+    def note(**values: float | int | str) -> None:
+        line = json.dumps({"test": request.node.name, **values})
+        print(line)
+        if path := os.environ.get("BARNABAS_FIGURES"):
+            with Path(path).open("a") as file:
+                file.write(line + "\n")
+
+    return note

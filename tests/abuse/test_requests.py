@@ -1,0 +1,251 @@
+"""Attacks with what requests say: lengths that lie, broken requests of real clients, names that are paths."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import socket
+import struct
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from barnabas.broker.handlers import served_apis
+from barnabas.wire.errors import ErrorCode
+from barnabas.wire.messages.create_partitions import (
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopic,
+)
+from barnabas.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
+from barnabas.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from barnabas.wire.messages.produce import ProduceResponse
+from barnabas.wire.primitives import unsigned_varint
+from barnabas.wire.records import Record, build_batch
+from tools.barnabas_process import BarnabasProcess
+from tools.fuzz_targets import targets
+from tools.hostile import (
+    MIB,
+    HealthyClient,
+    Memory,
+    ask,
+    connect,
+    create_topic,
+    eventually,
+    is_closed,
+    open_files,
+    produce,
+    receive,
+)
+from tools.mutation import Mutator
+
+pytestmark = pytest.mark.slow
+Figure = Callable[..., None]
+
+
+def raw(key: int, version: int, body: bytes, *, flexible: bool = True) -> bytes:
+    header = struct.pack(">hhihx" if flexible else ">hhih", key, version, 1, -1)
+    return struct.pack(">i", len(header) + len(body)) + header + body
+
+
+LYING = {
+    "metadata of 10 million topics that are there": raw(
+        3, 12, unsigned_varint(5_000_001) + (bytes(16) + b"\0\0") * 400_000
+    ),
+    "metadata of 2 thousand million topics": raw(3, 1, struct.pack(">i", 2**31 - 1), flexible=False),
+    "fetch of 8 MiB of empty topics": raw(1, 12, bytes(25) + unsigned_varint(2_700_001) + b"\1\1\0" * 2_700_000),
+    "fetch of nested arrays": raw(
+        1, 4, bytes(17) + struct.pack(">i", 1000) + (bytes(2) + struct.pack(">i", 500) + bytes(8000)) * 1000,
+        flexible=False,
+    ),
+    "a request of 9 MiB": raw(11, 5, bytes(9 * MIB), flexible=False),
+    "produce of 90 MiB of empty topics": raw(
+        0, 9, b"\0\0\1\0\0\0\0" + unsigned_varint(30_000_001) + b"\1\1\0" * 30_000_000
+    ),
+    "a string of 4 GiB": raw(12, 4, unsigned_varint(2**32 - 1)),
+    "a string of 2 GiB": raw(12, 4, unsigned_varint(2**31)),
+    "4 thousand million tagged fields": raw(18, 3, b"\1\1" + unsigned_varint(2**32 - 1) + b"\1\0" * 1_000_000),
+    "a tagged field of 2 GiB": raw(18, 3, b"\1\1\1\7" + unsigned_varint(2**31)),
+    "endless varint": raw(12, 4, b"\xff" * 1000),
+    "join with 200,000 protocols": raw(
+        11,
+        5,
+        b"\0\1g\0\0\x75\x30\0\0\x75\x30\0\0\xff\xff\0\1c" + struct.pack(">i", 250_000) + bytes(6) * 250_000,
+        flexible=False,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("attack", LYING)
+def test_a6_lengths_and_counts_that_lie(
+    broker: BarnabasProcess, memory: Memory, healthy: HealthyClient, figure: Figure, attack: str
+) -> None:
+    data = LYING[attack]
+    memory.mark()
+    with connect(broker.bootstrap_servers) as connection:
+        started = time.monotonic()
+        with contextlib.suppress(OSError):
+            connection.sendall(data)
+        closed = is_closed(connection, 20)
+        taken = time.monotonic() - started
+    figure(attack=attack, bytes=len(data), ms=round(taken * 1000, 1), growth_mib=round(memory.growth / MIB, 1))
+    assert closed
+    assert taken <= max(0.5, 0.010 * len(data) / 1024)
+    assert memory.growth <= 3 * len(data) + 64 * MIB
+
+
+def test_a6_numbers_of_partitions_that_nobody_wants(broker: BarnabasProcess, memory: Memory, figure: Figure) -> None:
+    create_topic(broker.bootstrap_servers, "t")
+    with connect(broker.bootstrap_servers) as connection:
+        for count in (2**31 - 1, 100_000, 0, -5):
+            topic = CreatableTopic(name="x", num_partitions=count, replication_factor=1)
+            created = ask(connection, CreateTopicsRequest(topics=[topic]), 5, CreateTopicsResponse)
+            assert created.topics[0].error_code in (ErrorCode.INVALID_PARTITIONS, ErrorCode.POLICY_VIOLATION)
+            more = CreatePartitionsRequest(topics=[CreatePartitionsTopic(name="t", count=count)], timeout_ms=1000)
+            grown = ask(connection, more, 2, CreatePartitionsResponse)
+            assert grown.results[0].error_code in (ErrorCode.INVALID_PARTITIONS, ErrorCode.POLICY_VIOLATION)
+    figure(growth_mib=round(memory.growth / MIB, 1))
+    assert memory.growth <= 16 * MIB
+
+
+def test_a6_topics_by_the_hundred_thousand_are_created_a_hundred_at_a_time(
+    broker: BarnabasProcess, memory: Memory, healthy: HealthyClient, figure: Figure
+) -> None:
+    names = [MetadataRequestTopic(name=f"flood-{number}") for number in range(100_000)]
+    request = MetadataRequest(topics=names, allow_auto_topic_creation=True)
+    with connect(broker.bootstrap_servers) as connection:
+        connection.settimeout(60)
+        response = ask(connection, request, 9, MetadataResponse)
+        assert len(response.topics) == 100_000
+        every = MetadataRequest(topics=None)
+        time.sleep(1)
+        created = len(ask(connection, every, 9, MetadataResponse).topics)
+    figure(asked=100_000, created=created, growth_mib=round(memory.growth / MIB, 1),
+           healthy_p99_ms=round(healthy.p99_ms, 1))  # fmt: skip
+    assert created <= 1 + 100
+
+
+@pytest.mark.parametrize("seconds", [15, pytest.param(1800, marks=[pytest.mark.full, pytest.mark.timeout(2000)])])
+def test_a7_broken_requests_of_real_clients(
+    broker: BarnabasProcess, memory: Memory, healthy: HealthyClient, figure: Figure, seconds: int
+) -> None:
+    """Random bytes, and recorded requests of all clients: cut off, spliced, mutated; on live connections."""
+    (recorded,) = targets(["requests"])
+    seed = 20 + seconds
+    rng = random.Random(seed)
+    seeds = recorded.seeds()
+    mutator = Mutator(seeds, rng, size_max=1 << 20)
+    served = sorted(served_apis())
+    files = open_files(broker.pid)
+    sent = answered = closed = 0
+    deadline = time.monotonic() + seconds
+    connection = connect(broker.bootstrap_servers)
+    while time.monotonic() < deadline:
+        body = bytearray(
+            rng.choice(
+                (mutator.next, mutator.next, lambda: rng.choice(seeds), lambda: rng.randbytes(rng.randrange(99)))
+            )()
+        )
+        if len(body) > 2 and not rng.randrange(4):
+            struct.pack_into(">b", body, 1, rng.choice(served))  # an API that is there, whatever the mutation did
+            body[0] = 0
+        length = len(body) if rng.randrange(20) else rng.randrange(2 * len(body) + 1)
+        sent += 1
+        try:
+            connection.sendall(struct.pack(">i", length) + body)
+            connection.settimeout(rng.choice((0.001, 0.05)))
+            if receive(connection) is None:
+                raise ConnectionError
+            answered += 1
+        except TimeoutError:
+            if rng.randrange(4):
+                continue  # go on with what may now be the middle of a frame
+            connection.close()
+            connection = connect(broker.bootstrap_servers)
+        except OSError:
+            closed += 1
+            connection.close()
+            connection = connect(broker.bootstrap_servers)
+    connection.close()
+    log = broker.log_text()
+    figure(seed=seed, seconds=seconds, requests=sent, answered=answered, closed=closed,
+           growth_mib=round(memory.growth / MIB, 1), healthy_p99_ms=round(healthy.p99_ms, 1),
+           failures=log.count("request failed"))  # fmt: skip
+    assert "request failed" not in log
+    assert sent > 20 * seconds
+    assert eventually(lambda: open_files(broker.pid) <= files + 100, 10)
+
+
+NAMES = [
+    "..",
+    ".",
+    "../evil",
+    "/tmp/evil",
+    "a/b",
+    "a\\b",
+    "a\0b",
+    "",
+    "x" * 250,
+    "a b",
+    "é",
+    "a\nb",
+    "%2e%2e",
+    "~",
+    "a:b",
+]
+
+
+def test_a17_topic_names_that_are_paths(broker: BarnabasProcess) -> None:
+    """INVALID_TOPIC_EXCEPTION wherever a name comes in, and no file outside of the data directory."""
+    root = broker.log_dir.parent
+    before = _outside(root, broker.log_dir)
+    batch = build_batch([Record(0, 1_700_000_000_000, None, b"v")])
+    with connect(broker.bootstrap_servers) as connection:
+        for name in NAMES:
+            created = ask(connection, _creation(name), 5, CreateTopicsResponse)
+            assert created.topics[0].error_code == ErrorCode.INVALID_TOPIC_EXCEPTION, name
+            request = MetadataRequest(topics=[MetadataRequestTopic(name=name)])
+            found = ask(connection, request, 9, MetadataResponse)
+            assert found.topics[0].error_code == ErrorCode.INVALID_TOPIC_EXCEPTION, name
+            written = ask(connection, produce(name, batch), 9, ProduceResponse)
+            code = written.responses[0].partition_responses[0].error_code
+            assert code in (ErrorCode.INVALID_TOPIC_EXCEPTION, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), name
+        # Kafka's metrics take both characters for the same one, so names may not differ in them only.
+        assert ask(connection, _creation("a.b"), 5, CreateTopicsResponse).topics[0].error_code == 0
+        collision = ask(connection, _creation("a_b"), 5, CreateTopicsResponse)
+        assert collision.topics[0].error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+        assert ask(connection, _creation("x" * 249), 5, CreateTopicsResponse).topics[0].error_code == 0
+    assert _outside(root, broker.log_dir) == before
+    assert not Path("/tmp/evil").exists()
+    topics = {path.name for path in broker.log_dir.iterdir() if path.is_dir()}
+    assert topics == {"a.b-0", "x" * 249 + "-0"}
+
+
+def _creation(name: str) -> CreateTopicsRequest:
+    return CreateTopicsRequest(
+        topics=[CreatableTopic(name=name, num_partitions=1, replication_factor=1)], timeout_ms=15_000
+    )
+
+
+def _outside(root: Path, data: Path) -> set[Path]:
+    return {path for path in root.rglob("*") if data not in path.parents}
+
+
+def test_a17_no_name_opens_a_file_elsewhere(broker: BarnabasProcess) -> None:
+    """What the process holds open for writing lies in its data directory, its log, or is no file."""
+    create_topic(broker.bootstrap_servers, "t")
+    with connect(broker.bootstrap_servers) as connection:
+        assert isinstance(connection, socket.socket)
+        for name in NAMES:
+            ask(connection, _creation(name), 5, CreateTopicsResponse)
+    for link in Path(f"/proc/{broker.pid}/fd").iterdir():
+        try:
+            target = link.readlink()
+        except FileNotFoundError:
+            continue  # closed meanwhile
+        if not target.is_absolute() or str(target).startswith(("/dev/", "/proc/")):
+            continue
+        flags = int((Path(f"/proc/{broker.pid}/fdinfo") / link.name).read_text().split("flags:")[1].split()[0], 8)
+        assert flags & 3 == 0 or target.is_relative_to(broker.log_dir.parent), target
