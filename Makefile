@@ -60,6 +60,9 @@ compat-zookeeper: prepare ## Run the clients' tests against Barnabas with its me
 fuzz: $(INSTALLED_FOR_TESTS) ## Feed broken bytes to every reader of foreign bytes for SECONDS=60 in total
 	$(BIN)/python -m tools.fuzz --seconds $(SECONDS) $(ARGS)
 
+differential: prepare ## Ask Barnabas and Apache Kafka the same requests; write docs/compatibility.md
+	$(BIN)/python -m compat_tests.differential
+
 lint: $(INSTALLED_FOR_TESTS) ## Check style and formatting
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .

@@ -46,11 +46,16 @@ async def handle(request: CreatePartitionsRequest, context: RequestContext) -> C
             CreatePartitionsTopicResult(
                 name=name,
                 error_code=ErrorCode.NONE if error is None else error.error,
-                error_message=None if error is None else error.message,
+                error_message=_message(error),
             )
             for name, error in results.items()
         ]
     )
+
+
+def _message(error: ApiError | None) -> str | None:
+    """Kafka explains everything but an unknown topic."""
+    return None if error is None or error.error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION else error.message
 
 
 HANDLER = Handler(key=37, min_version=0, max_version=3, handle=handle)

@@ -32,20 +32,28 @@ class KnownDifference(NamedTuple):
         )
 
 
-UNFORESEEN = "Kafka answers UNKNOWN_SERVER_ERROR"
+UNFORESEEN = "Where Kafka answers UNKNOWN_SERVER_ERROR"
+UNFORESEEN_APIS = ("Metadata", "Produce", "Fetch", "ListOffsets", "CreatePartitions", "IncrementalAlterConfigs")
+REPLICAS = "there are no eligible leader replicas"
+ALTER = "*AlterConfigs"
 KNOWN: tuple[KnownDifference, ...] = (
     KnownDifference("APIs and versions that are not served", "ApiVersions", "api_keys/*"),
-    KnownDifference("features of KRaft", "ApiVersions", "supported_features*"),
-    KnownDifference("features of KRaft", "ApiVersions", "finalized_features*"),
-    KnownDifference("eligible leader replicas", "CreateTopics", "topics/*/configs/min.insync.replicas/config_source"),
-    *(
-        KnownDifference(UNFORESEEN, api, "*", kafka_fails=True)
-        for api in ("Metadata", "Produce", "Fetch", "ListOffsets")
-    ),
+    KnownDifference("The features of KRaft", "ApiVersions", "supported_features*"),
+    KnownDifference("The features of KRaft", "ApiVersions", "finalized_features*"),
+    KnownDifference(REPLICAS, "CreateTopics", "topics/*/configs/min.insync.replicas/config_source"),
+    KnownDifference(REPLICAS, "DescribeConfigs", "results/*/configs/min.insync.replicas*"),
+    KnownDifference(REPLICAS, ALTER, "responses/4:1/error_*", request="*min.insync.replicas*"),
+    *(KnownDifference(UNFORESEEN, api, "*", kafka_fails=True) for api in UNFORESEEN_APIS),
     KnownDifference("null instead of records", "Produce", "", request='*"records": null*'),
+    KnownDifference("names a resource twice", "AlterConfigs", "", scenario="alter_resources"),
     KnownDifference("while deleted records are still on disk", "ListOffsets", "*", scenario="delete_records"),
     KnownDifference("not UTF-8", "ApiVersions", "", scenario="broken_frames"),
     KnownDifference("compressed by the broker", "DescribeLogDirs", "*/produce_codecs-*/partition_size"),
+    KnownDifference("`min.cleanable.dirty.ratio=NaN`", "CreateTopics", "*", request="*NaN*"),
+    KnownDifference("`min.cleanable.dirty.ratio=NaN`", ALTER, "*", request="*NaN*"),
+    KnownDifference("A timeout of zero or less", "CreateTopics", "*/error_*", scenario="create_topics_precedence"),
+    KnownDifference("Thread counts", ALTER, "*/error_*", request='*num.io.threads*"100000"*'),
+    KnownDifference("`zookeeper.*` keys cannot", ALTER, "*/error_*", request="*zookeeper.connect*"),
 )
 
 

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from compat_tests.differential.known import KNOWN, KnownDifference
+from compat_tests.differential.report import check_rows, page
 from compat_tests.differential.run import Finding, Run, Side
 from compat_tests.differential.scenarios import SCENARIOS
 from compat_tests.differential.values import as_text
@@ -30,13 +31,14 @@ class Outcome:
     """What a whole run gave."""
 
     run: Run
-    complete: bool
+    page: str | None
+    """docs/compatibility.md; only of a complete run."""
 
     @property
     def unused(self) -> list[KnownDifference]:
         """Known differences that no longer occur; only a complete run can tell."""
         seen = {finding.known for finding in self.run.findings}
-        return [known for known in KNOWN if known not in seen] if self.complete else []
+        return [known for known in KNOWN if known not in seen] if self.page is not None else []
 
     def failures(self) -> list[str]:
         """Everything that has to be mended or explained, one text each."""
@@ -50,6 +52,7 @@ class Outcome:
 
 def play(only: tuple[str, ...] = (), log: Callable[[str], None] = lambda line: None) -> Outcome:
     """Play the scenarios whose names start with one of `only`, or all."""
+    check_rows()
     with (
         KafkaServer(overrides=CONFIGURATION | KAFKA_ONLY, jvm_options=KAFKA_JVM) as kafka,
         BarnabasProcess(CONFIGURATION | BARNABAS_ONLY) as barnabas,
@@ -65,7 +68,7 @@ def play(only: tuple[str, ...] = (), log: Callable[[str], None] = lambda line: N
                 run.play(scenario)
                 seconds = time.monotonic() - started
                 log(f"{scenario.__name__}: {len(run.unexpected) - before} unexplained, {seconds:.1f} s")
-    return Outcome(run, complete=not only)
+        return Outcome(run, page=None if only else page(run))
 
 
 def described(findings: list[Finding]) -> list[str]:

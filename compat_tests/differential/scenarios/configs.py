@@ -188,10 +188,14 @@ def alter_resources(run: Run) -> None:
                 replacing(kind, name, [("retention.ms", "1")], validate_only=validate_only),
                 replacing(kind, name, [], validate_only=validate_only),
             )
-    for request in (changing(TOPIC, topic, ("retention.ms", SET, "1")), replacing(TOPIC, topic, [("segment.ms", "5")])):
-        request.resources += request.resources  # type: ignore[attr-defined]
-        run.sweep(request)
-        request.resources += changing(TOPIC, "no-such", ("retention.ms", SET, "1")).resources  # type: ignore[attr-defined]
+    replacement = replacing(TOPIC, topic, [("segment.ms", "5")])
+    replacement.resources += replacement.resources
+    run.ask(replacement, 2)
+    change = changing(TOPIC, topic, ("retention.ms", SET, "1"))
+    change.resources += change.resources
+    run.sweep(change)
+    change.resources += changing(TOPIC, "no-such", ("retention.ms", SET, "1")).resources
+    run.sweep(change)
     mixed = changing(TOPIC, topic, ("retention.ms", SET, "1"))
     mixed.resources += changing(TOPIC, "no-such", ("retention.ms", SET, "1")).resources
     mixed.resources += changing(BROKER, "7", ("num.io.threads", SET, "1")).resources
