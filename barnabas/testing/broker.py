@@ -5,7 +5,7 @@ import atexit
 import shutil
 import tempfile
 import threading
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -60,7 +60,7 @@ class Broker:
         self._life: BrokerThread | None = None
         self._port = 0
         self._topics: dict[str, Topic] = {}
-        self.clock = BrokerClock(self._offset_clock, self._settle)
+        self.clock = BrokerClock(self._offset_clock, self._move_time)
         self.data_dir = Path()
         self.bootstrap_servers = ""
 
@@ -270,10 +270,19 @@ class Broker:
             self._remove_data()
             self.data_dir = Path()
 
-    def _settle(self) -> None:
+    def _move_time(self, move: Callable[[], None]) -> None:
+        """Move the clock and do what is due then, without a request in between: a heartbeat that came with the new time
+        but before its member's timeout would save the member."""
         life = self._life
-        if life is not None:
-            life.call(life.server.settle())
+        if life is None:
+            move()
+            return
+
+        async def move_and_settle() -> None:
+            move()
+            await life.server.settle()
+
+        life.call(move_and_settle())
 
 
 def _not_running() -> RuntimeError:

@@ -9,9 +9,9 @@ from barnabas.clock import OffsetClock
 class BrokerClock:
     """What time the broker has: the real time, and what `advance` added to it. Safe to use from any thread."""
 
-    def __init__(self, clock: OffsetClock, settle: Callable[[], None]) -> None:
+    def __init__(self, clock: OffsetClock, run: Callable[[Callable[[], None]], None]) -> None:
         self._clock = clock
-        self._settle = settle
+        self._run = run
 
     def now_ms(self) -> int:
         """The broker's wall-clock time, in ms since the Unix epoch."""
@@ -33,5 +33,4 @@ class BrokerClock:
         """
         if isinstance(duration, timedelta):
             duration = duration // timedelta(milliseconds=1)
-        self._clock.advance(duration)
-        self._settle()
+        self._run(lambda: self._clock.advance(duration))

@@ -2,12 +2,17 @@
 
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from barnabas.clock import ManualClock
-from barnabas.testing import Broker
+from barnabas.testing import Broker, requests
+from barnabas.wire.errors import ErrorCode
+from barnabas.wire.messages.heartbeat import HeartbeatRequest
+from barnabas.wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
+from barnabas.wire.messages.sync_group import SyncGroupRequest
 
 DAY = timedelta(days=1)
 
@@ -69,17 +74,79 @@ def test_files_of_deleted_topics_go() -> None:
         assert list(broker.data_dir.glob("t-0*")) == []
 
 
-def test_members_that_send_no_heartbeat_for_that_long_are_out(broker: Broker) -> None:
+class Member:
+    """A member of group "g" that does only what it is told to: no heartbeats of its own."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self.member_id = ""
+        self.generation_id = -1
+
+    def ask(self, request: object, version: int) -> Any:
+        return self._broker.call(requests.ask(self._broker.server, request, version))
+
+    def join(self) -> JoinGroupResponse:
+        request = JoinGroupRequest(
+            group_id="g",
+            session_timeout_ms=45_000,
+            rebalance_timeout_ms=60_000,
+            member_id=self.member_id,
+            protocol_type="consumer",
+            protocols=[JoinGroupRequestProtocol(name="range")],
+        )
+        response: JoinGroupResponse = self.ask(request, 3)
+        assert response.error_code == 0
+        self.member_id, self.generation_id = response.member_id, response.generation_id
+        return response
+
+    def sync(self) -> None:
+        identity = {"group_id": "g", "generation_id": self.generation_id, "member_id": self.member_id}
+        assert self.ask(SyncGroupRequest(**identity), 2).error_code == 0
+
+    def heartbeat(self) -> int:
+        identity = {"group_id": "g", "generation_id": self.generation_id, "member_id": self.member_id}
+        code: int = self.ask(HeartbeatRequest(**identity), 2).error_code
+        return code
+
+
+@pytest.fixture
+def coordinator(broker: Broker) -> Broker:
+    """A broker whose group coordinator serves group "g"."""
     broker.create_topic("t")
-    member = consumer(broker, **{"session.timeout.ms": 45_000, "heartbeat.interval.ms": 40_000})
-    member.subscribe(["t"])
-    member.poll(0)
-    broker.wait_group("g", members=1)
-    broker.clock.advance(timedelta(seconds=44))
-    assert len(broker.group("g").members) == 1
-    broker.clock.advance(timedelta(seconds=2))
-    assert (broker.group("g").state, broker.group("g").members) == ("Empty", ())
-    member.close()
+    client = consumer(broker)
+    client.commit(offsets=[TopicPartition("t", 0, 0)], asynchronous=False)
+    client.close()
+    return broker
+
+
+def test_members_that_send_no_heartbeat_for_that_long_are_out(coordinator: Broker) -> None:
+    member = Member(coordinator)
+    member.join()
+    member.sync()
+    assert coordinator.group("g").state == "Stable"
+    for _ in range(3):
+        coordinator.clock.advance(timedelta(seconds=44))
+        assert member.heartbeat() == ErrorCode.NONE
+    coordinator.clock.advance(timedelta(seconds=46))
+    assert (coordinator.group("g").state, coordinator.group("g").members) == ("Empty", ())
+    assert member.heartbeat() == ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_a_rebalance_goes_on_without_members_that_do_not_join_in_time(coordinator: Broker) -> None:
+    late, early = Member(coordinator), Member(coordinator)
+    late.join()
+    late.sync()
+    with ThreadPoolExecutor(1) as pool:
+        joining = pool.submit(early.join)
+        coordinator.wait_group("g", "PreparingRebalance", members=2)
+        for _ in range(2):
+            coordinator.clock.advance(timedelta(seconds=29))
+            assert late.heartbeat() == ErrorCode.REBALANCE_IN_PROGRESS
+        assert not joining.done()
+        coordinator.clock.advance(timedelta(seconds=3))
+        assert joining.result(timeout=10).leader == early.member_id
+    early.sync()
+    assert [member.member_id for member in coordinator.group("g").members] == [early.member_id]
 
 
 def test_offsets_expire_once_their_group_is_empty() -> None:
