@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from compat_tests.zookeeper.conftest import broker_on
 from compat_tests.zookeeper.waiting import consume, eventually, produce, topic_of
 
 pytestmark = pytest.mark.java
@@ -97,3 +98,22 @@ def test_a_forced_election(kafka: Kafka, broker: Broker, new_topic: Any, admin: 
     name = new_topic()
     assert produce(broker.bootstrap_servers, name, "x") == 0
     assert kafka.zk.getTopicPartitionState(kafka.partition(name, 0)).get().controllerEpoch() == epoch + 1
+
+
+def test_kafka_configs_while_the_broker_is_down(kafka: Kafka, zookeeper: Any) -> None:
+    from confluent_kafka.admin import AdminClient  # type: ignore[attr-defined]
+
+    with broker_on(zookeeper, "/down") as process:
+        process.stop()
+        for entity in (["--entity-default"], ["--entity-name", "1"]):
+            key = "log.retention.ms=111" if entity == ["--entity-default"] else "log.segment.bytes=222222"
+            done = kafka.jvm.run(
+                "kafka.admin.ConfigCommand",
+                ["--zookeeper", f"{zookeeper.address}/down", "--alter", "--entity-type", "brokers", *entity,
+                 "--add-config", key],
+            )  # fmt: skip
+            assert done.status == 0, done.err
+        process.start()
+        admin = AdminClient({"bootstrap.servers": process.bootstrap_servers})
+        assert value_of(admin, "BROKER", "1", "log.retention.ms") == "111"
+        assert value_of(admin, "BROKER", "1", "log.segment.bytes") == "222222"
