@@ -28,6 +28,9 @@ RESPONSE_BYTES_MAX: Final = 256 * 1024 * 1024
 RETRY_BACKOFF_S: Final = 0.1
 DEFAULT_PORT: Final = 9092
 
+GROUP_COORDINATOR: Final = 0
+TRANSACTION_COORDINATOR: Final = 1
+
 _API_VERSIONS: Final = 18
 _LENGTH: Final = struct.Struct(">i")
 
@@ -291,11 +294,13 @@ class KafkaClient:
         self.controller_id = response.controller_id
         return response
 
-    async def coordinator(self, group: str) -> int:
-        """The broker that coordinates a consumer group; waits for it to be elected. Errors: ClientError."""
+    async def coordinator(self, key: str, key_type: int = GROUP_COORDINATOR) -> int:
+        """The broker that coordinates a consumer group, or a transactional id; waits for it to be elected. Errors:
+        ClientError.
+        """
         deadline = asyncio.get_running_loop().time() + self._timeout_s
         while True:
-            request = FindCoordinatorRequest(key=group, coordinator_keys=[group])
+            request = FindCoordinatorRequest(key=key, coordinator_keys=[key], key_type=key_type)
             connection = await self._connection(None)
             version = connection.version_of(FindCoordinatorRequest)
             if version >= 4:
@@ -309,7 +314,8 @@ class KafkaClient:
                 return found.node_id
             error = ErrorCode.of(found.error_code)
             if not error.retriable or asyncio.get_running_loop().time() > deadline:
-                raise ResponseError(error, f"cannot find the coordinator of group {group}", found.error_message)
+                what = "group" if key_type == GROUP_COORDINATOR else "transactional id"
+                raise ResponseError(error, f"cannot find the coordinator of {what} {key}", found.error_message)
             await asyncio.sleep(RETRY_BACKOFF_S)
 
     async def _connection(self, node_id: int | None) -> BrokerConnection:

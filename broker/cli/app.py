@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 import barnabas
-from barnabas.broker.cli import check, configs, consume, groups, produce, topics
+from barnabas.broker.cli import check, configs, consume, groups, produce, topics, transactions
 from barnabas.broker.cli.output import EXIT_FAILURE, complain
 from barnabas.broker.client import ClientError
 
@@ -23,6 +23,7 @@ app = typer.Typer(
 )
 app.add_typer(topics.app, name="topics")
 app.add_typer(groups.app, name="groups")
+app.add_typer(transactions.app, name="transactions")
 app.add_typer(configs.app, name="configs")
 app.add_typer(configs.file_app, name="config")
 app.command("produce")(produce.produce)

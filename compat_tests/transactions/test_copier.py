@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 from compat_tests.conftest import create_topic
 from tools.jvm.java import JavaMissing, find_java
@@ -77,11 +77,17 @@ def start_copier(cluster: Any, transactional_id: str, group: str, out: Any, err:
 
 
 def copied_offset(cluster: Any, group: str) -> int:
-    """How far the copier's transactions have committed."""
+    """How far the copier's transactions have committed; a broker that started just now may have to be asked again."""
     consumer = Consumer({"bootstrap.servers": cluster.bootstrap_servers, "group.id": group})
+    deadline = time.monotonic() + TIMEOUT_S
     try:
-        (committed,) = consumer.committed([TopicPartition("source", 0)], 30)
-        return max(0, committed.offset)
+        while True:
+            try:
+                (committed,) = consumer.committed([TopicPartition("source", 0)], 30)
+                return max(0, committed.offset)
+            except KafkaException:
+                assert time.monotonic() < deadline, "no coordinator"
+                time.sleep(0.1)
     finally:
         consumer.close()
 
