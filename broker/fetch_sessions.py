@@ -21,6 +21,8 @@ INITIAL_EPOCH = 0
 FINAL_EPOCH = -1
 EPOCH_MAX = 2**31 - 1
 EVICTION_MS_MIN = 120_000
+PARTITIONS_MAX = 200_000
+"""In all sessions together: a session costs memory for each of its partitions, whether they exist or not."""
 
 PartitionKey = tuple[TopicId | str, int]
 """Topic id (or name, before version 13) and partition index."""
@@ -130,7 +132,8 @@ class FetchPlan:
 
 
 class FetchSessions:
-    """All fetch sessions of a broker, at most `slots` (`max.incremental.fetch.session.cache.slots`).
+    """All fetch sessions of a broker, at most `slots` (`max.incremental.fetch.session.cache.slots`), with at most
+    PARTITIONS_MAX partitions.
 
     `new_id` returns a random integer in [1, 2^31 - 1].
     """
@@ -139,6 +142,7 @@ class FetchSessions:
         self._slots = slots
         self._new_id = new_id
         self._sessions: dict[int, FetchSession] = {}  # least recently used first
+        self.partition_count = 0
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -156,7 +160,7 @@ class FetchSessions:
         """Decide what a request reads; errors: FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH,
         FETCH_SESSION_TOPIC_ID_ERROR."""
         if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
-            self._sessions.pop(session_id, None)
+            self._drop(session_id)
             return FetchPlan(ErrorCode.NONE, asked, wants_session=epoch == INITIAL_EPOCH, uses_topic_ids=uses_topic_ids)
         session = self._sessions.get(session_id)
         if session is None:
@@ -165,11 +169,13 @@ class FetchSessions:
             return FetchPlan(ErrorCode.INVALID_FETCH_SESSION_EPOCH, ())
         if session.uses_topic_ids != uses_topic_ids:
             return FetchPlan(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR, ())
+        self._drop(session_id)
         session.update(asked, forgotten)
-        del self._sessions[session_id]
         if not session.partitions:
             return FetchPlan(ErrorCode.NONE, asked)
-        self._sessions[session_id] = session
+        if self.partition_count + len(session.partitions) > PARTITIONS_MAX:
+            return FetchPlan(ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ())  # the client starts anew
+        self._keep(session)
         session.last_used_ms = now_ms
         session.epoch = 1 if session.epoch == EPOCH_MAX else session.epoch + 1
         return FetchPlan(
@@ -204,6 +210,9 @@ class FetchSessions:
     def _create(self, plan: FetchPlan, results: Sequence[tuple[FetchPartition, PartitionData]], now_ms: int) -> int:
         if len(self._sessions) >= self._slots and not self._evict(len(results), now_ms):
             return INVALID_SESSION_ID
+        while self.partition_count + len(results) > PARTITIONS_MAX:
+            if not self._evict(len(results), now_ms):
+                return INVALID_SESSION_ID
         session_id = self._new_id()
         while session_id in self._sessions or session_id == INVALID_SESSION_ID:
             session_id = self._new_id()
@@ -211,8 +220,17 @@ class FetchSessions:
         for partition, data in results:
             partition.must_tell(data)
             session.partitions[partition.key] = partition
-        self._sessions[session_id] = session
+        self._keep(session)
         return session_id
+
+    def _keep(self, session: FetchSession) -> None:
+        self._sessions[session.session_id] = session
+        self.partition_count += len(session.partitions)
+
+    def _drop(self, session_id: int) -> None:
+        session = self._sessions.pop(session_id, None)
+        if session is not None:
+            self.partition_count -= len(session.partitions)
 
     def _evict(self, size: int, now_ms: int) -> bool:
         """Make room: the least recently used session when it is stale, else an old one that is smaller than the new
@@ -227,5 +245,5 @@ class FetchSessions:
             oldest = min(old_enough, key=lambda session: len(session.partitions), default=None)
             if oldest is None or len(oldest.partitions) >= size:
                 return False
-        del self._sessions[oldest.session_id]
+        self._drop(oldest.session_id)
         return True

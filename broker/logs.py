@@ -41,6 +41,10 @@ MESSAGE_LENGTH_MAX: Final = 8_192
 """Characters of one message; a hostile name may be 32 KiB long."""
 
 
+LINES_PER_SECOND_MAX: Final = 100
+"""Of one cause."""
+
+
 def escape(text: str) -> str:
     """`text` with every control character made visible, and cut to MESSAGE_LENGTH_MAX."""
     if len(text) > MESSAGE_LENGTH_MAX:
@@ -88,9 +92,40 @@ def _level_name(level: int) -> str:
     return _NAMES.get(level, str(level))
 
 
+class RateLimitedHandler(logging.StreamHandler[TextIO]):
+    """Writes at most LINES_PER_SECOND_MAX lines a second of each cause, which is a logger and its message before
+    arguments are put in; what was left out is told in one line, by the next line after that second.
+
+    Peers decide how often most causes occur. Errors of our own keep their first tracebacks this way, too.
+    """
+
+    def __init__(self, stream: TextIO | None = None) -> None:
+        super().__init__(stream)
+        self._second = 0
+        self._counts: dict[tuple[str, str], int] = {}
+
+    def emit(self, record: logging.LogRecord) -> None:
+        second = int(record.created)
+        if second != self._second:
+            counts, self._counts, self._second = self._counts, {}, second
+            for (name, message), count in counts.items():
+                if count > LINES_PER_SECOND_MAX:
+                    super().emit(_left_out(name, message, count - LINES_PER_SECOND_MAX))
+        cause = (record.name, str(record.msg))
+        count = self._counts[cause] = self._counts.get(cause, 0) + 1
+        if count <= LINES_PER_SECOND_MAX:
+            super().emit(record)
+
+
+def _left_out(name: str, message: str, count: int) -> logging.LogRecord:
+    return logging.LogRecord(
+        name, logging.WARNING, __file__, 0, "%d more lines like this were left out: %s", (count, message), None
+    )
+
+
 def configure(level: str = "INFO", log_format: str = "text", stream: TextIO | None = None) -> logging.Handler:
     """Send all log lines from `level` up to `stream` (standard error); returns the handler that does it."""
-    handler = logging.StreamHandler(stream or sys.stderr)
+    handler = RateLimitedHandler(stream or sys.stderr)
     handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())
     root = logging.getLogger()
     root.handlers = [handler]

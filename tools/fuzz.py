@@ -16,6 +16,7 @@ import gc
 import hashlib
 import random
 import sys
+import tempfile
 import time
 import traceback
 from collections.abc import Sequence
@@ -113,7 +114,7 @@ def fuzz_with_atheris(target: Target, seconds: float, seed: int, folder: Path) -
     """Hand one target to libFuzzer; does not return."""
     import atheris
 
-    grown = folder.parent / ".grown" / target.name
+    grown = Path(tempfile.gettempdir()) / "barnabas-fuzz" / target.name
     grown.mkdir(parents=True, exist_ok=True)
     for index, data in enumerate(target.seeds()):
         (grown / f"seed-{index}").write_bytes(data)

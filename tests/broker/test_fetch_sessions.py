@@ -3,6 +3,7 @@ import itertools
 from barnabas.broker.fetch_sessions import (
     EPOCH_MAX,
     EVICTION_MS_MIN,
+    PARTITIONS_MAX,
     FetchPartition,
     FetchPlan,
     FetchSessions,
@@ -159,3 +160,31 @@ def test_names_are_the_key_before_topic_ids() -> None:
     by_name = FetchPartition("t", ZERO_TOPIC_ID, 3, 0, 1)
     assert by_name.key == ("t", 3)
     assert asked(3)[0].key == (TOPIC_ID, 3)
+
+
+def test_all_sessions_together_have_a_bounded_number_of_partitions() -> None:
+    state = sessions()
+    half = PARTITIONS_MAX // 2
+    first, second = create(state, *range(half)), create(state, *range(half - 1))
+    assert create(state, 0) != 0
+    assert create(state, 1) == 0
+    assert plan(state, first, 1, asked(half)).error == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    assert len(state) == 2
+    assert create(state, *range(half)) != 0
+    assert plan(state, second, 1, [], [(TOPIC_ID, 0)]).error == ErrorCode.NONE
+    assert create(state, 7) != 0
+    assert create(state, 8) == 0
+    assert create(state, *range(half), now_ms=EVICTION_MS_MIN + 1) != 0
+
+
+def test_the_count_of_partitions_follows_what_sessions_do() -> None:
+    state = sessions(2)
+    session_id = create(state, 0, 1, 2)
+    assert plan(state, session_id, 1, asked(3), [(TOPIC_ID, 0), (TOPIC_ID, 1)]).error == ErrorCode.NONE
+    assert state.partition_count == 2
+    create(state, 5)
+    create(state, 6, now_ms=EVICTION_MS_MIN + 1)
+    assert state.partition_count == 2
+    plan(state, session_id + 1, -1, [])
+    plan(state, session_id + 2, -1, [])
+    assert state.partition_count == 0

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from barnabas.broker.logs import (
     MESSAGE_LENGTH_MAX,
     JsonFormatter,
+    RateLimitedHandler,
     TextFormatter,
     configure,
     escape,
@@ -103,3 +104,25 @@ def test_levels_have_kafkas_names(root_logger: logging.Logger) -> None:
     set_logger_level("root", "FATAL")
     assert logger_levels()["root"] == "FATAL"
     assert not any(name.startswith("asyncio") for name in logger_levels())
+
+
+def test_one_cause_has_a_hundred_lines_a_second() -> None:
+    stream = io.StringIO()
+    handler = RateLimitedHandler(stream)
+    handler.setFormatter(TextFormatter())
+
+    def log(message: str, argument: object, second: float) -> None:
+        line = record(message, argument)
+        line.created = second
+        handler.emit(line)
+
+    for number in range(1000):
+        log("closing connection %d", number, 5 + number / 1000)
+    log("something else %s", "x", 5.9)
+    lines = stream.getvalue().splitlines()
+    assert len(lines) == 101
+    assert lines[-1].endswith("something else x")
+    log("closing connection %d", 7, 6.0)
+    lines = stream.getvalue().splitlines()
+    assert lines[-2].endswith("900 more lines like this were left out: closing connection %d")
+    assert lines[-1].endswith("closing connection 7")
