@@ -155,25 +155,20 @@ class BrokerConfig:
     log_dirs: tuple[str, ...]
 
     auto_create_topics_enable: bool
-    auto_leader_rebalance_enable: bool
     default_replication_factor: int
     delete_topic_enable: bool
-    leader_imbalance_check_interval_seconds: int
     min_insync_replicas: int
     num_partitions: int
     unclean_leader_election_enable: bool
 
     connections_max_idle_ms: int
     fetch_max_bytes: int
-    max_connection_creation_rate: int
     max_connections: int
     max_connections_per_ip: int
     max_connections_per_ip_overrides: Mapping[str, int]
     max_incremental_fetch_session_cache_slots: int
-    max_request_partition_size_limit: int
     message_max_bytes: int
     queued_max_request_bytes: int
-    queued_max_requests: int
     request_timeout_ms: int
     socket_listen_backlog_size: int
     socket_receive_buffer_bytes: int
@@ -189,7 +184,6 @@ class BrokerConfig:
     log_flush_start_offset_checkpoint_interval_ms: int
     log_index_interval_bytes: int
     log_index_size_max_bytes: int
-    log_initial_task_delay_ms: int
     log_message_timestamp_after_max_ms: int
     log_message_timestamp_before_max_ms: int
     log_message_timestamp_type: str
@@ -201,18 +195,8 @@ class BrokerConfig:
     log_roll_ms: int
     log_segment_bytes: int
     log_segment_delete_delay_ms: int
-    num_recovery_threads_per_data_dir: int
 
-    controlled_shutdown_enable: bool
-    num_replica_fetchers: int
-    replica_fetch_backoff_ms: int
-    replica_fetch_max_bytes: int
-    replica_fetch_min_bytes: int
-    replica_fetch_response_max_bytes: int
-    replica_fetch_wait_max_ms: int
     replica_high_watermark_checkpoint_interval_ms: int
-    replica_lag_time_max_ms: int
-    replica_socket_timeout_ms: int
 
     group_initial_rebalance_delay_ms: int
     group_max_session_timeout_ms: int
@@ -220,7 +204,6 @@ class BrokerConfig:
     group_min_session_timeout_ms: int
     offset_metadata_max_bytes: int
     offsets_commit_timeout_ms: int
-    offsets_load_buffer_size: int
     offsets_retention_check_interval_ms: int
     offsets_retention_minutes: int
     offsets_topic_compression_codec: int
@@ -236,7 +219,6 @@ class BrokerConfig:
     transaction_max_timeout_ms: int
     transaction_partition_verification_enable: bool
     transaction_remove_expired_transaction_cleanup_interval_ms: int
-    transaction_state_log_load_buffer_size: int
     transaction_state_log_min_isr: int
     transaction_state_log_num_partitions: int
     transaction_state_log_replication_factor: int
@@ -286,7 +268,11 @@ class BrokerConfig:
             for name in _PLAIN_ATTRIBUTES
             if name.replace("_", ".") in _DYNAMIC_KEYS
         }
-        return replace(self, **fields)  # type: ignore[arg-type]
+        resolved = resolve(options={**self.raw, **dynamic}).config
+        overrides = (
+            self.max_connections_per_ip_overrides if resolved is None else resolved.max_connections_per_ip_overrides
+        )
+        return replace(self, max_connections_per_ip_overrides=overrides, **fields)  # type: ignore[arg-type]
 
     def current_value(self, key: str, dynamic: Mapping[str, str]) -> ConfigValue:
         """The value of `key` where `dynamic` holds what was changed at run time."""

@@ -23,6 +23,8 @@ logger = logging.getLogger(__name__)
 
 Buffers = Sequence[bytes | bytearray | memoryview]
 
+_IPV4_MAPPED = "::ffff:"
+
 
 class CloseConnection(Exception):
     """Raised by a handler that can answer only by closing (a failed Produce with acks=0,
@@ -104,7 +106,8 @@ class Connection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's transport is no subclass
         peer = transport.get_extra_info("peername")
-        self.client_host = str(peer[0]) if isinstance(peer, tuple) and peer else ""
+        # A socket that accepts both families shows IPv4 peers as ::ffff:A.B.C.D; limits and group members name A.B.C.D.
+        self.client_host = str(peer[0]).removeprefix(_IPV4_MAPPED) if isinstance(peer, tuple) and peer else ""
         refusal = self.connections.admit(self)
         if refusal is not None:
             self.close(refusal)

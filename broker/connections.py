@@ -25,10 +25,16 @@ class Connections:
         self.unsent_bytes = 0
         self._connections: dict[Connection, None] = {}
         self._per_host: dict[str, int] = {}
+        self._idle_ms_max = idle_ms_max
+        self.set_limits(connections_max, connections_per_ip_max, per_ip_overrides)
+
+    def set_limits(
+        self, connections_max: int, connections_per_ip_max: int, per_ip_overrides: Mapping[str, int]
+    ) -> None:
+        """Other limits for connections to come; those that exist stay."""
         self._connections_max = connections_max
         self._per_ip_max = connections_per_ip_max
         self._per_ip_overrides = per_ip_overrides
-        self._idle_ms_max = idle_ms_max
 
     def __len__(self) -> int:
         return len(self._connections)

@@ -2,17 +2,23 @@
 is ready."""
 
 import socket
+from collections.abc import Mapping
 
 from barnabas.broker.config import Listener
 from barnabas.broker.metadata import Endpoint
 
 
 class BoundListener:
-    """A bound socket and the address that clients of this listener are told."""
+    """A bound socket and the address that clients of this listener are told.
 
-    def __init__(self, listener: Listener) -> None:
+    `options` are set on the socket (option of SOL_SOCKET: value), and so on every socket that it accepts.
+    """
+
+    def __init__(self, listener: Listener, options: Mapping[int, int]) -> None:
         self.listener = listener
         self.socket = _bind(listener)
+        for option, value in options.items():
+            self.socket.setsockopt(socket.SOL_SOCKET, option, value)
         bound_port: int = self.socket.getsockname()[1]
         self.bound = Endpoint(listener.host or "0.0.0.0", bound_port)
         self.advertised = Endpoint(

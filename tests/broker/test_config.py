@@ -464,6 +464,9 @@ def test_dynamic_values_lie_over_static_ones() -> None:
     assert changed.message_max_bytes == 10  # not a number: the static value stays in force
     assert changed.num_partitions == 1  # read-only
     assert changed.with_dynamic({}).log_retention_ms == 3_600_000
+    assert config.with_dynamic({"max.connections.per.ip.overrides": "10.0.0.7:3"}).max_connections_per_ip_overrides == {
+        "10.0.0.7": 3
+    }
     assert config.check_dynamic({"log.retention.ms": "0"}) == ("log.retention.ms must be -1 (unlimited) or at least 1",)
     assert config.check_dynamic({"log.retention.ms": "1"}) == ()
 

@@ -233,6 +233,28 @@ def test_idle_and_half_sent_connections_are_closed_but_not_those_that_wait_for_u
     scenario(run())
 
 
+def test_limits_can_change_for_connections_to_come() -> None:
+    async def run() -> None:
+        connections = Connections(100, 100, {}, 600_000)
+        first = Peer(connections=connections)
+        connections.set_limits(1, 100, {})
+        second = Peer(connections=connections)
+        assert [peer.transport.closed for peer in (first, second)] == [False, True]
+
+    scenario(run())
+
+
+def test_an_ipv4_peer_of_a_socket_for_both_families_has_its_ipv4_address() -> None:
+    async def run() -> None:
+        peer = Peer()
+        for host, known_as in (("::ffff:10.0.0.7", "10.0.0.7"), ("2001:db8::7", "2001:db8::7")):
+            peer.transport.get_extra_info = lambda name, host=host: (host, 4711, 0, 0)  # type: ignore[method-assign]
+            peer.connection.connection_made(peer.transport)
+            assert peer.connection.client_host == known_as
+
+    scenario(run())
+
+
 def test_connections_beyond_the_limits_are_closed_at_once() -> None:
     async def run() -> None:
         connections = Connections(3, 2, {"10.0.0.1": 2}, 600_000)
