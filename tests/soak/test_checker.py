@@ -1,0 +1,155 @@
+"""Each anomaly in its smallest history, and histories that must not be mistaken for one."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tools.soak.checker import check
+from tools.soak.history import Assigned, History, Mode, Operation, Poll, Send, Status
+
+OK, FAIL, INFO = Status.OK, Status.FAIL, Status.INFO
+
+
+def send(value: int, offset: int | None = None, *, status: Status = OK, process: int = 0, key: str = "x") -> Operation:
+    return Operation(process, status, [Send(key, value, offset)])
+
+
+def poll(
+    *records: tuple[int, int], status: Status = OK, process: int = 9, key: str = "x", mode: Mode = Mode.ASSIGN
+) -> Operation:
+    return Operation(process, status, [Poll({key: list(records)})], mode=mode)
+
+
+def transaction(*parts: Send | Poll, status: Status = OK, process: int = 0) -> Operation:
+    return Operation(process, status, list(parts), is_transaction=True)
+
+
+def anomalies(*events: Operation | Assigned, final: dict[str, list[tuple[int, int]]] | None = None) -> set[str]:
+    return set(check(History(list(events), final)).anomalies)
+
+
+def test_a_quiet_history_is_valid() -> None:
+    assert anomalies(send(1, 0), send(2, 1), poll((0, 1)), poll((1, 2)), final={"x": [(0, 1), (1, 2)]}) == set()
+
+
+def test_markers_leave_gaps_that_are_no_skips() -> None:
+    assert anomalies(transaction(Send("x", 1, 0)), transaction(Send("x", 2, 2)), poll((0, 1), (2, 2))) == set()
+
+
+def test_inconsistent_offsets() -> None:
+    assert "inconsistent-offsets" in anomalies(send(1, 0), send(2, 0))
+    assert "inconsistent-offsets" in anomalies(send(1, 0), send(2), poll((0, 1)), poll((0, 2), process=8))
+
+
+def test_duplicate() -> None:
+    assert "duplicate" in anomalies(send(1, 0), poll((0, 1), (1, 1)))
+
+
+def test_lost_write_between_values_that_were_read() -> None:
+    assert "lost-write" in anomalies(send(1, 0), send(2, 1), send(3, 2), poll((0, 1), (2, 3)))
+
+
+def test_a_value_beyond_what_was_read_is_not_lost_yet() -> None:
+    assert anomalies(send(1, 0), send(2, 1), poll((0, 1))) == set()
+
+
+def test_a_value_of_an_indeterminate_send_may_be_missing() -> None:
+    assert anomalies(send(1, 0), send(2, status=INFO), send(3, 1), poll((0, 1), (1, 3))) == set()
+
+
+def test_one_record_read_of_an_indeterminate_transaction_makes_the_others_mandatory() -> None:
+    events = [
+        transaction(Send("x", 1, 0), Send("y", 1, 0), status=INFO),
+        send(2, 1, key="y"),
+        poll((0, 1)),
+        poll((1, 2), key="y", process=8),
+    ]
+    assert "lost-write" in anomalies(*events)
+
+
+def test_unseen() -> None:
+    assert anomalies(send(1, 0), send(2, 1), final={"x": [(0, 1)]}) == {"unseen"}
+
+
+def test_aborted_read() -> None:
+    assert "G1a" in anomalies(transaction(Send("x", 1), status=FAIL), poll((0, 1)))
+
+
+def test_precommitted_read() -> None:
+    assert "precommitted-read" in anomalies(transaction(Send("x", 1, 0), Poll({"x": [(0, 1)]})))
+
+
+def test_jumps_within_a_poll() -> None:
+    sends = [send(value, value) for value in range(3)]
+    assert "int-poll-skip" in anomalies(*sends, poll((0, 0), (2, 2)), poll((1, 1), process=8))
+    assert "int-nonmonotonic-poll" in anomalies(*sends, poll((1, 1), (0, 0)), poll((2, 2), process=8))
+
+
+def test_jumps_between_polls_count_for_assigned_keys_only() -> None:
+    sends = [send(value, value) for value in range(3)]
+    others = poll((1, 1), process=8)
+    assert anomalies(*sends, poll((0, 0)), poll((2, 2)), others) == {"poll-skip"}
+    assert anomalies(*sends, poll((1, 1)), poll((0, 0)), poll((2, 2), process=8)) == {"nonmonotonic-poll"}
+    assert anomalies(*sends, poll((0, 0)), poll((2, 2), mode=Mode.SUBSCRIBE), others) == set()
+
+
+def test_an_assignment_without_the_key_forgets_its_position() -> None:
+    sends = [send(value, value) for value in range(2)]
+    assert anomalies(*sends, poll((1, 1)), Assigned(9, frozenset()), poll((0, 0))) == set()
+    assert anomalies(*sends, poll((1, 1)), Assigned(9, frozenset({"x"})), poll((0, 0))) == {"nonmonotonic-poll"}
+
+
+def test_polls_that_failed_do_not_move_the_position() -> None:
+    sends = [send(value, value) for value in range(3)]
+    assert anomalies(*sends, poll((0, 0)), poll((1, 1), status=INFO), poll((1, 1), (2, 2))) == set()
+
+
+def test_sends_in_another_order() -> None:
+    assert "nonmonotonic-send" in anomalies(send(1, 1), send(2, 0))
+    assert "int-nonmonotonic-send" in anomalies(transaction(Send("x", 1, 1), Send("x", 2, 0)))
+    assert anomalies(send(1, 1, process=0), send(2, 0, process=1)) == set()
+
+
+def test_transactions_that_read_from_each_other() -> None:
+    first = transaction(Send("x", 1, 0), Poll({"y": [(0, 1)]}), process=0)
+    second = transaction(Send("y", 1, 0), Poll({"x": [(0, 1)]}), process=1)
+    assert "G1c" in anomalies(first, second)
+
+
+def test_a_process_that_reads_what_it_writes_later() -> None:
+    assert "G1c" in anomalies(poll((0, 1), process=0), send(1, 0, process=0))
+
+
+def test_torn_transactions() -> None:
+    sends = (Send("x", 1, 0), Send("y", 1, 0))
+    whole, half, nothing = {"x": [(0, 1)], "y": [(0, 1)]}, {"x": [(0, 1)]}, {}
+    assert "torn-transaction" in anomalies(transaction(*sends), final=half)
+    assert "torn-transaction" in anomalies(transaction(*sends, status=INFO), final=half)
+    assert "torn-transaction" in anomalies(transaction(*sends, status=FAIL), final=whole)
+    assert anomalies(transaction(*sends, status=INFO), final=nothing) == set()
+    assert anomalies(transaction(*sends, status=INFO), final=whole) == set()
+
+
+def test_double_consume() -> None:
+    consumed = frozenset({("g", "x", 0)})
+    twice = [Operation(process, OK, [], is_transaction=True, consumed=consumed) for process in (0, 1)]
+    assert anomalies(*twice) == {"double-consume"}
+
+
+def test_values_that_nobody_wrote() -> None:
+    assert "unknown-value" in anomalies(send(1, 0), poll((0, 7)))
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 4)), max_size=30), st.integers(1, 5))
+def test_a_log_that_keeps_its_promises_shows_none(writes: list[tuple[int, int]], batch: int) -> None:
+    """Several producers write to one log, one reader follows it: whatever the interleaving, nothing is found."""
+    log: list[int] = []
+    events: list[Operation | Assigned] = []
+    read = 0
+    for process, count in writes:
+        for _ in range(count):
+            events.append(send(len(log), len(log), process=process))
+            log.append(len(log))
+        records = [(offset, log[offset]) for offset in range(read, min(len(log), read + batch))]
+        events.append(poll(*records))
+        read += len(records)
+    assert anomalies(*events, final={"x": list(enumerate(log))}) == set()

@@ -1,0 +1,297 @@
+"""Does a history show that the broker broke a promise?
+
+Anomalies (names as in Jepsen's Kafka workload; the last three are ours):
+
+- `inconsistent-offsets`: one offset showed two values.
+- `duplicate`: one value stands at two offsets.
+- `lost-write`: a value that was acknowledged, or belongs to a transaction of which something was read, lies below what
+  readers have passed, and nobody read it.
+- `unseen`: an acknowledged value is not there when everything is read in the end.
+- `G1a`: a value of an operation that failed was read.
+- `precommitted-read`: a transaction read what it wrote itself.
+- `int-poll-skip`, `int-nonmonotonic-poll`: within one operation a reader jumped forward or back.
+- `poll-skip`, `nonmonotonic-poll`: between two operations of a process that reads assigned keys.
+- `int-nonmonotonic-send`, `nonmonotonic-send`: a process's sends stand in another order than it sent them.
+- `G1c`: operations read from each other in a circle (also through the order of one process).
+- `torn-transaction`: in the end a transaction is there in part, or it failed and is there, or it committed and is not.
+- `double-consume`: two committed transactions consumed the same offset.
+- `unknown-value`: something was read that nobody wrote to that key (misrouted or corrupt).
+
+Not anomalies, because Kafka does not promise it: records of transactions that interleave, positions that jump when a
+group rebalances.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from tools.soak.history import Assigned, History, Key, Mode, Operation, Send, Status, Value
+
+
+@dataclass(slots=True)
+class Findings:
+    """Anomalies by name, each with its witnesses in words; and what the history is worth."""
+
+    anomalies: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
+    operations: int = 0
+    acknowledged: int = 0
+    transactions: int = 0
+
+    @property
+    def is_valid(self) -> bool:
+        return not self.anomalies
+
+    def add(self, name: str, witness: str) -> None:
+        self.anomalies[name].append(witness)
+
+
+class Checker:
+    """One check of one history; `run` may be called once. Time and memory grow with the number of values read."""
+
+    def __init__(self, history: History) -> None:
+        self._history = history
+        self._operations = history.operations()
+        self._findings = Findings()
+        self._writer: dict[tuple[Key, Value], Operation] = {}
+        self._readers: dict[tuple[Key, Value], list[Operation]] = defaultdict(list)
+        self._offsets: dict[Key, dict[int, set[Value]]] = defaultdict(lambda: defaultdict(set))
+        self._index: dict[Key, dict[Value, tuple[int, int]]] = {}
+
+    def run(self) -> Findings:
+        self._collect()
+        self._order_versions()
+        self._check_lost_writes()
+        self._check_reads()
+        self._check_processes()
+        self._check_cycles()
+        self._check_final()
+        self._check_consumed()
+        return self._findings
+
+    # --- who wrote and read what, and where it stands -----------------------------------------------
+
+    def _collect(self) -> None:
+        findings = self._findings
+        findings.operations = len(self._operations)
+        for operation in self._operations:
+            findings.transactions += operation.is_transaction and operation.status is Status.OK
+            for send in operation.sends():
+                self._writer[send.key, send.value] = operation
+                findings.acknowledged += operation.status is Status.OK
+        for operation in self._operations:
+            for key, offset, value in _polled(operation):
+                self._readers[key, value].append(operation)
+                self._offsets[key][offset].add(value)
+        for key, records in (self._history.final or {}).items():
+            for offset, value in records:
+                self._offsets[key][offset].add(value)
+        for operation in self._operations:
+            if self._must_be_committed(operation):
+                for send in operation.sends():
+                    if send.offset is not None:
+                        self._offsets[send.key][send.offset].add(send.value)
+
+    def _must_be_committed(self, operation: Operation) -> bool:
+        """Acknowledged, or a transaction (or lone send) some of which an operation that ended well has read."""
+        if operation.status is Status.OK:
+            return True
+        return operation.status is Status.INFO and any(
+            reader.status is Status.OK for send in operation.sends() for reader in self._readers[send.key, send.value]
+        )
+
+    def _order_versions(self) -> None:
+        """The values of each key in the order of their offsets; gaps are markers of transactions and do not count."""
+        for key, by_offset in self._offsets.items():
+            index: dict[Value, tuple[int, int]] = {}
+            for position, offset in enumerate(sorted(by_offset)):
+                values = by_offset[offset]
+                if len(values) > 1:
+                    self._findings.add("inconsistent-offsets", f"{key} at offset {offset}: {sorted(map(str, values))}")
+                for value in values:
+                    first, _ = index.get(value, (position, position))
+                    if value in index:
+                        self._findings.add("duplicate", f"{key}: {value} stands at offset {offset} and before")
+                    index[value] = (first, position)
+                    if (key, value) not in self._writer:
+                        self._findings.add("unknown-value", f"{key} at offset {offset}: nobody wrote {value} there")
+            self._index[key] = index
+
+    # --- anomalies --------------------------------------------------------------------------------
+
+    def _check_lost_writes(self) -> None:
+        for key, index in self._index.items():
+            passed = max(
+                (
+                    index[value][0]
+                    for value in index
+                    if any(reader.status is Status.OK for reader in self._readers[key, value])
+                ),
+                default=-1,
+            )
+            for value, (_, last) in index.items():
+                writer = self._writer.get((key, value))
+                if (
+                    last <= passed
+                    and not self._readers[key, value]
+                    and writer is not None
+                    and self._must_be_committed(writer)
+                ):
+                    self._findings.add("lost-write", f"{key}: {value} lies below what was read, and nobody read it")
+
+    def _check_reads(self) -> None:
+        for operation in self._operations:
+            own = {(send.key, send.value) for send in operation.sends()}
+            for key, offset, value in _polled(operation):
+                writer = self._writer.get((key, value))
+                if writer is not None and writer.status is Status.FAIL and operation.status is Status.OK:
+                    self._findings.add("G1a", f"{key} at offset {offset}: {value} was read, but its write failed")
+                if operation.is_transaction and (key, value) in own:
+                    self._findings.add("precommitted-read", f"{key}: {value} was read by the transaction that wrote it")
+
+    def _check_processes(self) -> None:
+        """Order of polls and sends, within operations and between those of one process."""
+        polled: dict[int, dict[Key, int]] = defaultdict(dict)
+        sent: dict[int, dict[Key, int]] = defaultdict(dict)
+        for event in self._history.events:
+            if isinstance(event, Assigned):
+                positions = polled[event.process]
+                polled[event.process] = {key: positions[key] for key in event.keys if key in positions}
+            else:
+                self._check_polls(event, polled[event.process])
+                self._check_sends(event, sent[event.process])
+
+    def _check_polls(self, operation: Operation, positions: dict[Key, int]) -> None:
+        seen: dict[Key, int] = {}
+        for key, _, value in _polled(operation):
+            index = self._index[key][value][0]
+            if key in seen and key not in operation.rebalanced:
+                self._compare("int-poll-skip", "int-nonmonotonic-poll", key, value, index - seen[key])
+            elif key in positions and key not in seen and operation.mode is Mode.ASSIGN:
+                self._compare("poll-skip", "nonmonotonic-poll", key, value, index - positions[key])
+            seen[key] = index
+        if operation.status is Status.OK:
+            positions.update(seen)
+
+    def _compare(self, skip: str, back: str, key: Key, value: Value, step: int) -> None:
+        if step > 1:
+            self._findings.add(skip, f"{key}: {step - 1} values before {value} were passed over")
+        elif step < 1:
+            self._findings.add(back, f"{key}: {value} came after a value {-step} places behind it")
+
+    def _check_sends(self, operation: Operation, positions: dict[Key, int]) -> None:
+        if operation.status is not Status.OK:
+            return
+        seen: dict[Key, int] = {}
+        for send in operation.sends():
+            index = self._index.get(send.key, {}).get(send.value)
+            if index is None:
+                continue
+            name = "int-nonmonotonic-send" if send.key in seen else "nonmonotonic-send"
+            before = seen.get(send.key, positions.get(send.key))
+            if before is not None and index[0] <= before:
+                self._findings.add(name, f"{send.key}: {send.value} stands before what its process sent earlier")
+            seen[send.key] = index[0]
+        positions.update(seen)
+
+    def _check_cycles(self) -> None:
+        """Operations as nodes; from a writer to who read it, and from an operation to the next of its process."""
+        number = {id(operation): index for index, operation in enumerate(self._operations)}
+        edges: list[set[int]] = [set() for _ in self._operations]
+        latest: dict[int, int] = {}
+        for index, operation in enumerate(self._operations):
+            if operation.status is Status.FAIL:
+                continue
+            if operation.process in latest:
+                edges[latest[operation.process]].add(index)
+            latest[operation.process] = index
+            if operation.status is Status.OK:
+                for key, _, value in _polled(operation):
+                    writer = self._writer.get((key, value))
+                    if writer is not None and writer is not operation and writer.status is not Status.FAIL:
+                        edges[number[id(writer)]].add(index)
+        for component in _components(edges):
+            members = ", ".join(f"{index} of process {self._operations[index].process}" for index in sorted(component))
+            self._findings.add("G1c", f"operations read from each other in a circle: {members}")
+
+    def _check_final(self) -> None:
+        final = self._history.final
+        if final is None:
+            return
+        present = {(key, value) for key, records in final.items() for _, value in records}
+        for operation in self._operations:
+            sends = list(operation.sends())
+            there = [send for send in sends if (send.key, send.value) in present]
+            if operation.status is Status.OK:
+                for send in sends:
+                    if (send.key, send.value) not in present:
+                        self._findings.add("unseen", f"{send.key}: {send.value} was acknowledged and is not there")
+            if operation.is_transaction:
+                self._check_torn(operation, sends, there)
+
+    def _check_torn(self, operation: Operation, sends: list[Send], there: list[Send]) -> None:
+        expected = {Status.OK: len(sends), Status.FAIL: 0}.get(operation.status)
+        is_torn = len(there) not in (0, len(sends)) if expected is None else len(there) != expected
+        if is_torn:
+            self._findings.add(
+                "torn-transaction",
+                f"{len(there)} of {len(sends)} records of a transaction ({operation.status.value}) are there: "
+                f"{[(str(send.key), str(send.value)) for send in sends]}",
+            )
+
+    def _check_consumed(self) -> None:
+        consumers: dict[tuple[str, Key, int], int] = defaultdict(int)
+        for operation in self._operations:
+            if operation.status is Status.OK:
+                for consumed in operation.consumed:
+                    consumers[consumed] += 1
+        for (group, key, offset), count in consumers.items():
+            if count > 1:
+                self._findings.add("double-consume", f"{key} at offset {offset}: {count} transactions of {group}")
+
+
+def check(history: History) -> Findings:
+    """Look for every anomaly."""
+    return Checker(history).run()
+
+
+def _polled(operation: Operation) -> Iterator[tuple[Key, int, Value]]:
+    for poll in operation.polls():
+        for key, records in poll.records.items():
+            for offset, value in records:
+                yield key, offset, value
+
+
+def _components(edges: list[set[int]]) -> Iterable[set[int]]:
+    """The strongly connected components of more than one node (Tarjan's algorithm, without recursion)."""
+    order: dict[int, int] = {}
+    low: dict[int, int] = {}
+    on_stack: set[int] = set()
+    stack: list[int] = []
+    for root in range(len(edges)):
+        if root in order:
+            continue
+        work = [(root, iter(edges[root]))]
+        order[root] = low[root] = len(order)
+        stack.append(root)
+        on_stack.add(root)
+        while work:
+            node, successors = work[-1]
+            for successor in successors:
+                if successor not in order:
+                    order[successor] = low[successor] = len(order)
+                    stack.append(successor)
+                    on_stack.add(successor)
+                    work.append((successor, iter(edges[successor])))
+                    break
+                if successor in on_stack:
+                    low[node] = min(low[node], order[successor])
+            else:
+                work.pop()
+                if work:
+                    low[work[-1][0]] = min(low[work[-1][0]], low[node])
+                if low[node] == order[node]:
+                    component = set(stack[stack.index(node) :])
+                    del stack[stack.index(node) :]
+                    on_stack -= component
+                    if len(component) > 1:
+                        yield component
