@@ -60,6 +60,7 @@ def test_a_thousand_partitions(start_cluster: Any, note: Callable[[str], None]) 
     assert seen == set(everywhere)
     read = time.monotonic() - began
 
+    own.kill()  # nobody needs a thousand logs closed one by one
     what = f"{TOPICS * PARTITIONS_EACH} partitions in {TOPICS} topics"
     note(f"{what}: created in {created:.1f} s, written in {written:.1f} s, read in {read:.1f} s")
     assert created < CREATED_WITHIN_S
@@ -91,7 +92,8 @@ def test_memory_of_idle_connections(start_cluster: Any, note: Callable[[str], No
         connections += [connect() for _ in range(CONNECTIONS)]
         each = (resident_kib(own.pid) - before) / CONNECTIONS
         note(f"{each:.1f} KiB of resident memory for each of {CONNECTIONS} idle connections")
-        assert connections[0].ask(metadata.MetadataRequest(topics=None), 9).brokers
+        for connection in connections[::100]:
+            assert connection.ask(metadata.MetadataRequest(topics=None), 9).brokers
     finally:
         for connection in connections:
             connection.close()
