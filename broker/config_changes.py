@@ -178,7 +178,7 @@ def _check_broker_configs(context: RequestContext, overrides: Overrides, *, per_
     if not per_broker:
         refuse(
             [name for name, key in known.items() if key.mode != CLUSTER_WIDE],
-            "Cannot update these configs at default cluster level, broker id must be specified",
+            "These configs belong to single brokers: name one by its id",
         )
     levels = context.broker.topic_configs.levels()
     merged = {**levels.cluster_wide, **overrides} if per_broker else {**overrides, **levels.per_broker}

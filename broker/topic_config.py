@@ -185,8 +185,7 @@ def validate_topic_configs(
     if values.get("remote.storage.enable"):
         return ApiError(
             ErrorCode.INVALID_CONFIG,
-            "Tiered Storage functionality is disabled in the broker. "
-            "Topic cannot be configured with remote log storage.",
+            "remote.storage.enable cannot be true: this broker has no tiered storage.",
         )
     return _check_compaction_lags(values, config, dynamic or {})
 

@@ -309,7 +309,7 @@ class _RecordCheck:
         return not self._has_append_time
 
     def _key_message(self) -> str:
-        return f"Compacted topic cannot accept message without key in topic partition {self._topic_partition}"
+        return f"A compacted topic takes no record without a key ({self._topic_partition})."
 
     def _timestamp_message(self, offset: int, timestamp: int) -> str:
         if self._is_create_time and timestamp != NO_TIMESTAMP:

@@ -143,7 +143,7 @@ def test_good_configs(configs: dict[str, str]) -> None:
         ({"min.cleanable.dirty.ratio": "1.5"}, "Value must be no more than 1"),
         ({"message.timestamp.type": "createtime"}, "String must be one of: CreateTime, LogAppendTime"),
         ({"leader.replication.throttled.replicas": "a:b"}, "[partitionId]:[brokerId]"),
-        ({"remote.storage.enable": "true"}, "Tiered Storage functionality is disabled in the broker"),
+        ({"remote.storage.enable": "true"}, "this broker has no tiered storage"),
         (
             {"min.compaction.lag.ms": "5", "max.compaction.lag.ms": "2"},
             "min.compaction.lag.ms (5) > max.compaction.lag.ms (2)",
