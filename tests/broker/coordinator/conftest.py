@@ -9,12 +9,21 @@ from dataclasses import replace
 import pytest
 
 from barnabas.broker.coordinator.changes import Record
-from barnabas.broker.coordinator.events import Effects, GroupEvent, OffsetEvent, Reply, Schedule, TimerFired, TimerKey
+from barnabas.broker.coordinator.events import (
+    CommitOffsets,
+    Effects,
+    GroupEvent,
+    OffsetEvent,
+    Reply,
+    Schedule,
+    TimerFired,
+    TimerKey,
+)
 from barnabas.broker.coordinator.records import encode_record
 from barnabas.broker.coordinator.settings import GroupSettings
 from barnabas.broker.coordinator.shard import Shard, records_of
+from barnabas.wire.records import ControlRecordType, EndTxnMarker, build_batch, build_end_txn_marker
 from barnabas.wire.records import Record as LogRecord
-from barnabas.wire.records import build_batch
 
 START_MS = 1_000_000
 
@@ -40,7 +49,9 @@ class Machine:
         effects = self.shard.decide(event, self.now_ms, self.settings)
         assert self.snapshot(event.group_id) == before, "a decision altered the state"
         records = records_of(effects.changes)
-        self.shard.apply(event.group_id, effects.changes, self.append(records) if records else None)
+        producer_id = event.producer_id if isinstance(event, CommitOffsets) else -1
+        end_offset = self.append(records, producer_id) if records else None
+        self.shard.apply(event.group_id, effects.changes, end_offset, producer_id)
         for timer in effects.timers:
             if isinstance(timer, Schedule):
                 self.timers[event.group_id, timer.key] = self.now_ms + timer.delay_ms
@@ -51,14 +62,28 @@ class Machine:
             self.replies[token] = reply
         return effects
 
-    def append(self, records: Iterable[Record]) -> int:
+    def append(self, records: Iterable[Record], producer_id: int = -1) -> int:
         batch = [
             LogRecord(self.log_end_offset + index, self.now_ms, *encode_record(record))
             for index, record in enumerate(records)
         ]
-        self.log.append(bytes(build_batch(batch, base_offset=self.log_end_offset)))
+        producer = {"producer_id": producer_id, "producer_epoch": 0, "transactional": True} if producer_id >= 0 else {}
+        self.log.append(bytes(build_batch(batch, base_offset=self.log_end_offset, **producer)))
         self.log_end_offset += len(batch)
         return self.log_end_offset
+
+    def end_transaction(self, producer_id: int, *, is_commit: bool) -> None:
+        marker = EndTxnMarker(ControlRecordType.COMMIT if is_commit else ControlRecordType.ABORT, 0)
+        batch = build_end_txn_marker(
+            marker,
+            producer_id=producer_id,
+            producer_epoch=0,
+            timestamp_ms=self.now_ms,
+            base_offset=self.log_end_offset,
+        )
+        self.log.append(bytes(batch))
+        self.log_end_offset += 1
+        self.shard.end_transaction(producer_id, self.log_end_offset, is_commit=is_commit)
 
     def snapshot(self, group_id: str) -> object:
         group = self.shard.groups.get(group_id)

@@ -11,6 +11,8 @@ a verb and `name=value` words; the group is always `g`. After a deliberate chang
     heartbeat member=ID generation=N [instance=I]
     leave ID,@INSTANCE,ID@INSTANCE
     commit topic:partition:offset... [member=ID] [generation=N] [instance=I] [retention=MS] [metadata=TEXT] [v=9]
+           [producer=ID]                                as part of the producer's transaction, until its marker comes
+    marker ID commit|abort                              the producer's transaction ends
     fetch [topic:partition...] [stable=yes]             forget topic:partition... (OffsetDelete)
     delete | expire | topics-deleted T | refused ERROR | loaded
     advance MS                                          fires the timers that come due, one after the other
@@ -166,8 +168,14 @@ class Transcript:
             retention_ms=int(options.get("retention", -1)),
             topics=tuple((topic, b"T" * 16, tuple(commits)) for topic, commits in topics.items()),
             unknown_group_error=error,
+            producer_id=int(options.get("producer", -1)),
+            producer_epoch=0 if "producer" in options else -1,
         )
         return self.run(event)
+
+    def do_marker(self, plain, _):
+        self.machine.end_transaction(int(plain[0]), is_commit=plain[1] == "commit")
+        return []
 
     def do_fetch(self, plain, options):
         topics: dict[str, list[int]] | None = {} if plain else None
