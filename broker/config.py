@@ -176,6 +176,12 @@ class BrokerConfig:
     socket_send_buffer_bytes: int
 
     compression_type: str
+    log_cleaner_backoff_ms: int
+    log_cleaner_dedupe_buffer_size: int
+    log_cleaner_enable: bool
+    log_cleaner_io_buffer_load_factor: float
+    log_cleaner_io_max_bytes_per_second: float
+    log_cleaner_threads: int
     log_cleanup_policy: tuple[str, ...]
     log_flush_interval_messages: int
     log_flush_interval_ms: int

@@ -62,6 +62,13 @@ class LogConfig:
         return "compact" in self.cleanup_policy
 
     @property
+    def segment_age_max_ms(self) -> int:
+        """When a segment is old enough to be sealed: before max.compaction.lag.ms is over, lest it is never cleaned."""
+        if self.max_compaction_lag_ms < self.segment_ms and self.is_compacted:
+            return self.max_compaction_lag_ms
+        return self.segment_ms
+
+    @property
     def deletes_by_retention(self) -> bool:
         """Whether `cleanup.policy` lets retention delete whole segments."""
         return "delete" in self.cleanup_policy

@@ -12,6 +12,7 @@ import os
 import resource
 import sys
 import threading
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, Protocol, TypeAlias
 
@@ -257,6 +258,12 @@ class UnsyncedFiles(OsFiles):
 
     def sync_directory(self, path: str) -> None:
         """Leave it to the kernel."""
+
+
+def lower_priority() -> None:
+    """Let this process run only when nobody else wants to."""
+    with suppress(OSError):
+        os.nice(19)
 
 
 def read_file(files: Files, path: str) -> bytes:

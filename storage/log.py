@@ -23,7 +23,7 @@ from barnabas.storage.checkpoints import (
 )
 from barnabas.storage.config import LogConfig
 from barnabas.storage.errors import CorruptFile, StorageError
-from barnabas.storage.files import Buffer, DescriptorCache, read_file, replace_file, write_file, write_fully
+from barnabas.storage.files import Buffer, DescriptorCache, Files, read_file, replace_file, write_file, write_fully
 from barnabas.storage.flush import FlushTask
 from barnabas.storage.leader_epochs import LeaderEpochs
 from barnabas.storage.log_context import DoomedFiles, LogContext
@@ -34,8 +34,11 @@ from barnabas.storage.read import FetchData, file_headers
 from barnabas.storage.scan import OpenSegment
 from barnabas.storage.segment import (
     DELETED_SUFFIX,
+    INDEX_SUFFIXES,
+    LOG_SUFFIX,
     OFFSET_INDEX_SUFFIX,
     SNAPSHOT_SUFFIX,
+    SWAP_SUFFIX,
     TIME_INDEX_SUFFIX,
     TXN_INDEX_SUFFIX,
     Segment,
@@ -757,8 +760,10 @@ class PartitionLog:
         self._doom(doomed)
         return count
 
-    def _doom(self, segments: list[Segment]) -> None:
-        """Rename the files of segments that are no longer part of the log, and have them unlinked later."""
+    def _doom(self, segments: list[Segment], *, kept_snapshot: int = -1) -> None:
+        """Rename the files of segments that are no longer part of the log, and have them unlinked later. A snapshot at
+        `kept_snapshot` stays.
+        """
         cache, files = self.context.cache, self.context.cache.files
         logs, others = [], []
         try:
@@ -766,24 +771,49 @@ class PartitionLog:
                 paths = [segment.path(suffix) for suffix in (OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX)]
                 if segment.has_txn_index:
                     paths.append(segment.path(TXN_INDEX_SUFFIX))
-                if segment.base_offset in self._snapshots:
+                if segment.base_offset in self._snapshots and segment.base_offset != kept_snapshot:
                     self._snapshots.remove(segment.base_offset)
                     paths.append(segment.path(SNAPSHOT_SUFFIX))
                 cache.close(segment.file)
                 self.context.indexes.drop(segment.file)
-                new_path = segment.file.path + DELETED_SUFFIX
-                files.rename(segment.file.path, new_path)
-                segment.file.path = new_path
+                suffix = _unused_suffix(files, segment.file.path)
+                files.rename(segment.file.path, segment.file.path + suffix)
+                segment.file.path += suffix
                 logs.append(segment.file)
                 for path in paths:
                     if files.exists(path):
-                        files.rename(path, path + DELETED_SUFFIX)
-                        others.append(path + DELETED_SUFFIX)
+                        files.rename(path, path + suffix)
+                        others.append(path + suffix)
         except OSError as error:
             self.fail(StorageError(f"deleting segments of {self.directory} failed: {error}"))
             raise StorageError(str(error)) from error
         due_ms = self.context.clock.monotonic_ms() + self.config.file_delete_delay_ms
         self.context.doomed.append(DoomedFiles(due_ms, logs, others))
+
+    # --- compaction
+
+    def replace_segments(self, old: list[Segment], new: Segment) -> None:
+        """Put one cleaned segment, whose files are there as `.swap`, in the place of neighbours below the active one.
+
+        From now on a crash is followed by what `swaps` does at the start: the old files go, the new ones stay. Reads
+        of the old segments that are under way find their files under other names.
+        """
+        self._check()
+        slot = self._segments.index(old[0])
+        self._doom(old, kept_snapshot=new.base_offset)
+        files = self.context.cache.files
+        try:
+            # The log first: while it waits, the start removes what is there of the indexes.
+            for path in [new.path(suffix) for suffix in (LOG_SUFFIX, *INDEX_SUFFIXES)]:
+                if files.exists(path):
+                    files.rename(path, path.removesuffix(SWAP_SUFFIX))
+        except OSError as error:
+            self.fail(StorageError(f"swapping cleaned segments of {self.directory} failed: {error}"))
+            raise StorageError(str(error)) from error
+        new.file.path = new.file.path.removesuffix(SWAP_SUFFIX)
+        self._segments[slot : slot + len(old)] = [new]
+        self._reader.forget_all()
+        self._mark_names_dirty()
 
     # --- truncating
 
@@ -987,6 +1017,17 @@ class PartitionLog:
             segment.file.path = directory + segment.file.path[len(self.directory) :]
         self._unsynced_files = []
         self.directory = directory
+
+
+def _unused_suffix(files: Files, path: str) -> str:
+    """`.deleted`, or where a file of that name still waits to be unlinked (compaction replaces a segment of the same
+    name again and again), `.1.deleted` and so on.
+    """
+    suffix, number = DELETED_SUFFIX, 0
+    while files.exists(path + suffix):
+        number += 1
+        suffix = f".{number}{DELETED_SUFFIX}"
+    return suffix
 
 
 def append_aborted(cache: DescriptorCache, segment: Segment, aborted: AbortedTransaction) -> None:

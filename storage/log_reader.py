@@ -84,6 +84,8 @@ class LogReader:
             StorageError: it failed.
         """
         for slot in range(self.slot(request.start_offset), len(self.segments)):
+            if not self.segments[slot].size and slot + 1 < len(self.segments):
+                continue  # compaction left nothing of it
             found = self._read_segment(slot, request)
             if found is not None:
                 return found
@@ -187,9 +189,12 @@ class LogReader:
 
     def _cold_read(self, plan: ReadPlan, slot: int, request: ReadRequest) -> ColdRead:
         plans = [plan]
-        if slot + 1 < len(self.segments) and plan.limit_offset >= 0:
-            # Compaction may have left nothing at or after the offset in this segment.
-            plans.append(self._plan(slot + 1, request))
+        if plan.limit_offset >= 0:
+            # Compaction may have left nothing at or after the offset in this segment, and nothing at all of the next.
+            for following in range(slot + 1, len(self.segments)):
+                if self.segments[following].size:
+                    plans.append(self._plan(following, request))
+                    break
         if len(self._hints) >= _HINTS:
             self._hints.clear()
         return ColdRead(self._context.cache, self._context.indexes, self._hints, plans)

@@ -21,6 +21,7 @@ _HEADER_START: Final = struct.Struct(">qi")
 _DELTA_POSITION: Final = 23
 _DELTA: Final = struct.Struct(">i")
 _SMALLEST_LENGTH: Final = HEADER_SIZE - LOG_OVERHEAD
+OFFSET_INDEX_SUFFIX: Final = ".index"
 _SEARCH_CHUNK: Final = 8192
 _SCAN_CHUNK: Final = 64 * 1024
 
@@ -263,8 +264,10 @@ class ColdRead(Exception):
         """
         index = build_offset_index(read, plan.file, plan.base_offset, plan.size, plan.index_interval_bytes)
         self._indexes.put(plan.file, index)
-        with suppress(OSError):
-            write_file(self._cache.files, index_path(plan.file.path), index.to_bytes())
+        path = index_path(plan.file.path)
+        if path.endswith(OFFSET_INDEX_SUFFIX):  # else the segment is on its way out, and its index with it
+            with suppress(OSError):
+                write_file(self._cache.files, path, index.to_bytes())
         return index
 
     def _release(self) -> None:
@@ -279,4 +282,4 @@ class ColdRead(Exception):
 def index_path(log_path: str) -> str:
     """The offset index beside a log file, which may carry a suffix such as `.deleted`."""
     stem, _, suffix = log_path.rpartition(".log")
-    return f"{stem}.index{suffix}"
+    return f"{stem}{OFFSET_INDEX_SUFFIX}{suffix}"

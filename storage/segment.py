@@ -25,6 +25,7 @@ from barnabas.storage.errors import CorruptFile, StorageError
 from barnabas.storage.files import Buffer, DescriptorCache, Files, LogFile, read_file, write_file
 from barnabas.storage.offset_index import ENTRY_SIZE as OFFSET_ENTRY_SIZE
 from barnabas.storage.offset_index import OffsetIndex
+from barnabas.storage.read import OFFSET_INDEX_SUFFIX as OFFSET_INDEX_SUFFIX
 from barnabas.storage.read import Read, file_headers
 from barnabas.storage.time_index import ENTRY_SIZE as TIME_ENTRY_SIZE
 from barnabas.storage.time_index import NO_TIMESTAMP, TimeIndex
@@ -32,9 +33,9 @@ from barnabas.storage.txn_index import TransactionIndex
 from barnabas.wire.record_batch import HEADER_SIZE, CorruptBatch, parse_header
 
 LOG_SUFFIX: Final = ".log"
-OFFSET_INDEX_SUFFIX: Final = ".index"
 TIME_INDEX_SUFFIX: Final = ".timeindex"
 TXN_INDEX_SUFFIX: Final = ".txnindex"
+INDEX_SUFFIXES: Final = (OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
 SNAPSHOT_SUFFIX: Final = ".snapshot"
 DELETED_SUFFIX: Final = ".deleted"
 CLEANED_SUFFIX: Final = ".cleaned"
@@ -169,7 +170,7 @@ class Segment:
         if self.size:
             first = self.first_timestamp
             waited_ms = max_timestamp - first if first >= 0 else now_ms - self.created_ms
-            if waited_ms > config.segment_ms - self.jitter_ms:
+            if waited_ms > config.segment_age_max_ms - self.jitter_ms:
                 return True
         assert self.offset_index is not None
         assert self.time_index is not None

@@ -22,7 +22,9 @@ from barnabas.storage.segment import (
     Segment,
 )
 
-FILE_NAME: Final = re.compile(r"(\d{20})(\.log|\.index|\.timeindex|\.txnindex|\.snapshot)(\.deleted|\.cleaned|\.swap)?")
+FILE_NAME: Final = re.compile(
+    r"(\d{20})(\.log|\.index|\.timeindex|\.txnindex|\.snapshot)((?:\.\d+)?\.deleted|\.cleaned|\.swap)?"
+)
 """Base offset, kind and suffix of the files of a log."""
 
 

@@ -1,0 +1,234 @@
+"""Compaction of this broker's logs: looks for the dirtiest one, has it cleaned, and swaps the result in.
+
+Plans and swaps happen on the event loop. The pass itself opens every record, which in this process would delay requests
+whatever the slices: large passes run in a process of their own at the lowest priority, small ones in a thread that
+sleeps more than it works (decision 6).
+"""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import AsyncGenerator, Callable
+from dataclasses import dataclass
+from typing import Final
+
+from barnabas.broker.config import BrokerConfig
+from barnabas.broker.replica_manager import ReplicaManager
+from barnabas.clock import Clock
+from barnabas.storage.cleaner import CleanedSegment, CleaningJob, PassEnd, remove_cleaned_files, run_pass
+from barnabas.storage.cleaner_manager import (
+    CleanerCheckpoint,
+    LogToClean,
+    SegmentSwap,
+    describe_failure,
+    dirtiest,
+    log_to_clean,
+    make_job,
+)
+from barnabas.storage.cleaner_process import Throttle, command, decode_result, encode_job
+from barnabas.storage.errors import CorruptFile, StorageError
+from barnabas.storage.files import Files, UnsyncedFiles
+from barnabas.storage.log import PartitionLog
+
+logger = logging.getLogger(__name__)
+
+_THREAD_BYTES_MAX: Final = 4 << 20
+"""Passes over no more than this run in a thread: starting a process would cost as much."""
+_SLICE_S: Final = 0.0005
+_REST_S: Final = 0.002
+_RESULT_BYTES_MAX: Final = 1 << 24
+
+
+@dataclass(slots=True)
+class CompactionCounts:
+    """What compaction has done since the start."""
+
+    passes: int = 0
+    failed_passes: int = 0
+    bytes_read: int = 0
+    bytes_written: int = 0
+
+
+class Compaction:
+    """Compacts the logs of a broker, one at a time.
+
+    A log that cannot be cleaned (a damaged batch, a disk that fails) is left alone until the next start; it goes on
+    serving what it has.
+    """
+
+    def __init__(
+        self, replicas: ReplicaManager, clock: Clock, files: Files, config: Callable[[], BrokerConfig]
+    ) -> None:
+        self._replicas = replicas
+        self._clock = clock
+        self._files = files
+        self._config = config
+        self._checkpoint = CleanerCheckpoint(files)
+        self._uncleanable: set[PartitionLog] = set()
+        self._is_loaded = False
+        self._stopping = asyncio.Event()
+        self.counts = CompactionCounts()
+
+    async def run(self) -> None:
+        """Clean logs as long as one is dirty enough."""
+        if not self._is_loaded:
+            self._is_loaded = True
+            if any(log.config.is_compacted for log in self._logs()):
+                await asyncio.to_thread(self._checkpoint.load, self._logs())
+        disturbed: set[PartitionLog] = set()
+        while not self._stopping.is_set():
+            to_clean = dirtiest(found for found in self._candidates() if found.log not in disturbed)
+            if to_clean is None:
+                return
+            if not await self._clean(to_clean):
+                disturbed.add(to_clean.log)
+
+    def stop(self) -> None:
+        """Give up a pass that is under way."""
+        self._stopping.set()
+
+    def _logs(self) -> list[PartitionLog]:
+        return [partition.log for partition in self._replicas.partitions()]
+
+    def _candidates(self) -> list[LogToClean]:
+        now_ms = self._clock.now_ms()
+        found = []
+        for log in self._logs():
+            if log.config.is_compacted and log.failure is None and log not in self._uncleanable:
+                try:
+                    to_clean = log_to_clean(log, self._checkpoint.get(log), now_ms)
+                except (StorageError, OSError) as error:
+                    self._set_aside(log, error)
+                    continue
+                if to_clean is not None:
+                    found.append(to_clean)
+        return found
+
+    def _set_aside(self, log: PartitionLog, error: StorageError | OSError) -> None:
+        self._uncleanable.add(log)
+        self.counts.failed_passes += 1
+        logger.error("%s-%d cannot be compacted: %s", log.topic, log.partition, describe_failure(error))
+
+    async def _clean(self, to_clean: LogToClean) -> bool:
+        """Run one pass over a log; whether it came to its end. Whatever ends it early, the log is as good as before."""
+        log = to_clean.log
+        try:
+            job = self._job(to_clean)
+        except (StorageError, OSError) as error:
+            self._set_aside(log, error)
+            return False
+        is_complete = False
+        try:
+            async with contextlib.aclosing(self._results(job)) as results:
+                async for result in results:
+                    if self._stopping.is_set() or not await self._take(log, job, result):
+                        break
+                    is_complete = isinstance(result, PassEnd)
+        except FileNotFoundError as error:
+            # Retention or a deletion of the topic took the files away; anything else would be strange.
+            if log.failure is None and log.directory == job.directory and _has_all(log, job):
+                self._set_aside(log, error)
+        except (StorageError, OSError) as error:
+            self._set_aside(log, error)
+        if not is_complete:
+            with contextlib.suppress(OSError):
+                await asyncio.to_thread(remove_cleaned_files, self._files, job.directory)
+        return is_complete
+
+    def _job(self, to_clean: LogToClean) -> CleaningJob:
+        config = self._config()
+        return make_job(
+            to_clean,
+            self._clock.now_ms(),
+            map_bytes=config.log_cleaner_dedupe_buffer_size,
+            map_load_factor=config.log_cleaner_io_buffer_load_factor,
+        )
+
+    async def _take(self, log: PartitionLog, job: CleaningJob, result: CleanedSegment | PassEnd) -> bool:
+        """Take in one result of a pass; whether the pass is to go on."""
+        if isinstance(result, PassEnd):
+            if result.end_offset <= job.first_dirty_offset:
+                raise StorageError("the map of keys is too small (log.cleaner.dedupe.buffer.size)")
+            self.counts.passes += 1
+            self.counts.bytes_read += result.bytes_read
+            self.counts.bytes_written += result.bytes_written
+            logger.info("%s-%d: compacted up to offset %d, %d of %d records stay", log.topic, log.partition,
+                        result.end_offset, result.records_kept, result.records_read)  # fmt: skip
+            await asyncio.to_thread(
+                self._checkpoint.write, *self._checkpoint.update(log, result.end_offset, self._logs())
+            )
+            return True
+        swap = SegmentSwap(log, job, result)
+        if not swap.begin():
+            return False
+        await asyncio.to_thread(swap.sync)
+        return swap.finish()
+
+    # --- where passes run
+
+    def _results(self, job: CleaningJob) -> AsyncGenerator[CleanedSegment | PassEnd, None]:
+        if sum(segment.size for segment in job.segments) <= _THREAD_BYTES_MAX:
+            return self._run_in_thread(job)
+        return self._run_in_process(job)
+
+    async def _run_in_thread(self, job: CleaningJob) -> AsyncGenerator[CleanedSegment | PassEnd, None]:
+        throttle = Throttle(self._config().log_cleaner_io_max_bytes_per_second)
+        started_s = time.monotonic()
+
+        def pause(count: int) -> None:
+            nonlocal started_s
+            throttle.pause(count)
+            if time.monotonic() - started_s > _SLICE_S:
+                time.sleep(_REST_S)
+                started_s = time.monotonic()
+
+        results = run_pass(self._files, job, pause)
+        while True:
+            try:
+                result = await asyncio.to_thread(next, results, None)
+            except CorruptFile as error:
+                raise StorageError(str(error)) from None
+            if result is None:
+                return
+            yield result
+
+    async def _run_in_process(self, job: CleaningJob) -> AsyncGenerator[CleanedSegment | PassEnd, None]:
+        process = await asyncio.create_subprocess_exec(
+            *command(), stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, limit=_RESULT_BYTES_MAX
+        )
+        assert process.stdin is not None
+        assert process.stdout is not None
+        stopping = asyncio.ensure_future(self._stopping.wait())
+        try:
+            process.stdin.write(
+                encode_job(
+                    job,
+                    is_durable=not isinstance(self._files, UnsyncedFiles),
+                    max_bytes_per_second=self._config().log_cleaner_io_max_bytes_per_second,
+                )
+            )
+            while True:
+                reading = asyncio.ensure_future(process.stdout.readline())
+                await asyncio.wait((reading, stopping), return_when=asyncio.FIRST_COMPLETED)
+                if not reading.done():
+                    reading.cancel()
+                    return
+                line = reading.result()
+                if not line:
+                    raise StorageError("the cleaning process ended without a result")
+                result = decode_result(line)
+                yield result
+                if isinstance(result, PassEnd):
+                    return
+        finally:
+            stopping.cancel()
+            process.stdin.close()
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+
+
+def _has_all(log: PartitionLog, job: CleaningJob) -> bool:
+    paths = {segment.file.path for segment in log.segments}
+    return all(segment.path in paths for segment in job.segments)

@@ -1,0 +1,254 @@
+"""Which log is compacted next, and how far: the plans, the checkpoint of what is clean, and the swap.
+
+Source: org.apache.kafka.storage.internals.log.LogCleanerManager, LogToClean.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from barnabas.storage.checkpoints import CLEANER_OFFSET_FILE, TopicPartition, read_offsets, write_offsets
+from barnabas.storage.cleaner import CleanedSegment, CleaningJob, LastRecord, SourceSegment
+from barnabas.storage.cleaner_map import ENTRY_BYTES
+from barnabas.storage.errors import CorruptFile, StorageError
+from barnabas.storage.files import Files, LogFile, unlink_if_exists
+from barnabas.storage.log import PartitionLog
+from barnabas.storage.segment import (
+    CLEANED_SUFFIX,
+    INDEX_SUFFIXES,
+    LOG_SUFFIX,
+    SWAP_SUFFIX,
+    TXN_INDEX_SUFFIX,
+    Segment,
+    file_name,
+)
+
+logger = logging.getLogger(__name__)
+
+_MAP_BYTES_MAX: Final = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class LogToClean:
+    """What there is to compact in a log: segments in [first_dirty_offset, first_uncleanable_offset) were not seen by
+    any pass. `is_due` says that max.compaction.lag.ms is over for some of it.
+    """
+
+    log: PartitionLog
+    first_dirty_offset: int
+    first_uncleanable_offset: int
+    clean_bytes: int
+    dirty_bytes: int
+    is_due: bool
+
+    @property
+    def dirty_ratio(self) -> float:
+        """The share of what could be cleaned that is dirty."""
+        total = self.clean_bytes + self.dirty_bytes
+        return self.dirty_bytes / total if total else 0.0
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether a pass is worth it by the topic's settings."""
+        return (self.is_due and self.dirty_bytes > 0) or self.dirty_ratio > self.log.config.min_cleanable_dirty_ratio
+
+
+def log_to_clean(log: PartitionLog, clean_offset: int | None, now_ms: int) -> LogToClean | None:
+    """How much of a log is dirty and may be cleaned; None if nothing is. `clean_offset` is where the last pass ended.
+
+    Never cleaned are the active segment, anything at or above the last stable offset, and segments with records
+    younger than min.compaction.lag.ms. May read timestamps of segments the first time.
+
+    Source: LogCleanerManager.cleanableOffsets, maxCompactionDelay.
+    """
+    segments = log.segments
+    first_dirty = log.log_start_offset
+    if clean_offset is not None and log.log_start_offset <= clean_offset <= log.log_end_offset:
+        first_dirty = clean_offset
+    if len(segments) == 1 or segments[-1].base_offset <= first_dirty:
+        return None
+    bases = [segment.base_offset for segment in segments]
+    uncleanable = _segment_start(bases, min(log.last_stable_offset, bases[-1]))
+    cache, lag_ms = log.context.cache, log.config.min_compaction_lag_ms
+    if lag_ms > 0:
+        for slot, segment in enumerate(segments[:-1]):
+            is_dirty = bases[slot + 1] > first_dirty
+            if is_dirty and segment.largest_timestamp(cache) > now_ms - lag_ms:
+                uncleanable = min(uncleanable, max(segment.base_offset, _segment_start(bases, first_dirty)))
+                break
+    dirty_from = _segment_start(bases, first_dirty)
+    clean_bytes = sum(segment.size for segment in segments if segment.base_offset < dirty_from)
+    dirty = [segment for segment in segments if dirty_from <= segment.base_offset < uncleanable]
+    if not dirty:
+        return None
+    clean_until_ms = now_ms - log.config.max_compaction_lag_ms
+    timestamps = [segment.read_first_timestamp(cache) for segment in dirty] if clean_until_ms > 0 else []
+    is_due = any(0 < timestamp < clean_until_ms for timestamp in timestamps)
+    return LogToClean(log, first_dirty, uncleanable, clean_bytes, sum(segment.size for segment in dirty), is_due)
+
+
+def _segment_start(bases: list[int], offset: int) -> int:
+    """The base offset of the segment that has `offset`."""
+    return max((base for base in bases if base <= offset), default=bases[0])
+
+
+def dirtiest(candidates: Iterable[LogToClean]) -> LogToClean | None:
+    """The log that gains most from a pass; None if none is worth one."""
+    wanted = [candidate for candidate in candidates if candidate.is_wanted]
+    return max(wanted, key=lambda candidate: candidate.dirty_ratio, default=None)
+
+
+def make_job(to_clean: LogToClean, now_ms: int, *, map_bytes: int, map_load_factor: float) -> CleaningJob:
+    """Capture what a pass over a log needs. May read the producers' state the first time."""
+    log, config = to_clean.log, to_clean.log.config
+    return CleaningJob(
+        directory=log.directory,
+        segments=[
+            SourceSegment(segment.base_offset, segment.file.path, segment.size)
+            for segment in log.segments
+            if segment.base_offset < to_clean.first_uncleanable_offset
+        ],
+        txn_indexes=[segment.path(TXN_INDEX_SUFFIX) for segment in log.segments if segment.has_txn_index],
+        first_dirty_offset=to_clean.first_dirty_offset,
+        first_uncleanable_offset=to_clean.first_uncleanable_offset,
+        producers={
+            entry.producer_id: LastRecord(entry.batches[-1].last_offset if entry.batches else -1, entry.epoch)
+            for entry in log.producer_state.producers.values()
+        },
+        now_ms=now_ms,
+        delete_retention_ms=config.delete_retention_ms,
+        segment_bytes=config.segment_bytes,
+        segment_index_bytes=config.segment_index_bytes,
+        index_interval_bytes=config.index_interval_bytes,
+        map_slots=min(map_bytes, _MAP_BYTES_MAX) // ENTRY_BYTES,
+        map_load_factor=map_load_factor,
+    )
+
+
+class SegmentSwap:
+    """Takes one cleaned segment into its log, in three steps so that the disk is waited for in a thread: `begin` (event
+    loop), `sync` (any thread), `finish` (event loop).
+
+    `.cleaned` files are on the disk already. `begin` names them `.swap`; when `sync` has made that durable, a crash
+    leads to the cleaned segment, and until then to the old ones.
+    """
+
+    def __init__(self, log: PartitionLog, job: CleaningJob, cleaned: CleanedSegment) -> None:
+        self._log = log
+        self._files = log.context.cache.files
+        self._directory = job.directory
+        self._cleaned = cleaned
+        replaced = set(cleaned.replaces)
+        self._sources = [source for source in job.segments if source.base_offset in replaced]
+
+    def begin(self) -> bool:
+        """Announce the cleaned segment; False if the log has changed meanwhile and does not want it."""
+        if self._replaced() is None:
+            return False
+        for suffix in (LOG_SUFFIX, *INDEX_SUFFIXES):
+            path = self._path(suffix)
+            if self._files.exists(path + CLEANED_SUFFIX):
+                self._files.rename(path + CLEANED_SUFFIX, path + SWAP_SUFFIX)
+        return True
+
+    def sync(self) -> None:
+        """Make the announcement durable. Blocking."""
+        self._files.sync_directory(self._directory)
+
+    def finish(self) -> bool:
+        """Put the cleaned segment into the log; False if the log has changed since `begin`."""
+        old = self._replaced()
+        if old is None:
+            if self._log.directory == self._directory:
+                for suffix in (*INDEX_SUFFIXES, LOG_SUFFIX):
+                    unlink_if_exists(self._files, self._path(suffix) + SWAP_SUFFIX)
+            return False
+        cleaned = self._cleaned
+        file = LogFile(self._path(LOG_SUFFIX) + SWAP_SUFFIX)
+        new = Segment(cleaned.base_offset, file, cleaned.size, old[-1].created_ms)
+        new.has_txn_index = cleaned.has_txn_index
+        new.max_timestamp, new.max_timestamp_offset = cleaned.max_timestamp, cleaned.max_timestamp_offset
+        self._log.replace_segments(old, new)
+        return True
+
+    def _path(self, suffix: str) -> str:
+        return f"{self._directory}/{file_name(self._cleaned.base_offset, suffix)}"
+
+    def _replaced(self) -> list[Segment] | None:
+        """The segments of the log that the cleaned one was made of; None if they are not what they were."""
+        if self._log.failure is not None or self._log.directory != self._directory:
+            return None
+        found = {segment.base_offset: segment for segment in self._log.segments[:-1]}
+        old = [found.get(source.base_offset) for source in self._sources]
+        segments = [segment for segment in old if segment is not None]
+        unchanged = [
+            segment.size == source.size and segment.file.path == source.path
+            for segment, source in zip(segments, self._sources, strict=False)
+        ]
+        return segments if segments and len(segments) == len(self._sources) and all(unchanged) else None
+
+
+class CleanerCheckpoint:
+    """Up to which offset each log is clean, kept in `cleaner-offset-checkpoint` of each log directory.
+
+    An entry belongs to a log, not to its name: a topic that is created again starts without one.
+    """
+
+    def __init__(self, files: Files) -> None:
+        self._files = files
+        self._offsets: dict[PartitionLog, int] = {}
+
+    def load(self, logs: Iterable[PartitionLog]) -> None:
+        """Read what an earlier run knew of these logs. Blocking."""
+        known: dict[str, Mapping[TopicPartition, int]] = {}
+        for log in logs:
+            parent = log.directory.rpartition("/")[0]
+            if parent not in known:
+                try:
+                    known[parent] = read_offsets(self._files, parent, CLEANER_OFFSET_FILE)
+                except (CorruptFile, OSError) as error:
+                    logger.warning("ignoring %s/%s: %s", parent, CLEANER_OFFSET_FILE, error)
+                    known[parent] = {}
+            offset = known[parent].get((log.topic, log.partition))
+            if offset is not None:
+                self._offsets[log] = offset
+
+    def get(self, log: PartitionLog) -> int | None:
+        """Where the last pass over a log ended; None if there was none."""
+        offset = self._offsets.get(log)
+        if offset is not None and offset > log.log_end_offset:
+            # What the pass saw was truncated since: nothing that comes instead is clean.
+            del self._offsets[log]
+            return None
+        return offset
+
+    def update(
+        self, log: PartitionLog, offset: int, logs: Iterable[PartitionLog]
+    ) -> tuple[str, dict[TopicPartition, int]]:
+        """Note where a pass ended; returns directory and content of the checkpoint, for `write`. `logs` are all that
+        still exist.
+        """
+        self._offsets[log] = offset
+        existing = set(logs)
+        self._offsets = {known: clean for known, clean in self._offsets.items() if known in existing}
+        parent = log.directory.rpartition("/")[0]
+        return parent, {
+            (known.topic, known.partition): clean
+            for known, clean in self._offsets.items()
+            if known.directory.rpartition("/")[0] == parent
+        }
+
+    def write(self, directory: str, offsets: Mapping[TopicPartition, int]) -> None:
+        """Replace a directory's checkpoint. Blocking, any thread. A failure only means that a pass is made again."""
+        try:
+            write_offsets(self._files, directory, CLEANER_OFFSET_FILE, offsets)
+        except OSError as error:
+            logger.error("writing %s/%s failed: %s", directory, CLEANER_OFFSET_FILE, error)
+
+
+def describe_failure(error: StorageError | OSError) -> str:
+    """Why a pass ended early, for a log line."""
+    return error.message if isinstance(error, StorageError) else str(error)
