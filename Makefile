@@ -28,7 +28,7 @@ ON_ZOOKEEPER := BARNABAS_COMPAT_TARGET=barnabas-zookeeper $(BIN)/python -m pytes
 # One Python client and Kafka's tools for topics and configs: what touches the metadata store. 5 is pytest's "no tests".
 ZOOKEEPER_SUBSET := compat_tests/confluent_client compat_tests/java_tools/test_topics.py compat_tests/java_tools/test_configs.py
 
-.PHONY: help run test test-full check fuzz demo compat-oracle compat-zookeeper lint bench-perf bench-startup prepare clean
+.PHONY: help run test test-full check fuzz demo compat-oracle compat-zookeeper differential lint bench-perf bench-startup prepare clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))

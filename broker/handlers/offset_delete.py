@@ -46,6 +46,7 @@ async def handle(request: OffsetDeleteRequest, context: RequestContext) -> Offse
                 ],
             )
             for topic, partitions in asked.items()
+            if partitions
         ]
     )
 

@@ -65,6 +65,9 @@ _SAID_BEFORE_THE_LOG = {
 }
 """Refusals that tell no log start offset, though some are the log's: Kafka's `ReplicaManager.appendRecordsToLeader`."""
 
+BATCH_LENGTH_POSITION = 8
+BATCH_LENGTH_MIN = 14
+"""A record of format 0; anything shorter cannot be a batch."""
 MAGIC_POSITION = 16
 ATTRIBUTES_POSITION = 22
 """The low byte of a record batch's attributes."""
@@ -202,7 +205,7 @@ class _Appends:
             log_append_time_ms=-1,
             log_start_offset=self._log_start_offset(topic, data, error.error) if fault is None else -1,
         )
-        if error.error is fault is ErrorCode.CORRUPT_MESSAGE and not _starts_with_batch(data.records):
+        if error.error is ErrorCode.CORRUPT_MESSAGE and _has_impossible_size_or_magic(data.records):
             reply.error_message = error.message  # of the log's refusals Kafka explains only this one
         if isinstance(error, RecordErrors):
             reply.error_message = error.message
@@ -222,12 +225,12 @@ class _Appends:
         return -1 if partition is None else partition.log.log_start_offset
 
 
-def _starts_with_batch(records: memoryview | bytearray | None) -> bool:
-    try:
-        parse_header(records or b"")
-    except CorruptBatch:
+def _has_impossible_size_or_magic(records: memoryview | bytearray | None) -> bool:
+    """Whether Kafka would stumble over the bytes while it looks for transactional batches."""
+    if records is None or len(records) <= MAGIC_POSITION:
         return False
-    return True
+    length = int.from_bytes(records[BATCH_LENGTH_POSITION : BATCH_LENGTH_POSITION + 4], signed=True)
+    return length < BATCH_LENGTH_MIN or records[MAGIC_POSITION] > MAGIC
 
 
 def _fault(records: memoryview | bytearray | None, version: int) -> ErrorCode | None:

@@ -53,6 +53,36 @@ KNOWN: tuple[KnownDifference, ...] = (
     KnownDifference("`min.cleanable.dirty.ratio=NaN`", ALTER, "*", request="*NaN*"),
     KnownDifference("A timeout of zero or less", "CreateTopics", "*/error_*", scenario="create_topics_precedence"),
     KnownDifference("Thread counts", ALTER, "*/error_*", request='*num.io.threads*"100000"*'),
+    *(
+        KnownDifference(row, "DescribeConfigs", f"results/4:1/configs/{name}*", scenario="describe_broker")
+        for row, names in {
+            "Configs that place a broker in its cluster": (
+                "advertised.listeners",
+                "broker.id/",
+                "controller.listener.names",
+                "controller.quorum.voters",
+                "listener.security.protocol.map",
+                "listeners",
+                "node.id/",
+                "process.roles",
+            ),
+            "`group.initial.rebalance.delay.ms` is 0": (
+                "group.initial.rebalance.delay.ms",
+                "offsets.topic.replication.factor/synonyms",
+                "transaction.state.log.replication.factor/synonyms",
+                "transaction.state.log.min.isr/synonyms",
+            ),
+            "Keys of Barnabas alone": ("barnabas.",),
+            "`log.dir` is in the user's data folder": (
+                "log.dir/",
+                "metric.reporters",
+                "group.coordinator.rebalance.protocols",
+            ),
+        }.items()
+        for name in names
+    ),
+    KnownDifference("Thread counts", ALTER, "*/error_*", request='*log.cleaner.threads*"0"*'),
+    KnownDifference("A join without usable protocols", "DescribeGroups", "groups/*", scenario="join_refusals"),
     KnownDifference("`zookeeper.*` keys cannot", ALTER, "*/error_*", request="*zookeeper.connect*"),
 )
 

@@ -16,11 +16,16 @@ CONFIGURATION = {
     "num.partitions": "2",
     "group.initial.rebalance.delay.ms": "0",
     "offsets.topic.num.partitions": "2",
+    "offsets.topic.replication.factor": "1",
     "transaction.state.log.num.partitions": "1",
+    "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
+    "share.coordinator.state.topic.num.partitions": "1",
+    "share.coordinator.state.topic.replication.factor": "1",
+    "share.coordinator.state.topic.min.isr": "1",
     "auto.create.topics.enable": "true",
     "log.retention.ms": "-1",  # batches carry old timestamps
 }
-KAFKA_ONLY = {"share.coordinator.state.topic.num.partitions": "1"}
 BARNABAS_ONLY = {"broker.id": "1"}
 LENGTH = 500
 KAFKA_JVM = ("-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
@@ -54,7 +59,7 @@ def play(only: tuple[str, ...] = (), log: Callable[[str], None] = lambda line: N
     """Play the scenarios whose names start with one of `only`, or all."""
     check_rows()
     with (
-        KafkaServer(overrides=CONFIGURATION | KAFKA_ONLY, jvm_options=KAFKA_JVM) as kafka,
+        KafkaServer(overrides=CONFIGURATION, jvm_options=KAFKA_JVM) as kafka,
         BarnabasProcess(CONFIGURATION | BARNABAS_ONLY) as barnabas,
     ):
         run = Run(

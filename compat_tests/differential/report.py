@@ -77,10 +77,8 @@ def _range(lowest: int, highest: int) -> str:
 
 
 def _not_served(kafka: dict[int, tuple[int, int]]) -> list[str]:
-    missing = []
-    for key in sorted(kafka.keys() - served_apis().keys()):
-        missing.append(f"{API_NAMES[key]} ({key})" if key in API_NAMES else f"key {key}")
-    return missing
+    missing = sorted(kafka.keys() - served_apis().keys())
+    return [f"{API_NAMES[key]} ({key})" if key in API_NAMES else f"key {key}" for key in missing]
 
 
 def check_rows() -> None:

@@ -228,6 +228,12 @@ class Run:
             else:
                 yield plain(side.last, sent.version, side.names)
 
+    def settle(self, request: Build, version: int, error_code: int) -> None:
+        """Ask both until each answers with an error code, not counting or comparing."""
+        for side in self.sides:
+            built = request if isinstance(request, Message) else request(side)
+            _wait_until(lambda: side.connection().ask(built, version).error_code == error_code)  # noqa: B023
+
     def send_unanswered(self, request: Build, version: int) -> None:
         """Send what is not answered (Produce with acks=0), then look whether the connection is still served."""
         for side in self.sides:

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from compat_tests.differential.run import Run
-from compat_tests.differential.scenarios import cluster, configs, logs, topics
+from compat_tests.differential.scenarios import cluster, configs, groups, logs, topics
 
 SCENARIOS: tuple[Callable[[Run], None], ...] = (
     *cluster.FIRST,
@@ -11,5 +11,6 @@ SCENARIOS: tuple[Callable[[Run], None], ...] = (
     *logs.SCENARIOS,
     *topics.SCENARIOS,
     *configs.SCENARIOS,
+    *groups.SCENARIOS,
     *cluster.LAST,
 )
