@@ -24,6 +24,11 @@ if TYPE_CHECKING:
 BATCHES_RETAINED: Final = 5
 """Batches per producer that a retry is recognised for: as many as an idempotent producer may have in flight."""
 
+PRODUCERS_MAX: Final = 10_000
+"""Producers that one log remembers, open transactions aside. Beyond it those that wrote least recently are forgotten
+before they expire: a retry of theirs would then be written twice, anything else of theirs works.
+"""
+
 NO_OFFSET: Final = -1
 _SEQUENCE_MASK: Final = 0x7FFFFFFF
 _NO_EPOCH: Final = -1
@@ -248,6 +253,8 @@ class ProducerState:
         producer_id = header.producer_id
         entry = self.producers.get(producer_id)
         if entry is None:
+            if len(self.producers) >= PRODUCERS_MAX:
+                self._forget_oldest()
             entry = self.producers[producer_id] = ProducerEntry(producer_id)
         delta = header.last_offset_delta
         last_offset = base_offset + delta
@@ -345,6 +352,13 @@ class ProducerState:
         for producer_id, verification in list(self.verifications.items()):
             if now_ms - verification.started_ms >= self.expiration_ms:
                 del self.verifications[producer_id]
+
+    def _forget_oldest(self) -> None:
+        """Make room for a tenth of PRODUCERS_MAX. By offset, because the timestamps are the clients' own."""
+        idle = [entry for entry in self.producers.values() if entry.transaction_first_offset == NO_OFFSET]
+        idle.sort(key=lambda entry: entry.batches[-1].last_offset if entry.batches else NO_OFFSET)
+        for entry in idle[: PRODUCERS_MAX // 10]:
+            del self.producers[entry.producer_id]
 
     def _is_expired(self, entry: ProducerEntry, now_ms: int) -> bool:
         return entry.transaction_first_offset == NO_OFFSET and now_ms - entry.last_timestamp >= self.expiration_ms

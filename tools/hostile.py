@@ -135,8 +135,7 @@ class Memory:
 
     def __init__(self, pid: int) -> None:
         self._folder = Path(f"/proc/{pid}")
-        self.before = 0
-        self.mark()
+        self.before = self.resident
 
     def mark(self) -> None:
         """Forget the peak so far; `before` is what is resident now."""

@@ -18,16 +18,27 @@ MEMORY_MAX = 512 * MIB
 @pytest.fixture
 def broker() -> Iterator[BarnabasProcess]:
     """Not one attack may take it beyond 512 MiB, end it, or make it log a traceback."""
+    yield from _attacked_broker()
+
+
+@pytest.fixture(scope="module")
+def shared_broker() -> Iterator[BarnabasProcess]:
+    """For many small attacks in a row."""
+    yield from _attacked_broker()
+
+
+def _attacked_broker() -> Iterator[BarnabasProcess]:
     with BarnabasProcess() as process:
-        memory = Memory(process.pid)
         yield process
-        assert memory.peak < MEMORY_MAX
+        assert Memory(process.pid).peak < MEMORY_MAX
         assert "Traceback" not in process.log_text()
 
 
 @pytest.fixture
 def memory(broker: BarnabasProcess) -> Memory:
-    return Memory(broker.pid)
+    memory = Memory(broker.pid)
+    memory.mark()
+    return memory
 
 
 @pytest.fixture

@@ -1,0 +1,175 @@
+"""Attacks inside of record batches: decompression bombs, against topics that must open what is produced."""
+
+from __future__ import annotations
+
+import io
+import struct
+import time
+import zlib
+from collections.abc import Callable, Iterator
+
+import cramjam
+import lz4.frame
+import pytest
+
+from barnabas.wire.errors import ErrorCode
+from barnabas.wire.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
+from barnabas.wire.messages.produce import ProduceResponse
+from barnabas.wire.record_batch import CompressionType, parse_header
+from barnabas.wire.records import Record, assemble_batch, build_batch
+from barnabas.wire.varint import encode_varint
+from tools.barnabas_process import BarnabasProcess
+from tools.hostile import MIB, HealthyClient, Memory, ask, connect, create_topic, produce
+
+pytestmark = pytest.mark.slow
+Figure = Callable[..., None]
+NOW_MS = 1_700_000_000_000
+GIB = 1024 * MIB
+
+_SMALL_RECORD = encode_varint(6) + b"\0\0\0\1\1\0"
+_LARGE_RECORD = encode_varint(GIB) + b"\0\0\0\1" + encode_varint(GIB - 10)
+
+
+def small_records() -> Iterator[bytes]:
+    """1 GiB of records of 7 bytes."""
+    piece = _SMALL_RECORD * (MIB // 7)
+    return (piece for _ in range(1024))
+
+
+def large_record() -> Iterator[bytes]:
+    """A record of 1 GiB."""
+    yield _LARGE_RECORD
+    zeros = bytes(MIB)
+    yield from (zeros for _ in range(1024))
+
+
+def gzip_members(first: bytes, member: bytes) -> bytes:
+    """1 GiB in a member of its own and many more of 32 MiB, which need compressing only once."""
+    return (gzip_bomb(iter((first,))) if first else b"") + 32 * gzip_bomb(
+        member for _ in range(32 * MIB // len(member))
+    )
+
+
+def gzip_bomb(chunks: Iterator[bytes]) -> bytes:
+    stream = zlib.compressobj(9, wbits=31)
+    return b"".join(map(stream.compress, chunks)) + stream.flush()
+
+
+def lz4_bomb(chunks: Iterator[bytes]) -> bytes:
+    frame = lz4.frame.LZ4FrameCompressor(block_size=lz4.frame.BLOCKSIZE_MAX4MB)
+    return frame.begin() + b"".join(map(frame.compress, chunks)) + frame.flush()
+
+
+def zstd_bomb(chunks: Iterator[bytes]) -> bytes:
+    import zstandard
+
+    stream = zstandard.ZstdCompressor(level=1).compressobj()
+    return b"".join(map(stream.compress, chunks)) + stream.flush()
+
+
+def zstd_window(window_log: int, mebibytes: int) -> bytes:
+    """A frame that repeats one byte, with a window of its choice."""
+    first = struct.pack("<I", len(_LARGE_RECORD) << 3)[:3] + _LARGE_RECORD
+    block = struct.pack("<I", 128 * 1024 << 3 | 2)[:3] + b"\0"
+    last = struct.pack("<I", 1 << 3 | 2 | 1)[:3] + b"\0"
+    return bytes.fromhex("28b52ffd00") + bytes([window_log - 10 << 3]) + first + block * (8 * mebibytes) + last
+
+
+def xerial_bomb(chunks: Iterator[bytes]) -> bytes:
+    out = io.BytesIO()
+    out.write(b"\x82SNAPPY\0" + struct.pack(">ii", 1, 1))
+    for chunk in chunks:
+        block = bytes(cramjam.snappy.compress_raw(chunk))
+        out.write(struct.pack(">i", len(block)) + block)
+        if out.tell() > MIB:
+            break
+    return out.getvalue()[: 1024 * 1024 - 100]
+
+
+def raw_snappy() -> bytes:
+    return bytes(cramjam.snappy.compress_raw(_LARGE_RECORD + bytes(20 * MIB)))
+
+
+BOMBS: dict[str, tuple[int, Callable[[], bytes]]] = {
+    "gzip of 1 GiB of records": (1, lambda: gzip_members(b"", next(small_records()))),
+    "gzip of a record of 1 GiB": (1, lambda: gzip_members(_LARGE_RECORD, bytes(MIB))),
+    "snappy blocks": (2, lambda: xerial_bomb(large_record())),
+    "snappy block of 2 GiB": (2, lambda: b"\x82SNAPPY\0" + struct.pack(">iii", 1, 1, 2**31 - 1) + bytes(100)),
+    "raw snappy of 20 MiB": (2, raw_snappy),
+    "raw snappy that claims 4 GiB": (2, lambda: b"\xff\xff\xff\xff\x0f" + bytes(MIB)),
+    "lz4 of a record of 1 GiB": (3, lambda: lz4_bomb(large_record())),
+    "zstd of 1 GiB of records": (4, lambda: zstd_bomb(small_records())),
+    "zstd with a window of 128 MiB": (4, lambda: zstd_window(27, 1024)),
+    "zstd with a window of 2 GiB": (4, lambda: zstd_window(31, 1024)),
+    "gzip of 100,000 records and 60 MiB": (1, lambda: gzip_bomb(iter([_SMALL_RECORD * 100_000, bytes(60 * MIB)]))),
+}
+
+
+def bomb_batch(codec: int, payload: bytes, count: int) -> bytearray:
+    header = parse_header(build_batch([Record(0, NOW_MS, b"k", b"v")]))
+    return assemble_batch(
+        header._replace(attributes=codec, record_count=count, last_offset_delta=count - 1), payload[: 8 * MIB]
+    )
+
+
+@pytest.mark.parametrize("topic_settings", [{"message_timestamp_type": "LogAppendTime"}, {"compression_type": "lz4"}])
+@pytest.mark.parametrize("bomb", BOMBS)
+def test_a8_bombs(shared_broker: BarnabasProcess, figure: Figure, bomb: str, topic_settings: dict[str, str]) -> None:
+    broker = shared_broker
+    codec, make = BOMBS[bomb]
+    payload = make()
+    assert len(payload) < 9 * MIB
+    if codec == CompressionType.LZ4 and "compression_type" in topic_settings:
+        topic_settings = {"compression_type": "gzip"}
+    topic = f"t-{list(BOMBS).index(bomb)}-{next(iter(topic_settings))}"
+    create_topic(broker.bootstrap_servers, topic, max_message_bytes=str(10 * MIB), **topic_settings)
+    with connect(broker.bootstrap_servers) as connection:
+        warm = build_batch([Record(0, NOW_MS, None, bytes(40_000))], compression=CompressionType(codec))
+        ask(connection, produce(topic, warm), 9, ProduceResponse)
+        memory = Memory(broker.pid)
+        memory.mark()
+        batch = bomb_batch(codec, payload, 100_000 if "records" in bomb else 1)
+        started = time.perf_counter()
+        response = ask(connection, produce(topic, batch), 9, ProduceResponse)
+        taken_ms = (time.perf_counter() - started) * 1000
+    code = response.responses[0].partition_responses[0].error_code
+    figure(bomb=bomb, bytes=len(batch), ms=round(taken_ms, 1), growth_mib=round(memory.growth / MIB, 1),
+           error=ErrorCode(code).name)  # fmt: skip
+    assert code in (ErrorCode.INVALID_RECORD, ErrorCode.CORRUPT_MESSAGE, ErrorCode.MESSAGE_TOO_LARGE)
+    # The request itself is copied for the thread, and held in the receive buffer.
+    assert memory.growth <= 16 * MIB + 4 * max(0, len(batch) - MIB)
+
+
+def test_a8_bombs_beside_a_healthy_client(broker: BarnabasProcess, healthy: HealthyClient, figure: Figure) -> None:
+    """Eight bombs at once do not keep the loop from others, and a bomb that was stored unopened does no harm to a
+    search by time."""
+    create_topic(broker.bootstrap_servers, "opened", message_timestamp_type="LogAppendTime")
+    create_topic(broker.bootstrap_servers, "stored")
+    batch = bomb_batch(1, gzip_bomb(iter([_SMALL_RECORD * 100_000, bytes(100 * MIB)])), 100_000)
+    memory = Memory(broker.pid)
+    memory.mark()
+    connections = [connect(broker.bootstrap_servers) for _ in range(8)]
+    started = time.perf_counter()
+    from tools.hostile import answer, frame
+
+    for connection in connections:
+        connection.sendall(frame(produce("opened", batch), 9))
+    for connection in connections:
+        response = answer(connection, produce("opened", batch), 9, ProduceResponse)
+        assert response.responses[0].partition_responses[0].error_code == ErrorCode.INVALID_RECORD
+        connection.close()
+    taken_s = time.perf_counter() - started
+    with connect(broker.bootstrap_servers) as connection:
+        response = ask(connection, produce("stored", batch), 9, ProduceResponse)
+        assert response.responses[0].partition_responses[0].error_code == 0
+        partition = ListOffsetsPartition(partition_index=0, timestamp=NOW_MS)
+        topics = [ListOffsetsTopic(name="stored", partitions=[partition])]
+        ask(connection, ListOffsetsRequest(replica_id=-1, topics=topics), 5, ListOffsetsResponse)
+    figure(bombs=8, seconds=round(taken_s, 2), growth_mib=round(memory.growth / MIB, 1),
+           healthy_p99_ms=round(healthy.p99_ms, 1))  # fmt: skip
+    assert memory.growth <= 96 * MIB
