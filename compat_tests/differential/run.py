@@ -230,9 +230,13 @@ class Run:
 
     def settle(self, request: Build, version: int, error_code: int) -> None:
         """Ask both until each answers with an error code, not counting or comparing."""
+        self.settle_with(request, version, lambda answer: answer.error_code == error_code)
+
+    def settle_with(self, request: Build, version: int, settled: Callable[[Any], bool]) -> None:
+        """Ask both until each gives an answer that is right, not counting or comparing."""
         for side in self.sides:
             built = request if isinstance(request, Message) else request(side)
-            _wait_until(lambda: side.connection().ask(built, version).error_code == error_code)  # noqa: B023
+            _wait_until(lambda: settled(side.connection().ask(built, version)))  # noqa: B023
 
     def send_unanswered(self, request: Build, version: int) -> None:
         """Send what is not answered (Produce with acks=0), then look whether the connection is still served."""

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from compat_tests.differential.run import Run
-from compat_tests.differential.scenarios import cluster, configs, groups, logs, topics
+from compat_tests.differential.scenarios import cluster, configs, groups, logs, topics, transactions
 
 SCENARIOS: tuple[Callable[[Run], None], ...] = (
     *cluster.FIRST,
@@ -13,4 +13,5 @@ SCENARIOS: tuple[Callable[[Run], None], ...] = (
     *configs.SCENARIOS,
     *groups.SCENARIOS,
     *cluster.LAST,
+    *transactions.SCENARIOS,
 )
