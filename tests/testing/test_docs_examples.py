@@ -56,7 +56,9 @@ def test_examples(pytester: pytest.Pytester) -> None:
     pytester.makeconftest(ASYNC_TESTS)
     count = write(pytester, [block for block in blocks("python") if "def test_" in block and not is_spark(block)])
     assert count >= 10
-    result = pytester.runpytest_subprocess("-p", "no:cacheprovider", "-W", "error", "--durations=3")
+    result = pytester.runpytest_subprocess(
+        "-p", "no:cacheprovider", "-p", "no:hypothesispytest", "-W", "error", "--durations=3"
+    )
     result.assert_outcomes(passed=count)
 
 
@@ -70,14 +72,18 @@ def test_configuration_by_fixture(pytester: pytest.Pytester) -> None:
     [conftest] = [block for block in blocks("python") if block.startswith("# conftest.py")]
     pytester.makeconftest(conftest)
     pytester.makepyfile(CONFIGURED)
-    pytester.runpytest_subprocess("-p", "no:cacheprovider", "-W", "error").assert_outcomes(passed=1)
+    pytester.runpytest_subprocess("-p", "no:cacheprovider", "-p", "no:hypothesispytest", "-W", "error").assert_outcomes(
+        passed=1
+    )
 
 
 def test_configuration_by_file(pytester: pytest.Pytester) -> None:
     [ini] = blocks("ini")
     pytester.makeini(ini)
     pytester.makepyfile(CONFIGURED)
-    pytester.runpytest_subprocess("-p", "no:cacheprovider", "-W", "error").assert_outcomes(passed=1)
+    pytester.runpytest_subprocess("-p", "no:cacheprovider", "-p", "no:hypothesispytest", "-W", "error").assert_outcomes(
+        passed=1
+    )
 
 
 @pytest.mark.spark
@@ -101,7 +107,7 @@ def test_spark_example(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("PYTHONPATH", str(PAGE.parent.parent), prepend=os.pathsep)
     pytester.makeconftest(ONE_IVY_AT_A_TIME)
     count = write(pytester, [block for block in blocks("python") if is_spark(block)])
-    pytester.runpytest_subprocess("-p", "no:cacheprovider").assert_outcomes(passed=count)
+    pytester.runpytest_subprocess("-p", "no:cacheprovider", "-p", "no:hypothesispytest").assert_outcomes(passed=count)
 
 
 def test_the_readmes_example(pytester: pytest.Pytester) -> None:
@@ -109,5 +115,5 @@ def test_the_readmes_example(pytester: pytest.Pytester) -> None:
     assert found
     used = "\n\ndef run_my_pipeline(bootstrap_servers):\n    assert bootstrap_servers\n"
     pytester.makepyfile(**{f"test_readme_{number}": block + used for number, block in enumerate(found)})
-    result = pytester.runpytest_subprocess("-p", "no:cacheprovider", "-W", "error")
+    result = pytester.runpytest_subprocess("-p", "no:cacheprovider", "-p", "no:hypothesispytest", "-W", "error")
     assert result.ret == 0

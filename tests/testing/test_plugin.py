@@ -11,7 +11,8 @@ from barnabas.testing import Broker
 pytest_plugins = ["pytester"]
 
 
-OPTIONS = ("-p", "no:cacheprovider", "-W", "error", "--strict-markers")
+# Hypothesis would be imported anew, with its assertions rewritten, in every run.
+OPTIONS = ("-p", "no:cacheprovider", "-p", "no:hypothesispytest", "-W", "error", "--strict-markers")
 
 
 @pytest.fixture(scope="module", autouse=True)
