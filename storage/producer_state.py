@@ -29,6 +29,9 @@ PRODUCERS_MAX: Final = 10_000
 before they expire: a retry of theirs would then be written twice, anything else of theirs works.
 """
 
+VERIFICATIONS_MAX: Final = 10_000
+"""So many producers may be about to begin a transaction: those that never do must not fill the memory."""
+
 NO_OFFSET: Final = -1
 _SEQUENCE_MASK: Final = 0x7FFFFFFF
 _NO_EPOCH: Final = -1
@@ -168,6 +171,8 @@ class ProducerState:
                 return None
         verification = self.verifications.get(producer_id)
         if verification is None:
+            if len(self.verifications) >= VERIFICATIONS_MAX:
+                del self.verifications[next(iter(self.verifications))]  # the oldest; its batch will be sent again
             verification = Verification(epoch, sequence, now_ms, bumps_epoch=bumps_epoch)
             self.verifications[producer_id] = verification
         verification.update(epoch, sequence)

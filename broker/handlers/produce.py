@@ -177,8 +177,9 @@ class _Appends:
                 raise ApiError(ErrorCode.INVALID_REQUIRED_ACKS)
             if name in INTERNAL_TOPICS and context.client_id != ADMIN_CLIENT_ID:
                 raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"clients may not write to the internal topic {name}")
-            if self.verified is not None:
-                self.verified.check_produce((name, data.index), context.broker.replicas)
+            if self.verified is not None and (refusal := self._unverified(self.verified, name, data)):
+                topic.partition_responses.append(refusal)
+                return
             partition, info = context.broker.replicas.append(
                 name, data.index, data.records, acks, context.api_version, validated=validated
             )
@@ -195,6 +196,24 @@ class _Appends:
         acknowledgeable = context.broker.replicas.when_acknowledgeable(partition, info, acks)
         if acknowledgeable is not None:
             self._pending.append((reply, acknowledgeable))
+
+    def _unverified(
+        self, verified: "Verified", topic: str, data: PartitionProduceData
+    ) -> PartitionProduceResponse | None:
+        """The refusal of a transactional batch that the transaction's coordinator does not know of, if it is one."""
+        try:
+            verified.check_produce((topic, data.index), self._context.broker.replicas)
+        except ApiError as error:
+            explained = error.error in (ErrorCode.INVALID_TXN_STATE, ErrorCode.NOT_ENOUGH_REPLICAS)
+            return PartitionProduceResponse(
+                index=data.index,
+                error_code=error.error,
+                base_offset=-1,
+                log_append_time_ms=-1,
+                log_start_offset=-1,
+                error_message=(error.message or error.error.message) if explained else None,
+            )
+        return None
 
     def _refusal(self, topic: str, data: PartitionProduceData, error: ApiError) -> PartitionProduceResponse:
         fault = _fault(data.records, self._context.api_version)
@@ -294,17 +313,18 @@ def _transactional_batches(
 
 
 def _has_transactional_records(request: ProduceRequest) -> bool:
-    return any(_is_transactional(data.records) for topic in request.topic_data for data in topic.partition_data)
-
-
-def _is_transactional(records: memoryview | None) -> bool:
-    """Whether the first batch's attributes say so; what is too short to tell is refused by the log."""
-    return (
-        records is not None
-        and len(records) > ATTRIBUTES_POSITION
-        and records[MAGIC_POSITION] == MAGIC
-        and bool(records[ATTRIBUTES_POSITION] & TRANSACTIONAL_MASK)
-    )
+    """Whether some batch's attributes say so; what is too short to tell is refused by the log."""
+    for topic_data in request.topic_data:
+        for data in topic_data.partition_data:
+            records = data.records
+            if (
+                records is not None
+                and len(records) > ATTRIBUTES_POSITION
+                and records[ATTRIBUTES_POSITION] & TRANSACTIONAL_MASK
+                and records[MAGIC_POSITION] == MAGIC
+            ):
+                return True
+    return False
 
 
 def _topic_name(topic_data: TopicProduceData, context: RequestContext) -> str:

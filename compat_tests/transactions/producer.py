@@ -1,6 +1,6 @@
 """A transactional producer, request by request, and what a reader sees of its transactions."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, NamedTuple
 
 from barnabas.wire.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
@@ -14,6 +14,9 @@ from compat_tests.semantics.client import Connection, batch_of, fetch_partition,
 READ_COMMITTED = 1
 TRANSIENT = {14, 15, 16, 51}
 """COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR, CONCURRENT_TRANSACTIONS."""
+
+WHILE_STARTING = TRANSIENT | {3, 6, 19}
+"""UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER, NOT_ENOUGH_REPLICAS as well: a broker that just started."""
 
 CLASSIC, VERSION_2 = 1, 2
 
@@ -36,6 +39,7 @@ class TransactionalProducer:
         self.transactional_id = transactional_id
         self.protocol = protocol
         self.identity = Identity(-1, -1)
+        self.transient = TRANSIENT
         self._sequences: dict[tuple[str, int], int] = {}
 
     @property
@@ -69,7 +73,7 @@ class TransactionalProducer:
             v3_and_below_producer_epoch=self.identity.producer_epoch,
             v3_and_below_topics=[AddPartitionsToTxnTopic(name=name, partitions=each) for name, each in topics.items()],
         )
-        response = retried(lambda: self.connection.ask(request, version), errors_of_add)
+        response = retried(lambda: self.connection.ask(request, version), errors_of_add, self.transient)
         return errors_of_add(response)
 
     def produce(self, topic: str, values: list[bytes], partition: int = 0, version: int | None = None) -> Any:
@@ -86,7 +90,11 @@ class TransactionalProducer:
             return response.responses[0].partition_responses[0]
 
         done = answer(
-            retried(lambda: self.connection.ask(request(), version), lambda response: [answer(response).error_code])
+            retried(
+                lambda: self.connection.ask(request(), version),
+                lambda response: [answer(response).error_code],
+                self.transient,
+            )
         )
         if done.error_code == 0:
             self._sequences[topic, partition] = sequence + len(values)
@@ -126,13 +134,17 @@ def errors_of_add(response: Any) -> list[int]:
     ]
 
 
-def retried(ask: Callable[[], Any], errors: Callable[[Any], list[int]] = lambda response: [response.error_code]) -> Any:
+def retried(
+    ask: Callable[[], Any],
+    errors: Callable[[Any], list[int]] = lambda response: [response.error_code],
+    transient: Collection[int] = TRANSIENT,
+) -> Any:
     """Ask again while the coordinator is busy, as clients do; the last answer."""
     answers: list[Any] = []
 
     def settled() -> bool:
         answers.append(ask())
-        return not TRANSIENT.intersection(errors(answers[-1]))
+        return not any(error in transient for error in errors(answers[-1]))
 
     wait_until(settled)
     return answers[-1]
