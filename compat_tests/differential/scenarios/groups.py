@@ -345,10 +345,11 @@ def offsets(run: Run) -> None:
         committing(run.fresh("other"), (topic, 0, 1), generation=1, name="m"),
     )
     for version in versions_of(OFFSET_FETCH):
-        for asked in (
+        questions: tuple[list[tuple[str, list[int]]], ...] = (
             [(topic, [0])], [(topic, [0, 1, 2, -1])], [("no-such", [0])], [(topic, [0, 0])], [(topic, [])], [],
             [(topic, [1]), ("no-such", [0]), (topic, [0])], [("a b", [0]), ("", [0])],
-        ):  # fmt: skip
+        )  # fmt: skip
+        for asked in questions:
             for of in (group, run.fresh("none"), ""):
                 run.ask(fetching(of, version, *asked), version)
         if version >= 2:

@@ -113,12 +113,11 @@ def create_topics_counts(run: Run) -> None:
     for partitions in (0, -1, -2, 1, 10_001, 2**31 - 1):
         for replicas in (1, -1, 0, -2, 2, 32767):
             run.sweep(creating(topic(run.fresh(), partitions, replicas), validate_only=True), versions=(2, 4, 7))
-    for number, assignments in enumerate(
-        (
+    by_hand: tuple[dict[int, list[int]], ...] = (
             {0: [1]}, {1: [1]}, {0: [1], 2: [1]}, {0: []}, {0: [1, 1]}, {0: [2]}, {0: [1, 2]}, {-1: [1]}, {0: [-1]},
             {0: [1], 1: [1, 2]}, {0: [1], 1: []},
-        )
-    ):  # fmt: skip
+    )  # fmt: skip
+    for number, assignments in enumerate(by_hand):
         name = run.fresh(f"a{number}")
         for partitions, replicas in ((-1, -1), (1, -1), (-1, 1), (1, 1)):
             request = creating(topic(name, partitions, replicas, assignments), validate_only=True)
@@ -257,7 +256,8 @@ def create_partitions(run: Run) -> None:
         )
 
     run.ask(growing((existing, 20_000, None), validate_only=True), 3)
-    for assignments in ([], [[1], [1]], [[2]], [[]], [[1, 1]], [[1, 2]], [[-1]], [[1]]):
+    by_hand: tuple[list[list[int]], ...] = ([], [[1], [1]], [[2]], [[]], [[1, 1]], [[1, 2]], [[-1]], [[1]])
+    for assignments in by_hand:
         run.sweep(growing((existing, 3, assignments), validate_only=True), versions=(0, 2, 3))
     for validate_only in (True, False):
         for count in (2, 1, 0, -1, -2):

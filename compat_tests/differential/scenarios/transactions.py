@@ -1,5 +1,7 @@
 """InitProducerId with a transactional id, AddPartitionsToTxn, AddOffsetsToTxn, TxnOffsetCommit, EndTxn, and more."""
 
+from typing import Any
+
 from barnabas.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
 from barnabas.wire.messages.add_partitions_to_txn import (
     AddPartitionsToTxnRequest,
@@ -46,7 +48,7 @@ def begin(run: Run, transactional_id: str, version: int = 4) -> None:
         side.ids["producer"], side.ids["epoch"] = side.last.producer_id, side.last.producer_epoch
 
 
-def producer_of(side: Side, shift: int = 0, own: bool = True) -> dict[str, int]:
+def producer_of(side: Side, shift: int = 0, own: bool = True) -> dict[str, Any]:
     """The producer id and epoch of the scenario, or wrong ones."""
     return {
         "producer_id": side.ids["producer"] if own else UNKNOWN_PRODUCER,
