@@ -36,9 +36,12 @@ from barnabas.wire.schema import PRIMITIVE_FORMATS, UNSET, Array, Field, Message
 STRING_SIZE_MAX = 0x7FFF
 """Bytes in a string of any version: compact lengths could say more, Kafka refuses it."""
 
-ELEMENTS_MAX = 200_000
-"""Elements in all arrays of one request, tagged fields included: a hundred times the partitions that Kafka lets one
-request ask for (`max.request.partition.size.limit`, 2,000)."""
+ELEMENTS_MAX = 50_000
+"""Elements in all arrays of one request, tagged fields included: 25 times the partitions that Kafka lets one request
+describe (`max.request.partition.size.limit`, 2,000). Each costs up to 50 us until it is answered."""
+
+_CONTROLLER_REQUESTS = ("LeaderAndIsrRequest", "StopReplicaRequest", "UpdateMetadataRequest")
+"""What a controller tells brokers of all partitions of a cluster; they are not limited."""
 
 Reader = Callable[[Buffer, int], tuple[Any, int]]
 
@@ -65,7 +68,7 @@ class _ReaderCompiler:
         self.message = message
         self.version = version
         self.flexible = message.FLEXIBLE_FROM is not None and version >= message.FLEXIBLE_FROM
-        self.is_request = message.__name__.endswith("Request")
+        self.is_limited = message.__name__.endswith("Request") and message.__name__ not in _CONTROLLER_REQUESTS
         self.names = 0
         self.lines: list[str] = []
         self.indent = 2
@@ -182,7 +185,7 @@ class _ReaderCompiler:
         self.emit(
             f"if not 0 <= {count} <= (limit - pos){f' // {size}' if size > 1 else ''}: fail({field.name!r}, {count})"
         )
-        if self.is_request:
+        if self.is_limited:
             self.emit(f"left -= {count}")
             self.emit(f"if left < 0: fail({field.name!r}, {count})")
         if element == "uuid":
@@ -232,7 +235,7 @@ class _ReaderCompiler:
 
     def charge_tagged_fields(self, count: str) -> None:
         """They take a request's time as elements of arrays do."""
-        if self.is_request:
+        if self.is_limited:
             self.emit(f"left -= {count}")
             self.emit(f"if left < 0: fail('tagged fields', {count})")
 

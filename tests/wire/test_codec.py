@@ -199,7 +199,7 @@ class TestHostileBytes:
                 decode(HeartbeatRequest, 4, body + bytes.fromhex(count) + b"\x09\0" * 128)
         topic = bytes(16) + b"\0" + bytes([100]) + b"\x09\0" * 100
         with pytest.raises(ProtocolError, match="tagged fields"):
-            decode(MetadataRequest, 12, b"\x81\x10" + topic * 2048 + b"\0\0\0")
+            decode(MetadataRequest, 12, b"\x81\x08" + topic * 1024 + b"\0\0\0")
         with pytest.raises(ProtocolError, match="tagged fields"):
             decode(FetchRequest, 12, bytes(25) + b"\1\1\1" + b"\x80\x01" + b"\x09\0" * 128)
 

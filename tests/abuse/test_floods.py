@@ -1,0 +1,204 @@
+"""Floods of what the broker remembers (fetch sessions, groups, members, producer ids) and of what it logs."""
+
+from __future__ import annotations
+
+import re
+import struct
+import time
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+
+from barnabas.wire.errors import ErrorCode
+from barnabas.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from barnabas.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
+from barnabas.wire.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
+from barnabas.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from barnabas.wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
+from barnabas.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from barnabas.wire.messages.produce import ProduceResponse
+from barnabas.wire.record_batch import parse_header
+from barnabas.wire.records import Record, assemble_batch, build_batch
+from tools.barnabas_process import BarnabasProcess
+from tools.hostile import (
+    MIB,
+    HealthyClient,
+    Memory,
+    answer,
+    ask,
+    connect,
+    create_topic,
+    eventually,
+    frame,
+    is_closed,
+    produce,
+)
+
+pytestmark = pytest.mark.slow
+Figure = Callable[..., None]
+NOW_MS = 1_700_000_000_000
+FULL = [pytest.mark.full, pytest.mark.timeout(1800)]
+
+
+@pytest.mark.parametrize(("count", "partitions"), [(2_000, 20), (28, 8_000)])
+def test_a11_fetch_sessions(
+    broker: BarnabasProcess, memory: Memory, healthy: HealthyClient, figure: Figure, count: int, partitions: int
+) -> None:
+    """Many sessions, or large ones: at most 1,000 and 200,000 partitions; the others are served without."""
+    create_topic(broker.bootstrap_servers, "t")
+    asked = [FetchPartition(partition=index, fetch_offset=0, partition_max_bytes=100) for index in range(partitions)]
+    request = FetchRequest(
+        session_id=0, session_epoch=0, min_bytes=0, max_bytes=100, topics=[FetchTopic(topic="t", partitions=asked)]
+    )
+    made = 0
+    with connect(broker.bootstrap_servers) as connection:
+        for _ in range(count):
+            response = ask(connection, request, 11, FetchResponse)
+            assert response.error_code == 0
+            made += response.session_id != 0
+    figure(asked=count, partitions=partitions, made=made, growth_mib=round(memory.growth / MIB, 1),
+           healthy_p99_ms=round(healthy.p99_ms, 1))  # fmt: skip
+    assert 0 < made <= min(1000, 200_000 // partitions)
+    assert memory.growth <= 128 * MIB
+
+
+@pytest.mark.parametrize("count", [20_000, pytest.param(1_000_000, marks=FULL)])
+def test_a11_producer_ids(
+    broker: BarnabasProcess, memory: Memory, healthy: HealthyClient, figure: Figure, count: int
+) -> None:
+    """Every batch from another producer, and as many ids asked for."""
+    create_topic(broker.bootstrap_servers, "t")
+    batch = build_batch([Record(0, NOW_MS, None, b"v")], producer_id=1, producer_epoch=0, base_sequence=0)
+    header, payload = parse_header(batch), batch[61:]
+    with connect(broker.bootstrap_servers) as connection:
+        for start in range(0, count, 500):
+            requests = [
+                produce("t", assemble_batch(header._replace(producer_id=start + number), payload))
+                for number in range(500)
+            ]
+            connection.sendall(b"".join(frame(request, 9) for request in requests))
+            for request in requests:
+                response = answer(connection, request, 9, ProduceResponse)
+                assert response.responses[0].partition_responses[0].error_code == 0
+        ids = set()
+        request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1000)
+        for _ in range(count // 100):
+            connection.sendall(frame(request, 2) * 50)
+            ids |= {answer(connection, request, 2, InitProducerIdResponse).producer_id for _ in range(50)}
+    figure(producers=count, ids=len(ids), growth_mib=round(memory.growth / MIB, 1),
+           healthy_p99_ms=round(healthy.p99_ms, 1))  # fmt: skip
+    assert len(ids) == count // 100 * 50
+    assert memory.growth <= 128 * MIB
+
+
+@pytest.mark.parametrize("count", [5_000, pytest.param(100_000, marks=FULL)])
+@pytest.mark.parametrize("version", [0, 5], ids=["members", "pending members"])
+def test_a11_groups(
+    broker: BarnabasProcess, memory: Memory, healthy: HealthyClient, figure: Figure, count: int, version: int
+) -> None:
+    """Each member joins a group of its own: with an old version at once, with a newer one after it got its id."""
+    _offsets_topic(broker)
+    memory.mark()
+    with connect(broker.bootstrap_servers) as connection:
+        for start in range(0, count, 250):
+            requests = [_join(f"group-{start + number}") for number in range(250)]
+            connection.sendall(b"".join(frame(request, version) for request in requests))
+            for request in requests:
+                joined = answer(connection, request, version, JoinGroupResponse)
+                assert joined.error_code in (ErrorCode.NONE, ErrorCode.MEMBER_ID_REQUIRED)
+    figure(groups=count, version=version, growth_mib=round(memory.growth / MIB, 1),
+           bytes_each=memory.growth // count, healthy_p99_ms=round(healthy.p99_ms, 1))  # fmt: skip
+    assert memory.growth <= 128 * MIB
+
+
+@pytest.mark.parametrize("count", [10_000, pytest.param(100_000, marks=FULL)])
+def test_a11_members_that_never_come_back(
+    broker: BarnabasProcess, memory: Memory, healthy: HealthyClient, figure: Figure, count: int
+) -> None:
+    """One group, and member ids that are handed out and never used."""
+    _offsets_topic(broker)
+    memory.mark()
+    request = _join("one")
+    with connect(broker.bootstrap_servers) as connection:
+        for _ in range(0, count, 250):
+            connection.sendall(frame(request, 5) * 250)
+            for _ in range(250):
+                joined = answer(connection, request, 5, JoinGroupResponse)
+                assert joined.error_code in (ErrorCode.MEMBER_ID_REQUIRED, ErrorCode.GROUP_MAX_SIZE_REACHED)
+    figure(members=count, growth_mib=round(memory.growth / MIB, 1), bytes_each=memory.growth // count,
+           healthy_p99_ms=round(healthy.p99_ms, 1))  # fmt: skip
+    assert memory.growth <= 128 * MIB
+
+
+def _join(group_id: str) -> JoinGroupRequest:
+    return JoinGroupRequest(
+        group_id=group_id,
+        session_timeout_ms=1_800_000,
+        rebalance_timeout_ms=1_800_000,
+        member_id="",
+        protocol_type="consumer",
+        protocols=[JoinGroupRequestProtocol(name="range", metadata=bytes(30))],
+    )
+
+
+def _offsets_topic(broker: BarnabasProcess) -> None:
+    """The internal topic comes into being with the first question for a coordinator."""
+    with connect(broker.bootstrap_servers) as connection:
+
+        def is_there() -> bool:
+            found = ask(connection, FindCoordinatorRequest(key="group-0"), 0, FindCoordinatorResponse)
+            return bool(found.error_code == 0)
+
+        assert eventually(is_there, 30)
+        joined = [_join(f"group-{number}") for number in range(20)]
+        for request in joined:
+            assert eventually(
+                lambda request=request: (  # type: ignore[misc]
+                    ask(connection, request, 5, JoinGroupResponse).error_code == ErrorCode.MEMBER_ID_REQUIRED
+                ),
+                30,
+            )
+
+
+HOSTILE_NAME = "evil\r\n2026-01-01 00:00:00.000 FATAL forged: line\x1b[2J\u2028"
+
+
+@pytest.mark.parametrize("seconds", [5, pytest.param(300, marks=FULL)])
+def test_a16_log_flooding_and_injection(
+    broker: BarnabasProcess, healthy: HealthyClient, figure: Figure, seconds: int
+) -> None:
+    """Whatever peers do in a loop, no cause writes more than 100 lines a second, and no name forges a line."""
+    attacks = [
+        struct.pack(">i", -1),
+        struct.pack(">ihhih", 10, 999, 0, 1, -1),
+        struct.pack(">ihhih", 11, 18, 0, 1, 20) + b"x",
+        frame(ApiVersionsRequest(client_software_name=HOSTILE_NAME), 3, client_id=HOSTILE_NAME * 300),
+        frame(_join(HOSTILE_NAME * 400), 5, client_id=HOSTILE_NAME * 300),
+        frame(MetadataRequest(topics=[MetadataRequestTopic(name=HOSTILE_NAME)]), 9, client_id="\r\nforged"),
+        frame(produce(HOSTILE_NAME, b"", acks=0), 9, client_id=HOSTILE_NAME),
+    ]
+    sent = 0
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        for attack in attacks:
+            with connect(broker.bootstrap_servers) as connection:
+                connection.sendall(attack)
+            sent += 1
+    with connect(broker.bootstrap_servers) as connection:
+        response = ask(connection, ApiVersionsRequest(), 0, ApiVersionsResponse)
+        assert response.error_code == 0
+        assert ask(connection, MetadataRequest(topics=[]), 9, MetadataResponse).controller_id >= 0
+        connection.sendall(attacks[0])
+        assert is_closed(connection)
+    lines = broker.log_text().splitlines()
+    pattern = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)\.\d{3} ([A-Z]+) +([a-z_.]+): (.*)")
+    found = [pattern.fullmatch(line) for line in lines]
+    assert all(found), [line for line, match in zip(lines, found, strict=True) if match is None][:3]
+    causes = Counter((match[1], match[3], re.sub(r"\d+", "#", match[4])[:20]) for match in found if match)
+    busiest = max(causes.values())
+    figure(seconds=seconds, requests=sent, lines=len(lines), busiest_cause_lines_per_second=busiest,
+           log_kib=sum(map(len, lines)) // 1024)  # fmt: skip
+    assert busiest <= 101
+    assert not any(match[2] == "FATAL" for match in found if match)
+    assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028]", broker.log_text())
