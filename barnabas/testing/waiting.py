@@ -8,17 +8,20 @@ T = TypeVar("T")
 
 
 async def wait_until(reached: Callable[[], T | None], listeners: set[Callable[[], None]]) -> T:
-    """Return what `reached` returns once that is not None; it is asked again after every change that the listeners
-    hear of."""
-    changed = asyncio.Event()
-    listeners.add(changed.set)
+    """Return what `reached` returns once that is not None; it is asked within every change that the listeners hear of,
+    so that a state which lasts but a moment is not missed."""
+    arrived: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+
+    def look() -> None:
+        if not arrived.done() and (found := reached()) is not None:
+            arrived.set_result(found)
+
+    listeners.add(look)
     try:
-        while (found := reached()) is None:
-            changed.clear()
-            await changed.wait()
-        return found
+        look()
+        return await arrived
     finally:
-        listeners.discard(changed.set)
+        listeners.discard(look)
 
 
 async def with_timeout(waiting: Coroutine[Any, Any, T], timeout_s: float, found: Callable[[], str]) -> T:

@@ -2,6 +2,8 @@
 
 import asyncio
 import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from aiokafka import AIOKafkaConsumer
@@ -35,8 +37,12 @@ def test_two_members_come_and_one_goes(broker: Broker) -> None:
     assert {member.client_id for member in group.members} == {"first", "second"}
     assert all(member.assignment for member in group.members)
 
-    second.close()
-    assert [m.client_id for m in broker.wait_group("g", "PreparingRebalance", members=1).members] == ["first"]
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(broker.wait_group, "g", "PreparingRebalance", members=1)
+        while not broker.server.groups.listeners:
+            time.sleep(0.001)
+        second.close()
+        assert [member.client_id for member in waiting.result().members] == ["first"]
     first.close()
     assert broker.wait_group("g", "Empty").members == ()
 
