@@ -112,6 +112,7 @@ def test_distributed_with_its_three_internal_topics(
     assert again.ask("/connectors") == ["sink"]
 
 
+@pytest.mark.full
 def test_two_workers_share_the_work_and_one_takes_over(start_worker: Any, topic: str, tmp_path: Path) -> None:
     group = f"connect-{secrets.token_hex(6)}"
     source_file, sink_file = tmp_path / "in.txt", tmp_path / "out.txt"
