@@ -644,14 +644,14 @@ class PartitionLog:
         return self._reader.readable_bytes(start_offset, max_offset, self.log_end_offset, limit)
 
     def aborted_transactions(self, start_offset: int, upper_offset: int) -> list[tuple[int, int]]:
-        """(producer id, first offset) of aborted transactions that overlap [start_offset, upper_offset). Blocking if
-        some segment has any.
+        """(producer id, first offset) of aborted transactions that overlap [start_offset, upper_offset). Blocking the
+        first time, if some segment has any.
         """
         self._check()
         found: list[AbortedTransaction] = []
         for segment in self._segments[self._reader.slot(start_offset) :]:
             if segment.has_txn_index:
-                entries, complete = segment.read_txn_index(self.context.cache.files).collect(start_offset, upper_offset)
+                entries, complete = segment.aborted_transactions(self.context.cache.files, start_offset, upper_offset)
                 found += entries
                 if complete:
                     break
@@ -862,6 +862,7 @@ class PartitionLog:
                 index = segment.read_txn_index(files)
                 index.truncate_to(offset)
                 write_file(files, segment.path(TXN_INDEX_SUFFIX), index.to_bytes(), sync=True)
+                segment.txn_index = None
             segment.rebuild_indexes(read, self.config.index_interval_bytes)
         except OSError as error:
             self.fail(StorageError(f"truncating {segment.file.path} failed: {error}"))
@@ -1033,11 +1034,16 @@ def _unused_suffix(files: Files, path: str) -> str:
 def append_aborted(cache: DescriptorCache, segment: Segment, aborted: AbortedTransaction) -> None:
     """Add an entry to a segment's transaction index file. Page cache only."""
     path = segment.path(TXN_INDEX_SUFFIX)
+    entry = encode_entry(aborted)
     descriptor = cache.files.open(path, create=True, truncate=not segment.has_txn_index)
     try:
-        write_fully(cache.files, descriptor, encode_entry(aborted), cache.files.stat(path).size)
+        write_fully(cache.files, descriptor, entry, cache.files.stat(path).size)
     finally:
         cache.files.close(descriptor)
+    if segment.txn_index is not None:
+        segment.txn_index += entry
+    elif not segment.has_txn_index:
+        segment.txn_index = bytearray(entry)
     segment.has_txn_index = True
 
 

@@ -29,7 +29,7 @@ from barnabas.storage.read import OFFSET_INDEX_SUFFIX as OFFSET_INDEX_SUFFIX
 from barnabas.storage.read import Read, file_headers
 from barnabas.storage.time_index import ENTRY_SIZE as TIME_ENTRY_SIZE
 from barnabas.storage.time_index import NO_TIMESTAMP, TimeIndex
-from barnabas.storage.txn_index import TransactionIndex
+from barnabas.storage.txn_index import AbortedTransaction, TransactionIndex, collect_aborted
 from barnabas.wire.record_batch import HEADER_SIZE, CorruptBatch, parse_header
 
 LOG_SUFFIX: Final = ".log"
@@ -73,6 +73,7 @@ class Segment:
         "offset_index",
         "size",
         "time_index",
+        "txn_index",
         "warm_from",
     )
 
@@ -91,6 +92,8 @@ class Segment:
         self.max_timestamp_offset = base_offset
         self.offset_index: OffsetIndex | None = None
         self.time_index: TimeIndex | None = None
+        self.txn_index: bytearray | None = None
+        """The transaction index file's content, once it was looked into; every read of committed data does."""
 
     def __repr__(self) -> str:
         return f"<Segment {self.file.path} of {self.size} bytes>"
@@ -215,6 +218,19 @@ class Segment:
             return TransactionIndex.from_bytes(self.base_offset, read_file(files, path))
         except (OSError, CorruptFile) as error:
             raise StorageError(f"reading {path} failed: {error}") from error
+
+    def aborted_transactions(
+        self, files: Files, start_offset: int, upper_offset: int
+    ) -> tuple[list[AbortedTransaction], bool]:
+        """Aborted transactions that overlap [start_offset, upper_offset), and whether later segments cannot have more
+        of them. Blocking the first time.
+
+        Raises:
+            StorageError: as `read_txn_index`.
+        """
+        if self.txn_index is None:
+            self.txn_index = bytearray(self.read_txn_index(files).to_bytes())
+        return collect_aborted(self.txn_index, start_offset, upper_offset)
 
     # --- sealing
 

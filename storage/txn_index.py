@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
@@ -13,6 +14,8 @@ from barnabas.storage.files import Buffer
 _ENTRY: Final = struct.Struct(">hqqqq")
 ENTRY_SIZE: Final = _ENTRY.size
 _VERSION: Final = 0
+_OFFSET: Final = struct.Struct(">q")
+_LAST_OFFSET_POSITION: Final = 18
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +91,24 @@ class TransactionIndex:
             last_offset = entry.last_offset
             entries.append(entry)
         return cls(entries)
+
+
+def collect_aborted(data: bytearray, start_offset: int, upper_offset: int) -> tuple[list[AbortedTransaction], bool]:
+    """`TransactionIndex.collect` over a file's content: looks at the entries in question only."""
+    found = []
+    first = bisect_left(range(len(data) // ENTRY_SIZE), start_offset, key=lambda entry: _last_offset(data, entry))
+    for position in range(first * ENTRY_SIZE, len(data), ENTRY_SIZE):
+        entry = AbortedTransaction(*_ENTRY.unpack_from(data, position)[1:])
+        if entry.first_offset < upper_offset:
+            found.append(entry)
+        if entry.last_stable_offset >= upper_offset:
+            return found, True
+    return found, False
+
+
+def _last_offset(data: bytearray, entry: int) -> int:
+    (offset,) = _OFFSET.unpack_from(data, entry * ENTRY_SIZE + _LAST_OFFSET_POSITION)
+    return int(offset)
 
 
 def encode_entry(entry: AbortedTransaction) -> bytes:

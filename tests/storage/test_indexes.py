@@ -25,7 +25,7 @@ from barnabas.storage.leader_epochs import LeaderEpochs
 from barnabas.storage.offset_index import OffsetIndex, OffsetIndexCache
 from barnabas.storage.producer_state import BatchMetadata, ProducerEntry, decode_snapshot, encode_snapshot
 from barnabas.storage.time_index import TimeIndex
-from barnabas.storage.txn_index import AbortedTransaction, TransactionIndex
+from barnabas.storage.txn_index import AbortedTransaction, TransactionIndex, collect_aborted
 
 offsets = st.lists(st.integers(1, 1000), unique=True, max_size=50).map(sorted)
 
@@ -200,3 +200,19 @@ def test_snapshots_round_trip_and_notice_every_flipped_bit():
         broken[bit // 8] ^= 1 << bit % 8
         with pytest.raises(CorruptFile):
             decode_snapshot(bytes(broken))
+
+
+@given(data=st.data())
+def test_a_transaction_index_is_searched_as_it_is_read(data):
+    entries = []
+    last_offset = 0
+    for _ in range(data.draw(st.integers(0, 12))):
+        first_offset = data.draw(st.integers(max(0, last_offset - 20), last_offset + 5))
+        last_offset = max(first_offset, last_offset) + data.draw(st.integers(1, 8))
+        stable = data.draw(st.integers(first_offset, last_offset + 1))
+        entries.append(AbortedTransaction(7, first_offset, last_offset, stable))
+    index = TransactionIndex(entries)
+    start_offset = data.draw(st.integers(0, 120))
+    upper_offset = start_offset + data.draw(st.integers(1, 50))
+    collected, _ = index.collect(start_offset, upper_offset)
+    assert collect_aborted(bytearray(index.to_bytes()), start_offset, upper_offset)[0] == collected
