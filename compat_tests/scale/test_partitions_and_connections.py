@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from barnabas.wire.messages import api_versions, metadata
-from compat_tests.conftest import BARNABAS
+from compat_tests.conftest import KAFKA
 from compat_tests.semantics.client import Connection
 
 TOPICS, PARTITIONS_EACH = 10, 100
@@ -97,5 +97,5 @@ def test_memory_of_idle_connections(start_cluster: Any, note: Callable[[str], No
     finally:
         for connection in connections:
             connection.close()
-    if own.target == BARNABAS:  # a Java heap that was touched says nothing about connections
+    if own.target != KAFKA:  # a Java heap that was touched says nothing about connections
         assert each <= KIB_PER_CONNECTION
