@@ -28,12 +28,19 @@ def page(run: Run) -> str:
     lines = [
         f"{run.request_count:,} distinct requests were compared.",
         "",
-        "| key | API | served | Kafka 4.3.0 | requests | differences |",
+        "| key | API | served | Kafka 4.3.0 | requests | verdict |",
         "|---|---|---|---|---|---|",
     ]
     kafka = kafka_versions(run)
     lines += [_row(run, key, kafka) for key in sorted(served_apis())]
-    lines += ["", "Differences, by the row that explains them:", "", "| API | difference |", "|---|---|"]
+    lines += [
+        "",
+        "## Differences",
+        "",
+        "By API, with the row of [deviations.md](deviations.md) that gives the reason:",
+        "",
+    ]
+    lines += ["| API | difference |", "|---|---|"]
     rows = dict.fromkeys((finding.api, finding.known) for finding in run.findings if finding.known is not None)
     told = sorted({(name, row_of(known)) for name, known in rows})
     lines += [f"| {name} | {row} |" for name, row in told]
@@ -68,7 +75,7 @@ def _row(run: Run, key: int, kafka: dict[int, tuple[int, int]]) -> str:
         served += f" (advertised from {handler.advertised_min})"
     count = len(run.requests.get(key, ()))
     kinds = Counter(row_of(finding.known) for finding in run.findings if finding.api == name and finding.known)
-    verdict = f"{len(kinds)} listed" if kinds else "none" if count else "not compared"
+    verdict = f"equal but for [{len(kinds)} listed](#differences)" if kinds else "equal" if count else "not compared"
     return f"| {key} | {name} | {served} | {_range(*kafka[key])} | {count} | {verdict} |"
 
 
