@@ -5,6 +5,7 @@ import atexit
 import shutil
 import tempfile
 import threading
+import warnings
 from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -248,6 +249,8 @@ class Broker:
         if "log.dir" in self._overrides:
             del defaults["log.dirs"]
         config = broker_config.load(options=defaults | self._overrides)
+        for problem in config.warnings:  # above all a misspelt keyword, which no test would notice
+            warnings.warn(problem, stacklevel=3)
         self._life = BrokerThread(config, self._offset_clock, is_durable=self._given_data_dir is not None)
         self.bootstrap_servers = self._life.server.bootstrap_servers()
         self._port = int(self.bootstrap_servers.rpartition(":")[2])

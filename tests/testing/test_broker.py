@@ -309,3 +309,8 @@ def test_it_is_not_alone_with_producers_of_other_brokers() -> None:
         assert producer.flush(10) == 0
     with Broker() as second:
         assert second.topic_names() == []
+
+
+def test_a_misspelt_key_is_warned_of() -> None:
+    with pytest.warns(UserWarning, match="num.partition is not a configuration.*did you mean num.partitions"):
+        Broker(num_partition=3).start().stop()
