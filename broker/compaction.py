@@ -8,8 +8,10 @@ sleeps more than it works (decision 6).
 import asyncio
 import contextlib
 import logging
+import subprocess
 import time
 from collections.abc import AsyncGenerator, Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final
 
@@ -37,7 +39,6 @@ _THREAD_BYTES_MAX: Final = 4 << 20
 """Passes over no more than this run in a thread: starting a process would cost as much."""
 _SLICE_S: Final = 0.0005
 _REST_S: Final = 0.002
-_RESULT_BYTES_MAX: Final = 1 << 24
 
 
 @dataclass(slots=True)
@@ -67,7 +68,8 @@ class Compaction:
         self._checkpoint = CleanerCheckpoint(files)
         self._uncleanable: set[PartitionLog] = set()
         self._is_loaded = False
-        self._stopping = asyncio.Event()
+        self._stopping = False
+        self._process: subprocess.Popen[bytes] | None = None
         self.counts = CompactionCounts()
 
     async def run(self) -> None:
@@ -77,7 +79,7 @@ class Compaction:
             if any(log.config.is_compacted for log in self._logs()):
                 await asyncio.to_thread(self._checkpoint.load, self._logs())
         disturbed: set[PartitionLog] = set()
-        while not self._stopping.is_set():
+        while not self._stopping:
             to_clean = dirtiest(found for found in self._candidates() if found.log not in disturbed)
             if to_clean is None:
                 return
@@ -86,7 +88,9 @@ class Compaction:
 
     def stop(self) -> None:
         """Give up a pass that is under way."""
-        self._stopping.set()
+        self._stopping = True
+        if self._process is not None:
+            self._process.kill()
 
     def _logs(self) -> list[PartitionLog]:
         return [partition.log for partition in self._replicas.partitions()]
@@ -106,6 +110,8 @@ class Compaction:
         return found
 
     def _set_aside(self, log: PartitionLog, error: StorageError | OSError) -> None:
+        if self._stopping:
+            return
         self._uncleanable.add(log)
         self.counts.failed_passes += 1
         logger.error("%s-%d cannot be compacted: %s", log.topic, log.partition, describe_failure(error))
@@ -122,7 +128,7 @@ class Compaction:
         try:
             async with contextlib.aclosing(self._results(job)) as results:
                 async for result in results:
-                    if self._stopping.is_set() or not await self._take(log, job, result):
+                    if self._stopping or not await self._take(log, job, result):
                         break
                     is_complete = isinstance(result, PassEnd)
         except FileNotFoundError as error:
@@ -178,6 +184,8 @@ class Compaction:
 
         def pause(count: int) -> None:
             nonlocal started_s
+            if self._stopping:
+                raise StorageError("the broker stops")
             throttle.pause(count)
             if time.monotonic() - started_s > _SLICE_S:
                 time.sleep(_REST_S)
@@ -194,27 +202,19 @@ class Compaction:
             yield result
 
     async def _run_in_process(self, job: CleaningJob) -> AsyncGenerator[CleanedSegment | PassEnd, None]:
-        process = await asyncio.create_subprocess_exec(
-            *command(), stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, limit=_RESULT_BYTES_MAX
+        """The event loop may be any thread's, so one that waits for the process is simpler than asyncio's own way."""
+        order = encode_job(
+            job,
+            is_durable=not isinstance(self._files, UnsyncedFiles),
+            max_bytes_per_second=self._config().log_cleaner_io_max_bytes_per_second,
         )
-        assert process.stdin is not None
+        loop, waiter = asyncio.get_running_loop(), ThreadPoolExecutor(1, "compaction")
+        process = await loop.run_in_executor(waiter, _start_process, order)
         assert process.stdout is not None
-        stopping = asyncio.ensure_future(self._stopping.wait())
+        self._process = process
         try:
-            process.stdin.write(
-                encode_job(
-                    job,
-                    is_durable=not isinstance(self._files, UnsyncedFiles),
-                    max_bytes_per_second=self._config().log_cleaner_io_max_bytes_per_second,
-                )
-            )
             while True:
-                reading = asyncio.ensure_future(process.stdout.readline())
-                await asyncio.wait((reading, stopping), return_when=asyncio.FIRST_COMPLETED)
-                if not reading.done():
-                    reading.cancel()
-                    return
-                line = reading.result()
+                line = await loop.run_in_executor(waiter, process.stdout.readline)
                 if not line:
                     raise StorageError("the cleaning process ended without a result")
                 result = decode_result(line)
@@ -222,11 +222,20 @@ class Compaction:
                 if isinstance(result, PassEnd):
                     return
         finally:
-            stopping.cancel()
-            process.stdin.close()
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
-            await process.wait()
+            self._process = None
+            process.kill()
+            await loop.run_in_executor(waiter, process.communicate)
+            waiter.shutdown(wait=False)
+
+
+def _start_process(order: bytes) -> "subprocess.Popen[bytes]":
+    process = subprocess.Popen(command(), stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert process.stdin is not None
+    # An end that comes too early shows when the result is read.
+    with contextlib.suppress(BrokenPipeError):
+        process.stdin.write(order)
+        process.stdin.flush()
+    return process
 
 
 def _has_all(log: PartitionLog, job: CleaningJob) -> bool:

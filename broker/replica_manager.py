@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from barnabas.broker.metadata import INTERNAL_TOPICS, MetadataCache
+from barnabas.broker.metadata import MetadataCache
 from barnabas.broker.partition import Partition
 from barnabas.clock import Clock
 from barnabas.storage.config import LogConfig
@@ -69,7 +69,6 @@ class ReplicaManager:
         self._flush_before_ack = flush_before_ack
         self._partitions: dict[tuple[str, int], Partition] = {}
         self._controller_epoch = -1
-        self._warned_of_compaction = False
         self._flushes: dict[PartitionLog, asyncio.Future[None]] = {}
         self._committing: dict[Partition, asyncio.Future[None]] = {}
 
@@ -129,7 +128,6 @@ class ReplicaManager:
         except ApiError as error:
             logger.error("cannot host %s-%d: %s", *key, error)
             return error.error
-        self._warn_if_compacted(topic.topic_name, partition.log.config)
         if elected:
             self._on_elected(partition)
         elif was_leader and not partition.is_leader:
@@ -173,12 +171,6 @@ class ReplicaManager:
         for partition in self.partitions():
             if partition.topic == topic:
                 partition.log.update_config(config)
-                self._warn_if_compacted(topic, config)
-
-    def _warn_if_compacted(self, topic: str, config: LogConfig) -> None:
-        if config.is_compacted and topic not in INTERNAL_TOPICS and not self._warned_of_compaction:
-            self._warned_of_compaction = True
-            logger.warning("topic %s asks for compaction: this version keeps compacted topics whole", topic)
 
     def reconfigure_all(self) -> None:
         """The defaults of all topics changed."""

@@ -18,6 +18,7 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from barnabas.broker.auto_topics import AutoTopicCreation
+from barnabas.broker.compaction import Compaction
 from barnabas.broker.config import DEFAULT, BrokerConfig
 from barnabas.broker.connection import Connection
 from barnabas.broker.connections import Connections
@@ -60,6 +61,7 @@ DEFAULT_INFLIGHT_BYTES_MAX = 128 * 1024 * 1024
 
 IDLE_CHECK_INTERVAL_MS = 2_000
 FILE_DELETE_INTERVAL_MS = 1_000
+COMPACTION_INTERVAL_MIN_MS = 100
 FLUSH_CHECK_INTERVAL_MS = 1_000
 LAG_CHECK_INTERVAL_S = 1.0
 
@@ -173,6 +175,7 @@ class Broker:
             on_resigned=self._resigned,
             flush_before_ack=self.config.barnabas_flush_before_ack,
         )
+        self.compaction = Compaction(self.replicas, self.clock, self.log_manager.files, lambda: self.config)
         self.groups = GroupService(
             self.replicas.coordinator_log(GROUP_METADATA_TOPIC),
             self.timers,
@@ -297,6 +300,8 @@ class Broker:
             listener.socket.close()
         if self._http is not None:
             await self._http.stop()
+        if hasattr(self, "compaction"):
+            self.compaction.stop()
         await self.housekeeping.close()
         if hasattr(self, "_store"):
             await self._store.stay_out()
@@ -379,6 +384,8 @@ class Broker:
         every("closing idle connections", IDLE_CHECK_INTERVAL_MS, self._close_idle_connections)
         every("retention", config.log_retention_check_interval_ms, self.replicas.run_retention)
         every("deleting files", FILE_DELETE_INTERVAL_MS, _in_thread(logs.delete_due_files))
+        if config.log_cleaner_enable and config.log_cleaner_threads > 0:
+            every("compaction", max(config.log_cleaner_backoff_ms, COMPACTION_INTERVAL_MIN_MS), self.compaction.run)
         every("flushing", FLUSH_CHECK_INTERVAL_MS, self.replicas.run_flushes)
         every(
             "writing the recovery point checkpoint",

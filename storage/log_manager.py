@@ -280,6 +280,11 @@ class LogManager:
     # --- finding and making logs
 
     @property
+    def files(self) -> Files:
+        """The disk."""
+        return self._files
+
+    @property
     def directories(self) -> list[Path]:
         """The log directories."""
         return [Path(directory.path) for directory in self._directories]

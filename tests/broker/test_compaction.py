@@ -1,0 +1,138 @@
+"""Compaction in a broker that runs, as a stock client sees it."""
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from tools.barnabas_process import BarnabasProcess
+
+SETTINGS = {
+    "log.cleaner.backoff.ms": "100",
+    "log.cleaner.min.cleanable.ratio": "0.01",
+    "offsets.topic.num.partitions": "1",
+    "offsets.topic.segment.bytes": "20000",
+}
+
+
+@pytest.fixture
+def process() -> Iterator[BarnabasProcess]:
+    with BarnabasProcess(SETTINGS) as process:
+        yield process
+
+
+def create(process: BarnabasProcess, topic: str, **config: str) -> None:
+    admin = AdminClient({"bootstrap.servers": process.bootstrap_servers})
+    settings = {"cleanup.policy": "compact", **{key.replace("_", "."): value for key, value in config.items()}}
+    admin.create_topics([NewTopic(topic, 1, 1, config=settings)])[topic].result(30)
+
+
+def produce(process: BarnabasProcess, topic: str, count: int, keys: int, size: int = 100, first: int = 0) -> None:
+    refused: list[Any] = []
+    producer = Producer(
+        {"bootstrap.servers": process.bootstrap_servers, "enable.idempotence": True, "batch.size": 10_000}
+    )
+    for number in range(first, first + count):
+        producer.produce(
+            topic, key=b"%d" % (number % keys), value=b"%d " % number + b"x" * size,
+            on_delivery=lambda error, _: error and refused.append(error))  # fmt: skip
+        if number % 1000 == 0:
+            producer.flush()
+    assert producer.flush(60) == 0
+    assert not refused
+
+
+def read(process: BarnabasProcess, topic: str) -> list[tuple[int, bytes | None, bytes | None]]:
+    """(offset, key, value) of everything from the beginning to the end."""
+    consumer = Consumer(
+        {"bootstrap.servers": process.bootstrap_servers, "group.id": "reader", "enable.auto.commit": False,
+         "enable.partition.eof": True})  # fmt: skip
+    consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
+    found: list[tuple[int, bytes | None, bytes | None]] = []
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        for message in consumer.consume(1000, timeout=1):
+            if message.error() is not None:
+                consumer.close()
+                return found
+            found.append((message.offset() or 0, message.key(), message.value()))
+    raise AssertionError("the end was not reached")
+
+
+def wait_until(condition: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.1)
+
+
+def clean_offset(process: BarnabasProcess, topic: str) -> int:
+    path = process.log_dir / "cleaner-offset-checkpoint"
+    lines = path.read_text().splitlines()[2:] if path.exists() else []
+    return max((int(line.split()[2]) for line in lines if line.split()[0] == topic), default=0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [100, 2500], ids=["in a thread", "in a process"])
+def test_a_client_reads_the_last_value_of_each_key(process: BarnabasProcess, size: int) -> None:
+    create(process, "topic", segment_bytes=str(size * 1000))
+    count, keys = 3000, 50
+    produce(process, "topic", count, keys, size)
+    wait_until(lambda: clean_offset(process, "topic") > count // 2, "compacted")
+    found = read(process, "topic")
+    newest = {key: value for _, key, value in found}
+    assert {key: int((value or b"").split()[0]) for key, value in newest.items()} == {
+        b"%d" % (number % keys): number for number in range(count - keys, count)
+    }
+    offsets = [offset for offset, _, _ in found]
+    assert offsets == sorted(set(offsets))
+    assert all(int((value or b"").split()[0]) == offset for offset, _, value in found)
+    assert len(found) < count * 2 // 3
+    process.kill()
+    process.start()
+    assert read(process, "topic")[-keys:] == found[-keys:]
+    produce(process, "topic", 10, keys, first=count)
+    assert read(process, "topic")[-1][0] == count + 9
+
+
+@pytest.mark.slow
+def test_group_offsets_survive_the_compaction_of_their_topic(process: BarnabasProcess) -> None:
+    create(process, "topic", cleanup_policy="delete")
+    consumer = Consumer({"bootstrap.servers": process.bootstrap_servers, "group.id": "group"})
+    other = Consumer({"bootstrap.servers": process.bootstrap_servers, "group.id": "seldom"})
+    other.commit(offsets=[TopicPartition("topic", 0, 7)], asynchronous=False)
+    for offset in range(400):
+        consumer.commit(offsets=[TopicPartition("topic", 0, offset, "m" * 50)], asynchronous=False)
+    other.close()
+    wait_until(lambda: clean_offset(process, "__consumer_offsets") > 100, "compacted")
+    folder = process.log_dir / "__consumer_offsets-0"
+    assert (folder / f"{0:020}.log").stat().st_size < 5000
+    process.kill()
+    process.start()
+    for group, expected in (("group", 399), ("seldom", 7)):
+        reader = Consumer({"bootstrap.servers": process.bootstrap_servers, "group.id": group})
+        (found,) = reader.committed([TopicPartition("topic", 0)], timeout=30)
+        reader.close()
+        assert found.offset == expected
+    consumer.close()
+
+
+def test_no_cleaning_process_outlives_its_broker() -> None:
+    """The order is given, but the broker's end of the pipe closes at once."""
+    import subprocess
+
+    from barnabas.storage.cleaner import CleaningJob
+    from barnabas.storage.cleaner_process import command, encode_job
+
+    job = CleaningJob("/nowhere", [], [], 0, 0, {}, 0, 0, 1000, 1000, 1000, 10)
+    order = encode_job(job, is_durable=True, max_bytes_per_second=1e300)
+    read_end, write_end = os.pipe()
+    with subprocess.Popen(command(), stdin=read_end, stdout=subprocess.PIPE) as process:
+        os.close(read_end)
+        os.write(write_end, order[:-1])
+        os.close(write_end)
+        process.wait(30)
