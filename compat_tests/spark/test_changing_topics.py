@@ -1,0 +1,300 @@
+"""Queries that run while their topics change: continuous mode; topics that vanish, grow, come back, lose records."""
+
+import random
+import secrets
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+TIMEOUT_S = 60
+QUICK_RETENTION = {
+    "log.retention.check.interval.ms": "100",
+    "log.segment.delete.delay.ms": "0",
+    "log.initial.task.delay.ms": "100",  # Kafka looks at retention for the first time after 30 s
+}
+LOSING = {"internal.segment.bytes": "100", "retention.bytes": "40"}
+"""Each batch is a segment, and all but the newest may go. (Kafka 4 refuses a segment.bytes as small as this.)"""
+DATA_LOSS = r"data loss|out of range|not available|may have been lost|changed from|missing|reset"
+
+
+def until(condition: Callable[[], Any], what: Callable[[], object], query: Any = None) -> None:
+    deadline = time.monotonic() + TIMEOUT_S
+    while not condition():
+        assert query is None or query.isActive, query.exception()
+        assert time.monotonic() < deadline, what()
+        time.sleep(0.1)
+
+
+class Running:
+    """A running query and the values it has read, in the order of its batches."""
+
+    def __init__(self, frame: Any, checkpoint: Path) -> None:
+        self.values: list[str] = []
+        writer = frame.selectExpr("cast(value as string)").writeStream.foreachBatch(self._take)
+        self.query = (
+            writer.option("checkpointLocation", str(checkpoint)).trigger(processingTime="100 milliseconds").start()
+        )
+
+    def _take(self, batch: Any, _: int) -> None:
+        self.values += [row.value for row in batch.collect()]
+
+    def wait_for(self, *values: str) -> None:
+        until(lambda: set(values) <= set(self.values), lambda: (values, self.values), self.query)
+
+
+@contextmanager
+def running(frame: Any, checkpoint: Path) -> Iterator[Running]:
+    made = Running(frame, checkpoint)
+    try:
+        yield made
+    finally:
+        made.query.stop()
+
+
+@pytest.fixture
+def admin(cluster: Any) -> Any:
+    from confluent_kafka.admin import AdminClient
+
+    return AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
+
+
+def numbered(prefix: str, first: int, end: int) -> list[str]:
+    return [f"{prefix}{number}" for number in range(first, end)]
+
+
+def encoded(values: list[str]) -> list[bytes]:
+    return [value.encode() for value in values]
+
+
+@pytest.fixture
+def values_in(cluster: Any) -> Callable[[str], set[str]]:
+    """The values in partition 0 of a topic, read without Spark: a continuous query occupies all of its cores."""
+    from confluent_kafka import Consumer, TopicPartition
+
+    def read(topic: str) -> set[str]:
+        consumer = Consumer({"bootstrap.servers": cluster.bootstrap_servers, "group.id": "values"})
+        partition = TopicPartition(topic, 0, 0)
+        _, high = consumer.get_watermark_offsets(partition, timeout=10)
+        consumer.assign([partition])
+        values: set[str] = set()
+        for message in consumer.consume(high, timeout=10):
+            values.add(message.value().decode())
+        consumer.close()
+        return values
+
+    return read
+
+
+def test_continuous_mode(
+    kafka: Any, make_topic: Any, produce: Any, cluster: Any, values_in: Any, tmp_path: Path
+) -> None:
+    source, sink = make_topic(partitions=2), make_topic()
+
+    @contextmanager
+    def running_continuously() -> Iterator[Any]:
+        frame = kafka.read_stream(subscribe=source, startingOffsets="earliest")
+        upper = frame.selectExpr("upper(cast(value as string)) as value").writeStream
+        writer = upper.format("kafka").option("kafka.bootstrap.servers", cluster.bootstrap_servers)
+        writer = writer.option("topic", sink).option("checkpointLocation", str(tmp_path))
+        query = writer.trigger(continuous="500 milliseconds").start()
+        try:
+            yield query
+        finally:
+            query.stop()
+
+    expected: set[str] = set()
+
+    def send_and_wait(query: Any, letter: str, count: int) -> None:
+        produce(source, encoded(numbered(letter, 0, count)))
+        expected.update(numbered(letter.upper(), 0, count))
+        until(lambda: values_in(sink) == expected, lambda: values_in(sink), query)
+
+    with running_continuously() as query:
+        send_and_wait(query, "a", 20)
+        send_and_wait(query, "b", 20)
+    with running_continuously() as query:
+        send_and_wait(query, "c", 5)
+
+
+def test_partitions_added_under_a_running_query(
+    kafka: Any, topic: str, produce: Any, admin: Any, tmp_path: Path
+) -> None:
+    from confluent_kafka.admin import NewPartitions  # type: ignore[attr-defined]
+
+    with running(kafka.read_stream(subscribe=topic, startingOffsets="earliest"), tmp_path) as reading:
+        produce(topic, encoded(numbered("first-", 0, 5)))
+        reading.wait_for(*numbered("first-", 0, 5))
+        for partitions in (2, 5):
+            admin.create_partitions([NewPartitions(topic, partitions)])[topic].result(30)
+            for partition in range(partitions):
+                produce(topic, encoded([f"{partition} of {partitions}"]), partition=partition)
+            reading.wait_for(*[f"{partition} of {partitions}" for partition in range(partitions)])
+    assert len(reading.values) == len(set(reading.values)) == 12
+
+
+def test_a_topic_deleted_and_created_again_under_a_running_query(
+    kafka: Any, topic: str, make_topic: Any, produce: Any, admin: Any, tmp_path: Path
+) -> None:
+    frame = kafka.read_stream(subscribe=topic, startingOffsets="earliest", failOnDataLoss="false")
+    with running(frame, tmp_path) as reading:
+        produce(topic, encoded(numbered("old-", 0, 10)))
+        reading.wait_for(*numbered("old-", 0, 10))
+        admin.delete_topics([topic])[topic].result(30)
+        make_topic(name=topic)
+        # Spark goes by offsets: what lies below those it has read already may be lost for it, what is beyond is not.
+        produce(topic, encoded(numbered("new-", 0, 20)))
+        deadline = time.monotonic() + TIMEOUT_S
+        more = 0
+        while not any(value.startswith("more-") for value in reading.values):
+            assert reading.query.isActive, reading.query.exception()
+            assert time.monotonic() < deadline, reading.values
+            produce(topic, encoded([f"more-{more}"]))
+            more += 1
+            time.sleep(0.3)
+    assert reading.values[:10] == numbered("old-", 0, 10)
+    assert len(reading.values) == len(set(reading.values))
+
+
+def test_a_topic_created_again_with_fewer_records_fails_a_strict_query(
+    kafka: Any, topic: str, make_topic: Any, produce: Any, admin: Any, tmp_path: Path
+) -> None:
+    frame = kafka.read_stream(subscribe=topic, startingOffsets="earliest", failOnDataLoss="true")
+    with running(frame, tmp_path) as reading:
+        produce(topic, encoded(numbered("old-", 0, 10)))
+        reading.wait_for(*numbered("old-", 0, 10))
+    admin.delete_topics([topic])[topic].result(30)
+    make_topic(name=topic)
+    produce(topic, encoded(["new"]))
+
+    with running(frame, tmp_path) as again:
+        until(lambda: not again.query.isActive, lambda: again.values)
+        with pytest.raises(Exception, match=f"(?i){DATA_LOSS}"):
+            raise again.query.exception()
+
+
+class Losing:
+    """A broker of one's own with a topic whose old records go away all the time."""
+
+    def __init__(self, own: Any, kafka: Any) -> None:
+        from compat_tests.conftest import create_topic
+        from compat_tests.spark.conftest import Kafka
+
+        self.kafka = Kafka(kafka._spark, own.bootstrap_servers)
+        self.topic = f"losing-{secrets.token_hex(4)}"
+        self._servers = {"bootstrap.servers": own.bootstrap_servers}
+        create_topic(own.bootstrap_servers, self.topic, 1, LOSING)
+
+    def produce(self, values: list[str]) -> None:
+        """One batch for each value, so that there is something to delete between any two."""
+        from confluent_kafka import Producer
+
+        producer = Producer({**self._servers, "linger.ms": 0})
+        problems: list[Any] = []
+        for value in values:
+            producer.produce(self.topic, value, on_delivery=lambda error, _: problems.append(error))
+            producer.flush(30)
+        assert problems == [None] * len(values)
+
+    def log_start(self) -> int:
+        from confluent_kafka import Consumer, TopicPartition
+
+        consumer = Consumer({**self._servers, "group.id": "watermarks"})
+        low: int = consumer.get_watermark_offsets(TopicPartition(self.topic, 0), timeout=10)[0]
+        consumer.close()
+        return low
+
+    def frame(self, fail_on_data_loss: str, **options: Any) -> Any:
+        wanted = {"subscribe": self.topic, "startingOffsets": "earliest", "failOnDataLoss": fail_on_data_loss}
+        return self.kafka.read_stream(**wanted, **options)
+
+
+@pytest.fixture
+def losing(start_cluster: Any, kafka: Any) -> Losing:
+    return Losing(start_cluster(QUICK_RETENTION), kafka)
+
+
+def test_records_that_retention_took_before_a_query_came_back(losing: Losing, tmp_path: Path) -> None:
+    losing.produce(["begin"])
+    strict, lenient = tmp_path / "strict", tmp_path / "lenient"
+    for checkpoint in (strict, lenient):
+        with running(losing.frame("true"), checkpoint) as reading:
+            until(lambda now=reading: now.query.lastProgress is not None, lambda: "no progress", reading.query)  # type: ignore[misc]
+    losing.produce(numbered("value-", 0, 50))
+    until(lambda: losing.log_start() > 20, losing.log_start)
+
+    with running(losing.frame("true"), strict) as failing:
+        until(lambda: not failing.query.isActive, lambda: failing.values)
+        with pytest.raises(Exception, match=f"(?i){DATA_LOSS}"):
+            raise failing.query.exception()
+    with running(losing.frame("false"), lenient) as reading:
+        losing.produce(["end"])
+        reading.wait_for("end")
+    read = [value for value in reading.values if value.startswith("value-")]
+    assert read == sorted(set(read), key=lambda value: int(value[6:]))
+    assert "value-0" not in read
+
+
+def test_retention_that_moves_under_a_running_query(losing: Losing, tmp_path: Path) -> None:
+    frame = losing.frame("false", maxOffsetsPerTrigger="7")
+    losing.produce(["begin"])
+    with running(frame, tmp_path) as reading:
+        for start in range(0, 400, 40):
+            losing.produce(numbered("", start, start + 40))
+        losing.produce(["end"])
+        reading.wait_for("end")
+    read = [int(value) for value in reading.values if value.isdecimal()]
+    assert read == sorted(set(read)), "nothing twice, nothing out of order"
+    assert losing.log_start() > 100
+
+
+@pytest.mark.parametrize("seconds", [8, pytest.param(60, marks=pytest.mark.full)])
+def test_topics_created_and_deleted_while_reading(
+    kafka: Any, topic_name: str, make_topic: Any, produce: Any, admin: Any, tmp_path: Path, seconds: int
+) -> None:
+    from confluent_kafka import KafkaException
+    from confluent_kafka.admin import NewPartitions  # type: ignore[attr-defined]
+
+    dice = random.Random(seconds)
+    pattern = {"subscribePattern": f"{topic_name}-.*", "startingOffsets": "earliest", "failOnDataLoss": "false"}
+    partitions: dict[str, int] = {}
+    sent: set[str] = set()
+
+    def step(number: int) -> None:
+        choice = dice.random()
+        if choice < 0.2 or not partitions:
+            name = f"{topic_name}-{dice.randrange(6)}"  # names come back: the same name is another topic then
+            if name not in partitions:
+                with suppress(KafkaException):  # the query itself asks for topics that are gone, which creates them
+                    make_topic(name=name)
+                partitions[name] = 1
+            return
+        name = dice.choice(sorted(partitions))
+        if choice < 0.35:
+            with suppress(KafkaException):
+                admin.delete_topics([name])[name].result(30)
+            del partitions[name]
+        elif choice < 0.45:
+            partitions[name] += 1
+            with suppress(KafkaException):
+                admin.create_partitions([NewPartitions(name, partitions[name])])[name].result(30)
+        else:
+            values = numbered(f"{number}-", 0, dice.randrange(1, 20))
+            sent.update(values)
+            produce(name, encoded(values))
+
+    make_topic(name=f"{topic_name}-always")
+    with running(kafka.read_stream(**pattern), tmp_path) as reading:
+        ends = time.monotonic() + seconds
+        number = 0
+        while time.monotonic() < ends:
+            step(number)
+            number += 1
+            assert reading.query.isActive, reading.query.exception()
+        produce(f"{topic_name}-always", encoded(["end"]))
+        reading.wait_for("end")
+    assert set(reading.values) <= sent | {"end"}
+    assert len(reading.values) > 1
