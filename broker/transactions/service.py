@@ -277,6 +277,7 @@ class TransactionService:
         for runner in self._runners():
             for transaction in runner.timed_out():
                 await self._abort(transaction)
+            await asyncio.sleep(0)
 
     async def _abort(self, transaction: Transaction) -> None:
         try:

@@ -400,11 +400,12 @@ def test_a_retried_end_gets_the_same_answer(new_producer: NewProducer, topic: st
     assert retry.identity == producer.identity
 
 
-def test_an_old_epoch_cannot_write(new_producer: NewProducer, topic: str) -> None:
+def test_an_old_epoch_cannot_write(new_producer: NewProducer, connection: Connection, topic: str) -> None:
     producer, late = new_producer(spoken=VERSION_2), new_producer(spoken=VERSION_2)
     before = producer.init()
     producer.send(topic, b"a")
     producer.commit()
+    wait_until(lambda: committed_values(connection, topic) == [b"a"])
     late.become(before)
     assert late.produce(topic, [b"late"]).error_code == INVALID_PRODUCER_EPOCH
 
