@@ -64,7 +64,7 @@ class ZooKeeperServer:
         configuration = self._folder / "zoo.cfg"
         configuration.write_text(
             f"dataDir={self._data_dir}\nclientPort={self._port}\nclientPortAddress=127.0.0.1\n"
-            f"tickTime={self._tick_ms}\nmaxClientCnxns=0\n4lw.commands.whitelist=ruok\n"
+            f"tickTime={self._tick_ms}\nmaxClientCnxns=0\n4lw.commands.whitelist=srvr\n"
         )
         properties = [f"-D{key}={value}" for key, value in SETTINGS.items()]
         jars = sorted(jar for jar in pyspark_jars().glob("*.jar") if jar.name.startswith(JARS))
@@ -79,9 +79,9 @@ class ZooKeeperServer:
         assert self._process is not None
         deadline = time.monotonic() + START_TIMEOUT_S
         while time.monotonic() < deadline and self._process.poll() is None:
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self._port), 5) as connection:
-                connection.sendall(b"ruok")
-                if connection.recv(4) == b"imok":
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self._port), 1) as connection:
+                connection.sendall(b"srvr")
+                if b"Mode:" in connection.makefile("rb").read():  # else it is not serving requests yet
                     return
             time.sleep(0.05)
         output = (self._folder / "server.log").read_text(errors="replace")

@@ -13,7 +13,7 @@ from tools.kafka_runtime import ZOOKEEPER_ERA_VERSION
 from tools.zookeeper import ZooKeeperServer
 
 CHROOT = "/clusters/one"
-SESSION_TIMEOUT_MS = 2000
+SESSION_TIMEOUT_MS = 4000
 
 
 def broker_on(zookeeper: ZooKeeperServer, chroot: str = CHROOT, **overrides: str) -> BarnabasProcess:

@@ -18,15 +18,11 @@ not ended it meanwhile.
 
 import asyncio
 import logging
-import socket
-import threading
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from kazoo import exceptions
 from kazoo.client import KazooClient, TransactionRequest
-from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.protocol import states
 
 from barnabas.controller.coordination.interface import (
@@ -51,6 +47,7 @@ from barnabas.controller.coordination.interface import (
     WatchedEvent,
     Watcher,
 )
+from barnabas.controller.coordination.loop_handler import Answer, LoopHandler, post
 from barnabas.controller.coordination.tree import validate_path
 
 logger = logging.getLogger(__name__)
@@ -63,9 +60,6 @@ REQUEST_BYTES_MAX = 1024 * 1024 - 1
 """ZooKeeper's default `jute.maxbuffer`: it closes the connection on which a longer request comes."""
 
 _OVERHEAD_BYTES = 64
-
-HEARTBEATS_PER_SESSION_TIMEOUT = 8
-"""How often the event loop says that it is alive."""
 
 _RECONNECTION = {"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 1.0}
 
@@ -104,7 +98,7 @@ class ZooKeeperSession:
         hosts, slash, chroot = connect_string.partition("/")
         self._root = (slash + chroot).rstrip("/")
         self._loop = asyncio.get_running_loop()
-        self._handler = _LoopHandler(self._loop, session_timeout_ms)
+        self._handler = LoopHandler(self._loop, session_timeout_ms)
         kazoo_logger = logging.getLogger(f"{__name__}.kazoo")
         kazoo_logger.setLevel(logging.ERROR)  # what it warns of is told here, once
         self._client = KazooClient(
@@ -294,14 +288,15 @@ class ZooKeeperSession:
 
     def _state_changed(self, state: str) -> None:
         """kazoo's thread: the connection came or went, or the session ended."""
+        self._handler.is_connected = state == states.KazooState.CONNECTED
         if state == states.KazooState.LOST:
             self._handler.has_ended = True  # at once: kazoo would begin another session
-            _post(self._loop, self._end)
+            post(self._loop, self._end)
         elif state == states.KazooState.CONNECTED:
             client_id = self._client.client_id
-            _post(self._loop, self._connect, 0 if client_id is None else client_id[0])
+            post(self._loop, self._connect, 0 if client_id is None else client_id[0])
         else:
-            _post(self._loop, self._disconnect)
+            post(self._loop, self._disconnect)
 
     def _connect(self, session_id: int) -> None:
         is_again = self._session_id == session_id
@@ -334,7 +329,7 @@ class ZooKeeperSession:
         async with self._in_flight:
             if self._handler.has_ended or self._is_closed:
                 raise SessionExpired(detail="the session has ended")
-            answer: _Answer = request()
+            answer: Answer = request()
             answer.on_success = on_success
             try:
                 return await answer.future
@@ -344,7 +339,7 @@ class ZooKeeperSession:
     def _changed(self, event: states.WatchedEvent) -> None:
         """kazoo's thread: a watch event; those of type NONE say that the connection is gone."""
         if event.type in _EVENT_TYPES and event.path is not None:
-            _post(self._loop, self._deliver, WatchedEvent(_EVENT_TYPES[event.type], self._relative(event.path)))
+            post(self._loop, self._deliver, WatchedEvent(_EVENT_TYPES[event.type], self._relative(event.path)))
 
     def _deliver(self, event: WatchedEvent) -> None:
         if event.type is not EventType.CHILDREN_CHANGED:
@@ -364,108 +359,6 @@ class ZooKeeperSession:
 
     def _relative(self, path: str) -> str:
         return path.removeprefix(self._root) or "/"
-
-
-class _LoopHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no types
-    """kazoo's way to threads, sockets and callbacks: hands everything to the event loop, and watches over it.
-
-    `has_ended` is set when the session is over: no connection is made any more.
-    """
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, session_timeout_ms: int) -> None:
-        super().__init__()
-        self._loop = loop
-        self._interval_s = session_timeout_ms / 1000 / HEARTBEATS_PER_SESSION_TIMEOUT
-        self._stall_s = session_timeout_ms / 1000 / 2
-        # Of real time, whatever clock the broker lives by: it is ZooKeeper's.
-        self._last_heartbeat = time.monotonic()
-        self._timer: asyncio.TimerHandle | None = None
-        self._stall_was_reported = False
-        self.has_ended = False
-
-    # -- called on the loop
-
-    def start_heartbeats(self) -> None:
-        self._last_heartbeat = time.monotonic()
-        self._timer = self._loop.call_later(self._interval_s, self.start_heartbeats)
-
-    def stop_heartbeats(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-
-    # -- called by kazoo
-
-    def start(self) -> None:
-        """There are no worker threads: callbacks run on the loop."""
-        self._running = True
-
-    def stop(self) -> None:
-        self._running = False
-
-    def async_result(self) -> "_Answer":
-        return _Answer(self._loop)
-
-    def dispatch_callback(self, callback: states.Callback) -> None:
-        callback.func(*callback.args)
-
-    def spawn(self, func: Callable[..., Any], *args: Any, **kwargs: Any) -> threading.Thread:
-        thread = threading.Thread(target=func, args=args, kwargs=kwargs, name="zookeeper", daemon=True)
-        thread.start()
-        return thread
-
-    def select(self, *args: Any, **kwargs: Any) -> Any:
-        self._check_loop()
-        ready = super().select(*args, **kwargs)
-        self._check_loop()
-        return ready
-
-    def create_connection(self, *args: Any, **kwargs: Any) -> socket.socket:
-        if self.has_ended:
-            raise ConnectionAbortedError("the session has ended")
-        self._check_loop()
-        connection: socket.socket = super().create_connection(*args, **kwargs)
-        return connection
-
-    def _check_loop(self) -> None:
-        """Raises OSError, on which kazoo drops the connection, while the loop stands still."""
-        stalled_s = time.monotonic() - self._last_heartbeat
-        if self._timer is None or self._timer.cancelled() or stalled_s <= self._stall_s:
-            self._stall_was_reported = False
-            return
-        if not self._stall_was_reported:
-            self._stall_was_reported = True
-            logger.error(
-                "the event loop has not moved for %.1f s: the connection to ZooKeeper rests until it does", stalled_s
-            )
-        raise TimeoutError("the event loop stands still")
-
-
-class _Answer:
-    """What kazoo gives the result of one request to: the part of its IAsyncResult that it calls itself.
-
-    `on_success` runs on the loop, before anything that ZooKeeper sent after the result.
-    """
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self.future: asyncio.Future[Any] = loop.create_future()
-        self.on_success: Callable[[], None] | None = None
-
-    def set(self, value: Any = None) -> None:
-        _post(self._loop, self._resolve, value, None)
-
-    def set_exception(self, exception: Exception) -> None:
-        _post(self._loop, self._resolve, None, exception)
-
-    def _resolve(self, value: Any, error: Exception | None) -> None:
-        if self.future.done():
-            return  # cancelled, or kazoo said it twice
-        if error is not None:
-            self.future.set_exception(error)
-            return
-        if self.on_success is not None:
-            self.on_success()
-        self.future.set_result(value)
 
 
 def _stat(stat: states.ZnodeStat) -> Stat:
@@ -495,12 +388,3 @@ def _culprit(operation: Operation, error: Exception) -> str:
     if isinstance(operation, Create) and isinstance(error, exceptions.NoNodeError):
         return operation.path.rpartition("/")[0] or "/"
     return operation.path
-
-
-def _post(loop: asyncio.AbstractEventLoop, callback: Callable[..., None], *arguments: object) -> None:
-    """`call_soon_threadsafe`, unless the loop is gone: then nobody is left to tell."""
-    try:
-        loop.call_soon_threadsafe(callback, *arguments)
-    except RuntimeError:
-        if not loop.is_closed():
-            raise

@@ -20,12 +20,15 @@ from tools.zookeeper import ZooKeeperServer
 
 pytestmark = pytest.mark.java
 
-SESSION_TIMEOUT_MS = 1000
+SESSION_TIMEOUT_MS = 8000
+SHORT_SESSION_TIMEOUT_MS = 2000
 
 
-async def open_session(zookeeper: ZooKeeperServer, chroot: str) -> ZooKeeperSession:
+async def open_session(
+    zookeeper: ZooKeeperServer, chroot: str, session_timeout_ms: int = SESSION_TIMEOUT_MS
+) -> ZooKeeperSession:
     return await ZooKeeperSession.open(
-        zookeeper.address + chroot, session_timeout_ms=SESSION_TIMEOUT_MS, connection_timeout_ms=10_000
+        zookeeper.address + chroot, session_timeout_ms=session_timeout_ms, connection_timeout_ms=10_000
     )
 
 
@@ -111,7 +114,7 @@ async def test_closing_does_not_wait_for_zookeeper(zookeeper: ZooKeeperServer, c
 
 
 async def test_a_session_ends_when_its_event_loop_hangs(zookeeper: ZooKeeperServer, chroot: str) -> None:
-    session = await open_session(zookeeper, chroot)
+    session = await open_session(zookeeper, chroot, SHORT_SESSION_TIMEOUT_MS)
     expired = asyncio.Event()
     session.on_expired(expired.set)
     await session.create("/e", ephemeral=True)
@@ -126,6 +129,39 @@ async def test_a_session_ends_when_its_event_loop_hangs(zookeeper: ZooKeeperServ
     await asyncio.to_thread(other.stop)
     await asyncio.to_thread(other.close)
     await session.close()
+
+
+async def test_a_handshake_that_nobody_answers_is_given_up_in_time(zookeeper: ZooKeeperServer, chroot: str) -> None:
+    """A server that is starting may accept a connection and forget it; the next attempt must come before the session
+    is over."""
+    accepted: list[asyncio.StreamWriter] = []
+    upstream_port = int(zookeeper.address.rpartition(":")[2])
+
+    async def forget_the_first(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        accepted.append(writer)
+        if len(accepted) == 1:
+            return
+        up_reader, up_writer = await asyncio.open_connection("127.0.0.1", upstream_port)
+        accepted.append(up_writer)
+
+        async def copy(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+            while data := await source.read(65536):
+                target.write(data)
+            target.close()
+
+        await asyncio.gather(copy(reader, up_writer), copy(up_reader, writer), return_exceptions=True)
+
+    proxy = await asyncio.start_server(forget_the_first, "127.0.0.1", 0)
+    port = proxy.sockets[0].getsockname()[1]
+    session = await ZooKeeperSession.open(
+        f"127.0.0.1:{port}{chroot}", session_timeout_ms=SHORT_SESSION_TIMEOUT_MS, connection_timeout_ms=10_000
+    )
+    assert await session.get_children("/") == []
+    assert len(accepted) == 3, "forgotten once, then one connection on either side"
+    await session.close()
+    proxy.close()
+    for writer in accepted:
+        writer.close()
 
 
 async def test_requests_beyond_the_limit_wait_their_turn(zookeeper: ZooKeeperServer, chroot: str) -> None:
