@@ -129,6 +129,11 @@ class ShardRunner:
         self._committed_offset = 0
         self.is_closed = False
 
+    @property
+    def alarm_count(self) -> int:
+        """Timers that are set."""
+        return len(self._alarms)
+
     def start(self) -> None:
         """The shard is loaded: sessions of its members begin."""
         for group_id in [group.group_id for group in self.shard.groups.values() if group.members]:

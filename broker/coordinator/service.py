@@ -50,6 +50,11 @@ LOAD_RETRY_DELAY_MS: Final = 1_000
 GROUPS_PER_TURN: Final = 256
 """Background work gives way to requests after so many groups."""
 
+TIMERS_MAX: Final = 30_000
+"""Timers of all groups: one for each member or id that was handed out, another for each rebalance. A group with one
+member takes up to 4 KiB; newcomers beyond that are told to come back.
+"""
+
 _NAMED_GROUP_EVENTS: Final = (JoinGroup, SyncGroup, Heartbeat, LeaveGroup, DeleteOffsets)
 """These need a group id that is not empty; offsets may be kept under the empty id, as ever."""
 
@@ -220,7 +225,14 @@ class GroupService:
             <= self.settings.group_max_session_timeout_ms
         ):
             raise ApiError(ErrorCode.INVALID_SESSION_TIMEOUT)
-        return self._runner(event.group_id).ask(event)
+        runner = self._runner(event.group_id)
+        if isinstance(event, JoinGroup) and not event.member_id and self._is_full():
+            raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "there are too many group members")
+        return runner.ask(event)
+
+    def _is_full(self) -> bool:
+        """Whether a newcomer must wait: every member, and every id that was handed out, has its timer."""
+        return sum(runner.alarm_count for runner in self._runners()) >= TIMERS_MAX
 
     @overload
     async def answer(self, event: JoinGroup) -> JoinReply: ...

@@ -211,6 +211,20 @@ def test_session_timeouts_have_bounds(session_timeout_ms):
     run(scenario)
 
 
+def test_newcomers_wait_while_there_are_too_many_members(monkeypatch):
+    monkeypatch.setattr("barnabas.broker.coordinator.service.TIMERS_MAX", 4)
+
+    async def scenario(made):
+        await made.elect()
+        ids = [(await made.join(f"g{number}")).member_id for number in range(4)]
+        assert await error_of(made.join("another")) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+        assert (await made.join("g0", ids[0])).error is ErrorCode.NONE
+        made.pass_time(3_600_000)
+        assert (await made.join("another")).error is ErrorCode.MEMBER_ID_REQUIRED
+
+    run(scenario)
+
+
 def test_members_need_a_group_id_and_offsets_do_not():
     async def scenario(bench):
         await bench.elect()
