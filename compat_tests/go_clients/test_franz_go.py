@@ -94,3 +94,12 @@ def test_a_record_that_is_too_large_is_refused(franz_go: Scenario, topic: str) -
 
 def test_a_topic_deleted_and_created_again_starts_empty(franz_go: Scenario, topic: str) -> None:
     assert franz_go("recreated", topic=topic) == {"values": ["old", "new"], "offset": 0}
+
+
+def test_transactions_of_version_2(franz_go: Scenario, topic: str, group: str) -> None:
+    answer = franz_go("transactions", topic=topic, group=group)
+
+    assert answer["committed"] == ["0", "2"]
+    assert answer["all"] == ["0", "1", "2"]
+    first, second, third = answer["epochs"]
+    assert (second, third) == (first + 1, first + 2), "every end brings a new epoch"

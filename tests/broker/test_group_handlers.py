@@ -14,7 +14,7 @@ from barnabas.broker.context import RequestContext
 from barnabas.broker.coordinator.service import GroupService
 from barnabas.broker.coordinator.settings import GroupSettings
 from barnabas.broker.handlers import load_handler
-from barnabas.broker.metadata import GROUP_METADATA_TOPIC, MetadataCache
+from barnabas.broker.metadata import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC, MetadataCache
 from barnabas.broker.timers import Timers
 from barnabas.clock import ManualClock
 from barnabas.wire.codec import decode, encode
@@ -91,7 +91,10 @@ class Server:
         self.metadata = MetadataCache()
         self.created = []
         self.broker = SimpleNamespace(
-            groups=self.groups, metadata=self.metadata, auto_topics=SimpleNamespace(create=self.created.extend)
+            groups=self.groups,
+            transactions=SimpleNamespace(partition_for=lambda transactional_id: 3),
+            metadata=self.metadata,
+            auto_topics=SimpleNamespace(create=self.created.extend),
         )
         self.update("t", 2)
 
@@ -465,27 +468,32 @@ def find_request(version, key_type=0):
 
 
 @pytest.mark.parametrize("version", versions_of(10))
-def test_find_coordinator(version):
+@pytest.mark.parametrize(("key_type", "topic"), [(0, GROUP_METADATA_TOPIC), (1, TRANSACTION_STATE_TOPIC)])
+def test_find_coordinator(version, key_type, topic):
+    if version == 0 and key_type:
+        return  # it knows groups only
+
     async def scenario(server):
-        response = await server.ask(find_request(version), version)
+        request = find_request(version, key_type) if key_type else find_request(version)
+        response = await server.ask(request, version)
         assert coordinators(response, version) == [("g", ErrorCode.COORDINATOR_NOT_AVAILABLE, -1, "", -1)]
-        assert server.created == [GROUP_METADATA_TOPIC]
-        server.update(GROUP_METADATA_TOPIC, 4, leader=-1)
-        response = await server.ask(find_request(version), version)
+        assert server.created == [topic]
+        server.update(topic, 4, leader=-1)
+        response = await server.ask(request, version)
         assert coordinators(response, version)[0][1] == ErrorCode.COORDINATOR_NOT_AVAILABLE
-        server.update(GROUP_METADATA_TOPIC, 4)
+        server.update(topic, 4)
         for listener, host, port in (("OUTSIDE", "example.org", 2), ("INSIDE", "10.0.0.1", 1)):
-            response = await server.ask(find_request(version), version, listener)
+            response = await server.ask(request, version, listener)
             assert coordinators(response, version) == [("g", NONE, 7, host, port)]
-        response = await server.ask(find_request(version), version, "UNKNOWN")
+        response = await server.ask(request, version, "UNKNOWN")
         assert coordinators(response, version)[0][1] == ErrorCode.COORDINATOR_NOT_AVAILABLE
-        assert server.created == [GROUP_METADATA_TOPIC]
+        assert server.created == [topic]
 
     run(scenario)
 
 
 @pytest.mark.parametrize("version", [version for version in versions_of(10) if version >= 1])
-@pytest.mark.parametrize("key_type", [1, 2, 9])
+@pytest.mark.parametrize("key_type", [2, 9])
 def test_find_coordinator_of_what_there_is_not(version, key_type):
     async def scenario(server):
         response = await server.ask(find_request(version, key_type), version)

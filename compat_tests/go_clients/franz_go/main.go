@@ -44,6 +44,7 @@ var (
 		"autoCreated":  autoCreated,
 		"tooLarge":     tooLarge,
 		"recreated":    recreated,
+		"transactions": transactions,
 	}
 )
 
@@ -378,4 +379,29 @@ func recreated(ctx context.Context, g given) answer {
 	defer fresh.Close()
 	second := consume(ctx, fresh, 1)[0]
 	return answer{"values": []string{string(first.Value), string(second.Value)}, "offset": offset}
+}
+
+// Three transactions, of which the second is aborted; what readers of committed data and of everything see, and the epochs.
+func transactions(ctx context.Context, g given) answer {
+	producer := client(kgo.TransactionalID(g.Group))
+	defer producer.Close()
+	var epochs []int16
+	for round, end := range []kgo.TransactionEndTry{kgo.TryCommit, kgo.TryAbort, kgo.TryCommit} {
+		must(producer.BeginTransaction())
+		send(ctx, producer, g.Topic, strconv.Itoa(round))
+		must(producer.EndTransaction(ctx, end))
+		_, epoch, err := producer.ProducerID(ctx)
+		must(err)
+		epochs = append(epochs, epoch)
+	}
+	values := func(level kgo.IsolationLevel, count int) []string {
+		one := reader(g.Topic, kgo.FetchIsolationLevel(level))
+		defer one.Close()
+		var found []string
+		for _, record := range consume(ctx, one, count) {
+			found = append(found, string(record.Value))
+		}
+		return found
+	}
+	return answer{"committed": values(kgo.ReadCommitted(), 2), "all": values(kgo.ReadUncommitted(), 3), "epochs": epochs}
 }
