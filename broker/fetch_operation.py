@@ -42,13 +42,10 @@ class FetchLimits:
 class FetchOperation:
     """One fetch over some partitions; lives until its reply is made."""
 
-    def __init__(
-        self, broker: "Broker", partitions: Sequence[FetchPartition], limits: FetchLimits, uses_topic_ids: bool
-    ) -> None:
+    def __init__(self, broker: "Broker", partitions: Sequence[FetchPartition], limits: FetchLimits) -> None:
         self._broker = broker
         self._asked = partitions
         self._limits = limits
-        self._uses_topic_ids = uses_topic_ids
         self._begin_pass()
 
     def _begin_pass(self) -> None:

@@ -125,7 +125,7 @@ class GroupService:
         else wrote to it.
         """
         if partition not in self._shards:
-            log.info("Loading groups of partition %d, leader epoch %d", partition, leader_epoch)
+            log.debug("Loading groups of partition %d, leader epoch %d", partition, leader_epoch)
             self._load(partition, _Loading())
 
     def on_resigned(self, partition: int) -> None:
@@ -168,7 +168,8 @@ class GroupService:
             return
         for reason, count in shard.skipped.items():
             log.warning("Groups of partition %d: %d records left out, %s", partition, count, reason)
-        log.info(
+        log.log(
+            logging.INFO if shard.groups else logging.DEBUG,
             "Loaded %d groups of partition %d in %d ms",
             len(shard.groups),
             partition,

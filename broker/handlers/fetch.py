@@ -60,7 +60,7 @@ def handle(request: FetchRequest, context: RequestContext) -> FetchResponse | Aw
         read_committed=request.isolation_level == READ_COMMITTED,
         replica_id=replica_id,
     )
-    operation = FetchOperation(broker, plan.partitions, limits, uses_topic_ids)
+    operation = FetchOperation(broker, plan.partitions, limits)
     cold = operation.read_now()
     if cold is None and operation.is_satisfied:
         return _response(plan, operation.results, context)
