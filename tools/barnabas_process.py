@@ -24,13 +24,18 @@ class BarnabasProcess:
     `overrides` are Kafka's configuration keys. Stopped and started again it keeps its port and its data.
     """
 
-    def __init__(self, overrides: Mapping[str, str] | None = None, *, listen: str = "127.0.0.1:0") -> None:
+    def __init__(
+        self, overrides: Mapping[str, str] | None = None, *, listen: str = "127.0.0.1:0", module: str = "barnabas"
+    ) -> None:
+        """`module` is what Python runs instead of `barnabas`, with one argument of its own after a colon."""
         self._folder = Path(tempfile.mkdtemp(prefix="barnabas-"))
         self.log_dir = self._folder / "data"
         self._log_file = self._folder / "server.log"
         self._overrides = dict(overrides or {})
         self._process: subprocess.Popen[str] | None = None
+        self._listen = listen
         self._address = listen
+        self._module = module
         self.node_id = -1
 
     @property
@@ -49,7 +54,8 @@ class BarnabasProcess:
 
         Raises RuntimeError with its log when it does not get there.
         """
-        command = [sys.executable, "-m", "barnabas", "serve", "--listen", self._address]
+        module, _, argument = self._module.partition(":")
+        command = [sys.executable, "-m", module, *([argument] if argument else []), "serve", "--listen", self._listen]
         command += ["--data-dir", str(self.log_dir)]
         for key, value in self._overrides.items():
             command += ["--override", f"{key}={value}"]
@@ -63,6 +69,8 @@ class BarnabasProcess:
             self.kill()
             raise RuntimeError(f"barnabas did not become ready:\n{self.log_text()}")
         self._address, self.node_id = ready["address"], int(ready["node_id"])
+        if self._listen.endswith(":0"):
+            self._listen = self._address  # after a restart clients find the broker where it was
 
     def _first_line(self) -> str:
         """The first line of stdout, or nothing when the process ends or stays silent."""

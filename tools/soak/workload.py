@@ -1,0 +1,263 @@
+"""Stock clients under load, each writing down what it was told: producers, transactions, readers, a group."""
+
+import random
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any
+
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, Message, Producer, TopicPartition
+
+from tools.soak.history import History, Operation, Poll, Send, Status
+
+TOPIC = "soak"
+ABORT_PROBABILITY = 0.1
+VALUES_PER_PROCESS = 1_000_000_000
+POLL_RECORDS_MAX = 500
+
+
+class Recorder:
+    """The history, written by many threads."""
+
+    def __init__(self) -> None:
+        self.history = History()
+        self.acknowledged = 0
+        self.transactions = 0
+        self._lock = threading.Lock()
+
+    def add(self, operation: Operation) -> None:
+        with self._lock:
+            self.history.events.append(operation)
+            if operation.status is Status.OK:
+                self.acknowledged += sum(1 for _ in operation.sends())
+                self.transactions += operation.is_transaction
+
+
+class Worker(threading.Thread, ABC):
+    """One process of the history; `run_once` does one operation."""
+
+    def __init__(self, process: int, bootstrap_servers: str, partitions: int, recorder: Recorder, seed: int) -> None:
+        super().__init__(name=f"{type(self).__name__}-{process}", daemon=True)
+        self.process = process
+        self.partitions = partitions
+        self.recorder = recorder
+        self.random = random.Random(seed * 1000 + process)
+        self.error: BaseException | None = None
+        self._bootstrap_servers = bootstrap_servers
+        self._stopping = threading.Event()
+        self._next_value = process * VALUES_PER_PROCESS
+
+    def config(self, **more: object) -> dict[str, Any]:
+        return {"bootstrap.servers": self._bootstrap_servers, "reconnect.backoff.max.ms": 200, "log_level": 0, **more}
+
+    def value(self) -> int:
+        self._next_value += 1
+        return self._next_value
+
+    def stop(self) -> None:
+        self._stopping.set()
+
+    def run(self) -> None:
+        try:
+            while not self._stopping.is_set():
+                self.run_once()
+        except BaseException as error:  # noqa: BLE001 - told by whoever started the worker
+            self.error = error
+        finally:
+            self.close()
+
+    @abstractmethod
+    def run_once(self) -> None: ...
+
+    def close(self) -> None:
+        """Give the client up."""
+
+
+class PlainProducer(Worker):
+    """Idempotent, acks=all, its defaults otherwise: batches of records to one partition at a time."""
+
+    BATCH = 100
+    PAUSE_S = 0.03
+    """Between batches, so that the history of a long run fits into memory and transactions get their share."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._producer = Producer(
+            self.config(**{"enable.idempotence": True, "linger.ms": 2, "message.timeout.ms": 120_000})
+        )
+
+    def run_once(self) -> None:
+        partition = self.random.randrange(self.partitions)
+        outcome: list[tuple[int, int | None]] = []
+
+        def delivered(error: object, message: Message) -> None:
+            outcome.append((int(message.value() or b""), None if error else message.offset()))
+
+        for _ in range(self.BATCH):
+            self._producer.produce(TOPIC, str(self.value()).encode(), partition=partition, on_delivery=delivered)
+        self._producer.flush(150)
+        for status, sends in (
+            (Status.OK, [Send(partition, value, offset) for value, offset in outcome if offset is not None]),
+            (Status.INFO, [Send(partition, value) for value, offset in outcome if offset is None]),
+        ):
+            if sends:
+                self.recorder.add(Operation(self.process, status, list(sends)))
+        time.sleep(self.PAUSE_S)
+
+
+class TransactionalProducer(Worker):
+    """Transactions of a few records; one in ten is aborted on purpose."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._producer: Producer | None = None
+
+    def _open(self) -> Producer:
+        """A producer that has fenced its predecessor."""
+        if self._producer is None:
+            producer = Producer(
+                self.config(**{"transactional.id": f"soak-{self.process}", "transaction.timeout.ms": 10_000})
+            )
+            producer.init_transactions(120)
+            self._producer = producer
+        return self._producer
+
+    def run_once(self) -> None:
+        sends: list[Send] = []
+        offsets: dict[int, int] = {}
+        status = Status.INFO
+        try:
+            producer = self._open()
+            producer.begin_transaction()
+            for _ in range(self.random.randint(1, 4)):
+                send = Send(self.random.randrange(self.partitions), self.value())
+                sends.append(send)
+
+                def delivered(error: object, message: Message) -> None:
+                    if not error:
+                        offsets[int(message.value() or b"")] = message.offset() or 0
+
+                producer.produce(TOPIC, str(send.value).encode(), partition=send.key, on_delivery=delivered)  # type: ignore[arg-type]
+            aborts = self.random.random() < ABORT_PROBABILITY
+            if aborts:
+                producer.flush(60)  # else librdkafka would throw away what it has not sent yet
+            status = self._end(producer, aborts=aborts)
+        except KafkaException:
+            self._producer = None  # the next one fences whatever is left
+        if sends:
+            parts = [Send(send.key, send.value, offsets.get(send.value)) for send in sends]  # type: ignore[call-overload]
+            self.recorder.add(Operation(self.process, status, list(parts), is_transaction=True))
+
+    def _end(self, producer: Producer, *, aborts: bool) -> Status:
+        while True:
+            try:
+                producer.abort_transaction(60) if aborts else producer.commit_transaction(60)
+                return Status.FAIL if aborts else Status.OK
+            except KafkaException as error:
+                problem = error.args[0]
+                if problem.retriable():
+                    continue
+                if problem.txn_requires_abort() and not aborts:
+                    aborts = True
+                    continue
+                raise
+
+
+class Reader(Worker):
+    """Follows all partitions from the beginning with read_committed."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._consumer = Consumer(
+            self.config(
+                **{
+                    "group.id": f"reader-{self.process}",
+                    "enable.auto.commit": False,
+                    "isolation.level": "read_committed",
+                }
+            )
+        )
+        self._consumer.assign(
+            [TopicPartition(TOPIC, partition, OFFSET_BEGINNING) for partition in range(self.partitions)]
+        )
+
+    def run_once(self) -> None:
+        records = _records(self._consumer.consume(POLL_RECORDS_MAX, timeout=0.2))
+        if records:
+            self.recorder.add(Operation(self.process, Status.OK, [Poll(records)]))
+
+    def close(self) -> None:
+        self._consumer.close()
+
+
+class Committer(Worker):
+    """Commits ever larger offsets of a group and looks that they never move back."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._consumer = Consumer(self.config(**{"group.id": f"group-{self.process}", "enable.auto.commit": False}))
+        self._committed = 0
+        self.commits = 0
+        self.moved_back: list[str] = []
+
+    def run_once(self) -> None:
+        target = self._committed + 1
+        try:
+            self._consumer.commit(offsets=[TopicPartition(TOPIC, 0, target)], asynchronous=False)
+            self._committed = target
+            self.commits += 1
+            (found,) = self._consumer.committed([TopicPartition(TOPIC, 0)], timeout=30)
+        except KafkaException:
+            time.sleep(0.05)
+            return
+        if found.offset < self._committed:
+            self.moved_back.append(f"committed {self._committed}, found {found.offset}")
+
+    def close(self) -> None:
+        self._consumer.close()
+
+
+def read_everything(bootstrap_servers: str, partitions: int) -> dict[Any, list[tuple[int, Any]]]:
+    """All committed records of every partition, from the start to the end."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap_servers,
+            "group.id": "final",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "isolation.level": "read_committed",
+        }
+    )
+    consumer.assign([TopicPartition(TOPIC, partition, OFFSET_BEGINNING) for partition in range(partitions)])
+    found: dict[Any, list[tuple[int, Any]]] = {partition: [] for partition in range(partitions)}
+    at_end: set[int | None] = set()
+    deadline = time.monotonic() + 200
+    while len(at_end) < partitions:
+        if time.monotonic() > deadline:
+            raise TimeoutError(
+                f"partitions {set(range(partitions)) - at_end} do not come to an end (a hanging transaction?)"
+            )
+        messages = consumer.consume(10_000, timeout=1)
+        for partition, records in _records(messages).items():
+            found[partition] += records
+        at_end |= {message.partition() for message in messages if message.error() is not None}
+    consumer.close()
+    return found
+
+
+def _records(messages: list[Message]) -> dict[Any, list[tuple[int, Any]]]:
+    records: dict[Any, list[tuple[int, Any]]] = {}
+    for message in messages:
+        if message.error() is None:
+            records.setdefault(message.partition(), []).append((message.offset() or 0, int(message.value() or b"")))
+    return records
+
+
+WORKERS: tuple[tuple[Callable[..., Worker], int], ...] = (
+    (PlainProducer, 2),
+    (TransactionalProducer, 2),
+    (Reader, 2),
+    (Committer, 1),
+)
+"""What runs at once, and how many of each."""
