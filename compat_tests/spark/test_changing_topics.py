@@ -239,11 +239,11 @@ def test_records_that_retention_took_before_a_query_came_back(losing: Losing, tm
 
 
 def test_retention_that_moves_under_a_running_query(losing: Losing, tmp_path: Path) -> None:
-    frame = losing.frame("false", maxOffsetsPerTrigger="7")
+    frame = losing.frame("false", maxOffsetsPerTrigger="15")
     losing.produce(["begin"])
     with running(frame, tmp_path) as reading:
-        for start in range(0, 400, 40):
-            losing.produce(numbered("", start, start + 40))
+        for start in range(0, 200, 20):
+            losing.produce(numbered("", start, start + 20))
         losing.produce(["end"])
         reading.wait_for("end")
     read = [int(value) for value in reading.values if value.isdecimal()]
