@@ -48,7 +48,6 @@ KNOWN: tuple[KnownDifference, ...] = (
     KnownDifference("names a resource twice", "AlterConfigs", "", scenario="alter_resources"),
     KnownDifference("while deleted records are still on disk", "ListOffsets", "*", scenario="delete_records"),
     KnownDifference("not UTF-8", "ApiVersions", "", scenario="broken_frames"),
-    KnownDifference("compressed by the broker", "DescribeLogDirs", "*/produce_codecs-*/partition_size"),
     KnownDifference("`min.cleanable.dirty.ratio=NaN`", "CreateTopics", "*", request="*NaN*"),
     KnownDifference("`min.cleanable.dirty.ratio=NaN`", ALTER, "*", request="*NaN*"),
     KnownDifference("A timeout of zero or less", "CreateTopics", "*/error_*", scenario="create_topics_precedence"),

@@ -29,7 +29,7 @@ SETTLE_S = 1.0
 POLL_S = 0.05
 CLOSED = "connection closed"
 SILENT = "no answer"
-ANSWER_TIMEOUT_S = 3.0
+ANSWER_TIMEOUT_S = 5.0
 UNDECODABLE = "undecodable answer"
 READ_ONLY = {2, 3, 9, 10, 15, 16, 23, 32, 35, 60, 61}
 """APIs that may be asked again, while metadata is on its way through a broker."""
@@ -307,7 +307,7 @@ def _is_served(connection: Connection, topic: str, partitions: int) -> bool:
     return all(part.error_code == 0 for each in response.responses for part in each.partitions)
 
 
-def _wait_until(condition: Callable[[], bool], timeout_s: float = 20.0) -> None:
+def _wait_until(condition: Callable[[], bool], timeout_s: float = 60.0) -> None:
     deadline = time.monotonic() + timeout_s
     while not condition():
         if time.monotonic() > deadline:

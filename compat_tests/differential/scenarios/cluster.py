@@ -14,7 +14,7 @@ from compat_tests.differential.values import UNKNOWN_TOPIC_ID
 from compat_tests.semantics.client import batch_of, produce_request
 
 BAD_NAMES = ("", ".", "..", "a b", "a/b", "ü", "x" * 249, "x" * 250, "a\x00b", "_._", "a:b")
-API_VERSIONS, METADATA, PRODUCE = 18, 3, 0
+API_VERSIONS, METADATA, PRODUCE, DESCRIBE_LOG_DIRS = 18, 3, 0, 35
 
 
 def api_versions(run: Run) -> None:
@@ -201,13 +201,17 @@ def broken_bodies(run: Run) -> None:
     for key in served_apis():
         handler = load_handler(key)
         request_class = messages.api(key).request_class
-        if key in (PRODUCE, API_VERSIONS):
-            continue
+        if key in (PRODUCE, API_VERSIONS, DESCRIBE_LOG_DIRS):
+            continue  # sizes of all topics: what was deleted goes at any time
         for version in {handler.min_version, handler.max_version}:
             body = codec.encode(request_class(), version)
             for broken in (b"", body[:-1], b"\xff" * 12, b"\x7f" * 40, body[: len(body) // 2]):
                 if broken != body:
                     run.ask_raw(key, version, broken)
+    for version in (1, 4):
+        body = codec.encode(DescribeLogDirsRequest(topics=[]), version)
+        for broken in (b"", body[:-1], b"\x7f" * 40):
+            run.ask_raw(DESCRIBE_LOG_DIRS, version, broken)
     for version in (3, 9):
         body = codec.encode(ProduceRequest(acks=1, timeout_ms=100), version)
         for broken in (b"", body[:-1], b"\xff" * 12, b"\x7f" * 40):
