@@ -41,7 +41,7 @@ from barnabas.storage.segment import (
     file_name,
 )
 from barnabas.storage.txn_index import ENTRY_SIZE, AbortedTransaction, TransactionIndex
-from barnabas.wire.record_batch import CorruptBatch, RecordBatchHeader
+from barnabas.wire.record_batch import NO_TIMESTAMP, CorruptBatch, RecordBatchHeader, parse_header
 from barnabas.wire.records import ControlRecordType, control_record_type, iter_records
 
 _MAX_RELATIVE_OFFSET: Final = 2**31 - 1
@@ -446,7 +446,7 @@ class _Pass:
                     raise CorruptLog(source.path, 0, f"batch at offset {header.base_offset}: {error}") from None
                 if kept is None:
                     continue
-                max_timestamp = header.max_timestamp if kept is batch else _max_timestamp(kept)
+                max_timestamp = _max_timestamp(kept)
                 position = cleaned.size + len(chunk)
                 cleaned.add_batch(header.last_offset, max_timestamp, position, len(kept), self.job.index_interval_bytes)
                 chunk += kept
@@ -480,7 +480,9 @@ class _Pass:
 
 
 def _max_timestamp(batch: Buffer) -> int:
-    return int.from_bytes(memoryview(batch)[35:43], signed=True)
+    """What a batch contributes to the time index: an emptied one nothing, since no search could find it."""
+    header = parse_header(batch)
+    return header.max_timestamp if header.record_count else NO_TIMESTAMP
 
 
 def remove_cleaned_files(files: Files, directory: str) -> None:
