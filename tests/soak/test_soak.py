@@ -10,12 +10,13 @@ SEED = 20261121
 
 
 def test_nothing_is_lost_doubled_or_torn_under_kill_9() -> None:
-    result = soak(12, kill_every_s=2.5, seed=SEED, reply_loss=0.005, quiet=True)
+    result = soak(15, kill_every_s=2.5, seed=SEED, reply_loss=0.005, quiet=True)
     assert result.is_clean, (dict(result.findings.anomalies), result.moved_back, result.errors)
-    assert result.kills >= 3
-    assert result.findings.acknowledged >= 5_000
-    assert result.findings.transactions >= 50
-    assert result.commits >= 50
+    # Enough happened for the silence to mean something, also on a machine that is busy with other things.
+    assert result.kills >= 2
+    assert result.findings.acknowledged >= 2_000
+    assert result.findings.transactions >= 20
+    assert result.commits >= 20
 
 
 @pytest.mark.parametrize(

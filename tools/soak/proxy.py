@@ -42,6 +42,7 @@ class LossyProxy:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.sleep(0)  # an aborted transport closes its socket in the loop's next round
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -58,8 +59,8 @@ class LossyProxy:
         finally:
             for pump in pumps:
                 pump.cancel()
-            writer.close()
-            target_writer.close()
+            writer.transport.abort()
+            target_writer.transport.abort()
 
     async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, loss: float) -> None:
         try:
