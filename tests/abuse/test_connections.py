@@ -97,8 +97,9 @@ def _send_one_byte(connection: socket.socket) -> None:
 
 @pytest.mark.parametrize("length", [-1, -(2**31), 2**31 - 1, 100 * MIB + 1])
 def test_a4_impossible_lengths_close_the_connection(
-    broker: BarnabasProcess, memory: Memory, figure: Figure, length: int
+    shared_broker: BarnabasProcess, figure: Figure, length: int
 ) -> None:
+    broker, memory = shared_broker, Memory(shared_broker.pid)
     with connect(broker.bootstrap_servers) as connection:
         connection.sendall(struct.pack(">i", length) + b"x")
         assert is_closed(connection, 2)
@@ -114,13 +115,13 @@ def test_a4_impossible_lengths_close_the_connection(
     assert memory.growth <= 2 * MIB
 
 
-def test_a4_an_empty_frame_closes_the_connection(broker: BarnabasProcess) -> None:
-    with connect(broker.bootstrap_servers) as connection:
+def test_a4_an_empty_frame_closes_the_connection(shared_broker: BarnabasProcess) -> None:
+    with connect(shared_broker.bootstrap_servers) as connection:
         connection.sendall(struct.pack(">i", 0))
         assert is_closed(connection, 2)
 
 
-@pytest.mark.parametrize("seconds", [8, pytest.param(120, marks=[pytest.mark.full, pytest.mark.timeout(400)])])
+@pytest.mark.parametrize("seconds", [6, pytest.param(120, marks=[pytest.mark.full, pytest.mark.timeout(400)])])
 def test_a5_many_large_frames_at_once(
     broker: BarnabasProcess, memory: Memory, healthy: HealthyClient, figure: Figure, seconds: int
 ) -> None:
@@ -151,7 +152,7 @@ def test_a5_many_large_frames_at_once(
 
 
 @pytest.mark.parametrize(
-    ("count", "seconds"), [(200, 12), pytest.param(200, 300, marks=[pytest.mark.full, pytest.mark.timeout(600)])]
+    ("count", "seconds"), [(200, 6), pytest.param(200, 300, marks=[pytest.mark.full, pytest.mark.timeout(600)])]
 )
 def test_a10_peers_that_do_not_read(
     broker: BarnabasProcess, memory: Memory, healthy: HealthyClient, figure: Figure, count: int, seconds: int

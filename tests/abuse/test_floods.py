@@ -41,7 +41,7 @@ NOW_MS = 1_700_000_000_000
 FULL = [pytest.mark.full, pytest.mark.timeout(1800)]
 
 
-@pytest.mark.parametrize(("count", "partitions"), [(2_000, 20), (28, 8_000)])
+@pytest.mark.parametrize(("count", "partitions"), [(1_500, 20), (26, 8_000)])
 def test_a11_fetch_sessions(
     broker: BarnabasProcess, memory: Memory, healthy: HealthyClient, figure: Figure, count: int, partitions: int
 ) -> None:
@@ -63,7 +63,7 @@ def test_a11_fetch_sessions(
     assert memory.growth <= 128 * MIB
 
 
-@pytest.mark.parametrize("count", [20_000, pytest.param(1_000_000, marks=FULL)])
+@pytest.mark.parametrize("count", [12_000, pytest.param(1_000_000, marks=FULL)])
 def test_a11_producer_ids(
     broker: BarnabasProcess, memory: Memory, healthy: HealthyClient, figure: Figure, count: int
 ) -> None:
@@ -92,7 +92,7 @@ def test_a11_producer_ids(
     assert memory.growth <= 128 * MIB
 
 
-@pytest.mark.parametrize("count", [5_000, pytest.param(100_000, marks=FULL)])
+@pytest.mark.parametrize("count", [2_500, pytest.param(100_000, marks=FULL)])
 @pytest.mark.parametrize("version", [0, 5], ids=["members", "pending members"])
 def test_a11_groups(
     broker: BarnabasProcess, memory: Memory, healthy: HealthyClient, figure: Figure, count: int, version: int
@@ -118,7 +118,7 @@ def test_a11_groups(
     assert memory.growth <= 128 * MIB
 
 
-@pytest.mark.parametrize("count", [10_000, pytest.param(100_000, marks=FULL)])
+@pytest.mark.parametrize("count", [5_000, pytest.param(100_000, marks=FULL)])
 def test_a11_members_that_never_come_back(
     broker: BarnabasProcess, memory: Memory, healthy: HealthyClient, figure: Figure, count: int
 ) -> None:
@@ -170,7 +170,7 @@ def _offsets_topic(broker: BarnabasProcess) -> None:
 HOSTILE_NAME = "evil\r\n2026-01-01 00:00:00.000 FATAL forged: line\x1b[2J\u2028"
 
 
-@pytest.mark.parametrize("seconds", [5, pytest.param(300, marks=FULL)])
+@pytest.mark.parametrize("seconds", [4, pytest.param(300, marks=FULL)])
 def test_a16_log_flooding_and_injection(
     broker: BarnabasProcess, healthy: HealthyClient, figure: Figure, seconds: int
 ) -> None:
@@ -187,7 +187,7 @@ def test_a16_log_flooding_and_injection(
     sent = 0
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
-        for attack in attacks:
+        for attack in attacks[:1] * 50 + attacks:
             with connect(broker.bootstrap_servers) as connection:
                 connection.sendall(attack)
             sent += 1
