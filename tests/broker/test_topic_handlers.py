@@ -337,7 +337,7 @@ async def test_expand_at_every_version(server: Server, version: int) -> None:
         version=version,
     )
     assert sorted(codes(results)) == [("m", "NONE"), ("t", "NONE"), ("u", "UNKNOWN_TOPIC_OR_PARTITION")]
-    assert [bool(result.error_message) for result in results] == [result.name == "u" for result in results]
+    assert not any(result.error_message for result in results)  # Kafka does not explain an unknown topic
     assert {name: len(state.partitions) for name, state in server.controller.cluster.topics.items()} == {"t": 3, "m": 2}
 
 
