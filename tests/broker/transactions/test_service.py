@@ -528,3 +528,74 @@ async def test_a_log_that_cannot_be_read_is_tried_again():
     await bench.loaded()
     assert bench.service.list_transactions([], [], -1).transactions == []
     await bench.service.stop()
+
+
+@run
+async def test_shards_come_and_go_while_they_load():
+    bench = Bench()
+    for partition in range(PARTITIONS):
+        bench.service.on_elected(partition, 1)
+    bench.service.on_elected(0, 2)  # once more, under a newer epoch
+    bench.service.on_resigned(1)
+    bench.service.on_resigned(1)
+    await bench.loaded()
+    await bench.service.start()
+    assert sorted(bench.service._shards) == [0, 2, 3]
+    bench.service.on_elected(0, 5)
+    assert bench.service._shards[0].leader_epoch == 5
+    await bench.service.stop()
+    assert not bench.service._shards
+    with pytest.raises(ApiError, match="COORDINATOR_NOT_AVAILABLE"):
+        bench.service.describe("t")
+    with pytest.raises(ApiError, match="COORDINATOR_NOT_AVAILABLE"):
+        bench.service.list_transactions([], [], -1)
+
+
+@run
+async def test_background_work_survives_a_log_that_refuses():
+    bench = await Bench().up()
+    await bench.begin()
+    bench.clock.advance(60_001)
+    bench.log.refusals = [ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)]
+    await bench.service.abort_timed_out()
+    assert bench.state is TransactionState.ONGOING
+    await bench.service.abort_timed_out()
+    assert bench.state is TransactionState.COMPLETE_ABORT
+    bench.clock.advance(bench.settings.transactional_id_expiration_ms)
+    bench.log.refusals = [ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)]
+    await bench.service.remove_expired()
+    bench.service.describe("t")
+    await bench.service.remove_expired()
+    with pytest.raises(ApiError, match="TRANSACTIONAL_ID_NOT_FOUND"):
+        bench.service.describe("t")
+
+
+@run
+async def test_a_superseded_marker_that_replicates_later():
+    bench = await Bench().up()
+    producer = await bench.begin()
+    bench.markers.futures = []
+    await bench.end(producer)
+    bench.markers.futures[0].set_exception(ApiError(ErrorCode.INVALID_PRODUCER_EPOCH))
+    for future in bench.markers.futures[1:]:
+        future.set_result(None)
+    await asyncio.sleep(0)
+    bench.advance(10 * RETRY_DELAY_MS)
+    assert bench.state is TransactionState.PREPARE_COMMIT
+
+
+@run
+async def test_stopping_while_markers_are_under_way():
+    bench = await Bench().up()
+    producer = await bench.begin()
+    bench.markers.errors = {("a", 0): [ErrorCode.NOT_LEADER_OR_FOLLOWER]}
+    bench.markers.futures = []
+    await bench.end(producer)
+    await bench.service.stop()
+    for future in bench.markers.futures:
+        future.set_result(None)
+    await asyncio.sleep(0)
+    bench.advance(RETRY_DELAY_MS)
+    assert len(bench.markers.written) == 2
+    after = await bench.crash()
+    assert after.state is TransactionState.COMPLETE_COMMIT
