@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final
 
+from barnabas.broker.cleaner_process import Throttle, command, decode_result, encode_job
 from barnabas.broker.config import BrokerConfig
 from barnabas.broker.replica_manager import ReplicaManager
 from barnabas.clock import Clock
@@ -28,7 +29,6 @@ from barnabas.storage.cleaner_manager import (
     log_to_clean,
     make_job,
 )
-from barnabas.storage.cleaner_process import Throttle, command, decode_result, encode_job
 from barnabas.storage.errors import CorruptFile, StorageError
 from barnabas.storage.files import Files, UnsyncedFiles
 from barnabas.storage.log import PartitionLog

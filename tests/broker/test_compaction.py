@@ -125,8 +125,8 @@ def test_no_cleaning_process_outlives_its_broker() -> None:
     """The order is given, but the broker's end of the pipe closes at once."""
     import subprocess
 
+    from barnabas.broker.cleaner_process import command, encode_job
     from barnabas.storage.cleaner import CleaningJob
-    from barnabas.storage.cleaner_process import command, encode_job
 
     job = CleaningJob("/nowhere", [], [], 0, 0, {}, 0, 0, 1000, 1000, 1000, 10)
     order = encode_job(job, is_durable=True, max_bytes_per_second=1e300)

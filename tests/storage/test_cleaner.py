@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from barnabas.broker.cleaner_process import decode_job, encode_job
 from barnabas.storage.cleaner import (
     CleanedSegment,
     LastRecord,
@@ -23,7 +24,6 @@ from barnabas.storage.cleaner_manager import (
     make_job,
 )
 from barnabas.storage.cleaner_map import KeyMap
-from barnabas.storage.cleaner_process import decode_job, encode_job
 from barnabas.storage.errors import CorruptLog
 from barnabas.storage.read import ColdRead
 from barnabas.storage.validation import AppendOrigin

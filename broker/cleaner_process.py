@@ -20,7 +20,7 @@ from barnabas.storage.errors import CorruptFile, StorageError
 from barnabas.storage.files import Files, OsFiles, UnsyncedFiles, lower_priority
 
 _STATEMENT: Final = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from barnabas.storage.cleaner_process import main; main()"
+    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from barnabas.broker.cleaner_process import main; main()"
 )
 
 
