@@ -21,6 +21,8 @@ class KafkaOnZooKeeper(KafkaServer):
             "listeners": f"PLAINTEXT://{self.bootstrap_servers}",
             "log.dirs": str(self.log_dir),
             "offsets.topic.replication.factor": "1",
+            "transaction.state.log.replication.factor": "1",
+            "transaction.state.log.min.isr": "1",
             "group.initial.rebalance.delay.ms": "0",
         }
         path = self.log_file.with_name("server.properties")
