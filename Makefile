@@ -28,7 +28,7 @@ ON_ZOOKEEPER := BARNABAS_COMPAT_TARGET=barnabas-zookeeper $(BIN)/python -m pytes
 # One Python client and Kafka's tools for topics and configs: what touches the metadata store. 5 is pytest's "no tests".
 ZOOKEEPER_SUBSET := compat_tests/confluent_client compat_tests/java_tools/test_topics.py compat_tests/java_tools/test_configs.py
 
-.PHONY: help run test test-full check fuzz demo compat-oracle compat-zookeeper differential lint bench-perf bench-startup prepare clean
+.PHONY: help run test test-full check fuzz soak demo compat-oracle compat-zookeeper differential lint bench-perf bench-startup prepare clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -42,11 +42,15 @@ test: prepare ## Run all tests: ours, and every foreign client against Barnabas
 
 test-full: prepare ## Run all tests and their larger sizes too
 	$(BIN)/python -m pytest tests compat_tests $(PYTEST_ARGS)
+	$(ON_ZOOKEEPER) $(PYTEST_ARGS) $(ZOOKEEPER_SUBSET) || [ $$? -eq 5 ]
 
 check: lint ## Run lint, types, layers and the fast tests (under 2 minutes)
 	$(BIN)/mypy $(TYPED)
 	$(BIN)/lint-imports
 	$(BIN)/python -m pytest tests -q -m "not slow and not full and not java and not spark" $(PYTEST_ARGS)
+
+soak: $(INSTALLED_FOR_TESTS) ## Load, kill -9 and lost replies for SECONDS=..., then a check that nothing was lost
+	$(BIN)/python -m tools.soak --seconds $(or $(SECONDS),60) $(ARGS)
 
 demo: prepare ## Produce 336,776 flights, analyse them with Spark, check the result (ARGS="--help" tells more)
 	$(BIN)/python -m spark_examples.demo $(ARGS)

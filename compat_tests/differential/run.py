@@ -108,9 +108,13 @@ class Run:
         """Run one scenario with fresh connections; names of topics and groups carry its own."""
         self.name = scenario.__name__
         self._patience_s = SETTLE_S
+        self.close()
+        scenario(self)
+
+    def close(self) -> None:
+        """Close all connections; a scenario starts without any."""
         for side in self.sides:
             side.new_scenario()
-        scenario(self)
 
     def warm_up(self) -> None:
         """Wait until both have made their internal topic and can hand out producer ids."""

@@ -50,13 +50,14 @@ def test_so_is_an_async_with_block() -> None:
     asyncio.run(live())
 
 
-def test_it_starts_and_stops_fast() -> None:
-    with Broker():
-        pass
-    started = time.perf_counter()
-    with Broker():
-        pass
-    assert time.perf_counter() - started < 1  # a gross regression only; benchmarks/embedding.py measures
+def test_it_is_ready_within_150_ms_once_warm() -> None:
+    def start_s() -> float:
+        started = time.perf_counter()
+        with Broker():
+            return time.perf_counter() - started
+
+    # Ten milliseconds on a quiet machine (benchmarks/embedding.py); the best of six, so a busy one does not decide.
+    assert min(start_s() for _ in range(6)) <= 0.15
 
 
 def test_a_client_finds_it() -> None:
