@@ -38,7 +38,7 @@ def test_a_with_block_is_a_brokers_life() -> None:
     assert not broker.is_running
     assert not connects(broker.bootstrap_servers)
     assert not data_dir.exists()
-    assert threads() == before
+    assert threads() <= before, "a thread is left"
 
 
 def test_so_is_an_async_with_block() -> None:
@@ -209,7 +209,7 @@ def test_what_is_killed_can_be_cleaned_up_without_another_start() -> None:
     assert data_dir.exists()
     broker.stop()
     assert not data_dir.exists()
-    assert threads() == before
+    assert threads() <= before, "a thread is left"
 
 
 def test_a_long_poll_does_not_hold_up_a_stop() -> None:
@@ -244,7 +244,7 @@ def test_a_bad_configuration_is_told_and_leaves_nothing(tmp_path: Path, monkeypa
         with pytest.raises(OSError, match="cannot listen"):
             Broker(listeners=f"PLAINTEXT://127.0.0.1:{port}").start()
     assert list(tmp_path.iterdir()) == []
-    assert threads() == before
+    assert threads() <= before, "a thread is left"
 
 
 def test_no_descriptor_stays_open() -> None:
