@@ -73,8 +73,9 @@ def play(only: tuple[str, ...] = (), log: Callable[[str], None] = lambda line: N
                 run.play(scenario)
                 seconds = time.monotonic() - started
                 log(f"{scenario.__name__}: {len(run.unexpected) - before} unexplained, {seconds:.1f} s")
+        outcome = Outcome(run, page=None if only else page(run))
         run.close()
-        return Outcome(run, page=None if only else page(run))
+        return outcome
 
 
 def described(findings: list[Finding]) -> list[str]:
