@@ -251,7 +251,10 @@ def test_retention_that_moves_under_a_running_query(losing: Losing, tmp_path: Pa
     assert losing.log_start() > 100
 
 
-@pytest.mark.parametrize("seconds", [8, pytest.param(60, marks=pytest.mark.full)])
+# Not among the daily tests: a task that waits for a deleted topic may hold the query up for as long as Spark's poll
+# time-out, and how long Apache Kafka lets it wait in the same run has not been measured yet.
+@pytest.mark.full
+@pytest.mark.parametrize("seconds", [8, 60])
 def test_topics_created_and_deleted_while_reading(
     kafka: Any, topic_name: str, make_topic: Any, produce: Any, admin: Any, tmp_path: Path, seconds: int
 ) -> None:
