@@ -27,6 +27,9 @@ def spark_session(name: str, settings: Mapping[str, str] | None = None) -> Spark
         .config("spark.jars.ivy", str(ivy_home()))
         .config("spark.jars.ivySettings", str(ivy_settings()))  # a half-filled ~/.m2 would make Ivy fail
         .config("spark.driver.memory", "1g")
+        # A query that fails may take its own thread with it (StackOverflowError within java.util.regex, seen with
+        # Java's stack of 1 MiB) and then counts as active for ever.
+        .config("spark.driver.extraJavaOptions", "-Xss8m")
         .config("spark.sql.shuffle.partitions", "4")
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.ui.enabled", "false")
