@@ -23,6 +23,7 @@ import crc32c
 from barnabas.broker.coordinator.records import UnknownRecordType, decode_record, encode_record
 from barnabas.broker.coordinator.subscriptions import parse_topics
 from barnabas.broker.properties import PropertiesError, decode_properties, parse_properties
+from barnabas.broker.transactions import records as transaction_records
 from barnabas.controller import znodes
 from barnabas.storage import checkpoints, producer_state
 from barnabas.storage.config import LogConfig
@@ -40,6 +41,8 @@ from barnabas.wire.errors import ApiError, ProtocolError
 from barnabas.wire.framing import FrameReader, ReceiveBuffer
 from barnabas.wire.messages.consumer_protocol_assignment import ConsumerProtocolAssignment
 from barnabas.wire.messages.consumer_protocol_subscription import ConsumerProtocolSubscription
+from barnabas.wire.messages.transaction_log_key import TransactionLogKey
+from barnabas.wire.messages.transaction_log_value import TransactionLogValue
 from barnabas.wire.record_batch import HEADER_SIZE, CompressionType, CorruptBatch, iter_headers, parse_header
 from barnabas.wire.records import Record, build_batch, control_record_type, iter_records, parse_end_txn_marker
 from barnabas.wire.schema import Message
@@ -353,6 +356,39 @@ def _group_seeds() -> list[bytes]:
     return seeds
 
 
+# --- transactions -------------------------------------------------------------------------------------------------
+
+
+def _transaction_record(data: bytes) -> None:
+    """A record of `__transaction_state`; the first byte is the key's size. What was read is written again at both
+    versions, and must then stay the same."""
+    size = data[0] if data else 0
+    key, value = data[1 : 1 + size], data[1 + size :]
+    try:
+        record = transaction_records.decode_record(key, value or None)
+    except ProtocolError:
+        return
+    for version in (0, 1):
+        written = transaction_records.encode_record(record, version)
+        read_again = transaction_records.decode_record(*written)
+        if transaction_records.encode_record(read_again, version) != written:
+            raise AssertionError(f"{record} is written differently at version {version} after reading")
+
+
+def _transaction_seeds() -> list[bytes]:
+    sample, rng = _sampler(), random.Random(5)
+    seeds = []
+    for status in range(-1, 9):
+        transactional_id = rng.choice(("", "a", "grüße", "x" * 200))
+        key = bytes(2) + codec.encode(TransactionLogKey(transactional_id=transactional_id), 0)
+        seeds.append(bytes([len(key)]) + key)
+        for version in range(TransactionLogValue.VALID_VERSIONS[0], TransactionLogValue.VALID_VERSIONS[1] + 1):
+            value = sample(TransactionLogValue, version, rng)
+            value.transaction_status = status
+            seeds.append(bytes([len(key)]) + key + struct.pack(">h", version) + codec.encode(value, version))
+    return seeds
+
+
 # --- files --------------------------------------------------------------------------------------------------------
 
 
@@ -467,6 +503,7 @@ TARGETS: Final = (
     Target("compressed-records", _compressed_records, _compressed_seeds),
     *(_bare_codec(each) for each in CompressionType if each is not CompressionType.NONE),
     Target("group-protocol", _group_protocol, _group_seeds),
+    Target("transaction-records", _transaction_record, _transaction_seeds),
     Target("producer-snapshot", _snapshot, _snapshot_seeds),
     Target("offset-index", _file(_offset_index), _given(struct.pack(">6i", 0, 0, 5, 61, 9, 4096))),
     Target(
