@@ -19,6 +19,10 @@ __all__ = ["CompressionType", "compress", "decompress", "default_level", "iter_d
 CHUNK_SIZE: Final = 256 * 1024
 """What a streaming codec yields at most at once, in bytes."""
 
+_INPUT_SIZE: Final = 64 * 1024
+"""What gzip and lz4 get at once, in bytes. Both keep a copy of what they were given and have not read, and make a new
+one with every chunk they yield."""
+
 _GZIP_WINDOW_BITS: Final = 31
 """zlib's way of saying: gzip container, 32 KiB window."""
 
@@ -161,21 +165,25 @@ def _iter_gzip(view: memoryview) -> Iterator[bytes]:
     """Decompress one or more gzip members."""
     import zlib
 
-    pending: bytes | memoryview = view
+    position = 0
     while True:
         stream = zlib.decompressobj(wbits=_GZIP_WINDOW_BITS)
+        pending: bytes | memoryview = b""
         while not stream.eof:
+            if not pending:
+                pending = view[position : position + _INPUT_SIZE]
+                position += len(pending)
             try:
                 chunk = stream.decompress(pending, CHUNK_SIZE)
             except zlib.error as error:
                 raise CorruptBatch(f"gzip data cannot be decompressed: {error}") from None
-            pending = stream.unconsumed_tail
             if chunk:
                 yield chunk
             elif not pending and not stream.eof:
                 raise CorruptBatch("gzip data is truncated")
-        pending = stream.unused_data
-        if not pending:
+            pending = stream.unconsumed_tail
+        position -= len(stream.unused_data)
+        if position == len(view):
             return
 
 
@@ -184,16 +192,19 @@ def _iter_lz4(view: memoryview) -> Iterator[bytes]:
     import lz4.frame
 
     stream = lz4.frame.LZ4FrameDecompressor()
-    pending: bytes | memoryview = view
-    while True:
+    position = 0
+    while not stream.eof:
+        pending: bytes | memoryview = b""
+        if stream.needs_input:
+            if position == len(view):
+                raise CorruptBatch("lz4 data is truncated")
+            pending = view[position : position + _INPUT_SIZE]
+            position += len(pending)
         try:
             chunk: bytes = stream.decompress(pending, max_length=CHUNK_SIZE)
         except (RuntimeError, ValueError, EOFError) as error:
             raise CorruptBatch(f"lz4 data cannot be decompressed: {error}") from None
-        pending = b""
         if chunk:
             yield chunk
-        if stream.eof:
-            return
-        if stream.needs_input or not chunk:
-            raise CorruptBatch("lz4 data is truncated")
+        elif not stream.needs_input and not stream.eof:
+            raise CorruptBatch("lz4 data cannot be decompressed: it makes no progress")

@@ -1,6 +1,7 @@
 """The codecs: what they write, what they read, and that they never give more than was asked for."""
 
 import gzip
+import random
 import struct
 import tracemalloc
 import zlib
@@ -136,16 +137,26 @@ def test_bombs_are_read_in_chunks(codec: CompressionType, bomb: Callable[[], byt
     data = bomb()
     tracemalloc.start()
     total = 0
-    chunks = iter_decompressed(codec, data, 64 * MIB)
-    while total < 64 * MIB:
-        chunk = next(chunks)
-        assert len(chunk) <= CHUNK_SIZE
-        total += len(chunk)
-    with pytest.raises(CorruptBatch):
-        next(chunks)
+    with pytest.raises(CorruptBatch, match="larger than"):
+        for chunk in iter_decompressed(codec, data, 64 * MIB):
+            assert len(chunk) <= CHUNK_SIZE
+            total += len(chunk)
+    assert 64 * MIB - CHUNK_SIZE <= total <= 64 * MIB
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 8 * MIB
+
+
+@pytest.mark.parametrize("codec", [CompressionType.GZIP, CompressionType.LZ4], ids=["gzip", "lz4"])
+def test_compressed_bytes_are_not_copied_as_a_whole(codec: CompressionType) -> None:
+    """Incompressible data: a decompressor that was given all of it at once would keep what it has not read yet."""
+    data = compress(codec, random.Random(1).randbytes(8 * MIB))
+    tracemalloc.start()
+    total = sum(map(len, iter_decompressed(codec, data, 64 * MIB)))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert total == 8 * MIB
+    assert peak < 2 * MIB
 
 
 def test_a_zstd_bomb_stops_at_the_limit() -> None:
