@@ -14,7 +14,7 @@ from barnabas.storage.files import DescriptorCache, LogFile
 from barnabas.storage.offset_index import OffsetIndexCache
 
 if TYPE_CHECKING:
-    from barnabas.storage.log import PartitionLog
+    from barnabas.storage.local_log import LocalLog
 
 
 @dataclass(slots=True)
@@ -31,8 +31,7 @@ class LogContext:
     """What all logs of one directory share.
 
     `reads_cached`: whether reads that never wait for the disk work there. `random_below(n)` draws the jitter of
-    segment.jitter.ms. `doomed` collects files for the log manager to unlink; `unflushed` the logs that should be
-    flushed soon. `on_failure` is told once per log.
+    segment.jitter.ms. `doomed` collects files for the log manager to unlink. `on_failure` is told once per log.
     """
 
     cache: DescriptorCache
@@ -42,8 +41,7 @@ class LogContext:
     producer_id_expiration_ms: int = 86_400_000
     random_below: Callable[[int], int] = lambda _: 0
     doomed: deque[DoomedFiles] = field(default_factory=deque)
-    unflushed: dict[PartitionLog, None] = field(default_factory=dict)
-    on_failure: Callable[[PartitionLog, StorageError], None] = lambda _log, _error: None
+    on_failure: Callable[[LocalLog, StorageError], None] = lambda _log, _error: None
 
     def jitter(self, config: LogConfig) -> int:
         """How many ms earlier than segment.ms a new segment is rolled."""

@@ -46,6 +46,7 @@ from barnabas.storage.config import LogConfig
 from barnabas.storage.errors import CorruptFile, DirectoryLocked, DirectoryMismatch, StorageError
 from barnabas.storage.files import DescriptorCache, Files, LogFile, read_file, replace_file, unlink_if_exists
 from barnabas.storage.leader_epochs import LeaderEpochs
+from barnabas.storage.local_log import LocalLog
 from barnabas.storage.log import PartitionLog
 from barnabas.storage.log_context import LogContext
 from barnabas.storage.offset_index import OffsetIndexCache
@@ -190,7 +191,7 @@ class LogManager:
                 self._files.close(directory.lock_descriptor)
         self._directories = []
 
-    def _log_failed(self, log: PartitionLog, error: StorageError) -> None:
+    def _log_failed(self, log: LocalLog, error: StorageError) -> None:
         self._on_failure(f"{log.directory}: {error.message}")
 
     def _check_owner(self, directory: LogDirectory) -> None:
@@ -455,13 +456,7 @@ class LogManager:
 
     def logs_to_flush(self, now_ms: int) -> list[PartitionLog]:
         """Logs with something to flush: new names or a sealed segment, a new leader epoch, or flush.ms has passed."""
-        found: dict[PartitionLog, None] = {}
-        for directory in self._directories:
-            found.update(directory.context.unflushed)
-            for log in directory.logs.values():
-                if log.flush_is_due(now_ms):
-                    found[log] = None
-        return [log for log in found if log.failure is None]
+        return [log for log in self.logs if log.failure is None and log.flush_is_due(now_ms)]
 
     def run_flushes(self, now_ms: int) -> int:
         """Flush what `logs_to_flush` names; how many. Blocking; a broker rather runs each log's `prepare_flush` in a

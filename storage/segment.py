@@ -22,14 +22,14 @@ from typing import Final
 
 from barnabas.storage.config import LogConfig
 from barnabas.storage.errors import CorruptFile, StorageError
-from barnabas.storage.files import Buffer, DescriptorCache, Files, LogFile, read_file, write_file
+from barnabas.storage.files import Buffer, DescriptorCache, Files, LogFile, read_file, write_file, write_fully
 from barnabas.storage.offset_index import ENTRY_SIZE as OFFSET_ENTRY_SIZE
 from barnabas.storage.offset_index import OffsetIndex
 from barnabas.storage.read import OFFSET_INDEX_SUFFIX as OFFSET_INDEX_SUFFIX
 from barnabas.storage.read import Read, file_headers
 from barnabas.storage.time_index import ENTRY_SIZE as TIME_ENTRY_SIZE
 from barnabas.storage.time_index import NO_TIMESTAMP, TimeIndex
-from barnabas.storage.txn_index import AbortedTransaction, TransactionIndex, collect_aborted
+from barnabas.storage.txn_index import AbortedTransaction, TransactionIndex, collect_aborted, encode_entry
 from barnabas.wire.record_batch import HEADER_SIZE, CorruptBatch, parse_header
 
 LOG_SUFFIX: Final = ".log"
@@ -231,6 +231,45 @@ class Segment:
         if self.txn_index is None:
             self.txn_index = bytearray(self.read_txn_index(files).to_bytes())
         return collect_aborted(self.txn_index, start_offset, upper_offset)
+
+    def append_aborted(self, files: Files, aborted: AbortedTransaction) -> None:
+        """Add an entry to the transaction index. Page cache only."""
+        path, entry = self.path(TXN_INDEX_SUFFIX), encode_entry(aborted)
+        descriptor = files.open(path, create=True, truncate=not self.has_txn_index)
+        try:
+            write_fully(files, descriptor, entry, files.stat(path).size)
+        finally:
+            files.close(descriptor)
+        if self.txn_index is not None:
+            self.txn_index += entry
+        elif not self.has_txn_index:
+            self.txn_index = bytearray(entry)
+        self.has_txn_index = True
+
+    # --- truncating
+
+    def truncate_to(self, cache: DescriptorCache, offset: int, index_interval_bytes: int) -> int:
+        """Cut the batches at or beyond `offset` off, on the disk too; returns where the segment ends now. Blocking."""
+        files, descriptor = cache.files, cache.descriptor(self.file)
+        read = _reader(cache, self.file)
+        end, end_offset = self.size, offset
+        keep_offset = self.base_offset
+        for header in file_headers(read, self.file, 0, self.size):
+            if header.last_offset >= offset:
+                end, end_offset = header.position, min(offset, keep_offset)
+                break
+            keep_offset = header.next_offset
+        files.truncate(descriptor, end)
+        files.sync(descriptor)
+        self.size = end
+        self.warm_from = min(self.warm_from, end)
+        if self.has_txn_index:
+            index = self.read_txn_index(files)
+            index.truncate_to(offset)
+            write_file(files, self.path(TXN_INDEX_SUFFIX), index.to_bytes(), sync=True)
+            self.txn_index = None
+        self.rebuild_indexes(read, index_interval_bytes)
+        return end_offset
 
     # --- sealing
 

@@ -198,7 +198,8 @@ def test_epochs_and_sequences_of_producers(logs):
         send(logs, log, 79, epoch=2)
     assert error_of(raised) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
     send(logs, log, 0, epoch=2)
-    assert log.active_producers()[0][:3] == (9, 2, 0)
+    (producer,) = log.active_producers()
+    assert (producer.producer_id, producer.epoch, producer.last_sequence) == (9, 2, 0)
 
 
 def test_sequences_wrap_around(logs):

@@ -1,0 +1,414 @@
+"""A log as files in one directory: write batches behind each other, roll, read, cut, remove, bring to the disk.
+
+What the batches mean (whose they are, whether they are right and may be read) is `log.PartitionLog`'s, which this
+class is the lower half of. The files of the directory `TOPIC-PARTITION` are described in `segment`;
+`leader-epoch-checkpoint` and `partition.metadata` in `checkpoints`.
+
+Source: org.apache.kafka.storage.internals.log.LocalLog, LogSegments.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Container, Iterator
+from contextlib import contextmanager
+
+from barnabas.storage.checkpoints import (
+    PARTITION_METADATA_FILE,
+    decode_partition_metadata,
+    encode_partition_metadata,
+)
+from barnabas.storage.config import LogConfig
+from barnabas.storage.errors import CorruptFile, StorageError
+from barnabas.storage.files import Buffer, Files, read_file, replace_file, write_fully
+from barnabas.storage.flush import FlushTask
+from barnabas.storage.log_context import DoomedFiles, LogContext
+from barnabas.storage.log_reader import LogReader
+from barnabas.storage.segment import (
+    DELETED_SUFFIX,
+    INDEX_SUFFIXES,
+    LOG_SUFFIX,
+    OFFSET_INDEX_SUFFIX,
+    SNAPSHOT_SUFFIX,
+    SWAP_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
+    Segment,
+)
+from barnabas.wire.errors import ApiError, ErrorCode
+from barnabas.wire.names import ZERO_TOPIC_ID, TopicId
+
+logger = logging.getLogger(__name__)
+
+
+class LocalLog:
+    """The segments of one log, the last of which is active, and how far they are on the disk.
+
+    Ownership: the event loop. What may run in a thread is captured in an object of its own: `ColdRead`, `FlushTask`,
+    `TimestampLookup`.
+
+    Raises:
+        StorageError (KAFKA_STORAGE_ERROR): from every method that touches the disk, once the log has failed. That is
+        final (see `fail`).
+    """
+
+    __slots__ = (
+        "_failure",
+        "_flushing",
+        "_last_flush_ms",
+        "_names_dirty",
+        "_reader",
+        "_segments",
+        "_topic_id",
+        "_unsynced_files",
+        "config",
+        "context",
+        "directory",
+        "log_end_offset",
+        "partition",
+        "recovery_point",
+        "topic",
+    )
+
+    def __init__(
+        self,
+        context: LogContext,
+        topic: str,
+        partition: int,
+        directory: str,
+        config: LogConfig,
+        segments: list[Segment],
+        *,
+        log_end_offset: int,
+        recovery_point: int,
+    ) -> None:
+        self.context = context
+        self.topic = topic
+        self.partition = partition
+        self.directory = directory
+        self.config = config
+        self.log_end_offset = log_end_offset
+        self.recovery_point = recovery_point
+        self._segments = segments
+        self._reader = LogReader(context, segments)
+        self._topic_id: TopicId | None = None
+        self._failure: StorageError | None = None
+        self._flushing: FlushTask | None = None
+        self._last_flush_ms = context.clock.now_ms()
+        self._names_dirty = False
+        self._unsynced_files: list[str] = []
+
+    @property
+    def segments(self) -> tuple[Segment, ...]:
+        """All segments, oldest first; the last one is active."""
+        return tuple(self._segments)
+
+    @property
+    def size_in_bytes(self) -> int:
+        """Bytes of all segments, without indexes."""
+        return sum(segment.size for segment in self._segments)
+
+    def update_config(self, config: LogConfig) -> None:
+        """Use other settings from now on."""
+        self.config = config
+
+    # --- whose log it is
+
+    @property
+    def topic_id(self) -> TopicId:
+        """From `partition.metadata`; ZERO_TOPIC_ID if there is none. Blocking the first time."""
+        if self._topic_id is None:
+            try:
+                data = read_file(self.context.cache.files, f"{self.directory}/{PARTITION_METADATA_FILE}")
+                # A crash right after the file was created may leave it empty: then it says nothing.
+                self._topic_id = decode_partition_metadata(data) if data else ZERO_TOPIC_ID
+            except FileNotFoundError:
+                self._topic_id = ZERO_TOPIC_ID
+            except CorruptFile as error:
+                raise StorageError(f"{self.directory}: {error}") from None
+        return self._topic_id
+
+    def assign_topic_id(self, topic_id: bytes) -> None:
+        """Note the topic's id, durably with the next flush.
+
+        Raises:
+            ApiError: INCONSISTENT_TOPIC_ID, if the log belongs to another topic of the same name.
+        """
+        known = self.topic_id
+        if known == topic_id:
+            return
+        if known != ZERO_TOPIC_ID:
+            raise ApiError(
+                ErrorCode.INCONSISTENT_TOPIC_ID, f"{self.directory} belongs to another topic named {self.topic}"
+            )
+        path = f"{self.directory}/{PARTITION_METADATA_FILE}"
+        replace_file(self.context.cache.files, path, encode_partition_metadata(topic_id), sync=False)
+        self._topic_id = TopicId(bytes(topic_id))
+        self._unsynced_files.append(path)
+        self._names_dirty = True
+
+    # --- failure
+
+    @property
+    def failure(self) -> StorageError | None:
+        """Why the log is offline; None while it works."""
+        return self._failure
+
+    def fail(self, error: StorageError) -> None:
+        """Take the log offline: nothing is acknowledged, read or retried any more until a restart finds out what is
+        on the disk.
+        """
+        if self._failure is None:
+            self._failure = error
+            logger.error("%s-%d is offline: %s", self.topic, self.partition, error.message)
+            self.context.on_failure(self, error)
+
+    def _check(self) -> None:
+        if self._failure is not None:
+            raise StorageError(self._failure.message)
+
+    @contextmanager
+    def _failing_if(self, what: str) -> Iterator[None]:
+        """Take the log offline if the disk refuses in the middle of `what`: then nobody knows what is there."""
+        try:
+            yield
+        except OSError as error:
+            failure = StorageError(f"{what} failed: {error}")
+            self.fail(failure)
+            raise failure from error
+
+    # --- writing
+
+    def _write(self, segment: Segment, batch: Buffer, base_offset: int, last_offset: int, max_timestamp: int) -> None:
+        """Write a batch behind the last one of the active segment, whose indexes are loaded."""
+        size = len(batch)
+        position = segment.size
+        descriptor = segment.file.descriptor
+        if descriptor < 0:
+            descriptor = self._open_for_append(segment)
+        segment.file.recently_used = True
+        try:
+            if self.context.cache.files.pwrite(descriptor, batch, position) != size:
+                write_fully(self.context.cache.files, descriptor, batch, position)
+        except OSError as error:
+            raise self._roll_back(segment, descriptor, error) from error
+        segment.size = position + size
+        segment.add_batch(last_offset, max_timestamp, position, size, self.config.index_interval_bytes)
+        self.log_end_offset = last_offset + 1
+        self._reader.add_batch(base_offset, position)
+
+    def _open_for_append(self, segment: Segment) -> int:
+        try:
+            return self.context.cache.descriptor(segment.file)
+        except OSError as error:
+            raise StorageError(f"opening {segment.file.path} failed: {error}") from error
+
+    def _roll_back(self, segment: Segment, descriptor: int, error: OSError) -> StorageError:
+        """Cut what a failed write left behind; if even that fails, nobody knows what is in the file."""
+        failure = StorageError(f"appending to {segment.file.path} failed: {error}")
+        try:
+            self.context.cache.files.truncate(descriptor, segment.size)
+        except OSError as second:
+            self.fail(StorageError(f"{failure.message}; and cutting the file back failed: {second}"))
+        return failure
+
+    def _load_indexes(self, segment: Segment) -> None:
+        """Prepare the active segment for the first write since the start. Blocking, small files."""
+        try:
+            segment.load(self.context.cache, self.config.index_interval_bytes)
+            segment.read_first_timestamp(self.context.cache)
+        except OSError as error:
+            raise StorageError(f"reading {segment.file.path} failed: {error}") from error
+        self.context.indexes.drop(segment.file)
+
+    def _start_segment(self, base_offset: int, now_ms: int) -> Segment:
+        """Seal the active segment and start another one. Its indexes go to files; the disk gets them with the next
+        flush.
+        """
+        old = self._segments[-1]
+        try:
+            old.write_indexes(self.context.cache.files)
+            segment = self._create_segment(base_offset, now_ms)
+        except OSError as error:
+            raise StorageError(f"rolling {self.directory} at offset {base_offset} failed: {error}") from error
+        index = old.unload()
+        if index is not None:
+            self.context.indexes.put(old.file, index)
+        self._segments.append(segment)
+        self._reader.forget_recent()
+        self._names_dirty = True
+        return segment
+
+    def _create_segment(self, base_offset: int, now_ms: int) -> Segment:
+        return Segment.create(self.context.cache, self.directory, base_offset, now_ms, self.context.jitter(self.config))
+
+    # --- reading
+
+    def aborted_transactions(self, start_offset: int, upper_offset: int) -> list[tuple[int, int]]:
+        """(producer id, first offset) of aborted transactions that overlap [start_offset, upper_offset). Blocking the
+        first time, if some segment has any.
+        """
+        self._check()
+        found = []
+        for segment in self._segments[self._reader.slot(start_offset) :]:
+            if segment.has_txn_index:
+                entries, complete = segment.aborted_transactions(self.context.cache.files, start_offset, upper_offset)
+                found += entries
+                if complete:
+                    break
+        return [(entry.producer_id, entry.first_offset) for entry in found]
+
+    # --- removing
+
+    def _doom(self, segments: list[Segment], snapshots: Container[int] = ()) -> None:
+        """Rename the files of segments that are no longer part of the log, and have them unlinked later; with them
+        those of the `snapshots` that belong to them.
+        """
+        cache, files = self.context.cache, self.context.cache.files
+        logs, others = [], []
+        with self._failing_if(f"deleting segments of {self.directory}"):
+            for segment in segments:
+                paths = [segment.path(suffix) for suffix in (OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX)]
+                if segment.has_txn_index:
+                    paths.append(segment.path(TXN_INDEX_SUFFIX))
+                if segment.base_offset in snapshots:
+                    paths.append(segment.path(SNAPSHOT_SUFFIX))
+                cache.close(segment.file)
+                self.context.indexes.drop(segment.file)
+                suffix = _unused_suffix(files, segment.file.path)
+                files.rename(segment.file.path, segment.file.path + suffix)
+                segment.file.path += suffix
+                logs.append(segment.file)
+                for path in paths:
+                    if files.exists(path):
+                        files.rename(path, path + suffix)
+                        others.append(path + suffix)
+        due_ms = self.context.clock.monotonic_ms() + self.config.file_delete_delay_ms
+        self.context.doomed.append(DoomedFiles(due_ms, logs, others))
+
+    def _swap_in(self, new: Segment, slot: int, count: int) -> None:
+        """Put a segment whose files are there as `.swap` in the place of `count` others, which are doomed already."""
+        files = self.context.cache.files
+        with self._failing_if(f"swapping cleaned segments of {self.directory}"):
+            # The log first: while it waits, the start removes what is there of the indexes.
+            for path in [new.path(suffix) for suffix in (LOG_SUFFIX, *INDEX_SUFFIXES)]:
+                if files.exists(path):
+                    files.rename(path, path.removesuffix(SWAP_SUFFIX))
+        new.file.path = new.file.path.removesuffix(SWAP_SUFFIX)
+        self._segments[slot : slot + count] = [new]
+        self._reader.forget_all()
+        self._names_dirty = True
+
+    # --- truncating
+
+    def _truncate_segments(self, offset: int) -> None:
+        """Remove all batches that reach to `offset`, which is in the log, or beyond; on the disk too."""
+        slot = self._reader.slot(offset)
+        doomed = self._segments[slot + 1 :]
+        del self._segments[slot + 1 :]
+        self._doom(doomed)
+        segment = self._segments[-1]
+        with self._failing_if(f"truncating {segment.file.path}"):
+            end_offset = segment.truncate_to(self.context.cache, offset, self.config.index_interval_bytes)
+        self.context.indexes.drop(segment.file)
+        self._reader.forget_all()
+        self.log_end_offset = end_offset
+        self._limit_flushed()
+        self._names_dirty = True
+
+    def _start_anew(self, offset: int) -> None:
+        """Remove all segments and go on at `offset`."""
+        self._doom(list(self._segments))
+        with self._failing_if(f"starting {self.directory} anew"):
+            self._segments[:] = [self._create_segment(offset, self.context.clock.now_ms())]
+        self._reader.forget_all()
+        self.log_end_offset = self.recovery_point = offset
+        if self._flushing is not None:
+            self._flushing.end_offset = 0
+        self._names_dirty = True
+
+    def _limit_flushed(self) -> None:
+        """After a truncation, neither the recovery point nor a flush under way covers what will be appended next."""
+        self.recovery_point = min(self.recovery_point, self.log_end_offset)
+        if self._flushing is not None:
+            self._flushing.end_offset = min(self._flushing.end_offset, self.log_end_offset)
+
+    # --- flushing
+
+    def mark_new(self) -> None:
+        """The log was just created: the next flush is due, and takes its first file with it."""
+        self._unsynced_files.append(self._segments[-1].file.path)
+        self._names_dirty = True
+
+    def flush_is_due(self, now_ms: int) -> bool:
+        """Whether there are names that the disk does not know, or flush.ms has passed since the last flush and there
+        is something to flush.
+        """
+        return self._names_dirty or (
+            self.recovery_point < self.log_end_offset and now_ms - self._last_flush_ms >= self.config.flush_ms
+        )
+
+    def _prepare_flush(self, leader_epochs: tuple[str, bytes] | None) -> FlushTask | None:
+        """Capture a flush of everything up to the log's end, and of a new content for the epochs' file.
+
+        Segments below the recovery point are on the disk already. The active segment's index files are hints that are
+        not worth a write.
+        """
+        has_data = self.recovery_point < self.log_end_offset
+        if not (has_data or leader_epochs or self._names_dirty):
+            return None
+        segments, others = [], self._unsynced_files
+        if has_data:
+            for segment in self._segments[self._reader.slot(self.recovery_point) :]:
+                segments.append(segment.file)
+                self.context.cache.hold(segment.file)
+                if segment is not self._segments[-1]:
+                    others += [segment.path(OFFSET_INDEX_SUFFIX), segment.path(TIME_INDEX_SUFFIX)]
+                if segment.has_txn_index:
+                    others.append(segment.path(TXN_INDEX_SUFFIX))
+        directories = [self.directory, self.directory.rpartition("/")[0]] if self._names_dirty else []
+        self._flushing = FlushTask(
+            self.context.cache, self.directory, self.log_end_offset, segments, others, directories, leader_epochs
+        )
+        self._unsynced_files = []
+        self._names_dirty = False
+        return self._flushing
+
+    def complete_flush(self, task: FlushTask) -> None:
+        """Take in the outcome of a flush that has run; a failed one takes the log offline, unless its directory was
+        moved away under it.
+        """
+        self._flushing = None
+        if task.error is not None:
+            if task.directory == self.directory:
+                self.fail(task.error)
+            return
+        self._last_flush_ms = self.context.clock.now_ms()
+        self.recovery_point = max(self.recovery_point, task.end_offset)
+
+    # --- closing, moving away
+
+    def close_files(self) -> None:
+        """Give up all descriptors; nothing is written."""
+        for segment in self._segments:
+            self.context.cache.close(segment.file)
+            self.context.indexes.drop(segment.file)
+
+    def move_to(self, directory: str) -> None:
+        """Rename the log's directory; reads and flushes under way find their files again. Blocking."""
+        self.context.cache.files.rename(self.directory, directory)
+        for segment in self._segments:
+            segment.file.path = directory + segment.file.path[len(self.directory) :]
+        self._unsynced_files = []
+        self.directory = directory
+
+
+def _unused_suffix(files: Files, path: str) -> str:
+    """`.deleted`, or where a file of that name still waits to be unlinked (compaction replaces a segment of the same
+    name again and again), `.1.deleted` and so on.
+    """
+    suffix, number = DELETED_SUFFIX, 0
+    while files.exists(path + suffix):
+        number += 1
+        suffix = f".{number}{DELETED_SUFFIX}"
+    return suffix
