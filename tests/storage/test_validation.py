@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from barnabas.storage import validation
 from barnabas.storage.config import LogConfig
 from barnabas.storage.validation import (
+    REBUILT_RECORDS_MAX,
     RECORD_BYTES_MAX,
     RECORDS_MAX,
     AppendOrigin,
@@ -465,6 +466,15 @@ def test_a_record_that_is_opened_may_not_be_much_larger_than_its_batch() -> None
     assert append(bomb(RECORD_BYTES_MAX + 1))
     assert append(bomb(RECORD_BYTES_MAX - 100), validate_records=True)
     assert refusal(bomb(RECORD_BYTES_MAX + 1), validate_records=True) is ErrorCode.INVALID_RECORD
+
+
+def test_only_so_many_records_are_written_again_one_by_one() -> None:
+    def with_gaps(count: int) -> bytearray:
+        records = [Record(2 * i, NOW, None, b"") for i in range(count)]
+        return changed(build_batch(records), ">i", 23, count - 1)
+
+    assert append(with_gaps(REBUILT_RECORDS_MAX), validate_records=True).rewritten
+    assert refusal(with_gaps(REBUILT_RECORDS_MAX + 1), validate_records=True) is ErrorCode.INVALID_RECORD
 
 
 def test_recompression_does_not_hold_what_it_decompresses() -> None:

@@ -1,5 +1,6 @@
 """Records against four judges: Apache Kafka's own bytes, aiokafka, kafka-python, and whatever hypothesis invents."""
 
+import contextlib
 import struct
 import tracemalloc
 import warnings
@@ -23,6 +24,7 @@ from barnabas.wire.records import (
     build_end_txn_marker,
     control_record_type,
     find_timestamp,
+    iter_checked,
     iter_records,
     iter_timestamps,
     offset_of_max_timestamp,
@@ -318,6 +320,8 @@ def test_records_that_lie(payload: bytes, count: int) -> None:
         assert crc_is_valid(batch, header)
         with pytest.raises(CorruptBatch):
             list(iter_records(batch, header))
+        with pytest.raises(CorruptBatch):
+            list(iter_checked(batch, header))
 
 
 def test_a_timestamp_beyond_64_bits_is_refused() -> None:
@@ -325,6 +329,8 @@ def test_a_timestamp_beyond_64_bits_is_refused() -> None:
     batch = assemble_batch(header, a_body(1, 0, -1, -1, 0))
     with pytest.raises(CorruptBatch):
         records_of(batch)
+    with pytest.raises(CorruptBatch):
+        list(iter_checked(batch, parse_header(batch)))
 
 
 def test_a_batch_that_is_not_all_there() -> None:
@@ -356,13 +362,19 @@ def test_damaged_batches_never_escape(codec: CompressionType, data: st.DataObjec
     for _ in range(data.draw(st.integers(1, 5))):
         batch[data.draw(st.integers(16, len(batch) - 1))] = data.draw(st.integers(0, 255))
     struct.pack_into(">I", batch, 17, crc32c.crc32c(bytes(batch[21:])))
+    with contextlib.suppress(CorruptBatch):
+        list(iter_timestamps(batch, parse_header(batch), max_decompressed_bytes=1 << 20))
     try:
         header = parse_header(batch)
-        for record in iter_records(batch, header, max_decompressed_bytes=1 << 20):
-            assert -(2**63) <= record.timestamp < 2**63
-        list(iter_timestamps(batch, header, max_decompressed_bytes=1 << 20))
+        records = list(iter_records(batch, header))
     except CorruptBatch:
+        with pytest.raises(CorruptBatch):
+            list(iter_checked(batch, parse_header(batch)))
         return
+    assert all(-(2**63) <= record.timestamp < 2**63 for record in records)
+    assert list(iter_checked(batch, header)) == [
+        (each.offset, each.timestamp, each.key is not None) for each in records
+    ]
 
 
 @pytest.mark.parametrize("key", [None, b"", b"\0\0\0", b"\xff\xff\0\0"])
