@@ -305,7 +305,7 @@ class Broker:
         await self.housekeeping.close()
         if hasattr(self, "_store"):
             await self._store.stay_out()
-        for part in ("auto_topics", "transactions", "groups", "controller", "configs"):
+        for part in ("auto_topics", "transactions", "groups", "controller", "configs", "replicas"):
             if hasattr(self, part):
                 await _stop(getattr(self, part))
         if hasattr(self, "_store"):

@@ -9,6 +9,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
@@ -167,9 +168,39 @@ def open_files(pid: int) -> int:
     return len(list(Path(f"/proc/{pid}/fd").iterdir()))
 
 
+class ThreadTimes:
+    """The processor time that a process has used since `mark`: of its main thread, which runs the event loop, and of
+    its other threads."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        self._tasks = Path(f"/proc/{pid}/task")
+        self.mark()
+
+    def mark(self) -> None:
+        self._before = self._read()
+
+    @property
+    def loop_ms(self) -> float:
+        return self._read()[0] - self._before[0]
+
+    @property
+    def threads_ms(self) -> float:
+        return self._read()[1] - self._before[1]
+
+    def _read(self) -> tuple[float, float]:
+        used = {int(task.name): int((task / "schedstat").read_text().split()[0]) for task in self._tasks.iterdir()}
+        loop_ns = used.pop(self._pid)
+        return loop_ns / 1e6, sum(used.values()) / 1e6
+
+
 class HealthyClient:
-    """Writes records one after the other, up to `rate` per second, on a connection and a thread of its own, while the
-    broker is attacked; a context manager."""
+    """Writes `rate` records per second, one per request and one request at a time, on a connection and a thread of its
+    own, while the broker is attacked; a context manager.
+
+    A record that is late because the one before it was is late by its own time: latencies are counted from when a
+    record was due. What is said about rate and gaps is about the time since `mark`.
+    """
 
     def __init__(self, address: str, topic: str = "healthy", rate: int = 100) -> None:
         self._address = address
@@ -177,39 +208,86 @@ class HealthyClient:
         self._rate = rate
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
-        self.latencies_ms: list[float] = []
+        self._marked_at = 0.0
+        self._acked: list[tuple[float, float]] = []  # when, and after how many ms
         self.errors: list[str] = []
+
+    def mark(self) -> None:
+        """Start to judge here; returns once the client is at its rate."""
+        seen = len(self._acked)
+        eventually(lambda: len(self._acked) > seen or self.errors, 10)
+        self._marked_at = time.monotonic()
+
+    def settle(self) -> None:
+        """Wait for the record that is on its way, so that the end of an attack counts too."""
+        seen = len(self._acked)
+        eventually(lambda: len(self._acked) > seen or self.errors, 10)
+
+    @property
+    def seconds(self) -> float:
+        """How long it has been judged."""
+        return time.monotonic() - self._marked_at
+
+    @property
+    def records(self) -> int:
+        """Acknowledged since `mark`."""
+        return len(self._since())
+
+    @property
+    def missing(self) -> float:
+        """How many records fewer than asked for were acknowledged since `mark`."""
+        return self.seconds * self._rate - self.records
 
     @property
     def p99_ms(self) -> float:
-        ordered = sorted(self.latencies_ms)
+        ordered = sorted(latency for _, latency in self._since())
         return ordered[len(ordered) * 99 // 100] if ordered else float("inf")
+
+    @property
+    def gap_ms(self) -> float:
+        """The longest time since `mark` without an acknowledgement."""
+        times = [self._marked_at, *(when for when, _ in self._since()), time.monotonic()]
+        return max(after - before for before, after in pairwise(times)) * 1000
+
+    @property
+    def figures(self) -> dict[str, float]:
+        """What a row notes about it."""
+        return {
+            "healthy_per_second": round(self.records / self.seconds, 1),
+            "healthy_gap_ms": round(self.gap_ms, 1),
+            "healthy_p99_ms": round(self.p99_ms, 1),
+        }
+
+    def _since(self) -> list[tuple[float, float]]:
+        return [entry for entry in list(self._acked) if entry[0] >= self._marked_at]
 
     def __enter__(self) -> HealthyClient:
         create_topic(self._address, self._topic)
         self._thread.start()
+        self.mark()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
-        eventually(lambda: self.latencies_ms or self.errors, 10)
         self._stopping.set()
         self._thread.join(30)
 
     def _run(self) -> None:
+        due = time.monotonic()
         try:
             with connect(self._address) as connection:
-                while not self._stopping.wait(1 / self._rate):
+                while not self._stopping.wait(max(0, due - time.monotonic())):
                     self._write(connection)
+                    now = time.monotonic()
+                    self._acked.append((now, (now - due) * 1000))
+                    due += 1 / self._rate
         except (OSError, ConnectionError) as error:
             self.errors.append(repr(error))
 
     def _write(self, connection: socket.socket) -> None:
         batch = build_batch([Record(0, int(time.time() * 1000), None, b"healthy")])  # noqa: TID251
-        started = time.perf_counter()
         response = ask(connection, produce(self._topic, batch), 9, ProduceResponse)
-        self.latencies_ms.append((time.perf_counter() - started) * 1000)
         code = response.responses[0].partition_responses[0].error_code
         if code:
             self.errors.append(f"error code {code}")

@@ -41,6 +41,10 @@ examples:
   KAFKA_NUM_PARTITIONS=3 barnabas serve                   as with the official image
 """
 
+_SWITCH_INTERVAL_S = 0.0005
+"""How long the event loop waits for a thread that is busy with records (Python's default is ten times as much, and one
+request takes several turns)."""
+
 
 def parser() -> argparse.ArgumentParser:
     """The options of `barnabas serve`."""
@@ -173,6 +177,7 @@ def _run(config: BrokerConfig) -> int:
         DirectoryLocked, OSError, OtherBrokersInCluster,
     )  # fmt: skip
     try:
+        sys.setswitchinterval(_SWITCH_INTERVAL_S)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(run(config))
     except refusals as error:

@@ -10,7 +10,6 @@ Versions: 2 isolation level; 4 leader epoch (KIP-320); 6 flexible; 7 max timesta
 (KIP-405).
 """
 
-import asyncio
 from collections import Counter
 from functools import partial
 
@@ -88,7 +87,7 @@ async def _look_up(
         return _answer(asked)
     lookup = log.timestamp_lookup()
     search = lookup.largest if timestamp == MAX_TIMESTAMP else partial(lookup.first_at_or_after, timestamp)
-    found = await asyncio.to_thread(search)
+    found = await context.broker.replicas.read_records(search)
     if found is None or found.offset >= last_fetchable:
         if lagging:
             raise ApiError(ErrorCode.OFFSET_NOT_AVAILABLE)
