@@ -15,7 +15,6 @@ VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
 PYTEST_ARGS ?=
-BENCH_ARGS ?=
 SECONDS ?= 60
 
 CREATED := $(VENV)/.created
@@ -28,7 +27,7 @@ ON_ZOOKEEPER := BARNABAS_COMPAT_TARGET=barnabas-zookeeper $(BIN)/python -m pytes
 # One Python client and Kafka's tools for topics and configs: what touches the metadata store. 5 is pytest's "no tests".
 ZOOKEEPER_SUBSET := compat_tests/confluent_client compat_tests/java_tools/test_topics.py compat_tests/java_tools/test_configs.py
 
-.PHONY: help run test test-full check fuzz soak demo compat-oracle compat-zookeeper differential lint bench-perf bench-startup prepare clean
+.PHONY: help run test test-full check fuzz soak demo compat-oracle compat-zookeeper differential lint bench prepare clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -71,11 +70,8 @@ lint: $(INSTALLED_FOR_TESTS) ## Check style and formatting
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-bench-perf: prepare ## Compare Barnabas and Apache Kafka with kafka-producer-perf-test (BENCH_ARGS="--help" tells more)
-	$(BIN)/python -m benchmarks.producer_perf $(BENCH_ARGS)
-
-bench-startup: $(INSTALLED_FOR_TESTS) ## Measure a broker's start under a waiting client, and its idle memory
-	$(BIN)/python -m benchmarks.startup $(BENCH_ARGS)
+bench: prepare ## Measure Barnabas and Apache Kafka side by side (ARGS="--only W1,W3 --quick"; ARGS="--help" tells more)
+	$(BIN)/python -m benchmarks $(ARGS)
 
 prepare: $(INSTALLED_FOR_TESTS) # Java, Kafka's jars, Debian's tools: what tests need beyond Python packages
 	@$(BIN)/python -m tools.jvm.prepare

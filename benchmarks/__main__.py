@@ -1,0 +1,83 @@
+"""`make bench`: workloads on Barnabas and Apache Kafka in turn, and one table of what came out."""
+
+import argparse
+import sys
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from benchmarks.environment import environment
+from benchmarks.model import Scale, Workload
+from benchmarks.report import Run, rich_table
+from benchmarks.runner import in_turn
+from benchmarks.systems import System, systems
+from benchmarks.workloads import WORKLOADS
+
+console = Console(width=max(150, Console().width))
+
+
+def main() -> int:
+    """Measure, print, and write; 1 if a workload failed on some system."""
+    available = systems()
+    options = _options(list(available))
+    chosen = [available[name] for name in options.systems.split(",")]
+    workloads = _chosen(options.only)
+    titles = {**{system.name: system.title for system in chosen}, "floor": "floor"}
+    run = Run(environment(sys.argv[1:]), titles, options.quick, [])
+    _measure_all(run, workloads, chosen, options)
+    console.print(rich_table(run))
+    failed = [each for each in run.measurements if each.error]
+    for each in failed:
+        console.print(f"{each.row} failed on {each.system}: {each.error}", style="red", markup=False)
+    return 1 if failed else 0
+
+
+def _measure_all(run: Run, workloads: list[Workload], chosen: list[System], options: argparse.Namespace) -> None:
+    """Fill `run`; the file is written after each measurement, so that an end before the end loses nothing."""
+    scale = Scale.QUICK if options.quick else Scale.FULL
+    pairs_min = options.pairs or (1 if options.quick else 3)
+    pairs_max = pairs_min if options.quick or options.pairs else options.pairs_max
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console) as progress:
+        task = progress.add_task("", total=len(workloads))
+        for workload in workloads:
+            progress.update(task, description=f"{workload.row} {workload.title}")
+            for measurement in in_turn(workload, chosen, scale, pairs_min, pairs_max):
+                run.measurements.append(measurement)
+                told = f"{measurement.row} {measurement.system}, pair {measurement.pair + 1}"
+                progress.console.print(
+                    f"{told}: {measurement.elapsed_s:.0f} s {measurement.error.partition(chr(10))[0]}", markup=False
+                )
+                if options.json:
+                    options.json.write_text(run.to_json())
+            progress.advance(task)
+
+
+def _chosen(rows: str | None) -> list[Workload]:
+    """The workloads of the named rows. Raises SystemExit for an unknown one."""
+    if rows is None:
+        return list(WORKLOADS)
+    known = {workload.row: workload for workload in WORKLOADS}
+    unknown = [row for row in rows.split(",") if row not in known]
+    if unknown:
+        sys.exit(f"no workload {', '.join(unknown)}; there are {', '.join(known)}")
+    return [known[row] for row in rows.split(",")]
+
+
+def _options(available: list[str]) -> argparse.Namespace:
+    rows = "\n".join(f"  {workload.row:4} {workload.title}" for workload in WORKLOADS)
+    parser = argparse.ArgumentParser(
+        prog="make bench", description=f"{__doc__}\n\n{rows}", formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--only", metavar="W1,W3", help="these rows")
+    parser.add_argument("--systems", metavar="A,B", default=",".join(available), help=f"of {','.join(available)}")
+    parser.add_argument("--quick", action="store_true", help="small sizes and one pair: shows that everything runs")
+    parser.add_argument("--pairs", type=int, metavar="N", help="exactly so many (default 3, more where they disagree)")
+    parser.add_argument("--pairs-max", type=int, metavar="N", default=7, help="how many more at most (default 7)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write every measurement there")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,241 @@
+"""Loads by librdkafka, for what Kafka's tools cannot do: many connections, unrounded latencies, groups that change."""
+
+import contextlib
+import multiprocessing
+import struct
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from multiprocessing.connection import Connection
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+
+from benchmarks.systems import Server
+
+TIMEOUT_S = 300
+IMPATIENT = {
+    "reconnect.backoff.ms": 5,
+    "reconnect.backoff.max.ms": 5,
+    "retry.backoff.ms": 5,
+    "retry.backoff.max.ms": 5,
+    "topic.metadata.refresh.fast.interval.ms": 5,
+}
+"""What a client waits between attempts. With its defaults the pauses grow to a second while there is no broker
+(KIP-580), and the figure would be the client's."""
+UNBATCHED = {"linger.ms": 0, "batch.num.messages": 1, "max.in.flight.requests.per.connection": 5}
+_DUE = struct.Struct("<q")
+
+
+def producer_to(server: Server, settings: Mapping[str, Any] | None = None) -> Producer:
+    """A producer that logs nothing."""
+    return Producer({"bootstrap.servers": server.bootstrap_servers, "log_level": 0, **(settings or {})})
+
+
+def admin_of(server: Server) -> AdminClient:
+    """An administrator that logs nothing."""
+    return AdminClient({"bootstrap.servers": server.bootstrap_servers, "log_level": 0, **IMPATIENT})
+
+
+def create_topics(server: Server, partitions: int, *names: str, timeout_s: float = 60) -> None:
+    """Create topics and wait for them."""
+    admin = admin_of(server)  # its futures end with it
+    topics = [NewTopic(name, num_partitions=partitions, replication_factor=1) for name in names]
+    created = admin.create_topics(topics, operation_timeout=timeout_s, request_timeout=timeout_s)
+    for future in created.values():
+        future.result(timeout_s)
+
+
+def wait_for_leaders(server: Server, partitions: int, timeout_s: float = TIMEOUT_S) -> None:
+    """Return when the broker's metadata has so many partitions with a leader. Raises RuntimeError in the end."""
+    admin = admin_of(server)
+    deadline_s = time.monotonic() + timeout_s
+    while time.monotonic() < deadline_s:
+        topics = admin.list_topics(timeout=timeout_s).topics.values()
+        if sum(each.leader >= 0 for topic in topics for each in topic.partitions.values()) >= partitions:
+            return
+        time.sleep(0.02)
+    raise RuntimeError(f"{partitions} partitions have no leaders after {timeout_s} s")
+
+
+def requests_per_second(server: Server, topic: str, connections: int, records: int, size: int = 100) -> float:
+    """Send records one a request, over several connections with 5 requests under way each; acknowledged ones a second.
+
+    Raises RuntimeError when not every record was acknowledged.
+    """
+    failures: list[KafkaError] = []
+
+    def delivered(error: KafkaError | None, _: Message) -> None:
+        if error is not None:
+            failures.append(error)
+
+    producers = [producer_to(server, {**UNBATCHED, "acks": 1}) for _ in range(connections)]
+    for producer in producers:  # connected, and the leader known
+        producer.produce(topic, b"x" * size, on_delivery=delivered)
+        producer.flush(TIMEOUT_S)
+    value = b"x" * size
+    started_s = time.perf_counter()
+    for number in range(records):
+        producer = producers[number % connections]
+        while True:
+            try:
+                producer.produce(topic, value, on_delivery=delivered)
+                break
+            except BufferError:
+                producer.poll(0.01)
+    unsent = sum(producer.flush(TIMEOUT_S) for producer in producers)
+    elapsed_s = time.perf_counter() - started_s
+    if failures or unsent:
+        raise RuntimeError(f"{len(failures)} records failed ({failures[:1]}), {unsent} were not acknowledged")
+    return records / elapsed_s
+
+
+def seconds_to_first_ack(server: Server, topic: str) -> float:
+    """Start a broker under a client that waits for it with a record; how long from there to the acknowledgement.
+
+    Raises RuntimeError when none comes.
+    """
+    producer = producer_to(server, IMPATIENT)
+    waited_s: list[float] = []
+
+    def delivered(error: KafkaError | None, message: Message) -> None:
+        if error is None:
+            waited_s.append(message.latency() or 0.0)
+
+    produced_s = time.monotonic()
+    producer.produce(topic, b"x", on_delivery=delivered)
+    producer.poll(0.2)
+    started_s = time.monotonic()
+    server.start()
+    producer.flush(TIMEOUT_S)
+    if not waited_s:
+        raise RuntimeError("the first record was not acknowledged")
+    return waited_s[0] - (started_s - produced_s)
+
+
+class LiveProducer:
+    """A producer that sends small records at a steady rate from a thread, for `with`; `latencies_ms` are those of the
+    acknowledgements, as librdkafka took them."""
+
+    def __init__(self, server: Server, topic: str, per_second: int = 200) -> None:
+        self._producer = producer_to(server, {"linger.ms": 0, "acks": "all"})
+        self._topic = topic
+        self._pause_s = 1 / per_second
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self.latencies_ms: list[float] = []
+
+    def _run(self) -> None:
+        due_s = time.monotonic()
+        while not self._over.is_set():
+            self._producer.produce(self._topic, b"x" * 100, on_delivery=self._delivered)
+            due_s += self._pause_s
+            self._producer.poll(max(0.0, due_s - time.monotonic()))
+            time.sleep(max(0.0, due_s - time.monotonic()))
+
+    def _delivered(self, error: KafkaError | None, message: Message) -> None:
+        if error is None:
+            self.latencies_ms.append((message.latency() or 0.0) * 1000)
+
+    def wait_for(self, count: int) -> None:
+        """Wait until so many are acknowledged. Raises RuntimeError when they are not."""
+        deadline_s = time.monotonic() + TIMEOUT_S
+        while len(self.latencies_ms) < count:
+            if time.monotonic() > deadline_s:
+                raise RuntimeError(f"{len(self.latencies_ms)} of {count} live records were acknowledged")
+            time.sleep(self._pause_s)
+
+    def __enter__(self) -> "LiveProducer":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+        self._producer.flush(TIMEOUT_S)
+
+
+@contextlib.contextmanager
+def consumer_at_end(bootstrap_servers: str, topic: str) -> Iterator[Consumer]:
+    """A consumer of partition 0 that has arrived at its end."""
+    consumer = Consumer({"bootstrap.servers": bootstrap_servers, "group.id": "benchmark", "log_level": 0})
+    try:
+        _, end = consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=TIMEOUT_S)
+        consumer.assign([TopicPartition(topic, 0, end)])
+        yield consumer
+    finally:
+        consumer.close()
+
+
+def one_by_one_ms(server: Server, topic: str, records: int, size: int) -> list[float]:
+    """Latencies from a record's send to its receipt, the next record only after that. Raises RuntimeError."""
+    producer = producer_to(server, {"linger.ms": 0, "acks": 1})
+    found = []
+    with consumer_at_end(server.bootstrap_servers, topic) as consumer:
+        for number in range(records + 100):
+            started_s = time.perf_counter()
+            producer.produce(topic, b"x" * size)
+            message = consumer.poll(TIMEOUT_S)
+            if message is None or message.error() is not None:
+                raise RuntimeError("a record did not arrive")
+            if number >= 100:  # the first ones make connections
+                found.append((time.perf_counter() - started_s) * 1000)
+            producer.poll(0)
+        producer.flush(TIMEOUT_S)
+    return found
+
+
+def at_rate_ms(server: Server, topic: str, per_second: int, seconds: float, size: int) -> list[float]:
+    """Latencies from when a record was to be sent, at a steady rate, to its receipt by another process.
+
+    A record that could not be sent in time counts from when it should have been. Raises RuntimeError.
+    """
+    count = int(per_second * seconds)
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    arguments = (server.bootstrap_servers, topic, count, theirs)
+    receiver = context.Process(target=_receive_at_rate, args=arguments, daemon=True)
+    receiver.start()
+    theirs.close()
+    try:
+        ours.recv()
+        _send_at_rate(server, topic, per_second, count, size)
+        if not ours.poll(TIMEOUT_S):
+            raise RuntimeError("records are missing")
+        found: list[float] = ours.recv()
+    except EOFError:
+        raise RuntimeError("the receiving process failed") from None
+    finally:
+        receiver.kill()
+        receiver.join()
+    return found
+
+
+def _send_at_rate(server: Server, topic: str, per_second: int, count: int, size: int) -> None:
+    producer = producer_to(server, {"linger.ms": 0, "acks": 1, "queue.buffering.max.messages": 1_000_000})
+    padding = bytes(size - _DUE.size)
+    interval_ns = 1_000_000_000 // per_second
+    started_ns = time.monotonic_ns() + 1_000_000
+    for number in range(count):
+        due_ns = started_ns + number * interval_ns
+        while (early_ns := due_ns - time.monotonic_ns()) > 0:
+            time.sleep(early_ns / 1e9)
+        producer.produce(topic, _DUE.pack(due_ns) + padding)
+        if number % 100 == 0:
+            producer.poll(0)
+    producer.flush(TIMEOUT_S)
+
+
+def _receive_at_rate(bootstrap_servers: str, topic: str, count: int, results: Connection) -> None:
+    found: list[float] = []
+    with consumer_at_end(bootstrap_servers, topic) as consumer:
+        consumer.poll(0.5)  # the first fetch is under way
+        results.send(None)
+        while len(found) < count:
+            message = consumer.poll(TIMEOUT_S)
+            value = message.value() if message is not None else None
+            if value is None:
+                return
+            found.append((time.monotonic_ns() - _DUE.unpack_from(value)[0]) / 1e6)
+        results.send(found)

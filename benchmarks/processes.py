@@ -1,0 +1,75 @@
+"""What the kernel knows of a broker's process, and of the page cache."""
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from benchmarks.model import GIB, Figure, Goal
+from benchmarks.systems import Server
+
+DROP_CACHES = Path("/proc/sys/vm/drop_caches")
+REQUESTS = 100_000
+"""CPU time of requests is told for so many."""
+
+
+def cpu_seconds(pid: int) -> float:
+    """User and system time that a process used so far, all threads."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def resident_mib(pid: int) -> float:
+    """The memory a process has resident now."""
+    [line] = [line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("VmRSS")]
+    return int(line.split()[1]) / 1024
+
+
+class CpuUse:
+    """CPU seconds of a broker within a `with` block."""
+
+    def __init__(self, server: Server) -> None:
+        self._pid = server.pid
+        self._before_s = cpu_seconds(self._pid)
+        self.seconds = 0.0
+
+    def __enter__(self) -> "CpuUse":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.seconds = cpu_seconds(self._pid) - self._before_s
+
+    def per_gib(self, name: str, size: float, *goals: Goal) -> Figure:
+        """As a figure, for `size` bytes of record values."""
+        return Figure(_named(name, "broker CPU"), self.seconds / (size / GIB), "s/GiB", goals)
+
+    def per_requests(self, name: str, count: int, *goals: Goal) -> Figure:
+        """As a figure, for `count` requests."""
+        return Figure(_named(name, "broker CPU"), self.seconds / count * REQUESTS, "s/100,000 requests", goals)
+
+
+def resident(server: Server, name: str = "", *goals: Goal) -> Figure:
+    """A broker's resident memory as a figure."""
+    return Figure(_named(name, "resident memory"), resident_mib(server.pid), "MiB", goals)
+
+
+def _named(name: str, what: str) -> str:
+    return f"{name}: {what}" if name else what
+
+
+def drop_page_cache(log_dir: Path) -> None:
+    """Have the disk read again what a broker wrote: everything, where we may, else the files of this broker."""
+    os.sync()
+    with contextlib.suppress(PermissionError, FileNotFoundError):
+        DROP_CACHES.write_text("1")
+        return
+    for path in _files(log_dir):
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        finally:
+            os.close(descriptor)
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    return (path for path in folder.rglob("*.log") if path.is_file())

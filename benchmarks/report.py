@@ -1,0 +1,180 @@
+"""From measurements to the table: `python -m benchmarks.report FILE` prints it in Markdown. Pure but for `main`."""
+
+import argparse
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from benchmarks.model import BARNABAS, KAFKA, Figure, Goal, Measurement
+from benchmarks.spread import Spread
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """All measurements of one call of the harness; `environment` says what they were made on and with."""
+
+    environment: dict[str, str]
+    systems: dict[str, str]
+    is_quick: bool
+    measurements: list[Measurement]
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), indent=1)
+
+    @classmethod
+    def from_json(cls, text: str) -> "Run":
+        """Raises KeyError, TypeError, ValueError for anything that `to_json` did not write."""
+        content: dict[str, Any] = json.loads(text)
+        measurements = []
+        for each in content.pop("measurements"):
+            figures = [
+                Figure(**{**figure, "goals": tuple(Goal(**goal) for goal in figure["goals"])})
+                for figure in each.pop("figures")
+            ]
+            measurements.append(Measurement(**each, figures=tuple(figures)))
+        return cls(**content, measurements=measurements)
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One figure of one workload: of each system, and Barnabas' in relation to Kafka's; verdicts in the goals' order,
+    None where there is nothing to compare with."""
+
+    row: str
+    title: str
+    name: str
+    unit: str
+    values: dict[str, Spread]
+    ratio: Spread | None
+    goals: tuple[Goal, ...]
+    verdicts: tuple[bool | None, ...]
+
+
+def ratios(measurements: Iterable[Measurement], row: str, name: str, of: str) -> list[float]:
+    """Barnabas' figure in relation to another system's, for each pair of neighbouring runs."""
+    ours: dict[int, float] = {}
+    theirs: dict[int, float] = {}
+    for measurement in measurements:
+        side = {BARNABAS: ours, of: theirs}.get(measurement.system)
+        if side is not None and measurement.row == row:
+            side.update((measurement.pair, figure.value) for figure in measurement.figures if figure.name == name)
+    return [ours[pair] / theirs[pair] for pair in sorted(ours) if theirs.get(pair)]
+
+
+def lines(measurements: Sequence[Measurement]) -> list[Line]:
+    """The table's lines, workloads and figures in the order in which they were first measured."""
+    kinds = {
+        (measurement.row, measurement.title, figure.name, figure.unit, figure.goals): None
+        for measurement in measurements
+        for figure in measurement.figures
+    }
+    found: dict[str, list[Line]] = {}
+    for row, title, name, unit, goals in kinds:
+        if not goals and any(key[0] == row and key[2] == name and key[4] for key in kinds):
+            continue  # the floor's figures have no goals of their own
+        values: dict[str, list[float]] = {}
+        for measurement in measurements:
+            if measurement.row == row:
+                values.setdefault(measurement.system, []).extend(
+                    figure.value for figure in measurement.figures if figure.name == name
+                )
+        to_kafka = ratios(measurements, row, name, KAFKA)
+        line = Line(
+            row, title, name, unit,
+            {system: Spread.of(each) for system, each in values.items() if each},
+            Spread.of(to_kafka) if to_kafka else None,
+            goals, tuple(_verdict(goal, measurements, row, name) for goal in goals),
+        )  # fmt: skip
+        found.setdefault(row, []).append(line)
+    return [line for of_row in found.values() for line in of_row]
+
+
+def _verdict(goal: Goal, measurements: Sequence[Measurement], row: str, name: str) -> bool | None:
+    """Judged by the median."""
+    if goal.of is not None:
+        compared = ratios(measurements, row, name, goal.of)
+    else:
+        ours = [each for each in measurements if each.row == row and each.system == BARNABAS]
+        compared = [figure.value for each in ours for figure in each.figures if figure.name == name]
+    return goal.is_met_by(Spread.of(compared).median) if compared else None
+
+
+def number(value: float) -> str:
+    """Three digits that mean something."""
+    if value >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if value >= 10 else f"{value:.2f}" if value >= 0.1 else f"{value:.3f}"
+
+
+def cells(line: Line, systems: Iterable[str]) -> list[str]:
+    """A line's texts: figure, each system's median, ratio, goals, verdicts."""
+    values = [number(line.values[system].median) if system in line.values else "" for system in systems]
+    ratio = line.ratio
+    told = f"{ratio.median:.2f} ({ratio.low:.2f} - {ratio.high:.2f})" if ratio else ""
+    verdicts = [{True: "yes", False: "no", None: "?"}[verdict] for verdict in line.verdicts]
+    return [f"{line.name}, {line.unit}", *values, told, ", ".join(map(str, line.goals)), ", ".join(verdicts)]
+
+
+def _present(run: Run) -> dict[str, str]:
+    """The systems that were measured: name and title."""
+    measured = {measurement.system for measurement in run.measurements}
+    return {name: title for name, title in run.systems.items() if name in measured}
+
+
+def _headings(systems: Iterable[str]) -> list[str]:
+    return ["figure", *systems, "Barnabas / Kafka", "goal", "met"]
+
+
+def rich_table(run: Run) -> Table:
+    """The table for a terminal: a block of lines for each workload."""
+    systems = _present(run)
+    table = Table(title="quick sizes: a check, not a measurement" if run.is_quick else None, show_lines=False)
+    table.add_column("")
+    for number_of_column, heading in enumerate(_headings(systems.values())):
+        table.add_column(heading, justify="left" if number_of_column == 0 else "right")
+    row = ""
+    for line in lines(run.measurements):
+        if line.row != row:
+            row = line.row
+            table.add_section()
+            table.add_row(row, f"[bold]{line.title}")
+        figure, *values, goal, met = cells(line, systems)
+        colour = "red" if False in line.verdicts else "green" if True in line.verdicts else ""
+        table.add_row("", figure, *values, goal, f"[{colour}]{met}" if colour else met)
+    return table
+
+
+def markdown(run: Run) -> str:
+    """The table for docs/benchmarks.md, with what it was measured on."""
+    systems = _present(run)
+    text = [f"- {name}: {value}" for name, value in run.environment.items()]
+    if run.is_quick:
+        text.append("- sizes: those of --quick, a check of the harness rather than a measurement")
+    headings = ["", *_headings(systems.values())]
+    text += ["", f"| {' | '.join(headings)} |", "|---|---|" + "---:|" * (len(headings) - 2)]
+    row = ""
+    for line in lines(run.measurements):
+        if line.row != row:
+            row = line.row
+            text.append(f"| **{row}** | **{line.title}** |" + " |" * (len(headings) - 2))
+        text.append(f"| | {' | '.join(cells(line, systems))} |")
+    failed = [each for each in run.measurements if each.error]
+    text += ["", *(f"- {each.row} failed on {each.system}: {each.error.splitlines()[0]}" for each in failed)]
+    return "\n".join(text).rstrip()
+
+
+def main() -> int:
+    """Print the table of a file that `make bench ARGS='--json FILE'` wrote."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.report", description=main.__doc__)
+    parser.add_argument("file", type=Path)
+    print(markdown(Run.from_json(parser.parse_args().file.read_text())))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

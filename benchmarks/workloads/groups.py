@@ -1,0 +1,53 @@
+"""A large group that changes."""
+
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+
+from confluent_kafka import Consumer
+
+from benchmarks.clients import TIMEOUT_S, create_topics
+from benchmarks.model import Figure, Figures, Scale, Workload, at_most
+from benchmarks.processes import CpuUse
+from benchmarks.systems import System
+
+TOPIC = "measured"
+
+
+def join_and_leave(system: System, scale: Scale) -> Figures:
+    """W12: until every member knows its partitions. The group's settings are the defaults, so that most of the time
+    goes by in waiting for newcomers and for heartbeats."""
+    members = scale.of(200, 40)
+    with system.running() as server, ExitStack() as closing:
+        create_topics(server, members, TOPIC)
+        settings = {"bootstrap.servers": server.bootstrap_servers, "group.id": "benchmark", "log_level": 0}
+        consumers = [Consumer(settings) for _ in range(members)]
+        for consumer in consumers:
+            closing.callback(consumer.close)
+        with CpuUse(server) as cpu:
+            started_s = time.monotonic()
+            for consumer in consumers:
+                consumer.subscribe([TOPIC])
+            _wait_until_stable(consumers, members)
+            yield Figure("all join: time to stable", time.monotonic() - started_s, "s", (at_most(1.0),))
+            started_s = time.monotonic()
+            consumers.pop().close()
+            _wait_until_stable(consumers, members)
+            yield Figure("one leaves: time to stable", time.monotonic() - started_s, "s", (at_most(1.0),))
+        yield Figure("broker CPU", cpu.seconds, "s")
+
+
+def _wait_until_stable(consumers: Sequence[Consumer], partitions: int) -> None:
+    """Serve the members until all partitions are assigned, each to one of them."""
+    deadline_s = time.monotonic() + TIMEOUT_S
+    while time.monotonic() < deadline_s:
+        for consumer in consumers:
+            consumer.poll(0)
+        assigned = [each.partition for consumer in consumers for each in consumer.assignment()]
+        if len(assigned) == partitions == len(set(assigned)):
+            return
+        time.sleep(0.01)
+    raise RuntimeError(f"the group is not stable after {TIMEOUT_S} s")
+
+
+JOIN_AND_LEAVE = Workload("W12", "a group of 200 consumers", join_and_leave)

@@ -1,0 +1,35 @@
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks.floor import fetch_floor, produce_floor
+from benchmarks.model import Scale
+from benchmarks.report import Run, lines
+from benchmarks.workloads import WORKLOADS
+
+
+def test_every_row_is_there_once_and_in_order():
+    assert [workload.row for workload in WORKLOADS] == [f"W{number}" for number in range(1, 16)]
+
+
+@pytest.mark.full
+def test_a_quick_row_from_the_command_to_the_table(tmp_path: Path):
+    file = tmp_path / "run.json"
+    command = [sys.executable, "-m", "benchmarks", "--only", "W3", "--systems", "barnabas", "--quick"]
+    done = subprocess.run([*command, "--json", str(file)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = {line.name: line.values["barnabas"].median for line in lines(Run.from_json(file.read_text()).measurements)}
+    assert all(value > 0 for value in found.values())
+    assert "16 connections: rate" in found
+    assert "W3" in done.stdout
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("floor", [produce_floor, fetch_floor])
+def test_the_floor_moves_every_byte(floor):
+    throughput, cpu, memory = floor(Scale.QUICK)
+    assert throughput.value > 0
+    assert cpu.value > 0
+    assert 0 < memory.value < 256

@@ -1,0 +1,76 @@
+from benchmarks.model import BARNABAS, FLOOR, KAFKA, Figure, Measurement, at_least, at_most, no_more_than
+from benchmarks.report import Run, lines, markdown, number
+from benchmarks.spread import Spread
+
+RATE = (at_least(1.3),)
+CPU = (at_most(0.4), at_most(1.5, of=FLOOR))
+
+
+def measurement(system: str, pair: int, rate: float, cpu: float, error: str = "") -> Measurement:
+    goals = (RATE, CPU) if system != FLOOR else ((), ())
+    figures = (Figure("rate", rate, "MiB/s", goals[0]), Figure("CPU", cpu, "s/GiB", goals[1]))
+    return Measurement("W1", "produce", system, pair, 1.5, figures, error)
+
+
+MEASURED = [
+    measurement(BARNABAS, 0, 300, 1.0), measurement(KAFKA, 0, 200, 4.0), measurement(FLOOR, 0, 900, 0.5),
+    measurement(BARNABAS, 1, 250, 1.5), measurement(KAFKA, 1, 250, 3.0), measurement(FLOOR, 1, 900, 0.6),
+    measurement(BARNABAS, 2, 320, 1.1), measurement(KAFKA, 2, 200, 5.5), measurement(FLOOR, 2, 900, 0.5),
+]  # fmt: skip
+
+
+def test_neighbouring_runs_are_compared_and_the_median_decides():
+    rate, cpu = lines(MEASURED)
+    assert rate.values[BARNABAS] == Spread(300, 250, 320)
+    assert rate.ratio == Spread(1.5, 1.0, 1.6)
+    assert rate.verdicts == (True,)
+    assert cpu.ratio == Spread(0.25, 0.2, 0.5)
+    assert cpu.verdicts == (True, False)  # a quarter of Kafka's, but twice the floor's
+    assert rate.values[FLOOR].median == 900
+
+
+def test_without_the_other_system_there_is_no_verdict():
+    rate, cpu = lines([each for each in MEASURED if each.system == BARNABAS])
+    assert (rate.ratio, rate.verdicts, cpu.verdicts) == (None, (None,), (None, None))
+
+
+def test_a_bound_of_the_figure_itself_needs_nobody_else():
+    goals = (at_most(1.0), no_more_than(100))
+    slow = Measurement("W5", "latency", BARNABAS, 0, 1, (Figure("p99.9", 101, "ms", goals),))
+    [line] = lines([slow])
+    assert line.verdicts == (None, False)
+
+
+def test_a_run_that_failed_has_what_it_found_and_leaves_no_ratio():
+    found = [measurement(BARNABAS, 0, 300, 1.0), Measurement("W1", "produce", KAFKA, 0, 2, (), "RuntimeError: no")]
+    rate, _ = lines(found)
+    assert (rate.values[BARNABAS].median, rate.ratio) == (300, None)
+
+
+def test_a_run_is_the_same_after_its_file():
+    run = Run({"machine": "this one"}, {BARNABAS: "Barnabas 1", KAFKA: "Kafka 4"}, False, MEASURED)
+    assert Run.from_json(run.to_json()) == run
+
+
+def test_markdown():
+    systems = {BARNABAS: "Barnabas 1", KAFKA: "Kafka 4", "mesh": "not measured", FLOOR: "floor"}
+    failed = Measurement("W2", "defaults", KAFKA, 0, 2, (), "RuntimeError: no\nmore")
+    text = markdown(Run({"machine": "this one"}, systems, True, [*MEASURED, failed]))
+    assert text.splitlines() == [
+        "- machine: this one",
+        "- sizes: those of --quick, a check of the harness rather than a measurement",
+        "",
+        "|  | figure | Barnabas 1 | Kafka 4 | floor | Barnabas / Kafka | goal | met |",
+        "|---|---|---:|---:|---:|---:|---:|---:|",
+        "| **W1** | **produce** | | | | | | |",
+        "| | rate, MiB/s | 300 | 200 | 900 | 1.50 (1.00 - 1.60) | ≥ 1.3 x | yes |",
+        "| | CPU, s/GiB | 1.10 | 4.00 | 0.50 | 0.25 (0.20 - 0.50) | ≤ 0.4 x, ≤ 1.5 x floor | yes, no |",
+        "",
+        "- W2 failed on kafka: RuntimeError: no",
+    ]
+
+
+def test_numbers_keep_three_digits():
+    assert [number(value) for value in (12345.6, 123.4, 12.34, 1.234, 0.01234)] == [
+        "12,346", "123", "12.3", "1.23", "0.012",
+    ]  # fmt: skip
