@@ -25,11 +25,19 @@ class BarnabasProcess:
     """
 
     def __init__(
-        self, overrides: Mapping[str, str] | None = None, *, listen: str = "127.0.0.1:0", module: str = "barnabas"
+        self,
+        overrides: Mapping[str, str] | None = None,
+        *,
+        listen: str = "127.0.0.1:0",
+        module: str = "barnabas",
+        data_dir: Path | None = None,
     ) -> None:
-        """`module` is what Python runs instead of `barnabas`, with one argument of its own after a colon."""
+        """`module` is what Python runs instead of `barnabas`, with one argument of its own after a colon.
+
+        A `data_dir` of the caller's own is left alone at the end.
+        """
         self._folder = Path(tempfile.mkdtemp(prefix="barnabas-"))
-        self.log_dir = self._folder / "data"
+        self.log_dir = data_dir or self._folder / "data"
         self._log_file = self._folder / "server.log"
         self._overrides = dict(overrides or {})
         self._process: subprocess.Popen[str] | None = None

@@ -5,8 +5,14 @@ A harness that does not find it is worth nothing.
 
 import sys
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from barnabas.__main__ import main as barnabas
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from barnabas.broker.transactions.markers import TransactionMarker
 
 
 def dedupe_off() -> None:
@@ -30,10 +36,54 @@ def aborted_index_empty() -> None:
     PartitionLog.aborted_transactions = lambda log, start, upper: []  # type: ignore[method-assign,assignment]
 
 
+def abort_marker_skipped() -> None:
+    """One partition does not get the markers of aborted transactions."""
+    from barnabas.broker.transactions.local_markers import LocalMarkers
+
+    write = LocalMarkers.write
+
+    def skip(
+        self: LocalMarkers, topic: str, partition: int, marker: "TransactionMarker"
+    ) -> "asyncio.Future[None] | None":
+        return None if partition == 0 and not marker.is_commit else write(self, topic, partition, marker)
+
+    LocalMarkers.write = skip  # type: ignore[method-assign]
+
+
+def crc_unchecked_in_recovery() -> None:
+    """A torn batch whose header is whole stays in the log."""
+    from barnabas.storage import scan
+
+    scan.crc_is_valid = lambda buffer, header: True  # type: ignore[attr-defined]
+
+
+def fsync_is_a_no_op() -> None:
+    """Flushes of a log do not wait for the disk. Only a power cut can show it."""
+    from barnabas.storage.files import OsFiles
+
+    open_file, sync = OsFiles.open, OsFiles.sync
+    segments: set[int] = set()
+
+    def remember(self: OsFiles, path: str, *, create: bool = False, truncate: bool = False) -> int:
+        descriptor = open_file(self, path, create=create, truncate=truncate)
+        (segments.add if path.endswith(".log") else segments.discard)(descriptor)
+        return descriptor
+
+    def skip(self: OsFiles, descriptor: int) -> None:
+        if descriptor not in segments:
+            sync(self, descriptor)
+
+    OsFiles.open = remember  # type: ignore[method-assign]
+    OsFiles.sync = skip  # type: ignore[method-assign]
+
+
 BUGS: dict[str, Callable[[], None]] = {
     "dedupe-off": dedupe_off,
     "lso-is-high-watermark": lso_is_high_watermark,
     "aborted-index-empty": aborted_index_empty,
+    "abort-marker-skipped": abort_marker_skipped,
+    "crc-unchecked-in-recovery": crc_unchecked_in_recovery,
+    "fsync-is-a-no-op": fsync_is_a_no_op,
 }
 
 if __name__ == "__main__":

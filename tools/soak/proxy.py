@@ -6,7 +6,11 @@ moment rarely.
 
 import asyncio
 import random
+import socket
 import threading
+from collections.abc import Coroutine
+from contextlib import suppress
+from typing import Any
 
 
 class LossyProxy:
@@ -18,57 +22,65 @@ class LossyProxy:
         self._random = random.Random(seed)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="lossy-proxy", daemon=True)
-        self.port = 0
+        # Sockets, not asyncio's streams: a server of those that is closed forgets connections which it just accepted.
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._listener.setblocking(False)
+        self._clients: set[socket.socket] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.port = self._listener.getsockname()[1]
         self.cuts = 0
 
     def __enter__(self) -> "LossyProxy":
         self._thread.start()
-        asyncio.run_coroutine_threadsafe(self._listen(), self._loop).result()
+        self._loop.call_soon_threadsafe(lambda: self._start(self._serve()))
         return self
 
     def __exit__(self, *_: object) -> None:
-        asyncio.run_coroutine_threadsafe(self._close(), self._loop).result()
+        asyncio.run_coroutine_threadsafe(self._end_tasks(), self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+        for each in (self._listener, *self._clients):
+            each.close()
 
-    async def _listen(self) -> None:
-        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
-        self.port = self._server.sockets[0].getsockname()[1]
+    def _start(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
-    async def _close(self) -> None:
-        self._server.close()
-        tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
-        for task in tasks:
+    async def _end_tasks(self) -> None:
+        for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        await asyncio.sleep(0)  # an aborted transport closes its socket in the loop's next round
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            target_reader, target_writer = await asyncio.open_connection("127.0.0.1", self._target_port)
-        except OSError:
-            writer.close()
-            return
-        pumps = [
-            asyncio.create_task(self._pump(reader, target_writer, loss=0.0)),
-            asyncio.create_task(self._pump(target_reader, writer, loss=self._loss)),
-        ]
-        try:
-            await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for pump in pumps:
-                pump.cancel()
-            writer.transport.abort()
-            target_writer.transport.abort()
+    async def _serve(self) -> None:
+        while True:
+            client, _ = await self._loop.sock_accept(self._listener)
+            self._clients.add(client)
+            self._start(self._forward(client))
 
-    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, loss: float) -> None:
-        try:
-            while data := await reader.read(65536):
-                if self._random.random() < loss:
-                    self.cuts += 1
-                    return
-                writer.write(data)
-                await writer.drain()
-        except OSError:
-            return
+    async def _forward(self, client: socket.socket) -> None:
+        with client, socket.socket() as target:
+            target.setblocking(False)
+            for end in (client, target):
+                end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            with suppress(OSError):
+                await self._loop.sock_connect(target, ("127.0.0.1", self._target_port))
+                pumps = [
+                    asyncio.create_task(self._pump(client, target, loss=0.0)),
+                    asyncio.create_task(self._pump(target, client, loss=self._loss)),
+                ]
+                try:
+                    await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    for pump in pumps:
+                        pump.cancel()
+                    await asyncio.gather(*pumps, return_exceptions=True)
+        self._clients.discard(client)
+
+    async def _pump(self, source: socket.socket, sink: socket.socket, *, loss: float) -> None:
+        while data := await self._loop.sock_recv(source, 65536):
+            if self._random.random() < loss:
+                self.cuts += 1
+                return
+            await self._loop.sock_sendall(sink, data)

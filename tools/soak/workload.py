@@ -1,15 +1,26 @@
-"""Stock clients under load, each writing down what it was told: producers, transactions, readers, a group."""
+"""Stock clients under load, each writing down what it was told: producers, transactions, readers, groups."""
 
 import random
+import sys
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    OFFSET_INVALID,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Message,
+    Producer,
+    TopicPartition,
+)
 
-from tools.soak.history import History, Operation, Poll, Send, Status
+from tools.soak.history import History, Mode, Operation, Poll, Send, Status, Value
 
 TOPIC = "soak"
 ABORT_PROBABILITY = 0.1
@@ -24,6 +35,8 @@ class Recorder:
         self.history = History()
         self.acknowledged = 0
         self.transactions = 0
+        self.committed: dict[tuple[str, int], int] = defaultdict(int)
+        """The largest offset whose commit was acknowledged, by group and partition."""
         self._lock = threading.Lock()
 
     def add(self, operation: Operation) -> None:
@@ -32,6 +45,11 @@ class Recorder:
             if operation.status is Status.OK:
                 self.acknowledged += sum(1 for _ in operation.sends())
                 self.transactions += operation.is_transaction
+
+    def add_commit(self, group: str, offsets: dict[int, int]) -> None:
+        with self._lock:
+            for partition, offset in offsets.items():
+                self.committed[group, partition] = max(self.committed[group, partition], offset)
 
 
 class Worker(threading.Thread, ABC):
@@ -44,12 +62,19 @@ class Worker(threading.Thread, ABC):
         self.recorder = recorder
         self.random = random.Random(seed * 1000 + process)
         self.error: BaseException | None = None
+        self.problems: list[str] = []
+        self.commits = 0
         self._bootstrap_servers = bootstrap_servers
         self._stopping = threading.Event()
         self._next_value = process * VALUES_PER_PROCESS
 
     def config(self, **more: object) -> dict[str, Any]:
-        return {"bootstrap.servers": self._bootstrap_servers, "reconnect.backoff.max.ms": 200, "log_level": 0, **more}
+        return {
+            "bootstrap.servers": self._bootstrap_servers,
+            "reconnect.backoff.max.ms": 200,
+            "log_level": 0,
+            **more,
+        }
 
     def value(self) -> int:
         self._next_value += 1
@@ -83,20 +108,26 @@ class PlainProducer(Worker):
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self._producer = Producer(
-            self.config(**{"enable.idempotence": True, "linger.ms": 2, "message.timeout.ms": 120_000})
-        )
+        self._producer = self._open()
+
+    def _open(self) -> Producer:
+        return Producer(self.config(**{"enable.idempotence": True, "linger.ms": 2, "message.timeout.ms": 120_000}))
 
     def run_once(self) -> None:
         partition = self.random.randrange(self.partitions)
         outcome: list[tuple[int, int | None]] = []
 
-        def delivered(error: object, message: Message) -> None:
+        def delivered(error: KafkaError | None, message: Message) -> None:
             outcome.append((int(message.value() or b""), None if error else message.offset()))
 
-        for _ in range(self.BATCH):
-            self._producer.produce(TOPIC, str(self.value()).encode(), partition=partition, on_delivery=delivered)
-        self._producer.flush(150)
+        try:
+            for _ in range(self.BATCH):
+                self._producer.produce(TOPIC, str(self.value()).encode(), partition=partition, on_delivery=delivered)
+            self._producer.flush(150)
+        except:  # noqa: E722 - confluent-kafka raises fatal errors as a KafkaError, which is no exception class
+            self.problems.append(str(sys.exc_info()[1]))
+            self._producer.flush(150)
+            self._producer = self._open()
         for status, sends in (
             (Status.OK, [Send(partition, value, offset) for value, offset in outcome if offset is not None]),
             (Status.INFO, [Send(partition, value) for value, offset in outcome if offset is None]),
@@ -142,26 +173,31 @@ class TransactionalProducer(Worker):
             aborts = self.random.random() < ABORT_PROBABILITY
             if aborts:
                 producer.flush(60)  # else librdkafka would throw away what it has not sent yet
-            status = self._end(producer, aborts=aborts)
+            status = end_transaction(producer, aborts=aborts)
         except KafkaException:
             self._producer = None  # the next one fences whatever is left
         if sends:
             parts = [Send(send.key, send.value, offsets.get(send.value)) for send in sends]  # type: ignore[call-overload]
             self.recorder.add(Operation(self.process, status, list(parts), is_transaction=True))
 
-    def _end(self, producer: Producer, *, aborts: bool) -> Status:
-        while True:
-            try:
-                producer.abort_transaction(60) if aborts else producer.commit_transaction(60)
-                return Status.FAIL if aborts else Status.OK
-            except KafkaException as error:
-                problem = error.args[0]
-                if problem.retriable():
-                    continue
-                if problem.txn_requires_abort() and not aborts:
-                    aborts = True
-                    continue
-                raise
+
+def end_transaction(producer: Producer, *, aborts: bool) -> Status:
+    """Commit or abort, as long as it takes; FAIL for a transaction that was aborted.
+
+    Raises KafkaException when nobody can know how it ended, or the producer is of no use any more.
+    """
+    while True:
+        try:
+            producer.abort_transaction(60) if aborts else producer.commit_transaction(60)
+            return Status.FAIL if aborts else Status.OK
+        except KafkaException as error:
+            problem = error.args[0]
+            if problem.retriable():
+                continue
+            if problem.txn_requires_abort() and not aborts:
+                aborts = True
+                continue
+            raise
 
 
 class Reader(Worker):
@@ -191,31 +227,97 @@ class Reader(Worker):
         self._consumer.close()
 
 
-class Committer(Worker):
-    """Commits ever larger offsets of a group and looks that they never move back."""
+class Member(Worker):
+    """One of a group's members: reads what it is given, commits it, and looks at every assignment that the group's
+    offsets did not move back.
+    """
+
+    GROUP = "members"
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self._consumer = Consumer(self.config(**{"group.id": f"group-{self.process}", "enable.auto.commit": False}))
-        self._committed = 0
-        self.commits = 0
-        self.moved_back: list[str] = []
+        self._rebalanced: set[int] = set()
+        self._consumer = Consumer(
+            self.config(
+                **{
+                    "group.id": self.GROUP,
+                    "enable.auto.commit": False,
+                    "auto.offset.reset": "earliest",
+                    "isolation.level": "read_committed",
+                    "session.timeout.ms": 6_000,
+                    "heartbeat.interval.ms": 1_000,
+                }
+            )
+        )
+        self._consumer.subscribe([TOPIC], on_assign=self._assigned)
+
+    def _assigned(self, _: Consumer, partitions: Sequence[TopicPartition]) -> None:
+        self._rebalanced |= {partition.partition for partition in partitions}
 
     def run_once(self) -> None:
-        target = self._committed + 1
-        try:
-            self._consumer.commit(offsets=[TopicPartition(TOPIC, 0, target)], asynchronous=False)
-            self._committed = target
-            self.commits += 1
-            (found,) = self._consumer.committed([TopicPartition(TOPIC, 0)], timeout=30)
-        except KafkaException:
-            time.sleep(0.05)
+        records = _records(self._consumer.consume(POLL_RECORDS_MAX, timeout=0.2))
+        rebalanced, self._rebalanced = frozenset(self._rebalanced), set()
+        if rebalanced:
+            self._look_at_commits(rebalanced)
+        if not records:
             return
-        if found.offset < self._committed:
-            self.moved_back.append(f"committed {self._committed}, found {found.offset}")
+        self.recorder.add(
+            Operation(self.process, Status.OK, [Poll(records)], mode=Mode.SUBSCRIBE, rebalanced=rebalanced)
+        )
+        targets = {partition: polled[-1][0] + 1 for partition, polled in records.items()}
+        try:
+            self._consumer.commit(
+                offsets=[TopicPartition(TOPIC, partition, offset) for partition, offset in targets.items()],
+                asynchronous=False,
+            )
+        except KafkaException:
+            return
+        self.recorder.add_commit(self.GROUP, targets)
+        self.commits += 1
+
+    def _look_at_commits(self, partitions: Iterable[int]) -> None:
+        before = dict(self.recorder.committed)
+        try:
+            found = self._consumer.committed([TopicPartition(TOPIC, each) for each in partitions], timeout=30)
+        except KafkaException:
+            return
+        self.problems += moved_back(self.GROUP, before, found)
 
     def close(self) -> None:
         self._consumer.close()
+
+
+class Committer(Worker):
+    """Commits ever larger offsets of a group without members and looks after each that they did not move back."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._group = f"group-{self.process}"
+        self._consumer = Consumer(self.config(**{"group.id": self._group, "enable.auto.commit": False}))
+
+    def run_once(self) -> None:
+        target = self.recorder.committed[self._group, 0] + 1
+        try:
+            self._consumer.commit(offsets=[TopicPartition(TOPIC, 0, target)], asynchronous=False)
+            self.recorder.add_commit(self._group, {0: target})
+            self.commits += 1
+            found = self._consumer.committed([TopicPartition(TOPIC, 0)], timeout=30)
+        except KafkaException:
+            time.sleep(0.05)
+            return
+        self.problems += moved_back(self._group, self.recorder.committed, found)
+
+    def close(self) -> None:
+        self._consumer.close()
+
+
+def moved_back(group: str, committed: Mapping[tuple[str, int], int], found: Sequence[TopicPartition]) -> list[str]:
+    """What a group was told to be committed, and is not there any more, in words."""
+    return [
+        f"offset {committed[group, each.partition]} of partition {each.partition} was committed, found {each.offset}"
+        for each in found
+        if each.offset < committed.get((group, each.partition), OFFSET_INVALID)
+    ]
 
 
 def read_everything(bootstrap_servers: str, partitions: int) -> dict[Any, list[tuple[int, Any]]]:
@@ -238,7 +340,7 @@ def read_everything(bootstrap_servers: str, partitions: int) -> dict[Any, list[t
             raise TimeoutError(
                 f"partitions {set(range(partitions)) - at_end} do not come to an end (a hanging transaction?)"
             )
-        messages = consumer.consume(10_000, timeout=1)
+        messages = consumer.consume(1_000, timeout=0.2)
         for partition, records in _records(messages).items():
             found[partition] += records
         at_end |= {message.partition() for message in messages if message.error() is not None}
@@ -250,14 +352,23 @@ def _records(messages: list[Message]) -> dict[Any, list[tuple[int, Any]]]:
     records: dict[Any, list[tuple[int, Any]]] = {}
     for message in messages:
         if message.error() is None:
-            records.setdefault(message.partition(), []).append((message.offset() or 0, int(message.value() or b"")))
+            records.setdefault(message.partition(), []).append((message.offset() or 0, _value(message)))
     return records
 
 
-WORKERS: tuple[tuple[Callable[..., Worker], int], ...] = (
+def _value(message: Message) -> Value:
+    """The number that a worker wrote, or the bytes of something that none of them can have written."""
+    written = message.value() or b""
+    return int(written) if written.isdigit() else written
+
+
+Workers = tuple[tuple[Callable[..., Worker], int], ...]
+
+WORKERS: Workers = (
     (PlainProducer, 2),
-    (TransactionalProducer, 2),
+    (TransactionalProducer, 4),
     (Reader, 2),
+    (Member, 2),
     (Committer, 1),
 )
 """What runs at once, and how many of each."""

@@ -1,0 +1,76 @@
+"""Power cuts under load, with the flush before each acknowledgement and without: `python -m tools.power_cut --cuts 20`.
+
+The broker of a soak (tools/soak) keeps its data on a file system that loses its power every few seconds. With
+`barnabas.flush.before.ack=true` nothing acknowledged may be missing afterwards; without, something has to be, or the
+cuts are none. Needs root, to mount an image.
+"""
+
+import argparse
+import random
+import sys
+
+from tools.barnabas_process import BarnabasProcess
+from tools.power_cut.disk import CannotMount, CuttableDisk
+from tools.soak.__main__ import describe
+from tools.soak.run import Result, soak
+from tools.soak.workload import WORKERS, PlainProducer, Workers
+
+ONLY_PRODUCERS: Workers = ((PlainProducer, 2),)
+"""For a broker that loses what it acknowledged: transactions would hang, for their coordinator forgot them."""
+
+
+def power_cuts(
+    cuts: int, *, flush: bool, seed: int, plant: str | None = None, cut_every_s: float = 3, quiet: bool = False
+) -> Result:
+    """A soak with `cuts` power cuts; where a loss is expected, with producers alone.
+
+    Raises CannotMount.
+    """
+    with CuttableDisk() as disk:
+
+        def cut(process: BarnabasProcess, _: random.Random) -> None:
+            disk.cut()
+            process.kill()
+            disk.mount()
+
+        return soak(
+            0,
+            crash=cut,
+            crashes=cuts,
+            crash_every_s=cut_every_s,
+            seed=seed,
+            plant=plant,
+            workers=WORKERS if flush and plant is None else ONLY_PRODUCERS,
+            overrides={"barnabas.flush.before.ack": str(flush).lower()},
+            data_dir=disk.path / "data",
+            quiet=quiet,
+        )
+
+
+def main() -> int:
+    """Run both and tell; exit status 0 when nothing was found with the flush and something was lost without."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cuts", type=int, default=20)
+    parser.add_argument("--cut-every", type=float, default=3, metavar="SECONDS", help="on average (default 3)")
+    parser.add_argument("--seed", type=int, default=random.randrange(1_000_000))
+    options = parser.parse_args()
+    print(f"seed {options.seed}", flush=True)
+    try:
+        safe, control = (
+            power_cuts(options.cuts, flush=flush, seed=options.seed, cut_every_s=options.cut_every, quiet=True)
+            for flush in (True, False)
+        )
+    except CannotMount as error:
+        print(f"this machine does not let us mount an image: {error}")
+        return 1
+    print(f"with the flush:\n{describe(safe)}")
+    for name, result in (("with", safe), ("without", control)):
+        print(
+            f"{name} the flush: {result.crashes} cuts, {result.findings.acknowledged} acknowledged records, "
+            f"{result.lost} of them lost"
+        )
+    return int(not safe.is_clean or not control.lost)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

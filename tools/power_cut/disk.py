@@ -1,0 +1,76 @@
+"""An ext4 file system in an image file that loses its power on demand.
+
+`cut` stops it in the way of an emergency shutdown (EXT4_IOC_SHUTDOWN without flushing the journal, which xfstests uses
+for the same purpose): from that instant nothing more gets from the page cache to the image, the running journal commit
+stays unfinished, and writes fail. `mount` then does what a machine does that comes back: the journal is replayed, and
+what is found is what had reached the device. Needs root, loop devices and mkfs.ext4.
+"""
+
+import fcntl
+import os
+import shutil
+import struct
+import subprocess
+import tempfile
+from pathlib import Path
+
+SIZE = 1 << 30
+_SHUTDOWN = 0x8004587D
+"""_IOR('X', 125, __u32), fs/ext4/ext4.h."""
+_WITHOUT_FLUSHING_THE_JOURNAL = struct.pack("I", 2)
+
+
+class CannotMount(Exception):
+    """This machine does not let us mount an image; the message says what it refused."""
+
+
+class CuttableDisk:
+    """A mounted ext4 file system of `SIZE` bytes (the image is sparse); a context manager.
+
+    Raises CannotMount.
+    """
+
+    def __init__(self) -> None:
+        self._folder = Path(tempfile.mkdtemp(prefix="barnabas-disk-"))
+        self._image = self._folder / "image"
+        self.path = self._folder / "mounted"
+
+    def __enter__(self) -> "CuttableDisk":
+        try:
+            self.path.mkdir()
+            with self._image.open("wb") as image:
+                image.truncate(SIZE)
+            _run("mkfs.ext4", "-q", "-F", str(self._image))
+            self.mount()
+        except BaseException:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.path.is_mount():
+            _run("umount", str(self.path))
+        shutil.rmtree(self._folder)
+
+    def cut(self) -> None:
+        """Lose power now. Nobody can write any more; readers may still see what is in memory."""
+        descriptor = os.open(self.path, os.O_RDONLY)
+        try:
+            fcntl.ioctl(descriptor, _SHUTDOWN, _WITHOUT_FLUSHING_THE_JOURNAL)
+        finally:
+            os.close(descriptor)
+
+    def mount(self) -> None:
+        """Power is back: mount what the device has. Nobody may hold a file open that was opened before the cut."""
+        if self.path.is_mount():
+            _run("umount", str(self.path))
+        _run("mount", "-t", "ext4", "-o", "loop", str(self._image), str(self.path))
+
+
+def _run(*command: str) -> None:
+    try:
+        subprocess.run(command, check=True, capture_output=True, text=True)
+    except FileNotFoundError:
+        raise CannotMount(f"there is no {command[0]} here") from None
+    except subprocess.CalledProcessError as error:
+        raise CannotMount(f"{' '.join(command[:1])}: {error.stderr.strip()}") from None

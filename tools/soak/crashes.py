@@ -1,0 +1,45 @@
+"""How a broker ends in a soak: `kill -9`, with a torn write or without."""
+
+import random
+from pathlib import Path
+
+from barnabas.wire.record_batch import CorruptBatch, RecordBatchHeader, iter_headers
+from barnabas.wire.records import Record, build_batch
+from tools.barnabas_process import BarnabasProcess
+from tools.soak.workload import TOPIC
+
+TORN_PROBABILITY = 0.5
+
+
+def kill(process: BarnabasProcess, chance: random.Random) -> None:
+    """`kill -9`; in half of the cases a write is under way of which the disk took only a part."""
+    process.kill()
+    if chance.random() < TORN_PROBABILITY:
+        tear(chance.choice(sorted(process.log_dir.glob(f"{TOPIC}-*"))))
+
+
+def tear(directory: Path) -> None:
+    """Leave behind the last batch of a partition what a torn write leaves: a whole header and file size, but zeros
+    where the second half of the records should be. Nobody was told that it was written.
+    """
+    segment = max(directory.glob("*.log"))
+    last = _last_batch(segment.read_bytes())
+    if last is None:
+        return
+    batch = build_batch(
+        [Record(last.next_offset, last.max_timestamp, None, b"7" * 1000, (), -1)],
+        base_offset=last.next_offset,
+        partition_leader_epoch=last.partition_leader_epoch,
+    )
+    batch[-500:] = bytes(500)
+    with segment.open("ab") as file:
+        file.write(batch)
+
+
+def _last_batch(data: bytes) -> RecordBatchHeader | None:
+    """The last batch of a segment; None if there is none, or if the kill itself left a torn one."""
+    try:
+        headers = list(iter_headers(data))
+    except CorruptBatch:
+        return None
+    return headers[-1] if headers else None
