@@ -13,6 +13,8 @@ from tools.barnabas_process import BarnabasProcess
 from tools.hostile import MIB, HealthyClient, Memory
 
 MEMORY_MAX = 512 * MIB
+HEALTHY_GAP_MS_MAX = 1000
+HEALTHY_LATE_MAX = 50
 
 
 @pytest.fixture
@@ -46,8 +48,31 @@ def healthy(broker: BarnabasProcess) -> Iterator[HealthyClient]:
     """A client that must not notice the attack."""
     with HealthyClient(broker.bootstrap_servers) as client:
         yield client
+        _judge(client)
+
+
+@pytest.fixture(scope="module")
+def shared_client(shared_broker: BarnabasProcess) -> Iterator[HealthyClient]:
+    with HealthyClient(shared_broker.bootstrap_servers) as client:
+        yield client
+
+
+@pytest.fixture
+def shared_healthy(shared_client: HealthyClient) -> Iterator[HealthyClient]:
+    """The client beside the shared broker, judged for each attack by itself."""
+    shared_client.mark()
+    yield shared_client
+    _judge(shared_client)
+
+
+def _judge(client: HealthyClient) -> None:
+    """90 of 100 records a second are acknowledged, or all but those of the last half second; and never none for a whole
+    second, from which on the broker itself calls its event loop late.
+    """
+    client.settle()
     assert client.errors == []
-    assert client.latencies_ms
+    assert client.gap_ms <= HEALTHY_GAP_MS_MAX, client.figures
+    assert client.records >= min(client.rate_min * client.seconds, client.due - HEALTHY_LATE_MAX), client.figures
 
 
 @pytest.fixture

@@ -1,14 +1,20 @@
-"""Attacks inside of record batches: decompression bombs, against topics that must open what is produced."""
+"""Attacks inside of record batches: decompression bombs, against topics that must open what is produced, and batches
+that are not what they say."""
 
 from __future__ import annotations
 
 import io
+import random
+import socket
 import struct
 import time
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import cramjam
+import crc32c
 import lz4.frame
 import pytest
 
@@ -20,11 +26,23 @@ from barnabas.wire.messages.list_offsets import (
     ListOffsetsTopic,
 )
 from barnabas.wire.messages.produce import ProduceResponse
-from barnabas.wire.record_batch import CompressionType, parse_header
+from barnabas.wire.record_batch import CompressionType, crc_is_valid, iter_headers, parse_header
 from barnabas.wire.records import Record, assemble_batch, build_batch
 from barnabas.wire.varint import encode_varint
 from tools.barnabas_process import BarnabasProcess
-from tools.hostile import MIB, HealthyClient, Memory, ask, connect, create_topic, produce
+from tools.hostile import (
+    MIB,
+    HealthyClient,
+    Memory,
+    ThreadTimes,
+    answer,
+    ask,
+    connect,
+    create_topic,
+    frame,
+    produce,
+)
+from tools.mutation import Mutator
 
 pytestmark = pytest.mark.slow
 Figure = Callable[..., None]
@@ -106,6 +124,7 @@ BOMBS: dict[str, tuple[int, Callable[[], bytes]]] = {
     "zstd of 1 GiB of records": (4, lambda: zstd_bomb(small_records())),
     "zstd with a window of 128 MiB": (4, lambda: zstd_window(27, 1024)),
     "zstd with a window of 2 GiB": (4, lambda: zstd_window(31, 1024)),
+    "gzip of 100,000 records with the same offset": (1, lambda: gzip_bomb(iter([_SMALL_RECORD * 100_000]))),
     "gzip of 100,000 records and 60 MiB": (1, lambda: gzip_bomb(iter([_SMALL_RECORD * 100_000, bytes(60 * MIB)]))),
 }
 
@@ -119,7 +138,14 @@ def bomb_batch(codec: int, payload: bytes, count: int) -> bytearray:
 
 @pytest.mark.parametrize("topic_settings", [{"message_timestamp_type": "LogAppendTime"}, {"compression_type": "lz4"}])
 @pytest.mark.parametrize("bomb", BOMBS)
-def test_a8_bombs(shared_broker: BarnabasProcess, figure: Figure, bomb: str, topic_settings: dict[str, str]) -> None:
+def test_a8_bombs(
+    shared_broker: BarnabasProcess,
+    shared_healthy: HealthyClient,
+    figure: Figure,
+    bomb: str,
+    topic_settings: dict[str, str],
+) -> None:
+    """Refused within 250 ms of processor time beside the event loop, and 16 MiB."""
     broker = shared_broker
     codec, make = BOMBS[bomb]
     payload = make()
@@ -132,17 +158,21 @@ def test_a8_bombs(shared_broker: BarnabasProcess, figure: Figure, bomb: str, top
         warm = build_batch([Record(0, NOW_MS, None, bytes(40_000))], compression=CompressionType(codec))
         ask(connection, produce(topic, warm), 9, ProduceResponse)
         memory = Memory(broker.pid)
-        memory.mark()
         batch = bomb_batch(codec, payload, 100_000 if "records" in bomb else 1)
+        memory.mark()
+        shared_healthy.mark()
+        times = ThreadTimes(broker.pid)
         started = time.perf_counter()
         response = ask(connection, produce(topic, batch), 9, ProduceResponse)
         taken_ms = (time.perf_counter() - started) * 1000
+    threads_ms = times.threads_ms
     code = response.responses[0].partition_responses[0].error_code
-    figure(bomb=bomb, bytes=len(batch), ms=round(taken_ms, 1), growth_mib=round(memory.growth / MIB, 1),
-           error=ErrorCode(code).name)  # fmt: skip
+    shared_healthy.settle()
+    figure(bomb=bomb, bytes=len(batch), ms=round(taken_ms, 1), thread_cpu_ms=round(threads_ms, 1),
+           growth_mib=round(memory.growth / MIB, 1), error=ErrorCode(code).name, **shared_healthy.figures)  # fmt: skip
     assert code in (ErrorCode.INVALID_RECORD, ErrorCode.CORRUPT_MESSAGE, ErrorCode.MESSAGE_TOO_LARGE)
-    # The request itself is copied for the thread, and held in the receive buffer.
-    assert memory.growth <= 16 * MIB + 4 * max(0, len(batch) - MIB)
+    assert threads_ms <= 250
+    assert memory.growth <= 16 * MIB
 
 
 def test_a8_bombs_beside_a_healthy_client(broker: BarnabasProcess, healthy: HealthyClient, figure: Figure) -> None:
@@ -153,10 +183,10 @@ def test_a8_bombs_beside_a_healthy_client(broker: BarnabasProcess, healthy: Heal
     batch = bomb_batch(1, gzip_bomb(iter([_SMALL_RECORD * 100_000, bytes(100 * MIB)])), 100_000)
     memory = Memory(broker.pid)
     memory.mark()
+    healthy.mark()
+    times = ThreadTimes(broker.pid)
     connections = [connect(broker.bootstrap_servers) for _ in range(6)]
     started = time.perf_counter()
-    from tools.hostile import answer, frame
-
     for connection in connections:
         connection.sendall(frame(produce("opened", batch), 9))
     for connection in connections:
@@ -170,6 +200,120 @@ def test_a8_bombs_beside_a_healthy_client(broker: BarnabasProcess, healthy: Heal
         partition = ListOffsetsPartition(partition_index=0, timestamp=NOW_MS)
         topics = [ListOffsetsTopic(name="stored", partitions=[partition])]
         ask(connection, ListOffsetsRequest(replica_id=-1, topics=topics), 5, ListOffsetsResponse)
-    figure(bombs=6, seconds=round(taken_s, 2), growth_mib=round(memory.growth / MIB, 1),
-           healthy_p99_ms=round(healthy.p99_ms, 1))  # fmt: skip
+    figure(bombs=6, seconds=round(taken_s, 2), thread_cpu_ms=round(times.threads_ms, 1),
+           growth_mib=round(memory.growth / MIB, 1), **healthy.figures)  # fmt: skip
     assert memory.growth <= 96 * MIB
+
+
+REFUSALS = {
+    ErrorCode.CORRUPT_MESSAGE,
+    ErrorCode.INVALID_RECORD,
+    ErrorCode.INVALID_TIMESTAMP,
+    ErrorCode.MESSAGE_TOO_LARGE,
+    ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
+    ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+    ErrorCode.INVALID_PRODUCER_EPOCH,
+    ErrorCode.INVALID_TXN_STATE,
+    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,  # a transactional batch in a request without an id
+}
+TOPICS: dict[str, dict[str, str]] = {
+    "plain": {},
+    "compacted": {"cleanup_policy": "compact"},
+    "stamped": {"message_timestamp_type": "LogAppendTime"},
+    "recompressed": {"compression_type": "lz4"},
+    "small": {"max_message_bytes": "400"},
+}
+LYING_HEADERS = {
+    "a wrong checksum": (">I", 17, 1),
+    **{f"magic {magic}": (">b", 16, magic) for magic in (0, 1, 3)},
+    "a negative count": (">i", 57, -1),
+    "a count of nothing": (">i", 57, 0),
+    "a count that is too large": (">i", 57, 2**31 - 1),
+    "a last offset delta that disagrees": (">i", 23, 77),
+    "a base offset": (">q", 0, 5),
+    "a negative base offset": (">q", 0, -1),
+    "a control batch": (">h", 21, 0x20),
+    "a producer without a sequence": (">q", 43, 7),
+    "a length that is too large": (">i", 8, 2**31 - 1),
+    "a length that is too small": (">i", 8, 13),
+    "a negative length": (">i", 8, -1),
+    "an unknown codec": (">h", 21, 7),
+}
+
+
+def test_a9_headers_that_lie(shared_broker: BarnabasProcess, shared_healthy: HealthyClient, figure: Figure) -> None:
+    """Each is refused by every topic, and not a byte of it is written. (What Kafka answers is the subject of the tests
+    of validation and of the comparison with Kafka; here it is a whole broker that must stand it.)"""
+    logs = _create_topics(shared_broker, "lying")
+    with connect(shared_broker.bootstrap_servers) as connection:
+        for what, (form, position, value) in LYING_HEADERS.items():
+            batch = build_batch([Record(0, NOW_MS, b"k", b"v")])
+            struct.pack_into(form, batch, position, value)
+            if position != 17:
+                _seal(batch)
+            for topic, log in logs.items():
+                assert _produced(connection, topic, batch) in REFUSALS, (what, topic)
+                assert log.stat().st_size == 0, (what, topic)
+    figure(batches=len(LYING_HEADERS) * len(TOPICS), **shared_healthy.figures)
+
+
+@pytest.mark.parametrize("count", [1_500, pytest.param(20_000, marks=pytest.mark.full)])
+def test_a9_damaged_batches(
+    broker: BarnabasProcess, memory: Memory, healthy: HealthyClient, figure: Figure, count: int
+) -> None:
+    """Mutated batches, three of four with a checksum that agrees: refused with an error that Kafka knows for it and
+    nothing written, or written as whole batches with the right offsets."""
+    logs = _create_topics(broker, "damaged")
+    rng = random.Random(9)
+    mutator = Mutator(_seeds(rng), rng, size_max=1 << 16)
+    codes: Counter[str] = Counter()
+    healthy.mark()
+    with connect(broker.bootstrap_servers) as connection:
+        for number in range(count):
+            batch = bytearray(mutator.next())
+            if number % 4:
+                _seal(batch)
+            topic, log = rng.choice(list(logs.items()))
+            before = log.stat().st_size
+            code = _produced(connection, topic, batch)
+            codes[ErrorCode(code).name] += 1
+            assert code == 0 or (code in REFUSALS and log.stat().st_size == before), (number, code)
+    written = 0
+    for log in logs.values():
+        data, next_offset = log.read_bytes(), 0
+        for header in iter_headers(data):
+            assert header.base_offset == next_offset
+            assert crc_is_valid(data, header)
+            next_offset = header.next_offset
+            written += 1
+    figure(batches=count, written=written, growth_mib=round(memory.growth / MIB, 1), **healthy.figures, **codes)
+    assert 0 < written <= codes["NONE"] < count
+    assert memory.growth <= 16 * MIB
+
+
+def _create_topics(broker: BarnabasProcess, prefix: str) -> dict[str, Path]:
+    """The log of each."""
+    for topic, settings in TOPICS.items():
+        create_topic(broker.bootstrap_servers, f"{prefix}-{topic}", **settings)
+    return {f"{prefix}-{topic}": broker.log_dir / f"{prefix}-{topic}-0" / f"{0:020}.log" for topic in TOPICS}
+
+
+def _seeds(rng: random.Random) -> list[bytes]:
+    records = [Record(i, NOW_MS + i, b"key" if i % 5 else None, rng.randbytes(i), [("h", b"v")]) for i in range(12)]
+    return [
+        bytes(build_batch(records[:count], compression=codec, producer_id=7, producer_epoch=0, base_sequence=0))
+        for codec in CompressionType
+        for count in (1, 12)
+    ] + [bytes(build_batch(records, compression=codec)) for codec in CompressionType]
+
+
+def _seal(batch: bytearray) -> None:
+    """Give the batch a checksum that agrees with the rest."""
+    if len(batch) > 61:
+        struct.pack_into(">I", batch, 17, crc32c.crc32c(bytes(batch[21:])))
+
+
+def _produced(connection: socket.socket, topic: str, batch: bytearray) -> int:
+    response = ask(connection, produce(topic, batch), 9, ProduceResponse)
+    code: int = response.responses[0].partition_responses[0].error_code
+    return code

@@ -27,7 +27,7 @@ from tools.hostile import (
     eventually,
     frame,
     is_closed,
-    open_files,
+    open_sockets,
     produce,
 )
 
@@ -67,7 +67,7 @@ def test_a3_slow_senders_are_closed(
             for key in list(selector.get_map().values()):
                 _send_one_byte(key.fileobj)  # type: ignore[arg-type]
     figure(connections=open_at_once, closed=refused, longest_s=round(longest, 1), growth_mib=round(held / MIB, 1),
-           healthy_p99_ms=round(healthy.p99_ms, 1))  # fmt: skip
+           **healthy.figures)  # fmt: skip
     assert refused >= count
     assert not selector.get_map()
     assert longest <= 35
@@ -97,7 +97,7 @@ def _send_one_byte(connection: socket.socket) -> None:
 
 @pytest.mark.parametrize("length", [-1, -(2**31), 2**31 - 1, 100 * MIB + 1])
 def test_a4_impossible_lengths_close_the_connection(
-    shared_broker: BarnabasProcess, figure: Figure, length: int
+    shared_broker: BarnabasProcess, shared_healthy: HealthyClient, figure: Figure, length: int
 ) -> None:
     broker, memory = shared_broker, Memory(shared_broker.pid)
     with connect(broker.bootstrap_servers) as connection:
@@ -111,10 +111,13 @@ def test_a4_impossible_lengths_close_the_connection(
             connection.sendall(struct.pack(">i", length))
             assert is_closed(connection)
             slowest = max(slowest, time.monotonic() - started)
-    figure(length=length, tries=1000, growth_mib=round(memory.growth / MIB, 2), slowest_ms=round(slowest * 1000, 1))
+    figure(length=length, tries=1000, growth_mib=round(memory.growth / MIB, 2), slowest_ms=round(slowest * 1000, 1),
+           **shared_healthy.figures)  # fmt: skip
     assert memory.growth <= 2 * MIB
+    assert slowest <= 1
 
 
+@pytest.mark.usefixtures("shared_healthy")
 def test_a4_an_empty_frame_closes_the_connection(shared_broker: BarnabasProcess) -> None:
     with connect(shared_broker.bootstrap_servers) as connection:
         connection.sendall(struct.pack(">i", 0))
@@ -144,7 +147,7 @@ def test_a5_many_large_frames_at_once(
                 pass
         time.sleep(0.01)
     figure(frames=50, seconds=seconds, sent_mib=sent // MIB, growth_mib=round(memory.growth / MIB, 1),
-           healthy_p99_ms=round(healthy.p99_ms, 1), healthy_records=len(healthy.latencies_ms))  # fmt: skip
+           **healthy.figures)  # fmt: skip
     for sender in senders:
         sender.close()
     assert memory.peak < 448 * MIB
@@ -164,8 +167,9 @@ def test_a10_peers_that_do_not_read(
         for _ in range(60):
             response = ask(writer, produce("big", batch), 9, ProduceResponse)
             assert response.responses[0].partition_responses[0].error_code == 0
-    files = open_files(broker.pid)
+    sockets = open_sockets(broker.pid)
     memory.mark()
+    healthy.mark()
     partition = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=50 * MIB)
     request = FetchRequest(
         max_wait_ms=500, min_bytes=1, max_bytes=50 * MIB, topics=[FetchTopic(topic="big", partitions=[partition])]
@@ -182,11 +186,38 @@ def test_a10_peers_that_do_not_read(
     time.sleep(seconds / 2)
     growth = memory.growth
     figure(connections=count, seconds=seconds, growth_mib=round(growth / MIB, 1),
-           healthy_p99_ms=round(healthy.p99_ms, 1))  # fmt: skip
+           **healthy.figures)  # fmt: skip
     for reader in readers:
         reader.close()
-    assert eventually(lambda: open_files(broker.pid) <= files + 2, 10)
+    assert eventually(lambda: open_sockets(broker.pid) <= sockets, 10)
     assert growth <= 64 * MIB
+
+
+def test_a10_peers_that_do_not_read_are_closed_when_idle() -> None:
+    """By `connections.max.idle.ms`, here 3 s, which is looked at every 2 s; not those that do read."""
+    with BarnabasProcess({"connections.max.idle.ms": "3000"}) as broker:
+        address = broker.bootstrap_servers
+        create_topic(address, "big", max_message_bytes=str(2 * MIB))
+        batch = build_batch([Record(0, 1_700_000_000_000, None, bytes(MIB))])
+        with connect(address) as writer:
+            for _ in range(20):
+                ask(writer, produce("big", batch), 9, ProduceResponse)
+        with HealthyClient(address) as healthy:
+            sockets = open_sockets(broker.pid)
+            partition = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=50 * MIB)
+            request = FetchRequest(max_bytes=50 * MIB, topics=[FetchTopic(topic="big", partitions=[partition])])
+            readers = [connect(address) for _ in range(20)]
+            started = time.monotonic()
+            for number, reader in enumerate(readers):
+                reader.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+                reader.sendall(frame(request, 11, number))
+            assert eventually(lambda: open_sockets(broker.pid) >= sockets + 20, 2)
+            assert eventually(lambda: open_sockets(broker.pid) <= sockets, 10)
+            assert time.monotonic() - started >= 3
+            for reader in readers:
+                reader.close()
+            healthy.settle()
+            assert healthy.errors == []
 
 
 def test_a10_a_reader_that_starts_to_read_gets_everything(broker: BarnabasProcess) -> None:
