@@ -44,41 +44,6 @@ def leader_for_offline(
     return _elected(state, leader, (leader,), controller_epoch, RecoveryState.RECOVERING)
 
 
-def leader_for_preferred(
-    assignment: Sequence[int], state: PartitionState, live: Collection[int], controller_epoch: int
-) -> PartitionState | None:
-    """Election of the head of the assignment, if it is live and in sync."""
-    preferred = assignment[0] if assignment else NO_LEADER
-    if preferred not in live or preferred not in state.isr:
-        return None
-    return _elected(state, preferred, state.isr, controller_epoch, state.recovery_state)
-
-
-def leader_for_reassignment(
-    target: Sequence[int], state: PartitionState, live: Collection[int], controller_epoch: int
-) -> PartitionState | None:
-    """Election among the replicas a reassignment leads to."""
-    leader = next((replica for replica in target if replica in live and replica in state.isr), None)
-    return None if leader is None else _elected(state, leader, state.isr, controller_epoch, state.recovery_state)
-
-
-def leader_for_controlled_shutdown(
-    assignment: Sequence[int],
-    state: PartitionState,
-    live_or_shutting_down: Collection[int],
-    shutting_down: Collection[int],
-    controller_epoch: int,
-) -> PartitionState | None:
-    """Election before brokers stop: they leave the ISR, and the first live in-sync replica that stays takes over."""
-    leader = next(
-        (r for r in assignment if r in live_or_shutting_down and r in state.isr and r not in shutting_down), None
-    )
-    if leader is None:
-        return None
-    isr = tuple(replica for replica in state.isr if replica not in shutting_down)
-    return _elected(state, leader, isr, controller_epoch, state.recovery_state)
-
-
 def without_replica(state: PartitionState, replica: int, controller_epoch: int) -> PartitionState | None:
     """State after a replica went offline: it leaves the ISR, unless it is its last member, and leads no more. None if
     nothing changes.

@@ -88,51 +88,6 @@ def test_a_clean_election_keeps_the_recovery_state() -> None:
 
 
 @pytest.mark.parametrize(
-    ("assignment", "isr", "live", "expected"),
-    [
-        ((1, 2), (2, 1), {1, 2}, (1, (2, 1))),
-        ((1, 2), (2,), {1, 2}, None),
-        ((1, 2), (1, 2), {2}, None),
-        ((), (1,), {1}, None),
-    ],
-)
-def test_leader_for_preferred(
-    assignment: tuple[int, ...], isr: tuple[int, ...], live: set[int], expected: object
-) -> None:
-    assert summary(election.leader_for_preferred(assignment, state(2, isr), live, EPOCH)) == expected
-
-
-@pytest.mark.parametrize(
-    ("target", "isr", "live", "expected"),
-    [
-        ((4, 5), (1, 5, 4), {1, 4, 5}, (4, (1, 5, 4))),
-        ((4, 5), (1, 5), {1, 4, 5}, (5, (1, 5))),
-        ((4, 5), (1,), {1, 4, 5}, None),
-    ],
-)
-def test_leader_for_reassignment(
-    target: tuple[int, ...], isr: tuple[int, ...], live: set[int], expected: object
-) -> None:
-    assert summary(election.leader_for_reassignment(target, state(1, isr), live, EPOCH)) == expected
-
-
-@pytest.mark.parametrize(
-    ("assignment", "isr", "live", "stopping", "expected"),
-    [
-        ((1, 2, 3), (1, 2, 3), {1, 2, 3}, {1}, (2, (2, 3))),
-        ((1, 2, 3), (1, 3), {1, 2, 3}, {1}, (3, (3,))),
-        ((1, 2, 3), (1,), {1, 2, 3}, {1}, None),
-        ((1, 2), (1, 2), {1, 2}, {1, 2}, None),
-    ],
-)
-def test_leader_for_controlled_shutdown(
-    assignment: tuple[int, ...], isr: tuple[int, ...], live: set[int], stopping: set[int], expected: object
-) -> None:
-    elected = election.leader_for_controlled_shutdown(assignment, state(1, isr), live, stopping, EPOCH)
-    assert summary(elected) == expected
-
-
-@pytest.mark.parametrize(
     ("leader", "isr", "gone", "expected"),
     [
         (1, (1, 2), 1, (NO_LEADER, (2,))),
