@@ -49,6 +49,7 @@ from barnabas.controller.state import BrokerRegistration, EndPoint
 from barnabas.controller.topics import NewTopic, TopicDefaults
 from barnabas.storage.files import OsFiles, UnsyncedFiles
 from barnabas.storage.log_manager import LogManager
+from barnabas.storage.producer_state import bound_producers
 from barnabas.wire.framing import ReceiveBuffer
 
 if TYPE_CHECKING:
@@ -61,6 +62,7 @@ DEFAULT_INFLIGHT_BYTES_MAX = 128 * 1024 * 1024
 
 IDLE_CHECK_INTERVAL_MS = 2_000
 FILE_DELETE_INTERVAL_MS = 1_000
+PRODUCERS_CHECK_INTERVAL_MS = 5_000
 COMPACTION_INTERVAL_MIN_MS = 100
 FLUSH_CHECK_INTERVAL_MS = 1_000
 LAG_CHECK_INTERVAL_S = 1.0
@@ -412,6 +414,7 @@ class Broker:
             config.transaction_remove_expired_transaction_cleanup_interval_ms,
             self.transactions.remove_expired,
         )
+        every("bounding what is remembered of producers", PRODUCERS_CHECK_INTERVAL_MS, self._bound_producers)
         every("expiring producers", config.producer_id_expiration_check_interval_ms, self._expire_producers)
         self._watch_lag(self._loop.time())
 
@@ -421,6 +424,10 @@ class Broker:
     def _expire_producers(self) -> None:
         for partition in self.replicas.partitions():
             partition.log.remove_expired_producers(self.clock.now_ms())
+
+    def _bound_producers(self) -> None:
+        logs = (partition.log for partition in self.replicas.partitions())
+        bound_producers([log.remembered_producers for log in logs if log.remembered_producers is not None])
 
     def _watch_lag(self, expected: float) -> None:
         """How late the loop runs a timer that is due: what every request waits at least."""

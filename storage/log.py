@@ -172,9 +172,15 @@ class PartitionLog(LocalLog):
         return list(self.producer_state.producers.values())
 
     def remove_expired_producers(self, now_ms: int) -> None:
-        """Forget producers that have not written for producer.id.expiration.ms."""
+        """Forget producers that have not written for producer.id.expiration.ms, as it is now."""
         if self._producers is not None:
+            self._producers.expiration_ms = self.context.producer_id_expiration_ms
             self._producers.remove_expired(now_ms)
+
+    @property
+    def remembered_producers(self) -> ProducerState | None:
+        """Of `producer_state`, what is in memory: None until somebody needed it."""
+        return self._producers
 
     # --- appending
 

@@ -29,6 +29,9 @@ PRODUCERS_MAX: Final = 10_000
 before they expire: a retry of theirs would then be written twice, anything else of theirs works.
 """
 
+PRODUCERS_OF_ALL_LOGS_MAX: Final = 100_000
+"""Producers that all logs of a broker remember together, looked at every few seconds."""
+
 VERIFICATIONS_MAX: Final = 10_000
 """So many producers may be about to begin a transaction: those that never do must not fill the memory."""
 
@@ -259,7 +262,7 @@ class ProducerState:
         entry = self.producers.get(producer_id)
         if entry is None:
             if len(self.producers) >= PRODUCERS_MAX:
-                self._forget_oldest()
+                self.forget_oldest(PRODUCERS_MAX // 10)
             entry = self.producers[producer_id] = ProducerEntry(producer_id)
         delta = header.last_offset_delta
         last_offset = base_offset + delta
@@ -358,11 +361,11 @@ class ProducerState:
             if now_ms - verification.started_ms >= self.expiration_ms:
                 del self.verifications[producer_id]
 
-    def _forget_oldest(self) -> None:
-        """Make room for a tenth of PRODUCERS_MAX. By offset, because the timestamps are the clients' own."""
+    def forget_oldest(self, count: int) -> None:
+        """Forget those that wrote least recently. By offset, because the timestamps are the clients' own."""
         idle = [entry for entry in self.producers.values() if entry.transaction_first_offset == NO_OFFSET]
         idle.sort(key=lambda entry: entry.batches[-1].last_offset if entry.batches else NO_OFFSET)
-        for entry in idle[: PRODUCERS_MAX // 10]:
+        for entry in idle[:count]:
             del self.producers[entry.producer_id]
 
     def _is_expired(self, entry: ProducerEntry, now_ms: int) -> bool:
@@ -474,3 +477,16 @@ def decode_snapshot(data: bytes) -> list[ProducerEntry]:
             entry.batches.append(BatchMetadata(first_sequence, last_sequence, last_offset, offset_delta, timestamp))
         entries.append(entry)
     return entries
+
+
+def bound_producers(states: Iterable[ProducerState], most: int = PRODUCERS_OF_ALL_LOGS_MAX) -> None:
+    """Let all logs together remember `most` producers: the logs that have more than an equal share give up theirs.
+
+    A log with few producers loses none, however many strangers write to others.
+    """
+    by_size = sorted(states, key=lambda state: len(state.producers))
+    for index, state in enumerate(by_size):
+        share = most // (len(by_size) - index)
+        if len(state.producers) > share:
+            state.forget_oldest(len(state.producers) - share)
+        most -= min(share, len(state.producers))

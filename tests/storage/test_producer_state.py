@@ -3,7 +3,7 @@
 import pytest
 
 from barnabas.storage import producer_state
-from barnabas.storage.producer_state import ProducerState
+from barnabas.storage.producer_state import ProducerState, bound_producers
 from barnabas.wire.record_batch import RecordBatchHeader, parse_header
 from barnabas.wire.records import Record, build_batch
 
@@ -34,3 +34,16 @@ def test_open_transactions_are_never_forgotten(monkeypatch: pytest.MonkeyPatch) 
     for producer_id in range(200):
         state.record(header(producer_id, transactional=True), producer_id)
     assert len(state.producers) == len(state.ongoing) == 200
+
+
+def test_a_log_with_few_producers_forgets_none_for_the_sake_of_others() -> None:
+    states = [ProducerState() for _ in range(4)]
+    for state, count in zip(states, (5, 300, 20, 200), strict=True):
+        for producer_id in range(count):
+            state.record(header(producer_id), producer_id)
+    bound_producers(states, 525)
+    assert [len(state.producers) for state in states] == [5, 300, 20, 200]
+    bound_producers(states, 225)
+    assert [len(state.producers) for state in states] == [5, 100, 20, 100]
+    assert set(states[1].producers) == set(range(200, 300))
+    bound_producers([], 225)
