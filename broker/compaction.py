@@ -125,6 +125,11 @@ class Compaction:
             self._set_aside(log, error)
             return False
         is_complete = False
+        if self._checkpoint.get(log) is None:
+            # From the first swap on the log may have gaps, and a start after a crash has to know that.
+            await asyncio.to_thread(
+                self._checkpoint.write, *self._checkpoint.update(log, job.first_dirty_offset, self._logs())
+            )
         try:
             async with contextlib.aclosing(self._results(job)) as results:
                 async for result in results:

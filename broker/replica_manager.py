@@ -162,6 +162,11 @@ class ReplicaManager:
                         topic_name=topic.topic_name, partition_index=state.partition_index, error_code=error
                     )
                 )
+        try:
+            # Before the controller forgets the topic: a log that came back later would belong to nobody.
+            await asyncio.to_thread(self._log_manager.sync_deletions)
+        except StorageError as error:
+            response.error_code = error.error
         return response
 
     def _stop(self, topic: str, index: int, delete: bool) -> ErrorCode:
@@ -322,7 +327,7 @@ class ReplicaManager:
             for partition in self.partitions():
                 partition.progressed()
 
-    # --- what the coordinators need (broker/coordinator/service.py, CoordinatorLog) ---------------
+    # --- what the coordinators need (broker/coordinator/runtime.py, CoordinatorLog) ---------------
 
     def coordinator_log(self, topic: str) -> "InternalTopicLog":
         return InternalTopicLog(self, topic)

@@ -153,11 +153,8 @@ def take_clean_shutdown(files: Files, directory: str) -> bool:
 
 
 def read_offsets(files: Files, directory: str, name: str) -> dict[TopicPartition, int]:
-    """An offset checkpoint; empty if there is none. Raises CorruptFile. Blocking."""
-    try:
-        return decode_offsets(read_file(files, f"{directory}/{name}"))
-    except FileNotFoundError:
-        return {}
+    """An offset checkpoint. Raises CorruptFile, FileNotFoundError. Blocking."""
+    return decode_offsets(read_file(files, f"{directory}/{name}"))
 
 
 def write_offsets(files: Files, directory: str, name: str, offsets: Mapping[TopicPartition, int]) -> None:

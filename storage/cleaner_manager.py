@@ -209,6 +209,8 @@ class CleanerCheckpoint:
             if parent not in known:
                 try:
                     known[parent] = read_offsets(self._files, parent, CLEANER_OFFSET_FILE)
+                except FileNotFoundError:
+                    known[parent] = {}
                 except (CorruptFile, OSError) as error:
                     logger.warning("ignoring %s/%s: %s", parent, CLEANER_OFFSET_FILE, error)
                     known[parent] = {}

@@ -266,6 +266,18 @@ def lower_priority() -> None:
         os.nice(19)
 
 
+def make_durable_directory(files: Files, path: str) -> None:
+    """Create the directory and its parents, and bring the names of those that are new to the disk. Blocking."""
+    missing = []
+    while path and not files.exists(path):
+        missing.append(path)
+        path = path.rpartition("/")[0]
+    if missing:
+        files.make_directory(missing[0])
+        for made in reversed(missing):
+            files.sync_directory(made.rpartition("/")[0] or "/")
+
+
 def read_file(files: Files, path: str) -> bytes:
     """The whole file. Blocking."""
     descriptor = files.open(path)

@@ -25,6 +25,8 @@ class FlushTask:
     """Paths of index files and snapshots: hints, which may be gone meanwhile."""
     directories: list[str]
     leader_epochs: tuple[str, bytes] | None = None
+    unsynced_seal: int | None = None
+    """The oldest segment that was sealed since the last flush, if one was."""
     error: StorageError | None = field(default=None, init=False)
 
     def run(self) -> None:

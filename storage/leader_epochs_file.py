@@ -33,8 +33,8 @@ def read_leader_epochs(
     except OSError as error:
         raise StorageError(f"reading the epochs of {directory} failed: {error}") from error
     epochs.dirty = not entries and len(epochs) > 0
-    epochs.truncate_from_end(log_end_offset)
     epochs.truncate_from_start(log_start_offset)
+    epochs.truncate_from_end(log_end_offset)
     return epochs
 
 

@@ -61,6 +61,7 @@ class LocalLog:
         "_segments",
         "_topic_id",
         "_unsynced_files",
+        "_unsynced_seal",
         "config",
         "context",
         "directory",
@@ -97,6 +98,7 @@ class LocalLog:
         self._last_flush_ms = context.clock.now_ms()
         self._names_dirty = False
         self._unsynced_files: list[str] = []
+        self._unsynced_seal: int | None = None
 
     @property
     def segments(self) -> tuple[Segment, ...]:
@@ -120,8 +122,8 @@ class LocalLog:
         if self._topic_id is None:
             try:
                 data = read_file(self.context.cache.files, f"{self.directory}/{PARTITION_METADATA_FILE}")
-                # A crash right after the file was created may leave it empty: then it says nothing.
-                self._topic_id = decode_partition_metadata(data) if data else ZERO_TOPIC_ID
+                # A crash right after the file was created may leave it empty, or zeros: then it says nothing.
+                self._topic_id = decode_partition_metadata(data) if any(data) else ZERO_TOPIC_ID
             except FileNotFoundError:
                 self._topic_id = ZERO_TOPIC_ID
             except CorruptFile as error:
@@ -234,6 +236,9 @@ class LocalLog:
         index = old.unload()
         if index is not None:
             self.context.indexes.put(old.file, index)
+        self._unsynced_files += [old.path(OFFSET_INDEX_SUFFIX), old.path(TIME_INDEX_SUFFIX)]
+        if self._unsynced_seal is None:
+            self._unsynced_seal = old.base_offset
         self._segments.append(segment)
         self._reader.forget_recent()
         self._names_dirty = True
@@ -306,9 +311,12 @@ class LocalLog:
         slot = self._reader.slot(offset)
         doomed = self._segments[slot + 1 :]
         del self._segments[slot + 1 :]
-        self._doom(doomed)
+        self._doom(doomed[::-1])  # the last one first, so that a crash in between leaves no gap
         segment = self._segments[-1]
         with self._failing_if(f"truncating {segment.file.path}"):
+            if doomed:
+                # First of all: a later segment that came back would hold the end of another history.
+                self.context.cache.files.sync_directory(self.directory)
             end_offset = segment.truncate_to(self.context.cache, offset, self.config.index_interval_bytes)
         self.context.indexes.drop(segment.file)
         self._reader.forget_all()
@@ -352,7 +360,7 @@ class LocalLog:
         """Capture a flush of everything up to the log's end, and of a new content for the epochs' file.
 
         Segments below the recovery point are on the disk already. The active segment's index files are hints that are
-        not worth a write.
+        not worth a write; those of sealed segments are among the files that wait for a sync.
         """
         has_data = self.recovery_point < self.log_end_offset
         if not (has_data or leader_epochs or self._names_dirty):
@@ -362,17 +370,25 @@ class LocalLog:
             for segment in self._segments[self._reader.slot(self.recovery_point) :]:
                 segments.append(segment.file)
                 self.context.cache.hold(segment.file)
-                if segment is not self._segments[-1]:
-                    others += [segment.path(OFFSET_INDEX_SUFFIX), segment.path(TIME_INDEX_SUFFIX)]
                 if segment.has_txn_index:
                     others.append(segment.path(TXN_INDEX_SUFFIX))
         directories = [self.directory, self.directory.rpartition("/")[0]] if self._names_dirty else []
         self._flushing = FlushTask(
-            self.context.cache, self.directory, self.log_end_offset, segments, others, directories, leader_epochs
-        )
+            self.context.cache, self.directory, self.log_end_offset, segments, others, directories, leader_epochs,
+            unsynced_seal=self._unsynced_seal,
+        )  # fmt: skip
         self._unsynced_files = []
+        self._unsynced_seal = None
         self._names_dirty = False
         return self._flushing
+
+    @property
+    def recovery_point_to_write(self) -> int:
+        """The recovery point, but not beyond a sealed segment whose index files may not be on the disk: what lies
+        before it is not looked at by the next start.
+        """
+        seals = [self._unsynced_seal, self._flushing.unsynced_seal if self._flushing else None]
+        return min([self.recovery_point, *(seal for seal in seals if seal is not None)])
 
     def complete_flush(self, task: FlushTask) -> None:
         """Take in the outcome of a flush that has run; a failed one takes the log offline, unless its directory was

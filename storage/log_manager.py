@@ -30,6 +30,7 @@ from typing import Final
 
 from barnabas.clock import Clock
 from barnabas.storage.checkpoints import (
+    CLEANER_OFFSET_FILE,
     HIGH_WATERMARK_FILE,
     LOCK_FILE,
     LOG_START_FILE,
@@ -44,7 +45,15 @@ from barnabas.storage.checkpoints import (
 )
 from barnabas.storage.config import LogConfig
 from barnabas.storage.errors import CorruptFile, DirectoryLocked, DirectoryMismatch, StorageError
-from barnabas.storage.files import DescriptorCache, Files, LogFile, read_file, replace_file, unlink_if_exists
+from barnabas.storage.files import (
+    DescriptorCache,
+    Files,
+    LogFile,
+    make_durable_directory,
+    read_file,
+    replace_file,
+    unlink_if_exists,
+)
 from barnabas.storage.leader_epochs import LeaderEpochs
 from barnabas.storage.local_log import LocalLog
 from barnabas.storage.log import PartitionLog
@@ -89,6 +98,7 @@ class LogDirectory:
         self.failed: dict[TopicPartition, tuple[StorageError, LogCheckpoints]] = {}
         self.checkpointed: set[TopicPartition] = set()
         """Logs that the checkpoint files may name."""
+        self.has_unsynced_deletions = False
         self.lock_descriptor = -1
 
 
@@ -154,9 +164,9 @@ class LogManager:
             OSError: a directory cannot be used at all.
         """
         try:
-            for path in self._paths:
-                self._files.make_directory(path)
-                self._directories.append(self._lock(self._files.real_path(path)))
+            for path in map(self._files.real_path, self._paths):
+                make_durable_directory(self._files, path)
+                self._directories.append(self._lock(path))
             for directory in self._directories:
                 self._check_owner(directory)
             for directory in self._directories:
@@ -223,25 +233,37 @@ class LogManager:
     def _load_directory(self, directory: LogDirectory) -> None:
         is_clean = take_clean_shutdown(self._files, directory.path)
         recovery_points = self._read_checkpoint(directory, RECOVERY_POINT_FILE)
-        log_starts = self._read_checkpoint(directory, LOG_START_FILE)
-        high_watermarks = self._read_checkpoint(directory, HIGH_WATERMARK_FILE)
-        directory.checkpointed = {*recovery_points, *log_starts, *high_watermarks}
+        log_starts = self._read_checkpoint(directory, LOG_START_FILE) or {}
+        high_watermarks = self._read_checkpoint(directory, HIGH_WATERMARK_FILE) or {}
+        cleaned = self._read_checkpoint(directory, CLEANER_OFFSET_FILE) or {}
+        directory.checkpointed = {*(recovery_points or ()), *log_starts, *high_watermarks}
         for name in sorted(self._partition_directories(directory)):
             key = parse_log_name(name)
             if key is None:
                 logger.warning("ignoring %s/%s: not the name of a log", directory.path, name)
                 continue
             checkpoints = LogCheckpoints(
-                recovery_points.get(key, 0), log_starts.get(key, 0), high_watermarks.get(key, 0)
+                (recovery_points or {}).get(key, 0),
+                log_starts.get(key, 0),
+                high_watermarks.get(key, 0),
+                may_have_gaps=recovery_points is None or key in cleaned,
             )
             self._load_log(directory, key, name, checkpoints, is_clean=is_clean)
+        if not is_clean:
+            # A process that was killed may have left names that are not on the disk: what is served from now on is.
+            self._files.sync_directory(directory.path)
+        if recovery_points is None:
+            self._checkpoint(RECOVERY_POINT_FILE)
 
-    def _read_checkpoint(self, directory: LogDirectory, name: str) -> dict[TopicPartition, int]:
+    def _read_checkpoint(self, directory: LogDirectory, name: str) -> dict[TopicPartition, int] | None:
+        """What a checkpoint says; None if it is not there or unusable."""
         try:
             return read_offsets(self._files, directory.path, name)
+        except FileNotFoundError:
+            return None
         except CorruptFile as error:
             logger.warning("ignoring %s/%s: %s", directory.path, name, error)
-            return {}
+            return None
 
     def _partition_directories(self, directory: LogDirectory) -> Iterator[str]:
         """Names that may be logs. Logs whose deletion a crash interrupted are removed on the way."""
@@ -277,6 +299,12 @@ class LogManager:
         except StorageError as error:
             logger.error("%s-%d stays offline: %s", topic, partition, error.message)
             directory.failed[key] = (error, checkpoints)
+
+    def set_producer_id_expiration_ms(self, expiration_ms: int) -> None:
+        """Forget producers that do not write after this time from now on."""
+        self._producer_id_expiration_ms = expiration_ms
+        for directory in self._directories:
+            directory.context.producer_id_expiration_ms = expiration_ms
 
     # --- finding and making logs
 
@@ -397,13 +425,42 @@ class LogManager:
         directory.logs.pop(key, None)
         directory.failed.pop(key, None)
         directory.checkpointed.add(key)
+        directory.has_unsynced_deletions = True
         self._doomed.append(_DoomedDirectory(self._clock.monotonic_ms() + delay_ms, new_path, segments))
+
+    def sync_deletions(self) -> None:
+        """Bring the new names of deleted logs to the disk, so that none comes back. Blocking, any thread.
+
+        Raises:
+            StorageError: the disk refused.
+        """
+        for directory in self._directories:
+            if directory.has_unsynced_deletions:
+                directory.has_unsynced_deletions = False
+                try:
+                    self._files.sync_directory(directory.path)
+                except OSError as error:
+                    raise StorageError(f"deleting logs of {directory.path} failed: {error}") from error
 
     def _deleted_name(self, topic: str, partition: int) -> str:
         """Unique, and no longer than a name may be: Kafka cuts the topic, too."""
         self._deletions += 1
         suffix = f"-{partition}.{self._clock.now_ms():016x}{self._deletions:016x}{DELETE_SUFFIX}"
         return topic[: _MAX_NAME_SIZE - len(suffix)] + suffix
+
+    def truncate_to(self, log: PartitionLog, offset: int) -> None:
+        """Remove all batches of a log that reach to `offset` or beyond, and take its recovery point back: what comes in
+        their place is not on the disk. Blocking.
+
+        Raises:
+            StorageError: the disk refused.
+        """
+        log.truncate_to(offset)
+        try:
+            self._write_checkpoints(self._by_log[log.topic, log.partition], (RECOVERY_POINT_FILE,))
+        except OSError as error:
+            log.fail(StorageError(f"writing the recovery point of {log.directory} failed: {error}"))
+            raise StorageError(str(error)) from error
 
     # --- upkeep
 
@@ -476,7 +533,7 @@ class LogManager:
         self._checkpoint(RECOVERY_POINT_FILE)
 
     def checkpoint_log_start_offsets(self) -> None:
-        """Write down where each log starts, if not where its first segment does. Blocking, any thread."""
+        """Write down where each log starts, if not at 0. Blocking, any thread."""
         self._checkpoint(LOG_START_FILE)
 
     def checkpoint_high_watermarks(self) -> None:
@@ -535,10 +592,11 @@ def _offsets(directory: LogDirectory, name: str) -> dict[TopicPartition, int]:
     offsets = {}
     for key, log in list(directory.logs.items()):
         if name == RECOVERY_POINT_FILE:
-            offsets[key] = log.recovery_point
+            offsets[key] = log.recovery_point_to_write
         elif name == HIGH_WATERMARK_FILE:
             offsets[key] = log.high_watermark
-        elif log.log_start_offset > log.segments[0].base_offset:
+        elif log.log_start_offset > 0:
+            # Also where the first segment says so: the names of deleted ones may not be off the disk yet.
             offsets[key] = log.log_start_offset
     for key, (_, checkpoints) in list(directory.failed.items()):
         if name == RECOVERY_POINT_FILE:

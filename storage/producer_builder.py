@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from itertools import zip_longest
 from typing import Final
 
 from barnabas.storage.errors import CorruptFile, CorruptLog
@@ -86,7 +87,7 @@ class ProducerBuilder:
         return ProducerState(log_start_offset, self._expiration_ms)
 
     def _replay(self, state: ProducerState, segments: list[Segment], end_offset: int) -> None:
-        for segment, following in zip(segments, [*segments[1:], None], strict=True):
+        for segment, following in zip_longest(segments, segments[1:]):
             if state.end_offset >= end_offset or segment.base_offset >= end_offset:
                 return
             if following is not None and following.base_offset <= state.end_offset:

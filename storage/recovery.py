@@ -25,7 +25,7 @@ from barnabas.storage.offset_index import OffsetIndex
 from barnabas.storage.producer_builder import ProducerBuilder, take_in
 from barnabas.storage.producer_state import ProducerState, encode_snapshot
 from barnabas.storage.read import IndexMismatch, Read, file_headers
-from barnabas.storage.scan import OpenSegment, find_batch_after, scan_batches, why_bad
+from barnabas.storage.scan import SECTOR_BYTES, OpenSegment, find_batch_after, has_lost_sector, scan_batches, why_bad
 from barnabas.storage.segment import (
     LOG_SUFFIX,
     OFFSET_INDEX_SUFFIX,
@@ -47,11 +47,16 @@ Progress = Callable[[str, int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class LogCheckpoints:
-    """What the checkpoints of the log directory say about one log."""
+    """What the checkpoints of the log directory say about one log.
+
+    `may_have_gaps` says that offsets between its segments may be missing for a good reason: it was compacted, or nobody
+    knows.
+    """
 
     recovery_point: int = 0
     log_start_offset: int = 0
     high_watermark: int = 0
+    may_have_gaps: bool = False
 
 
 def open_log(
@@ -103,6 +108,7 @@ class _Loader:
         self.now_ms = context.clock.now_ms()
         self.segments: list[Segment] = []
         self.snapshots: list[int] = []
+        self.may_have_gaps = checkpoints.may_have_gaps or config.is_compacted
 
     def load(self, *, is_clean: bool) -> PartitionLog:
         self._list(finish_interrupted_swaps(self.files, self.directory))
@@ -193,6 +199,9 @@ class _Loader:
         for number, segment in enumerate(scanned):
             if self.progress is not None:
                 self.progress(self.directory, number, len(scanned))
+            if number and self._lost_before(segment, end_offset):
+                self._drop_after(scanned[number - 1])
+                break
             self._write_snapshot(segment.base_offset, producers)
             end_offset, is_whole = self._recover_segment(
                 segment, max(end_offset, segment.base_offset), epochs, producers
@@ -203,8 +212,8 @@ class _Loader:
         if end_offset < self.checkpoints.log_start_offset or not self.segments:
             return self._start_anew(max(end_offset, self.checkpoints.log_start_offset))
         log_start_offset = max(self.checkpoints.log_start_offset, self.segments[0].base_offset)
-        epochs.truncate_from_end(end_offset)
         epochs.truncate_from_start(log_start_offset)
+        epochs.truncate_from_end(end_offset)
         self._sync(epochs, producers, end_offset)
         if end_offset < self.checkpoints.high_watermark:
             logger.warning(
@@ -222,6 +231,16 @@ class _Loader:
             if segment.base_offset <= self.checkpoints.recovery_point:
                 first = number
         return first
+
+    def _lost_before(self, segment: Segment, end_offset: int) -> bool:
+        """Whether the end of the segment before this one never reached the disk, though this one did."""
+        if segment.base_offset <= end_offset or end_offset < self.checkpoints.recovery_point or self.may_have_gaps:
+            return False
+        logger.warning(
+            "%s: the machine lost offsets %d to %d, which had not been flushed",
+            self.directory, end_offset, segment.base_offset - 1,
+        )  # fmt: skip
+        return True
 
     def _read_epochs(self) -> LeaderEpochs:
         try:
@@ -255,6 +274,7 @@ class _Loader:
                 reason = why_bad(header, batch, expected_offset, segment.base_offset)
                 if header is None or batch is None or reason:
                     break
+                self.may_have_gaps |= header.base_offset > (expected_offset if position else segment.base_offset)
                 segment.add_batch(
                     header.last_offset,
                     header.max_timestamp,
@@ -274,18 +294,21 @@ class _Loader:
         return expected_offset, is_whole
 
     def _judge_damage(self, segment: Segment, position: int, expected_offset: int, reason: str, read: Read) -> None:
-        """Tell a torn tail, which is cut, from corruption, which is not."""
+        """Tell what a crash leaves of writes that were not flushed, which is cut, from corruption, which is not."""
+        path = segment.file.path
         if expected_offset < self.checkpoints.recovery_point:
-            raise CorruptLog(segment.file.path, position, f"{reason}; the disk had this part for certain")
-        later = [found for found in self.segments if found.base_offset > segment.base_offset]
-        if any(self._has_valid_batch(found) for found in later):
-            raise CorruptLog(segment.file.path, position, f"{reason}; whole batches follow in later segments")
+            raise CorruptLog(path, position, f"{reason}; the disk had this part for certain")
         follower = find_batch_after(read, position, segment.size, expected_offset)
-        if follower is not None:
-            raise CorruptLog(segment.file.path, position, f"{reason}; whole batches follow at byte {follower}")
-        logger.warning(
-            "cutting %d bytes of a torn write off %s: %s", segment.size - position, segment.file.path, reason
-        )
+        later = [found for found in self.segments if found.base_offset > segment.base_offset]
+        if follower is not None or any(self._has_valid_batch(found) for found in later):
+            end = segment.size if follower is None else follower
+            is_short = follower is None and segment.size % SECTOR_BYTES == 0
+            if not is_short and not has_lost_sector(read, position, end, expected_offset):
+                where = "in later segments" if follower is None else f"at byte {follower}"
+                raise CorruptLog(path, position, f"{reason}; whole batches follow {where}")
+            logger.warning("%s: the machine lost part of what had not been flushed, from offset %d on; what followed "
+                           "is given up too", path, expected_offset)  # fmt: skip
+        logger.warning("cutting %d bytes of a torn write off %s: %s", segment.size - position, path, reason)
 
     def _has_valid_batch(self, segment: Segment) -> bool:
         with self._open(segment) as read:
@@ -321,10 +344,10 @@ class _Loader:
             segment.unload()
 
     def _drop_after(self, segment: Segment) -> None:
-        """Remove later segments, which have no valid batch: they were created just before the crash."""
+        """Remove later segments: what comes after a loss belongs to nothing any more."""
         number = self.segments.index(segment)
         for later in self.segments[number + 1 :]:
-            logger.warning("removing segment %s, which has no valid batch", later.file.path)
+            logger.warning("removing segment %s, which follows what was lost", later.file.path)
             remove_segment_files(self.files, later)
         del self.segments[number + 1 :]
 
@@ -339,7 +362,10 @@ class _Loader:
         self.segments, self.snapshots = [], []
         path = f"{self.directory}/{file_name(offset, LOG_SUFFIX)}"
         write_file(self.files, path, b"")
-        self.segments = [Segment(offset, LogFile(path), 0, self.now_ms)]
+        segment = Segment(offset, LogFile(path), 0, self.now_ms)
+        segment.reset_indexes()
+        self.segments = [segment]
+        self._write_recovered(segment, 0, [])
         epochs = LeaderEpochs()
         producers = ProducerState(offset, self.context.producer_id_expiration_ms)
         self._sync(epochs, producers, offset)

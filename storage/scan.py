@@ -21,6 +21,8 @@ from barnabas.wire.record_batch import (
 
 _SCAN_CHUNK: Final = 1 << 20
 _MAX_OFFSET_STEP: Final = 1 << 31
+SECTOR_BYTES: Final = 512
+"""What a disk writes whole or not at all."""
 
 
 class OpenSegment:
@@ -101,6 +103,25 @@ def find_batch_after(read: Read, position: int, size: int, expected_offset: int)
             return None
         start += len(chunk) - HEADER_SIZE + 1
     return None
+
+
+def has_lost_sector(read: Read, position: int, end: int, expected_offset: int) -> bool:
+    """Whether a damaged batch at `position`, where `expected_offset` should start, is what a write leaves that reached
+    the disk in part before the machine stopped: sectors of zeros. `end` is where the file or the next whole batch is.
+
+    The first sector may have what was appended before; of the others all is missing. Anything else is damage.
+    """
+    boundary = min(end, (position // SECTOR_BYTES + 1) * SECTOR_BYTES)
+    start = bytes(read(boundary - position, position))
+    if not any(start) and (len(start) > 8 or any(expected_offset.to_bytes(8)[: len(start)])):
+        return True
+    position = boundary
+    while position < end:
+        chunk = bytes(read(min(_SCAN_CHUNK, end - position), position))
+        if any(not any(chunk[at : at + SECTOR_BYTES]) for at in range(0, len(chunk), SECTOR_BYTES)):
+            return True
+        position += len(chunk)
+    return False
 
 
 def _is_batch(read: Read, chunk: bytes, position: int, chunk_start: int, size: int, expected_offset: int) -> bool:

@@ -1,0 +1,255 @@
+"""What was done to a log, and whether what is found of it after a fault is true: nothing promised is missing, nothing
+is served that was not written there, and what is derived from the batches says what the batches say.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+
+from barnabas.storage.leader_epochs import LeaderEpochs
+from barnabas.storage.log import PartitionLog
+from barnabas.storage.producer_builder import take_in
+from barnabas.storage.producer_state import ProducerState
+from barnabas.storage.read import ColdRead, FetchData
+from barnabas.storage.txn_index import AbortedTransaction
+from barnabas.wire.names import ZERO_TOPIC_ID
+from barnabas.wire.record_batch import RecordBatchHeader, crc_is_valid, iter_headers
+from barnabas.wire.records import iter_records
+
+Served = list[tuple[RecordBatchHeader, bytes]]
+"""Batches in the order of their offsets, each with its bytes; headers have position 0."""
+
+
+class Untrue(AssertionError):
+    """A log is not what its history says it must be."""
+
+
+@dataclass(slots=True)
+class LogHistory:
+    """One log's history. `moment` is the number of operations that the disk had seen when something was true.
+
+    A compacted log may lack batches, and has rewritten ones: then `latest` says what must be read of each key.
+    """
+
+    batches: dict[int, list[bytes]] = field(default_factory=lambda: defaultdict(list))
+    durable: list[tuple[int, int]] = field(default_factory=list)
+    """(moment, end offset): from then on everything before the offset is on the disk."""
+    starts: list[tuple[int, int]] = field(default_factory=list)
+    """(moment, offset): from then on the log starts there, or later."""
+    truncated: list[tuple[int, int, frozenset[bytes]]] = field(default_factory=list)
+    """(moment, offset, batches): from then on these are gone."""
+    gone: list[int] = field(default_factory=list)
+    """Moments from which on there is no such log."""
+    latest: dict[bytes, tuple[int, bytes]] | None = None
+    epochs_durable: list[tuple[int, list[tuple[int, int]]]] = field(default_factory=list)
+    """(moment, entries): from then on the log knows at least these leader epochs."""
+    start_max: int = 0
+    topic_id: bytes = ZERO_TOPIC_ID
+
+    def wrote(self, data: bytes | bytearray) -> None:
+        """A batch went into the log, as it is after offset and epoch were patched."""
+        for header in iter_headers(data):
+            self.batches[header.base_offset].append(bytes(data[header.position : header.end_position]))
+
+    def flushed(self, moment: int, end_offset: int) -> None:
+        """Everything before `end_offset` is on the disk."""
+        self.durable.append((moment, end_offset))
+
+    def starts_at(self, moment: int, offset: int) -> None:
+        """Everything before `offset` is deleted, and that is on the disk."""
+        self.starts.append((moment, offset))
+
+    def may_start_at(self, offset: int) -> None:
+        """Deletion of everything before `offset` begins."""
+        self.start_max = max(self.start_max, offset)
+
+    def cuts(self, moment: int, offset: int) -> None:
+        """A truncation begins: from here on batches that reach to `offset` may be gone."""
+        self.durable.append((moment, -offset - 1))
+
+    def cut(self, moment: int, offset: int) -> None:
+        """The truncation is on the disk."""
+        old = [
+            data
+            for found in self.batches.values()
+            for data in found
+            for header in iter_headers(data)
+            if header.last_offset >= offset
+        ]
+        self.truncated.append((moment, offset, frozenset(old)))
+
+    def end_min(self, moment: int) -> int:
+        """The offset that the log must reach if the disk stopped after so many operations."""
+        end = 0
+        for when, offset in self.durable:
+            if when <= moment:
+                end = max(end, offset) if offset >= 0 else min(end, -offset - 1)
+        return end
+
+    def start_min(self, moment: int) -> int:
+        """The offset that the log must start at or beyond."""
+        return max((offset for when, offset in self.starts if when <= moment), default=0)
+
+
+def read_log(log: PartitionLog) -> Served:
+    """All batches that the log serves, read as consumers do, from every offset in turn."""
+    served: Served = []
+    offset = log.log_start_offset
+    while offset < log.log_end_offset:
+        data = _read(log, offset)
+        headers = list(iter_headers(data.records)) if data.records else []
+        if not headers:
+            raise Untrue(f"nothing can be read at {offset} of {log}")
+        if headers[0].last_offset < offset:
+            raise Untrue(f"a read of {offset} starts with the batch that ends at {headers[0].last_offset}")
+        for header in headers:
+            served.append((header._replace(position=0), bytes(data.records[header.position : header.end_position])))
+        offset = headers[-1].next_offset
+    return served
+
+
+def _read(log: PartitionLog, offset: int, max_bytes: int = 1 << 20) -> FetchData:
+    try:
+        return log.read(offset, max_bytes)
+    except ColdRead as cold:
+        return cold.load()
+
+
+def check_log(log: PartitionLog, history: LogHistory, moment: int, *, derived: bool = True) -> Served:
+    """Check a log that was recovered after the disk stopped at `moment`; what it serves. `derived` asks for what was
+    rebuilt from the batches, too. Raises Untrue.
+    """
+    if any(when <= moment for when in history.gone):
+        raise Untrue(f"{log} was deleted")
+    served = read_log(log)
+    _check_extent(log, history, moment, served)
+    for header, data in served:
+        if not crc_is_valid(data, header):
+            raise Untrue(f"{log} serves a damaged batch at {header.base_offset}")
+    if history.latest is None:
+        _check_batches(log, history, moment, served)
+    else:
+        _check_keys(log, history.latest, served)
+    if derived:
+        check_derived(log, served)
+    known = [entries for when, entries in history.epochs_durable if when <= moment]
+    start = log.log_start_offset
+    expected = LeaderEpochs(known[-1]) if known else LeaderEpochs()
+    expected.truncate_from_start(start)
+    expected.truncate_from_end(log.log_end_offset)  # an epoch without batches is forgotten
+    if [entry for entry in expected.entries if entry not in log.leader_epochs.entries]:
+        raise Untrue(f"{log} has leader epochs {log.leader_epochs.entries}, and {known[-1]} were on the disk")
+    return served
+
+
+def _check_extent(log: PartitionLog, history: LogHistory, moment: int, served: Served) -> None:
+    start, end = log.log_start_offset, log.log_end_offset
+    if end < history.end_min(moment):
+        raise Untrue(f"{log} lost records before {history.end_min(moment)} that were on the disk")
+    if not history.start_min(moment) <= start <= max(history.start_max, history.start_min(moment)):
+        raise Untrue(f"{log} starts outside [{history.start_min(moment)}, {history.start_max}]")
+    if not start <= log.high_watermark <= end:
+        raise Untrue(f"{log} has high watermark {log.high_watermark}")
+    if served and served[-1][0].next_offset != end:
+        raise Untrue(f"{log} ends with the batch before {served[-1][0].next_offset}")
+
+
+def _check_batches(log: PartitionLog, history: LogHistory, moment: int, served: Served) -> None:
+    """Of a log that is not compacted: each batch is one that was written there, and none is missing between."""
+    gone = {data for when, _, old in history.truncated if when <= moment for data in old}
+    following = served[0][0].base_offset if served else 0
+    for header, data in served:
+        if header.base_offset != following:
+            raise Untrue(f"{log} serves {header.base_offset} after {following - 1}")
+        if data not in history.batches[header.base_offset]:
+            raise Untrue(f"{log} serves a batch at {header.base_offset} that was never written there")
+        if data in gone:
+            raise Untrue(f"{log} serves a batch at {header.base_offset} that was truncated")
+        following = header.next_offset
+        if _first_offset(log, header.last_offset) != header.base_offset:
+            raise Untrue(f"{log} finds another batch for {header.last_offset}")
+
+
+def _first_offset(log: PartitionLog, offset: int) -> int:
+    return next(iter_headers(_read(log, offset, 1).records)).base_offset
+
+
+def _check_keys(log: PartitionLog, latest: dict[bytes, tuple[int, bytes]], served: Served) -> None:
+    found, following = {}, 0
+    aborted = _Aborted(log)
+    for header, data in served:
+        if header.base_offset < following:
+            raise Untrue(f"{log} serves {header.base_offset} after {following - 1}")
+        following = header.next_offset
+        if not aborted.has(header) and not header.is_control:
+            for record in iter_records(data, header):
+                found[bytes(record.key or b"")] = (record.offset, bytes(record.value or b""))
+    if found != latest:
+        raise Untrue(f"{log} has the records {found} of its keys, not {latest}")
+
+
+class _Aborted:
+    """What a client knows of aborted transactions."""
+
+    def __init__(self, log: PartitionLog) -> None:
+        self._starts = set(log.aborted_transactions(log.log_start_offset, log.log_end_offset))
+        self._open: set[int] = set()
+
+    def has(self, header: RecordBatchHeader) -> bool:
+        started = {start for start in self._starts if start[0] == header.producer_id and start[1] <= header.base_offset}
+        self._starts -= started
+        self._open |= {producer_id for producer_id, _ in started}
+        if header.is_control:
+            self._open.discard(header.producer_id)
+            return False
+        return header.is_transactional and header.producer_id in self._open
+
+
+def check_derived(log: PartitionLog, served: Served) -> None:
+    """Epochs, producers, aborted transactions and timestamps against the batches they come from. Raises Untrue."""
+    epochs = LeaderEpochs()
+    producers = ProducerState(log.log_start_offset, 1 << 60)
+    aborted: list[AbortedTransaction] = []
+    for header, data in served:
+        if header.partition_leader_epoch > epochs.latest_epoch:
+            epochs.assign(header.partition_leader_epoch, max(header.base_offset, log.log_start_offset))
+        take_in(producers, header, data, aborted)
+    known = log.leader_epochs.entries
+    if [epoch for epoch, start in epochs.entries if not any(epoch == e and s <= start for e, s in known)]:
+        raise Untrue(f"{log} has the leader epochs {known}, its batches {epochs.entries}")
+    if any(start_offset > log.log_end_offset for _, start_offset in known):
+        raise Untrue(f"{log} has leader epochs beyond its end: {known}")
+    for producer_id, entry in producers.producers.items():
+        found = log.producer_state.producers.get(producer_id)
+        if found is None or found.epoch != entry.epoch or found.last_sequence < entry.last_sequence:
+            raise Untrue(f"{log} does not know producer {producer_id} as of its last batch")
+        if found.transaction_first_offset != entry.transaction_first_offset:
+            raise Untrue(f"{log} has a transaction of {producer_id} open from {found.transaction_first_offset}")
+    missing = {(entry.producer_id, entry.first_offset) for entry in aborted} - set(
+        log.aborted_transactions(log.log_start_offset, log.log_end_offset)
+    )
+    if missing:
+        raise Untrue(f"{log} does not name the aborted transactions {missing}")
+    _check_timestamps(log, served)
+
+
+def _check_timestamps(log: PartitionLog, served: Served) -> None:
+    largest: dict[int, int] = {}
+    latest = -1
+    bases = [segment.base_offset for segment in log.segments]
+    for header, data in served:
+        base = max(found for found in bases if found <= header.base_offset)
+        for record in iter_records(data, header):
+            largest[base] = max(largest.get(base, -1), record.timestamp)
+            if record.timestamp > latest and record.offset >= log.log_start_offset:
+                # Nothing before it is as late: a search must find this very record.
+                latest = record.timestamp
+                found = log.offset_for_timestamp(latest)
+                if not header.is_control and (found is None or found.offset != record.offset):
+                    raise Untrue(f"{log} finds {found} at the time {latest}, and {record.offset} is the first")
+    for segment in log.segments:
+        if segment.base_offset in largest:
+            stamp = segment.read_max_timestamp(log.context.cache)
+            if stamp < largest[segment.base_offset]:
+                raise Untrue(f"{segment} has a record of {largest[segment.base_offset]}, and {stamp} as its latest")
