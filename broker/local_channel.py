@@ -30,10 +30,10 @@ class LocalChannel:
         group_topic = self._broker.metadata.topic(GROUP_METADATA_TOPIC)
         if group_topic is not None:
             # What the topic was made with counts, not what offsets.topic.num.partitions says by now.
-            self._broker.groups.partition_count = len(group_topic.partitions)
+            self._broker.groups.runtime.partition_count = len(group_topic.partitions)
         transaction_topic = self._broker.metadata.topic(TRANSACTION_STATE_TOPIC)
         if transaction_topic is not None:
-            self._broker.transactions.partition_count = len(transaction_topic.partitions)
+            self._broker.transactions.runtime.partition_count = len(transaction_topic.partitions)
         if removed:
             await self._broker.groups.on_topics_deleted([topic.name for topic in removed])
         return UpdateMetadataResponse()

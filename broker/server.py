@@ -323,7 +323,11 @@ class Broker:
         the clock."""
         while True:
             self.timers.fire_due()
-            work = [*self.housekeeping.running(), *self.groups.running()]
+            work = [
+                *self.housekeeping.running(),
+                *self.groups.runtime.running(),
+                *self.transactions.runtime.running(),
+            ]
             if not work:
                 return
             await asyncio.wait(work)
@@ -369,15 +373,15 @@ class Broker:
 
     def _elected(self, partition: Partition) -> None:
         if partition.topic == GROUP_METADATA_TOPIC:
-            self.groups.on_elected(partition.index, partition.leader_epoch)
+            self.groups.runtime.on_elected(partition.index, partition.leader_epoch)
         elif partition.topic == TRANSACTION_STATE_TOPIC:
-            self.transactions.on_elected(partition.index, partition.leader_epoch)
+            self.transactions.runtime.on_elected(partition.index, partition.leader_epoch)
 
     def _resigned(self, partition: Partition) -> None:
         if partition.topic == GROUP_METADATA_TOPIC:
-            self.groups.on_resigned(partition.index)
+            self.groups.runtime.on_resigned(partition.index)
         elif partition.topic == TRANSACTION_STATE_TOPIC:
-            self.transactions.on_resigned(partition.index)
+            self.transactions.runtime.on_resigned(partition.index)
 
     # --- housekeeping -----------------------------------------------------------------------------
 

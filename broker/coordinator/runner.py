@@ -1,4 +1,4 @@
-"""Runs one shard: carries out what its machine decides.
+"""Runs one shard of groups: carries out what its machine decides.
 
 One step without an await: decide, append the records, apply the changes, set the timers. Replies leave once
 everything appended so far is committed, so that nobody hears of a state that a fail-over could undo; only heartbeats,
@@ -8,8 +8,8 @@ which promise nothing, leave at once. A log that refuses the records leaves the 
 import asyncio
 import itertools
 import logging
-from collections.abc import Callable, Iterator, Sequence
-from typing import Final, Protocol
+from collections.abc import Callable, Sequence
+from typing import Final
 
 from barnabas.broker.coordinator.changes import GroupTombstone, OffsetTombstone, Record, Token
 from barnabas.broker.coordinator.draft import printable
@@ -29,6 +29,7 @@ from barnabas.broker.coordinator.events import (
 )
 from barnabas.broker.coordinator.offsets import NO_PRODUCER_ID
 from barnabas.broker.coordinator.records import encode_record
+from barnabas.broker.coordinator.runtime import CoordinatorLog
 from barnabas.broker.coordinator.settings import GroupSettings
 from barnabas.broker.coordinator.shard import Shard, records_of
 from barnabas.broker.timers import TimerHandle, Timers
@@ -56,28 +57,6 @@ _REPLY_ERRORS: Final = {
 """What clients are told of errors that they know from Produce only (CoordinatorOperationExceptionHelper)."""
 
 
-class CoordinatorLog(Protocol):
-    """`__consumer_offsets` as the coordinator sees it."""
-
-    def append(self, partition: int, batch: bytearray, transaction_version: int = 0) -> int:
-        """Append one batch and return the end offset after it; `transaction_version` is for markers.
-
-        Errors: ApiError; NOT_COORDINATOR when it is unknown what was written or this broker may not write any more,
-        any other error when nothing was.
-        """
-        ...
-
-    def committed(self, partition: int, end_offset: int) -> "asyncio.Future[None] | None":
-        """None when everything below `end_offset` is committed, else a future that ends when it is, or fails with
-        ApiError when leadership is lost.
-        """
-        ...
-
-    def read_all(self, partition: int) -> Iterator[bytes | bytearray | memoryview]:
-        """Chunks of whole batches from the log's start to its end; blocks, so it runs in a thread."""
-        ...
-
-
 class _Ticket:
     """A request that is owed a reply. What comes before anybody waits for it, a reply or an error, is kept here."""
 
@@ -101,7 +80,7 @@ class _Alarm:
         self.handle = handle
 
 
-class ShardRunner:
+class GroupRunner:
     """The active shard of one partition; owned by the event loop."""
 
     def __init__(
@@ -138,6 +117,7 @@ class ShardRunner:
         """The shard is loaded: sessions of its members begin."""
         for group_id in [group.group_id for group in self.shard.groups.values() if group.members]:
             self.tell(Loaded(group_id))
+        self._on_changed()
 
     def close(self, error: ApiError) -> None:
         """Stop: whoever waits gets the error."""

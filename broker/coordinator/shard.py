@@ -57,6 +57,9 @@ class Shard:
         self.end_offset = 0
         self.skipped: Counter[str] = Counter()
 
+    def __len__(self) -> int:
+        return len(self.groups)
+
     def decide(self, event: GroupEvent | OffsetEvent, now_ms: int, settings: GroupSettings) -> Effects:
         """What the event means; alters nothing."""
         group = self.groups.get(event.group_id)

@@ -22,7 +22,7 @@ async def handle(request: AddOffsetsToTxnRequest, context: RequestContext) -> Ad
         0,
         request.producer_id,
         request.producer_epoch,
-        frozenset({(GROUP_METADATA_TOPIC, broker.groups.partition_for(request.group_id))}),
+        frozenset({(GROUP_METADATA_TOPIC, broker.groups.runtime.partition_for(request.group_id))}),
         client_version=0,
     )
     try:

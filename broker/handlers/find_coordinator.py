@@ -62,9 +62,9 @@ def handle(request: FindCoordinatorRequest, context: RequestContext) -> FindCoor
 def _find(key_type: int, key: str, context: RequestContext) -> _Found:
     broker = context.broker
     if key_type == GROUP:
-        topic, index = GROUP_METADATA_TOPIC, broker.groups.partition_for(key)
+        topic, index = GROUP_METADATA_TOPIC, broker.groups.runtime.partition_for(key)
     elif key_type == TRANSACTION:
-        topic, index = TRANSACTION_STATE_TOPIC, broker.transactions.partition_for(key)
+        topic, index = TRANSACTION_STATE_TOPIC, broker.transactions.runtime.partition_for(key)
     else:
         return _Found(ErrorCode.INVALID_REQUEST, f"This broker does not support coordinators of type {key_type}.")
     if topic not in broker.metadata:

@@ -90,7 +90,7 @@ async def _commit(
     broker = context.broker
     if not request.group_id:
         return OffsetsReply(ErrorCode.INVALID_GROUP_ID)
-    partition = (GROUP_METADATA_TOPIC, broker.groups.partition_for(request.group_id))
+    partition = (GROUP_METADATA_TOPIC, broker.groups.runtime.partition_for(request.group_id))
     event = CommitOffsets(
         group_id=request.group_id,
         token=0,

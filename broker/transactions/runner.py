@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
-from barnabas.broker.coordinator.runner import CoordinatorLog
+from barnabas.broker.coordinator.runtime import CoordinatorLog
 from barnabas.broker.timers import TimerHandle, Timers
 from barnabas.broker.transactions.events import Event, Expire, MarkersWritten, Reply
 from barnabas.broker.transactions.machine import is_expired, is_timed_out
@@ -55,12 +55,12 @@ class _Ending:
 
 
 class TransactionRunner:
-    """The active shard of one partition; owned by the event loop. `leader_epoch` is that of the partition."""
+    """The active shard of one partition; owned by the event loop. `leader_epoch()` is that of the partition."""
 
     def __init__(
         self,
         partition: int,
-        leader_epoch: int,
+        leader_epoch: Callable[[], int],
         shard: Shard,
         coordinator_log: CoordinatorLog,
         markers: MarkerWriter,
@@ -70,7 +70,7 @@ class TransactionRunner:
         on_lost: Callable[[int], None],
     ) -> None:
         self.partition = partition
-        self.leader_epoch = leader_epoch
+        self._leader_epoch = leader_epoch
         self.shard = shard
         self._log = coordinator_log
         self._markers = markers
@@ -221,7 +221,7 @@ class TransactionRunner:
         marker = TransactionMarker(
             transaction.producer_id,
             transaction.producer_epoch,
-            self.leader_epoch,
+            self._leader_epoch(),
             transaction.state.is_commit,
             transaction.client_version,
         )

@@ -1,18 +1,16 @@
-"""The transaction coordinator of this broker: which shard serves a transactional id, and how shards come and go.
+"""The transaction coordinator of this broker: what handlers ask of it, and what it does by itself.
 
-A partition of `__transaction_state` that this broker leads is a shard: loaded from its log in a thread, then run by a
-TransactionRunner. Requests for a shard that is not here, or not loaded yet, fail at once: clients ask again. Source:
-Kafka's TransactionCoordinator and TransactionStateManager.
+Transactions live in `__transaction_state`; `runtime` has its shards. Source: Kafka's TransactionCoordinator and
+TransactionStateManager.
 """
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Coroutine
-from typing import Any, Final, NamedTuple
+from collections.abc import Awaitable, Callable, Collection
+from typing import Final, NamedTuple
 
-from barnabas.broker.coordinator.runner import CoordinatorLog
-from barnabas.broker.coordinator.service import LOAD_RETRY_DELAY_MS, abs_java_hash
-from barnabas.broker.timers import TimerHandle, Timers
+from barnabas.broker.coordinator.runtime import CoordinatorLog, CoordinatorRuntime
+from barnabas.broker.timers import Timers
 from barnabas.broker.transactions.events import (
     Event,
     InitProducerId,
@@ -43,21 +41,11 @@ class ListedTransactions(NamedTuple):
     unknown_states: list[str]
 
 
-class _Loading:
-    """A shard on its way in."""
-
-    __slots__ = ("is_cancelled", "retry")
-
-    def __init__(self) -> None:
-        self.is_cancelled = False
-        self.retry: TimerHandle | None = None
-
-
 class TransactionService:
     """Transactions, for handlers; owned by the event loop.
 
-    `partition_count` is the number of partitions of `__transaction_state`; it may be set until the first id is served.
-    `next_producer_id` gives a fresh producer id, or raises ApiError.
+    `runtime` holds the shards of `__transaction_state`. `next_producer_id` gives a fresh producer id, or raises
+    ApiError.
     """
 
     def __init__(
@@ -70,132 +58,28 @@ class TransactionService:
         partition_count: int,
         next_producer_id: Callable[[], Awaitable[int]],
     ) -> None:
-        self.partition_count = partition_count
         self.settings = settings
-        self._log = coordinator_log
-        self._markers = markers
-        self._timers = timers
         self._clock = clock
         self._next_producer_id = next_producer_id
-        self._shards: dict[int, TransactionRunner | _Loading] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._is_active = False
+
+        def new_runner(partition: int, leader_epoch: Callable[[], int], shard: Shard) -> TransactionRunner:
+            return TransactionRunner(
+                partition, leader_epoch, shard, coordinator_log, markers, timers, clock, settings, self.runtime.on_lost
+            )
+
+        self.runtime = CoordinatorRuntime(
+            "transactional ids", coordinator_log, partition_count, timers, clock, Shard, new_runner
+        )
 
     async def start(self) -> None:
         """Serve requests, and go on with what was prepared: call it when all partitions of the broker have been heard
         of, since a marker for a partition that nobody knows counts as written.
         """
-        self._is_active = True
-        for runner in self._runners():
-            runner.start()
+        self.runtime.start()
 
     async def stop(self) -> None:
         """Let go of every shard; returns when no thread reads the log any more."""
-        self._is_active = False
-        for partition in list(self._shards):
-            self.on_resigned(partition)
-        while self._tasks:
-            await asyncio.wait(set(self._tasks))
-
-    # Shards
-
-    def partition_for(self, transactional_id: str) -> int:
-        """The partition of `__transaction_state` that holds the transactional id."""
-        return abs_java_hash(transactional_id) % self.partition_count
-
-    def on_elected(self, partition: int, leader_epoch: int) -> None:
-        """This broker leads the partition from `leader_epoch` on: load it. A shard that is here already goes on under
-        the new epoch: nobody else wrote to it.
-        """
-        shard = self._shards.get(partition)
-        if isinstance(shard, TransactionRunner):
-            shard.leader_epoch = leader_epoch
-            return
-        if shard is not None:
-            self.on_resigned(partition)
-        self._load(partition, leader_epoch, _Loading())
-
-    def on_resigned(self, partition: int) -> None:
-        """Another broker leads the partition, or none does: forget it."""
-        shard = self._shards.pop(partition, None)
-        if isinstance(shard, TransactionRunner):
-            shard.close(ApiError(ErrorCode.NOT_COORDINATOR))
-        elif shard is not None:
-            shard.is_cancelled = True
-            if shard.retry is not None:
-                shard.retry.cancel()
-
-    def _on_lost(self, partition: int) -> None:
-        """The log failed in a way that leaves open what it holds: start over from what it does hold."""
-        runner = self._shards.get(partition)
-        self.on_resigned(partition)
-        if isinstance(runner, TransactionRunner):
-            loading = self._shards[partition] = _Loading()
-            self._load_later(partition, runner.leader_epoch, loading)
-
-    def _load_later(self, partition: int, leader_epoch: int, loading: _Loading) -> None:
-        loading.retry = self._timers.call_later(
-            LOAD_RETRY_DELAY_MS, lambda: self._load(partition, leader_epoch, loading)
-        )
-
-    def _load(self, partition: int, leader_epoch: int, loading: _Loading) -> None:
-        self._shards[partition] = loading
-        self._spawn(self._load_shard(partition, leader_epoch, loading))
-
-    async def _load_shard(self, partition: int, leader_epoch: int, loading: _Loading) -> None:
-        started_ms = self._clock.monotonic_ms()
-        try:
-            shard = await asyncio.to_thread(_read_shard, self._log, partition, loading)
-        except Exception as error:  # noqa: BLE001 - whatever is wrong with this log, the others must load
-            log.error("Could not load transactions of partition %d: %s: %s", partition, type(error).__name__, error)
-            if not loading.is_cancelled:
-                self._load_later(partition, leader_epoch, loading)
-            return
-        if loading.is_cancelled:
-            return
-        for reason, count in shard.skipped.items():
-            log.warning("Transactions of partition %d: %d records left out, %s", partition, count, reason)
-        log.log(
-            logging.INFO if shard.transactions else logging.DEBUG,
-            "Loaded %d transactional ids of partition %d in %d ms",
-            len(shard.transactions),
-            partition,
-            self._clock.monotonic_ms() - started_ms,
-        )
-        runner = self._shards[partition] = TransactionRunner(
-            partition,
-            leader_epoch,
-            shard,
-            self._log,
-            self._markers,
-            self._timers,
-            self._clock,
-            self.settings,
-            self._on_lost,
-        )
-        if self._is_active:
-            runner.start()
-
-    def _runner(self, transactional_id: str) -> TransactionRunner:
-        if not self._is_active:
-            raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
-        shard = self._shards.get(self.partition_for(transactional_id))
-        if isinstance(shard, TransactionRunner):
-            return shard
-        raise ApiError(ErrorCode.NOT_COORDINATOR if shard is None else ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
-
-    def _runners(self) -> list[TransactionRunner]:
-        return [shard for shard in self._shards.values() if isinstance(shard, TransactionRunner)]
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._finished)
-
-    def _finished(self, task: "asyncio.Task[None]") -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("Background work of the transaction coordinator failed", exc_info=error)
+        await self.runtime.stop()
 
     # Requests
 
@@ -210,7 +94,7 @@ class TransactionService:
             raise ApiError(ErrorCode.INVALID_REQUEST)
         if isinstance(event, InitProducerId) and not (0 < event.timeout_ms <= self.settings.transaction_max_timeout_ms):
             raise ApiError(ErrorCode.INVALID_TRANSACTION_TIMEOUT)
-        return self._runner(event.transactional_id).ask(event)
+        return self.runtime.runner(event.transactional_id).ask(event)
 
     async def producer(self, event: Event) -> ProducerReply:
         """Have an InitProducerId, EndTransaction or TimeOut decided, with a fresh producer id where it takes one.
@@ -236,11 +120,10 @@ class TransactionService:
 
     def describe(self, transactional_id: str) -> Transaction:
         """All about a transactional id. Errors: ApiError as `ask`, TRANSACTIONAL_ID_NOT_FOUND."""
-        if not self._is_active:
-            raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        self.runtime.check_active()
         if not transactional_id:
             raise ApiError(ErrorCode.INVALID_REQUEST)
-        transaction = self._runner(transactional_id).shard.transactions.get(transactional_id)
+        transaction = self.runtime.runner(transactional_id).shard.transactions.get(transactional_id)
         if transaction is None:
             raise ApiError(ErrorCode.TRANSACTIONAL_ID_NOT_FOUND)
         return transaction
@@ -253,11 +136,7 @@ class TransactionService:
 
         Errors: ApiError COORDINATOR_NOT_AVAILABLE, COORDINATOR_LOAD_IN_PROGRESS while any shard loads.
         """
-        runners = self._runners()
-        if not self._is_active:
-            raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
-        if len(runners) < len(self._shards):
-            raise ApiError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        runners = self.runtime.all_runners()
         names = {state.value for state in TransactionState}
         now_ms = self._clock.now_ms()
         found = [
@@ -274,7 +153,7 @@ class TransactionService:
 
     async def abort_timed_out(self) -> None:
         """Abort transactions that have been open for longer than their timeout, under a new epoch."""
-        for runner in self._runners():
+        for runner in self.runtime.runners():
             for transaction in runner.timed_out():
                 await self._abort(transaction)
             await asyncio.sleep(0)
@@ -287,7 +166,7 @@ class TransactionService:
 
     async def remove_expired(self) -> None:
         """Forget transactional ids that nobody used for `transactional.id.expiration.ms`."""
-        for runner in self._runners():
+        for runner in self.runtime.runners():
             expired = runner.expired()
             for start in range(0, len(expired), IDS_PER_TURN):
                 if runner.is_closed:
@@ -298,13 +177,3 @@ class TransactionService:
                     log.warning("Cannot expire transactional ids of partition %d: %s", runner.partition, error)
                     break
                 await asyncio.sleep(0)
-
-
-def _read_shard(coordinator_log: CoordinatorLog, partition: int, loading: _Loading) -> Shard:
-    """Build the shard from its log. Runs in a thread; touches nothing else but the cancellation flag."""
-    shard = Shard()
-    for chunk in coordinator_log.read_all(partition):
-        if loading.is_cancelled:
-            break
-        shard.load(chunk)
-    return shard

@@ -30,6 +30,9 @@ class Shard:
         self.transactions: dict[str, Transaction] = {}
         self.skipped: Counter[str] = Counter()
 
+    def __len__(self) -> int:
+        return len(self.transactions)
+
     def decide(self, event: Event, now_ms: int, settings: TransactionSettings, *, is_uncommitted: bool) -> Effects:
         """What the event means; alters nothing."""
         known = self.transactions.get(event.transactional_id)

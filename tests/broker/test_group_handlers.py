@@ -92,7 +92,7 @@ class Server:
         self.created = []
         self.broker = SimpleNamespace(
             groups=self.groups,
-            transactions=SimpleNamespace(partition_for=lambda transactional_id: 3),
+            transactions=SimpleNamespace(runtime=SimpleNamespace(partition_for=lambda transactional_id: 3)),
             metadata=self.metadata,
             auto_topics=SimpleNamespace(create=self.created.extend),
         )
@@ -188,9 +188,9 @@ async def server(*, elect=True):
     await made.groups.start()
     if elect:
         for partition in range(4):
-            made.groups.on_elected(partition, 0)
-        while made.groups._tasks:
-            await asyncio.wait(set(made.groups._tasks))
+            made.groups.runtime.on_elected(partition, 0)
+        while work := made.groups.runtime.running():
+            await asyncio.wait(work)
     try:
         yield made
     finally:
@@ -220,7 +220,7 @@ def test_join_group(version):
         assert [(member.member_id, member.metadata) for member in first.members] == [("client-1", b"topics")]
         member = server.groups.describe("g").members[0]
         assert (member.client_id, member.client_host) == ("client", "/10.9.8.7")
-        group = server.groups._runner("g").shard.groups["g"]
+        group = server.groups.runtime.runner("g").shard.groups["g"]
         # Version 0 has no rebalance timeout: its session timeout serves as one.
         assert group.rebalance_timeout_ms == (10_000 if version == 0 else 60_000)
 
@@ -233,7 +233,7 @@ def test_join_group_counts_a_protocol_once():
         request.protocols.append(JoinGroupRequestProtocol(name="range", metadata=b"other"))
         response = await server.ask(request, 9)
         assert response.members[0].metadata == b"topics"
-        assert server.groups._runner("g").shard.groups["g"].supporters == {"range": 1}
+        assert server.groups.runtime.runner("g").shard.groups["g"].supporters == {"range": 1}
 
     run(scenario)
 
@@ -290,7 +290,7 @@ def test_heartbeats_are_taken_for_good_while_the_shard_loads():
         request = HeartbeatRequest(group_id="g", member_id="m", generation_id=1)
         assert (await server.ask(request, 4)).error_code == ErrorCode.NOT_COORDINATOR
         server.log.readable.clear()
-        server.groups.on_elected(server.groups.partition_for("g"), 0)
+        server.groups.runtime.on_elected(server.groups.runtime.partition_for("g"), 0)
         assert (await server.ask(request, 4)).error_code == NONE
         assert (await server.ask(join_request(), 9)).error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         server.log.readable.set()
@@ -331,7 +331,7 @@ def test_offset_commit_and_fetch(version):
             ("t", 1): NONE,
             ("nowhere", 0): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         }
-        stored = server.groups._runner("g").shard.offsets
+        stored = server.groups.runtime.runner("g").shard.offsets
         assert stored.get("g", "t", 0).topic_id == b"T" * 16
         assert {(topic, partition): each.offset for topic, partition, each in stored.of_group("g")} == {
             ("t", 0): 10,
@@ -344,7 +344,7 @@ def test_offset_commit_and_fetch(version):
 def test_offset_commit_names_its_own_retention_until_version_4():
     async def scenario(server):
         await server.ask(commit_request(("t", 0, 1), retention_time_ms=1000), 4)
-        committed = server.groups._runner("g").shard.offsets.get("g", "t", 0)
+        committed = server.groups.runtime.runner("g").shard.offsets.get("g", "t", 0)
         assert committed.expire_at_ms == committed.commit_timestamp_ms + 1000
 
     run(scenario)
@@ -595,7 +595,7 @@ def test_offset_delete():
             ("t", 5): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
             ("nowhere", 0): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         }
-        assert not list(server.groups._runner("g").shard.offsets.of_group("g"))
+        assert not list(server.groups.runtime.runner("g").shard.offsets.of_group("g"))
         await server.groups.stop()
         assert (await server.ask(request, 0)).error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
 

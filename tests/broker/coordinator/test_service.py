@@ -19,7 +19,8 @@ from barnabas.broker.coordinator.events import (
     PartitionCommit,
     SyncGroup,
 )
-from barnabas.broker.coordinator.service import GroupService, abs_java_hash
+from barnabas.broker.coordinator.runtime import abs_java_hash
+from barnabas.broker.coordinator.service import GroupService
 from barnabas.broker.coordinator.settings import GroupSettings
 from barnabas.broker.coordinator.state import GroupState
 from barnabas.broker.timers import Timers
@@ -95,12 +96,12 @@ class Bench:
 
     async def elect(self, *partitions):
         for partition in partitions or range(PARTITIONS):
-            self.groups.on_elected(partition, 0)
+            self.groups.runtime.on_elected(partition, 0)
         await self.loaded()
 
     async def loaded(self):
-        while self.groups._tasks:
-            await asyncio.wait(set(self.groups._tasks))
+        while work := self.groups.runtime.running():
+            await asyncio.wait(work)
 
     async def restart(self):
         await self.groups.stop()
@@ -187,7 +188,7 @@ def test_requests_find_their_shard_or_learn_where_they_stand():
     async def scenario(bench):
         assert await error_of(bench.join()) is ErrorCode.NOT_COORDINATOR
         bench.log.gate.clear()
-        bench.groups.on_elected(bench.groups.partition_for("g"), 0)
+        bench.groups.runtime.on_elected(bench.groups.runtime.partition_for("g"), 0)
         assert await error_of(bench.join()) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         with pytest.raises(ApiError) as caught:
             bench.groups.list_groups()
@@ -268,7 +269,7 @@ def test_a_decision_is_one_batch():
     async def scenario(bench):
         await bench.elect()
         await bench.groups.answer(bench.commit(topics=("t", "u", "v")))
-        assert bench.log.record_counts(bench.groups.partition_for("g")) == [3]
+        assert bench.log.record_counts(bench.groups.runtime.partition_for("g")) == [3]
 
     run(scenario)
 
@@ -342,7 +343,7 @@ def test_whoever_is_parked_learns_of_the_resignation():
         waiting = asyncio.ensure_future(bench.join(instance="j"))
         await asyncio.sleep(0)
         assert bench.groups.describe("g").state == "PreparingRebalance"
-        bench.groups.on_resigned(bench.groups.partition_for("g"))
+        bench.groups.runtime.on_resigned(bench.groups.runtime.partition_for("g"))
         assert await error_of(waiting) is ErrorCode.NOT_COORDINATOR
         bench.pass_time(DAY_MS)
         await bench.elect()
@@ -356,8 +357,8 @@ def test_whoever_is_parked_learns_of_the_resignation():
 def test_a_shard_that_is_lost_while_it_loads_stays_away():
     async def scenario(bench):
         bench.log.gate.clear()
-        bench.groups.on_elected(0, 0)
-        bench.groups.on_resigned(0)
+        bench.groups.runtime.on_elected(0, 0)
+        bench.groups.runtime.on_resigned(0)
         bench.log.gate.set()
         await bench.loaded()
         assert bench.groups.list_groups() == []
@@ -370,7 +371,7 @@ def test_an_election_of_the_leader_that_is_keeps_the_shard():
         await bench.elect()
         waiting = [asyncio.ensure_future(bench.join(instance=instance)) for instance in "ab"]
         await waiting[0]
-        bench.groups.on_elected(bench.groups.partition_for("g"), 1)
+        bench.groups.runtime.on_elected(bench.groups.runtime.partition_for("g"), 1)
         await bench.loaded()
         assert len(bench.groups.describe("g").members) == 2
         waiting[1].cancel()
@@ -382,8 +383,8 @@ def test_a_reader_that_fails_after_the_shard_is_gone_is_not_tried_again():
     async def scenario(bench):
         bench.log.read_error = OSError("disk")
         await bench.elect(0)
-        bench.groups.on_resigned(0)
-        bench.groups.on_resigned(0)
+        bench.groups.runtime.on_resigned(0)
+        bench.groups.runtime.on_resigned(0)
         bench.log.read_error = None
         bench.pass_time(10_000)
         await bench.loaded()
@@ -504,9 +505,9 @@ def test_offsets_of_deleted_topics_are_forgotten_also_while_loading():
         await bench.groups.on_topics_deleted(["t"])
         assert await bench.fetch() == {"u": 1}
         bench.log.gate.clear()
-        partition = bench.groups.partition_for("g")
-        bench.groups.on_resigned(partition)
-        bench.groups.on_elected(partition, 1)
+        partition = bench.groups.runtime.partition_for("g")
+        bench.groups.runtime.on_resigned(partition)
+        bench.groups.runtime.on_elected(partition, 1)
         await bench.groups.on_topics_deleted(["u"])
         bench.log.gate.set()
         await bench.loaded()
@@ -521,7 +522,7 @@ def test_many_tombstones_are_several_batches():
         topics = tuple(f"{number:05}-{'x' * 200}" for number in range(3_000))
         await bench.groups.answer(bench.commit(topics=topics))
         assert (await bench.groups.answer(DeleteGroup("g", 0))).error is ErrorCode.NONE
-        counts = bench.log.record_counts(bench.groups.partition_for("g"))
+        counts = bench.log.record_counts(bench.groups.runtime.partition_for("g"))
         assert counts[0] == 3_000
         assert len(counts) == 3
         assert sum(counts[1:]) == 3_001
@@ -586,7 +587,7 @@ def test_records_carry_the_time_of_the_commit():
     async def scenario(bench):
         await bench.elect()
         await bench.groups.answer(bench.commit())
-        (batch,) = bench.log.batches[bench.groups.partition_for("g")]
+        (batch,) = bench.log.batches[bench.groups.runtime.partition_for("g")]
         (record,) = iter_records(batch, parse_header(batch))
         assert record.timestamp == bench.clock.now_ms()
 

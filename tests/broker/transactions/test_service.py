@@ -118,14 +118,14 @@ class Bench:
 
     async def up(self, epoch=1):
         for partition in range(PARTITIONS):
-            self.service.on_elected(partition, epoch)
+            self.service.runtime.on_elected(partition, epoch)
         await self.loaded()
         await self.service.start()
         return self
 
     async def loaded(self):
-        while self.service._tasks:
-            await asyncio.wait(set(self.service._tasks))
+        while work := self.service.runtime.running():
+            await asyncio.wait(work)
 
     async def crash(self, epoch=2):
         self.timers.close()
@@ -226,7 +226,7 @@ async def test_lost_leadership_fails_who_waits():
     ending = asyncio.ensure_future(bench.end(producer))
     await asyncio.sleep(0)
     for partition in range(PARTITIONS):
-        bench.service.on_resigned(partition)
+        bench.service.runtime.on_resigned(partition)
     with pytest.raises(ApiError, match="NOT_COORDINATOR"):
         await ending
     bench.log.replicate(ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER))
@@ -474,7 +474,7 @@ async def test_prepared_transactions_wait_until_the_broker_knows_its_partitions(
     await _until_crash(bench, 0, True)
     after = Bench(MemoryLog(bench.log.batches))
     for partition in range(PARTITIONS):
-        after.service.on_elected(partition, 2)
+        after.service.runtime.on_elected(partition, 2)
     await after.loaded()
     assert not after.markers.written
     await after.service.start()
@@ -484,7 +484,7 @@ async def test_prepared_transactions_wait_until_the_broker_knows_its_partitions(
 @run
 async def test_used_up_epochs_take_a_fresh_producer_id():
     bench = await Bench().up()
-    runner = bench.service._runner("t")
+    runner = bench.service.runtime.runner("t")
     producer = await bench.begin(version=2)
     known = bench.service.describe("t")
     runner.shard.transactions["t"] = known._replace(producer_epoch=32_766)
@@ -519,7 +519,7 @@ async def test_a_log_that_cannot_be_read_is_tried_again():
         yield from read_all(partition)
 
     bench.log.read_all = read
-    bench.service.on_elected(0, 1)
+    bench.service.runtime.on_elected(0, 1)
     await bench.loaded()
     await bench.service.start()
     with pytest.raises(ApiError, match="COORDINATOR_LOAD_IN_PROGRESS"):
@@ -531,20 +531,44 @@ async def test_a_log_that_cannot_be_read_is_tried_again():
 
 
 @run
-async def test_shards_come_and_go_while_they_load():
+async def test_markers_carry_the_epoch_of_the_latest_election():
     bench = Bench()
-    for partition in range(PARTITIONS):
-        bench.service.on_elected(partition, 1)
-    bench.service.on_elected(0, 2)  # once more, under a newer epoch
-    bench.service.on_resigned(1)
-    bench.service.on_resigned(1)
+    partition = bench.service.runtime.partition_for("t")
+    await bench.up(epoch=1)
+    await bench.end(await bench.begin())
+    bench.service.runtime.on_elected(partition, 5)
+    await bench.end(await bench.begin())
+    epochs = [marker.coordinator_epoch for _, _, marker in bench.markers.written]
+    assert epochs == [1] * len(TARGETS) + [5] * len(TARGETS)
+
+
+@run
+async def test_an_election_while_a_shard_loads_counts():
+    bench = Bench()
+    partition = bench.service.runtime.partition_for("t")
+    bench.service.runtime.on_elected(partition, 1)
+    bench.service.runtime.on_elected(partition, 2)
     await bench.loaded()
     await bench.service.start()
-    assert sorted(bench.service._shards) == [0, 2, 3]
-    bench.service.on_elected(0, 5)
-    assert bench.service._shards[0].leader_epoch == 5
+    await bench.end(await bench.begin())
+    assert {marker.coordinator_epoch for _, _, marker in bench.markers.written} == {2}
+
+
+@run
+async def test_shards_come_and_go_while_they_load():
+    bench = Bench()
+    runtime = bench.service.runtime
+    for partition in range(PARTITIONS):
+        runtime.on_elected(partition, 1)
+    runtime.on_elected(0, 2)  # once more, under a newer epoch
+    runtime.on_resigned(1)
+    runtime.on_resigned(1)
+    await bench.loaded()
+    assert runtime.runner_at(0) is None, "requests are not served yet"
+    await bench.service.start()
+    assert [runtime.runner_at(partition) is not None for partition in range(PARTITIONS)] == [True, False, True, True]
     await bench.service.stop()
-    assert not bench.service._shards
+    assert not runtime.runners()
     with pytest.raises(ApiError, match="COORDINATOR_NOT_AVAILABLE"):
         bench.service.describe("t")
     with pytest.raises(ApiError, match="COORDINATOR_NOT_AVAILABLE"):
