@@ -49,6 +49,9 @@ TIMERS_MAX: Final = 30_000
 member takes up to 4 KiB; newcomers beyond that are told to come back.
 """
 
+TIMERS_OF_USED_GROUPS_MAX: Final = 60_000
+"""The same for groups with committed offsets: a flood of new groups does not keep their consumers from coming back."""
+
 _NAMED_GROUP_EVENTS: Final = (JoinGroup, SyncGroup, Heartbeat, LeaveGroup, DeleteOffsets)
 """These need a group id that is not empty; offsets may be kept under the empty id, as ever."""
 
@@ -115,13 +118,15 @@ class GroupService:
         ):
             raise ApiError(ErrorCode.INVALID_SESSION_TIMEOUT)
         runner = self.runtime.runner(event.group_id)
-        if isinstance(event, JoinGroup) and not event.member_id and self._is_full():
+        if isinstance(event, JoinGroup) and not event.member_id and self._is_full(runner, event.group_id):
             raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "there are too many group members")
         return runner.ask(event)
 
-    def _is_full(self) -> bool:
+    def _is_full(self, runner: GroupRunner, group_id: str) -> bool:
         """Whether a newcomer must wait: every member, and every id that was handed out, has its timer."""
-        return sum(runner.alarm_count for runner in self.runtime.runners()) >= TIMERS_MAX
+        timers = sum(runner.alarm_count for runner in self.runtime.runners())
+        is_used = group_id in runner.shard.offsets.by_group
+        return timers >= (TIMERS_OF_USED_GROUPS_MAX if is_used else TIMERS_MAX)
 
     @overload
     async def answer(self, event: JoinGroup) -> JoinReply: ...

@@ -226,6 +226,23 @@ def test_newcomers_wait_while_there_are_too_many_members(monkeypatch):
     run(scenario)
 
 
+def test_newcomers_of_groups_in_use_wait_later(monkeypatch):
+    monkeypatch.setattr("barnabas.broker.coordinator.service.TIMERS_MAX", 2)
+    monkeypatch.setattr("barnabas.broker.coordinator.service.TIMERS_OF_USED_GROUPS_MAX", 4)
+
+    async def scenario(made):
+        await made.elect()
+        await made.groups.answer(made.commit("used"))
+        for number in range(2):
+            await made.join(f"g{number}")
+        assert await error_of(made.join("another")) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+        for _ in range(2):
+            assert (await made.join("used")).error is ErrorCode.MEMBER_ID_REQUIRED
+        assert await error_of(made.join("used")) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+    run(scenario)
+
+
 def test_members_need_a_group_id_and_offsets_do_not():
     async def scenario(bench):
         await bench.elect()
