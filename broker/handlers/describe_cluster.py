@@ -1,8 +1,10 @@
-"""DescribeCluster (key 60): brokers, controller and cluster id (KIP-700).   Versions 0-1.
+"""DescribeCluster (key 60): brokers, controller and cluster id (KIP-700).   Versions 0-2.
 
 Behaviour: addresses are those of the listener that the request came in on.
 Errors: endpoint types other than brokers: MISMATCHED_ENDPOINT_TYPE for controllers, UNSUPPORTED_ENDPOINT_TYPE for
 anything else (version 1, KIP-919).
+Versions: 1 endpoint type; 2 fenced brokers (KIP-1073), of which there are none: a broker that is not alive is not
+registered.
 """
 
 from barnabas.broker.authorized_operations import CLUSTER_OPERATIONS, NOT_ASKED
@@ -42,4 +44,4 @@ def handle(request: DescribeClusterRequest, context: RequestContext) -> Describe
     )
 
 
-HANDLER = Handler(key=60, min_version=0, max_version=1, handle=handle)
+HANDLER = Handler(key=60, min_version=0, max_version=2, handle=handle)

@@ -1,11 +1,12 @@
-"""FindCoordinator (key 10): which broker coordinates a group, or a producer's transactions.   Versions 0-5.
+"""FindCoordinator (key 10): which broker coordinates a group, or a producer's transactions.   Versions 0-6.
 
 Behaviour: the leader of the group's partition of `__consumer_offsets`, or of the transactional id's partition of
 `__transaction_state`, with its address on the listener that the request came in on. The first question creates that
 topic; until its partitions have leaders the answer is COORDINATOR_NOT_AVAILABLE, which clients retry.
 Errors per key: COORDINATOR_NOT_AVAILABLE; INVALID_REQUEST for key types other than 0 and 1 (there are no share
 groups).
-Versions: 1 key type, message; 3 flexible; 4 several keys (KIP-699); 5 transaction version 2 (KIP-890).
+Versions: 1 key type, message; 3 flexible; 4 several keys (KIP-699); 5 transaction version 2 (KIP-890); 6 key type of
+share groups (KIP-932), served because clients that are told "Kafka 4" send it without having asked.
 """
 
 from typing import NamedTuple
@@ -81,4 +82,4 @@ def _not_available() -> _Found:
     return _Found(ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.COORDINATOR_NOT_AVAILABLE.message)
 
 
-HANDLER = Handler(key=10, min_version=0, max_version=5, handle=handle)
+HANDLER = Handler(key=10, min_version=0, max_version=6, handle=handle)

@@ -1,13 +1,14 @@
-"""ListOffsets (key 2): offsets by time: the first record at or after a timestamp, or a special one.   Versions 1-9.
+"""ListOffsets (key 2): offsets by time: the first record at or after a timestamp, or a special one.   Versions 1-11.
 
 Behaviour: -1 latest (high watermark, or last stable offset for read_committed), -2 earliest, -3 the record with the
-largest timestamp (version 7+), -4 earliest local (8+), -5 latest tiered (9+: unknown, there is no tiered storage). A
-timestamp that no committed record reaches is answered with offset -1 and no error.
+largest timestamp (version 7+), -4 earliest local (8+), -5 latest tiered (9+) and -6 earliest pending upload (11+): both
+unknown, as there is no tiered storage, and the timeout of version 10+ has nothing to bound. A timestamp that no
+committed record reaches is answered with offset -1 and no error.
 Errors per partition: UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER, FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH,
 OFFSET_NOT_AVAILABLE (LEADER_NOT_AVAILABLE before version 5), INVALID_REQUEST (partition named twice),
 UNSUPPORTED_VERSION (unknown special timestamp), KAFKA_STORAGE_ERROR.
 Versions: 2 isolation level; 4 leader epoch (KIP-320); 6 flexible; 7 max timestamp (KIP-734); 8, 9 tiered storage
-(KIP-405).
+(KIP-405, KIP-1005); 10 timeout (KIP-1075); 11 earliest pending upload (KIP-1023).
 """
 
 from collections import Counter
@@ -24,8 +25,15 @@ from barnabas.wire.messages.list_offsets import (
     ListOffsetsTopicResponse,
 )
 
-LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3, -4, -5
-FIRST_VERSION_OF = {LATEST: 0, EARLIEST: 0, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9}
+LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -1, -2, -3, -4, -5, -6
+FIRST_VERSION_OF = {
+    LATEST: 0,
+    EARLIEST: 0,
+    MAX_TIMESTAMP: 7,
+    EARLIEST_LOCAL: 8,
+    LATEST_TIERED: 9,
+    EARLIEST_PENDING_UPLOAD: 11,
+}
 
 CONSUMER_REPLICA_ID = -1
 READ_COMMITTED = 1
@@ -83,7 +91,7 @@ async def _look_up(
         return _answer(
             asked, offset=log.log_start_offset, leader_epoch=log.leader_epochs.epoch_for(log.log_start_offset)
         )
-    if timestamp == LATEST_TIERED:
+    if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
         return _answer(asked)
     lookup = log.timestamp_lookup()
     search = lookup.largest if timestamp == MAX_TIMESTAMP else partial(lookup.first_at_or_after, timestamp)
@@ -118,4 +126,4 @@ def _error_of(error: ApiError, version: int) -> ErrorCode:
     return error.error
 
 
-HANDLER = Handler(key=2, min_version=1, max_version=9, handle=handle)
+HANDLER = Handler(key=2, min_version=1, max_version=11, handle=handle)

@@ -9,7 +9,7 @@ from barnabas.wire.messages.delete_records import DeleteRecordsPartition, Delete
 from barnabas.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from compat_tests.semantics.client import Connection, batch_of, produce_batch, topic_metadata
 
-LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3, -4, -5
+LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -1, -2, -3, -4, -5, -6
 CODECS = list(CompressionType)
 
 
@@ -18,7 +18,7 @@ def offset_for(
     topic: str,
     timestamp: int,
     *,
-    version: int = 9,
+    version: int = 11,
     partition: int = 0,
     current_leader_epoch: int = -1,
     isolation_level: int = 0,
@@ -34,7 +34,7 @@ def offset_for(
     return answer.error_code, answer.timestamp, answer.offset
 
 
-@pytest.mark.parametrize("version", range(1, 10))
+@pytest.mark.parametrize("version", range(1, 12))
 def test_earliest_and_latest_in_every_version(topic: str, connection: Connection, version: int) -> None:
     assert offset_for(connection, topic, EARLIEST, version=version) == (0, -1, 0)
     assert offset_for(connection, topic, LATEST, version=version) == (0, -1, 0)
@@ -73,6 +73,7 @@ def test_special_timestamps_of_an_empty_log(topic: str, connection: Connection) 
     assert offset_for(connection, topic, MAX_TIMESTAMP) == (0, -1, -1)
     assert offset_for(connection, topic, EARLIEST_LOCAL) == (0, -1, 0)
     assert offset_for(connection, topic, LATEST_TIERED) == (0, -1, -1)
+    assert offset_for(connection, topic, EARLIEST_PENDING_UPLOAD) == (0, -1, -1)
     assert offset_for(connection, topic, 0) == (0, -1, -1)
 
 
@@ -80,10 +81,19 @@ def test_special_timestamps_without_tiers(topic: str, connection: Connection) ->
     produce_batch(connection, topic, batch_of([b"a", b"b"], timestamps=[1000, 2000]))
     assert offset_for(connection, topic, EARLIEST_LOCAL) == (0, -1, 0)
     assert offset_for(connection, topic, LATEST_TIERED) == (0, -1, -1)
+    assert offset_for(connection, topic, EARLIEST_PENDING_UPLOAD) == (0, -1, -1)
 
 
 @pytest.mark.parametrize(
-    ("timestamp", "version"), [(MAX_TIMESTAMP, 6), (EARLIEST_LOCAL, 7), (LATEST_TIERED, 8), (-7, 9), (-100, 9)]
+    ("timestamp", "version"),
+    [
+        (MAX_TIMESTAMP, 6),
+        (EARLIEST_LOCAL, 7),
+        (LATEST_TIERED, 8),
+        (EARLIEST_PENDING_UPLOAD, 10),
+        (-7, 11),
+        (-100, 11),
+    ],
 )
 def test_special_timestamps_that_the_version_lacks(
     topic: str, connection: Connection, timestamp: int, version: int

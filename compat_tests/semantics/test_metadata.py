@@ -139,7 +139,7 @@ def test_authorized_operations_are_told_on_request_only(topic: str, connection: 
     assert asked.cluster_authorized_operations > 0
 
 
-@pytest.mark.parametrize("version", [0, 1])
+@pytest.mark.parametrize("version", [0, 1, 2])
 def test_describe_cluster(cluster: Any, connection: Connection, version: int) -> None:
     response = connection.ask(DescribeClusterRequest(), version)
     (broker,) = response.brokers
@@ -154,7 +154,7 @@ def test_describe_cluster_of_controllers_is_refused(connection: Connection) -> N
     assert (response.error_code, response.brokers) == (114, [])
 
 
-@pytest.mark.parametrize("version", range(6))
+@pytest.mark.parametrize("version", range(7))
 def test_find_coordinator_in_every_version(cluster: Any, connection: Connection, group: str, version: int) -> None:
     def find() -> Any:
         request = FindCoordinatorRequest(key=group) if version < 4 else FindCoordinatorRequest(coordinator_keys=[group])
