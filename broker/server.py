@@ -348,6 +348,8 @@ class Broker:
                 self.config.max_connections_per_ip,
                 self.config.max_connections_per_ip_overrides,
             )
+            self.log_manager.set_producer_id_expiration_ms(self.config.producer_id_expiration_ms)
+            self.controller.set_unclean_leader_election_enable(self.config.unclean_leader_election_enable)
             self.replicas.reconfigure_all()
 
     def _internal_topic(self, name: str) -> NewTopic | None:

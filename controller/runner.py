@@ -121,6 +121,7 @@ class Controller:
         self.settings = settings
         self._random_bytes = random_bytes
         self._configs = configs
+        configs.subscribe(self._config_changed)
         self._timers = timers
         self._events: asyncio.Queue[Event | None] = asyncio.Queue()
         self._watch = ClusterWatch(lambda: self._events.put_nowait(Event(self._follow)))
@@ -521,6 +522,27 @@ class Controller:
         dropped = [(Delete(znodes.delete_topic_path(name)),) for name in sorted(self._cluster.deleting)]
         self._cluster = self._cluster._replace(deleting=frozenset())
         return list(dropped)
+
+    # -- unclean elections
+
+    def set_unclean_leader_election_enable(self, enabled: bool) -> None:
+        """What holds for topics that do not say themselves; allowing it elects leaders where they are missing.
+
+        *Source*: `KafkaController.enableDefaultUncleanLeaderElection`.
+        """
+        if enabled != self.settings.unclean_leader_election_enable:
+            self.settings = self.settings._replace(unclean_leader_election_enable=enabled)
+            self._events.put_nowait(Event(self._elect_uncleanly))
+
+    def _config_changed(self, entity_type: str, name: str) -> None:
+        if entity_type == "topics" and name in self._cluster.topics and self._unclean_election_is_allowed(name):
+            self._events.put_nowait(Event(self._elect_uncleanly))
+
+    async def _elect_uncleanly(self) -> None:
+        offline = self._machine.in_status(PartitionStatus.OFFLINE)
+        allowed = [partition for partition in offline if self._unclean_election_is_allowed(partition[0])]
+        if allowed:
+            await self._bring_online(allowed, [], requests.INCREMENTAL)
 
     def _unclean_election_is_allowed(self, topic: str) -> bool:
         value = self._configs.overrides("topics", topic).get("unclean.leader.election.enable")

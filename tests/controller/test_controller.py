@@ -32,6 +32,11 @@ def told(requests: list[Any]) -> dict[tuple[str, int], Any]:
     }
 
 
+async def settled(node: Node) -> None:
+    """Everything that came before is done: the controller takes one thing after the other."""
+    assert errors(await node.controller.delete_topics(["nobody"])) == {"nobody": "UNKNOWN_TOPIC_OR_PARTITION"}
+
+
 def errors(results: dict[str, ApiError | None]) -> dict[str, str]:
     return {name: error.error.name if error else "NONE" for name, error in results.items()}
 
@@ -364,7 +369,10 @@ async def test_a_topic_that_kafka_left_without_states_is_elected(node: Node) -> 
         assert stored.topic_id == node.controller.cluster.topics["old"].topic_id
 
 
-async def test_a_partition_of_dead_brokers_is_leaderless(node: Node) -> None:
+@pytest.mark.parametrize("level", ["topic", "broker", "next start"])
+async def test_a_partition_of_dead_brokers_is_leaderless_until_its_topic_gives_up_what_is_lost(
+    node: Node, level: str
+) -> None:
     async with node:
         await node.restart(
             {
@@ -378,8 +386,19 @@ async def test_a_partition_of_dead_brokers_is_leaderless(node: Node) -> None:
         )
         metadata = told(node.channel.take(UpdateMetadataRequest))["t", 0]
         assert (metadata.leader, metadata.leader_epoch, metadata.isr, metadata.offline_replicas) == (-1, 4, [9], [9])
-        await node.configs.replace("topics", "t", {"unclean.leader.election.enable": "true"})
-        await node.restart()
+        node.channel.clear()
+        node.controller.set_unclean_leader_election_enable(False)
+        await node.configs.replace("topics", "t", {"retention.ms": "1"})
+        await settled(node)
+        assert not node.channel.take(LeaderAndIsrRequest)
+        if level == "topic":
+            await node.configs.replace("topics", "t", {"unclean.leader.election.enable": "true"})
+        elif level == "broker":
+            node.controller.set_unclean_leader_election_enable(True)
+        else:
+            node.settings = node.settings._replace(unclean_leader_election_enable=True)
+            await node.restart()
+        await settled(node)
         told_now = told(node.channel.take(LeaderAndIsrRequest))["t", 0]
         assert (told_now.leader, told_now.leader_epoch, told_now.isr) == (1, 5, [1])
         assert told_now.leader_recovery_state == 1
