@@ -6,8 +6,8 @@ these records are committed. A log that refuses the records leaves the shard as 
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence
-from typing import Final
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from typing import Any, Final
 
 from barnabas.broker.coordinator.runtime import CoordinatorLog
 from barnabas.broker.timers import TimerHandle, Timers
@@ -68,6 +68,7 @@ class TransactionRunner:
         clock: Clock,
         settings: TransactionSettings,
         on_lost: Callable[[int], None],
+        spawn: Callable[[Coroutine[Any, Any, None]], None],
     ) -> None:
         self.partition = partition
         self._leader_epoch = leader_epoch
@@ -78,6 +79,7 @@ class TransactionRunner:
         self._clock = clock
         self._settings = settings
         self._on_lost = on_lost
+        self._spawn = spawn
         self._uncommitted: dict[str, int] = {}
         self._waiting: set[asyncio.Future[Reply]] = set()
         self._endings: dict[str, _Ending] = {}
@@ -254,10 +256,13 @@ class TransactionRunner:
         more = bool(ending.todo)
         ending.todo.extend(refused)
         if more:
-            asyncio.get_running_loop().call_soon(self._write_markers, transactional_id)
+            self._spawn(self._write_more_markers(transactional_id))
         elif refused:
             self._retry(transactional_id, ending)
         self._record_written(transactional_id, ending)
+
+    async def _write_more_markers(self, transactional_id: str) -> None:
+        self._write_markers(transactional_id)
 
     def _wait_for_marker(
         self,

@@ -64,7 +64,16 @@ class TransactionService:
 
         def new_runner(partition: int, leader_epoch: Callable[[], int], shard: Shard) -> TransactionRunner:
             return TransactionRunner(
-                partition, leader_epoch, shard, coordinator_log, markers, timers, clock, settings, self.runtime.on_lost
+                partition,
+                leader_epoch,
+                shard,
+                coordinator_log,
+                markers,
+                timers,
+                clock,
+                settings,
+                self.runtime.on_lost,
+                self.runtime.spawn,
             )
 
         self.runtime = CoordinatorRuntime(

@@ -5,8 +5,10 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
+from barnabas.broker.transactions.runner import MARKERS_PER_TURN
 from barnabas.clock import ManualClock
 from barnabas.testing import Broker, requests
 from barnabas.wire.errors import ErrorCode
@@ -174,6 +176,61 @@ def test_producers_expire() -> None:
         assert broker.call(known()) == 1
         broker.clock.advance(timedelta(minutes=2))
         assert broker.call(known()) == 0
+
+
+def test_producers_expire_as_their_config_says_now() -> None:
+    with Broker(producer_id_expiration_check_interval_ms=1_000) as broker:
+        producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "enable.idempotence": True})
+        producer.produce("t", b"v")
+        assert producer.flush(10) == 0
+
+        async def known() -> int:
+            return len(broker.server.replicas.partition_or_error("t", 0).log.active_producers())
+
+        broker.clock.advance(timedelta(minutes=2))
+        assert broker.call(known()) == 1
+        change = ConfigEntry("producer.id.expiration.ms", "60000", incremental_operation=AlterConfigOpType.SET)
+        resource = ConfigResource(ResourceType.BROKER, str(broker.server.node_id), incremental_configs=[change])
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+        for altered in admin.incremental_alter_configs([resource]).values():
+            altered.result(timeout=10)
+        broker.clock.advance(timedelta(seconds=2))
+        assert broker.call(known()) == 0
+
+
+def test_transactions_time_out() -> None:
+    """The step reaches everything: the abort, more markers than are written in one go, and the record that ends it."""
+    partitions = MARKERS_PER_TURN + 1
+    with Broker() as broker:
+        topic = broker.create_topic("t", partitions)
+        producer = Producer(
+            {
+                "bootstrap.servers": broker.bootstrap_servers,
+                "transactional.id": "tx",
+                "transaction.timeout.ms": 60_000,
+                "log_level": 0,
+            }
+        )
+        producer.init_transactions(10)
+        producer.begin_transaction()
+        for partition in range(partitions):
+            producer.produce("t", b"v", partition=partition)
+        assert producer.flush(20) == 0
+
+        async def state() -> str:
+            return broker.server.transactions.describe("tx").state.value
+
+        async def stable() -> int:
+            logs = [broker.server.replicas.partition_or_error("t", partition).log for partition in range(partitions)]
+            return sum(log.last_stable_offset for log in logs)
+
+        broker.clock.advance(timedelta(seconds=45))
+        assert (broker.call(state()), broker.call(stable())) == ("Ongoing", 0)
+        broker.clock.advance(timedelta(seconds=30))
+        assert (broker.call(state()), broker.call(stable())) == ("CompleteAbort", 2 * partitions)
+        assert topic.records() == []
+        with pytest.raises(KafkaException):
+            producer.commit_transaction(10)
 
 
 def test_connections_and_their_fetches_stay(broker: Broker) -> None:
