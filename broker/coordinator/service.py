@@ -44,12 +44,12 @@ from barnabas.wire.records import EndTxnMarker
 GROUPS_PER_TURN: Final = 256
 """Background work gives way to requests after so many groups."""
 
-TIMERS_MAX: Final = 30_000
+TIMERS_MAX: Final = 20_000
 """Timers of all groups: one for each member or id that was handed out, another for each rebalance. A group with one
 member takes up to 4 KiB; newcomers beyond that are told to come back.
 """
 
-TIMERS_OF_USED_GROUPS_MAX: Final = 60_000
+TIMERS_OF_USED_GROUPS_MAX: Final = 30_000
 """The same for groups with committed offsets: a flood of new groups does not keep their consumers from coming back."""
 
 _NAMED_GROUP_EVENTS: Final = (JoinGroup, SyncGroup, Heartbeat, LeaveGroup, DeleteOffsets)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import socket
 import struct
 import time
 from collections import Counter
@@ -10,14 +11,24 @@ from collections.abc import Callable
 
 import pytest
 
+from barnabas.broker.coordinator.group import PENDING_MEMBERS_MAX
+from barnabas.broker.coordinator.service import TIMERS_MAX
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from barnabas.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from barnabas.wire.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
+from barnabas.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from barnabas.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from barnabas.wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
 from barnabas.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from barnabas.wire.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+)
 from barnabas.wire.messages.produce import ProduceResponse
+from barnabas.wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment, SyncGroupResponse
 from barnabas.wire.record_batch import parse_header
 from barnabas.wire.records import Record, assemble_batch, build_batch
 from tools.barnabas_process import BarnabasProcess
@@ -68,18 +79,26 @@ def test_a11_fetch_sessions(
     assert memory.growth <= 128 * MIB
 
 
-@pytest.mark.parametrize("count", [12_000, pytest.param(1_000_000, marks=FULL)])
+@pytest.mark.parametrize(
+    ("count", "partitions"),
+    [(12_000, 1), pytest.param(1_000_000, 1, marks=FULL), pytest.param(300_000, 30, marks=FULL)],
+)
 def test_a11_producer_ids(
-    broker: BarnabasProcess, memory: Memory, healthy: HealthyClient, figure: Figure, count: int
+    broker: BarnabasProcess, memory: Memory, healthy: HealthyClient, figure: Figure, count: int, partitions: int
 ) -> None:
-    """Every batch from another producer, and as many ids asked for."""
-    create_topic(broker.bootstrap_servers, "t")
+    """Every batch from another producer, on one partition or on all in turn, and half as many ids asked for."""
+    create_topic(broker.bootstrap_servers, "t", partitions)
+    healthy.mark()
     batch = build_batch([Record(0, NOW_MS, None, b"v")], producer_id=1, producer_epoch=0, base_sequence=0)
     header, payload = parse_header(batch), batch[61:]
     with connect(broker.bootstrap_servers) as connection:
         for start in range(0, count, 500):
             requests = [
-                produce("t", assemble_batch(header._replace(producer_id=start + number), payload))
+                produce(
+                    "t",
+                    assemble_batch(header._replace(producer_id=start + number), payload),
+                    partition=number % partitions,
+                )
                 for number in range(500)
             ]
             connection.sendall(b"".join(frame(request, 9) for request in requests))
@@ -91,22 +110,58 @@ def test_a11_producer_ids(
         for _ in range(count // 100):
             connection.sendall(frame(request, 2) * 50)
             ids |= {answer(connection, request, 2, InitProducerIdResponse).producer_id for _ in range(50)}
-    figure(producers=count, ids=len(ids), growth_mib=round(memory.growth / MIB, 1),
+    figure(producers=count, partitions=partitions, ids=len(ids), growth_mib=round(memory.growth / MIB, 1),
            **healthy.figures)  # fmt: skip
     assert len(ids) == count // 100 * 50
     assert memory.growth <= 128 * MIB
 
 
+@pytest.mark.parametrize("count", [2_000, pytest.param(100_000, marks=FULL)])
+def test_a11_transactional_ids(
+    broker: BarnabasProcess, memory: Memory, healthy: HealthyClient, figure: Figure, count: int
+) -> None:
+    """As many transactional ids, which the coordinator remembers for `transactional.id.expiration.ms`. There is no
+    limit, as in Kafka; what each costs is."""
+
+    def initialise(transactional_id: str) -> InitProducerIdRequest:
+        return InitProducerIdRequest(transactional_id=transactional_id, transaction_timeout_ms=60_000)
+
+    with connect(broker.bootstrap_servers) as connection:
+        find = FindCoordinatorRequest(key="t", key_type=1)
+        assert eventually(lambda: ask(connection, find, 1, FindCoordinatorResponse).error_code == 0, 30)
+        for number in range(50):  # every partition of the log is loaded
+            request = initialise(f"warm-{number}")
+            assert eventually(
+                lambda request=request: ask(connection, request, 2, InitProducerIdResponse).error_code == 0,  # type: ignore[misc]
+                30,
+            )
+        memory.mark()
+        healthy.mark()
+        for start in range(0, count, 100):
+            requests = [initialise(f"flood-{start + number}") for number in range(100)]
+            connection.sendall(b"".join(frame(request, 2) for request in requests))
+            for request in requests:
+                assert answer(connection, request, 2, InitProducerIdResponse).error_code == 0
+    figure(transactional_ids=count, growth_mib=round(memory.growth / MIB, 1), bytes_each=memory.growth // count,
+           **healthy.figures)  # fmt: skip
+    assert memory.growth <= 128 * MIB
+    assert memory.growth <= 1300 * count + 2 * MIB
+
+
+@pytest.mark.parametrize("broker", [{"group.initial.rebalance.delay.ms": "0"}], indirect=True, ids=[""])
 @pytest.mark.parametrize("count", [2_500, pytest.param(100_000, marks=FULL)])
 @pytest.mark.parametrize("version", [0, 5], ids=["members", "pending members"])
 def test_a11_groups(
     broker: BarnabasProcess, memory: Memory, healthy: HealthyClient, figure: Figure, count: int, version: int
 ) -> None:
-    """Each member joins a group of its own: with an old version at once, with a newer one after it got its id."""
+    """Each member joins a group of its own: with an old version at once, with a newer one after it got its id. A
+    consumer that was there before goes on, and another one of its group is let in even when no new group is."""
     _offsets_topic(broker)
-    memory.mark()
     let_in = 0
-    with connect(broker.bootstrap_servers) as connection:
+    with connect(broker.bootstrap_servers) as connection, connect(broker.bootstrap_servers) as live:
+        member_id, generation = _consume(live)
+        memory.mark()
+        healthy.mark()
         for start in range(0, count, 250):
             requests = [_join(f"group-{start + number}") for number in range(250)]
             connection.sendall(b"".join(frame(request, version) for request in requests))
@@ -118,9 +173,40 @@ def test_a11_groups(
                     ErrorCode.COORDINATOR_NOT_AVAILABLE,
                 )
                 let_in += joined.error_code != ErrorCode.COORDINATOR_NOT_AVAILABLE
+            heartbeat = HeartbeatRequest(group_id="live", generation_id=generation, member_id=member_id)
+            assert ask(live, heartbeat, 3, HeartbeatResponse).error_code == 0
+        _commit(live, member_id, generation)
+        newcomer = ask(live, _join("live"), 5, JoinGroupResponse)
+        assert newcomer.error_code == ErrorCode.MEMBER_ID_REQUIRED
     figure(let_in=let_in, groups=count, version=version, growth_mib=round(memory.growth / MIB, 1),
-           bytes_each=memory.growth // count, **healthy.figures)  # fmt: skip
+           bytes_each=memory.growth // let_in, **healthy.figures)  # fmt: skip
+    assert let_in == count or TIMERS_MAX - 100 <= let_in < TIMERS_MAX < count
     assert memory.growth <= 128 * MIB
+
+
+def _consume(connection: socket.socket) -> tuple[str, int]:
+    """Become the one member of the group `live`, with an offset committed: (member id, generation)."""
+    joined = ask(connection, _join("live"), 0, JoinGroupResponse)
+    assert joined.error_code == 0
+    assignment = SyncGroupRequestAssignment(member_id=joined.member_id, assignment=b"all")
+    sync = SyncGroupRequest(
+        group_id="live", generation_id=joined.generation_id, member_id=joined.member_id, assignments=[assignment]
+    )
+    assert ask(connection, sync, 0, SyncGroupResponse).assignment == b"all"
+    _commit(connection, joined.member_id, joined.generation_id)
+    return joined.member_id, joined.generation_id
+
+
+def _commit(connection: socket.socket, member_id: str, generation: int) -> None:
+    partition = OffsetCommitRequestPartition(partition_index=0, committed_offset=1)
+    request = OffsetCommitRequest(
+        group_id="live",
+        generation_id_or_member_epoch=generation,
+        member_id=member_id,
+        topics=[OffsetCommitRequestTopic(name="healthy", partitions=[partition])],
+    )
+    response = ask(connection, request, 5, OffsetCommitResponse)
+    assert response.topics[0].partitions[0].error_code == 0
 
 
 @pytest.mark.parametrize("count", [5_000, pytest.param(100_000, marks=FULL)])
@@ -130,16 +216,19 @@ def test_a11_members_that_never_come_back(
     """One group, and member ids that are handed out and never used."""
     _offsets_topic(broker)
     memory.mark()
+    healthy.mark()
     request = _join("one")
+    answers: Counter[int] = Counter()
     with connect(broker.bootstrap_servers) as connection:
         for _ in range(0, count, 250):
             connection.sendall(frame(request, 5) * 250)
-            for _ in range(250):
-                joined = answer(connection, request, 5, JoinGroupResponse)
-                assert joined.error_code in (ErrorCode.MEMBER_ID_REQUIRED, ErrorCode.GROUP_MAX_SIZE_REACHED)
-    figure(members=count, growth_mib=round(memory.growth / MIB, 1), bytes_each=memory.growth // count,
+            answers.update(answer(connection, request, 5, JoinGroupResponse).error_code for _ in range(250))
+    let_in = answers[ErrorCode.MEMBER_ID_REQUIRED]
+    figure(members=count, let_in=let_in, growth_mib=round(memory.growth / MIB, 1), bytes_each=memory.growth // let_in,
            **healthy.figures)  # fmt: skip
-    assert memory.growth <= 128 * MIB
+    assert let_in == min(count, PENDING_MEMBERS_MAX)
+    assert answers[ErrorCode.GROUP_MAX_SIZE_REACHED] == count - let_in
+    assert memory.growth <= 64 * MIB
 
 
 def _join(group_id: str) -> JoinGroupRequest:
