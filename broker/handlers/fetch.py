@@ -1,4 +1,4 @@
-"""Fetch (key 1): read records of partitions, waiting for them if asked to.   Versions 4-17.
+"""Fetch (key 1): read records of partitions, waiting for them if asked to.   Versions 4-18.
 
 Behaviour: fetch sessions (KIP-227); long poll until `min_bytes` or `max_wait_ms`; the first batch of the first
 non-empty partition is returned whole even beyond the limits; read_committed stops at the last stable offset and names
@@ -8,7 +8,8 @@ INCONSISTENT_TOPIC_ID, FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH, KAFKA_STORAGE_
 version 6).
 Errors of the request: FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH, FETCH_SESSION_TOPIC_ID_ERROR.
 Versions: 5 log start offset; 7 sessions; 9 leader epoch (KIP-320); 11 rack (KIP-392: always this replica); 12 flexible,
-last fetched epoch; 13 topic ids (KIP-516); 15 replica state; 16 node endpoints (KIP-951); 17 directory id.
+last fetched epoch; 13 topic ids (KIP-516); 15 replica state; 16 node endpoints (KIP-951); 17 directory id; 18 the high
+watermark that a follower knows (KIP-1166).
 """
 
 from collections.abc import Awaitable
@@ -143,4 +144,4 @@ def _explain(response: FetchResponse, asked: FetchPartition, data: PartitionData
         )
 
 
-HANDLER = Handler(key=1, min_version=4, max_version=17, handle=handle)
+HANDLER = Handler(key=1, min_version=4, max_version=18, handle=handle)

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from compat_tests.java_tools.kafka_tools import of_4_3_only
+
 
 def test_broker_api_versions(tools: Any) -> None:
     done = tools.run("kafka-broker-api-versions")
@@ -51,11 +53,23 @@ def test_broker_api_versions(tools: Any) -> None:
     assert ranges[18][1] >= 3
 
 
-def test_cluster_id_and_endpoints(tools: Any) -> None:
+def test_cluster_id(tools: Any) -> None:
     [line] = tools.run("kafka-cluster", "cluster-id").lines
-    [endpoint] = tools.table(tools.run("kafka-cluster", "list-endpoints"))
 
     assert re.fullmatch(r"Cluster ID: [A-Za-z0-9_-]{22}", line)
+
+
+def test_arguments_that_a_tool_refuses(tools: Any) -> None:
+    refused = tools.run("kafka-cluster", "no-such-command", status=1)
+
+    assert "invalid choice: 'no-such-command'" in " ".join(refused.err.split())
+    assert tools.run("kafka-cluster", "cluster-id").lines, "the next tool runs"
+
+
+@of_4_3_only
+def test_endpoints(tools: Any) -> None:
+    [endpoint] = tools.table(tools.run("kafka-cluster", "list-endpoints"))
+
     assert f"{endpoint['HOST']}:{endpoint['PORT']}" == tools.bootstrap_servers
     assert endpoint["STATE"] == "unfenced"
     assert endpoint["ENDPOINT_TYPE"] == "broker"

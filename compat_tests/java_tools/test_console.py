@@ -1,4 +1,4 @@
-"""kafka-console-producer and kafka-console-consumer, each in a process of its own where it matters."""
+"""kafka-console-producer and kafka-console-consumer, once each in a process of its own, with real pipes."""
 
 import re
 from typing import Any
@@ -23,16 +23,16 @@ def test_keys_headers_nulls_and_everything_the_consumer_can_print(tools: Any, to
     reading = {"parse.key": "true", "key.separator": ":", "parse.headers": "true", "null.marker": "NULL"}
     properties = [part for key, value in reading.items() for part in ("--reader-property", f"{key}={value}")]
     lines = "a:1,b:2\tkey:value\nc:\tNULL:value\nd:4\tkey:NULL\n"
-    tools.process("kafka-console-producer", "--topic", topic, *properties, stdin=lines)
+    tools.run("kafka-console-producer", "--topic", topic, *properties, stdin=lines)
 
     what = ("timestamp", "key", "offset", "partition", "headers", "value", "epoch", "delivery")
     printing = [part for name in what for part in ("--formatter-property", f"print.{name}=true")]
-    done = tools.process(
+    done = tools.run(
         "kafka-console-consumer", "--topic", topic, "--from-beginning", "--max-messages", 3, "--timeout-ms", 20000,
         *printing, "--formatter-property", "null.literal=NULL",
     )  # fmt: skip
 
-    fields = [line.split("\t") for line in done.stdout.splitlines()]
+    fields = [line.split("\t") for line in done.out.splitlines()]
     assert [
         [field for field in line if not field.startswith(("CreateTime:", "Epoch:", "Delivery:"))] for line in fields
     ] == [
@@ -46,7 +46,7 @@ def test_keys_headers_nulls_and_everything_the_consumer_can_print(tools: Any, to
 @pytest.mark.parametrize("codec", CODECS)
 def test_codecs(tools: Any, topic: str, codec: str) -> None:
     lines = [f"line {number} " + "x" * 100 for number in range(200)]
-    tools.process(
+    tools.run(
         "kafka-console-producer", "--topic", topic, "--compression-codec", codec, "--timeout", 200,
         stdin="".join(f"{line}\n" for line in lines),
     )  # fmt: skip
@@ -57,13 +57,13 @@ def test_codecs(tools: Any, topic: str, codec: str) -> None:
 @pytest.mark.parametrize("acks", ["0", "1", "all"])
 @pytest.mark.parametrize("mode", ["--sync", "--batch-size=16384"])
 def test_acks(tools: Any, topic: str, acks: str, mode: str) -> None:
-    tools.process("kafka-console-producer", "--topic", topic, "--request-required-acks", acks, mode, stdin="a\nb\n")
+    tools.run("kafka-console-producer", "--topic", topic, "--request-required-acks", acks, mode, stdin="a\nb\n")
 
     assert tools.consume(topic, 2, "--from-beginning") == ["a", "b"]
 
 
 def test_a_topic_is_created_by_producing_to_it(tools: Any, topic_name: str) -> None:
-    tools.process("kafka-console-producer", "--topic", topic_name, stdin="first\n")
+    tools.run("kafka-console-producer", "--topic", topic_name, stdin="first\n")
 
     assert tools.consume(topic_name, 1, "--from-beginning") == ["first"]
 
@@ -118,12 +118,12 @@ def test_the_offsets_topic_is_readable_by_kafkas_formatter(tools: Any, topic: st
         "kafka-consumer-groups", "--reset-offsets", "--group", group, "--topic", topic, "--to-latest", "--execute"
     )
 
-    done = tools.process(
+    done = tools.run(
         "kafka-console-consumer", "--topic", "__consumer_offsets", "--from-beginning", "--timeout-ms", 4000,
         "--formatter", "org.apache.kafka.tools.consumer.OffsetsMessageFormatter",
     )  # fmt: skip
 
-    [line] = [line for line in done.stdout.splitlines() if f'"group":"{group}"' in line]
+    [line] = [line for line in done.out.splitlines() if f'"group":"{group}"' in line]
     assert f'"topic":"{topic}"' in line
     assert '"partition":0' in line
     assert '"offset":5' in line
@@ -134,12 +134,12 @@ def test_group_metadata_is_readable_by_kafkas_formatter(
 ) -> None:
     member(group, topic)
 
-    done = tools.process(
+    done = tools.run(
         "kafka-console-consumer", "--topic", "__consumer_offsets", "--from-beginning", "--timeout-ms", 4000,
         "--formatter", "org.apache.kafka.tools.consumer.GroupMetadataMessageFormatter",
     )  # fmt: skip
 
-    lines = [line for line in done.stdout.splitlines() if f'"group":"{group}"' in line]
+    lines = [line for line in done.out.splitlines() if f'"group":"{group}"' in line]
     assert lines
     assert '"protocolType":"consumer"' in lines[-1]
     assert '"clientId":"member"' in lines[-1]

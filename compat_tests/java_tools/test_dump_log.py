@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from compat_tests.conftest import create_topic
 from tools.kafka_runtime import ORACLE_VERSION, ZOOKEEPER_ERA_VERSION, dump_log_segments
 
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
@@ -74,12 +75,11 @@ def check_dump(files: list[Path], version: str, expected_offsets: range, *option
 
 
 @pytest.mark.parametrize("ending", ["stop", "kill"])
-def test_every_file_of_the_log_directory_is_sound(start_cluster: Any, tools_for: Any, ending: str) -> None:
+def test_every_file_of_the_log_directory_is_sound(start_cluster: Any, ending: str) -> None:
     own = start_cluster({"log.index.interval.bytes": "1024"})
     topic = f"dumped-{secrets.token_hex(4)}"
-    tools = tools_for(own)
-    small = "--config segment.bytes=1048576 --config segment.ms=100000 --config index.interval.bytes=1024"
-    tools.run("kafka-topics", "--create", "--topic", topic, "--partitions", 1, *small.split())
+    small = {"segment.bytes": "1048576", "segment.ms": "100000", "index.interval.bytes": "1024"}
+    create_topic(own.bootstrap_servers, topic, 1, small)
     count = fill(own.bootstrap_servers, topic)
     fill(own.bootstrap_servers, topic)
     commit_offsets(own.bootstrap_servers, topic)

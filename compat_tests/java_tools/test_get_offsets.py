@@ -4,6 +4,8 @@ from typing import Any
 
 import pytest
 
+from compat_tests.java_tools.kafka_tools import of_4_3_only
+
 
 @pytest.fixture
 def filled(make_topic: Any, produce: Any) -> str:
@@ -28,7 +30,6 @@ def filled(make_topic: Any, produce: Any) -> str:
         ("-4", {0: 0, 1: 0, 2: 0}),
         ("latest-tiered", {}),
         ("-5", {}),
-        ("earliest-pending-upload", {}),
         ("0", {0: 0, 1: 0}),
         ("1000", {0: 0, 1: 0}),
         ("5001", {0: 5, 1: 0}),
@@ -38,6 +39,11 @@ def filled(make_topic: Any, produce: Any) -> str:
 )
 def test_times(tools: Any, filled: str, time: str, offsets: dict[int, int]) -> None:
     assert tools.offsets(filled, time) == offsets
+
+
+@of_4_3_only
+def test_earliest_pending_upload(tools: Any, filled: str) -> None:
+    assert tools.offsets(filled, "earliest-pending-upload") == {}, "no remote storage"
 
 
 def test_max_timestamp_is_the_first_of_the_latest_not_the_last_record(tools: Any, topic: str, produce: Any) -> None:

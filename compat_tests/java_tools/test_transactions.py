@@ -10,9 +10,12 @@ from confluent_kafka import Producer
 
 from barnabas.wire.messages.init_producer_id import InitProducerIdRequest
 from barnabas.wire.messages.produce import ProduceRequest
+from compat_tests.java_tools.kafka_tools import of_4_3_only
 from compat_tests.semantics.client import Connection, batch_of, new_producer_id, produce_request, wait_until
 
 TIMEOUT_S = 30
+AS_DUMPED = ('"transactionTimeoutMs":60000', '"transactionStatus":1', '"transactionStatus":2')
+AS_DUMPED_BY_3_9 = ("txnTimeoutMs=60000", "state=Ongoing", "state=PrepareCommit")
 
 
 @pytest.fixture
@@ -45,7 +48,10 @@ def test_every_record_of_many_transactions_arrives(tools: Any, topic: str, trans
     described = tools.run("kafka-transactions", "describe", "--transactional-id", transactional_id)
     (row,) = tools.table(described)
     assert row["TransactionState"] == "CompleteCommit"
-    assert int(row["ProducerEpoch"]) > 5, "a producer of transaction version 2 gets a new epoch with every end"
+    if tools.of_3_9:  # its producer knows nothing of transaction version 2
+        assert row["ProducerEpoch"] == "0"
+    else:
+        assert int(row["ProducerEpoch"]) > 5, "a producer of transaction version 2 gets a new epoch with every end"
 
 
 def test_the_console_consumer_waits_for_the_commit(tools: Any, topic: str, open_transaction: Producer) -> None:
@@ -91,6 +97,7 @@ def test_a_transaction_that_hangs_is_found_and_aborted(
     connection.close()
 
 
+@of_4_3_only
 def test_force_terminate_fences_the_producer(
     tools: Any, cluster: Any, transactional_id: str, open_transaction: Producer
 ) -> None:
@@ -113,5 +120,5 @@ def test_the_log_of_transactions_is_kafkas(
             decoded += [line for line in done.lines if transactional_id in line]
     assert decoded
     assert "isvalid: false" not in "".join(decoded)
-    for field in ('"transactionTimeoutMs":60000', '"transactionStatus":1', '"transactionStatus":2'):
+    for field in AS_DUMPED_BY_3_9 if tools.of_3_9 else AS_DUMPED:
         assert any(field in line.replace(" ", "") for line in decoded), (field, decoded)

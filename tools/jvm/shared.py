@@ -1,12 +1,17 @@
 """Many runs of Kafka's command-line tools in one Java process, as starting one for each would take most of the time.
 
-The tools are unmodified: their `main` is called with their arguments, standard output and error are collected, and
-`org.apache.kafka.common.utils.Exit`, through which all of them end, reports the status instead of ending the process.
+The tools are unmodified: their `main` is called with their arguments, standard streams are files, and
+`org.apache.kafka.common.utils.Exit`, through which they end, reports the status and keeps the shutdown hooks, which run
+when `main` is left. argparse4j, which reads the arguments of some, ends the process itself when it refuses them: that
+is the tool's end too, and the next one gets a new process.
 """
 
 import logging
+import subprocess
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -17,6 +22,7 @@ from tools.jvm.java import find_java
 from tools.kafka_runtime import ORACLE_VERSION, SMALL_JVM, kafka_runtime
 
 _OUR_OWN_EXCEPTION = "An exception was raised by the Python Proxy."
+_END_TIMEOUT_S = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,16 +55,49 @@ class _ExitProcedure:
         raise SystemError(f"exit {status}")  # whatever it is, Java sees an exception and leaves the tool
 
 
+class _ShutdownHooks:
+    """Stands in for `Runtime.addShutdownHook`: keeps what a tool wants to have done at its end."""
+
+    class Java:
+        implements = ("org.apache.kafka.common.utils.Exit$ShutdownHookAdder",)
+
+    def __init__(self) -> None:
+        self._hooks: list[Any] = []
+
+    def addShutdownHook(self, name: str, runnable: Any) -> None:
+        """Called by Java."""
+        self._hooks.append(runnable)
+
+    def run(self) -> None:
+        """Do it."""
+        hooks, self._hooks = self._hooks, []
+        for hook in hooks:
+            hook.run()
+
+    def forget(self) -> None:
+        """They ended with their process."""
+        self._hooks = []
+
+
 class SharedJvm:
     """A Java process with Kafka's classes that runs one tool after another; a context manager."""
 
+    java: Any
+    """Its classes, by their packages."""
+
     def __init__(self, version: str = ORACLE_VERSION) -> None:
-        runtime = kafka_runtime(version)
-        command = runtime.java_command("Main")
+        self._runtime = kafka_runtime(version)
+        self._folder = tempfile.TemporaryDirectory(prefix="kafka-tools-")
+        self._in, self._out, self._err = (Path(self._folder.name) / name for name in ("in", "out", "err"))
+        self._exit, self._hooks = _ExitProcedure(), _ShutdownHooks()
+        self._start()
+
+    def _start(self) -> None:
+        command = self._runtime.java_command("Main")
         options = [option for option in command[1:-3] if option not in SMALL_JVM]
         # The process ends when its standard input does: without a reference the garbage collector would close that.
         port, self._process = launch_gateway(
-            classpath=runtime.classpath,
+            classpath=self._runtime.classpath,
             javaopts=["-Xmx384m", *SMALL_JVM[1:], *options],
             java_path=str(find_java()),
             jarpath=find_jar_path(),
@@ -69,44 +108,65 @@ class SharedJvm:
             gateway_parameters=GatewayParameters(port=port, auto_convert=True),
             callback_server_parameters=CallbackServerParameters(port=0, daemonize=True, daemonize_connections=True),
         )
-        self.java: Any = self._gateway.jvm
+        self.java = self._gateway.jvm
         self._take_over_exit()
-        self._out, self._err = self._collect("setOut"), self._collect("setErr")
+        self.java.java.lang.System.setOut(self._print_stream(self._out))
+        self.java.java.lang.System.setErr(self._print_stream(self._err))
+
+    def _print_stream(self, path: Path) -> Any:
+        appending = self.java.java.io.FileOutputStream(str(path), True)  # so that emptying the file is enough
+        return self.java.java.io.PrintStream(appending, True, "UTF-8")
 
     def _take_over_exit(self) -> None:
         logging.getLogger("py4j").setLevel(logging.CRITICAL)  # it reports the exception that ends a tool
         server = self._gateway.java_gateway_server
         python_port = self._gateway.get_callback_server().get_listening_port()
         server.resetCallbackClient(server.getCallbackClient().getAddress(), python_port)
-        self._exit = _ExitProcedure()
-        self.java.org.apache.kafka.common.utils.Exit.setExitProcedure(self._exit)
-        self.java.org.apache.kafka.common.utils.Exit.setHaltProcedure(self._exit)
+        exit_class = self.java.org.apache.kafka.common.utils.Exit
+        exit_class.setExitProcedure(self._exit)
+        exit_class.setHaltProcedure(self._exit)
+        exit_class.setShutdownHookAdder(self._hooks)
 
-    def _collect(self, setter: str) -> Any:
-        buffer = self.java.java.io.ByteArrayOutputStream()
-        getattr(self.java.java.lang.System, setter)(self.java.java.io.PrintStream(buffer, True, "UTF-8"))
-        return buffer
-
-    def run(self, main_class: str, arguments: Sequence[str]) -> ToolRun:
+    def run(self, main_class: str, arguments: Sequence[str], *, stdin: str = "") -> ToolRun:
         """Call a tool's `main`; an exception that leaves it is status 1 and on `err`, as in a process of its own."""
         self._exit.status = None
-        self._out.reset()
-        self._err.reset()
+        self._in.write_text(stdin)
+        for path in (self._out, self._err):
+            path.write_bytes(b"")
         array = self._gateway.new_array(self.java.java.lang.String, len(arguments))
         for index, argument in enumerate(arguments):
             array[index] = argument
+        java_class = self.java
+        for name in main_class.split("."):
+            java_class = getattr(java_class, name)
         failure, status = "", 0
+        system_in = self.java.java.io.FileInputStream(str(self._in))
+        self.java.java.lang.System.setIn(system_in)
         try:
-            java_class = self.java
-            for name in main_class.split("."):
-                java_class = getattr(java_class, name)
-            java_class.main(array)
-        except Py4JJavaError as error:
-            failure, status = str(error), 1
+            try:
+                java_class.main(array)
+            except Py4JJavaError as error:
+                failure, status = str(error), 1
+            self._hooks.run()
+            system_in.close()
+        except Py4JError:
+            self._exit.status = self._ended()
+            self._start()
         if self._exit.status is not None:
             failure, status = "", self._exit.status
-        err = self._err.toString("UTF-8").split(_OUR_OWN_EXCEPTION)[0]
-        return ToolRun(status, self._out.toString("UTF-8"), err + failure)
+        out, err = (path.read_text("utf-8", errors="replace") for path in (self._out, self._err))
+        return ToolRun(status, out, err.split(_OUR_OWN_EXCEPTION)[0] + failure)
+
+    def _ended(self) -> int:
+        """The status of a process that a tool has ended.
+
+        Raises subprocess.TimeoutExpired when it has not.
+        """
+        status = int(self._process.wait(_END_TIMEOUT_S))
+        self._hooks.forget()
+        self._gateway.close()
+        self._process.communicate()
+        return status
 
     def __enter__(self) -> "SharedJvm":
         return self
@@ -118,4 +178,9 @@ class SharedJvm:
             self._gateway.shutdown()
         except Py4JError:
             self._gateway.close()
-        self._process.communicate()
+        try:
+            self._process.communicate(timeout=_END_TIMEOUT_S)
+        except subprocess.TimeoutExpired:  # a tool hangs
+            self._process.kill()
+            self._process.communicate()
+        self._folder.cleanup()

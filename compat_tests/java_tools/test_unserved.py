@@ -1,0 +1,144 @@
+"""Tools that need APIs which Barnabas does not serve: they end at once, with an error that says so."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from compat_tests.conftest import KAFKA
+from compat_tests.java_tools.kafka_tools import of_4_3_only
+
+UNSUPPORTED = "UnsupportedVersionException"
+SECURITY_DISABLED = "SecurityDisabledException"
+NO_TOKENS = "UnsupportedByAuthenticationException"
+ACL = ["--allow-principal", "User:x", "--operation", "Read", "--topic", "TOPIC"]
+CLIENT = ["--entity-type", "clients", "--entity-name", "some"]
+UNSERVED: dict[str, list[str]] = {
+    "kafka-acls list": ["--list"],
+    "kafka-acls add": ["--add", *ACL],
+    "kafka-acls remove": ["--remove", "--force", *ACL],
+    "kafka-client-metrics list": ["--list"],
+    "kafka-client-metrics alter": ["--alter", "--name", "some", "--interval", "1000"],
+    "kafka-configs users": ["--describe", "--entity-type", "users"],
+    "kafka-configs quotas": ["--describe", *CLIENT],
+    "kafka-configs alter quotas": ["--alter", *CLIENT, "--add-config", "producer_byte_rate=1000000"],
+    "kafka-delegation-tokens describe": ["--describe", "--command-config", "EMPTY"],
+    "kafka-delegation-tokens create": ["--create", "--max-life-time-period", "-1", "--command-config", "EMPTY"],
+    "kafka-cluster unregister": ["unregister", "--id", "777"],
+    "kafka-features upgrade": ["upgrade", "--feature", "group.version=1", "--dry-run"],
+    "kafka-leader-election preferred": ["--election-type", "preferred", "--all-topic-partitions"],
+    "kafka-leader-election unclean": ["--election-type", "unclean", "--topic", "TOPIC", "--partition", "0"],
+    "kafka-metadata-quorum status": ["describe", "--status"],
+    "kafka-metadata-quorum replication": ["describe", "--replication"],
+    "kafka-reassign-partitions list": ["--list"],
+    "kafka-reassign-partitions execute": ["--execute", "--reassignment-json-file", "PLAN"],
+    "kafka-reassign-partitions verify": ["--verify", "--reassignment-json-file", "PLAN"],
+    "kafka-reassign-partitions cancel": ["--cancel", "--reassignment-json-file", "PLAN"],
+}
+OTHER_WORDS = {
+    "kafka-client-metrics alter": "InvalidRequestException: Unknown resource type 16",
+    "kafka-cluster unregister": "The target cluster does not support the broker unregistration API.",
+    "kafka-features upgrade": "The node does not support UPDATE_FEATURES",
+}
+"""Where it is not UnsupportedVersionException that ends them: the resource type, or the tool puts it so."""
+KAFKA_REFUSES = {
+    "kafka-acls list": SECURITY_DISABLED,
+    "kafka-acls add": SECURITY_DISABLED,
+    "kafka-acls remove": SECURITY_DISABLED,
+    "kafka-cluster unregister": "BrokerIdNotRegisteredException",
+    "kafka-delegation-tokens describe": NO_TOKENS,
+    "kafka-delegation-tokens create": NO_TOKENS,
+}
+"""The rest Kafka does."""
+ENDS_WITH_0 = {"kafka-cluster unregister"}
+
+OF_4_3: dict[str, list[str]] = {
+    "kafka-configs groups": ["--describe", "--entity-type", "groups", "--entity-name", "some"],
+    "kafka-console-consumer new protocol": [
+        *("--topic", "TOPIC", "--timeout-ms", "3000", "--command-property", "group.protocol=consumer"),
+    ],
+    "kafka-console-share-consumer": ["--topic", "TOPIC", "--timeout-ms", "3000"],
+    "kafka-share-consumer-perf-test": ["--topic", "TOPIC", "--num-records", "1", "--timeout", "3000"],
+    "kafka-share-groups describe": ["--describe", "--group", "GROUP"],
+    "kafka-streams-groups describe": ["--describe", "--group", "GROUP"],
+}
+KAFKA_SAYS = {
+    "kafka-share-groups describe": "GroupIdNotFoundException",
+    "kafka-streams-groups describe": "GroupIdNotFoundException",
+}
+
+Fill = Callable[[list[str]], list[str]]
+
+
+@pytest.fixture
+def fill(topic: str, group: str, tmp_path: Path) -> Fill:
+    """Put real names in the place of those in capitals."""
+    empty, plan = tmp_path / "empty.properties", tmp_path / "plan.json"
+    empty.touch()
+    partitions = [{"topic": topic, "partition": 0, "replicas": [1], "log_dirs": ["any"]}]
+    plan.write_text(json.dumps({"version": 1, "partitions": partitions}))
+    names = {"TOPIC": topic, "GROUP": group, "EMPTY": str(empty), "PLAN": str(plan)}
+    return lambda arguments: [names.get(argument, argument) for argument in arguments]
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("task", UNSERVED)
+def test_what_is_not_served_says_so(tools: Any, cluster: Any, fill: Fill, task: str) -> None:
+    done = tools.attempt(task.split()[0], *fill(UNSERVED[task]))
+
+    said = done.out + done.err
+    if cluster.target == KAFKA:
+        assert UNSUPPORTED not in said
+        assert KAFKA_REFUSES.get(task, "") in said
+        assert (done.status != 0) == (task in KAFKA_REFUSES), said
+    else:
+        assert OTHER_WORDS.get(task, UNSUPPORTED) in said
+        assert (done.status == 0) == (task in ENDS_WITH_0), said
+
+
+@of_4_3_only
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("task", OF_4_3)
+def test_groups_of_new_kinds_are_not_served(tools: Any, cluster: Any, fill: Fill, task: str) -> None:
+    done = tools.attempt(task.split()[0], *fill(OF_4_3[task]))  # most of these end with 0 whatever happens
+
+    said = done.out + done.err
+    if cluster.target == KAFKA:
+        assert UNSUPPORTED not in said
+        assert KAFKA_SAYS.get(task, "") in said
+    else:
+        assert ("InvalidRequestException" if task == "kafka-configs groups" else UNSUPPORTED) in said
+
+
+@of_4_3_only
+@pytest.mark.parametrize("tool", ["kafka-share-groups", "kafka-streams-groups"])
+def test_there_are_no_groups_of_new_kinds(tools: Any, topic: str, group: str, member: Any, tool: str) -> None:
+    member(group, topic)
+
+    assert group not in tools.run(tool, "--list").out
+
+
+def test_a_reassignment_can_be_proposed(tools: Any, make_topic: Any, tmp_path: Path) -> None:
+    topic = make_topic(partitions=2)
+    to_move = tmp_path / "topics.json"
+    to_move.write_text(json.dumps({"version": 1, "topics": [{"topic": topic}]}))
+
+    done = tools.run(
+        "kafka-reassign-partitions", "--generate", "--topics-to-move-json-file", to_move, "--broker-list", 1
+    )
+
+    current, proposed = [json.loads(line)["partitions"] for line in done.lines if line.startswith("{")]
+    assert [(each["topic"], each["partition"], each["replicas"]) for each in proposed] == [
+        (topic, 0, [1]),
+        (topic, 1, [1]),
+    ]
+    assert [each["replicas"] for each in current] == [[1], [1]]
+
+
+def test_features(tools: Any, cluster: Any) -> None:
+    described = tools.run("kafka-features", "describe").out
+
+    assert "transaction.version" in described
+    assert ("metadata.version" in described) == (cluster.target == KAFKA), "that one belongs to KRaft"
