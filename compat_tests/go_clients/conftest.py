@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tools.foreign_languages import ToolchainMissing, go_program
+from tools.required import tool_missing
 
 HERE = Path(__file__).parent
 TIMEOUT_S = 90
@@ -22,7 +23,7 @@ def runner(folder: str, bootstrap_servers: str) -> Scenario:
     try:
         program = go_program(HERE / folder)
     except ToolchainMissing as missing:
-        pytest.skip(str(missing))
+        tool_missing(missing)
 
     def run(name: str, **arguments: Any) -> Any:
         done = subprocess.run(

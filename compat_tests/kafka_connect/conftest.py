@@ -14,6 +14,7 @@ import pytest
 
 from tools.jvm.java import JavaMissing, find_java
 from tools.kafka_runtime import connect_runtime, free_ports
+from tools.required import tool_missing
 
 TIMEOUT_S = 60
 
@@ -102,7 +103,7 @@ def start_worker(cluster: Any, tmp_path: Path) -> Iterator[Callable[..., Worker]
     try:
         find_java()
     except JavaMissing as missing:
-        pytest.skip(str(missing))
+        tool_missing(missing)
     workers: list[Worker] = []
 
     def start(

@@ -14,6 +14,7 @@ from py4j.protocol import Py4JError
 
 from tools.jvm.java import JavaMissing, find_java
 from tools.kafka_runtime import streams_runtime
+from tools.required import tool_missing
 
 TIMEOUT_S = 60
 
@@ -128,7 +129,7 @@ def gateway() -> Iterator[JavaGateway]:
     try:
         java = find_java()
     except JavaMissing as missing:
-        pytest.skip(str(missing))
+        tool_missing(missing)
     runtime = streams_runtime()
     logging_options = [option for option in runtime.java_command("Main") if option.startswith("-Dlog4j")]
     logging.getLogger("py4j").setLevel(logging.CRITICAL)

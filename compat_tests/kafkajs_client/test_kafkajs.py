@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tools.foreign_languages import ToolchainMissing, find_node, node_modules
+from tools.required import tool_missing
 
 HERE = Path(__file__).parent
 TIMEOUT_S = 90
@@ -23,7 +24,7 @@ def node_environment() -> dict[str, str]:
     try:
         find_node()
     except ToolchainMissing as missing:
-        pytest.skip(str(missing))
+        tool_missing(missing)
     # Without this kafkajs explains at every start that its default partitioner is no longer that of version 1.
     return {**os.environ, "NODE_PATH": str(node_modules(HERE)), "KAFKAJS_NO_PARTITIONER_WARNING": "1"}
 

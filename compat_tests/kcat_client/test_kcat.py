@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from tools.required import tool_missing
+
 Kcat = Callable[..., str]
 
 
@@ -19,7 +21,7 @@ def _find_or_install() -> str:
         subprocess.run(["apt-get", "install", "-y", "-q", "kcat"], capture_output=True, check=False, timeout=120)
         found = shutil.which("kcat")
     if found is None:
-        pytest.skip("kcat is not installed (Debian: apt-get install kcat)")
+        tool_missing("kcat is not installed (Debian: apt-get install kcat)")
     return found
 
 

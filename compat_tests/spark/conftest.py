@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tools.jvm.java import JavaMissing, find_java
+from tools.required import tool_missing
 
 pyspark = pytest.importorskip("pyspark", reason="PySpark is not installed (extra `spark`)")
 
@@ -18,7 +19,7 @@ def spark() -> Iterator[Any]:
     try:
         find_java()
     except JavaMissing as missing:
-        pytest.skip(str(missing))
+        tool_missing(missing)
     from spark_examples.session import spark_session
 
     session = spark_session("compat_tests", {"spark.ui.showConsoleProgress": "false"})

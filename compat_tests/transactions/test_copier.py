@@ -14,6 +14,7 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from compat_tests.conftest import create_topic
 from tools.jvm.java import JavaMissing, find_java
 from tools.kafka_runtime import ZOOKEEPER_ERA_VERSION, kafka_runtime
+from tools.required import tool_missing
 
 RECORDS = 3000
 KILLS = 3
@@ -25,7 +26,7 @@ def java() -> None:
     try:
         find_java()
     except JavaMissing as missing:
-        pytest.skip(str(missing))
+        tool_missing(missing)
 
 
 def test_exactly_once_while_the_broker_is_killed(

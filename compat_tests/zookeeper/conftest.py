@@ -10,6 +10,7 @@ from tools.barnabas_process import BarnabasProcess
 from tools.jvm.java import JavaMissing, find_java
 from tools.jvm.shared import SharedJvm
 from tools.kafka_runtime import ZOOKEEPER_ERA_VERSION
+from tools.required import tool_missing
 from tools.zookeeper import ZooKeeperServer
 
 CHROOT = "/clusters/one"
@@ -32,7 +33,7 @@ def zookeeper() -> Iterator[ZooKeeperServer]:
     try:
         find_java()
     except JavaMissing as missing:
-        pytest.skip(str(missing))
+        tool_missing(missing)
     with ZooKeeperServer() as server:
         yield server
 

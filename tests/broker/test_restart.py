@@ -122,7 +122,7 @@ def test_a_second_process_on_the_same_directory_refuses_to_start(process: Barnab
     second = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
     assert second.returncode != 0
     assert second.stdout == ""
-    assert "uses" in second.stderr or "in use" in second.stderr or "lock" in second.stderr
+    assert f"another process holds {process.log_dir / '.lock'}" in second.stderr
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

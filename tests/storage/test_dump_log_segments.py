@@ -11,6 +11,9 @@ import pytest
 
 from barnabas.storage.validation import AppendOrigin
 from barnabas.wire.records import ControlRecordType, EndTxnMarker, build_end_txn_marker
+from tools.jvm.java import JavaMissing, find_java
+from tools.kafka_runtime import dump_log_segments
+from tools.required import tool_missing
 
 COMPLAINTS = re.compile(
     r"isvalid: false|invalid bytes|[Mm]ismatch|[Nn]on-consecutive|[Ee]xception|[Cc]orrupt|Indexed offset", re.ASCII
@@ -41,7 +44,10 @@ def write_a_log_of_everything(logs):
 @pytest.mark.parametrize("version", ["3.9.1", "4.3.0"])
 @pytest.mark.parametrize("clean", [True, False])
 def test_every_file_is_accepted(logs, version, clean):
-    kafka_runtime = pytest.importorskip("tools.kafka_runtime")
+    try:
+        find_java()
+    except JavaMissing as missing:
+        tool_missing(missing)
     end_offset = write_a_log_of_everything(logs)
     logs.restart(clean=clean)
     logs.stop(clean=True)
@@ -49,8 +55,8 @@ def test_every_file_is_accepted(logs, version, clean):
     files = sorted(path for suffix in ("log", "index", "timeindex", "txnindex", "snapshot")
                    for path in directory.glob(f"*.{suffix}"))  # fmt: skip
     assert {path.suffix for path in files} == {".log", ".index", ".timeindex", ".txnindex", ".snapshot"}
-    result = kafka_runtime.dump_log_segments(files, version=version)
-    output = result if isinstance(result, str) else f"{result.stdout}{result.stderr}"
+    result = dump_log_segments(files, version=version)
+    output = result.stdout + result.stderr
     logs.start()
     assert not COMPLAINTS.findall(output), output
     last_offsets = [int(found) for found in re.findall(r"baseOffset: \d+ lastOffset: (\d+)", output)]

@@ -92,11 +92,12 @@ def test_spark_example(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatc
     pytest.importorskip("pyspark")
     from tools.jvm.ivy import ivy_home, ivy_settings
     from tools.jvm.java import JavaMissing, find_java
+    from tools.required import tool_missing
 
     try:
         monkeypatch.setenv("JAVA_HOME", str(find_java().resolve().parent.parent))
     except JavaMissing as missing:
-        pytest.skip(str(missing))
+        tool_missing(missing)
     monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
     # Where this machine finds the connector, which readers get from Maven Central.
     monkeypatch.setenv(

@@ -24,6 +24,7 @@ from barnabas.wire.codec import decode, encode
 from barnabas.wire.messages.api_versions import ApiVersionsResponse
 from barnabas.wire.names import topic_id_to_text
 from barnabas.wire.schema import Message
+from tools.required import tool_missing
 from tools.wiregen.jars import fetch
 
 Sample = Callable[..., Any]
@@ -232,7 +233,7 @@ def jvm() -> Iterator[Callable[[str], Any]]:
     from py4j import java_gateway as py4j
 
     if shutil.which("java") is None:
-        pytest.skip("there is no Java here")
+        tool_missing("there is no Java here")
     spark_jars = Path(pyspark.__file__).parent / "jars"
     gateways: dict[str, Any] = {}
 
