@@ -97,6 +97,8 @@ def execute(plan: ReadPlan, read: Read) -> FetchData | None:
     end, next_offset = whole_batches(data, plan.max_offset)
     if end == 0:
         size = _first_size(data, plan, position)
+        if size > available:
+            raise CorruptLog(plan.file.path, position, f"a batch of {size} bytes does not end where the segment does")
         if 0 < size <= available and plan.min_one_message:
             data = read(size, position)
             end, next_offset = whole_batches(data, plan.max_offset)
@@ -130,6 +132,8 @@ def _first_size(data: Buffer, plan: ReadPlan, position: int) -> int:
     if length < _SMALLEST_LENGTH:
         raise CorruptLog(plan.file.path, position, f"a batch of length {length}")
     if base_offset + _DELTA.unpack_from(data, _DELTA_POSITION)[0] >= plan.max_offset:
+        if plan.limit_offset >= 0:
+            raise CorruptLog(plan.file.path, position, f"a batch has offset {base_offset}, beyond what was written")
         return 0
     return LOG_OVERHEAD + int(length)
 

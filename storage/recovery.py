@@ -37,7 +37,7 @@ from barnabas.storage.segment import (
 )
 from barnabas.storage.swaps import FILE_NAME, finish_interrupted_swaps, remove_segment_files
 from barnabas.storage.txn_index import AbortedTransaction, TransactionIndex
-from barnabas.wire.record_batch import crc_is_valid
+from barnabas.wire.record_batch import HEADER_SIZE, CorruptBatch, crc_is_valid, parse_header
 
 logger = logging.getLogger(__name__)
 
@@ -308,6 +308,10 @@ class _Loader:
                 raise CorruptLog(path, position, f"{reason}; whole batches follow {where}")
             logger.warning("%s: the machine lost part of what had not been flushed, from offset %d on; what followed "
                            "is given up too", path, expected_offset)  # fmt: skip
+        elif expected_offset < self.checkpoints.high_watermark and not _may_be_torn(
+            read, position, segment.size, expected_offset
+        ):
+            raise CorruptLog(path, position, f"{reason}; this part had been committed")
         logger.warning("cutting %d bytes of a torn write off %s: %s", segment.size - position, path, reason)
 
     def _has_valid_batch(self, segment: Segment) -> bool:
@@ -410,3 +414,14 @@ class _Loader:
 
     def _open(self, segment: Segment) -> OpenSegment:
         return OpenSegment(self.files, segment.file.path)
+
+
+def _may_be_torn(read: Read, position: int, size: int, expected_offset: int) -> bool:
+    """Whether the last batch of a log can be the rest of a write: it is not whole, or sectors of it are missing."""
+    try:
+        header = parse_header(read(HEADER_SIZE, position))
+    except CorruptBatch:
+        is_whole = size - position >= HEADER_SIZE
+    else:
+        is_whole = position + header.size_in_bytes <= size
+    return not is_whole or has_lost_sector(read, position, size, expected_offset)

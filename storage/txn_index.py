@@ -88,6 +88,8 @@ class TransactionIndex:
             entry = AbortedTransaction(*fields)
             if version != _VERSION or entry.last_offset <= last_offset:
                 raise CorruptFile("transaction index entries are not ascending or of an unknown version")
+            if not (entry.first_offset <= entry.last_offset and entry.last_stable_offset <= entry.last_offset + 1):
+                raise CorruptFile("a transaction index entry contradicts itself")
             last_offset = entry.last_offset
             entries.append(entry)
         return cls(entries)
