@@ -50,27 +50,25 @@ def scan_batches(read: Read, size: int) -> Iterator[tuple[RecordBatchHeader | No
 
     The header's position is 0: it belongs to the bytes that come with it.
     """
-    position = chunk_start = 0
-    chunk: Buffer = b""
+    position = 0
+    rest = memoryview(b"")
     while position < size:
-        rest = chunk_start + len(chunk) - position
-        if rest < HEADER_SIZE:
-            chunk, chunk_start = read(min(_SCAN_CHUNK, size - position), position), position
-            rest = len(chunk)
+        if len(rest) < HEADER_SIZE:
+            rest = memoryview(read(min(_SCAN_CHUNK, size - position), position))
         try:
-            header = parse_header(chunk, position - chunk_start)
+            header = parse_header(rest)
         except CorruptBatch:
             yield None, None
             return
-        if position + header.size_in_bytes > size:
+        batch_size = header.size_in_bytes
+        if position + batch_size > size:
             yield header, None
             return
-        if rest < header.size_in_bytes:
-            chunk = read(max(min(_SCAN_CHUNK, size - position), header.size_in_bytes), position)
-            chunk_start = position
-        start = position - chunk_start
-        yield header._replace(position=0), memoryview(chunk)[start : start + header.size_in_bytes]
-        position += header.size_in_bytes
+        if len(rest) < batch_size:
+            rest = memoryview(read(max(min(_SCAN_CHUNK, size - position), batch_size), position))
+        yield header, rest[:batch_size]
+        rest = rest[batch_size:]
+        position += batch_size
 
 
 def why_bad(header: RecordBatchHeader | None, batch: Buffer | None, expected_offset: int, base_offset: int) -> str:
