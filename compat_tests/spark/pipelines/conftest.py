@@ -1,0 +1,151 @@
+"""The pipelines of spark_examples/ on the folder's Spark session, and as programs of their own that can be killed."""
+
+import json
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from compat_tests.conftest import ROOT
+
+TIMEOUT_S = 120
+
+
+@pytest.fixture
+def topic_prefix() -> str:
+    """What makes this test's topics its own."""
+    return f"pipeline-{secrets.token_hex(4)}"
+
+
+@pytest.fixture(scope="session")
+def flights() -> Any:
+    """The first 20,000 flights of the year as pandas has them, by their scheduled time; `json` is the event's text."""
+    import pandas
+
+    from spark_examples import sample
+
+    samples = sample.flight_samples(20_000)
+    frame = pandas.DataFrame([json.loads(each.value) for each in samples])
+    frame["json"] = [each.value for each in samples]
+    frame["millis"] = [each.timestamp for each in samples]
+    return frame
+
+
+@pytest.fixture
+def run_once(spark: Any, cluster: Any) -> Callable[..., dict[str, Any]]:
+    """Work off what is there: `run_once(module, "--option=value")` returns the totals of each query."""
+    from spark_examples import pipeline
+
+    def run(module: ModuleType, *arguments: str, bootstrap_servers: str | None = None) -> dict[str, Any]:
+        options = options_for(module, bootstrap_servers or cluster.bootstrap_servers, "--once", *arguments)
+        return pipeline.follow(module.start(spark, options), options.stop)
+
+    return run
+
+
+def options_for(module: ModuleType, bootstrap_servers: str, *arguments: str) -> Any:
+    """A pipeline's options, as its command line would have them."""
+    options = module.parser().parse_args([f"--bootstrap-servers={bootstrap_servers}", *arguments])
+    options.stop = threading.Event()
+    return options
+
+
+def consume(bootstrap_servers: str, *topics: str, isolation_level: str = "read_committed") -> list[Any]:
+    """All records of some topics, by topic, partition and offset."""
+    from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
+
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap_servers,
+            "group.id": "all-of-it",
+            "isolation.level": isolation_level,
+            "enable.partition.eof": True,
+        }
+    )
+    try:
+        described = consumer.list_topics(timeout=30).topics
+        places = [
+            TopicPartition(topic, number, OFFSET_BEGINNING)
+            for topic in topics
+            for number in described[topic].partitions
+        ]
+        consumer.assign(places)
+        found: list[Any] = []
+        ended: set[tuple[str, int]] = set()
+        while len(ended) < len(places):
+            for message in consumer.consume(10_000, timeout=1):
+                if message.error() is None:
+                    found.append(message)
+                else:
+                    assert message.error().code() == KafkaError._PARTITION_EOF, message.error()
+                    ended.add((message.topic(), message.partition()))
+    finally:
+        consumer.close()
+    return sorted(found, key=lambda message: (message.topic(), message.partition(), message.offset()))
+
+
+class Program:
+    """A pipeline in a process (and a Java process) of its own."""
+
+    def __init__(self, log: Path, module: str, *arguments: str) -> None:
+        self._log = log
+        with log.open("wb") as file:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", f"spark_examples.{module}", *arguments],
+                cwd=ROOT, stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True,
+            )  # fmt: skip
+
+    def wait_until(self, condition: Callable[[], Any]) -> None:
+        """Wait for something that the running program brings about."""
+        deadline = time.monotonic() + TIMEOUT_S
+        while not condition():
+            assert self._process.poll() is None, self.log()
+            assert time.monotonic() < deadline, self.log()
+            time.sleep(0.05)
+
+    def kill(self) -> None:
+        """End Python, Java and the workers, as a machine's crash would."""
+        os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait(30)
+
+    def stop(self) -> int:
+        """SIGTERM, as an operator would; returns the exit status."""
+        self._process.terminate()
+        return self._process.wait(TIMEOUT_S)
+
+    def close(self) -> None:
+        """End it if it still runs."""
+        if self._process.poll() is None:
+            self.kill()
+
+    def log(self) -> str:
+        """The end of what it printed."""
+        return self._log.read_text(errors="replace")[-4000:]
+
+
+@pytest.fixture
+def start_program(tmp_path: Path) -> Iterator[Callable[..., Program]]:
+    """Start a pipeline as a program: `start_program("archive", "run", "--option=value")`."""
+    programs: list[Program] = []
+
+    def start(module: str, *arguments: str) -> Program:
+        programs.append(Program(tmp_path / f"{module}-{len(programs)}.log", module, *arguments))
+        return programs[-1]
+
+    yield start
+    for program in programs:
+        program.close()
+
+
+def commits(checkpoint: Path) -> int:
+    """How many micro-batches a checkpoint says are done."""
+    return len([path for path in (checkpoint / "commits").glob("*") if path.name.isdigit()])

@@ -1,0 +1,390 @@
+"""The archive: complete and exact over transactions, compaction, expiry and crashes at every step; and its replay."""
+
+import argparse
+import json
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from compat_tests.spark.pipelines.conftest import consume, options_for
+from spark_examples import archive, replay, sample
+from spark_examples.archive_audit import audit, without
+from spark_examples.archive_log import ArchiveError, ArchiveLog, State
+from spark_examples.archive_reader import open_archive, read_archive
+
+TIMEOUT_S = 30
+Rows = list[tuple[Any, ...]]
+
+
+class Archive:
+    """One archive under test, of one or more topics in one cluster."""
+
+    def __init__(self, spark: Any, bootstrap_servers: str, run_once: Any, path: Path, *topics: str) -> None:
+        self.spark = spark
+        self.topics = topics
+        self.path = path
+        self._bootstrap_servers = bootstrap_servers
+        self._run_once = run_once
+
+    def arguments(self) -> list[str]:
+        return [f"--archive={self.path}", f"--topics={','.join(self.topics)}", "--maintain-every=0"]
+
+    def run(self, *arguments: str) -> None:
+        """Archive what is there, in micro-batches of 400 records."""
+        every = ("--max-offsets-per-trigger=400", *self.arguments(), *arguments)
+        self._run_once(archive, *every, bootstrap_servers=self._bootstrap_servers)
+
+    def options(self, *arguments: str) -> argparse.Namespace:
+        options: argparse.Namespace = options_for(archive, self._bootstrap_servers, *self.arguments(), *arguments)
+        return options
+
+    def rows(self) -> Rows:
+        return as_rows(read_archive(self.spark, str(self.path)))
+
+    def queue(self) -> Rows:
+        """What a consumer of committed data reads."""
+        return [
+            (m.topic(), m.partition(), m.offset(), m.timestamp()[1], m.key(), m.value(), m.headers())
+            for m in consume(self._bootstrap_servers, *self.topics)
+        ]
+
+    def state(self) -> State:
+        return open_archive(self.spark, str(self.path)).state()
+
+    def verdicts(self, *arguments: str) -> dict[str, int]:
+        """The audit's reasons and their offsets; fails unless everything is complete."""
+        findings = audit(self.spark, self.options(*arguments))
+        assert all(finding.is_complete for finding in findings), findings
+        reasons: dict[str, int] = {}
+        for finding in findings:
+            for reason, count in finding.explained.items():
+                reasons[reason] = reasons.get(reason, 0) + count
+        return reasons
+
+
+def as_rows(frame: Any) -> Rows:
+    columns = ("topic", "partition", "offset", "unix_millis(timestamp) as millis", "key", "value", "headers")
+    return sorted(
+        (
+            r.topic,
+            r.partition,
+            r.offset,
+            r.millis,
+            r.key and bytes(r.key),
+            r.value and bytes(r.value),
+            _headers(r.headers),
+        )
+        for r in frame.selectExpr(*columns).collect()
+    )
+
+
+def _headers(headers: Any) -> Any:
+    return (
+        [(each.key, each.value if each.value is None else bytes(each.value)) for each in headers] if headers else None
+    )
+
+
+@pytest.fixture
+def archived(spark: Any, cluster: Any, run_once: Any, topic_prefix: str, tmp_path: Path) -> Callable[..., Archive]:
+    """An archive of a topic with some flights: `archived(records)`."""
+
+    def make(records: int) -> Archive:
+        topic = f"{topic_prefix}-flights"
+        sample.create_topics(cluster.bootstrap_servers, topic, partitions=3)
+        produce_some(cluster.bootstrap_servers, topic, records)
+        made = Archive(spark, cluster.bootstrap_servers, run_once, tmp_path / "archive", topic)
+        made.run()
+        return made
+
+    return make
+
+
+def produce_some(bootstrap_servers: str, topic: str, count: int) -> None:
+    """Flights of four days with headers."""
+    flights = sample.flight_samples(3600)[:: max(1, 3600 // count)][:count]
+    headers = [(("n", str(number).encode()), ("n", b"again")) for number in range(count)]
+    produced = (each._replace(headers=pair) for each, pair in zip(flights, headers, strict=True))
+    assert sample.produce(bootstrap_servers, topic, produced) == count
+
+
+def test_transactions_and_markers_are_accounted_for(
+    spark: Any, cluster: Any, run_once: Any, topic_prefix: str, tmp_path: Path
+) -> None:
+    from confluent_kafka import Producer
+
+    topics = (f"{topic_prefix}-a", f"{topic_prefix}-b")
+    sample.create_topics(cluster.bootstrap_servers, *topics, partitions=2)
+    produce_some(cluster.bootstrap_servers, topics[0], 300)
+    producer = Producer(
+        {"bootstrap.servers": cluster.bootstrap_servers, "transactional.id": f"archive-{secrets.token_hex(4)}"}
+    )
+    producer.init_transactions(TIMEOUT_S)
+    for number in range(12):
+        producer.begin_transaction()
+        for record in range(20):
+            topic = topics[record % 2]
+            producer.produce(topic, f"{number}-{record}", headers=[("empty", b""), ("null", None)] if record else None)
+        producer.produce(topics[1], None, "a tombstone")
+        assert producer.flush(TIMEOUT_S) == 0
+        producer.abort_transaction(TIMEOUT_S) if number % 3 == 2 else producer.commit_transaction(TIMEOUT_S)
+    # Not in a transaction, and so read only when every marker before it is.
+    produce_some(cluster.bootstrap_servers, topics[1], 300)
+
+    made = Archive(spark, cluster.bootstrap_servers, run_once, tmp_path / "archive", *topics)
+    made.run()
+
+    assert made.rows() == made.queue()
+    assert len(made.rows()) == 600 + 8 * 21
+    assert made.state().through >= 1
+    reasons = made.verdicts()
+    assert set(reasons) == {"transaction marker", "aborted"}
+    assert reasons["aborted"] == 4 * 21
+    assert 12 * 2 <= reasons["transaction marker"] <= 12 * 4  # one in each partition that the transaction wrote to
+    # What was found is in the log: a later audit needs no queue.
+    alone = audit(spark, archive.parser().parse_args(["audit", *made.arguments()]))
+    assert all(finding.is_complete for finding in alone)
+
+
+def test_an_audit_notices_what_is_not_right(archived: Any, spark: Any, cluster: Any) -> None:
+    made = archived(1200)
+    log = open_archive(spark, str(made.path))
+    state = made.state()
+    lost = state.pieces[0]
+
+    log.commit_snapshot(replace(state, pieces=state.pieces[1:]))
+    findings = audit(spark, made.options())
+    assert sum(each.end - each.start for finding in findings for each in finding.missing) == lost.rows
+    assert {each.reason for finding in findings for each in finding.missing} == {"lost: the queue has it"}
+    assert not any(finding.is_complete for finding in findings if finding.missing)
+
+    [copied] = [job for job in (made.path / "data").iterdir() if job.name in lost.path]
+    (copied.parent / "commit=copy").symlink_to(copied)
+    twice = replace(lost, path=lost.path.replace(copied.name, "commit=copy"))
+    log.commit_snapshot(replace(made.state(), pieces=(*state.pieces, twice)))
+    assert sum(finding.duplicates for finding in audit(spark, made.options())) == lost.rows
+
+    shorter = {partition: end - 1 for partition, end in state.ends.items()}
+    log.commit_snapshot(replace(made.state(), pieces=state.pieces, ends=shorter))
+    assert [len(finding.strays) for finding in audit(spark, made.options())] == [1, 1, 1]
+
+
+def test_compacted_offsets_are_accounted_for(
+    spark: Any, start_cluster: Any, run_once: Any, topic_prefix: str, tmp_path: Path
+) -> None:
+    own = start_cluster({"log.cleaner.backoff.ms": "100", "log.initial.task.delay.ms": "100"})
+    topic = f"{topic_prefix}-compacted"
+    settings = {"cleanup_policy": "compact", "min_cleanable_dirty_ratio": "0.01", "segment_ms": "100"}
+    sample.create_topics(own.bootstrap_servers, topic, partitions=1, **settings)
+    sample.produce(own.bootstrap_servers, topic, [sample.Sample(str(n), f"key-{n % 7}") for n in range(500)])
+    deadline = time.monotonic() + TIMEOUT_S
+    while len(consume(own.bootstrap_servers, topic)) > 100:
+        assert time.monotonic() < deadline
+        sample.produce(own.bootstrap_servers, topic, [sample.Sample("another", "key-0")])  # the segment is rolled by it
+        time.sleep(0.2)
+
+    made = Archive(spark, own.bootstrap_servers, run_once, tmp_path / "archive", topic)
+    made.run("--allow-data-loss")
+
+    reasons = made.verdicts()
+    assert set(reasons) == {"compacted"}
+    assert reasons["compacted"] >= 400
+
+
+def test_compaction_keeps_every_record_and_every_reader(archived: Any, spark: Any) -> None:
+    made = archived(1800)
+    before = made.rows()
+    files = sum(piece.files for piece in made.state().pieces)
+    reader = read_archive(spark, str(made.path))  # has taken its list of files, and reads them later
+
+    saved = archive.compact(spark, made.options("--min-files=2"))
+
+    state = made.state()
+    assert saved == files - sum(piece.files for piece in state.pieces) > 0
+    assert sum(piece.files for piece in state.pieces) == len({piece.date for piece in state.pieces})
+    assert made.rows() == before == made.queue()
+    assert archive.clean(spark, made.options()) == 0  # its grace is a day
+    assert as_rows(reader) == before
+    assert archive.clean(spark, made.options("--grace-hours=0")) > 0
+    assert made.rows() == before
+    assert made.verdicts() == {}
+    assert len(list((made.path / "data").rglob("*.parquet"))) == sum(piece.files for piece in state.pieces)
+
+    produce_some(made._bootstrap_servers, made.topics[0], 600)  # the query goes on where it was
+    made.run()
+    assert made.rows() == made.queue()
+    assert made.verdicts() == {}
+
+
+def test_a_compaction_that_dies_changes_nothing(archived: Any, spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = archived(900)
+    before, state = made.rows(), made.state()
+
+    def die(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:  # everything is written, nothing committed
+        patch.setattr(ArchiveLog, "commit_snapshot", die)
+        with pytest.raises(KeyboardInterrupt):
+            archive.compact(spark, made.options("--min-files=2"))
+    assert made.state() == state
+    assert made.rows() == before
+    assert len([job for job in (made.path / "data").iterdir() if "compact" in job.name]) == 1
+    assert archive.clean(spark, made.options("--grace-hours=0")) >= 1
+    assert not [job for job in (made.path / "data").iterdir() if "compact" in job.name]
+    assert made.rows() == before
+
+    archive.compact(spark, made.options("--min-files=2"))
+    with monkeypatch.context() as patch:  # the files are deleted, that is not noted
+        patch.setattr(ArchiveLog, "commit_snapshot", die)
+        with pytest.raises(KeyboardInterrupt):
+            archive.clean(spark, made.options("--grace-hours=0"))
+    assert made.rows() == before
+    archive.clean(spark, made.options("--grace-hours=0"))
+    assert made.state().replaced == ()
+    assert made.rows() == before
+    assert made.verdicts() == {}
+
+
+def test_two_jobs_that_change_the_archive(archived: Any, spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = archived(900)
+    before = made.rows()
+    write, batches = archive.write_pieces, []
+
+    def overtaken(*arguments: Any) -> Any:
+        """While compaction writes, the queue goes on being archived, and another compaction is faster."""
+        pieces = write(*arguments)
+        if not batches:
+            batches.append(made.state().through)
+            produce_some(made._bootstrap_servers, made.topics[0], 600)
+            made.run()
+            archive.compact(spark, made.options("--min-files=2"))
+        return pieces
+
+    monkeypatch.setattr(archive, "write_pieces", overtaken)
+    with pytest.raises(ArchiveError, match="another job"):
+        archive.compact(spark, made.options("--min-files=2"))
+    assert made.state().through > batches[0]
+    assert made.rows() == made.queue()
+    assert len(made.rows()) == len(before) + 600
+    assert made.verdicts() == {}
+
+
+def test_a_batch_whose_commit_spark_did_not_note(archived: Any, spark: Any) -> None:
+    made = archived(900)
+    before, last = made.rows(), made.state().through
+    for path in (made.path / "_checkpoint" / "commits").glob(f"*{last}*"):
+        path.unlink()  # killed between our commit and Spark's
+
+    made.run()
+    assert made.state().through == last
+    assert made.rows() == before
+
+    (made.path / "_log" / f"batch-{last:012d}.json").unlink()
+    (made.path / "_checkpoint" / "commits" / str(last)).unlink()  # killed before our commit
+    made.run()
+    assert made.rows() == before
+    assert made.verdicts() == {}
+
+    (made.path / "_checkpoint").rename(made.path / "_lost")
+    with pytest.raises(Exception, match="one of them is lost"):
+        made.run()
+    assert made.rows() == before
+
+
+def test_expiry_is_told_from_loss(archived: Any, spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = archived(1800)
+    before, state = made.rows(), made.state()
+    days = sorted({piece.date for piece in state.pieces})
+    third = archive.now_ms(spark)
+    monkeypatch.setattr(archive, "now_ms", lambda _: sample.millis(f"{days[2]}T12:00:00"))  # of 2013
+    assert archive.expire(spark, made.options()) == 0
+    assert archive.expire(spark, made.options("--keep-days=1", f"--keep-days-of={made.topics[0]}=5")) == 0
+
+    expired = archive.expire(spark, made.options("--keep-days=1"))
+    monkeypatch.setattr(archive, "now_ms", lambda _: third + 1000)
+
+    assert expired == sum(piece.rows for piece in state.pieces if piece.date < days[1]) > 0
+    assert made.rows() == [row for row in before if row[3] >= sample.millis(f"{days[1]}T00:00:00")]
+    assert made.verdicts() == {"expired": expired}
+    archive.clean(spark, made.options("--grace-hours=0"))
+    assert not list((made.path / "data").rglob(f"date={days[0]}"))
+    assert made.verdicts() == {"expired": expired}
+
+
+def test_a_running_archive_looks_after_itself(
+    spark: Any, cluster: Any, run_once: Any, topic_prefix: str, tmp_path: Path
+) -> None:
+    topic = f"{topic_prefix}-flights"
+    sample.create_topics(cluster.bootstrap_servers, topic, partitions=3)
+    produce_some(cluster.bootstrap_servers, topic, 1800)
+    made = Archive(spark, cluster.bootstrap_servers, run_once, tmp_path / "archive", topic)
+
+    made.run("--maintain-every=2", "--min-files=2")
+
+    state = made.state()
+    assert state.snapshot >= 2
+    assert made.rows() == made.queue()
+    assert made.verdicts() == {}
+
+
+def test_ranges() -> None:
+    assert without([(0, 10)], []) == [(0, 10)]
+    assert without([(0, 10)], [(0, 10)]) == []
+    assert without([(0, 10)], [(3, 4), (6, 20)]) == [(0, 3), (4, 6)]
+    assert without([(0, 5), (5, 10)], [(4, 6), (4, 5), (9, 9)]) == [(0, 4), (6, 9), (9, 10)]
+    assert without([(0, 5), (7, 9)], [(-3, 1), (5, 7), (8, 30)]) == [(1, 5), (7, 8)]
+
+
+def test_replay(archived: Any, spark: Any, topic_prefix: str) -> None:
+    made = archived(1500)
+    servers, target = made._bootstrap_servers, f"{topic_prefix}-again"
+    sample.create_topics(servers, target, partitions=3)
+    arguments = (f"--archive={made.path}", f"--topic={made.topics[0]}", f"--output-topic={target}")
+
+    def run(*more: str) -> int:
+        return replay.replay(spark, options_for(replay, servers, *arguments, *more))
+
+    def records(rows: Rows) -> Rows:
+        return [(row[1], *row[3:]) for row in rows]  # no topic, no offset
+
+    def replayed() -> Rows:
+        found = consume(servers, target)
+        return [(m.partition(), m.timestamp()[1], m.key(), m.value(), m.headers()) for m in found]
+
+    rows = made.rows()
+    assert run() == len(rows)
+    assert replayed() == records(rows)
+    run()  # is complete already
+    assert replayed() == records(rows)
+
+    sliced = ("--from-offset=100", "--to-offset=200", "--partitions=0,1", "--from-time=2013-01-02T00:00:00")
+    wanted = [
+        row for row in rows
+        if 100 <= row[2] < 200 and row[1] in (0, 1) and row[3] >= sample.millis("2013-01-02T00:00:00")
+    ]  # fmt: skip
+    assert 0 < run(*sliced) == len(wanted) < len(rows)
+    assert sorted(map(repr, replayed())) == sorted(map(repr, records(rows) + records(wanted)))
+    with pytest.raises(ArchiveError, match="holds nothing"):
+        run("--to-time=2012-01-01")
+
+
+def test_a_replay_that_was_cut_off_goes_on(
+    archived: Any, spark: Any, topic_prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = archived(1500)
+    servers, target = made._bootstrap_servers, f"{topic_prefix}-again"
+    sample.create_topics(servers, target, partitions=3)
+    arguments = (f"--archive={made.path}", f"--topic={made.topics[0]}", f"--output-topic={target}", "--name=cut-off")
+    replay.replay(spark, options_for(replay, servers, *arguments, "--to-offset=50"))
+    assert len(consume(servers, target)) == 150
+
+    replay.replay(spark, options_for(replay, servers, *arguments))
+
+    values = [message.value() for message in consume(servers, target)]
+    assert values == [row[5] for row in made.rows()]
+    assert len({json.dumps(value.decode()) for value in values}) == len(values)

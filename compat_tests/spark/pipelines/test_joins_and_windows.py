@@ -1,0 +1,284 @@
+"""Word counts, delays by day, enriched flights and the capacity report, against pandas."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pandas
+import pyspark
+import pytest
+
+from compat_tests.spark.pipelines.conftest import consume, options_for
+from spark_examples import capacity_report, enrich_join, flight_delays, sample, stream_wordcount
+from spark_examples.flights import fetch_archive, read_table
+from spark_examples.session import CONNECTOR
+from tools.jvm.ivy import ivy_home, ivy_settings
+from tools.jvm.java import find_java
+
+
+def last_values(bootstrap_servers: str, topic: str) -> dict[str, Any]:
+    """The newest value of each key, which holds JSON."""
+    return {message.key().decode(): json.loads(message.value()) for message in consume(bootstrap_servers, topic)}
+
+
+def test_words_are_counted_over_a_restart(cluster: Any, run_once: Any, topic_prefix: str, tmp_path: Path) -> None:
+    lines, words = f"{topic_prefix}-lines", f"{topic_prefix}-words"
+    samples = sample.line_samples()
+    sample.create_topics(cluster.bootstrap_servers, lines, words)
+    arguments = (f"--input-topic={lines}", f"--output-topic={words}", f"--checkpoint={tmp_path}")
+
+    for half in (samples[:700], samples[700:]):
+        sample.produce(cluster.bootstrap_servers, lines, half)
+        [totals] = run_once(stream_wordcount, *arguments).values()
+        assert totals.rows == len(half)
+
+    text = pandas.Series([each.value for each in samples]).str.lower().str.split(r"[\W_]+", regex=True)
+    expected = text.explode()[lambda each: each != ""].value_counts().to_dict()
+    assert last_values(cluster.bootstrap_servers, words) == expected
+
+
+def delays_by_day(flights: pandas.DataFrame) -> dict[str, Any]:
+    """What flight_delays computes, by pandas."""
+    frame = flights.assign(date=flights.scheduled.str[:10], is_late=flights.arrival_delay >= flight_delays.LATE_MINUTES)
+    groups = frame.groupby(["carrier", "date"]).agg(
+        flights=("number", "size"),
+        departed=("departure_delay", "count"),
+        arrived=("arrival_delay", "count"),
+        late=("is_late", "sum"),
+        departure_delay=("departure_delay", lambda delays: delays.sum(min_count=1)),
+        arrival_delay=("arrival_delay", lambda delays: delays.sum(min_count=1)),
+        worst=("arrival_delay", "max"),
+    )
+    return {
+        f"{carrier}|{date}": {
+            "carrier": carrier,
+            "date": date,
+            **{name: None if pandas.isna(figure) else int(figure) for name, figure in row.items()},
+        }
+        for (carrier, date), row in groups.iterrows()
+    }
+
+
+def as_samples(flights: pandas.DataFrame) -> list[sample.Sample]:
+    return [sample.Sample(row.json, row.carrier, row.millis) for row in flights.itertuples()]
+
+
+def moved(flight: Any, scheduled: str) -> sample.Sample:
+    """The same flight at another time."""
+    return sample.Sample(json.dumps({**json.loads(flight.json), "scheduled": scheduled}), flight.carrier)
+
+
+def test_delays_by_day_with_late_flights(
+    spark: Any, cluster: Any, run_once: Any, topic_prefix: str, flights: Any, tmp_path: Path
+) -> None:
+    source, sink, final = f"{topic_prefix}-flights", f"{topic_prefix}-delays", tmp_path / "final"
+    sample.create_topics(cluster.bootstrap_servers, source, sink)
+    arguments = (
+        f"--input-topic={source}", f"--output-topic={sink}", f"--output-path={final}", f"--checkpoint={tmp_path}/c",
+        "--lateness=2 days",
+    )  # fmt: skip
+
+    def finals() -> dict[str, Any]:
+        rows = spark.read.parquet(str(final)).collect()
+        assert len({(row.carrier, row.date) for row in rows}) == len(rows)
+        return {f"{row.carrier}|{row.date}": row.asDict() for row in rows}
+
+    sample.produce(cluster.bootstrap_servers, source, as_samples(flights))
+    run_once(flight_delays, *arguments)
+
+    expected = delays_by_day(flights)
+    assert last_values(cluster.bootstrap_servers, sink) == expected
+    newest = pandas.Timestamp(flights.scheduled.max())
+    over = {
+        key
+        for key, line in expected.items()
+        if pandas.Timestamp(line["date"]) + pandas.Timedelta("1d") <= newest - pandas.Timedelta("2d")
+    }
+    assert over
+    assert finals() == {key: expected[key] for key in over}
+
+    # One flight comes within its time and changes the early figures of its day, one comes too late for anything.
+    some = next(flights.itertuples())
+    on_time, too_late = f"{newest:%Y-%m-%d} 00:01:00", "2013-01-01 12:00:00"
+    sample.produce(cluster.bootstrap_servers, source, [moved(some, on_time), moved(some, too_late)])
+    totals = run_once(flight_delays, *arguments)
+
+    assert {name: total.late_rows for name, total in totals.items()} == {"early-figures": 1, "final-figures": 1}
+    both = [{**json.loads(some.json), "scheduled": when} for when in (on_time, too_late)]
+    corrected = delays_by_day(pandas.concat([flights, pandas.DataFrame(both[:1])]))
+    assert last_values(cluster.bootstrap_servers, sink) == corrected
+    assert finals() == {key: expected[key] for key in over}
+
+    flight_delays.recompute(spark, options_for(flight_delays, cluster.bootstrap_servers, *arguments))
+    repaired = delays_by_day(pandas.concat([flights, pandas.DataFrame(both)]))
+    assert last_values(cluster.bootstrap_servers, sink) == repaired
+
+
+def test_flights_joined_with_weather_airports_and_planes(
+    cluster: Any, run_once: Any, topic_prefix: str, flights: Any, tmp_path: Path
+) -> None:
+    names = {name: f"{topic_prefix}-{name}" for name in ("flights", "weather", "enriched")}
+    some = flights.head(6000)
+    weather = sample.weather_samples(some.hour.max())
+    left_out = {index for index in range(len(weather)) if index % 10 == 0}
+    weather = [each for index, each in enumerate(weather) if index not in left_out]  # flights without any weather
+    sample.create_topics(cluster.bootstrap_servers, *names.values())
+    arguments = (
+        f"--flights-topic={names['flights']}", f"--weather-topic={names['weather']}", f"--checkpoint={tmp_path}/c",
+        f"--output-topic={names['enriched']}", f"--airports={sample.write_table('airports', str(tmp_path))}",
+        f"--planes={sample.write_table('planes', str(tmp_path))}", "--lateness=6 hours",
+    )  # fmt: skip
+
+    # The weather of the second half is there before its flights are, and that of the first one comes after them.
+    sample.produce(cluster.bootstrap_servers, names["flights"], as_samples(some[:3000]))
+    run_once(enrich_join, *arguments)
+    sample.produce(cluster.bootstrap_servers, names["weather"], weather)
+    run_once(enrich_join, *arguments)
+    sample.produce(cluster.bootstrap_servers, names["flights"], as_samples(some[3000:]))
+    run_once(enrich_join, *arguments)
+
+    expected, may_wait = joined_by_pandas(some, weather)
+    found = [json.loads(message.value()) for message in consume(cluster.bootstrap_servers, names["enriched"])]
+    counted = Counter(json.dumps(each, sort_keys=True) for each in found)
+    assert counted - expected == Counter()
+    assert all(key in may_wait for key in (expected - counted)), list(expected - counted)[:5]
+    assert len(found) > 5500
+
+
+def joined_by_pandas(flights: pandas.DataFrame, weather: list[sample.Sample]) -> tuple[Counter[str], set[str]]:
+    """The joined rows as JSON, and those that wait for weather at the end of the input."""
+    archive = fetch_archive()
+    airports = pandas.DataFrame(read_table(archive, "airports"))[["faa", "name"]]
+    planes = pandas.DataFrame(read_table(archive, "planes"))[["tailnum", "manufacturer", "model", "seats"]]
+    observed = pandas.DataFrame([json.loads(each.value) for each in weather]).assign(observed=True)
+    frame = (
+        flights.drop(columns=["json", "millis"])
+        .merge(observed, how="left", on=["origin", "hour"])
+        .merge(airports.set_axis(["origin", "origin_name"], axis=1), how="left", on="origin")
+        .merge(airports.set_axis(["destination", "destination_name"], axis=1), how="left", on="destination")
+        .merge(planes.set_axis(["plane", *planes.columns[1:]], axis=1), how="left", on="plane")
+    )
+    newest = min(pandas.Timestamp(flights.hour.max()), pandas.Timestamp(observed.hour.max()))
+    watermark = newest - pandas.Timedelta("6h")
+    rows: Counter[str] = Counter()
+    waiting: set[str] = set()
+    for row in frame.to_dict("records"):
+        known = {name: row[name] for name in enrich_join.COLUMNS if not pandas.isna(row[name])}
+        for name in ("departure_delay", "arrival_delay", "seats"):
+            if name in known:
+                known[name] = int(known[name])
+        text = json.dumps(known, sort_keys=True)
+        rows[text] += 1
+        if row["observed"] is not True and pandas.Timestamp(row["hour"]) >= watermark:
+            waiting.add(text)
+    return rows, waiting
+
+
+def test_capacity_report(
+    spark: Any, cluster: Any, run_once: Any, topic_prefix: str, flights: Any, tmp_path: Path
+) -> None:
+    topics = [f"{topic_prefix}-flights", f"{topic_prefix}-weather"]
+    probe_topic = f"{topic_prefix}-probe"
+    some = flights.head(4000)
+    records = {topics[0]: as_samples(some), topics[1]: sample.weather_samples(some.hour.max())}
+    sample.create_topics(cluster.bootstrap_servers, *topics, probe_topic)
+    arguments = (
+        f"--topics={','.join(topics)}", f"--output={tmp_path}", "--probe-seconds=1", f"--probe-topic={probe_topic}",
+    )  # fmt: skip
+
+    for part in (slice(0, 1000), slice(1000, None)):  # the second run reads what the first one has not
+        for topic in topics:
+            sample.produce(cluster.bootstrap_servers, topic, records[topic][part])
+        [totals] = run_once(capacity_report, *arguments).values()
+        assert totals.rows == sum(len(each[part]) for each in records.values())
+    options = options_for(capacity_report, cluster.bootstrap_servers, *arguments)
+    capacity_report.write_latencies(spark, options.output, capacity_report.probe(options))
+    capacity_report.report(spark, options)
+
+    frame = pandas.DataFrame(
+        [
+            (m.topic(), m.partition(), m.timestamp()[1] // 60_000, m.key(), len(m.key()) + len(m.value()))
+            for m in consume(cluster.bootstrap_servers, *topics)
+        ],
+        columns=["topic", "partition", "minute", "key", "bytes"],
+    )
+    frame["size_from"] = 2 ** (frame.bytes.map(int.bit_length) - 1)
+
+    def table(name: str, *columns: str) -> list[tuple[Any, ...]]:
+        rows = spark.read.parquet(f"{tmp_path}/report/{name}")
+        if "minute" in columns:
+            rows = rows.selectExpr("topic", "unix_millis(minute) div 60000 as minute", "messages", "bytes")
+        return sorted(tuple(row) for row in rows.select(*columns, "messages", "bytes").collect())
+
+    def by(*columns: str) -> list[tuple[Any, ...]]:
+        grouped = frame.groupby(list(columns)).bytes.agg(["size", "sum"])
+        return sorted(
+            (*(index if isinstance(index, tuple) else (index,)), *row)
+            for index, row in zip(grouped.index, grouped.itertuples(index=False), strict=True)
+        )
+
+    assert table("topics", "topic") == by("topic")
+    assert table("minutes", "topic", "minute") == by("topic", "minute")
+    assert table("sizes", "topic", "size_from") == by("topic", "size_from")
+    assert table("partitions", "topic", "partition") == by("topic", "partition")
+    heaviest = frame[frame.topic == topics[0]].key.value_counts().head(capacity_report.KEYS_SHOWN)
+    keys = spark.read.parquet(f"{tmp_path}/report/keys").where(f"topic = '{topics[0]}'").orderBy("rank").collect()
+    assert [row.messages for row in keys] == heaviest.tolist()
+    assert {bytes(row.key): row.messages for row in keys} == frame[frame.topic == topics[0]].key.value_counts().loc[
+        [bytes(row.key) for row in keys]
+    ].to_dict()
+    [latency] = spark.read.parquet(f"{tmp_path}/report/latencies").collect()
+    assert latency.records == 100
+    assert 0 < latency["p50"] <= latency["p99"] <= latency["p100"]
+    page = (tmp_path / "report.html").read_text()
+    assert page.count("<svg") == 7
+    assert f"{len(records[topics[0]]):,}" in page
+    assert "http" not in page
+
+
+@pytest.mark.parametrize(
+    "name",
+    sorted(path.stem for path in Path(sample.__file__).parent.glob("*.py") if "make spark NAME=" in path.read_text()),
+)
+def test_each_pipeline_tells_its_options(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    import importlib
+
+    with pytest.raises(SystemExit) as ended:
+        importlib.import_module(f"spark_examples.{name}").parser().parse_args(["--help"])
+    assert ended.value.code == 0
+    assert "--bootstrap-servers" in capsys.readouterr().out
+
+
+def test_spark_submit(cluster: Any, topic_prefix: str, tmp_path: Path) -> None:
+    """As on a cluster: from another folder, with the shared modules in a zip file, session and master from outside."""
+    lines, words = f"{topic_prefix}-lines", f"{topic_prefix}-words"
+    sample.create_topics(cluster.bootstrap_servers, lines, words)
+    sample.produce(cluster.bootstrap_servers, lines, [sample.Sample("to be or not to be")])
+    folder = Path(sample.__file__).parent
+    shutil.make_archive(str(tmp_path / "pipelines"), "zip", folder.parent, folder.name)
+    submit = Path(pyspark.__file__).parent / "bin" / "spark-submit"
+    command = [
+        submit, "--master", "local[2]", "--packages", CONNECTOR, "--driver-memory", "512m",
+        "--conf", f"spark.jars.ivy={ivy_home()}", "--conf", f"spark.jars.ivySettings={ivy_settings()}",
+        "--conf", "spark.sql.shuffle.partitions=2", "--conf", "spark.ui.enabled=false",
+        "--py-files", tmp_path / "pipelines.zip", folder / "stream_wordcount.py",
+        "--bootstrap-servers", cluster.bootstrap_servers, "--input-topic", lines, "--output-topic", words,
+        "--checkpoint", tmp_path / "checkpoint", "--once",
+    ]  # fmt: skip
+    environment = {
+        **os.environ,
+        "JAVA_HOME": str(find_java().resolve().parent.parent),
+        "PYSPARK_PYTHON": sys.executable,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+    }
+    environment.pop("PYSPARK_GATEWAY_PORT", None)
+
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=240)
+
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert last_values(cluster.bootstrap_servers, words) == {"to": 2, "be": 2, "or": 1, "not": 1}

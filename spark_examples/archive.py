@@ -1,0 +1,331 @@
+"""The historical archive of a queue: topics, continuously and exactly once, to Parquet by topic and date.
+
+    archive.py run      copy topics into the archive, from its checkpoint on
+    archive.py compact  make few large files out of many small ones
+    archive.py expire   take days older than a policy out of the archive
+    archive.py clean    delete what compaction, expiry and crashes left behind
+    archive.py audit    prove that every offset is there once, or say why not
+    archive.py show     list what the archive holds
+
+    make spark NAME=archive
+    make spark NAME=archive ARGS="run --archive /data/archive --bootstrap-servers localhost:9092 --topics flights"
+    spark-submit --packages org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0 --py-files pipelines.zip \\
+        spark_examples/archive.py run --archive s3a://bucket/archive --bootstrap-servers broker:9092 --topics a,b
+
+A record's columns are topic, date (of its timestamp, UTC), partition, offset, timestamp, timestamp_type, key, value and
+headers. archive_reader.py reads them; archive_log.py says how the archive is made and why each of these commands may
+run, and be killed, while any other one runs.
+"""
+
+import argparse
+import secrets
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+from pyspark.sql.streaming.query import StreamingQuery
+from rich.console import Console
+from rich.table import Table
+
+from spark_examples import pipeline
+from spark_examples.archive_audit import audit, offset_ranges, print_findings
+from spark_examples.archive_log import ArchiveError, ArchiveLog, Batch, Contents, Explained, Piece, State
+from spark_examples.archive_reader import COLUMNS, SCHEMA, open_archive, read_pieces
+
+MAINTENANCE_BATCHES = 100
+
+
+def now_ms(spark: SparkSession) -> int:
+    """The time, ms since the epoch."""
+    [row] = spark.sql("select unix_millis(current_timestamp()) as now").collect()
+    return int(row.now)
+
+
+# --- writing ------------------------------------------------------------------------------------------------------
+
+
+def archived_columns(records: DataFrame) -> DataFrame:
+    """Kafka's records in the archive's columns."""
+    return records.select(
+        "topic", f.to_date("timestamp").alias("date"), "partition", "offset", "timestamp",
+        f.col("timestampType").alias("timestamp_type"), "key", "value", "headers",
+    )  # fmt: skip
+
+
+def write_pieces(spark: SparkSession, log: ArchiveLog, frame: DataFrame, kind: str) -> tuple[Piece, ...]:
+    """Write a frame as new pieces, which are not part of the archive yet, and read back what they hold."""
+    job = f"commit={kind}-{secrets.token_hex(8)}"
+    root = f"{log.data}/{job}"
+    frame.write.partitionBy("topic", "date").parquet(root)
+    if not log.files.usage(root).files:
+        return ()
+    groups = (
+        spark.read.schema(SCHEMA)
+        .parquet(root)
+        .groupBy("topic", "date", "partition")
+        .agg(f.count("*").alias("rows"), f.min("offset").alias("first"), f.max("offset").alias("last"))
+        .collect()
+    )
+    contents: dict[tuple[str, str], list[Contents]] = {}
+    for row in sorted(groups):
+        held = Contents(row.partition, row.rows, row["first"], row["last"])
+        contents.setdefault((row.topic, str(row.date)), []).append(held)
+    pieces = []
+    for (topic, date), held_by_partition in contents.items():
+        path = f"{job}/topic={topic}/date={date}"
+        usage = log.files.usage(f"{log.data}/{path}")
+        pieces.append(Piece(path, topic, date, usage.files, usage.bytes, tuple(held_by_partition)))
+    return tuple(pieces)
+
+
+class BatchArchiver:
+    """Adds micro-batches to the archive; every so many it looks after the archive, if told how."""
+
+    def __init__(self, spark: SparkSession, options: argparse.Namespace) -> None:
+        self._spark = spark
+        self._options = options
+        self._log = open_archive(spark, options.archive)
+
+    def __call__(self, batch: DataFrame, batch_id: int) -> None:
+        """For `foreachBatch`."""
+        log = self._log
+        ends = log.planned_ends(batch_id)
+        if log.is_done(batch_id, ends):
+            return
+        pieces = write_pieces(self._spark, log, batch, f"batch-{batch_id:012d}")
+        log.commit_batch(Batch(batch_id, pieces, log.planned_starts() if batch_id == 0 else {}, ends))
+        if self._options.maintain_every and (batch_id + 1) % self._options.maintain_every == 0:
+            maintain(self._spark, self._options)
+
+
+def maintain(spark: SparkSession, options: argparse.Namespace) -> None:
+    """Compact, expire, clean; leaves it to the next time when another job changes the archive meanwhile."""
+    try:
+        for command in (compact, expire, clean):
+            command(spark, options)
+    except ArchiveError as problem:
+        pipeline.console.print(f"Maintenance: {problem}")
+
+
+def start(spark: SparkSession, options: argparse.Namespace) -> list[StreamingQuery]:
+    """Start archiving. Its checkpoint is part of the archive."""
+    by_pattern = {"subscribePattern": options.topics_pattern} if options.topics_pattern else {}
+    records = pipeline.read_stream(spark, options, options.topics, includeHeaders="true", **by_pattern)
+    writer = archived_columns(records).writeStream.foreachBatch(BatchArchiver(spark, options)).queryName("archive")
+    timing: dict[str, Any] = {"availableNow": True} if options.once else {"processingTime": options.trigger}
+    checkpoint = open_archive(spark, options.archive).checkpoint
+    return [writer.option("checkpointLocation", checkpoint).trigger(**timing).start()]
+
+
+# --- looking after it ---------------------------------------------------------------------------------------------
+
+
+def compact(spark: SparkSession, options: argparse.Namespace) -> int:
+    """Rewrite the topics' days that lie in many small files; returns how many files that saved.
+
+    Raises ArchiveError when what was written is not what was read, or when another job changed the archive.
+    """
+    log = open_archive(spark, options.archive)
+    state = log.state()
+    chosen = _scattered(state, options.target_bytes, options.min_files)
+    if not chosen:
+        return 0
+    old = [piece for group in chosen.values() for piece in group]
+    files = {
+        day: max(1, round(sum(piece.bytes for piece in group) / options.target_bytes)) for day, group in chosen.items()
+    }
+    wanted = spark.createDataFrame([(*day, count) for day, count in files.items()], "topic string, day string, n int")
+    frame = read_pieces(spark, log, old).withColumn("day", f.col("date").cast("string"))
+    slot = f.pmod("partition", "n")
+    together = (
+        frame.join(f.broadcast(wanted), ["topic", "day"])
+        .repartition(sum(files.values()), "topic", "day", slot)
+        .sortWithinPartitions("topic", "date", "partition", "offset")
+        .select(*COLUMNS)
+    )
+    new = write_pieces(spark, log, together, "compact")
+    if _held(old) != _held(new):
+        raise ArchiveError(f"compaction read {_held(old)} and wrote {_held(new)}: the archive was left as it is")
+    log.commit_snapshot(state.with_other_pieces(old, new, now_ms(spark)))
+    return sum(piece.files for piece in old) - sum(piece.files for piece in new)
+
+
+def _scattered(state: State, target_bytes: int, min_files: int) -> dict[tuple[str, str], list[Piece]]:
+    """The pieces of topics' days that compaction makes fewer files of."""
+    days: dict[tuple[str, str], list[Piece]] = {}
+    for piece in state.pieces:
+        days.setdefault((piece.topic, piece.date), []).append(piece)
+
+    def is_scattered(group: list[Piece]) -> bool:
+        files, size = sum(piece.files for piece in group), sum(piece.bytes for piece in group)
+        return files >= min_files and size / files < target_bytes / 2
+
+    return {day: group for day, group in days.items() if is_scattered(group)}
+
+
+def _held(pieces: Sequence[Piece]) -> dict[tuple[str, str, int], tuple[int, int, int]]:
+    """By topic, date and partition: how many records, the first and the last offset."""
+    held: dict[tuple[str, str, int], tuple[int, int, int]] = {}
+    for piece in pieces:
+        for each in piece.contents:
+            rows, first, last = held.get((piece.topic, piece.date, each.partition), (0, each.first, each.last))
+            summed = (rows + each.rows, min(first, each.first), max(last, each.last))
+            held[piece.topic, piece.date, each.partition] = summed
+    return held
+
+
+def expire(spark: SparkSession, options: argparse.Namespace) -> int:
+    """Take days older than the policy out of the archive; returns how many records went.
+
+    Their offsets stay in the log as expired, so that an audit can tell them from lost ones.
+    """
+    policy = dict(options.keep_days_of)
+    if options.keep_days is None and not policy:
+        return 0
+    log = open_archive(spark, options.archive)
+    state = log.state()
+    now = now_ms(spark)
+    [row] = spark.sql(f"select to_date(timestamp_millis({now})) as today").collect()
+
+    def is_old(piece: Piece) -> bool:
+        days = policy.get(piece.topic, options.keep_days)
+        return days is not None and (row.today - type(row.today).fromisoformat(piece.date)).days > int(days)
+
+    old = [piece for piece in state.pieces if is_old(piece)]
+    if not old:
+        return 0
+    ranges = offset_ranges(read_pieces(spark, log, old))
+    expired = [
+        Explained(topic, partition, start, end, "expired")
+        for (topic, partition), found in ranges.items()
+        for start, end in found.ranges
+    ]
+    changed = replace(state.with_other_pieces(old, [], now), explained=(*state.explained, *expired))
+    log.commit_snapshot(changed)
+    return sum(piece.rows for piece in old)
+
+
+def clean(spark: SparkSession, options: argparse.Namespace) -> int:
+    """Delete what is no longer part of the archive; returns how many files and folders."""
+    return open_archive(spark, options.archive).clean(now_ms(spark), options.grace_hours * 3_600_000)
+
+
+def show(spark: SparkSession, options: argparse.Namespace) -> None:
+    """Print what the archive holds."""
+    state = open_archive(spark, options.archive).state()
+    table = Table(title=f"{options.archive}, batch {state.through}")
+    for name in ("topic", "days", "first day", "last day", "records", "files", "MB"):
+        table.add_column(name)
+    for topic in sorted({piece.topic for piece in state.pieces}):
+        pieces = [piece for piece in state.pieces if piece.topic == topic]
+        days = sorted({piece.date for piece in pieces})
+        files, size = sum(piece.files for piece in pieces), sum(piece.bytes for piece in pieces)
+        records = sum(piece.rows for piece in pieces)
+        table.add_row(topic, f"{len(days):,}", days[0], days[-1], f"{records:,}", f"{files:,}", f"{size / 1e6:,.1f}")
+    Console().print(table)
+
+
+# --- the command line ---------------------------------------------------------------------------------------------
+
+
+def parser() -> argparse.ArgumentParser:
+    """This pipeline's command line."""
+    made = pipeline.pipeline_parser("archive", __doc__)
+    pipeline.add_stream_options(made, checkpoint=False)  # it is part of the archive
+    made.add_argument(
+        "command",
+        nargs="?",
+        default="run",
+        choices=["run", "compact", "expire", "clean", "audit", "show"],
+        help="default: %(default)s",
+    )
+    made.add_argument("--archive", metavar="URI", help="where the archive is")
+    made.add_argument("--topics", default="flights", metavar="TOPIC,...", help="what to archive (default: %(default)s)")
+    made.add_argument("--topics-pattern", metavar="REGEX", help="all topics of this pattern instead, new ones, too")
+    care = made.add_argument_group("compact, expire, clean")
+    care.add_argument(
+        "--maintain-every",
+        type=int,
+        default=MAINTENANCE_BATCHES,
+        metavar="N",
+        help="`run` compacts, expires and cleans after so many batches; 0: never (default: %(default)s)",
+    )
+    care.add_argument("--target-bytes", type=int, default=128 << 20, help="of a compacted file (default: %(default)s)")
+    care.add_argument(
+        "--min-files", type=int, default=8, metavar="N", help="compact a day from so many files on (default: 8)"
+    )
+    care.add_argument("--keep-days", type=int, metavar="N", help="how long to keep a day (default: for ever)")
+    care.add_argument(
+        "--keep-days-of",
+        metavar="TOPIC=N",
+        action="append",
+        default=[],
+        type=pipeline.pair,
+        help="the same for one topic; may be repeated",
+    )
+    care.add_argument(
+        "--grace-hours",
+        type=int,
+        default=24,
+        metavar="N",
+        help="how long to leave files that are no longer part of the archive to those who still read them "
+        "(default: %(default)s)",
+    )
+    return made
+
+
+def prepare_sample(options: argparse.Namespace) -> None:
+    """Flights in a topic."""
+    from spark_examples import sample
+
+    options.archive = options.archive or f"{options.folder}/archive"
+    sample.create_topics(options.bootstrap_servers, options.topics)
+    sample.produce(options.bootstrap_servers, options.topics, sample.flight_samples(options.sample_flights))
+
+
+def show_sample(spark: SparkSession, options: argparse.Namespace) -> None:
+    """Compact what was archived, audit it and print it."""
+    compact(spark, argparse.Namespace(**{**vars(options), "min_files": 2}))
+    show(spark, options)
+    print_findings(audit(spark, options))
+
+
+def _run_command(spark: SparkSession, options: argparse.Namespace) -> int:
+    if options.command == "audit":
+        findings = audit(spark, options)
+        print_findings(findings)
+        return 0 if all(finding.is_complete for finding in findings) else 1
+    if options.command == "show":
+        show(spark, options)
+        return 0
+    done = {"compact": compact, "expire": expire, "clean": clean}[options.command](spark, options)
+    saved = {"compact": "files saved", "expire": "records expired", "clean": "files and folders deleted"}
+    pipeline.console.print(f"{done:,} {saved[options.command]}.")
+    return 0
+
+
+def main() -> int:
+    """Run from the command line."""
+    made = parser()
+    options = made.parse_args()
+    if options.command == "run":
+        if options.bootstrap_servers is not None and options.archive is None:
+            made.error("run needs --archive")
+        return pipeline.run_pipeline(made, start, prepare_sample, show_sample)
+    if options.archive is None:
+        made.error(f"{options.command} needs --archive")
+    spark = pipeline.session_for(options, "archive")
+    try:
+        return _run_command(spark, options)
+    except ArchiveError as problem:
+        pipeline.console.print(f"[red]{problem}")
+        return 1
+    finally:
+        spark.stop()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

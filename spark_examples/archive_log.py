@@ -1,0 +1,328 @@
+"""What belongs to an archive: a log of small files beside the data, which readers go by and never the folders.
+
+    data/commit=NAME/topic=T/date=D/*.parquet   pieces, written by one Spark job each and never changed
+    _log/batch-000000000042.json                a micro-batch: the pieces it added, how far it read each partition
+    _log/snapshot-000000000007.json             the whole archive as of some batch; later batches come on top
+    _checkpoint/                                Spark's checkpoint of the query that writes the batches
+
+The archive is the newest snapshot and every batch after the one that the snapshot names. A file of the log appears
+whole or not at all, after the data that it names; data that no file of the log names is not part of the archive. So a
+crash at any point leaves the archive as it was before or as it is after. The writer of batches and the one of
+snapshots (compaction, expiry, an audit's findings) never write the same file and need not know of each other; of two
+that write the same snapshot, the second fails and has changed nothing.
+
+Readers take the list of pieces once, at their start. What a snapshot takes out of the archive stays on disk for a
+grace that `clean` is told, so that a reader which began before still has its files.
+"""
+
+import json
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from spark_examples.filesystem import AlreadyThere, FileSystem
+
+VERSION = 1
+
+Partition = tuple[str, int]
+Offsets = dict[Partition, int]
+Range = tuple[int, int]
+"""Offsets from the first one up to, not including, the second."""
+
+
+class ArchiveError(Exception):
+    """The archive and what is asked of it do not fit; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """What a piece holds of one partition."""
+
+    partition: int
+    rows: int
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """The data of one topic and date that one job wrote: a folder of Parquet files."""
+
+    path: str
+    """Below ARCHIVE/data."""
+    topic: str
+    date: str
+    files: int
+    bytes: int
+    contents: tuple[Contents, ...]
+
+    @property
+    def rows(self) -> int:
+        """Its records."""
+        return sum(each.rows for each in self.contents)
+
+
+@dataclass(frozen=True, slots=True)
+class Explained:
+    """Offsets that no record of the archive has, and why; `end` is exclusive."""
+
+    topic: str
+    partition: int
+    start: int
+    end: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Replaced:
+    """A piece that is no longer part of the archive, since when (ms)."""
+
+    path: str
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """The archive at one moment."""
+
+    snapshot: int = 0
+    """The number of the newest snapshot; 0 if there is none."""
+    through: int = -1
+    """The newest batch that is contained."""
+    pieces: tuple[Piece, ...] = ()
+    starts: Offsets = field(default_factory=dict)
+    """The first offset of each partition that was read."""
+    ends: Offsets = field(default_factory=dict)
+    """The offset after the last one that was read."""
+    explained: tuple[Explained, ...] = ()
+    """Gaps whose reason is known: expired, transaction markers, aborted, compacted."""
+    replaced: tuple[Replaced, ...] = ()
+    """What is still to be deleted."""
+
+    def with_batch(self, batch: "Batch") -> "State":
+        """The archive with one more batch."""
+        first_seen = {partition: batch.starts.get(partition, 0) for partition in batch.ends.keys() - self.ends.keys()}
+        return replace(
+            self,
+            through=batch.number,
+            pieces=self.pieces + batch.pieces,
+            starts={**self.starts, **first_seen},
+            ends={**self.ends, **batch.ends},
+        )
+
+    def with_other_pieces(self, removed: Collection[Piece], added: Sequence[Piece], now_ms: int) -> "State":
+        """The archive with some pieces in place of others."""
+        kept = [piece for piece in self.pieces if piece not in removed]
+        gone = [Replaced(piece.path, now_ms) for piece in removed]
+        return replace(self, pieces=(*kept, *added), replaced=(*self.replaced, *gone))
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What one micro-batch added; `starts` are those of a query's very first batch."""
+
+    number: int
+    pieces: tuple[Piece, ...]
+    starts: Offsets
+    ends: Offsets
+
+
+class ArchiveLog:
+    """The log of the archive at a URI."""
+
+    def __init__(self, files: FileSystem, archive: str) -> None:
+        self.files = files
+        self.archive = archive.rstrip("/")
+        self.folder = f"{self.archive}/_log"
+        self.data = f"{self.archive}/data"
+        self.checkpoint = f"{self.archive}/_checkpoint"
+
+    def state(self) -> State:
+        """The archive as it is now. Raises ArchiveError for a log of a later version."""
+        batches, snapshots = self._numbers()
+        state = State()
+        if snapshots:
+            state = _state_from(json.loads(self.files.read_text(self.snapshot_path(snapshots[-1]))))
+        for number in (each for each in batches if each > state.through):
+            if number != state.through + 1:
+                break  # a listing may see a file and not the one before it: what follows a gap is of another moment
+            state = state.with_batch(self.batch(number))
+        return state
+
+    def batch(self, number: int) -> Batch:
+        """One batch's file."""
+        return _batch_from(json.loads(self.files.read_text(self.batch_path(number))))
+
+    def commit_batch(self, batch: Batch) -> None:
+        """Add a batch."""
+        self.files.create(self.batch_path(batch.number), json.dumps(_batch_to(batch)))
+
+    def commit_snapshot(self, state: State) -> State:
+        """Make `state` the archive (with the batches that came meanwhile); `state.snapshot` is the one it goes by.
+
+        Raises ArchiveError when somebody else has changed the archive since.
+        """
+        new = replace(state, snapshot=state.snapshot + 1)
+        try:
+            self.files.create(self.snapshot_path(new.snapshot), json.dumps(_state_to(new)))
+        except AlreadyThere:
+            raise ArchiveError("another job changed the archive meanwhile: nothing was done, run it again") from None
+        return new
+
+    def is_done(self, batch_id: int, ends: Offsets) -> bool:
+        """Whether a micro-batch is in the archive already: Spark repeats the last one after a crash.
+
+        Raises ArchiveError when the batch is not one that this archive waits for.
+        """
+        state = self.state()
+        if batch_id == state.through + 1:
+            return False
+        if batch_id == state.through and all(state.ends.get(partition) == end for partition, end in ends.items()):
+            return True
+        raise ArchiveError(
+            f"the checkpoint is at batch {batch_id}, the archive at {state.through}: one of them is lost or another's. "
+            "Archive into a new place; this one stays readable."
+        )
+
+    def planned_ends(self, batch_id: int) -> Offsets:
+        """Where Spark planned a batch to end, from its checkpoint: offsets that hold no record count, too."""
+        return _offsets(self.files.read_text(f"{self.checkpoint}/offsets/{batch_id}"))
+
+    def planned_starts(self) -> Offsets:
+        """Where Spark began to read at the very first, from its checkpoint."""
+        return _offsets(self.files.read_text(f"{self.checkpoint}/sources/0/0"))
+
+    def clean(self, now_ms: int, grace_ms: int) -> int:
+        """Delete what left the archive, or was written for it and never became part of it, longer ago than `grace_ms`.
+
+        Returns how many things were deleted. A grace shorter than the longest read, or the longest micro-batch, takes
+        files from under it.
+        """
+        state = self.state()
+        oldest = now_ms - grace_ms
+        gone = [each for each in state.replaced if each.at_ms < oldest]
+        kept = [each for each in state.replaced if each.at_ms >= oldest]
+        unwanted = [f"{self.data}/{each.path}" for each in gone]
+        paths = [*(piece.path for piece in state.pieces), *(each.path for each in kept)]
+        jobs = {path.partition("/")[0] for path in paths}
+        for job in self.files.entries(self.data):
+            uri = f"{self.data}/{job.name}"
+            if job.name not in jobs and (self.files.usage(uri).newest_ms or job.modified_ms) < oldest:
+                unwanted.append(uri)
+        unwanted += [f"{self.folder}/{name}" for name in self._past_files(state, oldest)]
+        for uri in unwanted:
+            self.files.delete(uri)
+        if gone:
+            self.commit_snapshot(replace(state, replaced=tuple(kept)))
+        return len(unwanted)
+
+    def _past_files(self, state: State, oldest: int) -> list[str]:
+        """Files of the log that the newest snapshot has made superfluous."""
+        through = -1
+        if state.snapshot:
+            through = json.loads(self.files.read_text(self.snapshot_path(state.snapshot)))["through"]
+        past = []
+        for entry in self.files.entries(self.folder):
+            kind, number = _kind_of(entry.name)
+            is_past = {"batch": number <= through, "snapshot": number < state.snapshot, "other": True}[kind]
+            past += [entry.name] if is_past and entry.modified_ms < oldest else []
+        return past
+
+    def batch_path(self, number: int) -> str:
+        """Where a batch's file is."""
+        return f"{self.folder}/batch-{number:012d}.json"
+
+    def snapshot_path(self, number: int) -> str:
+        """Where a snapshot is."""
+        return f"{self.folder}/snapshot-{number:012d}.json"
+
+    def _numbers(self) -> tuple[list[int], list[int]]:
+        kinds: dict[str, list[int]] = {"batch": [], "snapshot": [], "other": []}
+        for entry in self.files.entries(self.folder):
+            kind, number = _kind_of(entry.name)
+            kinds[kind].append(number)
+        return sorted(kinds["batch"]), sorted(kinds["snapshot"])
+
+
+def _kind_of(name: str) -> tuple[str, int]:
+    match = re.fullmatch(r"(batch|snapshot)-(\d+)\.json", name)
+    return (match[1], int(match[2])) if match else ("other", -1)
+
+
+# --- the form of the files ----------------------------------------------------------------------------------------
+
+
+def _offsets(text: str) -> Offsets:
+    """Offsets out of a file of Spark's checkpoint: the last line is JSON."""
+    topics = json.loads(text[text.index("{") :].strip().splitlines()[-1])
+    return {(topic, int(number)): offset for topic, numbers in topics.items() for number, offset in numbers.items()}
+
+
+def _nested(offsets: Offsets) -> dict[str, dict[str, int]]:
+    nested: dict[str, dict[str, int]] = {}
+    for (topic, partition), offset in sorted(offsets.items()):
+        nested.setdefault(topic, {})[str(partition)] = offset
+    return nested
+
+
+def _flat(nested: Mapping[str, Mapping[str, int]]) -> Offsets:
+    return {(topic, int(number)): offset for topic, numbers in nested.items() for number, offset in numbers.items()}
+
+
+def _pieces_from(listed: Iterable[Mapping[str, Any]]) -> tuple[Piece, ...]:
+    return tuple(
+        Piece(**{**each, "contents": tuple(Contents(**contents) for contents in each["contents"])}) for each in listed
+    )
+
+
+def _pieces_to(pieces: Sequence[Piece]) -> list[dict[str, Any]]:
+    return [asdict(piece) for piece in pieces]
+
+
+def _checked(document: dict[str, Any]) -> dict[str, Any]:
+    if document["version"] != VERSION:
+        raise ArchiveError(f"the archive's log has version {document['version']}, this program knows {VERSION}")
+    return document
+
+
+def _batch_to(batch: Batch) -> dict[str, Any]:
+    return {
+        "version": VERSION,
+        "batch": batch.number,
+        "pieces": _pieces_to(batch.pieces),
+        "starts": _nested(batch.starts),
+        "ends": _nested(batch.ends),
+    }
+
+
+def _batch_from(document: dict[str, Any]) -> Batch:
+    found = _checked(document)
+    pieces = _pieces_from(found["pieces"])
+    return Batch(found["batch"], pieces, _flat(found["starts"]), _flat(found["ends"]))
+
+
+def _state_to(state: State) -> dict[str, Any]:
+    return {
+        "version": VERSION,
+        "snapshot": state.snapshot,
+        "through": state.through,
+        "pieces": _pieces_to(state.pieces),
+        "starts": _nested(state.starts),
+        "ends": _nested(state.ends),
+        "explained": [asdict(each) for each in state.explained],
+        "replaced": [asdict(each) for each in state.replaced],
+    }
+
+
+def _state_from(document: dict[str, Any]) -> State:
+    found = _checked(document)
+    return State(
+        snapshot=found["snapshot"],
+        through=found["through"],
+        pieces=_pieces_from(found["pieces"]),
+        starts=_flat(found["starts"]),
+        ends=_flat(found["ends"]),
+        explained=tuple(Explained(**each) for each in found["explained"]),
+        replaced=tuple(Replaced(**each) for each in found["replaced"]),
+    )

@@ -1,0 +1,366 @@
+"""What a queue carries: messages, bytes and sizes by topic and minute, hot partitions, heavy keys, latency.
+
+    make spark NAME=capacity_report
+    make spark NAME=capacity_report ARGS="--bootstrap-servers localhost:9092 --topics orders,payments
+        --output /data/capacity --probe-seconds 30"
+
+Each micro-batch is summed up by itself and written as Parquet under its number: a batch that a crash cut off replaces
+its own lines, and what was read once is never read again. The report is made of these sums: as tables at the terminal,
+as Parquet (OUTPUT/report/*), and as one HTML page (OUTPUT/report.html) that needs nothing else. With --once it is made
+when all that is there has been read, otherwise every --report-every seconds.
+
+Minutes are those of the records' timestamps. Sizes are bytes of key and value. Keys are counted exactly for the 1,000
+most frequent ones of each micro-batch and topic, so that a key which is heavy is found, and a light one may be missing.
+
+--probe-seconds measures latency from end to end: a producer and a consumer on this machine send records through a
+topic of their own, --probe-rate a second, and compare the clock at the call of produce() with the one at the arrival.
+The target is --target-messages a day, and --target-latency-ms for 99 of 100 records.
+"""
+
+import argparse
+import secrets
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession, Window
+from pyspark.sql import functions as f
+from pyspark.sql.streaming.query import StreamingQuery
+from rich.console import Console
+from rich.table import Table
+
+from spark_examples import charts, pipeline
+from spark_examples.filesystem import FileSystem
+
+KEYS_PER_BATCH = 1_000
+KEYS_SHOWN = 10
+POINTS = 400
+MINUTES_PER_DAY = 24 * 60
+PERCENTILES = (50, 90, 99, 99.9, 100)
+QUERY = "capacity"
+
+MINUTES = "topic string, partition int, minute timestamp, size_from bigint, messages bigint, bytes bigint, batch bigint"
+KEYS = "topic string, key binary, messages bigint, bytes bigint, batch bigint"
+LATENCIES = "milliseconds double, probe string"
+
+
+# --- sums of micro-batches ----------------------------------------------------------------------------------------
+
+
+def minute_sums(records: DataFrame) -> DataFrame:
+    """Messages and bytes by topic, partition, minute and size; sizes by powers of two, named by their smallest."""
+    size_from = f.when(f.col("size") == 0, 0).otherwise(f.pow(f.lit(2), f.floor(f.log2("size"))))
+    return (
+        records.withColumn("size", f.coalesce(f.length("key"), f.lit(0)) + f.coalesce(f.length("value"), f.lit(0)))
+        .groupBy(
+            "topic", "partition", f.date_trunc("minute", "timestamp").alias("minute"),
+            size_from.cast("bigint").alias("size_from"),
+        )
+        .agg(f.count("*").alias("messages"), f.sum("size").alias("bytes"))
+    )  # fmt: skip
+
+
+def key_sums(records: DataFrame) -> DataFrame:
+    """Messages and bytes of the most frequent keys of each topic."""
+    size = f.length("key") + f.coalesce(f.length("value"), f.lit(0))
+    counted = records.where("key is not null").groupBy("topic", "key")
+    rank = f.row_number().over(Window.partitionBy("topic").orderBy(f.desc("messages"), "key"))
+    sums = counted.agg(f.count("*").alias("messages"), f.sum(size).alias("bytes"))
+    return sums.withColumn("rank", rank).where(f.col("rank") <= KEYS_PER_BATCH).drop("rank")
+
+
+def write_sums(output: str, batch: DataFrame, batch_id: int) -> None:
+    """Write a micro-batch's sums in place of those that an interrupted attempt left."""
+    batch.persist()
+    for name, sums in (("minutes", minute_sums(batch)), ("keys", key_sums(batch))):
+        sums.coalesce(1).write.mode("overwrite").parquet(f"{output}/sums/{name}/batch={batch_id}")
+    batch.unpersist()
+
+
+def start(spark: SparkSession, options: argparse.Namespace) -> list[StreamingQuery]:
+    """Start summing up. The checkpoint belongs to the sums, and lies beside them."""
+    options.checkpoint = f"{options.output}/checkpoint"
+    by_pattern = {"subscribePattern": options.topics_pattern} if options.topics_pattern else {}
+    records = pipeline.read_stream(spark, options, options.topics, **by_pattern)
+    output = options.output
+    writer = records.writeStream.foreachBatch(lambda batch, batch_id: write_sums(output, batch, batch_id))
+    return [pipeline.start_query(writer, options, QUERY)]
+
+
+# --- latency ------------------------------------------------------------------------------------------------------
+
+
+def probe(options: argparse.Namespace) -> list[float]:
+    """Milliseconds from produce() to the consumer, of every probe record.
+
+    Raises RuntimeError when some do not arrive within ten seconds.
+    """
+    from confluent_kafka import Consumer, Producer, TopicPartition
+
+    config = pipeline.client_options(options)
+    place = TopicPartition(options.probe_topic, 0)
+    consumer = Consumer({**config, "group.id": "capacity-probe", "enable.auto.commit": False})
+    producer = Producer({**config, "linger.ms": 0})
+    count = int(options.probe_seconds * options.probe_rate)
+    token = secrets.token_hex(8)
+    try:
+        place.offset = consumer.get_watermark_offsets(place, timeout=30)[1]
+        consumer.assign([place])
+        sender = threading.Thread(target=_send_probes, args=(producer, options, token, count))
+        sender.start()
+        latencies: list[float] = []
+        silent_since = time.monotonic()
+        while len(latencies) < count:
+            message = consumer.poll(0.5)
+            now = time.perf_counter_ns()
+            if message is not None and message.error() is None:
+                silent_since = time.monotonic()
+                sent_by, _, sent_at = (message.value() or b"").decode().partition(":")
+                latencies += [(now - int(sent_at)) / 1e6] if sent_by == token else []
+            elif time.monotonic() - silent_since > 10:
+                raise RuntimeError(f"only {len(latencies)} of {count} probe records arrived")
+        sender.join()
+    finally:
+        consumer.close()
+    return latencies
+
+
+def _send_probes(producer: Any, options: argparse.Namespace, token: str, count: int) -> None:
+    begin = time.perf_counter()
+    for number in range(count):
+        ahead = begin + number / options.probe_rate - time.perf_counter()
+        if ahead > 0:
+            producer.poll(ahead)
+            time.sleep(max(0.0, begin + number / options.probe_rate - time.perf_counter()))
+        producer.produce(options.probe_topic, f"{token}:{time.perf_counter_ns()}", partition=0)
+    producer.flush(30)
+
+
+def write_latencies(spark: SparkSession, output: str, latencies: Sequence[float]) -> None:
+    """Keep what a probe measured."""
+    frame = spark.createDataFrame([(each,) for each in latencies], "milliseconds double").coalesce(1)
+    frame.write.parquet(f"{output}/sums/latencies/probe={secrets.token_hex(6)}")
+
+
+# --- the report ---------------------------------------------------------------------------------------------------
+
+
+def read_sums(spark: SparkSession, output: str, name: str, schema: str) -> DataFrame:
+    """What all micro-batches said; empty if there was none."""
+    path = f"{output}/sums/{name}"
+    if not FileSystem(spark).exists(path):
+        return spark.createDataFrame([], schema)
+    return spark.read.schema(schema).parquet(path)
+
+
+def summaries(spark: SparkSession, output: str) -> dict[str, DataFrame]:
+    """The report's figures: `topics`, `minutes`, `sizes`, `partitions`, `keys`, `latencies`."""
+    sums = read_sums(spark, output, "minutes", MINUTES)
+    keys = read_sums(spark, output, "keys", KEYS)
+    total = (f.sum("messages").alias("messages"), f.sum("bytes").alias("bytes"))
+    minutes = sums.groupBy("topic", "minute").agg(*total)
+    partitions = sums.groupBy("topic", "partition").agg(*total)
+    by_topic = Window.partitionBy("topic")
+    fair = f.avg("messages").over(by_topic)
+    topics = minutes.groupBy("topic").agg(
+        *total, f.count("*").alias("minutes"), f.min("minute").alias("first_minute"),
+        f.max("minute").alias("last_minute"), f.max("messages").alias("peak_messages_per_minute"),
+        f.max("bytes").alias("peak_bytes_per_minute"),
+    )  # fmt: skip
+    heavy = keys.groupBy("topic", "key").agg(*total).join(topics.selectExpr("topic", "messages as all"), "topic")
+    rank = f.row_number().over(by_topic.orderBy(f.desc("messages"), "key"))
+    latencies = read_sums(spark, output, "latencies", LATENCIES)
+    return {
+        "topics": topics.withColumn("bytes_per_message", f.col("bytes") / f.col("messages")).orderBy("topic"),
+        "minutes": minutes.orderBy("topic", "minute"),
+        "sizes": sums.groupBy("topic", "size_from").agg(*total).orderBy("topic", "size_from"),
+        "partitions": partitions.withColumn("of_fair_share", f.col("messages") / fair).orderBy("topic", "partition"),
+        "keys": heavy.withColumn("share", f.col("messages") / f.col("all")).drop("all")
+        .withColumn("rank", rank).where(f.col("rank") <= KEYS_SHOWN).orderBy("topic", "rank"),
+        "latencies": latencies.selectExpr(
+            *(f"percentile(milliseconds, {each / 100}) as `p{each:g}`" for each in PERCENTILES), "count(*) as records"
+        ),
+    }  # fmt: skip
+
+
+def report(spark: SparkSession, options: argparse.Namespace) -> None:
+    """Write the report and print it."""
+    rows: dict[str, list[Any]] = {}
+    for name, frame in summaries(spark, options.output).items():
+        frame.coalesce(1).write.mode("overwrite").parquet(f"{options.output}/report/{name}")
+        rows[name] = spark.read.schema(frame.schema).parquet(f"{options.output}/report/{name}").collect()
+    tables = report_tables(rows, options)
+    for title, columns, lines in tables:
+        _print_table(title, columns, lines)
+    plots = report_plots(rows)
+    parts = [charts.table(*each) for each in tables] + plots
+    introduction = (
+        f"The target is {options.target_messages:,} messages a day "
+        f"({options.target_messages / MINUTES_PER_DAY:,.0f} a minute) in under {options.target_latency_ms:g} ms."
+    )
+    html = charts.page("Capacity of the queue", introduction, parts)
+    FileSystem(spark).write_text(f"{options.output}/report.html", html)
+    pipeline.console.print(f"The page is {options.output}/report.html, the figures are in {options.output}/report.")
+
+
+Lines = list[tuple[object, ...]]
+
+
+def report_tables(rows: dict[str, list[Any]], options: argparse.Namespace) -> list[tuple[str, tuple[str, ...], Lines]]:
+    """Titles, columns and lines."""
+    wanted = options.target_messages / MINUTES_PER_DAY
+    topics: Lines = [
+        (
+            row.topic, row.messages, row.bytes, float(row.bytes_per_message), row.peak_messages_per_minute,
+            f"{row.peak_messages_per_minute / wanted:.2%}",
+        )
+        for row in rows["topics"]
+    ]  # fmt: skip
+    partitions: Lines = [
+        (row.topic, row.partition, row.messages, row.bytes, f"{row.of_fair_share:.2f} x") for row in rows["partitions"]
+    ]
+    keys: Lines = [(row.topic, row.rank, _text(row.key), row.messages, f"{row.share:.1%}") for row in rows["keys"]]
+    made = [
+        ("Topics", ("topic", "messages", "bytes", "bytes each", "peak a minute", "peak, of the target"), topics),
+        ("Partitions", ("topic", "partition", "messages", "bytes", "of a fair share"), partitions),
+        ("Heaviest keys", ("topic", "rank", "key", "messages", "of the topic"), keys),
+    ]
+    [latency] = rows["latencies"]
+    if latency.records:
+        named: Lines = [
+            (f"{each:g} %", float(latency[f"p{each:g}"]), _verdict(latency[f"p{each:g}"], options))
+            for each in PERCENTILES
+        ]
+        made.append((f"Latency of {latency.records:,} probe records", ("of records", "ms at most", "target"), named))
+    return made
+
+
+def _verdict(milliseconds: float, options: argparse.Namespace) -> str:
+    return "met" if milliseconds < options.target_latency_ms else "missed"
+
+
+def _text(key: bytes) -> str:
+    return bytes(key).decode(errors="backslashreplace")[:60]
+
+
+def report_plots(rows: dict[str, list[Any]]) -> list[str]:
+    """The page's plots."""
+    plots = []
+    if minutes := [row.minute for row in rows["minutes"]]:
+        first, last = min(minutes), max(minutes)
+        width = max(60.0, ((last - first).total_seconds() + 60) / POINTS // 60 * 60)
+        for column, unit in (("messages", "messages a minute"), ("bytes", "bytes a minute")):
+            series: dict[str, dict[int, float]] = {}
+            for row in rows["minutes"]:
+                slot = int((row.minute - first).total_seconds() // width)
+                line = series.setdefault(row.topic, dict.fromkeys(range(_slots(first, last, width)), 0.0))
+                line[slot] += row[column] / (width / 60)
+            lines = {topic: sorted(line.items()) for topic, line in series.items()}
+            ends = (f"{first:%Y-%m-%d %H:%M}", f"{last:%Y-%m-%d %H:%M}")
+            plots.append(charts.line_chart(f"{unit.capitalize()}, by topic", lines, ends, unit))
+    for topic in sorted({row.topic for row in rows["sizes"]}):
+        sizes = [row for row in rows["sizes"] if row.topic == topic]
+        labels = [f"{row.size_from} B" for row in sizes]
+        plots.append(charts.bar_chart(f"{topic}: sizes from", labels, [row.messages for row in sizes], "messages"))
+        shares = [row for row in rows["partitions"] if row.topic == topic]
+        names = [str(row.partition) for row in shares]
+        plots.append(charts.bar_chart(f"{topic}: partitions", names, [row.messages for row in shares], "messages"))
+    [latency] = rows["latencies"]
+    if latency.records:
+        values = [latency[f"p{each:g}"] for each in PERCENTILES]
+        plots.append(charts.bar_chart("Latency, percentiles", [f"{each:g} %" for each in PERCENTILES], values, "ms"))
+    return plots
+
+
+def _slots(first: Any, last: Any, width: float) -> int:
+    return int((last - first).total_seconds() // width) + 1
+
+
+def _print_table(title: str, columns: Sequence[str], lines: Lines) -> None:
+    made = Table(title=title)
+    for column in columns:
+        made.add_column(column)
+    for line in lines:
+        made.add_row(*(f"{value:,.1f}" if isinstance(value, float) else _cell(value) for value in line))
+    Console().print(made)
+
+
+def _cell(value: object) -> str:
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+# --- the command line ---------------------------------------------------------------------------------------------
+
+
+def parser() -> argparse.ArgumentParser:
+    """This pipeline's command line."""
+    made = pipeline.pipeline_parser("capacity_report", __doc__)
+    pipeline.add_stream_options(made, checkpoint=False)  # it lies beside the sums
+    made.add_argument("--topics", default="flights,weather", metavar="TOPIC,...", help="default: %(default)s")
+    made.add_argument("--topics-pattern", metavar="REGEX", help="all topics of this pattern instead, new ones, too")
+    made.add_argument("--output", metavar="URI", help="where sums and report go")
+    made.add_argument("--report-every", type=float, default=60, metavar="S", help="default: %(default)s")
+    made.add_argument("--probe-seconds", type=float, default=0, metavar="S", help="measure latency (default: do not)")
+    made.add_argument("--probe-rate", type=float, default=100, metavar="N", help="records a second (default: 100)")
+    made.add_argument("--probe-topic", default="capacity-probe", metavar="TOPIC", help="it must exist")
+    made.add_argument("--target-messages", type=int, default=1_000_000_000, metavar="N", help="a day (default: 1e9)")
+    made.add_argument("--target-latency-ms", type=float, default=100, metavar="MS", help="default: %(default)s")
+    return made
+
+
+def prepare_sample(options: argparse.Namespace) -> None:
+    """Flights and weather, and a topic for probes."""
+    from spark_examples import sample
+
+    options.output = options.output or tempfile.mkdtemp(prefix="capacity-report-")  # to be looked at: it stays
+    options.probe_seconds = options.probe_seconds or 5
+    flights = sample.flight_samples(options.sample_flights)
+    weather = sample.weather_samples(sample.last_hour(flights))
+    sample.create_topics(options.bootstrap_servers, *options.topics.split(","), options.probe_topic)
+    for topic, samples in zip(options.topics.split(","), (flights, weather), strict=False):
+        sample.produce(options.bootstrap_servers, topic, samples)
+
+
+def run(spark: SparkSession, options: argparse.Namespace, stop: threading.Event) -> None:
+    """Sum up, probe and report; again and again, without `--once`."""
+    queries = start(spark, options)
+    if options.once:
+        pipeline.follow(queries, stop)
+    if options.probe_seconds and not stop.is_set():
+        with pipeline.console.status("Measuring latency ..."):
+            write_latencies(spark, options.output, probe(options))
+    if not options.once:
+        reporter = threading.Thread(target=_report_repeatedly, args=(spark, options, stop), daemon=True)
+        reporter.start()
+        pipeline.follow(queries, stop)
+        stop.set()
+        reporter.join()
+    report(spark, options)
+
+
+def _report_repeatedly(spark: SparkSession, options: argparse.Namespace, stop: threading.Event) -> None:
+    while not stop.wait(options.report_every):
+        report(spark, options)
+
+
+def main() -> int:
+    """Run from the command line."""
+    made = parser()
+    options = made.parse_args()
+    if options.bootstrap_servers is not None and options.output is None:
+        made.error("--bootstrap-servers needs --output")
+    with pipeline.cluster_for(options, made, prepare_sample):
+        spark = pipeline.session_for(options, "capacity_report")
+        try:
+            with pipeline.stop_signals() as stop:
+                run(spark, options, stop)
+        finally:
+            spark.stop()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,378 @@
+"""What all pipelines share: options, the way to Kafka, progress at the terminal, a clean stop.
+
+A pipeline is a file with `parser()`, its options; `start(spark, options)`, which starts its streaming queries; and
+`main()`, which is one call of `run_pipeline`. Paths are URIs that Spark's file systems read (`hdfs://`, `s3a://`,
+`file:/`, or a plain path on the cluster's default); nothing here opens a file by itself.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import signal
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from spark_examples.filesystem import FileSystem
+from spark_examples.session import spark_session
+
+POLL_S = 0.2
+STOP_TIMEOUT_S = 60.0
+
+console = Console(stderr=True)
+
+
+# --- options ------------------------------------------------------------------------------------------------------
+
+
+def pipeline_parser(name: str, description: str | None) -> argparse.ArgumentParser:
+    """A parser with the options that every pipeline has."""
+    parser = argparse.ArgumentParser(
+        prog=name, description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    kafka = parser.add_argument_group("Kafka")
+    kafka.add_argument(
+        "--bootstrap-servers",
+        metavar="HOST:PORT,...",
+        help="the cluster (default: start a Barnabas broker of its own with sample input, and show what comes out)",
+    )
+    kafka.add_argument(
+        "--kafka",
+        metavar="KEY=VALUE",
+        action="append",
+        default=[],
+        type=pair,
+        help="a setting of Spark's Kafka clients, such as security.protocol=SSL; may be repeated",
+    )
+    kafka.add_argument(
+        "--client",
+        metavar="KEY=VALUE",
+        action="append",
+        default=[],
+        type=pair,
+        help="a setting of librdkafka, which pipelines with transactions write through; may be repeated",
+    )
+    spark = parser.add_argument_group("Spark")
+    spark.add_argument("--master", help="Spark's master (default: spark-submit's, otherwise local[2])")
+    spark.add_argument("--packages", help="Maven coordinates instead of those of the Kafka connector")
+    spark.add_argument(
+        "--conf", metavar="KEY=VALUE", action="append", default=[], type=pair, help="a Spark setting; may be repeated"
+    )
+    return parser
+
+
+def add_stream_options(parser: argparse.ArgumentParser, *, checkpoint: bool = True) -> None:
+    """Options of pipelines that are streaming queries."""
+    stream = parser.add_argument_group("stream")
+    if checkpoint:
+        stream.add_argument("--checkpoint", metavar="URI", help="where the queries keep what they have done")
+    stream.add_argument("--once", action="store_true", help="work off what is there, then stop")
+    stream.add_argument("--trigger", default="1 second", help="time between micro-batches (default: %(default)s)")
+    stream.add_argument(
+        "--starting-offsets",
+        default="earliest",
+        help="where to begin without a checkpoint: earliest, latest or JSON (default: %(default)s)",
+    )
+    stream.add_argument("--max-offsets-per-trigger", type=int, metavar="N", help="an upper limit for a micro-batch")
+    stream.add_argument(
+        "--allow-data-loss",
+        action="store_true",
+        help="go on when records were deleted from a topic before they were read",
+    )
+    stream.add_argument(
+        "--isolation-level",
+        default="read_committed",
+        choices=["read_committed", "read_uncommitted"],
+        help="whether transactions that are open or aborted are read (default: %(default)s)",
+    )
+    stream.add_argument("--sample-flights", type=int, default=50_000, metavar="N", help=argparse.SUPPRESS)
+
+
+def pair(text: str) -> tuple[str, str]:
+    """KEY=VALUE."""
+    key, separator, value = text.partition("=")
+    if not separator or not key:
+        raise argparse.ArgumentTypeError(f"{text!r} is not KEY=VALUE")
+    return key, value
+
+
+# --- the way to Kafka ---------------------------------------------------------------------------------------------
+
+
+def kafka_options(options: argparse.Namespace) -> dict[str, str]:
+    """What Spark's sources and sinks need to reach the cluster."""
+    return {
+        "kafka.bootstrap.servers": options.bootstrap_servers,
+        **{f"kafka.{key}": value for key, value in options.kafka},
+    }
+
+
+def client_options(options: argparse.Namespace) -> dict[str, str]:
+    """What librdkafka needs to reach the cluster."""
+    return {"bootstrap.servers": options.bootstrap_servers, **dict(options.client)}
+
+
+def read_stream(spark: SparkSession, options: argparse.Namespace, topics: str, **more: str) -> DataFrame:
+    """The records of some topics (comma-separated) as a stream; `more` are options as Spark spells them."""
+    wanted = {
+        "startingOffsets": options.starting_offsets,
+        "failOnDataLoss": str(not options.allow_data_loss).lower(),
+        "kafka.isolation.level": options.isolation_level,
+        **kafka_options(options),
+        **({} if "subscribePattern" in more else {"subscribe": topics}),
+        **more,
+    }
+    if options.max_offsets_per_trigger:
+        wanted["maxOffsetsPerTrigger"] = str(options.max_offsets_per_trigger)
+    return spark.readStream.format("kafka").options(**wanted).load()
+
+
+def read_topic(spark: SparkSession, options: argparse.Namespace, topics: str) -> DataFrame:
+    """All that is committed in some topics, as a batch."""
+    reader = spark.read.format("kafka").options(**kafka_options(options)).option("subscribe", topics)
+    return reader.option("kafka.isolation.level", "read_committed").load()
+
+
+def checkpoint_of(options: argparse.Namespace, name: str) -> str:
+    """The checkpoint of one of a pipeline's queries, below the pipeline's."""
+    return f"{options.checkpoint.rstrip('/')}/{name}"
+
+
+def query_id(files: FileSystem, options: argparse.Namespace, name: str) -> str:
+    """What Spark calls a query as long as its checkpoint lives."""
+    return str(json.loads(files.read_text(f"{checkpoint_of(options, name)}/metadata"))["id"])
+
+
+def start_query(writer: Any, options: argparse.Namespace, name: str) -> StreamingQuery:
+    """Start one of a pipeline's queries."""
+    writer = writer.queryName(name).option("checkpointLocation", checkpoint_of(options, name))
+    timing: dict[str, Any] = {"availableNow": True} if options.once else {"processingTime": options.trigger}
+    started: StreamingQuery = writer.trigger(**timing).start()
+    return started
+
+
+def to_topic(frame: DataFrame, options: argparse.Namespace, topic: str) -> Any:
+    """A writer of a stream with the columns key and value to a topic, by Spark's sink (at least once)."""
+    return frame.writeStream.format("kafka").options(**kafka_options(options)).option("topic", topic)
+
+
+# --- progress and stop --------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Totals:
+    """What a query did since its start."""
+
+    batches: int = 0
+    rows: int = 0
+    seconds: float = 0.0
+    """Time within micro-batches."""
+    late_rows: int = 0
+    """Rows that the watermark had passed: dropped by stateful operators."""
+    behind: int = 0
+    """Records that were in the topics and not yet read, at the last batch."""
+    last_batch: int = field(default=-1, repr=False)
+
+    def add(self, progress: Mapping[str, Any]) -> None:
+        """Take in what Spark says about one micro-batch; again the same changes nothing."""
+        if progress["batchId"] <= self.last_batch or "addBatch" not in progress["durationMs"]:
+            return
+        self.last_batch = progress["batchId"]
+        self.batches += 1
+        self.rows += progress["numInputRows"]
+        self.seconds += progress["durationMs"]["triggerExecution"] / 1000
+        self.late_rows += sum(operator["numRowsDroppedByWatermark"] for operator in progress["stateOperators"])
+        self.behind = sum(_behind(source) for source in progress["sources"])
+
+
+def _behind(source: Mapping[str, Any]) -> int:
+    """How many offsets a Kafka source still has to read; 0 for other sources."""
+    ends, latest = (_offsets(source[name]) for name in ("endOffset", "latestOffset"))
+    return sum(max(0, offset - ends.get(partition, 0)) for partition, offset in latest.items())
+
+
+def _offsets(described: Any) -> dict[tuple[str, str], int]:
+    try:
+        topics = json.loads(described) if isinstance(described, str) else described
+        return {(topic, number): int(at) for topic, numbers in topics.items() for number, at in numbers.items()}
+    except (ValueError, TypeError, AttributeError):
+        return {}
+
+
+class Stopped(Exception):
+    """Raised by what a micro-batch waits in, to leave the batch undone because the pipeline is to stop."""
+
+
+STOPPED = f"{Stopped.__module__}.{Stopped.__qualname__}"
+
+
+@contextmanager
+def stop_signals() -> Iterator[threading.Event]:
+    """An event that SIGINT and SIGTERM set."""
+    stop = threading.Event()
+
+    def handle(_: int, __: FrameType | None) -> None:
+        stop.set()
+
+    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def follow(queries: Sequence[StreamingQuery], stop: threading.Event | None = None) -> dict[str, Totals]:
+    """Show what queries do until they end, or until `stop`: then each ends with the batch it is at.
+
+    Raises pyspark's StreamingQueryException when one of them fails; the others are stopped.
+    """
+    stop = stop or threading.Event()
+    totals = {query.name: Totals() for query in queries}
+    columns = (
+        TextColumn("{task.description:24}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[rate]}"),
+        TimeElapsedColumn(), TextColumn("{task.fields[note]}"),
+    )  # fmt: skip
+    try:
+        with Progress(*columns, console=console) as bars:
+            tasks = {query.name: bars.add_task(query.name, total=None, rate="", note="") for query in queries}
+            while any(query.isActive for query in queries) and not stop.is_set():
+                _wait(queries, stop)
+                for query in queries:
+                    _show(bars, tasks[query.name], query, totals[query.name])
+            asked_to_stop = stop.is_set()
+            for query in queries:
+                end_query(query)
+                _show(bars, tasks[query.name], query, totals[query.name])
+    finally:
+        for query in queries:
+            query.stop()
+    for query in queries:
+        problem = query.exception()
+        if problem is not None and not (asked_to_stop and STOPPED in str(problem)):
+            raise problem
+    return totals
+
+
+def _wait(queries: Sequence[StreamingQuery], stop: threading.Event) -> None:
+    """A moment, or less if something ends."""
+    for query in queries:
+        if query.isActive:
+            stop.wait(POLL_S)
+        elif query.exception() is not None:
+            stop.set()
+
+
+def end_query(query: StreamingQuery) -> None:
+    """Let a query's micro-batch come to its end, then stop it.
+
+    Stopped within a batch, Spark's sink would write that batch's records once more after a restart.
+    """
+    last = query.lastProgress
+    deadline = time.monotonic() + STOP_TIMEOUT_S
+    while query.isActive and query.status["isTriggerActive"] and time.monotonic() < deadline:
+        now = query.lastProgress
+        if (now and now["batchId"]) != (last and last["batchId"]):
+            break
+        time.sleep(POLL_S / 10)
+    query.stop()
+
+
+def _show(bars: Progress, task: Any, query: StreamingQuery, totals: Totals) -> None:
+    seen = totals.last_batch
+    for progress in query.recentProgress:
+        totals.add(progress)
+    if totals.last_batch == seen:
+        return
+    last = query.lastProgress
+    assert last is not None
+    rate = f"{totals.rows / totals.seconds:,.0f} rows/s" if totals.seconds else ""
+    watermark = (last["eventTime"] or {}).get("watermark")
+    notes = [f"batch {totals.last_batch}"]
+    notes += [f"watermark {watermark}"] if watermark else []
+    notes += [f"{totals.late_rows:,} late"] if totals.late_rows else []
+    note = ", ".join(notes)
+    bars.update(task, completed=totals.rows, total=totals.rows + totals.behind, rate=rate, note=note)
+    if not console.is_terminal:
+        console.print(f"{query.name}: {totals.rows:,} rows, {totals.behind:,} behind, {rate}, {note}", soft_wrap=True)
+
+
+# --- the program --------------------------------------------------------------------------------------------------
+
+
+def session_for(options: argparse.Namespace, name: str) -> SparkSession:
+    """The Spark session that a command line asks for."""
+    return spark_session(name, dict(options.conf), master=options.master, packages=options.packages)
+
+
+@contextmanager
+def cluster_for(
+    options: argparse.Namespace, parser: argparse.ArgumentParser, prepare: Callable[[argparse.Namespace], None]
+) -> Iterator[bool]:
+    """Where the pipeline works: the cluster of the options, or (yields True) a broker of its own with sample input."""
+    if options.bootstrap_servers is not None:
+        if getattr(options, "checkpoint", "") is None:
+            parser.error("--bootstrap-servers needs --checkpoint: a pipeline that forgets is not restarted")
+        yield False
+        return
+    from barnabas.testing import Broker
+
+    folder = tempfile.mkdtemp(prefix="spark-pipeline-")
+    options.folder = folder
+    if getattr(options, "checkpoint", "") is None:
+        options.checkpoint = os.path.join(folder, "checkpoint")
+    options.once = True
+    try:
+        with Broker(num_partitions=4) as broker:
+            options.bootstrap_servers = broker.bootstrap_servers
+            console.print(f"A Barnabas broker of its own listens on {broker.bootstrap_servers}.")
+            prepare(options)
+            yield True
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def run_pipeline(
+    parser: argparse.ArgumentParser,
+    start: Callable[[SparkSession, argparse.Namespace], Sequence[StreamingQuery]],
+    prepare: Callable[[argparse.Namespace], None],
+    show: Callable[[SparkSession, argparse.Namespace], None],
+    arguments: Sequence[str] | None = None,
+) -> int:
+    """A pipeline's command line. `prepare` fills a fresh broker with sample input, `show` prints what came of it."""
+    options = parser.parse_args(arguments)
+    with cluster_for(options, parser, prepare) as is_sample:
+        spark = session_for(options, parser.prog)
+        try:
+            with stop_signals() as stop:
+                options.stop = stop
+                totals = follow(start(spark, options), stop)
+            for name, total in totals.items():
+                console.print(f"{name}: {total.rows:,} rows in {total.batches} batches, {total.late_rows:,} too late.")
+            if is_sample and not stop.is_set():
+                show(spark, options)
+        finally:
+            spark.stop()
+    return 0
+
+
+def print_rows(frame: DataFrame, title: str, count: int = 20) -> None:
+    """Print the first rows of a frame as a table."""
+    table = Table(title=title)
+    for column in frame.columns:
+        table.add_column(column)
+    for row in frame.limit(count).collect():
+        table.add_row(*("" if value is None else str(value) for value in row))
+    Console().print(table)

@@ -1,0 +1,162 @@
+"""Writes a range of an archive back to a topic: each partition in its order, with timestamps, headers, keys.
+
+    make spark NAME=replay
+    make spark NAME=replay ARGS="--archive /data/archive --topic flights --output-topic flights-again
+        --bootstrap-servers localhost:9092 --from-time 2013-01-01T00:00:00 --to-time 2013-02-01T00:00:00"
+
+Records go to the partition they came from (the output topic needs as many), unless --repartition lets keys decide.
+Spark's sink knows no timestamps, so tasks write through librdkafka, in transactions that also commit how far a
+partition has come (see exactly_once.py): the same command after a crash, or an interruption, goes on where the first
+one was, and readers with isolation.level=read_committed see each record once. Once it is complete, another --name
+replays the same range again. Workers need confluent-kafka. Offsets are those of the archived topic; a range goes from
+its first offset or time up to, not including, its second.
+"""
+
+import argparse
+import hashlib
+import signal
+import sys
+from collections.abc import Iterator
+from itertools import groupby
+
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import functions as f
+
+from spark_examples import pipeline
+from spark_examples.archive_log import ArchiveError, Piece
+from spark_examples.archive_reader import open_archive, read_pieces
+from spark_examples.exactly_once import Unit, chunks, record_of
+
+INTERRUPTED = 130
+
+
+def wanted_pieces(options: argparse.Namespace, pieces: tuple[Piece, ...]) -> list[Piece]:
+    """The pieces that may hold records of the range."""
+
+    def may_hold(piece: Piece) -> bool:
+        days = (options.from_time or "")[:10] <= piece.date <= (options.to_time or "9999-12-31")[:10]
+        return piece.topic == options.topic and days
+
+    return [piece for piece in pieces if may_hold(piece)]
+
+
+def in_range(records: DataFrame, options: argparse.Namespace) -> DataFrame:
+    """The records that are asked for."""
+    if options.partitions:
+        records = records.where(f.col("partition").isin([int(each) for each in options.partitions.split(",")]))
+    if options.from_offset is not None:
+        records = records.where(f.col("offset") >= options.from_offset)
+    if options.to_offset is not None:
+        records = records.where(f.col("offset") < options.to_offset)
+    if options.from_time:
+        records = records.where(f.col("timestamp") >= f.lit(options.from_time).cast("timestamp"))
+    if options.to_time:
+        records = records.where(f.col("timestamp") < f.lit(options.to_time).cast("timestamp"))
+    return records
+
+
+def range_name(options: argparse.Namespace) -> str:
+    """A name that the same command has again, and no other."""
+    told = (
+        options.archive, options.topic, options.output_topic, options.partitions, options.from_offset,
+        options.to_offset, options.from_time, options.to_time, options.keeps,
+    )  # fmt: skip
+    return f"replay-{hashlib.sha256(repr(told).encode()).hexdigest()[:16]}"
+
+
+def replay(spark: SparkSession, options: argparse.Namespace) -> int:
+    """Replay; returns how many records the range has. Raises ArchiveError when there are none."""
+    log = open_archive(spark, options.archive)
+    pieces = wanted_pieces(options, log.state().pieces)
+    records = in_range(read_pieces(spark, log, pieces), options)
+    partitions = [row.partition for row in records.select("partition").distinct().collect()]
+    count = records.count()
+    if not count:
+        raise ArchiveError(f"the archive holds nothing of {options.topic} in this range")
+    config, name = pipeline.client_options(options), options.name or range_name(options)
+    sink, keeps = options.output_topic, options.keeps
+
+    def write(rows: Iterator[Row]) -> None:
+        for partition, of_partition in groupby(rows, key=lambda row: row.partition):
+            with Unit(config, f"{name}-{partition}", sink, 0) as unit:
+                done = unit.progress
+                for chunk in chunks(row for row in of_partition if row.offset >= done):
+                    outgoing = [record_of(row, sink, partition if keeps else -1) for row in chunk]
+                    unit.commit(outgoing, chunk[-1].offset + 1)
+
+    (
+        records.select("partition", "offset", "key", "value", "headers", f.unix_millis("timestamp").alias("millis"))
+        .repartition(len(partitions), "partition")
+        .sortWithinPartitions("partition", "offset")
+        .foreachPartition(write)
+    )
+    return count
+
+
+def parser() -> argparse.ArgumentParser:
+    """This pipeline's command line."""
+    made = pipeline.pipeline_parser("replay", __doc__)
+    made.add_argument("--archive", metavar="URI", help="where the archive is")
+    made.add_argument("--topic", default="flights", help="what to replay (default: %(default)s)")
+    made.add_argument("--output-topic", default="flights-again", metavar="TOPIC", help="default: %(default)s")
+    made.add_argument("--name", help="under which progress is kept (default: one for each range and pair of topics)")
+    made.add_argument("--partitions", metavar="N,...", help="only these partitions")
+    made.add_argument("--from-offset", type=int, metavar="N", help="only from this offset on, in each partition")
+    made.add_argument("--to-offset", type=int, metavar="N", help="only up to this offset")
+    made.add_argument("--from-time", metavar="ISO", help="only records of this time (UTC) or later")
+    made.add_argument("--to-time", metavar="ISO", help="only records before this time (UTC)")
+    made.add_argument(
+        "--repartition",
+        dest="keeps",
+        action="store_false",
+        help="let keys choose partitions; the order of each former partition is kept among records of one key",
+    )
+    made.add_argument("--sample-flights", type=int, default=50_000, help=argparse.SUPPRESS)
+    return made
+
+
+def prepare_sample(options: argparse.Namespace) -> None:
+    """An empty topic; the archive is made by `_sample_archive`, which needs Spark."""
+    from spark_examples import sample
+
+    options.archive = options.archive or f"{options.folder}/archive"
+    sample.create_topics(options.bootstrap_servers, options.topic, options.output_topic)
+    sample.produce(options.bootstrap_servers, options.topic, sample.flight_samples(options.sample_flights))
+
+
+def _sample_archive(spark: SparkSession, options: argparse.Namespace) -> None:
+    from spark_examples import archive
+
+    arguments = ["run", "--once", "--archive", options.archive, "--topics", options.topic]
+    settings = archive.parser().parse_args([*arguments, "--bootstrap-servers", options.bootstrap_servers])
+    pipeline.follow(archive.start(spark, settings))
+
+
+def main() -> int:
+    """Run from the command line."""
+    made = parser()
+    options = made.parse_args()
+    if options.bootstrap_servers is not None and options.archive is None:
+        made.error("--bootstrap-servers needs --archive")
+    with pipeline.cluster_for(options, made, prepare_sample) as is_sample:
+        spark = pipeline.session_for(options, "replay")
+        signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGINT))  # Spark's: ends the job, KeyboardInterrupt
+        try:
+            if is_sample:
+                _sample_archive(spark, options)
+            with pipeline.console.status("Replaying ..."):
+                count = replay(spark, options)
+            pipeline.console.print(f"{count:,} records of {options.topic} are in {options.output_topic}.")
+        except ArchiveError as problem:
+            pipeline.console.print(f"[red]{problem}")
+            return 1
+        except KeyboardInterrupt:
+            pipeline.console.print("Interrupted: the same command goes on from here.")
+            return INTERRUPTED
+        finally:
+            spark.stop()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
