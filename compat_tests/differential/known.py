@@ -33,7 +33,54 @@ class KnownDifference(NamedTuple):
 
 
 UNFORESEEN = "Where Kafka answers UNKNOWN_SERVER_ERROR"
-UNFORESEEN_APIS = ("Metadata", "Produce", "Fetch", "ListOffsets", "CreatePartitions", "IncrementalAlterConfigs")
+_FETCHED = "responses/fetch_limits-t/partitions/?/"
+_LISTED = "topics/list_offsets-t/partitions/?/"
+_NO_TOPIC_ID = '*"topic_id": "(none)"*'
+UNFORESEEN_FIELDS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
+    ("CreatePartitions", "create_partitions", '*"count": 20000*', ("results/create_partitions-t/error_*",)),
+    ("Fetch", "fetch_limits", "*", ("error_code", f"{_FETCHED}aborted_transactions")),
+    (
+        "Fetch",
+        "fetch_limits",
+        "*",
+        tuple(
+            _FETCHED + name
+            for name in ("error_code", "high_watermark", "last_stable_offset", "log_start_offset", "records")
+        ),
+    ),
+    ("Fetch", "fetch_versions", _NO_TOPIC_ID, ("error_code", "responses/(none)")),
+    (
+        "IncrementalAlterConfigs",
+        "alter_topic_configs",
+        '*"config_operation": 4*',
+        ("responses/2:alter_topic_configs-t/error_*",),
+    ),
+    (
+        "ListOffsets",
+        "list_offsets",
+        "*",
+        tuple(_LISTED + name for name in ("error_code", "leader_epoch", "offset", "timestamp")),
+    ),
+    ("Metadata", "metadata_*", _NO_TOPIC_ID, ("brokers/1", "cluster_id", "controller_id", "error_code")),
+    ("Metadata", "metadata_*", _NO_TOPIC_ID, ("topics//error_code",)),
+    (
+        "Metadata",
+        "metadata_named",
+        _NO_TOPIC_ID,
+        tuple("topics/metadata_named-a/" + name for name in ("error_code", "partitions/?", "topic_id")),
+    ),
+    (
+        "Produce",
+        "produce_bad_batches",
+        "*",
+        tuple(
+            "responses/produce_bad_batches-t/partition_responses/0/" + name
+            for name in ("error_code", "log_start_offset")
+        ),
+    ),
+)
+"""API, scenario, request and what differs. A Metadata answer of Kafka that fails so names no broker and no topic."""
+_REFUSED_TOPIC = ("configs/*", "error_*", "num_partitions", "replication_factor", "topic_id")
 REPLICAS = "there are no eligible leader replicas"
 ALTER = "*AlterConfigs"
 KNOWN: tuple[KnownDifference, ...] = (
@@ -43,13 +90,32 @@ KNOWN: tuple[KnownDifference, ...] = (
     KnownDifference(REPLICAS, "CreateTopics", "topics/*/configs/min.insync.replicas/config_source"),
     KnownDifference(REPLICAS, "DescribeConfigs", "results/*/configs/min.insync.replicas*"),
     KnownDifference(REPLICAS, ALTER, "responses/4:1/error_*", request="*min.insync.replicas*"),
-    *(KnownDifference(UNFORESEEN, api, "*", kafka_fails=True) for api in UNFORESEEN_APIS),
+    *(
+        KnownDifference(UNFORESEEN, api, path, scenario=scenario, request=request, kafka_fails=True)
+        for api, scenario, request, paths in UNFORESEEN_FIELDS
+        for path in paths
+    ),
     KnownDifference("null instead of records", "Produce", "", request='*"records": null*'),
     KnownDifference("names a resource twice", "AlterConfigs", "", scenario="alter_resources"),
-    KnownDifference("while deleted records are still on disk", "ListOffsets", "*", scenario="delete_records"),
+    *(
+        KnownDifference(
+            "while deleted records are still on disk",
+            "ListOffsets",
+            f"topics/delete_records-t/partitions/0/{name}",
+            scenario="delete_records",
+        )
+        for name in ("leader_epoch", "offset", "timestamp")
+    ),
     KnownDifference("not UTF-8", "ApiVersions", "", scenario="broken_frames"),
-    KnownDifference("`min.cleanable.dirty.ratio=NaN`", "CreateTopics", "*", request="*NaN*"),
-    KnownDifference("`min.cleanable.dirty.ratio=NaN`", ALTER, "*", request="*NaN*"),
+    *(
+        KnownDifference(
+            "`min.cleanable.dirty.ratio=NaN`", "CreateTopics", f"topics/create_topics_configs-t/{name}", request="*NaN*"
+        )
+        for name in _REFUSED_TOPIC
+    ),
+    KnownDifference(
+        "`min.cleanable.dirty.ratio=NaN`", ALTER, "responses/2:alter_topic_configs-t/error_*", request="*NaN*"
+    ),
     KnownDifference("A timeout of zero or less", "CreateTopics", "*/error_*", scenario="create_topics_precedence"),
     KnownDifference("Thread counts", ALTER, "*/error_*", request='*num.io.threads*"100000"*'),
     *(
