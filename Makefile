@@ -28,7 +28,7 @@ ON_ZOOKEEPER := BARNABAS_COMPAT_TARGET=barnabas-zookeeper $(BIN)/python -m pytes
 # One Python client and Kafka's tools for topics and configs: what touches the metadata store. 5 is pytest's "no tests".
 ZOOKEEPER_SUBSET := compat_tests/confluent_client compat_tests/java_tools/test_topics.py compat_tests/java_tools/test_configs.py
 
-.PHONY: help run test test-full check fuzz soak demo spark compat-oracle compat-zookeeper differential lint bench prepare clean
+.PHONY: help run test test-full check fuzz soak power-cuts demo spark compat-oracle compat-zookeeper differential lint bench prepare clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -49,8 +49,11 @@ check: lint ## Run lint, types, layers and the fast tests (under 2 minutes)
 	$(BIN)/lint-imports
 	$(BIN)/python -m pytest tests -q -m "not slow and not full and not java and not spark" $(PYTEST_ARGS)
 
-soak: $(INSTALLED_FOR_TESTS) ## Load, kill -9 and lost replies for SECONDS=..., then a check that nothing was lost
-	$(BIN)/python -m tools.soak --seconds $(or $(SECONDS),60) $(ARGS)
+soak: $(INSTALLED_FOR_TESTS) ## Load, kill -9, torn writes and lost replies for SECONDS=..., then a check that nothing was lost
+	$(BIN)/python -m tools.soak --seconds $(SECONDS) $(ARGS)
+
+power-cuts: $(INSTALLED_FOR_TESTS) ## As root: power cuts under load, with and without barnabas.flush.before.ack (ARGS="--cuts 50")
+	$(BIN)/python -m tools.power_cut $(ARGS)
 
 demo: prepare ## Produce 336,776 flights, analyse them with Spark, check the result (ARGS="--help" tells more)
 	$(BIN)/python -m spark_examples.demo $(ARGS)
