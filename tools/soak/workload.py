@@ -366,7 +366,7 @@ Workers = tuple[tuple[Callable[..., Worker], int], ...]
 
 WORKERS: Workers = (
     (PlainProducer, 2),
-    (TransactionalProducer, 4),
+    (TransactionalProducer, 6),
     (Reader, 2),
     (Member, 2),
     (Committer, 1),
