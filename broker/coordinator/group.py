@@ -56,9 +56,10 @@ __all__ = ["TRANSITIONS", "Group", "GroupState", "apply", "decide"]
 
 NO_REASON: Final = "not provided"
 
-PENDING_MEMBERS_MAX: Final = 10_000
+PENDING_MEMBERS_MAX: Final = 2_000
 """Member ids of one group that were handed out and not used yet. Kafka has no limit; each costs a kilobyte for up to
-the session timeout that its asker chose.
+the session timeout that its asker chose. Beyond it the oldest is forgotten: who is alive comes back with its id at
+once, and who comes too late gets another.
 """
 
 NEW_MEMBER_JOIN_TIMEOUT_MS: Final = 5 * 60 * 1000
@@ -130,9 +131,9 @@ def _join_newcomer(draft: Draft, event: JoinGroup) -> None:
             _replace_static_member(draft, event, holder, member_id)
         return
     member_id = f"{event.client_id}-{event.fresh_id}"
-    if event.member_id_required and len(group.pending_members) >= PENDING_MEMBERS_MAX:
-        draft.reply(event.token, JoinReply(ErrorCode.GROUP_MAX_SIZE_REACHED, ""))
-    elif event.member_id_required:
+    if event.member_id_required:
+        if len(group.pending_members) >= PENDING_MEMBERS_MAX:
+            draft.remove(next(iter(group.pending_members)))
         draft.change(MemberIdIssued(member_id))
         draft.schedule_session(member_id, event.session_timeout_ms)
         draft.reply(event.token, JoinReply(ErrorCode.MEMBER_ID_REQUIRED, member_id))

@@ -67,9 +67,9 @@ class Group:
     """One group; owned by its shard, altered by `apply` only.
 
     `waiting_joins` and `waiting_syncs` map member ids to the requests they are owed an answer for. `pending_members`
-    are ids handed out to newcomers who have not joined yet; `pending_syncs` are members of this generation that have
-    not sent SyncGroup; `new_members` joined in this rebalance and do not know their id before it ends. `supporters`
-    counts, per protocol name, the members that offer it.
+    are ids handed out to newcomers who have not joined yet, oldest first; `pending_syncs` are members of this
+    generation that have not sent SyncGroup; `new_members` joined in this rebalance and do not know their id before it
+    ends. `supporters` counts, per protocol name, the members that offer it.
     """
 
     __slots__ = (
@@ -104,7 +104,7 @@ class Group:
         self.leader_id: str | None = None
         self.members: dict[str, Member] = {}
         self.static_members: dict[str, str] = {}
-        self.pending_members: set[str] = set()
+        self.pending_members: dict[str, None] = {}
         self.pending_syncs: set[str] = set()
         self.new_members: set[str] = set()
         self.waiting_joins: dict[str, Token] = {}
@@ -261,7 +261,7 @@ def _member_of(record: GroupRecord, entry: MemberRecord, known: Member | None) -
 
 
 def _issue_member_id(group: Group, change: MemberIdIssued) -> None:
-    group.pending_members.add(change.member_id)
+    group.pending_members[change.member_id] = None
 
 
 def _join(group: Group, change: MemberJoined) -> None:
@@ -276,7 +276,7 @@ def _join(group: Group, change: MemberJoined) -> None:
     if member.group_instance_id is not None:
         group.static_members[member.group_instance_id] = member.member_id
     group.count_support(member, 1)
-    group.pending_members.discard(member.member_id)
+    group.pending_members.pop(member.member_id, None)
     group.new_members.add(member.member_id)
     group.waiting_joins[member.member_id] = change.token
 
@@ -310,7 +310,7 @@ def _replace(group: Group, change: MemberReplaced) -> None:
 
 def _remove(group: Group, change: MemberRemoved) -> None:
     member_id = change.member_id
-    group.pending_members.discard(member_id)
+    group.pending_members.pop(member_id, None)
     member = group.members.pop(member_id, None)
     if member is None:
         return

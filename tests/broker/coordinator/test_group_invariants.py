@@ -191,7 +191,7 @@ class GroupMachine(RuleBasedStateMachine):
         assert set(group.waiting_syncs) <= set(group.members)
         assert not group.waiting_joins or group.state is GroupState.PREPARING_REBALANCE
         assert not group.waiting_syncs or group.state is GroupState.COMPLETING_REBALANCE
-        assert group.pending_members.isdisjoint(group.members)
+        assert group.pending_members.keys().isdisjoint(group.members)
         assert group.pending_syncs <= set(group.members)
         assert group.static_members == {
             member.group_instance_id: member.member_id for member in group.members.values() if member.is_static
@@ -221,7 +221,7 @@ class GroupMachine(RuleBasedStateMachine):
         for member_id in group.members:
             is_parked = member_id in group.waiting_joins or member_id in group.waiting_syncs
             assert is_parked or member_id in sessions
-        assert group.pending_members | group.new_members <= sessions
+        assert group.pending_members.keys() | group.new_members <= sessions
 
     @invariant()
     def the_log_tells_the_stored_state(self):

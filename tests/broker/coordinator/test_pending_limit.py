@@ -11,7 +11,7 @@ from barnabas.broker.coordinator.state import Group, apply
 from barnabas.wire.errors import ErrorCode
 
 
-def test_a_group_hands_out_a_bounded_number_of_ids(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_group_forgets_the_oldest_ids_that_nobody_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "PENDING_MEMBERS_MAX", 3)
     group: Group | None = None
     numbers = count()
@@ -28,11 +28,12 @@ def test_a_group_hands_out_a_bounded_number_of_ids(monkeypatch: pytest.MonkeyPat
         return replies[0] if replies else JoinReply(ErrorCode.NONE, member_id)
 
     ids = [join("").member_id for _ in range(3)]
-    assert join("").error is ErrorCode.GROUP_MAX_SIZE_REACHED
-    join(ids[0])
     assert group is not None
-    assert len(group.members) == 1
-    assert join("").error is ErrorCode.MEMBER_ID_REQUIRED
-    assert join("").error is ErrorCode.GROUP_MAX_SIZE_REACHED
-    join("", member_id_required=False)
-    assert len(group.members) == 2
+    assert list(group.pending_members) == ids
+    ids.append(join("").member_id)
+    assert list(group.pending_members) == ids[1:]
+    assert join(ids[0]).error is ErrorCode.UNKNOWN_MEMBER_ID
+    assert not group.members
+    join(ids[3])
+    assert list(group.members) == [ids[3]]
+    assert list(group.pending_members) == ids[1:3]
