@@ -13,6 +13,9 @@ pyspark = pytest.importorskip("pyspark", reason="PySpark is not installed (extra
 
 Row = tuple[Any, ...]
 
+SHORT_LIVED_JAVA = "-Xss8m -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""As session.py has it, without the compiler whose work these seconds do not earn back."""
+
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[Any]:
@@ -22,7 +25,7 @@ def spark() -> Iterator[Any]:
         tool_missing(missing)
     from spark_examples.session import spark_session
 
-    session = spark_session("compat_tests", {"spark.ui.showConsoleProgress": "false"})
+    session = spark_session("compat_tests", {"spark.driver.extraJavaOptions": SHORT_LIVED_JAVA})
     yield session
     session.stop()
 

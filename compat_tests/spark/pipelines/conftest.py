@@ -16,8 +16,10 @@ from typing import Any
 import pytest
 
 from compat_tests.conftest import ROOT
+from compat_tests.spark.conftest import SHORT_LIVED_JAVA
 
 TIMEOUT_S = 120
+JAVA_OPTIONS = f"spark.driver.extraJavaOptions={SHORT_LIVED_JAVA}"
 
 
 @pytest.fixture
@@ -100,7 +102,7 @@ class Program:
         self._log = log
         with log.open("wb") as file:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", f"spark_examples.{module}", *arguments],
+                [sys.executable, "-m", f"spark_examples.{module}", *arguments, "--conf", JAVA_OPTIONS],
                 cwd=ROOT, stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True,
             )  # fmt: skip
 

@@ -13,7 +13,7 @@ import pandas
 import pyspark
 import pytest
 
-from compat_tests.spark.pipelines.conftest import consume, options_for
+from compat_tests.spark.pipelines.conftest import JAVA_OPTIONS, consume, options_for
 from spark_examples import capacity_report, enrich_join, flight_delays, sample, stream_wordcount
 from spark_examples.flights import fetch_archive, read_table
 from spark_examples.session import CONNECTOR
@@ -264,8 +264,8 @@ def test_spark_submit(cluster: Any, topic_prefix: str, tmp_path: Path) -> None:
     submit = Path(pyspark.__file__).parent / "bin" / "spark-submit"
     command = [
         submit, "--master", "local[2]", "--packages", CONNECTOR, "--driver-memory", "512m",
+        "--conf", JAVA_OPTIONS, "--conf", "spark.sql.shuffle.partitions=2", "--conf", "spark.ui.enabled=false",
         "--conf", f"spark.jars.ivy={ivy_home()}", "--conf", f"spark.jars.ivySettings={ivy_settings()}",
-        "--conf", "spark.sql.shuffle.partitions=2", "--conf", "spark.ui.enabled=false",
         "--py-files", tmp_path / "pipelines.zip", folder / "stream_wordcount.py",
         "--bootstrap-servers", cluster.bootstrap_servers, "--input-topic", lines, "--output-topic", words,
         "--checkpoint", tmp_path / "checkpoint", "--once",
