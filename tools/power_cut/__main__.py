@@ -8,6 +8,7 @@ cuts are none. Needs root, to mount an image.
 import argparse
 import random
 import sys
+from pathlib import Path
 
 from tools.barnabas_process import BarnabasProcess
 from tools.power_cut.disk import CannotMount, CuttableDisk
@@ -15,6 +16,7 @@ from tools.soak.__main__ import describe
 from tools.soak.run import Result, soak
 from tools.soak.workload import WORKERS, PlainProducer, Workers
 
+PAGE_BYTES = 4096
 ONLY_PRODUCERS: Workers = ((PlainProducer, 2),)
 """For a broker that loses what it acknowledged: transactions would hang, for their coordinator forgot them."""
 
@@ -28,7 +30,8 @@ def power_cuts(
     """
     with CuttableDisk() as disk:
 
-        def cut(process: BarnabasProcess, _: random.Random) -> None:
+        def cut(process: BarnabasProcess, chance: random.Random) -> None:
+            write_back_some(disk, process.log_dir, chance)
             disk.cut()
             process.kill()
             disk.mount()
@@ -45,6 +48,16 @@ def power_cuts(
             data_dir=disk.path / "data",
             quiet=quiet,
         )
+
+
+def write_back_some(disk: CuttableDisk, directory: Path, chance: random.Random) -> None:
+    """Let a part of what nobody has synced reach the disk: a stretch of pages of every other segment."""
+    for segment in sorted(directory.glob("*/*.log")):
+        size = segment.stat().st_size
+        if size and chance.random() < 0.5:
+            start, end = sorted(chance.randrange(0, size + PAGE_BYTES, PAGE_BYTES) for _ in range(2))
+            disk.write_back(segment, start, end - start)
+    disk.commit()
 
 
 def main() -> int:

@@ -6,6 +6,7 @@ stays unfinished, and writes fail. `mount` then does what a machine does that co
 what is found is what had reached the device. Needs root, loop devices and mkfs.ext4.
 """
 
+import ctypes
 import fcntl
 import os
 import shutil
@@ -18,6 +19,10 @@ SIZE = 1 << 30
 _SHUTDOWN = 0x8004587D
 """_IOR('X', 125, __u32), fs/ext4/ext4.h."""
 _WITHOUT_FLUSHING_THE_JOURNAL = struct.pack("I", 2)
+_WAIT_WRITE_WAIT = 7
+"""SYNC_FILE_RANGE_WAIT_BEFORE | _WRITE | _WAIT_AFTER, linux/fs.h."""
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.sync_file_range.argtypes = [ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint]
 
 
 class CannotMount(Exception):
@@ -57,6 +62,26 @@ class CuttableDisk:
         descriptor = os.open(self.path, os.O_RDONLY)
         try:
             fcntl.ioctl(descriptor, _SHUTDOWN, _WITHOUT_FLUSHING_THE_JOURNAL)
+        finally:
+            os.close(descriptor)
+
+    def write_back(self, path: Path, start: int, size: int) -> None:
+        """Have the kernel write these bytes of a file to the image now, as it may at any time: pages that nobody has
+        synced, in no order.
+        """
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            if _libc.sync_file_range(descriptor, start, size, _WAIT_WRITE_WAIT):
+                raise OSError(ctypes.get_errno(), f"sync_file_range of {path} failed")
+        finally:
+            os.close(descriptor)
+
+    def commit(self) -> None:
+        """Have the journal written, as it is every few seconds: names, sizes, and which blocks belong to whom."""
+        descriptor = os.open(self.path / "journal-commit", os.O_RDWR | os.O_CREAT)
+        try:
+            os.write(descriptor, b"x")
+            os.fsync(descriptor)
         finally:
             os.close(descriptor)
 
