@@ -236,6 +236,7 @@ class BrokerConfig:
     zookeeper_max_in_flight_requests: int
     zookeeper_session_timeout_ms: int
 
+    barnabas_disk_reserve_bytes: int
     barnabas_flush_before_ack: bool
     barnabas_http_address: str | None
     barnabas_log_format: str

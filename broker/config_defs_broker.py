@@ -189,6 +189,7 @@ BROKER_ROWS: Final[tuple[tuple[Any, ...], ...]] = (
     ("unclean.leader.election.interval.ms", LONG, 300_000, ("min", 1), MEDIUM, READ_ONLY, INTERNAL),
     # Ours.
     ("barnabas.cluster.id", STRING, None, ("non_empty",), LOW),
+    ("barnabas.disk.reserve.bytes", LONG, 67_108_864, ("min", 0), MEDIUM),
     ("barnabas.flush.before.ack", BOOLEAN, False, None, HIGH),
     ("barnabas.http.address", STRING, None, None, LOW),
     ("barnabas.log.format", STRING, "text", ("in", "text", "json"), LOW),

@@ -47,6 +47,8 @@ _BROKER_DOCS: Final[dict[str, str]] = {
     "advertised.listeners": "Addresses that clients are told, NAME://HOST:PORT,...; without it, those of listeners.",
     "auto.create.topics.enable": "Create a topic when a client asks for one that does not exist.",
     "barnabas.cluster.id": "Id of a new cluster; without it, a random one. CLUSTER_ID in the environment sets it.",
+    "barnabas.disk.reserve.bytes": "With less free than this, or a twentieth of the file system if that is less, its "
+    "log directory takes no records from clients; reads, deletions, compaction and commits go on.",
     "barnabas.flush.before.ack": "Acknowledge and show to consumers only what is on the disk; "
     "waiting producers share a flush.",
     "barnabas.http.address": "HOST:PORT for /healthz, /readyz and /metrics; without it there is no HTTP server.",

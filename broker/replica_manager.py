@@ -7,7 +7,7 @@ back to the loop.
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, TypeVar
@@ -38,6 +38,7 @@ from barnabas.wire.record_batch import iter_headers
 logger = logging.getLogger(__name__)
 
 LOAD_CHUNK_BYTES = 1024 * 1024
+_NEVER = 1 << 62
 
 RECORD_READERS = 1
 """Threads that open the records of batches. That is work for the interpreter, so that more of them would not get more
@@ -78,6 +79,10 @@ class ReplicaManager:
         self._flush_before_ack = flush_before_ack
         self._partitions: dict[tuple[str, int], Partition] = {}
         self._controller_epoch = -1
+        self.appended_bytes = 0
+        """What was offered since the start, refused or not."""
+        self._full_at: dict[str, int] = {}
+        self._first_full_at = _NEVER
         self._flushes: dict[PartitionLog, asyncio.Future[None]] = {}
         self._committing: dict[Partition, asyncio.Future[None]] = {}
         self._record_readers = ThreadPoolExecutor(RECORD_READERS, "record-reader")
@@ -223,6 +228,9 @@ class ReplicaManager:
         partition = self._leader(topic, index, acks)
         if batch is None:
             raise ApiError(ErrorCode.INVALID_RECORD, "the request holds no records for the partition")
+        self.appended_bytes += len(batch)
+        if self.appended_bytes > self._first_full_at and origin is AppendOrigin.CLIENT:
+            self._check_room(partition)
         info = partition.log.append_as_leader(
             batch,
             leader_epoch=partition.leader_epoch,
@@ -236,6 +244,15 @@ class ReplicaManager:
         if self._flush_before_ack and partition.log.recovery_point < partition.log.log_end_offset:
             self._flush_soon(partition)
         return partition, info
+
+    def limit_appends(self, full_at: Mapping[str, int]) -> None:
+        """Take no more records from clients into a log directory once `appended_bytes` is beyond its number here."""
+        self._full_at = dict(full_at)
+        self._first_full_at = min(full_at.values(), default=_NEVER)
+
+    def _check_room(self, partition: Partition) -> None:
+        if self.appended_bytes > self._full_at.get(partition.log.directory.rpartition("/")[0], _NEVER):
+            raise StorageError(f"the disk of {partition} is full")
 
     def _leader(self, topic: str, index: int, acks: int) -> Partition:
         partition = self.partition_or_error(topic, index)

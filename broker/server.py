@@ -24,6 +24,7 @@ from barnabas.broker.connection import Connection
 from barnabas.broker.connections import Connections
 from barnabas.broker.coordinator.service import GroupService
 from barnabas.broker.coordinator.settings import GroupSettings
+from barnabas.broker.disk_space import DiskSpace
 from barnabas.broker.dispatch import Dispatcher
 from barnabas.broker.fetch_sessions import FetchSessions
 from barnabas.broker.housekeeping import Housekeeping
@@ -62,6 +63,7 @@ DEFAULT_INFLIGHT_BYTES_MAX = 128 * 1024 * 1024
 
 IDLE_CHECK_INTERVAL_MS = 2_000
 FILE_DELETE_INTERVAL_MS = 1_000
+FREE_SPACE_INTERVAL_MS = 500
 PRODUCERS_CHECK_INTERVAL_MS = 5_000
 COMPACTION_INTERVAL_MIN_MS = 100
 FLUSH_CHECK_INTERVAL_MS = 1_000
@@ -390,6 +392,9 @@ class Broker:
     def _schedule_housekeeping(self) -> None:
         config, every, logs = self.config, self.housekeeping.every, self.log_manager
         every("closing idle connections", IDLE_CHECK_INTERVAL_MS, self._close_idle_connections)
+        if config.barnabas_disk_reserve_bytes > 0:
+            space = DiskSpace(logs, config.barnabas_disk_reserve_bytes, self.replicas)
+            every("looking at free space", FREE_SPACE_INTERVAL_MS, space.check, initial_delay_ms=0)
         every("retention", config.log_retention_check_interval_ms, self.replicas.run_retention)
         every("deleting files", FILE_DELETE_INTERVAL_MS, _in_thread(logs.delete_due_files))
         if config.log_cleaner_enable and config.log_cleaner_threads > 0:
