@@ -552,6 +552,25 @@ def test_a_member_must_be_of_the_current_generation(
         consumer.close()
 
 
+def test_an_instance_is_one_member(cluster: Any, new_producer: NewProducer, topic: str, group: str) -> None:
+    from confluent_kafka import Consumer
+
+    static = {"bootstrap.servers": cluster.bootstrap_servers, "group.id": group, "group.instance.id": "i"}
+    consumer = Consumer(static)
+    consumer.subscribe([topic])
+    producer = new_producer(spoken=CLASSIC)
+    producer.init()
+    try:
+        wait_until(lambda: consumer.poll(0.1) is not None or bool(consumer.assignment()))
+        assert add_offsets(producer, group) == 0
+        instance = {"generation_id": 1, "group_instance_id": "i"}
+        assert commit_offset(producer, group, topic, 1, member_id="x", **instance) == FENCED_INSTANCE_ID
+        assert commit_offset(producer, group, topic, 1, member_id=consumer.memberid(), **instance) == 0
+        producer.commit()
+    finally:
+        consumer.close()
+
+
 # Between brokers, and for administrators
 
 
