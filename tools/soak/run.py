@@ -19,6 +19,8 @@ from tools.soak.workload import TOPIC, WORKERS, Recorder, Worker, Workers, read_
 
 PARTITIONS = 4
 REPLY_LOSS = 0.002
+ACKNOWLEDGED_BETWEEN_CRASHES = 300
+PATIENCE_S = 120.0
 OVERRIDES = {
     "offsets.topic.num.partitions": "2",
     "transaction.state.log.num.partitions": "2",
@@ -90,18 +92,29 @@ def soak(
         try:
             with tqdm(total=round(seconds), unit="s", disable=quiet, file=sys.stderr, mininterval=5) as bar:
                 while time.monotonic() < started + seconds or result.crashes < crashes:
-                    time.sleep(chance.uniform(0.5, 1.5) * crash_every_s)
+                    _load(recorder, chance.uniform(0.5, 1.5) * crash_every_s)
                     crash(process, chance)
                     result.crashes += 1
                     process.start()
                     _show(bar, round(time.monotonic() - started), result, recorder)
             _stop_workers(running, result)
             recorder.history.final = read_everything(process.bootstrap_servers, PARTITIONS)
-        except (RuntimeError, TimeoutError) as error:  # the broker does not start, or a log does not come to its end
+        except (RuntimeError, TimeoutError) as error:  # the broker does not start, or nothing goes on
             result.problems.append(str(error))
         result.cuts = proxy.cuts
     result.findings = check(recorder.history)
     return result
+
+
+def _load(recorder: Recorder, seconds: float) -> None:
+    """Let the clients work so long, and until the broker has acknowledged something to lose. Raises TimeoutError."""
+    wanted = recorder.acknowledged + ACKNOWLEDGED_BETWEEN_CRASHES
+    time.sleep(seconds)
+    deadline = time.monotonic() + PATIENCE_S
+    while recorder.acknowledged < wanted:
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"fewer than {ACKNOWLEDGED_BETWEEN_CRASHES} records acknowledged in {PATIENCE_S:.0f} s")
+        time.sleep(0.05)
 
 
 def _show(bar: "tqdm[Any]", seconds: int, result: Result, recorder: Recorder) -> None:
