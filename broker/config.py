@@ -16,15 +16,24 @@ from typing import Any, Final
 from barnabas.broker.config_defs import (
     PASSWORD,
     READ_ONLY,
-    ConfigKey,
     ConfigValue,
     ConfigValueError,
     allowed_text,
     parse,
 )
-from barnabas.broker.config_defs_broker import BROKER_ROWS
-from barnabas.broker.config_defs_other import OTHER_ROWS, ZOOKEEPER_ROWS
-from barnabas.broker.config_defs_security import SECURITY_ROWS
+from barnabas.broker.config_keys import (
+    BROKER_KEYS,
+    CONFIG_SYNONYMS,
+    ENVIRONMENT_SKIPPED,
+    ENVIRONMENT_SKIPPED_PREFIXES,
+    KRAFT_PREFIXES,
+    REFUSED_KEYS,
+    REMOVED_KEYS,
+    SECURITY_KEYS,
+    TOPIC_DEFAULT_KEYS,
+    ZOOKEEPER_REFUSED,
+)
+from barnabas.broker.config_listeners import NO_SECURITY, PORT_MAX, Listener, ListenerResolver
 
 OPTION: Final = "command line"
 OVERRIDE: Final = "--override"
@@ -32,111 +41,12 @@ ENVIRONMENT: Final = "environment"
 FILE: Final = "file"
 DEFAULT: Final = "default"
 
-BROKER_KEYS: Final[dict[str, ConfigKey]] = {
-    row[0]: ConfigKey(*row) for rows in (BROKER_ROWS, SECURITY_ROWS, OTHER_ROWS, ZOOKEEPER_ROWS) for row in rows
-}
-"""Every broker key by its name."""
 
-SECURITY_KEYS: Final = frozenset(row[0] for row in SECURITY_ROWS)
-
-CONFIG_SYNONYMS: Final[tuple[tuple[str, ...], ...]] = (
-    ("log.roll.ms", "log.roll.hours"),
-    ("log.roll.jitter.ms", "log.roll.jitter.hours"),
-    ("log.retention.ms", "log.retention.minutes", "log.retention.hours"),
-    ("log.flush.interval.ms", "log.flush.scheduler.interval.ms"),
-)
-"""Keys that stand in for each other, the first that is set wins (DynamicBrokerConfig.brokerConfigSynonyms)."""
-
-# Keys of 3.9 that 4.x removed. They change nothing here, so that a file written for 3.9 still starts.
-REMOVED_KEYS: Final[Mapping[str, str]] = {
-    "auto.include.jmx.reporter": "there is no JMX",
-    "broker.id.generation.enable": "set node.id",
-    "control.plane.listener.name": "there is one data plane",
-    "controlled.shutdown.max.retries": "a clean stop needs no retries",
-    "controlled.shutdown.retry.backoff.ms": "a clean stop needs no retries",
-    "eligible.leader.replicas.enable": "removed in 4.0",
-    "group.coordinator.new.enable": "there is one group coordinator",
-    "group.share.enable": "there are no share groups",
-    "group.share.max.groups": "there are no share groups",
-    "inter.broker.protocol.version": "removed in 4.0",
-    "leader.imbalance.per.broker.percentage": "removed in 4.0",
-    "log.message.downconversion.enable": "old message formats are not served",
-    "log.message.format.version": "old message formats are not served",
-    "log.message.timestamp.difference.max.ms": "set log.message.timestamp.{before,after}.max.ms",
-    "metadata.log.segment.min.bytes": "removed in 4.0",
-    "offsets.commit.required.acks": "commits always wait for all in-sync replicas",
-    "password.encoder.cipher.algorithm": "no passwords are stored",
-    "password.encoder.iterations": "no passwords are stored",
-    "password.encoder.key.length": "no passwords are stored",
-    "password.encoder.keyfactory.algorithm": "no passwords are stored",
-    "password.encoder.old.secret": "no passwords are stored",
-    "password.encoder.secret": "no passwords are stored",
-    "reserved.broker.max.id": "set node.id",
-}
-
-# Keys whose promise cannot be kept: better not to start than to run without it.
-_REFUSED_KEYS: Final[Mapping[str, str]] = {
-    "alter.config.policy.class.name": "Java policy classes cannot be loaded",
-    "client.quota.callback.class": "Java quota classes cannot be loaded",
-    "config.providers": "configuration providers (${...} references) are not supported",
-    "create.topic.policy.class.name": "Java policy classes cannot be loaded",
-    "delegation.token.master.key": "delegation tokens are not supported yet",
-    "super.users": "authorization (ACLs) is not supported yet",
-}
-
-_NO_SECURITY: Final = "TLS, SASL and ACLs are not supported yet, and Barnabas does not pretend otherwise"
-
-_ZOOKEEPER_REFUSED: Final = ("zookeeper.ssl.", "zookeeper.client", "zookeeper.metadata.migration.")
 _NO_ZOOKEEPER_SECURITY: Final = "connections to ZooKeeper are plain, without TLS, ACLs or migration to KRaft"
 
-# Variables of the official image (KafkaDockerWrapper.ExcludeServerPropsEnv) that are no configuration.
-_ENVIRONMENT_SKIPPED: Final = frozenset(
-    (
-        "KAFKA_CLUSTER_ID",
-        "KAFKA_DEBUG",
-        "KAFKA_DEBUG_FLAG",
-        "KAFKA_GC_LOG_OPTS",
-        "KAFKA_HEAP_OPTS",
-        "KAFKA_HOME",
-        "KAFKA_OPTS",
-        "KAFKA_SCALA_VERSION",
-        "KAFKA_TOOLS_LOG4J_LOGLEVEL",
-        "KAFKA_URL",
-        "KAFKA_VERSION",
-    )
-)
-_ENVIRONMENT_SKIPPED_PREFIXES: Final = ("KAFKA_JMX_", "KAFKA_JVM_", "KAFKA_LOG4J_")
-
-_LISTENER: Final = re.compile(r"(.*)://\[?([0-9a-zA-Z\-%._:]*)\]?:(-?[0-9]+)")
 _ADDRESS: Final = re.compile(r"(?:\[([0-9a-fA-F:.%]+)\]|([^\s:\[\]/]*)):([0-9]{1,5})")
 _ZOOKEEPER_SERVER: Final = re.compile(r"(?:\[[0-9a-fA-F:.%]+\]|[^\s:\[\]/,]+)(?::[0-9]{1,5})?")
-_PORT_MAX: Final = 65_535
 _LISTENER_OVERRIDE: Final = re.compile(r"listener\.name\.[^.]*\.(.*)")
-_PLAINTEXT: Final = "PLAINTEXT"
-_SECURITY_PROTOCOLS: Final = (_PLAINTEXT, "SSL", "SASL_PLAINTEXT", "SASL_SSL")
-_LOOPBACK: Final = ("127.", "localhost", "::1")
-
-
-@dataclass(frozen=True, slots=True)
-class Listener:
-    """One address to listen on, and the address that clients of this listener are told.
-
-    `host` None binds all addresses. `advertised_host` None stands for this machine's name, `advertised_port` None for
-    the port that was bound (`port` may be 0: any free one). `advertised` is False where `advertised.listeners`
-    leaves it out.
-    """
-
-    name: str
-    host: str | None
-    port: int
-    advertised: bool = True
-    advertised_host: str | None = None
-    advertised_port: int | None = None
-
-    @property
-    def is_loopback(self) -> bool:
-        """Whether only this machine can connect."""
-        return self.host is not None and self.host.lower().startswith(_LOOPBACK)
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -201,6 +111,7 @@ class BrokerConfig:
     log_roll_ms: int
     log_segment_bytes: int
     log_segment_delete_delay_ms: int
+    num_recovery_threads_per_data_dir: int
 
     replica_high_watermark_checkpoint_interval_ms: int
 
@@ -311,6 +222,25 @@ _SPECIAL_ATTRIBUTES: Final = frozenset(
 )
 _PLAIN_ATTRIBUTES: Final = tuple(f.name for f in fields(BrokerConfig) if f.name not in _SPECIAL_ATTRIBUTES)
 _DYNAMIC_KEYS: Final = frozenset(key.name for key in BROKER_KEYS.values() if key.mode != READ_ONLY)
+_USED_KEYS: Final = frozenset(name.replace("_", ".") for name in (*_PLAIN_ATTRIBUTES, *_SPECIAL_ATTRIBUTES))
+_WITHOUT_EFFECT: Final = frozenset(
+    name
+    for name in BROKER_KEYS
+    if name not in _USED_KEYS
+    and name not in TOPIC_DEFAULT_KEYS
+    and name not in SECURITY_KEYS
+    and name not in {synonym for synonyms in CONFIG_SYNONYMS for synonym in synonyms}
+    and name not in REFUSED_KEYS
+    and name
+    not in (
+        "advertised.listeners",
+        "barnabas.cluster.id",
+        "broker.id",
+        "inter.broker.listener.name",
+        "listener.security.protocol.map",
+        "log.dir",
+    )
+)
 _UNIT_MS: Final = {"ms": 1, "minutes": 60_000, "hours": 3_600_000}
 
 
@@ -390,9 +320,9 @@ def environment_configs(environ: Mapping[str, str]) -> dict[str, str]:
     """
     configs = {}
     for variable, text in environ.items():
-        if not variable.startswith("KAFKA_") or variable in _ENVIRONMENT_SKIPPED:
+        if not variable.startswith("KAFKA_") or variable in ENVIRONMENT_SKIPPED:
             continue
-        if variable.startswith(_ENVIRONMENT_SKIPPED_PREFIXES):
+        if variable.startswith(ENVIRONMENT_SKIPPED_PREFIXES):
             continue
         key = variable[6:].lower().replace("_", ".").replace("...", "-").replace("..", "_")
         configs[key] = text
@@ -404,8 +334,8 @@ def environment_configs(environ: Mapping[str, str]) -> dict[str, str]:
 def parse_address(text: str) -> tuple[str | None, int]:
     """HOST:PORT, [IPV6]:PORT or :PORT (all addresses, host None). Errors: ValueError that says what is expected."""
     match = _ADDRESS.fullmatch(text.strip())
-    if match is None or int(match[3]) > _PORT_MAX:
-        raise ValueError(f"{text!r} is not HOST:PORT with a port of 0 to {_PORT_MAX}")
+    if match is None or int(match[3]) > PORT_MAX:
+        raise ValueError(f"{text!r} is not HOST:PORT with a port of 0 to {PORT_MAX}")
     host: str | None = match[1] or match[2]
     return host or None, int(match[3])
 
@@ -456,8 +386,9 @@ class _Resolver:
         self._check_relations()
         self._check_http_address()
         self._check_zookeeper()
-        listeners = self._listeners()
-        inter_broker = self._inter_broker_listener_name(listeners)
+        resolver = ListenerResolver(self)
+        listeners = resolver.listeners()
+        inter_broker = resolver.inter_broker_listener_name(listeners)
         overrides_per_ip = self._max_connections_per_ip_overrides()
         if self.errors:
             return Resolution(tuple(self.errors), tuple(self.warnings), tuple(self.notes), None)
@@ -466,7 +397,7 @@ class _Resolver:
         }
         config = BrokerConfig(
             node_id=node_id,
-            cluster_id=self._text("barnabas.cluster.id"),
+            cluster_id=self.text("barnabas.cluster.id"),
             listeners=listeners,
             inter_broker_listener_name=inter_broker,
             log_dirs=self._log_dirs(),
@@ -485,11 +416,11 @@ class _Resolver:
             return self.values[key]
         return self.defaults[key] if key in getattr(self, "defaults", ()) else BROKER_KEYS[key].default
 
-    def _text(self, key: str) -> str | None:
+    def text(self, key: str) -> str | None:
         value = self.value(key)
         return value if isinstance(value, str) else None
 
-    def _names(self, key: str) -> tuple[str, ...]:
+    def names(self, key: str) -> tuple[str, ...]:
         value = self.value(key)
         return value if isinstance(value, tuple) else ()
 
@@ -497,7 +428,7 @@ class _Resolver:
         value = effective_value(key, self.value)
         return value if isinstance(value, int | float) else 0
 
-    def _fail(self, key: str, reason: str) -> None:
+    def fail(self, key: str, reason: str) -> None:
         where = self.sources.get(key)
         self.errors.append(f"{reason} (from the {where})" if where in (FILE, ENVIRONMENT) else reason)
 
@@ -506,24 +437,24 @@ class _Resolver:
         try:
             self.values[key] = parse(definition, self.raw[key])
         except ConfigValueError as error:
-            self._fail(key, f"{error}. Allowed: {allowed_text(definition)}")
+            self.fail(key, f"{error}. Allowed: {allowed_text(definition)}")
 
     def _check_keys(self) -> None:
         known = sorted(key for key in self.raw if key in BROKER_KEYS)
-        from_kraft = [key for key in known if key.startswith(_KRAFT_PREFIXES)]
+        from_kraft = [key for key in known if key.startswith(KRAFT_PREFIXES)]
         without_effect = [key for key in known if key in _WITHOUT_EFFECT and key not in from_kraft]
         if from_kraft:
             self.notes.append(f"KRaft's keys have no effect: {', '.join(from_kraft)}")
         if without_effect:
             self.notes.append(f"accepted, without effect in Barnabas: {', '.join(without_effect)}")
         for key in self.raw:
-            if key in BROKER_KEYS or key in _REFUSED_KEYS:
+            if key in BROKER_KEYS or key in REFUSED_KEYS:
                 continue
             if key in REMOVED_KEYS:
                 self.warnings.append(f"{key} has no effect: {REMOVED_KEYS[key]}")
-            elif key.startswith(_ZOOKEEPER_REFUSED):
+            elif key.startswith(ZOOKEEPER_REFUSED):
                 if self.raw[key].strip().lower() not in ("", "false"):
-                    self._fail(key, f"{key} cannot be used: {_NO_ZOOKEEPER_SECURITY}")
+                    self.fail(key, f"{key} cannot be used: {_NO_ZOOKEEPER_SECURITY}")
             elif key == "allow.everyone.if.no.acl.found":
                 self.warnings.append(f"{key} has no effect: there are no ACLs, everyone is allowed")
             elif (prefixed := _LISTENER_OVERRIDE.fullmatch(key)) is not None:
@@ -533,20 +464,20 @@ class _Resolver:
 
     def _check_listener_override(self, key: str, base: str) -> None:
         if base in SECURITY_KEYS or base.endswith(("sasl.jaas.config", "callback.handler.class", "login.class")):
-            self._fail(key, f"{key} asks for a secured listener: {_NO_SECURITY}")
+            self.fail(key, f"{key} asks for a secured listener: {NO_SECURITY}")
         else:
             self.warnings.append(f"{key} has no effect: settings apply to all listeners")
 
     def _check_refused(self) -> None:
         for key, text in self.raw.items():
-            if key in _REFUSED_KEYS and text.strip():
-                self._fail(key, f"Invalid value {text} for configuration {key}: {_REFUSED_KEYS[key]}")
+            if key in REFUSED_KEYS and text.strip():
+                self.fail(key, f"Invalid value {text} for configuration {key}: {REFUSED_KEYS[key]}")
             elif key in SECURITY_KEYS and key in self.values and self.values[key] != BROKER_KEYS[key].default:
                 shown = "[hidden]" if BROKER_KEYS[key].type == PASSWORD else text
-                self._fail(key, f"Invalid value {shown} for configuration {key}: {_NO_SECURITY}")
+                self.fail(key, f"Invalid value {shown} for configuration {key}: {NO_SECURITY}")
         if self.value("remote.log.storage.system.enable") is True:
             key = "remote.log.storage.system.enable"
-            self._fail(key, f"Invalid value true for configuration {key}: tiered storage is not supported")
+            self.fail(key, f"Invalid value true for configuration {key}: tiered storage is not supported")
 
     def _unify_node_id(self) -> None:
         node_id, broker_id = self.raw.get("node.id"), self.raw.get("broker.id")
@@ -561,10 +492,10 @@ class _Resolver:
             self.raw["broker.id"] = node_id
             self.sources["broker.id"] = self.sources["node.id"]
         elif node_id is not None and broker_id is not None and node_id.strip() != broker_id.strip():
-            self._fail("node.id", f"node.id ({node_id}) and broker.id ({broker_id}) must be equal")
+            self.fail("node.id", f"node.id ({node_id}) and broker.id ({broker_id}) must be equal")
 
     def _log_dirs(self) -> tuple[str, ...]:
-        return tuple(os.path.abspath(path) for path in self._names("log.dirs") or self._names("log.dir"))
+        return tuple(os.path.abspath(path) for path in self.names("log.dirs") or self.names("log.dir"))
 
     def _check_relations(self) -> None:
         """The rules that join several keys (KafkaConfig.validateValues)."""
@@ -611,23 +542,23 @@ class _Resolver:
         )
         for key, holds, sentence in rules:
             if not holds:
-                self._fail(key, sentence)
+                self.fail(key, sentence)
 
     def _check_http_address(self) -> None:
         key = "barnabas.http.address"
-        address = self._text(key)
+        address = self.text(key)
         try:
             if address is not None:
                 parse_address(address)
         except ValueError as error:
-            self._fail(key, f"Invalid value {address} for configuration {key}: {error}")
+            self.fail(key, f"Invalid value {address} for configuration {key}: {error}")
 
     def _check_zookeeper(self) -> None:
         """Kafka's `zookeeper.connect`: HOST:PORT,HOST:PORT/chroot, the port 2181 where it is left out."""
         key = "zookeeper.connect"
         text = self.raw.get(key, "").strip()
         if self.value("zookeeper.set.acl") is True:
-            self._fail(
+            self.fail(
                 "zookeeper.set.acl",
                 f"Invalid value true for configuration zookeeper.set.acl: {_NO_ZOOKEEPER_SECURITY}",
             )
@@ -638,141 +569,20 @@ class _Resolver:
             return
         servers, slash, chroot = text.partition("/")
         if not all(_ZOOKEEPER_SERVER.fullmatch(server.strip()) for server in servers.split(",")):
-            self._fail(key, f"Invalid value {text} for configuration {key}: expected HOST:PORT,HOST:PORT/chroot")
+            self.fail(key, f"Invalid value {text} for configuration {key}: expected HOST:PORT,HOST:PORT/chroot")
         if slash and chroot and not all(part not in ("", ".", "..") for part in chroot.rstrip("/").split("/")):
-            self._fail(key, f"Invalid value {text} for configuration {key}: the chroot must be a path")
+            self.fail(key, f"Invalid value {text} for configuration {key}: the chroot must be a path")
 
     def _max_connections_per_ip_overrides(self) -> dict[str, int]:
         limits = {}
         key = "max.connections.per.ip.overrides"
-        for entry in filter(None, (part.strip() for part in (self._text(key) or "").split(","))):
+        for entry in filter(None, (part.strip() for part in (self.text(key) or "").split(","))):
             host, _, limit = entry.rpartition(":")
             if not host or not limit.isdecimal():
-                self._fail(key, f"Invalid value {entry} for configuration {key}: Expected HOST:LIMIT, comma separated")
+                self.fail(key, f"Invalid value {entry} for configuration {key}: Expected HOST:LIMIT, comma separated")
             else:
                 limits[host.strip("[]")] = int(limit)
         return limits
-
-    def _security_protocols(self) -> dict[str, str]:
-        """Listener name -> security protocol, from listener.security.protocol.map."""
-        key = "listener.security.protocol.map"
-        protocols = {}
-        for entry in filter(None, (part.strip() for part in (self._text(key) or "").split(","))):
-            name, colon, protocol = (part.strip().upper() for part in entry.rpartition(":"))
-            if not colon or protocol not in _SECURITY_PROTOCOLS:
-                self._fail(
-                    key,
-                    f"Invalid value {entry} for configuration {key}: Expected NAME:PROTOCOL with a protocol of "
-                    f"{', '.join(_SECURITY_PROTOCOLS)}",
-                )
-            protocols[name] = protocol
-        return protocols
-
-    def _endpoints(self, key: str) -> dict[str, tuple[str | None, int]]:
-        """Listener name -> (host or None for all addresses, port); the controllers' listeners are left out."""
-        controllers = {name.upper() for name in self._names("controller.listener.names")}
-        endpoints: dict[str, tuple[str | None, int]] = {}
-        for entry in self._names(key):
-            match = _LISTENER.fullmatch(entry)
-            if match is None:
-                self._fail(
-                    key, f"Invalid value {entry} for configuration {key}: Expected NAME://HOST:PORT, comma separated"
-                )
-                continue
-            name, host, port = match[1].upper(), match[2] or None, int(match[3])
-            if name in controllers:
-                continue
-            if not 0 <= port <= _PORT_MAX:
-                self._fail(
-                    key, f"Invalid value {entry} for configuration {key}: The port must be between 0 and {_PORT_MAX}"
-                )
-            elif name in endpoints:
-                self._fail(key, f"Invalid value {entry} for configuration {key}: Each listener must have its own name")
-            else:
-                endpoints[name] = (host, port)
-        return endpoints
-
-    def _listeners(self) -> tuple[Listener, ...]:
-        bound = self._endpoints("listeners")
-        if not bound and not self.errors:
-            self._fail("listeners", "listeners names no listener for clients (all belong to controller.listener.names)")
-        self._check_security_protocols(bound)
-        self._check_ports(bound)
-        advertised = self._endpoints("advertised.listeners") if self.value("advertised.listeners") is not None else None
-        if advertised is not None:
-            self._check_advertised(bound, advertised)
-        listeners = []
-        for name, (host, port) in bound.items():
-            if advertised is None:
-                if host == "0.0.0.0":
-                    self._fail(
-                        "listeners",
-                        f"{name}://{host}:{port} cannot be told to clients: set advertised.listeners, or leave the "
-                        f"host out ({name}://:{port}) to advertise this machine's name",
-                    )
-                listeners.append(Listener(name, host, port, True, host, None))
-            elif name in advertised:
-                told_host, told_port = advertised[name]
-                listeners.append(Listener(name, host, port, True, told_host, told_port or None))
-            else:
-                listeners.append(Listener(name, host, port, False))
-        return tuple(listeners)
-
-    def _check_security_protocols(self, bound: Mapping[str, object]) -> None:
-        protocols = self._security_protocols()
-        for name in bound:
-            protocol = protocols.get(name)
-            if protocol is None:
-                self._fail("listeners", f"listener {name} has no entry in listener.security.protocol.map")
-            elif protocol != _PLAINTEXT:
-                self._fail("listeners", f"listener {name} asks for {protocol}: {_NO_SECURITY}")
-
-    def _check_ports(self, bound: Mapping[str, tuple[str | None, int]]) -> None:
-        """Two listeners share a port only where one is IPv4 and the other IPv6 (AbstractKafkaConfig.validate)."""
-        by_port: dict[int, list[str | None]] = {}
-        for host, port in bound.values():
-            if port:
-                by_port.setdefault(port, []).append(host)
-        for port, hosts in by_port.items():
-            kinds = [_address_family(host) for host in hosts]
-            if len(hosts) > 1 and sorted(kinds) != ["ipv4", "ipv6"]:
-                self._fail(
-                    "listeners", f"Each listener must have a different port, but {port} is used {len(hosts)} times"
-                )
-
-    def _check_advertised(self, bound: Mapping[str, object], advertised: Mapping[str, tuple[str | None, int]]) -> None:
-        key = "advertised.listeners"
-        for name, (host, _) in advertised.items():
-            if name not in bound:
-                self._fail(key, f"{key} names {name}, which is not in listeners ({', '.join(bound)})")
-            if host in ("0.0.0.0", "::"):
-                self._fail(key, f"{key} cannot use the nonroutable address {host}: name one that clients can reach")
-        if not advertised and not self.errors:
-            self._fail(key, f"{key} names no listener for clients")
-
-    def _inter_broker_listener_name(self, listeners: tuple[Listener, ...]) -> str:
-        names = [listener.name for listener in listeners if listener.advertised]
-        wanted = self._text("inter.broker.listener.name")
-        if wanted is not None and "security.inter.broker.protocol" in self.raw:
-            self._fail(
-                "inter.broker.listener.name",
-                "Only one of inter.broker.listener.name and security.inter.broker.protocol should be set",
-            )
-        if wanted is not None and wanted.upper() not in names and names:
-            self._fail(
-                "inter.broker.listener.name",
-                f"Invalid value {wanted} for configuration inter.broker.listener.name: "
-                f"must be an advertised listener, one of {', '.join(names)}",
-            )
-        if wanted is not None:
-            return wanted.upper()
-        return _PLAINTEXT if _PLAINTEXT in names or not names else names[0]
-
-
-def _address_family(host: str | None) -> str:
-    if host is not None and ":" in host:
-        return "ipv6"
-    return "ipv4" if host is not None and host.replace(".", "").isdecimal() else "name"
 
 
 def _close_match(key: str) -> str:
@@ -780,47 +590,3 @@ def _close_match(key: str) -> str:
 
     found = difflib.get_close_matches(key, BROKER_KEYS, n=1, cutoff=0.8)
     return f"; did you mean {found[0]}?" if found else ""
-
-
-_KRAFT_PREFIXES: Final = (
-    "broker.heartbeat.",
-    "broker.session.",
-    "controller.listener.",
-    "controller.performance.",
-    "controller.quorum.",
-    "initial.broker.registration.",
-    "metadata.log.",
-    "metadata.max.",
-    "process.roles",
-    "server.max.startup.",
-)
-_USED_KEYS: Final = frozenset(name.replace("_", ".") for name in (*_PLAIN_ATTRIBUTES, *_SPECIAL_ATTRIBUTES))
-_TOPIC_DEFAULT_KEYS: Final = frozenset(
-    (
-        "compression.gzip.level",
-        "compression.lz4.level",
-        "compression.zstd.level",
-        "log.cleaner.delete.retention.ms",
-        "log.cleaner.max.compaction.lag.ms",
-        "log.cleaner.min.cleanable.ratio",
-        "log.cleaner.min.compaction.lag.ms",
-    )
-)
-_WITHOUT_EFFECT: Final = frozenset(
-    name
-    for name in BROKER_KEYS
-    if name not in _USED_KEYS
-    and name not in _TOPIC_DEFAULT_KEYS
-    and name not in SECURITY_KEYS
-    and name not in {synonym for synonyms in CONFIG_SYNONYMS for synonym in synonyms}
-    and name not in _REFUSED_KEYS
-    and name
-    not in (
-        "advertised.listeners",
-        "barnabas.cluster.id",
-        "broker.id",
-        "inter.broker.listener.name",
-        "listener.security.protocol.map",
-        "log.dir",
-    )
-)

@@ -11,8 +11,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from barnabas.broker.config import BROKER_KEYS, SECURITY_KEYS
 from barnabas.broker.config_defs import CLUSTER_WIDE, LIST, READ_ONLY, ConfigKey, ConfigValueError, parse, to_text
+from barnabas.broker.config_keys import BROKER_KEYS, SECURITY_KEYS
 from barnabas.broker.topic_config import DEFAULT_ENTITY, TOPIC_KEYS
 from barnabas.controller.topics import check_topic_name
 from barnabas.wire.errors import ApiError, ErrorCode

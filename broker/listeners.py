@@ -4,7 +4,7 @@ is ready."""
 import socket
 from collections.abc import Mapping
 
-from barnabas.broker.config import Listener
+from barnabas.broker.config_listeners import Listener
 from barnabas.broker.metadata import Endpoint
 
 

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-from barnabas.broker.config import BROKER_KEYS, CONFIG_SYNONYMS, BrokerConfig, effective_value
+from barnabas.broker.config import BrokerConfig, effective_value
 from barnabas.broker.config_defs import (
     INTERNAL,
     PASSWORD,
@@ -22,6 +22,7 @@ from barnabas.broker.config_defs import (
     to_text,
 )
 from barnabas.broker.config_defs_topic import TOPIC_ROWS
+from barnabas.broker.config_keys import BROKER_KEYS, CONFIG_SYNONYMS
 from barnabas.storage.config import LogConfig
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.record_batch import CompressionType

@@ -5,10 +5,10 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from barnabas.broker.config import BROKER_KEYS, SECURITY_KEYS
 from barnabas.broker.config_defs import INTERNAL, ConfigKey, to_text
 from barnabas.broker.config_defs_docs import TOPIC_DOCS, broker_doc
 from barnabas.broker.config_defs_other import OTHER_ROWS
+from barnabas.broker.config_keys import BROKER_KEYS, SECURITY_KEYS
 from barnabas.broker.topic_config import TOPIC_KEYS, TOPIC_SYNONYMS
 
 TARGET = Path(__file__).resolve().parent.parent / "docs" / "configuration.md"

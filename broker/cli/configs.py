@@ -22,7 +22,8 @@ from barnabas.broker.cli.output import (
 )
 from barnabas.broker.client import ClientError
 from barnabas.broker.client_admin import BROKER, BROKER_LOGGER, TOPIC, alter_configs, describe_configs
-from barnabas.broker.config import ConfigError, Listener, resolve
+from barnabas.broker.config import ConfigError, resolve
+from barnabas.broker.config_listeners import Listener
 
 app = typer.Typer(no_args_is_help=True, help="Look at and change the configs of topics, brokers and loggers.")
 file_app = typer.Typer(no_args_is_help=True, help="Check configuration files.")

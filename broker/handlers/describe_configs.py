@@ -10,9 +10,9 @@ configs).   Versions: 1 synonyms and sources; 3 types and documentation (KIP-569
 
 from collections.abc import Collection, Iterator, Mapping
 
-from barnabas.broker.config import BROKER_KEYS
 from barnabas.broker.config_changes import BROKER, BROKER_LOGGER, TOPIC, broker_id
 from barnabas.broker.config_defs import INTERNAL, PASSWORD, READ_ONLY, to_text
+from barnabas.broker.config_keys import BROKER_KEYS
 from barnabas.broker.context import RequestContext
 from barnabas.broker.registry import Handler
 from barnabas.broker.topic_config import (

@@ -3,8 +3,8 @@
 Behaviour: filters by state, producer id and, from version 1 on, by how long a transaction has been open; empty filters
 let everything through. States that do not exist are named in the reply.
 Errors: COORDINATOR_NOT_AVAILABLE, COORDINATOR_LOAD_IN_PROGRESS.
-Deviations: version 2, a regular expression for transactional ids (KIP-1152), is not served: matching a hostile one would
-take Python's engine, and with it the event loop, as long as its author wishes.
+Deviations: version 2, a regular expression for transactional ids (KIP-1152), is not served: matching a hostile one
+would take Python's engine, and with it the event loop, as long as its author wishes.
 """
 
 from barnabas.broker.context import RequestContext

@@ -11,10 +11,8 @@ from hypothesis import strategies as st
 
 from barnabas.broker import config_defs
 from barnabas.broker.config import (
-    BROKER_KEYS,
     BrokerConfig,
     ConfigError,
-    Listener,
     Resolution,
     environment_configs,
     load,
@@ -23,6 +21,8 @@ from barnabas.broker.config import (
 )
 from barnabas.broker.config_defs import ConfigValueError, allowed_text, parse, to_text
 from barnabas.broker.config_defs_docs import broker_doc
+from barnabas.broker.config_keys import BROKER_KEYS
+from barnabas.broker.config_listeners import Listener
 
 HOME = {"HOME": "/home/somebody"}
 

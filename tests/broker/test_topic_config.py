@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from barnabas.broker.config import BROKER_KEYS, load
+from barnabas.broker.config import load
 from barnabas.broker.config_defs import INTERNAL, LONG_MAX, parse, to_text
 from barnabas.broker.config_defs_docs import TOPIC_DOCS
+from barnabas.broker.config_keys import BROKER_KEYS
 from barnabas.broker.topic_config import (
     DEFAULT_CONFIG,
     DYNAMIC_BROKER_CONFIG,
