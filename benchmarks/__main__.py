@@ -1,6 +1,7 @@
 """`make bench`: workloads on Barnabas and Apache Kafka in turn, and one table of what came out."""
 
 import argparse
+import signal
 import sys
 from pathlib import Path
 
@@ -19,6 +20,7 @@ console = Console(width=max(150, Console().width))
 
 def main() -> int:
     """Measure, print, and write; 1 if a workload failed on some system."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # brokers are stopped and their files removed
     available = systems()
     options = _options(list(available))
     chosen = [available[name] for name in options.systems.split(",")]

@@ -1,0 +1,87 @@
+"""What a small request costs in calls of Python functions: a count that a busy machine does not change.
+
+A request of one record is interpreted code through and through (docs/performance.md), so its time is in proportion to
+this count. Whoever makes a request better lowers the limit; whoever has to raise it should know why.
+"""
+
+import socket
+import threading
+from collections.abc import Iterator
+from types import FrameType
+
+import pytest
+
+from barnabas.clock import ManualClock
+from barnabas.testing import Broker
+from barnabas.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from barnabas.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from barnabas.wire.records import Record, build_batch
+from barnabas.wire.schema import Message
+from tools.hostile import connect, frame, receive
+
+REQUESTS = 100
+PRODUCE_CALLS_MAX = 90
+FETCH_CALLS_MAX = 85
+BATCH = bytes(build_batch([Record(0, 1_700_000_000_000, None, b"x" * 100, [], 0)]))
+PRODUCE = ProduceRequest(
+    acks=1,
+    timeout_ms=1000,
+    topic_data=[TopicProduceData(name="t", partition_data=[PartitionProduceData(index=0, records=BATCH)])],
+)
+FETCH = FetchRequest(
+    replica_id=-1, max_wait_ms=500, min_bytes=1, max_bytes=1 << 20, session_id=0, session_epoch=-1,
+    topics=[FetchTopic(topic="t", partitions=[FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=200)])],
+)  # fmt: skip
+
+
+class Calls:
+    """Counts calls of Python functions in threads that start while it is installed."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __call__(self, frame: FrameType, event: str, argument: object) -> None:
+        if event == "call":
+            self.count += 1
+
+
+@pytest.fixture
+def calls() -> Iterator[Calls]:
+    counter = Calls()
+    threading.setprofile(counter)
+    yield counter
+    threading.setprofile(None)
+
+
+def test_produce(calls: Calls) -> None:
+    with Broker(clock=ManualClock()) as broker:
+        topic = broker.create_topic("t")
+        per_request, _ = calls_per_request(calls, broker, PRODUCE, version=9)
+        assert len(topic.records()) == 2 * REQUESTS
+    assert per_request <= PRODUCE_CALLS_MAX
+
+
+def test_fetch(calls: Calls) -> None:
+    with Broker(clock=ManualClock()) as broker:
+        broker.create_topic("t").produce("something to fetch")
+        per_request, answer = calls_per_request(calls, broker, FETCH, version=11)
+    assert b"something to fetch" in answer
+    assert per_request <= FETCH_CALLS_MAX
+
+
+def calls_per_request(calls: Calls, broker: Broker, request: Message, version: int) -> tuple[float, bytes]:
+    """Send requests one after the other; calls for each, and the last answer."""
+    with connect(broker.bootstrap_servers) as connection:
+        for _ in range(REQUESTS):  # modules are imported, codecs compiled
+            ask(connection, request, version)
+        before = calls.count
+        for _ in range(REQUESTS):
+            answer = ask(connection, request, version)
+        return (calls.count - before) / REQUESTS, answer
+
+
+def ask(connection: socket.socket, request: Message, version: int) -> bytes:
+    connection.sendall(frame(request, version))
+    answer = receive(connection)
+    assert answer is not None
+    return answer
