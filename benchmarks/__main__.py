@@ -26,7 +26,7 @@ def main() -> int:
     chosen = [available[name] for name in options.systems.split(",")]
     workloads = _chosen(options.only)
     titles = {**{system.name: system.title for system in chosen}, "floor": "floor"}
-    run = Run(environment(sys.argv[1:]), titles, options.quick, [])
+    run = Run(environment(" ".join(sys.argv[1:])), titles, options.quick, [])
     _measure_all(run, workloads, chosen, options)
     console.print(rich_table(run))
     failed = [each for each in run.measurements if each.error]

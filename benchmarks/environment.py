@@ -3,6 +3,7 @@
 import importlib.metadata
 import os
 import platform
+import re
 import subprocess
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,17 +15,19 @@ from tools.jvm.java import find_java
 from tools.kafka_runtime import ORACLE_VERSION
 
 
-def environment(arguments: list[str]) -> dict[str, str]:
-    """Machine, versions and command, as lines for a report."""
+def environment(arguments: str) -> dict[str, str]:
+    """Machine, versions and command, as lines for a report; where the measurements went is nobody's concern."""
+    arguments = re.sub(r"\s*--json[= ]\S+", "", arguments)
+    bindings = importlib.metadata.version("confluent-kafka")
     load = os.getloadavg()[0]
     now = datetime.fromtimestamp(SystemClock().now_ms() / 1000, UTC)
     return {
-        "command": " ".join(["make bench", *([f"ARGS='{' '.join(arguments)}'"] if arguments else [])]),
+        "command": f"make bench ARGS='{arguments}'" if arguments else "make bench",
         "date": f"{now:%Y-%m-%d %H:%M} UTC, load of the machine before: {load:.1f}",
         "machine": f"{_cpu()}, {os.cpu_count()} CPUs, {_memory_gib():.0f} GiB, Linux {platform.release()}",
         "Python": f"{platform.python_version()}, uvloop {importlib.metadata.version('uvloop')}",
         "Apache Kafka": f"{ORACLE_VERSION} on Java {_java()}, its default heap (1 GiB)",
-        "librdkafka": f"{confluent_kafka.libversion()[0]} through confluent-kafka {confluent_kafka.version()[0]}",
+        "librdkafka": f"{confluent_kafka.libversion()[0]} through confluent-kafka {bindings}",
         "Spark": importlib.metadata.version("pyspark"),
     }
 

@@ -13,6 +13,8 @@ from rich.table import Table
 from benchmarks.model import BARNABAS, KAFKA, Figure, Goal, Measurement
 from benchmarks.spread import Spread
 
+RESULTS_START, RESULTS_END = "<!-- results -->", "<!-- end of results -->"
+
 
 @dataclass(frozen=True, slots=True)
 class Run:
@@ -168,11 +170,26 @@ def markdown(run: Run) -> str:
     return "\n".join(text).rstrip()
 
 
+def with_results(document: str, results: str) -> str:
+    """A document with its part between the marks replaced. Raises ValueError when it has no marks."""
+    head, start, rest = document.partition(RESULTS_START)
+    _, end, tail = rest.partition(RESULTS_END)
+    if not start or not end:
+        raise ValueError(f"the document has no {RESULTS_START} ... {RESULTS_END}")
+    return f"{head}{start}\n{results}\n{end}{tail}"
+
+
 def main() -> int:
-    """Print the table of a file that `make bench ARGS='--json FILE'` wrote."""
+    """Print the table of a file that `make bench ARGS='--json FILE'` wrote, or put it into a document."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.report", description=main.__doc__)
     parser.add_argument("file", type=Path)
-    print(markdown(Run.from_json(parser.parse_args().file.read_text())))
+    parser.add_argument("--into", type=Path, metavar="DOCUMENT", help="replace the results there")
+    options = parser.parse_args()
+    results = markdown(Run.from_json(options.file.read_text()))
+    if options.into is None:
+        print(results)
+    else:
+        options.into.write_text(with_results(options.into.read_text(), results))
     return 0
 
 

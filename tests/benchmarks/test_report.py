@@ -1,5 +1,7 @@
+import pytest
+
 from benchmarks.model import BARNABAS, FLOOR, KAFKA, Figure, Measurement, at_least, at_most, no_more_than
-from benchmarks.report import Run, lines, markdown, number
+from benchmarks.report import RESULTS_END, RESULTS_START, Run, lines, markdown, number, with_results
 from benchmarks.spread import Spread
 
 RATE = (at_least(1.3),)
@@ -68,6 +70,13 @@ def test_markdown():
         "",
         "- W2 failed on kafka: RuntimeError: no",
     ]
+
+
+def test_results_are_replaced_and_nothing_else():
+    document = f"before\n{RESULTS_START}\nold\n{RESULTS_END}\nafter\n"
+    assert with_results(document, "new") == f"before\n{RESULTS_START}\nnew\n{RESULTS_END}\nafter\n"
+    with pytest.raises(ValueError, match="no <!-- results"):
+        with_results("no marks", "new")
 
 
 def test_numbers_keep_three_digits():
