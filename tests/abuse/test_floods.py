@@ -180,7 +180,9 @@ def test_a11_groups(
         assert newcomer.error_code == ErrorCode.MEMBER_ID_REQUIRED
     figure(let_in=let_in, groups=count, version=version, growth_mib=round(memory.growth / MIB, 1),
            bytes_each=memory.growth // let_in, **healthy.figures)  # fmt: skip
-    assert let_in == count or TIMERS_MAX - 100 <= let_in < TIMERS_MAX < count
+    # Each has a session; the members, who never ask for their assignment, are waited for besides.
+    limit = TIMERS_MAX if version else TIMERS_MAX // 2
+    assert let_in == count or limit - 100 <= let_in < limit < count
     assert memory.growth <= 128 * MIB
 
 
