@@ -88,15 +88,19 @@ class BatchArchiver:
         self._spark = spark
         self._options = options
         self._log = open_archive(spark, options.archive)
+        self._state: State | None = None
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
         """For `foreachBatch`."""
         log = self._log
+        state = self._state or log.state()  # nobody else adds batches
         ends = log.planned_ends(batch_id)
-        if log.is_done(batch_id, ends):
-            return
-        pieces = write_pieces(self._spark, log, batch, f"batch-{batch_id:012d}")
-        log.commit_batch(Batch(batch_id, pieces, log.planned_starts() if batch_id == 0 else {}, ends))
+        if not state.has(batch_id, ends):
+            pieces = write_pieces(self._spark, log, batch, f"batch-{batch_id:012d}")
+            added = Batch(batch_id, pieces, log.planned_starts() if batch_id == 0 else {}, ends)
+            log.commit_batch(added)
+            state = replace(state, through=batch_id, ends={**state.ends, **ends})
+        self._state = state
         if self._options.maintain_every and (batch_id + 1) % self._options.maintain_every == 0:
             maintain(self._spark, self._options)
 
@@ -124,14 +128,17 @@ def start(spark: SparkSession, options: argparse.Namespace) -> list[StreamingQue
 
 
 def compact(spark: SparkSession, options: argparse.Namespace) -> int:
-    """Rewrite the topics' days that lie in many small files; returns how many files that saved.
+    """Rewrite the topics' days that lie in many small files, and the log's batches as a snapshot.
 
+    Returns how many files of data that saved.
     Raises ArchiveError when what was written is not what was read, or when another job changed the archive.
     """
     log = open_archive(spark, options.archive)
     state = log.state()
     chosen = _scattered(state, options.target_bytes, options.min_files)
     if not chosen:
+        if state.through > state.snapshot_through:
+            log.commit_snapshot(state)
         return 0
     old = [piece for group in chosen.values() for piece in group]
     files = {

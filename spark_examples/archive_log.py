@@ -90,6 +90,8 @@ class State:
     """The number of the newest snapshot; 0 if there is none."""
     through: int = -1
     """The newest batch that is contained."""
+    snapshot_through: int = -1
+    """The newest batch that the snapshot contains."""
     pieces: tuple[Piece, ...] = ()
     starts: Offsets = field(default_factory=dict)
     """The first offset of each partition that was read."""
@@ -109,6 +111,20 @@ class State:
             pieces=self.pieces + batch.pieces,
             starts={**self.starts, **first_seen},
             ends={**self.ends, **batch.ends},
+        )
+
+    def has(self, batch_id: int, ends: Offsets) -> bool:
+        """Whether a micro-batch is in the archive already: Spark repeats the last one after a crash.
+
+        Raises ArchiveError when the batch is not one that this archive waits for.
+        """
+        if batch_id == self.through + 1:
+            return False
+        if batch_id == self.through and all(self.ends.get(partition) == end for partition, end in ends.items()):
+            return True
+        raise ArchiveError(
+            f"the checkpoint is at batch {batch_id}, the archive at {self.through}: one of them is lost or another's. "
+            "Archive into a new place; this one stays readable."
         )
 
     def with_other_pieces(self, removed: Collection[Piece], added: Sequence[Piece], now_ms: int) -> "State":
@@ -163,27 +179,12 @@ class ArchiveLog:
 
         Raises ArchiveError when somebody else has changed the archive since.
         """
-        new = replace(state, snapshot=state.snapshot + 1)
+        new = replace(state, snapshot=state.snapshot + 1, snapshot_through=state.through)
         try:
             self.files.create(self.snapshot_path(new.snapshot), json.dumps(_state_to(new)))
         except AlreadyThere:
             raise ArchiveError("another job changed the archive meanwhile: nothing was done, run it again") from None
         return new
-
-    def is_done(self, batch_id: int, ends: Offsets) -> bool:
-        """Whether a micro-batch is in the archive already: Spark repeats the last one after a crash.
-
-        Raises ArchiveError when the batch is not one that this archive waits for.
-        """
-        state = self.state()
-        if batch_id == state.through + 1:
-            return False
-        if batch_id == state.through and all(state.ends.get(partition) == end for partition, end in ends.items()):
-            return True
-        raise ArchiveError(
-            f"the checkpoint is at batch {batch_id}, the archive at {state.through}: one of them is lost or another's. "
-            "Archive into a new place; this one stays readable."
-        )
 
     def planned_ends(self, batch_id: int) -> Offsets:
         """Where Spark planned a batch to end, from its checkpoint: offsets that hold no record count, too."""
@@ -219,13 +220,12 @@ class ArchiveLog:
 
     def _past_files(self, state: State, oldest: int) -> list[str]:
         """Files of the log that the newest snapshot has made superfluous."""
-        through = -1
-        if state.snapshot:
-            through = json.loads(self.files.read_text(self.snapshot_path(state.snapshot)))["through"]
         past = []
         for entry in self.files.entries(self.folder):
             kind, number = _kind_of(entry.name)
-            is_past = {"batch": number <= through, "snapshot": number < state.snapshot, "other": True}[kind]
+            is_past = {"batch": number <= state.snapshot_through, "snapshot": number < state.snapshot, "other": True}[
+                kind
+            ]
             past += [entry.name] if is_past and entry.modified_ms < oldest else []
         return past
 
@@ -320,6 +320,7 @@ def _state_from(document: dict[str, Any]) -> State:
     return State(
         snapshot=found["snapshot"],
         through=found["through"],
+        snapshot_through=found["through"],
         pieces=_pieces_from(found["pieces"]),
         starts=_flat(found["starts"]),
         ends=_flat(found["ends"]),

@@ -247,32 +247,28 @@ def follow(queries: Sequence[StreamingQuery], stop: threading.Event | None = Non
     )  # fmt: skip
     try:
         with Progress(*columns, console=console) as bars:
-            tasks = {query.name: bars.add_task(query.name, total=None, rate="", note="") for query in queries}
-            while any(query.isActive for query in queries) and not stop.is_set():
-                _wait(queries, stop)
-                for query in queries:
-                    _show(bars, tasks[query.name], query, totals[query.name])
-            asked_to_stop = stop.is_set()
-            for query in queries:
-                end_query(query)
-                _show(bars, tasks[query.name], query, totals[query.name])
+            tasks = [bars.add_task(name, total=None, rate="", note="") for name in totals]
+            watched = list(zip(queries, totals, tasks, strict=True))
+            is_over = False
+            while not is_over:
+                active = [query for query in queries if query.isActive]
+                is_over = not active or (len(active) < len(queries) and _has_failed(queries)) or stop.wait(POLL_S)
+                for query, name, task in watched:
+                    if is_over:
+                        end_query(query)
+                    _show(bars, task, query, name, totals[name])
     finally:
         for query in queries:
             query.stop()
     for query in queries:
         problem = query.exception()
-        if problem is not None and not (asked_to_stop and STOPPED in str(problem)):
+        if problem is not None and not (stop.is_set() and STOPPED in str(problem)):
             raise problem
     return totals
 
 
-def _wait(queries: Sequence[StreamingQuery], stop: threading.Event) -> None:
-    """A moment, or less if something ends."""
-    for query in queries:
-        if query.isActive:
-            stop.wait(POLL_S)
-        elif query.exception() is not None:
-            stop.set()
+def _has_failed(queries: Sequence[StreamingQuery]) -> bool:
+    return any(query.exception() is not None for query in queries)
 
 
 def end_query(query: StreamingQuery) -> None:
@@ -290,14 +286,15 @@ def end_query(query: StreamingQuery) -> None:
     query.stop()
 
 
-def _show(bars: Progress, task: Any, query: StreamingQuery, totals: Totals) -> None:
+def _show(bars: Progress, task: Any, query: StreamingQuery, name: str, totals: Totals) -> None:
+    last = query.lastProgress
+    if last is None or last["batchId"] <= totals.last_batch:
+        return
     seen = totals.last_batch
     for progress in query.recentProgress:
         totals.add(progress)
     if totals.last_batch == seen:
         return
-    last = query.lastProgress
-    assert last is not None
     rate = f"{totals.rows / totals.seconds:,.0f} rows/s" if totals.seconds else ""
     watermark = (last["eventTime"] or {}).get("watermark")
     notes = [f"batch {totals.last_batch}"]
@@ -306,7 +303,7 @@ def _show(bars: Progress, task: Any, query: StreamingQuery, totals: Totals) -> N
     note = ", ".join(notes)
     bars.update(task, completed=totals.rows, total=totals.rows + totals.behind, rate=rate, note=note)
     if not console.is_terminal:
-        console.print(f"{query.name}: {totals.rows:,} rows, {totals.behind:,} behind, {rate}, {note}", soft_wrap=True)
+        console.print(f"{name}: {totals.rows:,} rows, {totals.behind:,} behind, {rate}, {note}", soft_wrap=True)
 
 
 # --- the program --------------------------------------------------------------------------------------------------

@@ -35,7 +35,11 @@ def wanted_pieces(options: argparse.Namespace, pieces: tuple[Piece, ...]) -> lis
 
     def may_hold(piece: Piece) -> bool:
         days = (options.from_time or "")[:10] <= piece.date <= (options.to_time or "9999-12-31")[:10]
-        return piece.topic == options.topic and days
+        offsets = any(
+            each.last >= (options.from_offset or 0) and (options.to_offset is None or each.first < options.to_offset)
+            for each in piece.contents
+        )
+        return piece.topic == options.topic and days and offsets
 
     return [piece for piece in pieces if may_hold(piece)]
 

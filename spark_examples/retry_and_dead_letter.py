@@ -57,6 +57,8 @@ class Record:
 
 
 Handler = Callable[[Record], bytes | None]
+Make = Callable[[], Callable[[Row], list[Outgoing]]]
+"""Makes, on a worker, what turns a record into what is to be written."""
 
 
 class Hopeless(Exception):
@@ -138,15 +140,17 @@ def handler_of(text: str) -> Handler:
 
 
 class BatchWriter:
-    """Writes what becomes of a micro-batch's records; `make` is called on the workers, once for each task."""
+    """Writes what becomes of a micro-batch's records; `make` is called once for each task."""
 
-    def __init__(self, options: argparse.Namespace, make: Callable[[], Callable[[Row], list[Outgoing]]]) -> None:
+    def __init__(self, options: argparse.Namespace, make: Make, *, is_delayed: bool) -> None:
         self._options = options
         self._make = make
+        self._is_delayed = is_delayed
 
     def __call__(self, batch: DataFrame, _: int) -> None:
         """For `foreachBatch`. Spark reads a partition of a topic in one task, in its order."""
-        self._wait_until_due(batch)
+        if self._is_delayed:
+            self._wait_until_due(batch)
         config, name, make = pipeline.client_options(self._options), self._options.name, self._make
 
         def write(rows: Iterator[Row]) -> None:
@@ -162,7 +166,7 @@ class BatchWriter:
 
     def _wait_until_due(self, batch: DataFrame) -> None:
         """Wait for the newest retry of the batch; the others were due a micro-batch earlier at most."""
-        header = f.element_at(f.filter("headers", lambda each: each["key"] == NOT_BEFORE), 1)
+        header = f.get(f.filter("headers", lambda each: each["key"] == NOT_BEFORE), 0)
         [row] = batch.select(
             f.max(header["value"].cast("string").cast("bigint")).alias("due"),
             f.unix_millis(f.current_timestamp()).alias("now"),
@@ -202,14 +206,15 @@ def start_level(spark: SparkSession, options: argparse.Namespace, level: Level) 
         handler = handler_of(handler_name)
         return lambda row: outcome(row, handler, level, time.time_ns() // 1_000_000)
 
-    return _start(spark, options, level.source, make)
+    return _start(spark, options, level.source, make, is_delayed=level.source != options.input_topic)
 
 
 def _start(
-    spark: SparkSession, options: argparse.Namespace, topic: str, make: Callable[[], Callable[[Row], list[Outgoing]]]
+    spark: SparkSession, options: argparse.Namespace, topic: str, make: Make, *, is_delayed: bool
 ) -> StreamingQuery:
     records = pipeline.read_stream(spark, options, topic, includeHeaders="true")
-    return pipeline.start_query(records.writeStream.foreachBatch(BatchWriter(options, make)), options, topic)
+    writer = records.writeStream.foreachBatch(BatchWriter(options, make, is_delayed=is_delayed))
+    return pipeline.start_query(writer, options, topic)
 
 
 def start(spark: SparkSession, options: argparse.Namespace) -> list[StreamingQuery]:
@@ -217,7 +222,8 @@ def start(spark: SparkSession, options: argparse.Namespace) -> list[StreamingQue
     if options.reprocess:
         options.once = True
         target = options.input_topic
-        return [_start(spark, options, dead_topic(options), lambda: lambda row: [sent_back(row, target)])]
+        dead = dead_topic(options)
+        return [_start(spark, options, dead, lambda: lambda row: [sent_back(row, target)], is_delayed=False)]
     levels = levels_of(options)
     if not options.once:
         return [start_level(spark, options, level) for level in levels]

@@ -18,7 +18,7 @@ import pytest
 from compat_tests.conftest import ROOT
 from compat_tests.spark.conftest import SHORT_LIVED_JAVA
 
-TIMEOUT_S = 120
+TIMEOUT_S = 1200  # pytest's own limit comes first, but for the full sizes
 JAVA_OPTIONS = f"spark.driver.extraJavaOptions={SHORT_LIVED_JAVA}"
 
 

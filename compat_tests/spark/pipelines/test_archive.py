@@ -277,16 +277,17 @@ def test_two_jobs_that_change_the_archive(archived: Any, spark: Any, monkeypatch
 def test_a_batch_whose_commit_spark_did_not_note(archived: Any, spark: Any) -> None:
     made = archived(900)
     before, last = made.rows(), made.state().through
-    for path in (made.path / "_checkpoint" / "commits").glob(f"*{last}*"):
-        path.unlink()  # killed between our commit and Spark's
+    log = open_archive(spark, str(made.path))
+    noted = f"{log.checkpoint}/commits/{last}"
+    log.files.delete(noted)  # killed between our commit and Spark's
 
     made.run()
+    assert log.files.exists(noted)
     assert made.state().through == last
     assert made.rows() == before
 
-    log = open_archive(spark, str(made.path))
     log.files.delete(log.batch_path(last))
-    (made.path / "_checkpoint" / "commits" / str(last)).unlink()  # killed before our commit
+    log.files.delete(noted)  # killed before our commit
     made.run()
     assert made.rows() == before
     assert made.verdicts() == {}
@@ -317,6 +318,7 @@ def test_expiry_is_told_from_loss(archived: Any, spark: Any, monkeypatch: pytest
     assert made.verdicts() == {"expired": expired}
 
 
+@pytest.mark.full
 def test_a_running_archive_looks_after_itself(
     spark: Any, cluster: Any, run_once: Any, topic_prefix: str, tmp_path: Path
 ) -> None:
