@@ -73,7 +73,7 @@ of_3_9_only = pytest.mark.parametrize("version", [ZOOKEEPER_ERA_VERSION], indire
 of_3_9_in_full_runs = pytest.mark.parametrize(
     "version", [ORACLE_VERSION, pytest.param(ZOOKEEPER_ERA_VERSION, marks=pytest.mark.full)], indirect=True
 )
-"""For tests that start a process for each tool."""
+"""For tests that start processes, or take long."""
 
 
 class Tools:

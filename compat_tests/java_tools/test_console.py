@@ -5,9 +5,12 @@ from typing import Any
 
 import pytest
 
+from compat_tests.java_tools.kafka_tools import of_3_9_in_full_runs
+
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
 
 
+@of_3_9_in_full_runs
 def test_lines_go_through(tools: Any, topic: str) -> None:
     tools.process("kafka-console-producer", "--topic", topic, stdin="one\ntwo\n\nŽižkov 🚋\n")
 
@@ -112,6 +115,7 @@ def test_nothing_to_read_ends_with_the_timeout(tools: Any, topic: str) -> None:
     assert "TimeoutException" in done.err
 
 
+@of_3_9_in_full_runs
 def test_the_offsets_topic_is_readable_by_kafkas_formatter(tools: Any, topic: str, produce: Any, group: str) -> None:
     produce(topic, [b"x"] * 5)
     tools.run(
@@ -129,6 +133,7 @@ def test_the_offsets_topic_is_readable_by_kafkas_formatter(tools: Any, topic: st
     assert '"offset":5' in line
 
 
+@of_3_9_in_full_runs
 def test_group_metadata_is_readable_by_kafkas_formatter(
     tools: Any, topic: str, produce: Any, group: str, member: Any
 ) -> None:
