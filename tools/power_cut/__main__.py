@@ -13,8 +13,8 @@ from pathlib import Path
 from tools.barnabas_process import BarnabasProcess
 from tools.power_cut.disk import CannotMount, CuttableDisk
 from tools.soak.__main__ import describe
-from tools.soak.run import Result, soak
-from tools.soak.workload import WORKERS, PlainProducer, Workers
+from tools.soak.run import WORKERS, Result, soak
+from tools.soak.workload import PlainProducer, Workers
 
 PAGE_BYTES = 4096
 ONLY_PRODUCERS: Workers = ((PlainProducer, 2),)

@@ -8,9 +8,7 @@ import asyncio
 import random
 import socket
 import threading
-from collections.abc import Coroutine
 from contextlib import suppress
-from typing import Any
 
 
 class LossyProxy:
@@ -22,7 +20,7 @@ class LossyProxy:
         self._random = random.Random(seed)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="lossy-proxy", daemon=True)
-        # Sockets, not asyncio's streams: a server of those that is closed forgets connections which it just accepted.
+        # Not asyncio's server: when it is closed it forgets connections that it has just accepted.
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._listener.setblocking(False)
         self._clients: set[socket.socket] = set()
@@ -32,7 +30,7 @@ class LossyProxy:
 
     def __enter__(self) -> "LossyProxy":
         self._thread.start()
-        self._loop.call_soon_threadsafe(lambda: self._start(self._serve()))
+        self._loop.call_soon_threadsafe(self._loop.add_reader, self._listener, self._accept)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -43,21 +41,19 @@ class LossyProxy:
         for each in (self._listener, *self._clients):
             each.close()
 
-    def _start(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        task = self._loop.create_task(coroutine)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
     async def _end_tasks(self) -> None:
+        self._loop.remove_reader(self._listener)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def _serve(self) -> None:
-        while True:
-            client, _ = await self._loop.sock_accept(self._listener)
-            self._clients.add(client)
-            self._start(self._forward(client))
+    def _accept(self) -> None:
+        client, _ = self._listener.accept()
+        client.setblocking(False)
+        self._clients.add(client)
+        task = self._loop.create_task(self._forward(client))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def _forward(self, client: socket.socket) -> None:
         with client, socket.socket() as target:

@@ -14,8 +14,20 @@ from tqdm import tqdm
 from tools.barnabas_process import BarnabasProcess
 from tools.kafka_runtime import free_ports
 from tools.soak.checker import Findings, check
+from tools.soak.copier import Copier
 from tools.soak.proxy import LossyProxy
-from tools.soak.workload import TOPIC, WORKERS, Recorder, Worker, Workers, read_everything
+from tools.soak.workload import (
+    TOPIC,
+    Committer,
+    Member,
+    PlainProducer,
+    Reader,
+    Recorder,
+    TransactionalProducer,
+    Worker,
+    Workers,
+    read_everything,
+)
 
 PARTITIONS = 4
 REPLY_LOSS = 0.002
@@ -27,6 +39,15 @@ OVERRIDES = {
     "log.segment.bytes": "1048576",  # many rolls
     "group.initial.rebalance.delay.ms": "0",
 }
+WORKERS: Workers = (
+    (PlainProducer, 2),
+    (TransactionalProducer, 6),
+    (Reader, 2),
+    (Member, 2),
+    (Copier, 2),
+    (Committer, 1),
+)
+"""What runs at once, and how many of each."""
 
 Crash = Callable[[BarnabasProcess, random.Random], None]
 """Ends the broker in a way that it is to survive, and leaves its data ready for the next start."""

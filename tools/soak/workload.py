@@ -64,13 +64,13 @@ class Worker(threading.Thread, ABC):
         self.error: BaseException | None = None
         self.problems: list[str] = []
         self.commits = 0
-        self._bootstrap_servers = bootstrap_servers
+        self.bootstrap_servers = bootstrap_servers
         self._stopping = threading.Event()
         self._next_value = process * VALUES_PER_PROCESS
 
     def config(self, **more: object) -> dict[str, Any]:
         return {
-            "bootstrap.servers": self._bootstrap_servers,
+            "bootstrap.servers": self.bootstrap_servers,
             "reconnect.backoff.max.ms": 200,
             "log_level": 0,
             **more,
@@ -352,23 +352,13 @@ def _records(messages: list[Message]) -> dict[Any, list[tuple[int, Any]]]:
     records: dict[Any, list[tuple[int, Any]]] = {}
     for message in messages:
         if message.error() is None:
-            records.setdefault(message.partition(), []).append((message.offset() or 0, _value(message)))
+            records.setdefault(message.partition(), []).append((message.offset() or 0, value_of(message.value())))
     return records
 
 
-def _value(message: Message) -> Value:
+def value_of(written: bytes | str | None) -> Value:
     """The number that a worker wrote, or the bytes of something that none of them can have written."""
-    written = message.value() or b""
-    return int(written) if written.isdigit() else written
+    return int(written) if written and written.isdigit() else written
 
 
 Workers = tuple[tuple[Callable[..., Worker], int], ...]
-
-WORKERS: Workers = (
-    (PlainProducer, 2),
-    (TransactionalProducer, 6),
-    (Reader, 2),
-    (Member, 2),
-    (Committer, 1),
-)
-"""What runs at once, and how many of each."""
