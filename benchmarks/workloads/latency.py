@@ -19,7 +19,8 @@ def end_to_end(system: System, scale: Scale) -> Figures:
     """W5: from a producer's send to a consumer's receipt."""
     records, size = scale.of(20_000, 2_000), 1000
     with system.running() as server:
-        create_topics(server, 1, "alone", "e2e", "steady")
+        create_topics(server, 1, "warm-up", "alone", "e2e", "steady")
+        one_by_one_ms(server, "warm-up", records // 2, size)
         found = one_by_one_ms(server, "alone", records, size)
         yield from _percentiles("one at a time", found)
         average_ms = end_to_end_average_ms(server, "e2e", records // 2, size)

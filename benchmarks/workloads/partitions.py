@@ -2,7 +2,7 @@
 
 import time
 
-from benchmarks.clients import create_topics, wait_for_leaders
+from benchmarks.clients import TIMEOUT_S, create_topics, wait_for_leaders
 from benchmarks.java_tools import consume, produce
 from benchmarks.model import MIB, Figure, Figures, Scale, Workload, at_least, at_most
 from benchmarks.processes import CpuUse, resident
@@ -36,12 +36,12 @@ def many_hosted(system: System, scale: Scale) -> Figures:
     with system.running() as server:
         started_s = time.monotonic()
         for number in range(topics):
-            create_topics(server, TOPIC_PARTITIONS, f"topic-{number}", timeout_s=300)
+            create_topics(server, TOPIC_PARTITIONS, f"topic-{number}", timeout_s=TIMEOUT_S)
         wait_for_leaders(server, topics * TOPIC_PARTITIONS)
         yield Figure("time to create", time.monotonic() - started_s, "s", (at_most(1.0),))
         yield resident(server, "", at_most(0.25))
         started_s = time.monotonic()
-        server.stop()
+        server.stop(timeout_s=TIMEOUT_S)
         stopped_s = time.monotonic()
         server.start()
         wait_for_leaders(server, topics * TOPIC_PARTITIONS)
