@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import resource
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -69,6 +70,12 @@ def drop_page_cache(log_dir: Path) -> None:
             os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
         finally:
             os.close(descriptor)
+
+
+def raise_descriptor_limit() -> None:
+    """As many open files as the system allows; the soft limit is often too small for many connections."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _files(folder: Path) -> Iterator[Path]:

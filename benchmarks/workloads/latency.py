@@ -6,7 +6,7 @@ from barnabas.wire.messages.api_versions import ApiVersionsRequest
 from benchmarks.clients import LiveProducer, at_rate_ms, create_topics, one_by_one_ms
 from benchmarks.java_tools import end_to_end_average_ms
 from benchmarks.model import Figure, Figures, Scale, Workload, at_most, no_more_than
-from benchmarks.processes import CpuUse, resident, resident_mib
+from benchmarks.processes import CpuUse, raise_descriptor_limit, resident, resident_mib
 from benchmarks.spread import percentile
 from benchmarks.systems import System
 from tools.hostile import connect, frame, receive
@@ -43,6 +43,7 @@ def _percentiles(name: str, found: list[float]) -> Figures:
 def idle_connections(system: System, scale: Scale) -> Figures:
     """W13: connections that asked for the versions once, and then nothing; one client that works."""
     count, requests = scale.of(10_000, 1_000), scale.of(4_000, 400)
+    raise_descriptor_limit()
     with system.running() as server, contextlib.ExitStack() as connections:
         create_topics(server, 1, "live")
         with LiveProducer(server, "live") as live:
