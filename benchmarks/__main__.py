@@ -3,7 +3,9 @@
 import argparse
 import signal
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import TypeVar
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -15,6 +17,8 @@ from benchmarks.runner import in_turn
 from benchmarks.systems import System, systems
 from benchmarks.workloads import WORKLOADS
 
+T = TypeVar("T")
+
 console = Console(width=max(150, Console().width))
 
 
@@ -23,8 +27,8 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # brokers are stopped and their files removed
     available = systems()
     options = _options(list(available))
-    chosen = [available[name] for name in options.systems.split(",")]
-    workloads = _chosen(options.only)
+    chosen = _named(available, options.systems)
+    workloads = _named({workload.row: workload for workload in WORKLOADS}, options.only)
     titles = {**{system.name: system.title for system in chosen}, "floor": "floor"}
     run = Run(environment(" ".join(sys.argv[1:])), titles, options.quick, [])
     _measure_all(run, workloads, chosen, options)
@@ -56,15 +60,12 @@ def _measure_all(run: Run, workloads: list[Workload], chosen: list[System], opti
             progress.advance(task)
 
 
-def _chosen(rows: str | None) -> list[Workload]:
-    """The workloads of the named rows. Raises SystemExit for an unknown one."""
-    if rows is None:
-        return list(WORKLOADS)
-    known = {workload.row: workload for workload in WORKLOADS}
-    unknown = [row for row in rows.split(",") if row not in known]
+def _named(known: Mapping[str, T], names: str) -> list[T]:
+    """What is called so, in the order of the names. Raises SystemExit for an unknown one."""
+    unknown = [name for name in names.split(",") if name not in known]
     if unknown:
-        sys.exit(f"no workload {', '.join(unknown)}; there are {', '.join(known)}")
-    return [known[row] for row in rows.split(",")]
+        sys.exit(f"there is no {', '.join(unknown)}, but {', '.join(known)}")
+    return [known[name] for name in names.split(",")]
 
 
 def _options(available: list[str]) -> argparse.Namespace:
@@ -72,7 +73,8 @@ def _options(available: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="make bench", description=f"{__doc__}\n\n{rows}", formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--only", metavar="W1,W3", help="these rows")
+    everything = ",".join(workload.row for workload in WORKLOADS)
+    parser.add_argument("--only", metavar="W1,W3", default=everything, help="these rows")
     parser.add_argument("--systems", metavar="A,B", default=",".join(available), help=f"of {','.join(available)}")
     parser.add_argument("--quick", action="store_true", help="small sizes and one pair: shows that everything runs")
     parser.add_argument("--pairs", type=int, metavar="N", help="exactly so many (default 3, more where they disagree)")
