@@ -10,7 +10,7 @@ import pytest
 
 from barnabas.wire.messages import api_versions, metadata
 from compat_tests.conftest import KAFKA
-from compat_tests.semantics.client import Connection
+from compat_tests.semantics.client import Connection, wait_until
 
 TOPICS, PARTITIONS_EACH = 10, 100
 CREATED_WITHIN_S = 10
@@ -33,10 +33,8 @@ def test_a_thousand_partitions(start_cluster: Any, note: Callable[[str], None]) 
     new = [NewTopic(topic, num_partitions=PARTITIONS_EACH, replication_factor=1) for topic in topics]
     for future in admin.create_topics(new, operation_timeout=30).values():
         future.result(60)
+    wait_until(lambda: _partition_counts(admin, topics) == [PARTITIONS_EACH] * TOPICS, timeout_s=60)
     created = time.monotonic() - began
-    assert {topic: len(admin.list_topics(timeout=10).topics[topic].partitions) for topic in topics} == dict.fromkeys(
-        topics, PARTITIONS_EACH
-    )
 
     began = time.monotonic()
     everywhere = [(topic, partition) for topic in topics for partition in range(PARTITIONS_EACH)]
@@ -64,6 +62,12 @@ def test_a_thousand_partitions(start_cluster: Any, note: Callable[[str], None]) 
     what = f"{TOPICS * PARTITIONS_EACH} partitions in {TOPICS} topics"
     note(f"{what}: created in {created:.1f} s, written in {written:.1f} s, read in {read:.1f} s")
     assert created < CREATED_WITHIN_S
+
+
+def _partition_counts(admin: Any, topics: list[str]) -> list[int]:
+    """How many partitions of each topic the broker's metadata knows."""
+    known = admin.list_topics(timeout=10).topics
+    return [len(known[topic].partitions) if topic in known else 0 for topic in topics]
 
 
 def resident_kib(pid: int) -> int:
