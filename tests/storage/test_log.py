@@ -477,6 +477,24 @@ def test_transactions_hold_the_last_stable_offset_back(logs, tools):
     assert log.last_stable_offset == log.log_end_offset
 
 
+def test_a_crash_does_not_hide_transactions_that_were_committed_and_replicated(logs, tools):
+    from barnabas.wire.records import ControlRecordType, EndTxnMarker, build_end_txn_marker
+
+    log = logs.log()
+    send(logs, log, 0, transactional=True)
+    marker = build_end_txn_marker(
+        EndTxnMarker(ControlRecordType.COMMIT, 5), producer_id=9, producer_epoch=0, timestamp_ms=logs.clock.now_ms()
+    )
+    logs.append_raw(log, marker, AppendOrigin.COORDINATOR)
+    log.update_high_watermark(log.log_end_offset)
+    logs.manager.checkpoint_high_watermarks()
+
+    logs.restart(clean=False)
+
+    log = logs.log()
+    assert log.last_stable_offset == log.high_watermark == log.log_end_offset == 2
+
+
 def test_offsets_are_found_by_timestamp(logs, tools):
     log = logs.log(segment_bytes=2000, index_interval_bytes=200)
     start = logs.clock.now_ms()
