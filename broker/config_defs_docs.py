@@ -111,6 +111,8 @@ _BROKER_DOCS: Final[dict[str, str]] = {
     "min.insync.replicas": TOPIC_DOCS["min.insync.replicas"],
     "node.id": "The id of this broker, unique in its cluster.",
     "num.partitions": "Partitions of topics that are created without a number.",
+    "num.recovery.threads.per.data.dir": "Threads per log directory that open logs at the start and flush them at the "
+    "stop.",
     "offset.metadata.max.bytes": "The longest text a consumer may commit with an offset.",
     "offsets.commit.timeout.ms": "How long a commit waits for the replicas of the offsets topic.",
     "offsets.retention.check.interval.ms": "How often expired offsets are looked for.",

@@ -158,6 +158,7 @@ class Broker:
             on_failure=self._fail,
             producer_id_expiration_ms=self.config.producer_id_expiration_ms,
             random_below=secrets.randbelow,
+            threads_per_directory=self.config.num_recovery_threads_per_data_dir,
         )
         await asyncio.to_thread(self.log_manager.open)
 
@@ -350,6 +351,7 @@ class Broker:
                 self.config.max_connections_per_ip,
                 self.config.max_connections_per_ip_overrides,
             )
+            self.log_manager.threads_per_directory = self.config.num_recovery_threads_per_data_dir
             self.log_manager.set_producer_id_expiration_ms(self.config.producer_id_expiration_ms)
             self.controller.set_unclean_leader_election_enable(self.config.unclean_leader_election_enable)
             self.replicas.reconfigure_all()

@@ -312,14 +312,14 @@ def write_file(files: Files, path: str, data: Buffer, *, sync: bool = False) -> 
         files.close(descriptor)
 
 
-def replace_file(files: Files, path: str, data: Buffer, *, sync: bool = True) -> None:
+def replace_file(files: Files, path: str, data: Buffer, *, sync: bool = True, sync_name: bool = True) -> None:
     """Replace a file so that a crash leaves the old or the new content: temporary file, sync, rename, sync of the
-    directory. Blocking.
+    directory; with `sync_name` False the last is left to the caller. Blocking.
     """
     temporary = path + ".tmp"
     write_file(files, temporary, data, sync=sync)
     files.rename(temporary, path)
-    if sync:
+    if sync and sync_name:
         files.sync_directory(path.rpartition("/")[0] or "/")
 
 

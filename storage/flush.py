@@ -38,7 +38,7 @@ class FlushTask:
                 self._sync_if_exists(path)
             if self.leader_epochs is not None:
                 path, content = self.leader_epochs
-                replace_file(self.cache.files, path, content)
+                replace_file(self.cache.files, path, content, sync_name=False)
             for directory in self.directories:
                 self.cache.files.sync_directory(directory)
         except FileNotFoundError as error:

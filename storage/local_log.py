@@ -55,6 +55,7 @@ class LocalLog:
     __slots__ = (
         "_failure",
         "_flushing",
+        "_is_new",
         "_last_flush_ms",
         "_names_dirty",
         "_reader",
@@ -96,7 +97,7 @@ class LocalLog:
         self._failure: StorageError | None = None
         self._flushing: FlushTask | None = None
         self._last_flush_ms = context.clock.now_ms()
-        self._names_dirty = False
+        self._is_new = self._names_dirty = False
         self._unsynced_files: list[str] = []
         self._unsynced_seal: int | None = None
 
@@ -346,7 +347,7 @@ class LocalLog:
     def mark_new(self) -> None:
         """The log was just created: the next flush is due, and takes its first file with it."""
         self._unsynced_files.append(self._segments[-1].file.path)
-        self._names_dirty = True
+        self._is_new = self._names_dirty = True
 
     def flush_is_due(self, now_ms: int) -> bool:
         """Whether there are names that the disk does not know, or flush.ms has passed since the last flush and there
@@ -363,7 +364,7 @@ class LocalLog:
         not worth a write; those of sealed segments are among the files that wait for a sync.
         """
         has_data = self.recovery_point < self.log_end_offset
-        if not (has_data or leader_epochs or self._names_dirty):
+        if not (has_data or leader_epochs or self._names_dirty or self._unsynced_files):
             return None
         segments, others = [], self._unsynced_files
         if has_data:
@@ -372,15 +373,22 @@ class LocalLog:
                 self.context.cache.hold(segment.file)
                 if segment.has_txn_index:
                     others.append(segment.path(TXN_INDEX_SUFFIX))
-        directories = [self.directory, self.directory.rpartition("/")[0]] if self._names_dirty else []
+        directories = [self.directory] if self._names_dirty or leader_epochs else []
+        if self._is_new:
+            directories.append(self.directory.rpartition("/")[0])
         self._flushing = FlushTask(
             self.context.cache, self.directory, self.log_end_offset, segments, others, directories, leader_epochs,
             unsynced_seal=self._unsynced_seal,
         )  # fmt: skip
         self._unsynced_files = []
         self._unsynced_seal = None
-        self._names_dirty = False
+        self._is_new = self._names_dirty = False
         return self._flushing
+
+    @property
+    def is_on_disk(self) -> bool:
+        """Whether everything that was written is, so that a start need not look."""
+        return self._failure is None and self.recovery_point == self.log_end_offset
 
     @property
     def recovery_point_to_write(self) -> int:

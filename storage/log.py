@@ -118,8 +118,6 @@ class PartitionLog(LocalLog):
         self._snapshots = snapshots if snapshots is not None else []
         self._leader_epochs = leader_epochs
         self._producers = producers
-        if producers is not None:
-            producers.forget_replicated(self.high_watermark)
 
     def __repr__(self) -> str:
         return f"<PartitionLog {self.topic}-{self.partition} [{self.log_start_offset}, {self.log_end_offset})>"
@@ -390,7 +388,9 @@ class PartitionLog(LocalLog):
         except OSError as error:
             raise StorageError(f"writing {path} failed: {error}") from error
         self._snapshots.append(offset)
-        self._unsynced_files.append(path)
+        if self.producer_state.producers:
+            self._unsynced_files.append(path)
+            self._names_dirty = True
 
     def _snapshot_path(self, offset: int) -> str:
         return f"{self.directory}/{file_name(offset, SNAPSHOT_SUFFIX)}"
@@ -627,28 +627,22 @@ class PartitionLog(LocalLog):
 
     # --- closing
 
-    def close(self) -> None:
-        """Bring everything to the disk so that the next start need not look at it. Blocking. Nothing is written if
-        nothing was ever loaded.
+    def prepare_close(self) -> FlushTask | None:
+        """Write what the next start would otherwise have to find out from the batches, and capture the flush that makes
+        a clean shutdown of it; None if there is nothing to do. After `complete_flush` the log is not used any more.
+        Blocking.
         """
+        self._check()
         segment = self._segments[-1]
-        try:
-            if self._failure is None:
-                if segment.offset_index is not None or self.recovery_point < self.log_end_offset:
-                    self._seal(segment)
-                self.flush()
-        finally:
-            self.close_files()
-
-    def _seal(self, segment: Segment) -> None:
-        """Write what a start after a crash would have to find out from the batches. Page cache only."""
-        if segment.offset_index is None:
-            self._load_active(segment)
-        with self._failing_if(f"closing {self.directory}"):
-            segment.write_indexes(self.context.cache.files)
-        self._take_snapshot(self.log_end_offset)
-        self._unsynced_files += [segment.path(OFFSET_INDEX_SUFFIX), segment.path(TIME_INDEX_SUFFIX)]
-        self._names_dirty = True
+        if segment.offset_index is not None or self.recovery_point < self.log_end_offset:
+            if segment.offset_index is None:
+                self._load_active(segment)
+            with self._failing_if(f"closing {self.directory}"):
+                segment.write_indexes(self.context.cache.files)
+            self._take_snapshot(self.log_end_offset)
+            # Contents, not names: an index that is missing is built anew, an old one would be believed.
+            self._unsynced_files += [segment.path(OFFSET_INDEX_SUFFIX), segment.path(TIME_INDEX_SUFFIX)]
+        return self.prepare_flush()
 
 
 def _read_marker(batch: ReadBuffer, header: RecordBatchHeader) -> EndTxnMarker | None:

@@ -24,9 +24,11 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple, TypeVar
 
 from barnabas.clock import Clock
 from barnabas.storage.checkpoints import (
@@ -54,6 +56,7 @@ from barnabas.storage.files import (
     replace_file,
     unlink_if_exists,
 )
+from barnabas.storage.flush import FlushTask
 from barnabas.storage.leader_epochs import LeaderEpochs
 from barnabas.storage.local_log import LocalLog
 from barnabas.storage.log import PartitionLog
@@ -70,6 +73,8 @@ DELETE_SUFFIX: Final = "-delete"
 _SET_ASIDE: Final = ("-stray", "-future")
 _MAX_NAME_SIZE: Final = 255
 
+Outcome = TypeVar("Outcome")
+
 _owned_directories: set[str] = set()
 """Directories in use by this process: POSIX locks do not exclude their own process."""
 _owned_directories_lock = threading.Lock()
@@ -82,6 +87,15 @@ class _DoomedDirectory:
     due_ms: int
     path: str
     segments: list[LogFile]
+
+
+class _FoundLogs(NamedTuple):
+    """What a log directory holds before it is opened: each log's partition, settings and checkpoints."""
+
+    directory: LogDirectory
+    logs: list[tuple[TopicPartition, LogConfig, LogCheckpoints]]
+    is_clean: bool
+    has_recovery_points: bool
 
 
 class LogDirectory:
@@ -119,6 +133,7 @@ class LogManager:
         progress: told how recovery gets on.
         producer_id_expiration_ms: `producer.id.expiration.ms`.
         random_below: draws the jitter of `segment.jitter.ms`: a number from 0 to below its argument.
+        threads_per_directory: `num.recovery.threads.per.data.dir`: so many open and close each directory's logs.
     """
 
     def __init__(
@@ -134,6 +149,7 @@ class LogManager:
         progress: Progress | None = None,
         producer_id_expiration_ms: int = 86_400_000,
         random_below: Callable[[int], int] = lambda _limit: 0,
+        threads_per_directory: int = 1,
     ) -> None:
         self._files = files
         self._config_of = config_of
@@ -144,6 +160,7 @@ class LogManager:
         self._progress = progress
         self._producer_id_expiration_ms = producer_id_expiration_ms
         self._random_below = random_below
+        self.threads_per_directory = threads_per_directory
         self._cache = DescriptorCache(files)
         self._indexes = OffsetIndexCache()
         self._paths = [str(directory) for directory in directories]
@@ -169,8 +186,7 @@ class LogManager:
                 self._directories.append(self._lock(path))
             for directory in self._directories:
                 self._check_owner(directory)
-            for directory in self._directories:
-                self._load_directory(directory)
+            self._load_logs([self._find_logs(directory) for directory in self._directories])
         except BaseException:
             self._unlock_all()
             raise
@@ -230,13 +246,15 @@ class LogManager:
         for directory in self._directories:
             self._check_owner(directory)
 
-    def _load_directory(self, directory: LogDirectory) -> None:
+    def _find_logs(self, directory: LogDirectory) -> _FoundLogs:
+        """Which logs a directory holds, and what its checkpoints say of them."""
         is_clean = take_clean_shutdown(self._files, directory.path)
         recovery_points = self._read_checkpoint(directory, RECOVERY_POINT_FILE)
         log_starts = self._read_checkpoint(directory, LOG_START_FILE) or {}
         high_watermarks = self._read_checkpoint(directory, HIGH_WATERMARK_FILE) or {}
         cleaned = self._read_checkpoint(directory, CLEANER_OFFSET_FILE) or {}
         directory.checkpointed = {*(recovery_points or ()), *log_starts, *high_watermarks}
+        logs = []
         for name in sorted(self._partition_directories(directory)):
             key = parse_log_name(name)
             if key is None:
@@ -248,12 +266,67 @@ class LogManager:
                 high_watermarks.get(key, 0),
                 may_have_gaps=recovery_points is None or key in cleaned,
             )
-            self._load_log(directory, key, name, checkpoints, is_clean=is_clean)
-        if not is_clean:
-            # A process that was killed may have left names that are not on the disk: what is served from now on is.
-            self._files.sync_directory(directory.path)
-        if recovery_points is None:
+            other = self._by_log.setdefault(key, directory)
+            if other is not directory:
+                raise DirectoryMismatch(f"both {directory.path} and {other.path} hold {key[0]}-{key[1]}")
+            logs.append((key, self._config_of(key[0]), checkpoints))
+        return _FoundLogs(directory, logs, is_clean, recovery_points is not None)
+
+    def _load_logs(self, found: list[_FoundLogs]) -> None:
+        opened = self._in_threads(
+            [
+                [partial(self._open_log, logs.directory, *log, is_clean=logs.is_clean) for log in logs.logs]
+                for logs in found
+            ]
+        )
+        for logs, outcomes in zip(found, opened, strict=True):
+            directory = logs.directory
+            for (key, _, checkpoints), outcome in zip(logs.logs, outcomes, strict=True):
+                if isinstance(outcome, StorageError):
+                    logger.error("%s-%d stays offline: %s", *key, outcome.message)
+                    directory.failed[key] = (outcome, checkpoints)
+                else:
+                    directory.logs[key] = outcome
+            if not logs.is_clean:
+                # A process that was killed may have left names that are not on the disk: what is served from now on is.
+                self._files.sync_directory(directory.path)
+        if not all(logs.has_recovery_points for logs in found):
             self._checkpoint(RECOVERY_POINT_FILE)
+
+    def _open_log(
+        self,
+        directory: LogDirectory,
+        key: TopicPartition,
+        config: LogConfig,
+        checkpoints: LogCheckpoints,
+        *,
+        is_clean: bool,
+    ) -> PartitionLog | StorageError:
+        topic, partition = key
+        path = f"{directory.path}/{topic}-{partition}"
+        try:
+            return open_log(
+                directory.context,
+                topic,
+                partition,
+                path,
+                config,
+                checkpoints,
+                is_clean=is_clean,
+                progress=self._progress,
+            )
+        except StorageError as error:
+            return error
+
+    def _in_threads(self, jobs: list[list[Callable[[], Outcome]]]) -> list[list[Outcome]]:
+        """Run each directory's jobs in threads of its own, which share the waiting for one disk; what they returned."""
+        pools = [ThreadPoolExecutor(self.threads_per_directory, "logs") for _ in jobs]
+        try:
+            running = [[pool.submit(job) for job in some] for pool, some in zip(pools, jobs, strict=True)]
+            return [[future.result() for future in futures] for futures in running]
+        finally:
+            for pool in pools:
+                pool.shutdown(cancel_futures=True)
 
     def _read_checkpoint(self, directory: LogDirectory, name: str) -> dict[TopicPartition, int] | None:
         """What a checkpoint says; None if it is not there or unusable."""
@@ -276,29 +349,6 @@ class LogManager:
                 logger.warning("leaving %s/%s alone: it was set aside", directory.path, entry.name)
             elif "-" in entry.name:
                 yield entry.name
-
-    def _load_log(
-        self, directory: LogDirectory, key: TopicPartition, name: str, checkpoints: LogCheckpoints, *, is_clean: bool
-    ) -> None:
-        topic, partition = key
-        other = self._by_log.get(key)
-        if other is not None:
-            raise DirectoryMismatch(f"both {directory.path} and {other.path} hold {topic}-{partition}")
-        self._by_log[key] = directory
-        try:
-            directory.logs[key] = open_log(
-                directory.context,
-                topic,
-                partition,
-                f"{directory.path}/{name}",
-                self._config_of(topic),
-                checkpoints,
-                is_clean=is_clean,
-                progress=self._progress,
-            )
-        except StorageError as error:
-            logger.error("%s-%d stays offline: %s", topic, partition, error.message)
-            directory.failed[key] = (error, checkpoints)
 
     def set_producer_id_expiration_ms(self, expiration_ms: int) -> None:
         """Forget producers that do not write after this time from now on."""
@@ -563,23 +613,31 @@ class LogManager:
         """Bring every log to the disk, and leave the marker of a clean shutdown where that worked. Blocking; nothing
         else may run.
         """
+        flushes = [self._prepare_close(directory) for directory in self._directories]
+        self._in_threads([[task.run for _, task in tasks] for tasks in flushes])
+        for log, task in [flush for tasks in flushes for flush in tasks]:
+            log.complete_flush(task)
         for directory in self._directories:
             try:
-                self._close_directory(directory, broker_epoch)
+                self._write_checkpoints(directory, (RECOVERY_POINT_FILE, LOG_START_FILE, HIGH_WATERMARK_FILE))
+                if not directory.failed and all(log.is_on_disk for log in directory.logs.values()):
+                    write_clean_shutdown(self._files, directory.path, broker_epoch)
             except OSError as error:
                 logger.error("closing %s failed, it will be recovered at the next start: %s", directory.path, error)
         self._cache.close_all()
         self._unlock_all()
 
-    def _close_directory(self, directory: LogDirectory, broker_epoch: int) -> None:
-        for log in list(directory.logs.values()):
+    def _prepare_close(self, directory: LogDirectory) -> list[tuple[PartitionLog, FlushTask]]:
+        flushes = []
+        for log in directory.logs.values():
             try:
-                log.close()
+                task = log.prepare_close()
             except StorageError as error:
                 log.fail(error)
-        self._write_checkpoints(directory, (RECOVERY_POINT_FILE, LOG_START_FILE, HIGH_WATERMARK_FILE))
-        if not directory.failed and all(log.failure is None for log in directory.logs.values()):
-            write_clean_shutdown(self._files, directory.path, broker_epoch)
+                continue
+            if task is not None:
+                flushes.append((log, task))
+        return flushes
 
     def abandon(self) -> None:
         """Give everything up as a crash would, but for the locks: for tests of recovery."""

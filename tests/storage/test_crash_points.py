@@ -475,13 +475,13 @@ def clean_marker_comes_back(patch):
 
 
 def clean_marker_too_early(patch):
-    close = LogManager._close_directory
+    prepare = LogManager._prepare_close
 
-    def close_directory(manager, directory, broker_epoch):
-        checkpoints.write_clean_shutdown(manager.files, directory.path, broker_epoch)
-        close(manager, directory, broker_epoch)
+    def prepare_close(manager, directory):
+        checkpoints.write_clean_shutdown(manager.files, directory.path, -1)
+        return prepare(manager, directory)
 
-    patch.setattr(LogManager, "_close_directory", close_directory)
+    patch.setattr(LogManager, "_prepare_close", prepare_close)
 
 
 def recovery_point_passes_unsynced_indexes(patch):

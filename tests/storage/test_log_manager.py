@@ -10,6 +10,7 @@ import pytest
 
 from barnabas.storage.config import LogConfig
 from barnabas.storage.errors import DirectoryLocked, DirectoryMismatch
+from barnabas.storage.files import OsFiles
 from barnabas.storage.log_manager import LogManager, parse_log_name
 from barnabas.wire.errors import ApiError, ErrorCode
 
@@ -268,3 +269,96 @@ def test_expired_deletions_and_retention_run_over_all_logs(logs):
     assert logs.manager.run_retention(logs.clock.now_ms()) == 9
     assert logs.manager.delete_due_files() == 9
     assert all(log.log_start_offset == 3 for log in logs.manager.logs)
+
+
+class CountingFiles(OsFiles):
+    """The real disk; notes what is synced."""
+
+    def __init__(self):
+        self.paths = {}
+        self.synced = []
+
+    def open(self, path, *, create=False, truncate=False):
+        descriptor = super().open(path, create=create, truncate=truncate)
+        self.paths[descriptor] = path
+        return descriptor
+
+    def sync(self, descriptor):
+        self.synced.append(self.paths[descriptor])
+        super().sync(descriptor)
+
+    def sync_directory(self, path):
+        self.synced.append(path)
+        super().sync_directory(path)
+
+
+def test_a_clean_stop_syncs_what_has_changed_and_nothing_twice(logs, tools, tmp_path):
+    files = CountingFiles()
+    root = tmp_path / "counted"
+    manager = LogManager(files, [root], lambda _topic: LogConfig(), logs.clock, node_id=1, cluster_id="a-cluster")
+    manager.open()
+    untouched, written, numbered = [manager.get_or_create("t", index, bytes(16), LogConfig()) for index in range(3)]
+    for log in (untouched, written, numbered):
+        logs.append(log, b"a")
+    manager.run_flushes(logs.clock.now_ms())
+    for log in (untouched, written, numbered):
+        log.flush()
+    manager.close()
+    manager = LogManager(files, [root], lambda _topic: LogConfig(), logs.clock, node_id=1, cluster_id="a-cluster")
+    manager.open()
+    logs.append(manager.get("t", 1), b"b")
+    logs.append(manager.get("t", 2), b"b", producer_id=7, producer_epoch=0, base_sequence=0)
+    files.synced.clear()
+    manager.close()
+    found = sorted(path.removeprefix(f"{root}/") for path in files.synced if "/t-" in path)
+    segment = f"{0:020}"
+    assert found == [
+        f"t-1/{segment}.index",
+        f"t-1/{segment}.log",
+        f"t-1/{segment}.timeindex",
+        "t-2",
+        f"t-2/{segment}.index",
+        f"t-2/{segment}.log",
+        f"t-2/{segment}.timeindex",
+        f"t-2/{2:020}.snapshot",
+    ]
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("clean", [True, False])
+def test_several_threads_open_and_close_the_same_logs(logs, tools, tmp_path, threads, clean):
+    roots = [tmp_path / "first", tmp_path / "second"]
+
+    def opened():
+        manager = LogManager(
+            logs.files, roots, lambda _topic: LogConfig(), logs.clock, node_id=1, threads_per_directory=threads
+        )
+        manager.open()
+        return manager
+
+    manager = opened()
+    for partition in range(7):
+        log = manager.get_or_create("t", partition, bytes(16), LogConfig())
+        for _ in range(partition):
+            logs.append(log, b"v")
+    places = {(log.topic, log.partition): log.directory for log in manager.logs}
+    if clean:
+        manager.close()
+    else:
+        manager.abandon()
+    manager = opened()
+    assert {(log.topic, log.partition): log.directory for log in manager.logs} == places
+    assert [log.partition for log in manager.logs] == [0, 2, 4, 6, 1, 3, 5]
+    for partition in range(7):
+        assert tools.read_all(manager.get("t", partition)) == list(range(partition))
+    manager.close()
+
+
+def test_a_stop_in_the_middle_of_a_flush_is_not_clean(logs):
+    log = logs.log()
+    logs.append(log, b"a")
+    assert log.prepare_flush() is not None
+    logs.stop(clean=True)
+    assert not (logs.path / ".kafka_cleanshutdown").exists()
+    logs.start()
+    assert logs.log().log_end_offset == 1
