@@ -118,6 +118,7 @@ class _DirectoryCheck:
         epochs: list[tuple[int, int]] = []
         end_offset = 0
         last_epoch = -1
+        ongoing: dict[int, int] = {}
         for number, base_offset in enumerate(bases):
             if number and base_offset < end_offset:
                 self._report.error(
@@ -135,6 +136,7 @@ class _DirectoryCheck:
                     may_be_torn=not was_clean and number == len(bases) - 1,
                     deep=self._deep,
                     last_epoch=last_epoch,
+                    ongoing=ongoing,
                 )
                 segment.run()
             except OSError as error:

@@ -126,6 +126,10 @@ class _IndexCheck:
         """Whether `entry` may stand behind `previous` (None: at the start)."""
         raise AssertionError("said by subclasses")
 
+    def names(self, header: RecordBatchHeader) -> bool:
+        """Whether this is a transaction index whose next entry is the marker with this header."""
+        return False
+
     def meet(self, batch: Batch, aborted: bool) -> None:
         """Check the entries that are about this batch or, wrongly, about the bytes before it."""
         raise AssertionError("said by subclasses")
@@ -199,6 +203,9 @@ class TransactionIndexCheck(_IndexCheck):
         last_before = self._base_offset - 1 if previous is None else previous[3]
         return version == 0 and 0 <= first_offset <= last_offset and last_offset > last_before
 
+    def names(self, header: RecordBatchHeader) -> bool:
+        return self.current is not None and self.current[3] == header.last_offset
+
     def meet(self, batch: Batch, aborted: bool) -> None:
         header = batch.header
         while self.current is not None and self.current[3] <= header.last_offset:
@@ -221,6 +228,7 @@ class SegmentCheck:
             whole batch.
         deep: decode records too, and compare them with what their batch says.
         last_epoch: leader epoch of the last batch before this segment.
+        ongoing: where the transactions start that are open before this segment, by producer; carried on.
     """
 
     def __init__(
@@ -235,8 +243,10 @@ class SegmentCheck:
         may_be_torn: bool,
         deep: bool,
         last_epoch: int,
+        ongoing: dict[int, int],
     ) -> None:
         stem = f"{base_offset:020d}"
+        self._ongoing = ongoing
         self.epochs: list[tuple[int, int]] = []
         """Leader epochs that begin in this segment, with the offset where they do."""
         self.last_epoch = last_epoch
@@ -324,8 +334,24 @@ class SegmentCheck:
         self._report.records += max(header.record_count, 0)
         self._check_header(batch)
         aborted = self._check_records(batch) if self._deep or header.is_control else False
+        self._follow_transaction(header, aborted)
         for index in self._indexes:
             index.meet(batch, aborted)
+
+    def _follow_transaction(self, header: RecordBatchHeader, aborted: bool) -> None:
+        """Whoever aborts records must be in the transaction index: readers of committed data know it from there."""
+        if not header.is_transactional or header.producer_id < 0:
+            return
+        if not header.is_control:
+            self._ongoing.setdefault(header.producer_id, header.base_offset)
+            return
+        first_offset = self._ongoing.pop(header.producer_id, None)
+        if aborted and first_offset is not None and not any(index.names(header) for index in self._indexes):
+            message = f"the transaction index lacks what producer {header.producer_id} aborted from {first_offset} on"
+            if self._may_be_torn:
+                self._report.warning(self._file, f"{message}; the next start adds it", offset=header.base_offset)
+            else:
+                self._report.error(self._file, message, offset=header.base_offset)
 
     def _crc(self, batch: Batch) -> int:
         """CRC-32C of the batch, read in pieces: it may be as large as the file."""

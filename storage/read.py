@@ -4,6 +4,7 @@ thread.
 
 from __future__ import annotations
 
+import logging
 import struct
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -13,6 +14,8 @@ from barnabas.storage.errors import CorruptFile, CorruptLog, StorageError
 from barnabas.storage.files import Buffer, DescriptorCache, LogFile, read_file, write_file
 from barnabas.storage.offset_index import OffsetIndex, OffsetIndexCache
 from barnabas.wire.record_batch import HEADER_SIZE, LOG_OVERHEAD, CorruptBatch, RecordBatchHeader, parse_header
+
+logger = logging.getLogger(__name__)
 
 Read: TypeAlias = Callable[[int, int], Buffer]
 """`read(size, position)`: that many bytes, fewer only where the file ends; may raise ReadWouldBlock."""
@@ -257,7 +260,8 @@ class ColdRead(Exception):
         try:
             data = read_file(self._cache.files, index_path(plan.file.path))
             index = OffsetIndex.from_bytes(plan.base_offset, data, plan.size)
-        except (FileNotFoundError, CorruptFile):
+        except (FileNotFoundError, CorruptFile) as error:
+            logger.warning("building the offset index of %s anew: %s", plan.file.path, error)
             return self._rebuild_index(plan, read)
         self._indexes.put(plan.file, index)
         return index

@@ -18,6 +18,7 @@ Source: org.apache.kafka.storage.internals.log.LogSegment, LogFileUtils.
 
 from __future__ import annotations
 
+import logging
 from typing import Final
 
 from barnabas.storage.config import LogConfig
@@ -31,6 +32,8 @@ from barnabas.storage.time_index import ENTRY_SIZE as TIME_ENTRY_SIZE
 from barnabas.storage.time_index import NO_TIMESTAMP, TimeIndex
 from barnabas.storage.txn_index import AbortedTransaction, TransactionIndex, collect_aborted, encode_entry
 from barnabas.wire.record_batch import HEADER_SIZE, CorruptBatch, parse_header
+
+logger = logging.getLogger(__name__)
 
 LOG_SUFFIX: Final = ".log"
 TIME_INDEX_SUFFIX: Final = ".timeindex"
@@ -129,7 +132,9 @@ class Segment:
             if len(self.offset_index) and not _leads_to_a_batch(self.offset_index, read):
                 raise CorruptFile("the last entry of the offset index leads to another batch")
             self.max_timestamp, self.max_timestamp_offset = self.time_index.last_entry
-        except (FileNotFoundError, CorruptFile):
+        except (FileNotFoundError, CorruptFile) as error:
+            if self.size:
+                logger.warning("building the indexes of %s anew: %s", self.file.path, error)
             self.rebuild_indexes(read, index_interval_bytes)
 
     def rebuild_indexes(self, read: Read, index_interval_bytes: int) -> None:

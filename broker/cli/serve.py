@@ -169,12 +169,12 @@ def _run(config: BrokerConfig) -> int:
     from barnabas.controller.coordination.interface import CoordinationError
     from barnabas.controller.office import BrokerIdInUse, ControllerElsewhere
     from barnabas.controller.znodes import DamagedZnode
-    from barnabas.storage.errors import DirectoryLocked
+    from barnabas.storage.errors import DirectoryLocked, DirectoryMismatch
     from barnabas.wire.errors import ApiError
 
     refusals = (
         ApiError, BrokerIdInUse, ClusterIdMismatch, ConfigError, ControllerElsewhere, CoordinationError, DamagedZnode,
-        DirectoryLocked, OSError, OtherBrokersInCluster,
+        DirectoryLocked, DirectoryMismatch, OSError, OtherBrokersInCluster,
     )  # fmt: skip
     try:
         sys.setswitchinterval(_SWITCH_INTERVAL_S)

@@ -125,6 +125,20 @@ def test_a_second_process_on_the_same_directory_refuses_to_start(process: Barnab
     assert f"another process holds {process.log_dir / '.lock'}" in second.stderr
 
 
+def test_the_directory_of_another_broker_is_refused(process: BarnabasProcess) -> None:
+    process.stop()
+    command = [sys.executable, "-m", "barnabas", "serve", "--listen", "127.0.0.1:0", "--data-dir", str(process.log_dir)]
+    refused = subprocess.run([*command, "--node-id", "77"], capture_output=True, text=True, timeout=30, check=False)
+    assert refused.returncode == 1
+    assert "belongs to broker" in refused.stderr
+    assert "Traceback" not in refused.stderr
+    other = [*command, "--override", "barnabas.cluster.id=another"]
+    refused = subprocess.run(other, capture_output=True, text=True, timeout=30, check=False)
+    assert refused.returncode == 1
+    assert "cluster" in refused.stderr
+    assert "Traceback" not in refused.stderr
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_signals_stop_the_broker_cleanly(tmp_path: Path, number: signal.Signals) -> None:
     command = [

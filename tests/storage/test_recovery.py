@@ -6,8 +6,12 @@ import shutil
 
 import pytest
 
+from barnabas.storage.check import check_directory
+from barnabas.storage.check_report import Level
 from barnabas.storage.errors import StorageError
 from barnabas.storage.producer_state import decode_snapshot
+from barnabas.storage.validation import AppendOrigin
+from barnabas.wire.records import ControlRecordType, EndTxnMarker, build_end_txn_marker
 
 
 def copy(logs, tmp_path, name):
@@ -31,6 +35,7 @@ def test_a_torn_tail_is_cut_at_every_byte_of_the_last_three_batches(logs, tools,
     for number in range(5):
         logs.append(log, b"v" * (1 + number), producer_id=1, producer_epoch=0, base_sequence=number)
         ends.append(log.size_in_bytes)
+    logs.manager.checkpoint_high_watermarks()
     crashed = copy(logs, tmp_path, "crashed")
     logs.stop(clean=False)
     whole = segment_file(crashed).read_bytes()
@@ -164,7 +169,7 @@ def test_what_is_derived_from_batches_is_rebuilt_as_it_was(logs, tmp_path):
 
 @pytest.mark.parametrize("clean", [True, False])
 @pytest.mark.parametrize("damage", ["missing", "empty", "zeros", "half", "shifted", "foreign"])
-def test_damaged_indexes_are_rebuilt(logs, tools, damage, clean):
+def test_damaged_indexes_are_rebuilt(logs, tools, damage, clean, caplog):
     log = logs.log(segment_bytes=2000, index_interval_bytes=150)
     for _ in range(60):
         logs.append(log, b"value" * 3)
@@ -192,6 +197,42 @@ def test_damaged_indexes_are_rebuilt(logs, tools, damage, clean):
     logs.append(log, b"more")
     assert tools.read_all(log) == [*expected, 60]
     assert log.offset_for_timestamp(0).offset == 0
+    if clean:
+        assert "anew" in caplog.text
+
+
+@pytest.mark.parametrize("damage", ["missing", "empty", "zeros", "half", "foreign"])
+def test_damaged_transaction_indexes_are_rebuilt_after_a_crash_and_refused_after_a_clean_stop(logs, damage):
+    log = logs.log(segment_bytes=1500)
+    for number in range(6):
+        producer = {"producer_id": 1, "producer_epoch": 0}
+        logs.append(log, b"v" * 200, transactional=True, base_sequence=number, **producer)
+        marker = build_end_txn_marker(
+            EndTxnMarker(ControlRecordType.ABORT, 0), timestamp_ms=logs.clock.now_ms(), **producer
+        )
+        logs.append_raw(log, marker, AppendOrigin.COORDINATOR)
+    expected = log.aborted_transactions(0, log.log_end_offset)
+    assert len(expected) == 6
+    for clean in (False, True):
+        logs.stop(clean=clean)
+        paths = sorted((logs.path / "topic-0").glob("*.txnindex"))
+        assert len(paths) > 1
+        data = paths[0].read_bytes()
+        if damage == "missing":
+            paths[0].unlink()
+        else:
+            content = {"empty": b"", "zeros": bytes(len(data)), "half": data[: len(data) // 2 + 1]}
+            paths[0].write_bytes(content.get(damage, paths[-1].read_bytes()))
+        logs.start()
+        if not clean:
+            assert logs.log().aborted_transactions(0, log.log_end_offset) == expected
+        elif damage in ("zeros", "half"):
+            with pytest.raises(StorageError):
+                logs.log().aborted_transactions(0, log.log_end_offset)
+        else:
+            # The form is right, so that only a comparison with the batches tells.
+            report = check_directory(logs.path)
+            assert [found for found in report.findings if found.level is not Level.NOTE], report.findings
 
 
 def _shift(entry):
@@ -250,6 +291,31 @@ def test_a_stale_recovery_point_only_costs_time_and_one_from_the_future_nothing(
         assert tools.read_all(logs.log()) == list(range(9))
         assert logs.log().recovery_point == 9
         logs.stop(clean=False)
+
+
+def test_a_high_watermark_from_the_future_is_the_end_of_the_log(logs, tools):
+    log = logs.log()
+    for _ in range(3):
+        logs.append(log, b"value")
+    for clean in (False, True):
+        logs.stop(clean=clean)
+        (logs.path / "replication-offset-checkpoint").write_text("0\n1\ntopic 0 1000000\n")
+        logs.start()
+        assert logs.log().high_watermark == 3
+        assert tools.read_all(logs.log()) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("content", [b"", b"garbage", b'{"version":7}'])
+def test_a_clean_shutdown_marker_counts_by_being_there_once(logs, content):
+    logs.append(logs.log(), b"value")
+    logs.stop(clean=True)
+    (logs.path / ".kafka_cleanshutdown").write_bytes(content)
+    logs.files.opened.clear()
+    logs.start()
+    assert not [path for path in logs.files.opened if path.endswith(".log")]
+    logs.restart(clean=False)
+    assert [path for path in logs.files.opened if path.endswith(".log")]
+    assert logs.log().log_end_offset == 1
 
 
 def test_a_log_start_offset_beyond_the_end_starts_the_log_anew(logs):
