@@ -118,6 +118,8 @@ class PartitionLog(LocalLog):
         self._snapshots = snapshots if snapshots is not None else []
         self._leader_epochs = leader_epochs
         self._producers = producers
+        if producers is not None:
+            producers.forget_replicated(self.high_watermark)
 
     def __repr__(self) -> str:
         return f"<PartitionLog {self.topic}-{self.partition} [{self.log_start_offset}, {self.log_end_offset})>"
