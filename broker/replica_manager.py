@@ -307,6 +307,8 @@ class ReplicaManager:
             if task is not None:
                 await asyncio.to_thread(task.run)
                 log.complete_flush(task)
+                if task.may_be_repeated and task.error is not None:
+                    raise task.error
             if log.failure is not None:
                 raise StorageError(log.failure.message)
         finally:

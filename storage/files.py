@@ -23,6 +23,7 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 _NOWAIT: Final[int] = getattr(os, "RWF_NOWAIT", 0)
 _FULL_FSYNC: Final[int | None] = getattr(fcntl, "F_FULLFSYNC", None) if sys.platform == "darwin" else None
 _NO_DESCRIPTORS: Final = frozenset({errno.EMFILE, errno.ENFILE})
+_PASSING: Final = _NO_DESCRIPTORS | {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.ENOMEM}
 _OPEN_FLAGS: Final = os.O_RDWR | os.O_CLOEXEC
 
 
@@ -276,6 +277,11 @@ def make_durable_directory(files: Files, path: str) -> None:
         files.make_directory(missing[0])
         for made in reversed(missing):
             files.sync_directory(made.rpartition("/")[0] or "/")
+
+
+def is_passing(error: OSError) -> bool:
+    """Whether the disk is whole and only has no room, or the process no descriptors or memory: that may change."""
+    return error.errno in _PASSING
 
 
 def read_file(files: Files, path: str) -> bytes:

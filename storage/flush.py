@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from barnabas.storage.errors import StorageError
-from barnabas.storage.files import DescriptorCache, LogFile, replace_file
+from barnabas.storage.files import DescriptorCache, LogFile, is_passing, replace_file
 
 
 @dataclass(slots=True)
@@ -13,7 +13,7 @@ class FlushTask:
     """One flush of one log up to `end_offset`: data first, then indexes and snapshots, then names.
 
     `run` may be called once, from any thread; it touches nothing but what was captured. After it, whether it failed
-    or not, the log's `complete_flush` has to be called on the event loop. A failure is final: a second try might
+    or not, the log's `complete_flush` has to be called on the event loop. A failed sync is final: a second try might
     claim success for pages that the first try lost.
     """
 
@@ -28,6 +28,8 @@ class FlushTask:
     unsynced_seal: int | None = None
     """The oldest segment that was sealed since the last flush, if one was."""
     error: StorageError | None = field(default=None, init=False)
+    may_be_repeated: bool = field(default=False, init=False)
+    """It failed, but only because the disk is full and before any sync had to be trusted."""
 
     def run(self) -> None:
         """Do it. Blocking. Errors end in `error`."""
@@ -37,8 +39,7 @@ class FlushTask:
             for path in self.others:
                 self._sync_if_exists(path)
             if self.leader_epochs is not None:
-                path, content = self.leader_epochs
-                replace_file(self.cache.files, path, content, sync_name=False)
+                self._write_epochs(*self.leader_epochs)
             for directory in self.directories:
                 self.cache.files.sync_directory(directory)
         except FileNotFoundError as error:
@@ -49,6 +50,14 @@ class FlushTask:
         finally:
             for file in self.segments:
                 self.cache.release(file)
+
+    def _write_epochs(self, path: str, content: bytes) -> None:
+        """The only bytes that a flush adds: that they do not fit says nothing of those that are to be kept."""
+        try:
+            replace_file(self.cache.files, path, content, sync_name=False)
+        except OSError as error:
+            self.may_be_repeated = is_passing(error)
+            raise
 
     def _sync_segment(self, file: LogFile) -> None:
         descriptor = self.cache.open_privately(file)

@@ -20,7 +20,7 @@ from barnabas.storage.checkpoints import (
 )
 from barnabas.storage.config import LogConfig
 from barnabas.storage.errors import CorruptFile, StorageError
-from barnabas.storage.files import Buffer, Files, read_file, replace_file, write_fully
+from barnabas.storage.files import Buffer, Files, is_passing, read_file, replace_file, write_fully
 from barnabas.storage.flush import FlushTask
 from barnabas.storage.log_context import DoomedFiles, LogContext
 from barnabas.storage.log_reader import LogReader
@@ -170,6 +170,15 @@ class LocalLog:
         if self._failure is not None:
             raise StorageError(self._failure.message)
 
+    def _refused(self, what: str, error: OSError) -> StorageError:
+        """The disk refused with nothing changed yet. A full one may take it later, any other takes the log offline."""
+        failure = StorageError(f"{what} failed: {error}")
+        if is_passing(error):
+            logger.error("%s-%d: %s", self.topic, self.partition, failure.message)
+        else:
+            self.fail(failure)
+        return failure
+
     @contextmanager
     def _failing_if(self, what: str) -> Iterator[None]:
         """Take the log offline if the disk refuses in the middle of `what`: then nobody knows what is there."""
@@ -204,11 +213,11 @@ class LocalLog:
         try:
             return self.context.cache.descriptor(segment.file)
         except OSError as error:
-            raise StorageError(f"opening {segment.file.path} failed: {error}") from error
+            raise self._refused(f"opening {segment.file.path}", error) from error
 
     def _roll_back(self, segment: Segment, descriptor: int, error: OSError) -> StorageError:
         """Cut what a failed write left behind; if even that fails, nobody knows what is in the file."""
-        failure = StorageError(f"appending to {segment.file.path} failed: {error}")
+        failure = self._refused(f"appending to {segment.file.path}", error)
         try:
             self.context.cache.files.truncate(descriptor, segment.size)
         except OSError as second:
@@ -221,7 +230,7 @@ class LocalLog:
             segment.load(self.context.cache, self.config.index_interval_bytes)
             segment.read_first_timestamp(self.context.cache)
         except OSError as error:
-            raise StorageError(f"reading {segment.file.path} failed: {error}") from error
+            raise self._refused(f"reading {segment.file.path}", error) from error
         self.context.indexes.drop(segment.file)
 
     def _start_segment(self, base_offset: int, now_ms: int) -> Segment:
@@ -233,7 +242,7 @@ class LocalLog:
             old.write_indexes(self.context.cache.files)
             segment = self._create_segment(base_offset, now_ms)
         except OSError as error:
-            raise StorageError(f"rolling {self.directory} at offset {base_offset} failed: {error}") from error
+            raise self._refused(f"rolling {self.directory} at offset {base_offset}", error) from error
         index = old.unload()
         if index is not None:
             self.context.indexes.put(old.file, index)
@@ -400,9 +409,15 @@ class LocalLog:
 
     def complete_flush(self, task: FlushTask) -> None:
         """Take in the outcome of a flush that has run; a failed one takes the log offline, unless its directory was
-        moved away under it.
+        moved away under it, or it may be repeated.
         """
         self._flushing = None
+        if task.may_be_repeated:
+            self._unsynced_files += task.others
+            self._unsynced_seal = self._unsynced_seal if task.unsynced_seal is None else task.unsynced_seal
+            self._is_new |= len(task.directories) > 1
+            self._names_dirty = True
+            return
         if task.error is not None:
             if task.directory == self.directory:
                 self.fail(task.error)

@@ -388,7 +388,7 @@ class PartitionLog(LocalLog):
         try:
             write_file(self.context.cache.files, path, encode_snapshot(self.producer_state.producers.values()))
         except OSError as error:
-            raise StorageError(f"writing {path} failed: {error}") from error
+            raise self._refused(f"writing {path}", error) from error
         self._snapshots.append(offset)
         if self.producer_state.producers:
             self._unsynced_files.append(path)
@@ -614,6 +614,12 @@ class PartitionLog(LocalLog):
             return self._prepare_flush(None)
         epochs.dirty = False
         return self._prepare_flush((f"{self.directory}/{LEADER_EPOCH_FILE}", encode_leader_epochs(epochs.entries)))
+
+    def complete_flush(self, task: FlushTask) -> None:
+        """As `LocalLog.complete_flush`."""
+        super().complete_flush(task)
+        if task.may_be_repeated and self._leader_epochs is not None:
+            self._leader_epochs.dirty = True
 
     def flush(self) -> None:
         """Flush everything. Blocking.

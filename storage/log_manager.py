@@ -51,6 +51,7 @@ from barnabas.storage.files import (
     DescriptorCache,
     Files,
     LogFile,
+    is_passing,
     make_durable_directory,
     read_file,
     replace_file,
@@ -113,6 +114,8 @@ class LogDirectory:
         self.checkpointed: set[TopicPartition] = set()
         """Logs that the checkpoint files may name."""
         self.has_unsynced_deletions = False
+        self.has_failed = False
+        """The disk did not take a checkpoint: a clean shutdown is not to be claimed."""
         self.lock_descriptor = -1
 
 
@@ -592,11 +595,19 @@ class LogManager:
 
     def _checkpoint(self, name: str) -> None:
         for directory in self._directories:
-            try:
-                self._write_checkpoints(directory, (name,))
-            except OSError as error:
-                # Nothing depends on a new checkpoint: an old one only makes the next recovery longer.
-                logger.error("writing %s/%s failed: %s", directory.path, name, error)
+            self._checkpoint_directory(directory, name)
+
+    def _checkpoint_directory(self, directory: LogDirectory, name: str) -> None:
+        """Nothing depends on a new checkpoint, so a full disk may keep it from being written; a disk that fails is not
+        trusted any more.
+        """
+        try:
+            self._write_checkpoints(directory, (name,))
+        except OSError as error:
+            logger.error("writing %s/%s failed: %s", directory.path, name, error)
+            if not is_passing(error):
+                directory.has_failed = True
+                self._on_failure(f"{directory.path}: writing {name} failed: {error}")
 
     def _write_checkpoints(self, directory: LogDirectory, names: Sequence[str]) -> None:
         """The values are taken under the lock that the files are written under, so that none is replaced by an older
@@ -620,7 +631,9 @@ class LogManager:
         for directory in self._directories:
             try:
                 self._write_checkpoints(directory, (RECOVERY_POINT_FILE, LOG_START_FILE, HIGH_WATERMARK_FILE))
-                if not directory.failed and all(log.is_on_disk for log in directory.logs.values()):
+                if not (directory.failed or directory.has_failed) and all(
+                    log.is_on_disk for log in directory.logs.values()
+                ):
                     write_clean_shutdown(self._files, directory.path, broker_epoch)
             except OSError as error:
                 logger.error("closing %s failed, it will be recovered at the next start: %s", directory.path, error)

@@ -28,7 +28,7 @@ from tools.simulated_disk import SimulatedDisk
 
 ROOT = "/data/logs"
 SEED = 20261121
-SAMPLES = 2
+SAMPLES = 1
 """Mixtures with torn writes per crash point, besides the orderly outcomes."""
 TOPIC_ID = bytes(range(1, 17))
 ANOTHER_ID = bytes(range(2, 18))
@@ -375,7 +375,7 @@ def test_every_crash_leaves_what_was_synced_and_nothing_else(scenario):
     counts = crash_everywhere(play(scenario), SAMPLES)
     print(f"{scenario.__name__}: {counts}, seed {SEED}")
     assert counts.points > 40
-    assert counts.distinct > 90
+    assert counts.distinct > 70
 
 
 @pytest.mark.full
@@ -522,4 +522,4 @@ def truncation_keeps_the_recovery_point(patch):
 def test_what_is_left_out_is_found(scenario, plant, monkeypatch):
     plant(monkeypatch)
     with pytest.raises((Untrue, StorageError)):
-        crash_everywhere(play(scenario), SAMPLES)
+        crash_everywhere(play(scenario), samples=4)

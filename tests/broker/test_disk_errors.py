@@ -1,0 +1,121 @@
+"""A disk that fails: nothing is acknowledged that is not on it, the process ends, and the next one has everything.
+
+Through the seam (`tools.failing_disk`), and through libfiu, which makes the system calls themselves fail.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from tools.barnabas_process import BarnabasProcess
+from tools.required import tool_missing
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+
+SETTINGS = {
+    "barnabas.flush.before.ack": "true",
+    "replica.high.watermark.checkpoint.interval.ms": "200",
+    "log.cleaner.enable": "false",
+}
+FIU = Path("/usr/lib/fiu")
+ENDED_WITHIN_S = 20
+
+
+def produce(broker: BarnabasProcess, numbers: range) -> list[int]:
+    """Write numbers one at a time; those that were acknowledged."""
+    producer = Producer(
+        {"bootstrap.servers": broker.bootstrap_servers, "acks": "all", "linger.ms": 0, "message.timeout.ms": 1000,
+         "reconnect.backoff.max.ms": 100, "log_level": 0}
+    )  # fmt: skip
+    acknowledged: list[int] = []
+    for number in numbers:
+        producer.produce(
+            "t", b"%d" % number, partition=0,
+            on_delivery=lambda error, message: None if error else acknowledged.append(int(message.value())),
+        )  # fmt: skip
+        assert producer.flush(20) == 0
+    return acknowledged
+
+
+def read(broker: BarnabasProcess) -> list[int]:
+    consumer = Consumer(
+        {"bootstrap.servers": broker.bootstrap_servers, "group.id": "reader", "enable.auto.commit": False}
+    )
+    consumer.assign([TopicPartition("t", 0, OFFSET_BEGINNING)])
+    _, end = consumer.get_watermark_offsets(TopicPartition("t", 0), timeout=20)
+    found: list[int] = []
+    deadline = time.monotonic() + 30
+    while len(found) < end and time.monotonic() < deadline:
+        found += [int(message.value()) for message in consumer.consume(100, timeout=0.2)]
+    consumer.close()
+    return found
+
+
+def fail_and_recover(broker: BarnabasProcess, fail: Callable[[], None], heal: Callable[[], None]) -> str:
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    admin.create_topics([NewTopic("t", 1, 1)])["t"].result(20)
+    before = produce(broker, range(20))
+    assert before == list(range(20))
+    started = time.monotonic()
+    fail()
+    after = produce(broker, range(20, 21))
+    status = broker.wait(ENDED_WITHIN_S)
+    ended_s = time.monotonic() - started
+    assert status != 0
+    assert "failed" in broker.log_text()
+    assert not (broker.log_dir / ".kafka_cleanshutdown").exists()
+    heal()
+    broker.start()
+    found = read(broker)
+    assert set(before + after) <= set(found)
+    assert found == sorted(found)
+    assert produce(broker, range(100, 105)) == list(range(100, 105))
+    broker.stop()
+    return f"{len(after)} acknowledged afterwards, status {status} after {ended_s:.1f} s"
+
+
+def full(*values: str) -> list[Any]:
+    return [pytest.param(value, marks=pytest.mark.full) for value in values]
+
+
+@pytest.mark.parametrize("call", ["sync", *full("pwrite", "rename", "open")])
+def test_a_failing_disk_ends_the_process(call: str, tmp_path: Path) -> None:
+    trigger = tmp_path / "fail"
+    with BarnabasProcess(SETTINGS, module=f"tools.failing_disk:{call}:{trigger}") as broker:
+        outcome = fail_and_recover(broker, trigger.touch, trigger.unlink)
+    print(f"{call}: {outcome}")
+    if call in ("sync", "pwrite"):
+        assert outcome.startswith("0 ")
+
+
+@pytest.mark.parametrize("point", ["posix/io/rw/pwrite", *full("posix/io/sync/fdatasync", "posix/io/dir/rename")])
+def test_failing_system_calls_end_the_process(point: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    control = shutil.which("fiu-ctrl")
+    libraries = [FIU / "fiu_run_preload.so", FIU / "fiu_posix_preload.so"]
+    if control is None or not all(library.exists() for library in libraries):
+        tool_missing("libfiu is not installed (apt-get install fiu-utils)")
+    fifo = str(tmp_path / "fiu")
+    with BarnabasProcess(SETTINGS) as broker:
+        broker.stop()
+        with monkeypatch.context() as patch:
+            patch.setenv("LD_PRELOAD", " ".join(map(str, libraries)))
+            patch.setenv("FIU_CTRL_FIFO", fifo)
+            broker.start()
+
+        def fail() -> None:
+            command = [control, "-f", fifo, "-c", f"enable name={point},failinfo=5", str(broker.pid)]
+            subprocess.run(command, check=True, timeout=20)
+
+        outcome = fail_and_recover(broker, fail, lambda: None)
+    print(f"{point}: {outcome}")
+    if "rename" not in point:
+        assert outcome.startswith("0 ")
