@@ -50,6 +50,7 @@ def decode_result(line: bytes) -> CleanedSegment | PassEnd:
 
     Raises:
         StorageError: the pass failed.
+        OSError: the disk refused.
     """
     kind, *fields = json.loads(line)
     if kind == "segment":
@@ -58,6 +59,8 @@ def decode_result(line: bytes) -> CleanedSegment | PassEnd:
         return PassEnd(*fields)
     if kind == "missing":
         raise FileNotFoundError(fields[0])
+    if kind == "refused":
+        raise OSError(*fields)
     raise StorageError(fields[0])
 
 
@@ -90,8 +93,10 @@ def main() -> None:
         _say("missing", str(error))
     except StorageError as error:
         _say("error", error.message)
-    except (OSError, CorruptFile) as error:
+    except CorruptFile as error:
         _say("error", str(error))
+    except OSError as error:
+        _say("refused", error.errno, error.strerror)
 
 
 def _say(*fields: object) -> None:

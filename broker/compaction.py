@@ -30,7 +30,7 @@ from barnabas.storage.cleaner_manager import (
     make_job,
 )
 from barnabas.storage.errors import CorruptFile, StorageError
-from barnabas.storage.files import Files, UnsyncedFiles
+from barnabas.storage.files import Files, UnsyncedFiles, is_passing
 from barnabas.storage.log import PartitionLog
 
 logger = logging.getLogger(__name__)
@@ -55,7 +55,7 @@ class Compaction:
     """Compacts the logs of a broker, one at a time.
 
     A log that cannot be cleaned (a damaged batch, a disk that fails) is left alone until the next start; it goes on
-    serving what it has.
+    serving what it has. On a full disk a pass is tried again.
     """
 
     def __init__(
@@ -141,7 +141,10 @@ class Compaction:
             if log.failure is None and log.directory == job.directory and _has_all(log, job):
                 self._set_aside(log, error)
         except (StorageError, OSError) as error:
-            self._set_aside(log, error)
+            if isinstance(error, OSError) and is_passing(error):
+                logger.warning("%s-%d is compacted later: %s", log.topic, log.partition, error)
+            else:
+                self._set_aside(log, error)
         if not is_complete:
             with contextlib.suppress(OSError):
                 await asyncio.to_thread(remove_cleaned_files, self._files, job.directory)

@@ -1,5 +1,7 @@
 """Compaction in a broker that runs, as a stock client sees it."""
 
+import errno
+import json
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -9,6 +11,9 @@ import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
+from barnabas.broker.cleaner_process import decode_result
+from barnabas.storage.files import OsFiles, is_passing
+from barnabas.testing import Broker
 from tools.barnabas_process import BarnabasProcess
 
 SETTINGS = {
@@ -136,3 +141,32 @@ def test_no_cleaning_process_outlives_its_broker() -> None:
         os.write(write_end, order[:-1])
         os.close(write_end)
         process.wait(30)
+
+
+def test_what_the_disk_had_no_room_for_is_compacted_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    refused: list[str] = []
+    is_full = True
+    open_file = OsFiles.open
+
+    def open_unless_full(files: OsFiles, path: str, **settings: Any) -> int:
+        if is_full and path.endswith(".cleaned"):
+            refused.append(path)
+            raise OSError(errno.ENOSPC, "the disk is full")
+        return open_file(files, path, **settings)
+
+    monkeypatch.setattr(OsFiles, "open", open_unless_full)
+    settings = {"cleanup.policy": "compact", "segment.bytes": 2000, "min.cleanable.dirty.ratio": 0.01}
+    with Broker(configs=SETTINGS) as broker:
+        topic = broker.create_topic("t", configs=settings)
+        for number in range(60):
+            topic.produce(b"v" * 200, key=b"%d" % (number % 3))
+        wait_until(lambda: len(refused) >= 2, "no second try")
+        is_full = False
+        wait_until(lambda: len(topic.records()) < 20, "not compacted")
+        assert {record.key for record in topic.records()} == {b"0", b"1", b"2"}
+
+
+def test_the_cleaning_process_tells_what_the_disk_said() -> None:
+    with pytest.raises(OSError, match="no room") as raised:
+        decode_result(json.dumps(["refused", errno.ENOSPC, "no room"]).encode())
+    assert is_passing(raised.value)
