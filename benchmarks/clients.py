@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from multiprocessing.connection import Connection
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from benchmarks.systems import Server
@@ -161,11 +161,23 @@ def consumer_at_end(bootstrap_servers: str, topic: str) -> Iterator[Consumer]:
     """A consumer of partition 0 that has arrived at its end."""
     consumer = Consumer({"bootstrap.servers": bootstrap_servers, "group.id": "benchmark", "log_level": 0})
     try:
-        _, end = consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=TIMEOUT_S)
-        consumer.assign([TopicPartition(topic, 0, end)])
+        consumer.assign([TopicPartition(topic, 0, _end_offset(consumer, topic))])
         yield consumer
     finally:
         consumer.close()
+
+
+def _end_offset(consumer: Consumer, topic: str) -> int:
+    """Where partition 0 ends; a broker that has just created it may need a moment to lead it. Raises KafkaException."""
+    deadline_s = time.monotonic() + TIMEOUT_S
+    while True:
+        try:
+            end: int = consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=TIMEOUT_S)[1]
+            return end
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.NOT_LEADER_FOR_PARTITION or time.monotonic() > deadline_s:
+                raise
+        time.sleep(0.05)
 
 
 def one_by_one_ms(server: Server, topic: str, records: int, size: int) -> list[float]:
