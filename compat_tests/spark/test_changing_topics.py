@@ -262,39 +262,36 @@ def test_retention_that_moves_under_a_running_query(losing: Losing, tmp_path: Pa
     assert losing.log_start() > 100
 
 
-# Not among the daily tests: a task that waits for a deleted topic may hold the query up for as long as Spark's poll
-# time-out, and how long Apache Kafka lets it wait in the same run has not been measured yet.
+# All topics have one partition. A name that comes back with fewer partitions than before ends the query, on Apache
+# Kafka 4.3.0 as here (each seen in a run of 60 s): Spark's task waits 60 s for the position in the partition that is
+# gone, and fails with TimeoutException whatever failOnDataLoss says. Partition 0 comes back, as asking for it creates
+# the topic.
 @pytest.mark.full
 @pytest.mark.parametrize("seconds", [8, 60])
 def test_topics_created_and_deleted_while_reading(
     kafka: Any, topic_name: str, make_topic: Any, produce: Any, admin: Any, tmp_path: Path, seconds: int
 ) -> None:
     from confluent_kafka import KafkaException
-    from confluent_kafka.admin import NewPartitions  # type: ignore[attr-defined]
 
     dice = random.Random(seconds)
     pattern = {"subscribePattern": f"{topic_name}-.*", "startingOffsets": "earliest", "failOnDataLoss": "false"}
-    partitions: dict[str, int] = {}
+    topics: set[str] = set()
     sent: set[str] = set()
 
     def step(number: int) -> None:
         choice = dice.random()
-        if choice < 0.2 or not partitions:
+        if choice < 0.2 or not topics:
             name = f"{topic_name}-{dice.randrange(6)}"  # names come back: the same name is another topic then
-            if name not in partitions:
+            if name not in topics:
                 with suppress(KafkaException):  # the query itself asks for topics that are gone, which creates them
                     make_topic(name=name)
-                partitions[name] = 1
+                topics.add(name)
             return
-        name = dice.choice(sorted(partitions))
-        if choice < 0.35:
+        name = dice.choice(sorted(topics))
+        if choice < 0.4:
             with suppress(KafkaException):
                 admin.delete_topics([name])[name].result(30)
-            del partitions[name]
-        elif choice < 0.45:
-            partitions[name] += 1
-            with suppress(KafkaException):
-                admin.create_partitions([NewPartitions(name, partitions[name])])[name].result(30)
+            topics.discard(name)
         else:
             values = numbered(f"{number}-", 0, dice.randrange(1, 20))
             sent.update(values)
