@@ -125,6 +125,7 @@ def main() -> int:
                 after_stop, after_kill = measure(system, segment)
                 recovery = Start(after_kill.wall - after_stop.wall, after_kill.cpu - after_stop.cpu)
                 runs[system.name].append((*after_stop, *after_kill, *recovery))
+                bar.write(f"{system.title}: {after_kill.wall:.2f} s, CPU {after_kill.cpu:.2f} s", file=sys.stderr)
                 bar.update()
     print(f"seconds, median of {options.runs:3}   after a stop   (CPU)   after kill -9   (CPU)   recovery   (CPU)")
     medians = {name: [statistics.median(column) for column in zip(*rows, strict=True)] for name, rows in runs.items()}
