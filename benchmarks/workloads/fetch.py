@@ -11,7 +11,7 @@ from benchmarks.systems import System
 
 def catch_up(system: System, scale: Scale) -> Figures:
     """W4: consumers that are far behind, and a producer that must not notice."""
-    size = scale.of(4 * GIB, 256 * MIB)
+    size = scale.of(4 * GIB, 128 * MIB)
     with system.running() as server:
         create_topics(server, 1, "measured", "live")
         records = fill(server, "measured", size)
