@@ -96,7 +96,8 @@ class Bench:
         begin = time.perf_counter()
         work()
         seconds = time.perf_counter() - begin
-        for deleted in AdminClient({"bootstrap.servers": servers}).delete_topics([*topics, *dead]).values():
+        admin = AdminClient({"bootstrap.servers": servers})
+        for deleted in admin.delete_topics([*topics, *dead]).values():
             deleted.result(30)
         shutil.rmtree(here, ignore_errors=True)
         return Run(name, broker, rows, partitions, seconds)

@@ -45,6 +45,7 @@ class Unit:
         self._place = TopicPartition(topic, partition)
         settings = {
             "linger.ms": 20,
+            "log_level": 4,  # warnings
             # As Java's clients, and so Spark's sink, choose partitions: a key has one home, whoever writes it.
             "partitioner": "murmur2_random",
             **config,

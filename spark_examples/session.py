@@ -31,16 +31,13 @@ def spark_session(
     """
     if is_submitted():
         return _built(SparkSession.builder.appName(name), {**ALWAYS, **(settings or {})})
-    from tools.jvm.ivy import exclusive, ivy_home, ivy_settings
-    from tools.jvm.java import find_java
+    from tools.jvm.ivy import Library, exclusive, fetch, ivy_home, ivy_settings
+    from tools.jvm.java import cache_folder, find_java
 
     os.environ["JAVA_HOME"] = str(find_java().resolve().parent.parent)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # workers import what this program can import
     local = {
-        "spark.jars.packages": packages or CONNECTOR,
-        "spark.jars.ivy": str(ivy_home()),
-        "spark.jars.ivySettings": str(ivy_settings()),  # a half-filled ~/.m2 would make Ivy fail
         "spark.driver.memory": "1g",
         # A query that fails may take its own thread with it (StackOverflowError within java.util.regex, seen with
         # Java's stack of 1 MiB) and then counts as active for ever.
@@ -50,8 +47,19 @@ def spark_session(
         "spark.ui.showConsoleProgress": "false",
     }
     builder = SparkSession.builder.master(master or "local[2]").appName(name)
+    if packages is None:  # the jars by themselves: Spark would ask Ivy at every start, one process at a time
+        folder = cache_folder() / "spark" / CONNECTOR.replace(":", "-")
+        fetch(folder, [Library(*CONNECTOR.split(":"))], title="Spark's Kafka connector")
+        jars = {"spark.jars": ",".join(str(jar) for jar in sorted(folder.glob("*.jar")))}
+        return _built(builder, {**ALWAYS, **local, **jars, **(settings or {})})
+    # A half-filled ~/.m2 would make Ivy fail.
+    ivy = {
+        "spark.jars.packages": packages,
+        "spark.jars.ivy": str(ivy_home()),
+        "spark.jars.ivySettings": str(ivy_settings()),
+    }
     with exclusive(ivy_home() / ".lock"):
-        return _built(builder, {**ALWAYS, **local, **(settings or {})})
+        return _built(builder, {**ALWAYS, **local, **ivy, **(settings or {})})
 
 
 def _built(builder: SparkSession.Builder, settings: Mapping[str, str]) -> SparkSession:
