@@ -9,6 +9,7 @@ still runs somewhere, though Spark has given it up, is fenced by the transaction
 Readers see the result with isolation.level=read_committed.
 """
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from types import TracebackType
@@ -21,6 +22,7 @@ Headers = Sequence[tuple[str, bytes | None]]
 
 TIMEOUT_S = 60.0
 ATTEMPTS = 5
+POLL_S = 0.05
 RECORDS_PER_TRANSACTION = 20_000
 
 
@@ -113,6 +115,32 @@ class Unit:
                 if not problem.args[0].retriable() or attempt == ATTEMPTS:
                     raise
         raise AssertionError("not reached")
+
+
+def wait_until_readable(config: Mapping[str, str], *topics: str) -> bool:
+    """Wait until readers of committed data see what is in some topics now: markers follow a producer's commit.
+
+    False if that takes longer than a minute: somebody else has a transaction open there.
+    """
+    group = {**config, "group.id": "wait-until-readable"}
+    everything = Consumer({**group, "isolation.level": "read_uncommitted"})
+    committed = Consumer({**group, "isolation.level": "read_committed"})
+    try:
+        described = everything.list_topics(timeout=TIMEOUT_S).topics
+        places = [TopicPartition(topic, number) for topic in topics for number in described[topic].partitions]
+        waiting = {place: everything.get_watermark_offsets(place, TIMEOUT_S)[1] for place in places}
+        deadline = time.monotonic() + TIMEOUT_S
+        while waiting and time.monotonic() < deadline:
+            waiting = {
+                place: end
+                for place, end in waiting.items()
+                if committed.get_watermark_offsets(place, TIMEOUT_S)[1] < end
+            }
+            time.sleep(POLL_S if waiting else 0)
+        return not waiting
+    finally:
+        everything.close()
+        committed.close()
 
 
 def record_of(row: Any, topic: str, partition: int = -1) -> Outgoing:

@@ -35,7 +35,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_examples import pipeline
-from spark_examples.exactly_once import Headers, Outgoing, Unit, chunks, record_of
+from spark_examples.exactly_once import Headers, Outgoing, Unit, chunks, record_of, wait_until_readable
 
 ATTEMPT, NOT_BEFORE, REPROCESSED = "retry-attempt", "retry-not-before", "reprocessed"
 ORIGIN = ("origin-topic", "origin-partition", "origin-offset")
@@ -230,6 +230,7 @@ def start(spark: SparkSession, options: argparse.Namespace) -> list[StreamingQue
     for level in levels[:-1]:
         if not options.stop.is_set():
             pipeline.follow([start_level(spark, options, level)], options.stop)
+            wait_until_readable(pipeline.client_options(options), level.next_retry or level.dead)
     return [start_level(spark, options, levels[-1])]
 
 

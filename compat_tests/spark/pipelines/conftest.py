@@ -65,6 +65,9 @@ def consume(bootstrap_servers: str, *topics: str, isolation_level: str = "read_c
     """All records of some topics, by topic, partition and offset."""
     from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
 
+    from spark_examples.exactly_once import wait_until_readable
+
+    assert wait_until_readable({"bootstrap.servers": bootstrap_servers}, *topics)
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap_servers,

@@ -16,6 +16,7 @@ from spark_examples import archive, replay, sample
 from spark_examples.archive_audit import audit, without
 from spark_examples.archive_log import ArchiveError, ArchiveLog, State
 from spark_examples.archive_reader import open_archive, read_archive
+from spark_examples.exactly_once import wait_until_readable
 
 TIMEOUT_S = 30
 Rows = list[tuple[Any, ...]]
@@ -135,6 +136,7 @@ def test_transactions_and_markers_are_accounted_for(
     # Not in a transaction, and so read only when every marker before it is.
     produce_some(cluster.bootstrap_servers, topics[1], 300)
 
+    assert wait_until_readable({"bootstrap.servers": cluster.bootstrap_servers}, *topics)
     made = Archive(spark, cluster.bootstrap_servers, run_once, tmp_path / "archive", *topics)
     made.run()
 
