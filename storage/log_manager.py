@@ -293,7 +293,8 @@ class LogManager:
             if not logs.is_clean:
                 # A process that was killed may have left names that are not on the disk: what is served from now on is.
                 self._files.sync_directory(directory.path)
-        if not all(logs.has_recovery_points for logs in found):
+        if not all(logs.has_recovery_points and logs.is_clean for logs in found):
+            # What was recovered is on the disk: the next start need not look at it again.
             self._checkpoint(RECOVERY_POINT_FILE)
 
     def _open_log(
