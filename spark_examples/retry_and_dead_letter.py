@@ -21,8 +21,6 @@ Kafka's tools show it. Workers need confluent-kafka.
 """
 
 import argparse
-import importlib
-import json
 import sys
 import threading
 import time
@@ -36,6 +34,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_examples import pipeline
 from spark_examples.exactly_once import Headers, Outgoing, Unit, chunks, record_of, wait_until_readable
+from spark_examples.retry_handler import Handler, Hopeless, Record, handler_of
 
 ATTEMPT, NOT_BEFORE, REPROCESSED = "retry-attempt", "retry-not-before", "reprocessed"
 ORIGIN = ("origin-topic", "origin-partition", "origin-offset")
@@ -45,36 +44,8 @@ MESSAGE_CHARACTERS = 500
 WAIT_S = 0.5
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
-    """What a handler is given; `attempt` is 1 for the first one, `timestamp` in ms."""
-
-    key: bytes | None
-    value: bytes | None
-    headers: Headers
-    timestamp: int
-    attempt: int
-
-
-Handler = Callable[[Record], bytes | None]
 Make = Callable[[], Callable[[Row], list[Outgoing]]]
 """Makes, on a worker, what turns a record into what is to be written."""
-
-
-class Hopeless(Exception):
-    """Raised by a handler: trying again will not help."""
-
-
-def check_flight(record: Record) -> bytes | None:
-    """The sample's handler: how many minutes a flight made up in the air. One that has not arrived has none, yet."""
-    try:
-        flight = json.loads(record.value or b"")
-    except ValueError as problem:
-        raise Hopeless(f"no JSON: {problem}") from None
-    if flight["arrival_delay"] is None:
-        raise LookupError(f"{flight['carrier']} {flight['number']} of {flight['scheduled']} has not arrived")
-    made_up = flight["departure_delay"] - flight["arrival_delay"]
-    return json.dumps({**flight, "minutes_made_up": made_up}).encode()
 
 
 # --- one record ---------------------------------------------------------------------------------------------------
@@ -127,13 +98,6 @@ def sent_back(row: Row, topic: str) -> Outgoing:
     times = int(dict(came.headers).get(REPROCESSED) or b"0") + 1
     given = [pair for pair in came.headers if pair[0] not in OWN_HEADERS | {REPROCESSED}]
     return came._replace(headers=[*given, (REPROCESSED, str(times).encode())])
-
-
-def handler_of(text: str) -> Handler:
-    """The function that MODULE:FUNCTION names."""
-    module, _, name = text.partition(":")
-    found: Handler = getattr(importlib.import_module(module), name)
-    return found
 
 
 # --- a micro-batch ------------------------------------------------------------------------------------------------
@@ -242,7 +206,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--output-topic", default="checked-flights", metavar="TOPIC", help="default: %(default)s")
     made.add_argument(
         "--handler",
-        default="spark_examples.retry_and_dead_letter:check_flight",
+        default="spark_examples.retry_handler:check_flight",
         metavar="MODULE:FUNCTION",
         help="what to do with a record; workers import it (default: %(default)s)",
     )

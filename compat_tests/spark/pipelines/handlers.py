@@ -1,6 +1,6 @@
 """A handler for retry_and_dead_letter: each key says when it succeeds. Workers import it."""
 
-from spark_examples.retry_and_dead_letter import Hopeless, Record
+from spark_examples.retry_handler import Hopeless, Record
 
 
 def succeed_at(record: Record) -> bytes | None:
