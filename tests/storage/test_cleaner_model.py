@@ -55,24 +55,27 @@ class Model:
 
     def required(self, now_ms: int) -> set[int]:
         """Offsets that must still be there: the last of each key below the clean end, all above it; a tombstone until
-        its horizon, which the pass that first sees it sets.
+        its horizon, set by the first pass that writes its segment anew. Aborted records may go from such segments too,
+        also behind the pass's end.
         """
         last = {key: offset for offset, key, _, aborted in self.records if not aborted and offset < self.clean_offset}
         return {
             offset
             for offset, key, value, aborted in self.records
-            if offset >= self.clean_offset
-            or (
-                not aborted
-                and last.get(key) == offset
-                and (value is not None or self.tombstones_may_go.get(offset, now_ms + 1) > now_ms)
+            if not aborted
+            and (
+                offset >= self.clean_offset
+                or (
+                    last.get(key) == offset
+                    and (value is not None or self.tombstones_may_go.get(offset, now_ms + 1) > now_ms)
+                )
             )
         }
 
-    def passed(self, end_offset: int, first_pass_ms: int) -> None:
+    def passed(self, end_offset: int, written_end_offset: int, first_pass_ms: int) -> None:
         self.clean_offset = max(self.clean_offset, end_offset)
         for offset, _, value, _ in self.records:
-            if value is None and offset < self.clean_offset:
+            if value is None and offset < written_end_offset:
                 self.tombstones_may_go.setdefault(offset, first_pass_ms + RETENTION_MS)
 
 
@@ -132,7 +135,9 @@ class World:
         job = make_job(to_clean, now_ms, map_bytes=24 * map_slots, map_load_factor=0.9)
         for result in run_pass(self.logs.files, job, lambda _: None):
             if isinstance(result, PassEnd):
-                self.model.passed(result.end_offset, now_ms)
+                bases = [*(segment.base_offset for segment in job.segments), job.first_uncleanable_offset]
+                written_end_offset = min(base for base in bases if base >= result.end_offset)
+                self.model.passed(result.end_offset, written_end_offset, now_ms)
                 assert result.end_offset > to_clean.first_dirty_offset
                 continue
             swap = SegmentSwap(self.log, job, result)
