@@ -25,6 +25,9 @@ Buffers = Sequence[bytes | bytearray | memoryview]
 
 _IPV4_MAPPED = "::ffff:"
 
+FRAMES_PER_TURN = 16
+"""Requests of one connection that are served before the event loop looks after the others."""
+
 
 class CloseConnection(Exception):
     """Raised by a handler that can answer only by closing (a failed Produce with acks=0,
@@ -52,6 +55,7 @@ class Connection(asyncio.BufferedProtocol):
         "_busy",
         "_closing",
         "_dispatcher",
+        "_has_turn_coming",
         "_pause_reasons",
         "_reader",
         "_replies",
@@ -95,6 +99,7 @@ class Connection(asyncio.BufferedProtocol):
         self._task: asyncio.Task[None] | None = None
         self._busy = False
         self._closing = False
+        self._has_turn_coming = False
         self._pause_reasons = 0
         self._replies: deque[_Reply] | None = None
         self._waiting: deque[bytearray] | None = None
@@ -119,8 +124,8 @@ class Connection(asyncio.BufferedProtocol):
         now_ms = self._dispatcher.clock.monotonic_ms()
         self.last_active_ms = now_ms
         try:
-            for frame in self._reader.received(nbytes):
-                self._accept(frame)
+            for number, frame in enumerate(self._reader.received(nbytes)):
+                self._accept(frame, is_too_many=number >= FRAMES_PER_TURN)
                 if self._closing:
                     return
         except ProtocolError as error:
@@ -193,14 +198,16 @@ class Connection(asyncio.BufferedProtocol):
         if self._transport is not None:
             self._transport.abort()
 
-    def _accept(self, frame: memoryview) -> None:
-        """Serve a frame now, or keep a copy of it until the request in progress is done."""
-        if self._busy or self._waiting or self._pause_reasons & self._PAUSED_BY_WRITER:
+    def _accept(self, frame: memoryview, *, is_too_many: bool) -> None:
+        """Serve a frame now, or keep a copy of it until the request in progress is done or the next turn comes."""
+        if is_too_many or self._busy or self._waiting or self._pause_reasons & self._PAUSED_BY_WRITER:
             if self._waiting is None:
                 self._waiting = deque()
             self._waiting.append(bytearray(frame))
             self._waiting_bytes += len(frame)
             self._pause(self._PAUSED_BY_REQUEST)
+            if is_too_many:
+                self._ask_for_turn()
         else:
             self._serve(frame)
 
@@ -235,11 +242,25 @@ class Connection(asyncio.BufferedProtocol):
             self._reply(parts)
         self._serve_waiting()
 
+    def _ask_for_turn(self) -> None:
+        if not self._has_turn_coming:
+            self._has_turn_coming = True
+            asyncio.get_running_loop().call_soon(self._take_turn)
+
+    def _take_turn(self) -> None:
+        self._has_turn_coming = False
+        self._serve_waiting()
+
     def _serve_waiting(self) -> None:
+        served = 0
         while self._waiting and not (self._busy or self._closing or self._pause_reasons & self._PAUSED_BY_WRITER):
+            if served == FRAMES_PER_TURN:
+                self._ask_for_turn()
+                break
             frame = self._waiting.popleft()
             self._waiting_bytes -= len(frame)
             self._serve(frame)
+            served += 1
         if self._closing:
             return
         self._report_held()

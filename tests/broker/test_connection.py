@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from barnabas.broker.connection import CloseConnection, Connection
+from barnabas.broker.connection import FRAMES_PER_TURN, CloseConnection, Connection
 from barnabas.broker.connections import PARTIAL_FRAME_TIMEOUT_MS, Connections
 from barnabas.broker.inflight_budget import InflightBudget
 from barnabas.clock import ManualClock
@@ -132,6 +132,34 @@ def test_replies_leave_in_request_order_while_second_stages_overlap() -> None:
         assert peer.transport.written == b"stage1stage2now3"
 
     scenario(run())
+
+
+def test_a_burst_of_requests_is_served_in_turns_and_in_order() -> None:
+    async def scenario() -> None:
+        peer = Peer()
+        bodies = [b"%03d" % number for number in range(2 * FRAMES_PER_TURN + 5)]
+        peer.send(*bodies)
+        served = [len(peer.dispatcher.served)]
+        assert not peer.transport.reading
+        while len(peer.dispatcher.served) < len(bodies):
+            await asyncio.sleep(0)
+            served.append(len(peer.dispatcher.served))
+        assert served == [FRAMES_PER_TURN, 2 * FRAMES_PER_TURN, len(bodies)]
+        assert peer.transport.written == b"".join(bodies)
+        assert peer.transport.reading
+
+    asyncio.run(scenario())
+
+
+def test_a_burst_of_a_peer_that_leaves_is_forgotten() -> None:
+    async def scenario() -> None:
+        peer = Peer()
+        peer.send(*[b"%03d" % number for number in range(FRAMES_PER_TURN + 1)])
+        peer.connection.connection_lost(None)
+        await asyncio.sleep(0)
+        assert len(peer.dispatcher.served) == FRAMES_PER_TURN
+
+    asyncio.run(scenario())
 
 
 def test_a_request_that_waits_holds_back_the_next_one() -> None:
