@@ -260,5 +260,14 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
     return report
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """With pytest-xdist the tests of a folder share a process, and with it a cluster, a Spark and a Java machine."""
+    here = Path(__file__).parent
+    for item in items:
+        if here in item.path.parents:
+            item.add_marker(pytest.mark.xdist_group(item.path.relative_to(here).parts[0]))
+
+
 def pytest_report_header() -> str:
     return f"compatibility target: {os.environ.get('BARNABAS_COMPAT_BOOTSTRAP', TARGET)}"
