@@ -68,6 +68,9 @@ Answer = TypeVar("Answer")
 ALLOCATION_TIMEOUT_S = 5.0
 """How long a producer waits for its id when the store is out of reach."""
 
+RECOVERY_RETRY_DELAY_MS = 1_000
+"""When a controller that could not read or tell the cluster's state tries again: a disk may be full for a while."""
+
 STOP_PATIENCE_S = 3.0
 """How long a stop waits for the event under way; it may be waiting for a store that is out of reach."""
 
@@ -307,7 +310,9 @@ class Controller:
                 await self._recover()
 
     async def _recover(self) -> None:
-        """After a half-done event: read everything again, as a new controller would."""
+        """After a half-done event: read everything again, as a new controller would. Until that succeeds, this one does
+        not decide.
+        """
         while self._is_active:
             try:
                 await self._take_over()
@@ -318,13 +323,18 @@ class Controller:
             except Exception:
                 logger.exception("the controller cannot read the cluster's metadata")
                 self._resign("it does not know the state of the cluster")
+                self._timers.call_later(RECOVERY_RETRY_DELAY_MS, self._look_at_office)
             return
 
     def _controller_changed(self, _event: WatchedEvent) -> None:
+        self._look_at_office()
+
+    def _look_at_office(self) -> None:
         self._events.put_nowait(Event(self._check_office, needs_office=False))
 
     async def _check_office(self) -> None:
-        """Somebody has touched the controller's znode: resign, or, if it is gone, take office anew.
+        """Somebody has touched the controller's znode: resign, or, if it is gone, take office anew. If it is still ours
+        although this controller had to resign, go on.
 
         *Source*: `KafkaController.processControllerChange`, `processReelect`.
         """
@@ -339,6 +349,10 @@ class Controller:
             await self._take_over()
         elif stat.ephemeral_owner != self._store.session_id:
             self._resign("another broker has taken over")
+        elif not self._is_active:
+            logger.info("broker %d tries to be the controller again", self.controller_id)
+            self._is_active = True
+            await self._recover()
         return None
 
     async def _create(

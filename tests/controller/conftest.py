@@ -175,11 +175,19 @@ class ManualTimers:
 
     def __init__(self) -> None:
         self.waiting: list[ManualTimer] = []
+        self._news = asyncio.Event()
 
     def call_later(self, delay_ms: int, callback: Callable[[], None]) -> "ManualTimer":
         timer = ManualTimer(self, delay_ms, callback)
         self.waiting.append(timer)
+        self._news.set()
         return timer
+
+    async def has(self, delay_ms: int) -> None:
+        """Wait until there is a timer of this delay."""
+        while all(timer.delay_ms != delay_ms for timer in self.waiting):
+            self._news.clear()
+            await self._news.wait()
 
     def fire(self) -> None:
         for timer in list(self.waiting):

@@ -11,6 +11,7 @@ from barnabas.controller import plan, znodes
 from barnabas.controller.bootstrap import ClusterIdMismatch
 from barnabas.controller.coordination.interface import StoreUnavailable
 from barnabas.controller.office import BrokerIdInUse, ControllerElsewhere
+from barnabas.controller.runner import RECOVERY_RETRY_DELAY_MS
 from barnabas.controller.state import ReplicaAssignment
 from barnabas.controller.topics import NewPartitions, NewTopic, TopicDefaults
 from barnabas.wire.errors import ApiError, ErrorCode
@@ -498,11 +499,33 @@ async def test_a_failing_channel_does_not_stop_the_controller(node: Node) -> Non
         assert set(told([added])) == {("u", 0)}
 
 
-async def test_a_controller_that_cannot_recover_resigns(node: Node) -> None:
+async def test_a_controller_that_cannot_recover_resigns_until_it_can(node: Node) -> None:
     async with node:
         node.faults.fatal = node.faults.effects + 2  # the write succeeds, and nothing after it
         with pytest.raises(Exception, match=r"^$"):
             await node.controller.create_topics([NewTopic("t")])
+        for _ in range(2):
+            with pytest.raises(ApiError, match="NOT_CONTROLLER"):
+                await node.controller.create_topics([NewTopic("u")])
+            node.timers.fire()
+            await node.timers.has(RECOVERY_RETRY_DELAY_MS)
+        node.faults.fatal = None
+        node.channel.clear()
+        node.channel.arrived.clear()
+        node.timers.fire()
+        await node.channel.arrived.wait()
+        (outcome,) = await node.controller.create_topics([NewTopic("u")])
+        assert outcome.error is ErrorCode.NONE
+        assert set(told(node.channel.take(LeaderAndIsrRequest))) == {("t", 0), ("u", 0)}
+
+
+async def test_a_controller_does_not_come_back_to_an_office_that_another_one_has(node: Node) -> None:
+    async with node:
+        node.faults.fatal = node.faults.effects + 2
+        with pytest.raises(Exception, match=r"^$"):
+            await node.controller.create_topics([NewTopic("t")])
+        await node.store.expire(node.session)
+        node.timers.fire()
         with pytest.raises(ApiError, match="NOT_CONTROLLER"):
             await node.controller.create_topics([NewTopic("u")])
 
