@@ -26,7 +26,7 @@ TYPED := $(foreach package,barnabas tools spark_examples benchmarks,-p $(package
 
 # Most tests wait for something most of the time. The longest folder comes first; what judges rates has the machine alone.
 ALONE := tests/abuse
-TWO_AT_A_TIME := $(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder compat_tests/spark compat_tests tests $(addprefix --ignore=,$(ALONE))
+TWO_AT_A_TIME := $(BIN)/python -m pytest -n 2 --dist loadscope --no-loadscope-reorder compat_tests/spark compat_tests tests $(addprefix --ignore=,$(ALONE))
 ON_ZOOKEEPER := BARNABAS_COMPAT_TARGET=barnabas-zookeeper $(BIN)/python -m pytest
 # One Python client and Kafka's tools for topics and configs: what touches the metadata store. 5 is pytest's "no tests".
 ZOOKEEPER_SUBSET := compat_tests/confluent_client compat_tests/java_tools/test_topics.py compat_tests/java_tools/test_configs.py

@@ -11,7 +11,7 @@ import secrets
 import sys
 from collections.abc import Callable, Generator, Iterator, Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import pytest
 
@@ -260,13 +260,19 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
     return report
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """With pytest-xdist the tests of a folder share a process, and with it a cluster, a Spark and a Java machine."""
-    here = Path(__file__).parent
-    for item in items:
-        if here in item.path.parents:
-            item.add_marker(pytest.mark.xdist_group(item.path.relative_to(here).parts[0]))
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """With pytest-xdist the tests of a client share a process, and with it a cluster, a Spark and a Java machine."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByClient(LoadScopeScheduling):
+        """Goes by folder here, and by file in `tests`."""
+
+        def _split_scope(self, nodeid: str) -> str:
+            path = nodeid.split("::")[0]
+            return "/".join(path.split("/")[:2]) if path.startswith("compat_tests/") else path
+
+    return ByClient(config, log)
 
 
 def pytest_report_header() -> str:
