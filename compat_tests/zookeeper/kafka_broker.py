@@ -3,6 +3,8 @@
 import time
 from pathlib import Path
 
+from confluent_kafka.admin import AdminClient
+
 from tools.kafka_runtime import START_TIMEOUT_S, ZOOKEEPER_ERA_VERSION, KafkaServer
 
 
@@ -36,7 +38,12 @@ class KafkaOnZooKeeper(KafkaServer):
         assert self._process is not None
         deadline = time.monotonic() + START_TIMEOUT_S
         while time.monotonic() < deadline and self._process.poll() is None:
-            if b"[KafkaServer id=1] started" in self.log_file.read_bytes()[offset:]:
+            if b"[KafkaServer id=1] started" in self.log_file.read_bytes()[offset:] and self._knows_its_controller():
                 return
             time.sleep(0.1)
         raise RuntimeError(f"Apache Kafka did not start:\n{self.log_tail()}")
+
+    def _knows_its_controller(self) -> bool:
+        """It may start before it has heard of itself, and librdkafka then waits minutes before it asks again."""
+        metadata = AdminClient({"bootstrap.servers": self.bootstrap_servers}).list_topics(timeout=10)
+        return metadata.controller_id == 1
