@@ -25,7 +25,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 TYPED := $(foreach package,barnabas tools spark_examples benchmarks,-p $(package))
 
 # Most tests wait for something most of the time. The longest folder comes first; what judges rates has the machine alone.
-ALONE := tests/abuse
+ALONE := tests/abuse compat_tests/scale
 TWO_AT_A_TIME := $(BIN)/python -m pytest -n 2 --dist loadscope --no-loadscope-reorder compat_tests/spark compat_tests tests $(addprefix --ignore=,$(ALONE))
 ON_ZOOKEEPER := BARNABAS_COMPAT_TARGET=barnabas-zookeeper $(BIN)/python -m pytest
 # One Python client and Kafka's tools for topics and configs: what touches the metadata store. 5 is pytest's "no tests".
@@ -46,7 +46,7 @@ test: prepare ## Run all tests: ours, and every foreign client against Barnabas
 
 test-full: prepare ## Run all tests and their larger sizes too
 	$(BIN)/python -m pytest tests compat_tests $(PYTEST_ARGS)
-	$(ON_ZOOKEEPER) $(PYTEST_ARGS) $(ZOOKEEPER_SUBSET) || [ $$? -eq 5 ]
+	$(ON_ZOOKEEPER) $(PYTEST_ARGS) compat_tests || [ $$? -eq 5 ]
 
 check: lint ## Run lint, types, layers and the fast tests (under 2 minutes)
 	$(BIN)/mypy $(TYPED)
@@ -91,7 +91,7 @@ prepare: $(INSTALLED_FOR_TESTS) # Java, Kafka's jars, Debian's tools: what tests
 
 clean: ## Delete what these targets made in this folder (downloads stay in the cache folder)
 	rm -rf $(VENV) dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage*
-	rm -rf spark-warehouse metastore_db derby.log
+	rm -rf spark-warehouse metastore_db derby.log artifacts
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(CREATED):

@@ -46,7 +46,6 @@ class CompactionCounts:
     """What compaction has done since the start."""
 
     passes: int = 0
-    failed_passes: int = 0
     bytes_read: int = 0
     bytes_written: int = 0
 
@@ -113,7 +112,6 @@ class Compaction:
         if self._stopping:
             return
         self._uncleanable.add(log)
-        self.counts.failed_passes += 1
         logger.error("%s-%d cannot be compacted: %s", log.topic, log.partition, describe_failure(error))
 
     async def _clean(self, to_clean: LogToClean) -> bool:

@@ -59,11 +59,6 @@ class OffsetIndex:
             return -1, 0
         return self.base_offset + self.relative_offsets[slot], self.positions[slot]
 
-    def position_at_or_before(self, position: int) -> int:
-        """The largest known start of a batch that is not beyond `position`."""
-        slot = bisect_right(self.positions, position) - 1
-        return self.positions[slot] if slot >= 0 else 0
-
     def truncate_to(self, offset: int) -> None:
         """Forget entries at or beyond `offset`."""
         count = bisect_left(self.relative_offsets, offset - self.base_offset)

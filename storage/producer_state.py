@@ -46,7 +46,6 @@ _SNAPSHOT_VERSION: Final = 1
 _SNAPSHOT_HEADER: Final = struct.Struct(">hIi")
 _SNAPSHOT_ENTRY: Final = struct.Struct(">qhiqiqiq")
 _CRC_END: Final = 6
-EMPTY_SNAPSHOT_SIZE: Final = _SNAPSHOT_HEADER.size
 
 
 class BatchMetadata(NamedTuple):

@@ -6,34 +6,13 @@ from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable
 from typing import Final, NewType
 
-ApiKey = NewType("ApiKey", int)
-ApiVersion = NewType("ApiVersion", int)
-BrokerEpoch = NewType("BrokerEpoch", int)
-BrokerId = NewType("BrokerId", int)
-ControllerEpoch = NewType("ControllerEpoch", int)
-CorrelationId = NewType("CorrelationId", int)
-GenerationId = NewType("GenerationId", int)
-GroupId = NewType("GroupId", str)
-LeaderEpoch = NewType("LeaderEpoch", int)
-MemberId = NewType("MemberId", str)
-Offset = NewType("Offset", int)
-PartitionEpoch = NewType("PartitionEpoch", int)
-PartitionId = NewType("PartitionId", int)
-ProducerEpoch = NewType("ProducerEpoch", int)
 ProducerId = NewType("ProducerId", int)
-Sequence = NewType("Sequence", int)
-TimestampMs = NewType("TimestampMs", int)
-TopicName = NewType("TopicName", str)
-TransactionalId = NewType("TransactionalId", str)
 
 TopicId = NewType("TopicId", bytes)
 """A topic's UUID: 16 bytes, big-endian, as on the wire; bytes hash and compare faster than uuid.UUID."""
 
 ZERO_TOPIC_ID: Final = TopicId(bytes(16))
 """No topic id: what Kafka sends where a topic has none or the sender does not know it."""
-
-METADATA_TOPIC_ID: Final = TopicId(bytes(15) + b"\x01")
-"""The one other reserved id (KRaft's metadata log): never given to a topic."""
 
 TOPIC_ID_TEXT_SIZE: Final = 22
 

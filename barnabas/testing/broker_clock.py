@@ -24,10 +24,10 @@ class BrokerClock:
     def advance(self, duration: timedelta | int) -> None:
         """Move the broker's time ahead by a timedelta or by so many ms.
 
-        Everything that is due then has happened on return: session and rebalance timeouts, retention, expiry of
-        offsets and producers, rolling and deletion of files, waiting fetches. A periodic job runs once, however often
-        it would have run. Timeouts of sockets, the clients' own timers and the timestamps that clients write keep the
-        real time.
+        Everything that is due then has happened on return: session, rebalance and transaction timeouts, retention,
+        expiry of offsets and producers, rolling and deletion of files, waiting fetches. A periodic job runs once,
+        however often it would have run. Timeouts of sockets, the clients' own timers and the timestamps that clients
+        write keep the real time.
 
         Errors: ValueError for a negative duration.
         """

@@ -51,7 +51,7 @@ def raw(key: int, version: int, body: bytes, *, flexible: bool = True) -> bytes:
 
 
 LYING = {
-    "metadata of 10 million topics that are there": raw(
+    "metadata of 400,000 topics that claim to be 5 million": raw(
         3, 12, unsigned_varint(5_000_001) + (bytes(16) + b"\0\0") * 400_000
     ),
     "metadata of 2 thousand million topics": raw(3, 1, struct.pack(">i", 2**31 - 1), flexible=False),
@@ -69,7 +69,7 @@ LYING = {
     "4 thousand million tagged fields": raw(18, 3, b"\1\1" + unsigned_varint(2**32 - 1) + b"\1\0" * 1_000_000),
     "a tagged field of 2 GiB": raw(18, 3, b"\1\1\1\7" + unsigned_varint(2**31)),
     "endless varint": raw(12, 4, b"\xff" * 1000),
-    "join with 200,000 protocols": raw(
+    "join with 250,000 protocols": raw(
         11,
         5,
         b"\0\1g\0\0\x75\x30\0\0\x75\x30\0\0\xff\xff\0\1c" + struct.pack(">i", 250_000) + bytes(6) * 250_000,

@@ -27,11 +27,6 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "barnabas"
 
 
-def is_cached(name: str) -> bool:
-    """Whether a jar can be used without a download."""
-    return (cache_folder() / name).exists()
-
-
 def fetch(name: str) -> Path:
     """The path of a pinned jar in the cache folder, downloaded from Maven Central if it is not there yet.
 
