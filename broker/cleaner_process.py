@@ -8,16 +8,19 @@ The process ends at once when the pipe closes, so that none outlives its broker.
 from __future__ import annotations
 
 import json
+import math
 import signal
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from barnabas.storage.cleaner import CleanedSegment, CleaningJob, LastRecord, PassEnd, SourceSegment, run_pass
 from barnabas.storage.errors import CorruptFile, StorageError
 from barnabas.storage.files import Files, OsFiles, UnsyncedFiles, lower_priority
+
+_LONGEST_SLEEP_S: Final = 0.1
 
 _STATEMENT: Final = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from barnabas.broker.cleaner_process import main; main()"
@@ -65,19 +68,23 @@ def decode_result(line: bytes) -> CleanedSegment | PassEnd:
 
 
 class Throttle:
-    """Holds a pass to a number of bytes per second, read and written."""
+    """Holds a pass to a number of bytes per second, read and written; zero or less is no limit.
 
-    def __init__(self, max_bytes_per_second: float) -> None:
-        self._rate = max_bytes_per_second
+    A wait ends early once `is_over` says that nobody wants the pass any more.
+    """
+
+    def __init__(self, max_bytes_per_second: float, is_over: Callable[[], bool] = lambda: False) -> None:
+        self._rate = max_bytes_per_second if max_bytes_per_second > 0 else math.inf
+        self._is_over = is_over
         self._started_s = time.monotonic()
         self._bytes = 0
 
     def pause(self, count: int) -> None:
         """Wait until `count` more bytes are within the rate."""
         self._bytes += count
-        early_s = self._bytes / self._rate - (time.monotonic() - self._started_s)
-        if early_s > 0.01:
-            time.sleep(early_s)
+        due_s = self._started_s + self._bytes / self._rate
+        while (early_s := due_s - time.monotonic()) > 0.01 and not self._is_over():
+            time.sleep(min(early_s, _LONGEST_SLEEP_S))
 
 
 def main() -> None:

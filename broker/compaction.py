@@ -185,14 +185,14 @@ class Compaction:
         return self._run_in_process(job)
 
     async def _run_in_thread(self, job: CleaningJob) -> AsyncGenerator[CleanedSegment | PassEnd, None]:
-        throttle = Throttle(self._config().log_cleaner_io_max_bytes_per_second)
+        throttle = Throttle(self._config().log_cleaner_io_max_bytes_per_second, lambda: self._stopping)
         started_s = time.monotonic()
 
         def pause(count: int) -> None:
             nonlocal started_s
+            throttle.pause(count)
             if self._stopping:
                 raise StorageError("the broker stops")
-            throttle.pause(count)
             if time.monotonic() - started_s > _SLICE_S:
                 time.sleep(_REST_S)
                 started_s = time.monotonic()

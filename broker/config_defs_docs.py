@@ -74,6 +74,13 @@ _BROKER_DOCS: Final[dict[str, str]] = {
     "leader.replication.throttled.rate": "Bytes per second that leaders serve to throttled replicas.",
     "listener.security.protocol.map": "Security protocol of each listener name, NAME:PROTOCOL,...",
     "listeners": "Addresses to listen on, NAME://HOST:PORT,...; no host means all addresses, port 0 any free port.",
+    "log.cleaner.backoff.ms": "Pause between two looks for logs to compact, when there was none.",
+    "log.cleaner.dedupe.buffer.size": "Bytes for the map of keys of a compaction pass.",
+    "log.cleaner.enable": "Compact logs at all.",
+    "log.cleaner.io.buffer.load.factor": "How full the map of keys may get, as a share.",
+    "log.cleaner.io.buffer.size": "Accepted as in Kafka, without effect: passes read and write by segment.",
+    "log.cleaner.io.max.bytes.per.second": "What a compaction pass may read and write; zero or less is no limit.",
+    "log.cleaner.threads": "One log is compacted at a time, whatever the number; 0 is none.",
     "log.cleaner.delete.retention.ms": TOPIC_DOCS["delete.retention.ms"],
     "log.cleaner.max.compaction.lag.ms": TOPIC_DOCS["max.compaction.lag.ms"],
     "log.cleaner.min.cleanable.ratio": TOPIC_DOCS["min.cleanable.dirty.ratio"],
@@ -159,7 +166,6 @@ _FAMILIES: Final = (
     (("group.streams.",), "The streams group protocol"),
     (("telemetry.", "metric", "kafka.metrics."), "Kafka's own metrics reporting"),
     (("quota.", "replication.quota.", "controller.quota.", "alter.log.dirs."), "Quotas"),
-    (("log.cleaner.",), "The log cleaner"),
 )
 
 

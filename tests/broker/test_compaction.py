@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
-from barnabas.broker.cleaner_process import decode_result
+from barnabas.broker.cleaner_process import Throttle, decode_result
 from barnabas.storage.files import OsFiles, is_passing
 from barnabas.testing import Broker
 from tools.barnabas_process import BarnabasProcess
@@ -170,3 +170,15 @@ def test_the_cleaning_process_tells_what_the_disk_said() -> None:
     with pytest.raises(OSError, match="no room") as raised:
         decode_result(json.dumps(["refused", errno.ENOSPC, "no room"]).encode())
     assert is_passing(raised.value)
+
+
+def test_a_throttled_pass_ends_when_nobody_wants_it_any_more() -> None:
+    questions: list[None] = []
+    throttle = Throttle(10, lambda: questions.append(None) or len(questions) > 1)  # type: ignore[func-returns-value]
+    throttle.pause(1_000_000_000)  # or in three years
+    assert len(questions) == 2
+
+
+@pytest.mark.parametrize("rate", [0.0, -1.0])
+def test_a_rate_of_nothing_is_no_limit(rate: float) -> None:
+    Throttle(rate).pause(1_000_000_000)
