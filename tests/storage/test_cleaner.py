@@ -24,6 +24,7 @@ from barnabas.storage.cleaner_manager import (
     make_job,
 )
 from barnabas.storage.cleaner_map import KeyMap
+from barnabas.storage.config import LogConfig
 from barnabas.storage.errors import CorruptLog
 from barnabas.storage.read import ColdRead
 from barnabas.storage.validation import AppendOrigin
@@ -404,3 +405,24 @@ def test_the_checkpoint_of_what_is_clean(logs):
     assert again.get(log) is None
     path.write_text("nonsense")
     again.load([log])
+
+
+def test_a_gap_between_segments_of_a_log_that_was_compacted_once_is_no_damage(logs, tools):
+    """Recovery learns it from the checkpoint, written before the first swap: the policy may have changed since."""
+    log = logs.log(**compacted(segment_bytes=250))
+    logs.manager.checkpoint_recovery_points()
+    append(logs, log, (b"b", bytes(100)))
+    append(logs, log, (b"a", b"old"))
+    log.roll()
+    append(logs, log, (b"a", bytes(100)))
+    log.roll()
+    append(logs, log, (b"c", b"1"))
+    checkpoint = CleanerCheckpoint(logs.files)
+    checkpoint.write(*checkpoint.update(log, 0, [log]))
+    clean(log)
+    assert [segment.base_offset for segment in log.segments] == [0, 2, 3]
+    logs.config = LogConfig()
+    logs.restart(clean=False)
+    log = logs.manager.get("topic", 0)
+    assert records(tools, log) == [(0, b"b", bytes(100)), (2, b"a", bytes(100)), (3, b"c", b"1")]
+    assert log.log_end_offset == 4
