@@ -51,7 +51,7 @@ test-full: prepare ## Run all tests and their larger sizes too
 check: lint ## Run lint, types, layers and the fast tests (under 2 minutes)
 	$(BIN)/mypy $(TYPED)
 	$(BIN)/lint-imports
-	$(BIN)/python -m pytest tests -q -m "not slow and not full and not java and not spark" $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile tests -q -m "not slow and not full and not java and not spark" $(PYTEST_ARGS)
 
 soak: $(INSTALLED_FOR_TESTS) ## Load, kill -9, torn writes and lost replies for SECONDS=..., then a check that nothing was lost
 	$(BIN)/python -m tools.soak --seconds $(SECONDS) $(ARGS)
