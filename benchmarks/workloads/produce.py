@@ -10,17 +10,25 @@ from benchmarks.systems import System
 LARGE_BATCHES = {"batch.size": "131072", "linger.ms": "5", "acks": "1", "enable.idempotence": "false"}
 
 
+IDEMPOTENT = {**LARGE_BATCHES, "acks": "all", "enable.idempotence": "true"}
+"""Kafka's producer refuses idempotence with acks=1; with one replica acks=all waits for nothing more."""
+
+
 def one_producer(system: System, scale: Scale) -> Figures:
-    """W1: what a broker takes at most from one connection."""
+    """W1: what a broker takes at most from one connection, and the same of an idempotent producer."""
     records, size = scale.of(2_000_000, 200_000), 1024
     with system.running() as server:
-        create_topics(server, 1, "warm-up", "measured")
+        create_topics(server, 1, "warm-up", "measured", "idempotent")
         produce(server, "warm-up", records // 5, size, LARGE_BATCHES)
         with CpuUse(server) as cpu:
             produced = produce(server, "measured", records, size, LARGE_BATCHES)
         yield Figure("throughput", produced.mib_per_second, "MiB/s", (at_least(1.3),))
         yield cpu.per_gib("", records * size, at_most(0.4), at_most(1.5, of=FLOOR))
         yield Figure("p99 of acknowledgements", produced.p99_ms, "ms")
+        with CpuUse(server) as cpu:
+            produced = produce(server, "idempotent", records // 2, size, IDEMPOTENT)
+        yield Figure("idempotent: throughput", produced.mib_per_second, "MiB/s", (at_least(1.15),))
+        yield cpu.per_gib("idempotent", records // 2 * size, at_most(0.5))
         yield resident(server)
 
 
