@@ -223,6 +223,8 @@ _SPECIAL_ATTRIBUTES: Final = frozenset(
 _PLAIN_ATTRIBUTES: Final = tuple(f.name for f in fields(BrokerConfig) if f.name not in _SPECIAL_ATTRIBUTES)
 _DYNAMIC_KEYS: Final = frozenset(key.name for key in BROKER_KEYS.values() if key.mode != READ_ONLY)
 _USED_KEYS: Final = frozenset(name.replace("_", ".") for name in (*_PLAIN_ATTRIBUTES, *_SPECIAL_ATTRIBUTES))
+_NODE_ID_NAMES: Final = frozenset(("node.id", "broker.id"))
+"""Two names of one key."""
 _WITHOUT_EFFECT: Final = frozenset(
     name
     for name in BROKER_KEYS
@@ -356,15 +358,17 @@ class _Resolver:
         self.errors: list[str] = []
         self.warnings: list[str] = []
         self.notes: list[str] = []
+        self.judged: set[str] = set()
+        """Keys with an error or a warning: each key gets one verdict, the gravest."""
         self.raw: dict[str, str] = {}
         self.sources: dict[str, str] = {}
         for source, configs in layers:
             self._merge(source, configs)
 
     def _merge(self, source: str, configs: Mapping[str, str]) -> None:
-        # The two names of the node id are one key: the layer that sets either wins as a whole.
+        # The layer that sets either name of the node id wins as a whole.
         if ("node.id" in configs) != ("broker.id" in configs):
-            for name in ("node.id", "broker.id"):
+            for name in _NODE_ID_NAMES:
                 self.raw.pop(name, None)
         for key, text in configs.items():
             self.raw[key] = text
@@ -390,6 +394,7 @@ class _Resolver:
         listeners = resolver.listeners()
         inter_broker = resolver.inter_broker_listener_name(listeners)
         overrides_per_ip = self._max_connections_per_ip_overrides()
+        self._note_keys_without_effect()
         if self.errors:
             return Resolution(tuple(self.errors), tuple(self.warnings), tuple(self.notes), None)
         attributes: dict[str, Any] = {
@@ -431,42 +436,52 @@ class _Resolver:
     def fail(self, key: str, reason: str) -> None:
         where = self.sources.get(key)
         self.errors.append(f"{reason} (from the {where})" if where in (FILE, ENVIRONMENT) else reason)
+        self.judged.add(key)
+
+    def _warn(self, key: str, what: str) -> None:
+        """What is wrong with a key that nothing worse was said of."""
+        if key not in self.judged:
+            self.warnings.append(f"{key} {what}")
+            self.judged.add(key)
 
     def _parse(self, key: str) -> None:
         definition = BROKER_KEYS[key]
         try:
             self.values[key] = parse(definition, self.raw[key])
         except ConfigValueError as error:
-            self.fail(key, f"{error}. Allowed: {allowed_text(definition)}")
+            if not (key in _NODE_ID_NAMES and self.judged & _NODE_ID_NAMES):
+                self.fail(key, f"{error}. Allowed: {allowed_text(definition)}")
 
-    def _check_keys(self) -> None:
-        known = sorted(key for key in self.raw if key in BROKER_KEYS)
-        from_kraft = [key for key in known if key.startswith(KRAFT_PREFIXES)]
-        without_effect = [key for key in known if key in _WITHOUT_EFFECT and key not in from_kraft]
+    def _note_keys_without_effect(self) -> None:
+        accepted = sorted(key for key in self.raw if key in BROKER_KEYS and key not in self.judged)
+        from_kraft = [key for key in accepted if key.startswith(KRAFT_PREFIXES)]
+        without_effect = [key for key in accepted if key in _WITHOUT_EFFECT and key not in from_kraft]
         if from_kraft:
             self.notes.append(f"KRaft's keys have no effect: {', '.join(from_kraft)}")
         if without_effect:
             self.notes.append(f"accepted, without effect in Barnabas: {', '.join(without_effect)}")
+
+    def _check_keys(self) -> None:
         for key in self.raw:
             if key in BROKER_KEYS or key in REFUSED_KEYS:
                 continue
             if key in REMOVED_KEYS:
-                self.warnings.append(f"{key} has no effect: {REMOVED_KEYS[key]}")
+                self._warn(key, f"has no effect: {REMOVED_KEYS[key]}")
             elif key.startswith(ZOOKEEPER_REFUSED):
                 if self.raw[key].strip().lower() not in ("", "false"):
                     self.fail(key, f"{key} cannot be used: {_NO_ZOOKEEPER_SECURITY}")
             elif key == "allow.everyone.if.no.acl.found":
-                self.warnings.append(f"{key} has no effect: there are no ACLs, everyone is allowed")
+                self._warn(key, "has no effect: there are no ACLs, everyone is allowed")
             elif (prefixed := _LISTENER_OVERRIDE.fullmatch(key)) is not None:
                 self._check_listener_override(key, prefixed[1])
             elif not key.startswith(("rsm.config.", "rlmm.config.")):
-                self.warnings.append(f"{key} is not a configuration of Kafka or Barnabas{_close_match(key)}")
+                self._warn(key, f"is not a configuration of Kafka or Barnabas{_close_match(key)}")
 
     def _check_listener_override(self, key: str, base: str) -> None:
         if base in SECURITY_KEYS or base.endswith(("sasl.jaas.config", "callback.handler.class", "login.class")):
             self.fail(key, f"{key} asks for a secured listener: {NO_SECURITY}")
         else:
-            self.warnings.append(f"{key} has no effect: settings apply to all listeners")
+            self._warn(key, "has no effect: settings apply to all listeners")
 
     def _check_refused(self) -> None:
         for key, text in self.raw.items():
@@ -543,6 +558,7 @@ class _Resolver:
         for key, holds, sentence in rules:
             if not holds:
                 self.fail(key, sentence)
+                self.judged.update(sentence.split())  # which names all keys that the rule joins
 
     def _check_http_address(self) -> None:
         key = "barnabas.http.address"
@@ -564,13 +580,14 @@ class _Resolver:
             )
         if not text:
             self.values.pop(key, None)
-            idle = sorted(key for key in self.raw if key.startswith("zookeeper.") and key in BROKER_KEYS)
-            self.warnings += [f"{key} has no effect without zookeeper.connect" for key in idle if self.raw[key].strip()]
+            for key in sorted(self.raw):
+                if key.startswith("zookeeper.") and key in BROKER_KEYS and self.raw[key].strip():
+                    self._warn(key, "has no effect without zookeeper.connect")
             return
         servers, slash, chroot = text.partition("/")
         if not all(_ZOOKEEPER_SERVER.fullmatch(server.strip()) for server in servers.split(",")):
             self.fail(key, f"Invalid value {text} for configuration {key}: expected HOST:PORT,HOST:PORT/chroot")
-        if slash and chroot and not all(part not in ("", ".", "..") for part in chroot.rstrip("/").split("/")):
+        elif slash and chroot and not all(part not in ("", ".", "..") for part in chroot.rstrip("/").split("/")):
             self.fail(key, f"Invalid value {text} for configuration {key}: the chroot must be a path")
 
     def _max_connections_per_ip_overrides(self) -> dict[str, int]:

@@ -135,7 +135,10 @@ class ListenerResolver:
         return tuple(listeners)
 
     def _check_security_protocols(self, bound: Mapping[str, object]) -> None:
+        problems = len(self._settings.errors)
         protocols = self._security_protocols()
+        if len(self._settings.errors) > problems:
+            return
         for name in bound:
             protocol = protocols.get(name)
             if protocol is None:

@@ -21,7 +21,7 @@ from barnabas.broker.config import (
 )
 from barnabas.broker.config_defs import ConfigValueError, allowed_text, parse, to_text
 from barnabas.broker.config_defs_docs import broker_doc
-from barnabas.broker.config_keys import BROKER_KEYS
+from barnabas.broker.config_keys import BROKER_KEYS, REFUSED_KEYS, REMOVED_KEYS
 from barnabas.broker.config_listeners import Listener
 
 HOME = {"HOME": "/home/somebody"}
@@ -238,6 +238,16 @@ def test_keys_of_3_9_are_accepted_with_a_warning() -> None:
 def test_what_cannot_be_kept_is_an_error(key: str, value: str) -> None:
     (error,) = problems({key: value})
     assert key in error
+
+
+@pytest.mark.parametrize("value", ["true", "1", "-5", "two words", ""])
+@pytest.mark.parametrize("others", [{}, {"zookeeper.connect": "zk:2181"}], ids=["alone", "with ZooKeeper"])
+def test_a_key_gets_one_verdict(value: str, others: dict[str, str]) -> None:
+    """An error, a warning or a note; none if the value is good and has its effect."""
+    for key in (*BROKER_KEYS, *REFUSED_KEYS, *REMOVED_KEYS, "zookeeper.ssl.client.enable", "no.such.key"):
+        resolution = resolve(environ=HOME, properties={**others, key: value})
+        verdicts = [*resolution.errors, *resolution.warnings, *resolution.notes]
+        assert len(verdicts) <= 1, verdicts
 
 
 def test_zookeeper() -> None:
