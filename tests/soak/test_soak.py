@@ -4,7 +4,7 @@ import pytest
 
 from tools.soak.crashes import kill
 from tools.soak.run import soak
-from tools.soak.workload import PlainProducer, Reader, TransactionalProducer, Workers
+from tools.soak.workload import Committer, PlainProducer, Reader, TransactionalProducer, Workers
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
@@ -45,3 +45,18 @@ def test_planted_bugs_are_found(bug: str, anomaly: str) -> None:
         quiet=True,
     )
     assert anomaly in result.findings.anomalies
+
+
+def test_a_commit_that_is_answered_before_it_is_written_is_found() -> None:
+    result = soak(
+        2,
+        crash=kill,
+        crashes=1,
+        crash_every_s=2,
+        seed=SEED,
+        plant="commits-answered-early",
+        workers=((PlainProducer, 1), (Committer, 1)),
+        quiet=True,
+    )
+    assert any("committed offset" in problem for problem in result.problems), result.problems
+    assert result.findings.is_valid

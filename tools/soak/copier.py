@@ -89,6 +89,7 @@ class Copier(Worker):
         )
         if status is Status.OK:
             self.commits += 1
+            self.recorder.add_commit(GROUP, {partition: found[-1][0] + 1 for partition, found in records.items()})
         elif status is Status.FAIL:
             self._go_back(records)
         else:

@@ -11,6 +11,10 @@ from barnabas.__main__ import main as barnabas
 
 if TYPE_CHECKING:
     import asyncio
+    from collections.abc import Sequence
+
+    from barnabas.broker.coordinator.changes import Record
+    from barnabas.broker.coordinator.runner import GroupRunner
 
     from barnabas.broker.transactions.markers import TransactionMarker
 
@@ -57,6 +61,32 @@ def crc_unchecked_in_recovery() -> None:
     scan.crc_is_valid = lambda buffer, header: True  # type: ignore[attr-defined]
 
 
+def commits_answered_early() -> None:
+    """A group's commit is answered before it is in the log, where only the next write brings it."""
+    from barnabas.broker.coordinator.changes import OffsetRecord
+    from barnabas.broker.coordinator.offsets import NO_PRODUCER_ID
+    from barnabas.broker.coordinator.runner import NO_PRODUCER_EPOCH, GroupRunner
+
+    append = GroupRunner._append
+    held_back: dict[GroupRunner, Sequence[Record]] = {}
+
+    def hold_back(
+        self: GroupRunner,
+        records: "Sequence[Record]",
+        producer_id: int = NO_PRODUCER_ID,
+        producer_epoch: int = NO_PRODUCER_EPOCH,
+    ) -> int:
+        end_offset = self.shard.end_offset
+        if earlier := held_back.pop(self, None):
+            end_offset = append(self, earlier)
+        if producer_id != NO_PRODUCER_ID or not all(isinstance(record, OffsetRecord) for record in records):
+            return append(self, records, producer_id, producer_epoch)
+        held_back[self] = records
+        return end_offset
+
+    GroupRunner._append = hold_back  # type: ignore[method-assign]
+
+
 def fsync_is_a_no_op() -> None:
     """Flushes of a log do not wait for the disk. Only a power cut can show it."""
     from barnabas.storage.files import OsFiles
@@ -82,6 +112,7 @@ BUGS: dict[str, Callable[[], None]] = {
     "lso-is-high-watermark": lso_is_high_watermark,
     "aborted-index-empty": aborted_index_empty,
     "abort-marker-skipped": abort_marker_skipped,
+    "commits-answered-early": commits_answered_early,
     "crc-unchecked-in-recovery": crc_unchecked_in_recovery,
     "fsync-is-a-no-op": fsync_is_a_no_op,
 }

@@ -8,12 +8,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 from tqdm import tqdm
 
 from tools.barnabas_process import BarnabasProcess
 from tools.kafka_runtime import free_ports
 from tools.soak.checker import Findings, check
+from tools.soak.commits import moved_back
 from tools.soak.copier import Copier
 from tools.soak.proxy import LossyProxy
 from tools.soak.workload import (
@@ -26,6 +28,7 @@ from tools.soak.workload import (
     TransactionalProducer,
     Worker,
     Workers,
+    read_commits,
     read_everything,
 )
 
@@ -90,7 +93,8 @@ def soak(
     data_dir: Path | None = None,
     quiet: bool = False,
 ) -> Result:
-    """Load for `seconds` and at least `crashes` crashes, one about every `crash_every_s`; then the check.
+    """Load for `seconds` and at least `crashes` crashes, one about every `crash_every_s`; one more without load; then
+    the check.
 
     `plant` names a bug of tools/soak/planted.py. `data_dir` is where the broker keeps its data, if not in a temporary
     folder.
@@ -119,8 +123,14 @@ def soak(
                     process.start()
                     _show(bar, round(time.monotonic() - started), result, recorder)
             _stop_workers(running, result)
+            # Once more when nobody writes: what this one takes away, nothing that comes later hides.
+            crash(process, chance)
+            result.crashes += 1
+            process.start()
+            committed = recorder.commits()
+            result.problems += moved_back(committed, read_commits(process.bootstrap_servers, committed))
             recorder.history.final = read_everything(process.bootstrap_servers, PARTITIONS)
-        except (RuntimeError, TimeoutError) as error:  # the broker does not start, or nothing goes on
+        except (RuntimeError, TimeoutError, KafkaException) as error:  # the broker does not start, or nothing goes on
             result.problems.append(str(error))
         result.cuts = proxy.cuts
     result.findings = check(recorder.history)

@@ -6,12 +6,11 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from confluent_kafka import (
     OFFSET_BEGINNING,
-    OFFSET_INVALID,
     Consumer,
     KafkaError,
     KafkaException,
@@ -20,6 +19,7 @@ from confluent_kafka import (
     TopicPartition,
 )
 
+from tools.soak.commits import Place, fetch, moved_back
 from tools.soak.history import History, Mode, Operation, Poll, Send, Status, Value
 
 TOPIC = "soak"
@@ -35,7 +35,7 @@ class Recorder:
         self.history = History()
         self.acknowledged = 0
         self.transactions = 0
-        self.committed: dict[tuple[str, int], int] = defaultdict(int)
+        self.committed: dict[Place, int] = defaultdict(int)
         """The largest offset whose commit was acknowledged, by group and partition."""
         self._lock = threading.Lock()
 
@@ -50,6 +50,11 @@ class Recorder:
         with self._lock:
             for partition, offset in offsets.items():
                 self.committed[group, partition] = max(self.committed[group, partition], offset)
+
+    def commits(self) -> dict[Place, int]:
+        """What was acknowledged until now."""
+        with self._lock:
+            return dict(self.committed)
 
 
 class Worker(threading.Thread, ABC):
@@ -228,9 +233,7 @@ class Reader(Worker):
 
 
 class Member(Worker):
-    """One of a group's members: reads what it is given, commits it, and looks at every assignment that the group's
-    offsets did not move back.
-    """
+    """One of a group's members: reads what it is given, and commits it after a look at what the group has committed."""
 
     GROUP = "members"
 
@@ -256,16 +259,16 @@ class Member(Worker):
 
     def run_once(self) -> None:
         records = _records(self._consumer.consume(POLL_RECORDS_MAX, timeout=0.2))
-        rebalanced, self._rebalanced = frozenset(self._rebalanced), set()
-        if rebalanced:
-            self._look_at_commits(rebalanced)
         if not records:
             return
+        rebalanced, self._rebalanced = frozenset(self._rebalanced), set()
         self.recorder.add(
             Operation(self.process, Status.OK, [Poll(records)], mode=Mode.SUBSCRIBE, rebalanced=rebalanced)
         )
         targets = {partition: polled[-1][0] + 1 for partition, polled in records.items()}
+        before = self.recorder.commits()
         try:
+            self.problems += moved_back(before, fetch(self._consumer, self.GROUP, TOPIC, targets))
             self._consumer.commit(
                 offsets=[TopicPartition(TOPIC, partition, offset) for partition, offset in targets.items()],
                 asynchronous=False,
@@ -275,20 +278,12 @@ class Member(Worker):
         self.recorder.add_commit(self.GROUP, targets)
         self.commits += 1
 
-    def _look_at_commits(self, partitions: Iterable[int]) -> None:
-        before = dict(self.recorder.committed)
-        try:
-            found = self._consumer.committed([TopicPartition(TOPIC, each) for each in partitions], timeout=30)
-        except KafkaException:
-            return
-        self.problems += moved_back(self.GROUP, before, found)
-
     def close(self) -> None:
         self._consumer.close()
 
 
 class Committer(Worker):
-    """Commits ever larger offsets of a group without members and looks after each that they did not move back."""
+    """Commits ever larger offsets of a group without members and looks before each that they did not move back."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -296,28 +291,37 @@ class Committer(Worker):
         self._consumer = Consumer(self.config(**{"group.id": self._group, "enable.auto.commit": False}))
 
     def run_once(self) -> None:
-        target = self.recorder.committed[self._group, 0] + 1
+        before = self.recorder.commits()
+        target = before.get((self._group, 0), 0) + 1
         try:
+            self.problems += moved_back(before, fetch(self._consumer, self._group, TOPIC, [0]))
             self._consumer.commit(offsets=[TopicPartition(TOPIC, 0, target)], asynchronous=False)
-            self.recorder.add_commit(self._group, {0: target})
-            self.commits += 1
-            found = self._consumer.committed([TopicPartition(TOPIC, 0)], timeout=30)
         except KafkaException:
             time.sleep(0.05)
             return
-        self.problems += moved_back(self._group, self.recorder.committed, found)
+        self.recorder.add_commit(self._group, {0: target})
+        self.commits += 1
 
     def close(self) -> None:
         self._consumer.close()
 
 
-def moved_back(group: str, committed: Mapping[tuple[str, int], int], found: Sequence[TopicPartition]) -> list[str]:
-    """What a group was told to be committed, and is not there any more, in words."""
-    return [
-        f"offset {committed[group, each.partition]} of partition {each.partition} was committed, found {each.offset}"
-        for each in found
-        if each.offset < committed.get((group, each.partition), OFFSET_INVALID)
-    ]
+def read_commits(bootstrap_servers: str, places: Iterable[Place]) -> dict[Place, int]:
+    """What the groups have committed there. Raises KafkaException, TimeoutError."""
+    found: dict[Place, int] = {}
+    by_group: dict[str, list[int]] = defaultdict(list)
+    for group, partition in places:
+        by_group[group].append(partition)
+    for group, partitions in by_group.items():
+        consumer = Consumer({"bootstrap.servers": bootstrap_servers, "group.id": group, "enable.auto.commit": False})
+        try:
+            told = fetch(consumer, group, TOPIC, partitions)
+        finally:
+            consumer.close()
+        if len(told) < len(partitions):
+            raise TimeoutError(f"the broker does not tell what group {group} has committed")
+        found |= told
+    return found
 
 
 def read_everything(bootstrap_servers: str, partitions: int) -> dict[Any, list[tuple[int, Any]]]:
