@@ -14,7 +14,7 @@ import socket
 import sys
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
 from barnabas.broker.auto_topics import AutoTopicCreation
@@ -26,6 +26,7 @@ from barnabas.broker.coordinator.service import GroupService
 from barnabas.broker.coordinator.settings import GroupSettings
 from barnabas.broker.disk_space import DiskSpace
 from barnabas.broker.dispatch import Dispatcher
+from barnabas.broker.features import SUPPORTED_FEATURES, FinalizedFeatures, transaction_version
 from barnabas.broker.fetch_sessions import FetchSessions
 from barnabas.broker.housekeeping import Housekeeping
 from barnabas.broker.inflight_budget import InflightBudget
@@ -45,6 +46,7 @@ from barnabas.broker.transactions.settings import TransactionSettings
 from barnabas.broker.transactions.verification import TransactionVerification
 from barnabas.clock import Clock, SystemClock
 from barnabas.controller.configs import ConfigRepository
+from barnabas.controller.registrations import Registrations
 from barnabas.controller.runner import Controller, ControllerSettings
 from barnabas.controller.state import BrokerRegistration, EndPoint
 from barnabas.controller.topics import NewTopic, TopicDefaults
@@ -202,7 +204,7 @@ class Broker:
         self.transaction_verification = TransactionVerification(self)
         self.controller = Controller(
             self._session,
-            BrokerRegistration(self.node_id, self._endpoints(), self.config.broker_rack),
+            BrokerRegistration(self.node_id, self._endpoints(), self.config.broker_rack, features=SUPPORTED_FEATURES),
             LocalChannel(self),
             self.clock,
             ControllerSettings(
@@ -215,6 +217,7 @@ class Broker:
             random_bytes=os.urandom,
             configs=self.configs,
             timers=self.timers,
+            on_registrations=self._finalize_features,
         )
         self._store.follow(self.configs, self.controller)
         self.producer_ids = ProducerIds(self.controller.allocate_producer_ids)
@@ -374,6 +377,15 @@ class Broker:
             replication_factor=min(replication_factor, max(1, len(self.metadata.broker_ids()))),
             configs=self.topic_configs.internal_topic_configs(name),
         )
+
+    def _finalize_features(self, registrations: Registrations) -> None:
+        """Go by what all brokers of the cluster support."""
+        level, known = transaction_version(registrations.brokers), self.transactions.settings
+        self.features = FinalizedFeatures(level, registrations.zxid)
+        if level != known.transaction_version:
+            ids = ", ".join(str(broker.broker_id) for broker in registrations.brokers)
+            logger.info("transaction.version is %d now, with brokers %s", level, ids)
+            self.transactions.settings = replace(known, transaction_version=level)
 
     # --- partitions that coordinators live on -----------------------------------------------------
 

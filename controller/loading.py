@@ -55,7 +55,7 @@ async def load_cluster(
 
 async def _brokers(store: CoordinationStore) -> list[BrokerRegistration]:
     found = await _children_with_data(store, znodes.BROKER_IDS)
-    return [znodes.decode_broker(int(name), payload, stat.czxid) for name, payload, stat in found]
+    return [znodes.decode_broker(int(name), payload, stat.czxid) for name, payload, stat in found if name.isdecimal()]
 
 
 async def with_states(store: CoordinationStore, topics: Iterable[TopicState]) -> list[TopicState]:

@@ -46,6 +46,7 @@ from barnabas.controller.plan import (
     plan_removal,
 )
 from barnabas.controller.producer_ids import allocate_block
+from barnabas.controller.registrations import Registrations, RegistrationWatch
 from barnabas.controller.state import BrokerRegistration, ClusterState, ReplicaAssignment, TopicPartition
 from barnabas.controller.topics import (
     NewPartitions,
@@ -103,7 +104,7 @@ class Controller:
     """The controller of a cluster, in its broker's process; owned by the event loop.
 
     `configs` is this broker's repository, started before the controller: it is refreshed before the broker is told of
-    new topics.
+    new topics. `on_registrations` learns who is registered, before `start` is done and after each change.
     """
 
     def __init__(
@@ -117,6 +118,7 @@ class Controller:
         *,
         configs: ConfigRepository,
         timers: Timers,
+        on_registrations: Callable[[Registrations], None] = lambda _registrations: None,
     ) -> None:
         self._store = store
         self._office = Office(store, registration, clock, timers)
@@ -128,6 +130,10 @@ class Controller:
         self._timers = timers
         self._events: asyncio.Queue[Event | None] = asyncio.Queue()
         self._watch = ClusterWatch(lambda: self._events.put_nowait(Event(self._follow)))
+        self._registrations = RegistrationWatch(
+            lambda: self._events.put_nowait(Event(self._follow_registrations, needs_office=False))
+        )
+        self._on_registrations = on_registrations
         self._task: asyncio.Task[None] | None = None
         self._cluster = ClusterState()
         self._machine = PartitionStateMachine()
@@ -193,6 +199,7 @@ class Controller:
         self.cluster_id = await prepare_store(self._store, self._random_bytes, cluster_id)
         self._store.on_expired(lambda: self._resign("its session with the metadata store is over"))
         await self._office.register()
+        await self._follow_registrations()
         await self._office.take()
         self._is_active = True
         await self._store.exists(znodes.CONTROLLER, self._controller_changed)
@@ -466,6 +473,9 @@ class Controller:
         rest = [parent, znodes.topic_path(name), znodes.config_path("topics", name), znodes.delete_topic_path(name)]
         existing = await self._office.existing([*states, *rest])
         return [path for path in (*states, *rest) if path in existing]
+
+    async def _follow_registrations(self) -> None:
+        self._on_registrations(await self._registrations.read(self._store))
 
     # -- taking over
 

@@ -46,6 +46,14 @@ class EndPoint(NamedTuple):
         return f"{self.listener}://{host}:{self.port}"
 
 
+class SupportedFeature(NamedTuple):
+    """The levels of a feature that a broker supports (KIP-584)."""
+
+    name: str
+    min_version: int
+    max_version: int
+
+
 class BrokerRegistration(NamedTuple):
     """What a broker tells the cluster about itself; `epoch` is the czxid of its registration, -1 before it has one."""
 
@@ -53,6 +61,7 @@ class BrokerRegistration(NamedTuple):
     endpoints: tuple[EndPoint, ...]
     rack: str | None = None
     epoch: int = -1
+    features: tuple[SupportedFeature, ...] = ()
 
 
 class ReplicaAssignment(NamedTuple):

@@ -17,6 +17,7 @@ from barnabas.controller.state import (
     RecoveryState,
     ReplicaAssignment,
     SecurityProtocol,
+    SupportedFeature,
 )
 from barnabas.wire.names import topic_id_from_text, topic_id_to_text
 
@@ -120,7 +121,10 @@ def encode_broker(broker: BrokerRegistration, now_ms: int) -> bytes:
         "jmx_port": -1,
         "timestamp": str(now_ms),
         "listener_security_protocol_map": {e.listener: e.security_protocol.name for e in broker.endpoints},
-        "features": {},
+        "features": {
+            feature.name: {"min_version": feature.min_version, "max_version": feature.max_version}
+            for feature in broker.features
+        },
     }
     if broker.rack is not None:
         fields["rack"] = broker.rack
@@ -140,6 +144,10 @@ def decode_broker(broker_id: int, payload: bytes, czxid: int) -> BrokerRegistrat
             endpoints=_endpoints(fields) if version > 1 else (_endpoint_of_version_1(fields),),
             rack=None if rack is None else _text(rack),
             epoch=czxid,
+            features=tuple(
+                SupportedFeature(name, _integer(levels["min_version"]), _integer(levels["max_version"]))
+                for name, levels in (fields.get("features") or {}).items()
+            ),
         )
 
     return _decode(broker_path(broker_id), payload, read)

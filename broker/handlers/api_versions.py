@@ -13,9 +13,9 @@ import re
 from functools import cache
 
 from barnabas.broker.context import RequestContext
+from barnabas.broker.features import SUPPORTED_FEATURES, TRANSACTION_VERSION
 from barnabas.broker.handlers import load_handler, served_apis
 from barnabas.broker.registry import Handler
-from barnabas.broker.transactions.settings import LATEST_TRANSACTION_VERSION
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.api_versions import (
     ApiVersion,
@@ -25,12 +25,10 @@ from barnabas.wire.messages.api_versions import (
     SupportedFeatureKey,
 )
 
-TRANSACTION_VERSION = "transaction.version"
-
-FEATURES_EPOCH = 0
-"""Finalised levels never change here, so neither does their epoch; clients take -1 for "unknown"."""
-
-_SUPPORTED = SupportedFeatureKey(name=TRANSACTION_VERSION, min_version=0, max_version=LATEST_TRANSACTION_VERSION)
+_SUPPORTED = [
+    SupportedFeatureKey(name=feature.name, min_version=feature.min_version, max_version=feature.max_version)
+    for feature in SUPPORTED_FEATURES
+]
 
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
@@ -40,13 +38,13 @@ def handle(request: ApiVersionsRequest, context: RequestContext) -> ApiVersionsR
         _SOFTWARE.fullmatch(request.client_software_name) and _SOFTWARE.fullmatch(request.client_software_version)
     ):
         return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
-    level = context.broker.transactions.settings.transaction_version
+    level, epoch = context.broker.features
     return ApiVersionsResponse(
         api_keys=_served(),
-        supported_features=[_SUPPORTED] if context.api_version >= 4 else [],
-        finalized_features_epoch=FEATURES_EPOCH,
+        supported_features=_SUPPORTED if context.api_version >= 4 else [],
+        finalized_features_epoch=epoch,
         finalized_features=(
-            [FinalizedFeatureKey(name=TRANSACTION_VERSION, min_version_level=level, max_version_level=level)]
+            [FinalizedFeatureKey(name=TRANSACTION_VERSION.name, min_version_level=level, max_version_level=level)]
             if level
             else []
         ),

@@ -55,7 +55,9 @@ class _Ending:
 
 
 class TransactionRunner:
-    """The active shard of one partition; owned by the event loop. `leader_epoch()` is that of the partition."""
+    """The active shard of one partition; owned by the event loop. `leader_epoch()` is that of the partition,
+    `settings()` what holds at the time.
+    """
 
     def __init__(
         self,
@@ -66,7 +68,7 @@ class TransactionRunner:
         markers: MarkerWriter,
         timers: Timers,
         clock: Clock,
-        settings: TransactionSettings,
+        settings: Callable[[], TransactionSettings],
         on_lost: Callable[[int], None],
         spawn: Callable[[Coroutine[Any, Any, None]], None],
     ) -> None:
@@ -110,7 +112,7 @@ class TransactionRunner:
         """
         transactional_id = event.transactional_id
         effects = self.shard.decide(
-            event, self._clock.now_ms(), self._settings, is_uncommitted=transactional_id in self._uncommitted
+            event, self._clock.now_ms(), self._settings(), is_uncommitted=transactional_id in self._uncommitted
         )
         reply = effects.reply
         committed = None
@@ -141,7 +143,7 @@ class TransactionRunner:
         return [
             transaction.transactional_id
             for transaction in self.shard.transactions.values()
-            if is_expired(transaction, now_ms, self._settings)
+            if is_expired(transaction, now_ms, self._settings())
         ]
 
     def expire(self, transactional_ids: Iterable[str]) -> None:
@@ -152,7 +154,7 @@ class TransactionRunner:
             for transactional_id in transactional_ids
             if transactional_id not in self._uncommitted
             for change in self.shard.decide(
-                Expire(transactional_id, 0), now_ms, self._settings, is_uncommitted=False
+                Expire(transactional_id, 0), now_ms, self._settings(), is_uncommitted=False
             ).changes
         ]
         if changes:
@@ -164,7 +166,7 @@ class TransactionRunner:
 
     def _append(self, records: Sequence[Record]) -> int:
         now_ms = self._clock.now_ms()
-        version = self._settings.log_value_version
+        version = self._settings().log_value_version
         batch = build_batch(
             [LogRecord(offset, now_ms, *encode_record(record, version)) for offset, record in enumerate(records)]
         )

@@ -59,6 +59,7 @@ class TransactionService:
         next_producer_id: Callable[[], Awaitable[int]],
     ) -> None:
         self.settings = settings
+        """Replaced as a whole when the finalised level of `transaction.version` moves."""
         self._clock = clock
         self._next_producer_id = next_producer_id
 
@@ -71,7 +72,7 @@ class TransactionService:
                 markers,
                 timers,
                 clock,
-                settings,
+                lambda: self.settings,
                 self.runtime.on_lost,
                 self.runtime.spawn,
             )

@@ -10,11 +10,13 @@ import pytest
 
 from barnabas.clock import ManualClock
 from barnabas.controller import znodes
+from barnabas.controller.bootstrap import prepare_store
 from barnabas.controller.configs import ConfigRepository
 from barnabas.controller.coordination.interface import CoordinationStore
 from barnabas.controller.office import BrokerIdInUse, ControllerElsewhere
+from barnabas.controller.registrations import Registrations, RegistrationWatch
 from barnabas.controller.runner import Controller, ControllerSettings
-from barnabas.controller.state import BrokerRegistration, EndPoint, ReplicaAssignment
+from barnabas.controller.state import BrokerRegistration, EndPoint, ReplicaAssignment, SupportedFeature
 from barnabas.controller.topics import NewTopic
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.messages.leader_and_isr import LeaderAndIsrRequest
@@ -25,6 +27,8 @@ Stores = Any
 """A store under test, see conftest.py."""
 
 TOPIC_ID = bytes(15) + b"\7"
+ENDPOINTS = (EndPoint("PLAINTEXT", "localhost", 9092),)
+FEATURE = SupportedFeature("a.feature", 1, 3)
 
 
 class ListeningBroker:
@@ -71,6 +75,25 @@ class Timers:
         return asyncio.get_running_loop().call_later(3600, callback)
 
 
+class RegistrationLog:
+    """What a broker hears of registrations; `now` is the latest."""
+
+    def __init__(self) -> None:
+        self.zxids: list[int] = []
+        self._news = asyncio.Event()
+
+    def note(self, registrations: Registrations) -> None:
+        self.now = registrations
+        self.zxids.append(registrations.zxid)
+        self._news.set()
+
+    async def shows(self, **features: tuple[SupportedFeature, ...]) -> None:
+        """Wait until these brokers, by `b` and their id, are registered with these features."""
+        while {f"b{broker.broker_id}": broker.features for broker in self.now.brokers} != features:
+            self._news.clear()
+            await self._news.wait()
+
+
 class Member:
     """One broker's controller in a session of its own."""
 
@@ -79,7 +102,8 @@ class Member:
         self.channel = ListeningBroker()
         self.timers = Timers()
         self.configs = ConfigRepository(session, clock)
-        self.registration = BrokerRegistration(broker_id, (EndPoint("PLAINTEXT", "localhost", 9092),))
+        self.registration = BrokerRegistration(broker_id, ENDPOINTS, features=(FEATURE,))
+        self.registrations = RegistrationLog()
         self.controller = Controller(
             session,
             self.registration,
@@ -89,6 +113,7 @@ class Member:
             lambda size: bytes([broker_id]) * size,
             configs=self.configs,
             timers=self.timers,
+            on_registrations=self.registrations.note,
         )
 
     async def start(self) -> "Member":
@@ -266,6 +291,64 @@ async def test_another_controller_is_respected(stores: Stores, clock: ManualCloc
 
 
 # -- registration and sessions
+
+
+async def test_registrations_are_followed(stores: Stores, clock: ManualClock) -> None:
+    """Whoever comes, changes or goes is told, each time with a later zxid."""
+    async with stores:
+        member, other = await Member(await stores.session(), clock).start(), await stores.session()
+        heard = member.registrations
+        await heard.shows(b1=(FEATURE,))
+        without = znodes.encode_broker(BrokerRegistration(2, ENDPOINTS), 0)
+        await other.create("/brokers/ids/2", without, ephemeral=True)
+        await heard.shows(b1=(FEATURE,), b2=())
+        await other.set(
+            "/brokers/ids/2", znodes.encode_broker(BrokerRegistration(2, ENDPOINTS, features=(FEATURE,)), 0)
+        )
+        await heard.shows(b1=(FEATURE,), b2=(FEATURE,))
+        await other.set("/brokers/ids/2", b"{}")
+        await heard.shows(b1=(FEATURE,), b2=())
+        await other.create("/brokers/ids/seeds", b"no broker")
+        await other.close()
+        await heard.shows(b1=(FEATURE,))
+        assert heard.zxids == sorted(heard.zxids)
+        before = heard.zxids[-1]
+        session = await stores.session()
+        await session.create("/brokers/ids/3", without, ephemeral=True)
+        await heard.shows(b1=(FEATURE,), b3=())
+        assert heard.zxids[-1] > before
+        await stores.expire(member.session)
+        await gone(session, "/brokers/ids/1")
+        await member.rejoin(await stores.session())
+        await heard.shows(b1=(FEATURE,), b3=())
+        await session.close()
+        await heard.shows(b1=(FEATURE,))
+        assert heard.zxids == sorted(heard.zxids)
+        await member.stop()
+
+
+async def test_a_zxid_belongs_to_the_registrations_it_is_told_with(stores: Stores, clock: ManualClock) -> None:
+    """A broker that comes while others are read makes them be read again."""
+    async with stores:
+        session, other = await stores.session(), await stores.session()
+        await prepare_store(session, lambda size: bytes(size), None)
+        read = session.get_many
+        arrivals = [2, 3]
+
+        async def get_many(paths: Any, watcher: Any = None) -> Any:
+            found = await read(paths, watcher)
+            if arrivals:
+                await other.create(znodes.broker_path(arrivals.pop()), b"{}", ephemeral=True)
+            return found
+
+        session.get_many = get_many  # type: ignore[method-assign]
+        registrations = await RegistrationWatch(lambda: None).read(session)
+        assert [broker.broker_id for broker in registrations.brokers] == [2, 3]
+        stat = await session.exists("/brokers/ids")
+        assert stat is not None
+        assert registrations.zxid == stat.pzxid
+        await session.close()
+        await other.close()
 
 
 async def test_a_lost_session_is_followed_by_another(stores: Stores, clock: ManualClock) -> None:

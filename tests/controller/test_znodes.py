@@ -16,6 +16,7 @@ from barnabas.controller.state import (
     RecoveryState,
     ReplicaAssignment,
     SecurityProtocol,
+    SupportedFeature,
 )
 
 TOPIC_ID = bytes.fromhex("0123456789ab4def8123456789abcdef")
@@ -23,7 +24,8 @@ TOPIC_ID_TEXT = "ASNFZ4mrTe-BI0VniavN7w"
 
 # What Kafka 3.9.1 in ZooKeeper mode writes (ZkData.scala); the order of fields means nothing.
 BROKER = (
-    '{"features":{},"listener_security_protocol_map":{"PLAINTEXT":"PLAINTEXT","INTERNAL":"SASL_SSL"},'
+    '{"features":{"transaction.version":{"min_version":0,"max_version":2}},'
+    '"listener_security_protocol_map":{"PLAINTEXT":"PLAINTEXT","INTERNAL":"SASL_SSL"},'
     '"endpoints":["PLAINTEXT://host1:9092","INTERNAL://[::1]:9093"],"jmx_port":-1,"port":9092,"host":"host1","version":5,'
     '"timestamp":"1700000000000","rack":"dc1"}'
 )
@@ -52,6 +54,7 @@ REGISTRATION = BrokerRegistration(
     ),
     rack="dc1",
     epoch=42,
+    features=(SupportedFeature("transaction.version", 0, 2),),
 )
 ASSIGNMENTS = {0: ReplicaAssignment((1, 2)), 1: ReplicaAssignment((2, 1))}
 REASSIGNED = {0: ReplicaAssignment((3, 2, 1), (3,), (1,))}

@@ -1,6 +1,7 @@
 """The coordinator's shell over a log in memory: loading, replication, markers that fail, crashes at every step."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -21,6 +22,7 @@ from barnabas.broker.transactions.state import TransactionState
 from barnabas.clock import ManualClock
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.record_batch import parse_header, patch
+from barnabas.wire.records import iter_records
 
 PARTITIONS = 4
 TARGETS = frozenset({("a", 0), ("a", 1), ("__consumer_offsets", 7)})
@@ -70,6 +72,11 @@ class MemoryLog:
 
     def read_all(self, partition):
         yield from self.batches.get(partition, [])
+
+    def values(self):
+        for batches in self.batches.values():
+            for batch in batches:
+                yield from (record.value for record in iter_records(batch, parse_header(batch)))
 
 
 class Markers:
@@ -493,6 +500,37 @@ async def test_used_up_epochs_take_a_fresh_producer_id():
     assert {marker.producer_epoch for _, _, marker in bench.markers.written} == {32_767}
     assert await bench.end((producer[0], 32_766), version=2) == reply
     assert (await bench.init(ProducerIdAndEpoch(1001, 0))).producer_epoch == 1
+
+
+@pytest.mark.parametrize("version", [0, 2])
+def test_the_finalised_level_may_move_at_any_time(version):
+    """It decides how records are written and how the coordinator itself aborts; what clients may ask stays the same."""
+
+    async def check():
+        bench = await Bench().up()
+
+        async def commits():
+            producer = await bench.begin(version)
+            assert (await bench.end(producer, version=version)).error is ErrorCode.NONE
+
+        async def times_out():
+            """How far the markers are from the producer's epoch, and their version."""
+            producer = await bench.begin(version)
+            bench.markers.written.clear()
+            bench.advance(60_001)
+            await bench.service.abort_timed_out()
+            assert bench.state is TransactionState.COMPLETE_ABORT
+            ((epoch, marker_version),) = {(each.producer_epoch, each[-1]) for *_, each in bench.markers.written}
+            return epoch - producer[1], marker_version
+
+        for level, value_version in ((2, 1), (0, 0), (1, 1), (2, 1)):
+            bench.service.settings = replace(bench.service.settings, transaction_version=level)
+            await commits()
+            assert await times_out() == (1, 2 if level == 2 else 0)
+            assert {value[1] for value in bench.log.values()} == {value_version}
+            bench.log.batches.clear()
+
+    asyncio.run(check())
 
 
 @run
