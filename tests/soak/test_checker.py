@@ -1,5 +1,7 @@
 """Each anomaly in its smallest history, and histories that must not be mistaken for one."""
 
+from math import inf
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -74,6 +76,29 @@ def test_aborted_read() -> None:
     assert "G1a" in anomalies(transaction(Send("x", 1), status=FAIL), poll((0, 1)))
 
 
+def test_a_send_that_failed_is_noticed_wherever_it_is_read() -> None:
+    failed = send(1, status=FAIL)
+    for status in Status:
+        assert anomalies(failed, poll((0, 1), status=status)) == {"G1a"}
+    assert anomalies(failed, final={"x": [(0, 1)]}) == {"G1a"}
+    assert anomalies(failed, send(2, 0), poll((0, 2)), final={"x": [(0, 2)]}) == set()
+
+
+def test_a_send_whose_end_nobody_knows_may_be_read() -> None:
+    for status in Status:
+        assert anomalies(send(1, status=INFO), poll((0, 1), status=status), final={"x": [(0, 1)]}) == set()
+
+
+def test_what_was_read_of_an_indeterminate_transaction_is_mandatory_whatever_came_of_the_reader() -> None:
+    events = [
+        transaction(Send("x", 1, 0), Send("y", 1, 0), status=INFO),
+        send(2, 1, key="y"),
+        poll((1, 2), key="y", process=8),
+    ]
+    assert "lost-write" in anomalies(*events, poll((0, 1), status=INFO))
+    assert anomalies(*events) == set()
+
+
 def test_precommitted_read() -> None:
     assert "precommitted-read" in anomalies(transaction(Send("x", 1, 0), Poll({"x": [(0, 1)]})))
 
@@ -119,6 +144,48 @@ def test_a_process_that_reads_what_it_writes_later() -> None:
     assert "G1c" in anomalies(poll((0, 1), process=0), send(1, 0, process=0))
 
 
+def at(operation: Operation, invoked: float, completed: float) -> Operation:
+    operation.invoked, operation.completed = invoked, completed
+    return operation
+
+
+def test_a_poll_that_was_over_before_its_value_was_written() -> None:
+    assert anomalies(at(send(1, 0), 1, 2), at(poll((0, 1)), 3, 4)) == set()
+    assert anomalies(at(send(1, 0), 1, 3), at(poll((0, 1)), 2, 4)) == set()
+    assert anomalies(at(poll((0, 1)), 1, 2), at(send(1, 0), 3, 4)) == {"G1c"}
+    assert anomalies(at(poll((0, 1)), 1, 2), at(send(1, status=INFO), 3, inf)) == {"G1c"}
+
+
+def test_moments_that_touch_are_no_order() -> None:
+    assert anomalies(at(poll((0, 1)), 1, 2), at(send(1, 0), 2, 3)) == set()
+
+
+def test_real_time_reaches_over_operations_in_between() -> None:
+    between = [at(send(10 + number, 10 + number, process=number), number * 2, number * 2 + 1) for number in range(1, 4)]
+    assert "G1c" in anomalies(at(poll((0, 1)), 0, 1), *between, at(send(1, 0, process=5), 9, 10))
+
+
+def test_an_operation_whose_end_nobody_knows_is_before_no_other() -> None:
+    events = [at(transaction(Send("x", 1), Poll({"y": [(0, 1)]}), status=INFO), 1, inf), at(poll((0, 1)), 2, 3)]
+    assert anomalies(*events, at(send(1, 0, key="y", process=5), 4, 5)) == set()
+
+
+def test_pairs_are_there_in_both_keys_and_in_the_same_order() -> None:
+    def pair(value: int, status: Status = OK) -> Operation:
+        return transaction(Send("x", value), Send("y", value), status=status)
+
+    events = [pair(1), pair(2), pair(3, INFO)]
+    same = {"x": [(0, 1), (2, 2)], "y": [(0, 1), (1, 2)]}
+    assert anomalies(*events, final=same) == set()
+    assert "pair" in anomalies(*events, final={**same, "x": [(0, 1), (2, 2), (3, 3)]})
+    assert "pair" in anomalies(*events, final={**same, "y": [(0, 2), (1, 1)]})
+
+
+def test_pairs_of_two_processes_may_interleave() -> None:
+    pairs = [transaction(Send("x", value), Send("y", value), process=value) for value in (1, 2)]
+    assert anomalies(*pairs, final={"x": [(0, 1), (1, 2)], "y": [(0, 2), (1, 1)]}) == set()
+
+
 def test_torn_transactions() -> None:
     sends = (Send("x", 1, 0), Send("y", 1, 0))
     whole, half, nothing = {"x": [(0, 1)], "y": [(0, 1)]}, {"x": [(0, 1)]}, {}
@@ -133,6 +200,16 @@ def test_double_consume() -> None:
     consumed = frozenset({("g", "x", 0)})
     twice = [Operation(process, OK, [], is_transaction=True, consumed=consumed) for process in (0, 1)]
     assert anomalies(*twice) == {"double-consume"}
+
+
+def test_double_consume_by_a_transaction_whose_end_nobody_knew() -> None:
+    consumed = frozenset({("g", "x", 0)})
+    known = Operation(0, OK, [Send("y", 1, 0)], is_transaction=True, consumed=consumed)
+    unknown = Operation(1, INFO, [Send("y", 2)], is_transaction=True, consumed=consumed)
+    failed = Operation(2, FAIL, [Send("y", 3)], is_transaction=True, consumed=consumed)
+    assert anomalies(known, unknown, failed, poll((0, 1), key="y")) == set()
+    assert anomalies(known, unknown, failed, poll((0, 1), (2, 2), key="y")) == {"double-consume"}
+    assert anomalies(known, unknown, failed, final={"y": [(0, 1), (2, 2)]}) == {"double-consume"}
 
 
 def test_values_that_nobody_wrote() -> None:

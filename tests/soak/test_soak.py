@@ -12,6 +12,7 @@ SEED = 20261121
 FEW_WORKERS: Workers = ((PlainProducer, 2), (TransactionalProducer, 2), (Reader, 1))
 
 
+@pytest.mark.java
 def test_nothing_is_lost_doubled_or_torn_under_kill_9() -> None:
     result = soak(15, crash=kill, crash_every_s=2.5, seed=SEED, reply_loss=0.005, quiet=True)
     assert result.is_clean, (dict(result.findings.anomalies), result.problems)

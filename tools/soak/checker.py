@@ -1,20 +1,24 @@
 """Does a history show that the broker broke a promise?
 
-Anomalies (names as in Jepsen's Kafka workload; the last three are ours):
+Anomalies (names as in Jepsen's Kafka workload; the last four are ours):
 
 - `inconsistent-offsets`: one offset showed two values.
 - `duplicate`: one value stands at two offsets.
 - `lost-write`: a value that was acknowledged, or belongs to a transaction of which something was read, lies below what
   readers have passed, and nobody read it.
 - `unseen`: an acknowledged value is not there when everything is read in the end.
-- `G1a`: a value of an operation that failed was read.
+- `G1a`: a value of an operation that failed was read, whatever came of the reader, or is there in the end.
 - `precommitted-read`: a transaction read what it wrote itself.
 - `int-poll-skip`, `int-nonmonotonic-poll`: within one operation a reader jumped forward or back.
 - `poll-skip`, `nonmonotonic-poll`: between two operations of a process that reads assigned keys.
 - `int-nonmonotonic-send`, `nonmonotonic-send`: a process's sends stand in another order than it sent them.
-- `G1c`: operations read from each other in a circle (also through the order of one process).
+- `G1c`: operations read from each other in a circle (also through the order of one process, or of the clock: who reads
+  what is written later).
 - `torn-transaction`: in the end a transaction is there in part, or it failed and is there, or it committed and is not.
-- `double-consume`: two committed transactions consumed the same offset.
+- `pair`: of a value that a transaction wrote to two keys, one is not there in the end; or pairs of one process stand in
+  another order in one key than in the other.
+- `double-consume`: two committed transactions consumed the same offset. One whose end nobody knows is committed when
+  something it wrote was read.
 - `unknown-value`: something was read that nobody wrote to that key (misrouted or corrupt).
 
 Not anomalies, because Kafka does not promise it: records of transactions that interleave, positions that jump when a
@@ -22,8 +26,9 @@ group rebalances.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from math import isfinite
 
 from tools.soak.history import Assigned, History, Key, Mode, Operation, Send, Status, Value
 
@@ -56,6 +61,7 @@ class Checker:
         self._readers: dict[tuple[Key, Value], list[Operation]] = defaultdict(list)
         self._offsets: dict[Key, dict[int, set[Value]]] = defaultdict(lambda: defaultdict(set))
         self._index: dict[Key, dict[Value, tuple[int, int]]] = {}
+        self._final = {(key, value) for key, records in (history.final or {}).items() for _, value in records}
 
     def run(self) -> Findings:
         self._collect()
@@ -65,6 +71,7 @@ class Checker:
         self._check_processes()
         self._check_cycles()
         self._check_final()
+        self._check_pairs()
         self._check_consumed()
         return self._findings
 
@@ -92,11 +99,12 @@ class Checker:
                         self._offsets[send.key][send.offset].add(send.value)
 
     def _must_be_committed(self, operation: Operation) -> bool:
-        """Acknowledged, or a transaction (or lone send) some of which an operation that ended well has read."""
+        """Acknowledged, or a transaction (or lone send) some of which was read: nobody is shown what may yet vanish."""
         if operation.status is Status.OK:
             return True
         return operation.status is Status.INFO and any(
-            reader.status is Status.OK for send in operation.sends() for reader in self._readers[send.key, send.value]
+            (send.key, send.value) in self._readers or (send.key, send.value) in self._final
+            for send in operation.sends()
         )
 
     def _order_versions(self) -> None:
@@ -124,7 +132,7 @@ class Checker:
                 (
                     index[value][0]
                     for value in index
-                    if any(reader.status is Status.OK for reader in self._readers[key, value])
+                    if any(reader.status is Status.OK for reader in self._readers.get((key, value), ()))
                 ),
                 default=-1,
             )
@@ -132,7 +140,7 @@ class Checker:
                 writer = self._writer.get((key, value))
                 if (
                     last <= passed
-                    and not self._readers[key, value]
+                    and (key, value) not in self._readers
                     and writer is not None
                     and self._must_be_committed(writer)
                 ):
@@ -143,7 +151,7 @@ class Checker:
             own = {(send.key, send.value) for send in operation.sends()}
             for key, offset, value in _polled(operation):
                 writer = self._writer.get((key, value))
-                if writer is not None and writer.status is Status.FAIL and operation.status is Status.OK:
+                if writer is not None and writer.status is Status.FAIL:
                     self._findings.add("G1a", f"{key} at offset {offset}: {value} was read, but its write failed")
                 if operation.is_transaction and (key, value) in own:
                     self._findings.add("precommitted-read", f"{key}: {value} was read by the transaction that wrote it")
@@ -194,7 +202,9 @@ class Checker:
         positions.update(seen)
 
     def _check_cycles(self) -> None:
-        """Operations as nodes; from a writer to who read it, and from an operation to the next of its process."""
+        """Operations as nodes; from a writer to who read it, from an operation to the next of its process, and to those
+        that were invoked when it was completed.
+        """
         number = {id(operation): index for index, operation in enumerate(self._operations)}
         edges: list[set[int]] = [set() for _ in self._operations]
         latest: dict[int, int] = {}
@@ -209,21 +219,24 @@ class Checker:
                     writer = self._writer.get((key, value))
                     if writer is not None and writer is not operation and writer.status is not Status.FAIL:
                         edges[number[id(writer)]].add(index)
+        for earlier, later in _in_real_time(self._operations):
+            edges[earlier].add(later)
         for component in _components(edges):
             members = ", ".join(f"{index} of process {self._operations[index].process}" for index in sorted(component))
             self._findings.add("G1c", f"operations read from each other in a circle: {members}")
 
     def _check_final(self) -> None:
-        final = self._history.final
-        if final is None:
+        if self._history.final is None:
             return
-        present = {(key, value) for key, records in final.items() for _, value in records}
         for operation in self._operations:
             sends = list(operation.sends())
-            there = [send for send in sends if (send.key, send.value) in present]
+            there = [send for send in sends if (send.key, send.value) in self._final]
+            if operation.status is Status.FAIL:
+                for send in there:
+                    self._findings.add("G1a", f"{send.key}: {send.value} is there, but its write failed")
             if operation.status is Status.OK:
                 for send in sends:
-                    if (send.key, send.value) not in present:
+                    if (send.key, send.value) not in self._final:
                         self._findings.add("unseen", f"{send.key}: {send.value} was acknowledged and is not there")
             if operation.is_transaction:
                 self._check_torn(operation, sends, there)
@@ -238,10 +251,28 @@ class Checker:
                 f"{[(str(send.key), str(send.value)) for send in sends]}",
             )
 
+    def _check_pairs(self) -> None:
+        """Pairs of one process and the same two keys: both of each, and in the same order."""
+        pairs: dict[tuple[int, Key, Key], list[tuple[int, int]]] = defaultdict(list)
+        for operation in self._operations:
+            for first, second in _pairs(operation):
+                places = [self._index.get(send.key, {}).get(send.value) for send in (first, second)]
+                if self._history.final is not None:
+                    there = {(send.key, send.value) in self._final for send in (first, second)}
+                    if len(there) == 2:
+                        self._findings.add("pair", f"{first.value} is in one of {first.key} and {second.key} only")
+                if places[0] is not None and places[1] is not None:
+                    pairs[operation.process, first.key, second.key].append((places[0][0], places[1][0]))
+        for (process, first_key, second_key), found in pairs.items():
+            in_second = [second for _, second in sorted(found)]
+            if in_second != sorted(in_second):
+                keys = f"{first_key} and {second_key}"
+                self._findings.add("pair", f"pairs of process {process} stand in another order in {keys}")
+
     def _check_consumed(self) -> None:
         consumers: dict[tuple[str, Key, int], int] = defaultdict(int)
         for operation in self._operations:
-            if operation.status is Status.OK:
+            if self._must_be_committed(operation):
                 for consumed in operation.consumed:
                     consumers[consumed] += 1
         for (group, key, offset), count in consumers.items():
@@ -259,6 +290,39 @@ def _polled(operation: Operation) -> Iterator[tuple[Key, int, Value]]:
         for key, records in poll.records.items():
             for offset, value in records:
                 yield key, offset, value
+
+
+def _pairs(operation: Operation) -> Iterator[tuple[Send, Send]]:
+    """Two sends of one value, in the order of their keys' names."""
+    if operation.is_transaction:
+        by_value: dict[Value, list[Send]] = defaultdict(list)
+        for send in operation.sends():
+            by_value[send.value].append(send)
+        for sends in by_value.values():
+            if len(sends) == 2:
+                first, second = sorted(sends, key=lambda send: str(send.key))
+                yield first, second
+
+
+def _in_real_time(operations: Sequence[Operation]) -> Iterator[tuple[int, int]]:
+    """From each operation to those invoked after it was completed, without edges that follow from others."""
+    moments = [
+        (time, is_invocation, index)
+        for index, operation in enumerate(operations)
+        if operation.status is not Status.FAIL
+        for time, is_invocation in ((operation.invoked, True), (operation.completed, False))
+        if isfinite(time)
+    ]
+    latest: set[int] = set()
+    """Completed, and no other operation lies wholly between them and now."""
+    before: dict[int, set[int]] = {}
+    for _, is_invocation, index in sorted(moments, key=lambda moment: (moment[0], not moment[1])):
+        if is_invocation:
+            before[index] = set(latest)
+            yield from ((earlier, index) for earlier in latest)
+        else:
+            latest -= before.get(index, set())
+            latest.add(index)
 
 
 def _components(edges: list[set[int]]) -> Iterable[set[int]]:

@@ -9,7 +9,7 @@ import warnings
 from contextlib import suppress
 from typing import Any
 
-from tools.soak.history import Mode, Operation, Poll, Send, Status
+from tools.soak.history import Mode, Poll, Send, Status
 from tools.soak.workload import ABORT_PROBABILITY, TOPIC, Worker, value_of
 
 with warnings.catch_warnings():
@@ -74,18 +74,15 @@ class Copier(Worker):
         }
         send = Send(self.random.randrange(self.partitions), self.value())
         status = self._transaction(records, send)
-        self.recorder.add(
-            Operation(
-                self.process,
-                status,
-                [Poll(records), send],
-                is_transaction=True,
-                mode=Mode.SUBSCRIBE,
-                rebalanced=rebalanced,
-                consumed=frozenset(
-                    (GROUP, partition, offset) for partition, found in records.items() for offset, _ in found
-                ),
-            )
+        self.record(
+            status,
+            [Poll(records), send],
+            is_transaction=True,
+            mode=Mode.SUBSCRIBE,
+            rebalanced=rebalanced,
+            consumed=frozenset(
+                (GROUP, partition, offset) for partition, found in records.items() for offset, _ in found
+            ),
         )
         if status is Status.OK:
             self.commits += 1

@@ -8,6 +8,7 @@ are defined as there.
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 from enum import Enum
+from math import inf
 
 Key = Hashable
 Value = Hashable
@@ -52,7 +53,8 @@ class Operation:
     """One operation of one process (a client with its own session).
 
     `is_transaction`: its parts happen together or not at all. `rebalanced`: keys that moved meanwhile, for which
-    positions may jump. `consumed`: what a transaction committed as consumed, as (group, key, offset).
+    positions may jump. `consumed`: what a transaction committed as consumed, as (group, key, offset). It took place
+    between `invoked` and `completed` (any clock in seconds, the same for all); nobody knows when an INFO was completed.
     """
 
     process: int
@@ -62,6 +64,8 @@ class Operation:
     mode: Mode = Mode.ASSIGN
     rebalanced: frozenset[Key] = frozenset()
     consumed: frozenset[tuple[str, Key, int]] = frozenset()
+    invoked: float = -inf
+    completed: float = inf
 
     def sends(self) -> Iterable[Send]:
         return (part for part in self.parts if isinstance(part, Send))

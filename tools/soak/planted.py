@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from barnabas.broker.coordinator.changes import Record
-    from barnabas.broker.coordinator.runner import GroupRunner
-
     from barnabas.broker.transactions.markers import TransactionMarker
 
 

@@ -17,6 +17,7 @@ from tools.kafka_runtime import free_ports
 from tools.soak.checker import Findings, check
 from tools.soak.commits import moved_back
 from tools.soak.copier import Copier
+from tools.soak.java_producer import JavaTransactionalProducer
 from tools.soak.proxy import LossyProxy
 from tools.soak.workload import (
     TOPIC,
@@ -45,6 +46,7 @@ OVERRIDES = {
 WORKERS: Workers = (
     (PlainProducer, 2),
     (TransactionalProducer, 6),
+    (JavaTransactionalProducer, 1),
     (Reader, 2),
     (Member, 2),
     (Copier, 2),

@@ -7,6 +7,7 @@ import time
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from math import inf
 from typing import Any
 
 from confluent_kafka import (
@@ -71,6 +72,7 @@ class Worker(threading.Thread, ABC):
         self.commits = 0
         self.bootstrap_servers = bootstrap_servers
         self._stopping = threading.Event()
+        self._invoked = 0.0
         self._next_value = process * VALUES_PER_PROCESS
 
     def config(self, **more: object) -> dict[str, Any]:
@@ -85,12 +87,27 @@ class Worker(threading.Thread, ABC):
         self._next_value += 1
         return self._next_value
 
+    def sends_of_transaction(self) -> list[Send]:
+        """Up to four records, or a pair: one value to two partitions."""
+        if self.random.random() < 0.5:
+            value = self.value()
+            return [Send(partition, value) for partition in self.random.sample(range(self.partitions), 2)]
+        return [Send(self.random.randrange(self.partitions), self.value()) for _ in range(self.random.randint(1, 4))]
+
+    def record(self, status: Status, parts: Sequence[Send | Poll], **more: Any) -> None:
+        """Note what came of this round."""
+        completed = time.monotonic() if status is Status.OK else inf
+        self.recorder.add(
+            Operation(self.process, status, list(parts), invoked=self._invoked, completed=completed, **more)
+        )
+
     def stop(self) -> None:
         self._stopping.set()
 
     def run(self) -> None:
         try:
             while not self._stopping.is_set():
+                self._invoked = time.monotonic()
                 self.run_once()
         except BaseException as error:  # noqa: BLE001 - told by whoever started the worker
             self.error = error
@@ -138,7 +155,7 @@ class PlainProducer(Worker):
             (Status.INFO, [Send(partition, value) for value, offset in outcome if offset is None]),
         ):
             if sends:
-                self.recorder.add(Operation(self.process, status, list(sends)))
+                self.record(status, sends)
         time.sleep(self.PAUSE_S)
 
 
@@ -161,19 +178,18 @@ class TransactionalProducer(Worker):
 
     def run_once(self) -> None:
         sends: list[Send] = []
-        offsets: dict[int, int] = {}
+        offsets: dict[tuple[Any, Any], int] = {}
         status = Status.INFO
+
+        def delivered(error: object, message: Message) -> None:
+            if not error:
+                offsets[message.partition(), int(message.value() or b"")] = message.offset() or 0
+
         try:
             producer = self._open()
             producer.begin_transaction()
-            for _ in range(self.random.randint(1, 4)):
-                send = Send(self.random.randrange(self.partitions), self.value())
+            for send in self.sends_of_transaction():
                 sends.append(send)
-
-                def delivered(error: object, message: Message) -> None:
-                    if not error:
-                        offsets[int(message.value() or b"")] = message.offset() or 0
-
                 producer.produce(TOPIC, str(send.value).encode(), partition=send.key, on_delivery=delivered)  # type: ignore[arg-type]
             aborts = self.random.random() < ABORT_PROBABILITY
             if aborts:
@@ -182,8 +198,8 @@ class TransactionalProducer(Worker):
         except KafkaException:
             self._producer = None  # the next one fences whatever is left
         if sends:
-            parts = [Send(send.key, send.value, offsets.get(send.value)) for send in sends]  # type: ignore[call-overload]
-            self.recorder.add(Operation(self.process, status, list(parts), is_transaction=True))
+            parts = [Send(send.key, send.value, offsets.get((send.key, send.value))) for send in sends]
+            self.record(status, parts, is_transaction=True)
 
 
 def end_transaction(producer: Producer, *, aborts: bool) -> Status:
@@ -226,7 +242,7 @@ class Reader(Worker):
     def run_once(self) -> None:
         records = _records(self._consumer.consume(POLL_RECORDS_MAX, timeout=0.2))
         if records:
-            self.recorder.add(Operation(self.process, Status.OK, [Poll(records)]))
+            self.record(Status.OK, [Poll(records)])
 
     def close(self) -> None:
         self._consumer.close()
@@ -262,9 +278,7 @@ class Member(Worker):
         if not records:
             return
         rebalanced, self._rebalanced = frozenset(self._rebalanced), set()
-        self.recorder.add(
-            Operation(self.process, Status.OK, [Poll(records)], mode=Mode.SUBSCRIBE, rebalanced=rebalanced)
-        )
+        self.record(Status.OK, [Poll(records)], mode=Mode.SUBSCRIBE, rebalanced=rebalanced)
         targets = {partition: polled[-1][0] + 1 for partition, polled in records.items()}
         before = self.recorder.commits()
         try:
