@@ -7,6 +7,7 @@ Python program it is a local Spark, and the connector comes from Maven Central i
 import os
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 
 from pyspark.sql import SparkSession
 
@@ -31,8 +32,8 @@ def spark_session(
     """
     if is_submitted():
         return _built(SparkSession.builder.appName(name), {**ALWAYS, **(settings or {})})
-    from tools.jvm.ivy import Library, exclusive, fetch, ivy_home, ivy_settings
-    from tools.jvm.java import cache_folder, find_java
+    from tools.jvm.ivy import exclusive, ivy_home, ivy_settings
+    from tools.jvm.java import find_java
 
     os.environ["JAVA_HOME"] = str(find_java().resolve().parent.parent)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
@@ -48,9 +49,7 @@ def spark_session(
     }
     builder = SparkSession.builder.master(master or "local[2]").appName(name)
     if packages is None:  # the jars by themselves: Spark would ask Ivy at every start, one process at a time
-        folder = cache_folder() / "spark" / CONNECTOR.replace(":", "-")
-        fetch(folder, [Library(*CONNECTOR.split(":"))], title="Spark's Kafka connector")
-        jars = {"spark.jars": ",".join(str(jar) for jar in sorted(folder.glob("*.jar")))}
+        jars = {"spark.jars": ",".join(str(jar) for jar in sorted(fetch_connector().glob("*.jar")))}
         return _built(builder, {**ALWAYS, **local, **jars, **(settings or {})})
     # A half-filled ~/.m2 would make Ivy fail.
     ivy = {
@@ -60,6 +59,18 @@ def spark_session(
     }
     with exclusive(ivy_home() / ".lock"):
         return _built(builder, {**ALWAYS, **local, **ivy, **(settings or {})})
+
+
+def fetch_connector() -> Path:
+    """The folder of the connector's jars, downloaded where they are missing.
+
+    Raises FetchFailed or JavaMissing of tools.jvm.
+    """
+    from tools.jvm.ivy import Library, fetch
+    from tools.jvm.java import cache_folder
+
+    folder = cache_folder() / "spark" / CONNECTOR.replace(":", "-")
+    return fetch(folder, [Library(*CONNECTOR.split(":"))], title="Spark's Kafka connector")
 
 
 def _built(builder: SparkSession.Builder, settings: Mapping[str, str]) -> SparkSession:

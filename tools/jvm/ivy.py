@@ -54,14 +54,18 @@ def ivy_home() -> Path:
     return cache_folder() / "ivy"
 
 
+def maven_repository() -> str:
+    """The address of Maven Central, or of its mirror; ends with a slash."""
+    return os.environ.get("BARNABAS_MAVEN_REPOSITORY", MAVEN_CENTRAL).rstrip("/") + "/"
+
+
 def ivy_settings() -> Path:
     """The settings file of Ivy (also for `spark.jars.ivySettings`): Maven Central or its mirror, and nothing else."""
-    repository = os.environ.get("BARNABAS_MAVEN_REPOSITORY", MAVEN_CENTRAL)
     text = (
         "<ivysettings>\n"
         '  <settings defaultResolver="central"/>\n'
         f"  <caches defaultCacheDir={quoteattr(str(ivy_home() / 'cache'))}/>\n"
-        f'  <resolvers><ibiblio name="central" m2compatible="true" root={quoteattr(repository)}/></resolvers>\n'
+        f'  <resolvers><ibiblio name="central" m2compatible="true" root={quoteattr(maven_repository())}/></resolvers>\n'
         "</ivysettings>\n"
     )
     path = ivy_home() / "ivysettings.xml"

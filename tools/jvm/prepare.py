@@ -1,17 +1,22 @@
-"""Puts in place what the tests need beyond Python packages: Java, Kafka's jars, kcat, clients in other languages.
+"""Puts in place all that the tests need beyond Python packages, so that none of them downloads anything: Java, Kafka's
+and Spark's jars, the flights of the Spark examples, kcat, clients in other languages.
 
 Without Java it ends with a message that says what to install; without kcat, Node.js or Go the tests that use them are
 skipped.
 """
 
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
+from spark_examples.flights import fetch_archive
+from spark_examples.session import fetch_connector
 from tools.foreign_languages import BuildFailed, ToolchainMissing, go_program, node_modules
 from tools.jvm.ivy import FetchFailed
 from tools.jvm.java import JavaMissing, find_java, install_debian_packages, say
 from tools.kafka_runtime import ORACLE_VERSION, ZOOKEEPER_ERA_VERSION, connect_runtime, kafka_runtime, streams_runtime
+from tools.wiregen import jars
 
 COMPAT_TESTS = Path(__file__).resolve().parents[2] / "compat_tests"
 
@@ -24,7 +29,11 @@ def main() -> None:
             kafka_runtime(version)
         connect_runtime()
         streams_runtime()
-    except (JavaMissing, FetchFailed) as problem:
+        fetch_connector()
+        for name in jars.SHA256:
+            jars.fetch(name)
+        fetch_archive()
+    except (JavaMissing, FetchFailed, OSError, ValueError, subprocess.CalledProcessError) as problem:
         sys.exit(str(problem))
     if shutil.which("kcat") is None and not install_debian_packages(["kcat"]):
         say("kcat is not installed (apt-get install kcat): its tests will be skipped")

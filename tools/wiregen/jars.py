@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import os
-import sys
 import urllib.request
 import zipfile
 from pathlib import Path
 
-MAVEN_CENTRAL = "https://repo.maven.apache.org/maven2/org/apache/kafka"
+from tools.jvm.ivy import maven_repository
+from tools.jvm.java import cache_folder, say
 
 SHA256 = {
     "kafka-clients-3.9.1.jar": "7568b998572d256f0b7bc0afdc1b7a2588b8b08415c62ce314c864a6851ae9d9",
@@ -20,13 +20,6 @@ SHA256 = {
 """The jars the generator may use, by file name."""
 
 
-def cache_folder() -> Path:
-    """Where downloads are kept: $BARNABAS_CACHE, else $XDG_CACHE_HOME/barnabas, else ~/.cache/barnabas."""
-    if override := os.environ.get("BARNABAS_CACHE"):
-        return Path(override)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "barnabas"
-
-
 def fetch(name: str) -> Path:
     """The path of a pinned jar in the cache folder, downloaded from Maven Central if it is not there yet.
 
@@ -35,8 +28,8 @@ def fetch(name: str) -> Path:
     path = cache_folder() / name
     if not path.exists():
         artifact, _, version = name.removesuffix(".jar").rpartition("-")
-        url = f"{MAVEN_CENTRAL}/{artifact}/{version}/{name}"
-        print(f"fetching {url}", file=sys.stderr)
+        url = f"{maven_repository()}org/apache/kafka/{artifact}/{version}/{name}"
+        say(f"Fetching {url} ...")
         with urllib.request.urlopen(url, timeout=60) as response:
             content = response.read()
         path.parent.mkdir(parents=True, exist_ok=True)
