@@ -429,6 +429,82 @@ def test_the_finalised_feature(connection: Connection, version: int) -> None:
     assert supported.get("transaction.version") == ((0, 2) if version == 4 else None)
 
 
+# Epochs that are used up
+
+LAST_EPOCH = 32_766
+"""The largest that a client gets; the one after it is for fencing whoever has this."""
+
+
+def use_up_epochs(producer: TransactionalProducer, left: int) -> None:
+    """Initialise the producer until its epoch is `left` before the last one; many requests at a time."""
+    request = InitProducerIdRequest(transactional_id=producer.transactional_id, transaction_timeout_ms=60_000)
+    producer_id, epoch = producer.init()
+    while epoch < LAST_EPOCH - left:
+        count = min(500, LAST_EPOCH - left - epoch)
+        for _ in range(count):
+            producer.connection.send(request, 4)
+        answers = [producer.connection.receive() for _ in range(count)]
+        assert {each.error_code for each in answers} <= {0, CONCURRENT_TRANSACTIONS}
+        epoch = max([epoch, *(each.producer_epoch for each in answers)])
+    producer.become(Identity(producer_id, epoch))
+
+
+def test_used_up_epochs_bring_another_producer_id(
+    new_producer: NewProducer, connection: Connection, topic: str
+) -> None:
+    producer, other = new_producer(spoken=CLASSIC), new_producer(spoken=CLASSIC)
+    use_up_epochs(producer, left=1)
+    before = producer.identity
+    producer.send(topic, b"a")
+    producer.commit()
+    assert producer.init() == (before.producer_id, LAST_EPOCH)
+    producer.send(topic, b"b")
+    producer.commit()
+    producer.send(topic, b"fenced")
+    after = other.init()
+    assert after.producer_id != before.producer_id
+    assert after.producer_epoch == 1, "the abort brought the new id, and nobody was told of its first epoch"
+    assert producer.end(commit=True).error_code == INVALID_PRODUCER_ID_MAPPING
+    assert producer.produce(topic, [b"late"]).error_code == INVALID_PRODUCER_EPOCH, "fenced by the marker's epoch"
+    other.send(topic, b"c")
+    other.commit()
+    other.send(topic, b"never")
+    other.abort()
+    wait_until(lambda: latest_offset(connection, topic, READ_COMMITTED) == latest_offset(connection, topic, 0) == 10)
+    assert committed_values(connection, topic) == [b"a", b"b", b"c"]
+
+
+def test_used_up_epochs_of_version_2_bring_another_producer_id(
+    new_producer: NewProducer, connection: Connection, topic: str
+) -> None:
+    producer, retry = new_producer(spoken=VERSION_2), new_producer(spoken=VERSION_2)
+    use_up_epochs(producer, left=1)
+    before = producer.identity
+    producer.send(topic, b"a")
+    producer.commit()
+    last = producer.identity
+    assert last == (before.producer_id, LAST_EPOCH)
+    producer.send(topic, b"b")
+    producer.commit()
+    after = producer.identity
+    assert after.producer_id != before.producer_id
+    assert after.producer_epoch == 0
+    retry.become(last)
+    retry.commit()
+    assert retry.identity == after, "a retry gets the same answer"
+    retry.become(last)
+    assert retry.produce(topic, [b"late"]).error_code == INVALID_PRODUCER_EPOCH
+    producer.send(topic, b"never")
+    producer.abort()
+    producer.send(topic, b"c")
+    producer.commit()
+    assert producer.identity == (after.producer_id, 2)
+    retry.become(last)
+    assert retry.end(commit=True).error_code == INVALID_PRODUCER_ID_MAPPING
+    wait_until(lambda: latest_offset(connection, topic, READ_COMMITTED) == latest_offset(connection, topic, 0) == 8)
+    assert committed_values(connection, topic) == [b"a", b"b", b"c"]
+
+
 # Offsets in transactions
 
 
@@ -574,32 +650,100 @@ def test_an_instance_is_one_member(cluster: Any, new_producer: NewProducer, topi
 # Between brokers, and for administrators
 
 
-def test_partitions_are_verified_in_batches(new_producer: NewProducer, ready_topic: Callable[..., str]) -> None:
+def of_brokers(producer: TransactionalProducer, topics: dict[str, list[int]], **fields: Any) -> Any:
+    """One transaction of the form of AddPartitionsToTxn that brokers send."""
+    named = {"transactional_id": producer.transactional_id, **producer.identity._asdict(), **fields}
+    return AddPartitionsToTxnTransaction(
+        topics=[AddPartitionsToTxnTopic(name=name, partitions=partitions) for name, partitions in topics.items()],
+        **named,
+    )
+
+
+def answers_to_brokers(connection: Connection, version: int, *transactions: Any) -> dict[str, dict[Any, int]]:
+    """By transactional id, the error of every partition."""
+    response = connection.ask(AddPartitionsToTxnRequest(transactions=list(transactions)), version)
+    assert response.error_code == 0
+    assert len(response.results_by_transaction) == len(transactions)
+    return {
+        result.transactional_id: {
+            (topic.name, part.partition_index): part.partition_error_code
+            for topic in result.topic_results
+            for part in topic.results_by_partition
+        }
+        for result in response.results_by_transaction
+    }
+
+
+@pytest.mark.parametrize("version", [4, 5])
+def test_brokers_verify_partitions(new_producer: NewProducer, ready_topic: Callable[..., str], version: int) -> None:
     topic = ready_topic(partitions=2)
     producer = new_producer(spoken=CLASSIC)
     producer.init()
-    assert producer.add((topic, 0)) == [0]
 
     def verify(**fields: Any) -> list[int]:
-        transaction = AddPartitionsToTxnTransaction(
-            transactional_id=producer.transactional_id,
-            verify_only=True,
-            topics=[AddPartitionsToTxnTopic(name=topic, partitions=[0, 1])],
-            **{**producer.identity._asdict(), **fields},
-        )
-        response = producer.connection.ask(AddPartitionsToTxnRequest(transactions=[transaction]), 4)
-        assert response.error_code == 0
-        (result,) = response.results_by_transaction
-        assert result.transactional_id == producer.transactional_id
-        found = {
-            part.partition_index: part.partition_error_code for part in result.topic_results[0].results_by_partition
-        }
-        return [found[0], found[1]]
+        asked = of_brokers(producer, {topic: [0, 1]}, verify_only=True, **fields)
+        (found,) = answers_to_brokers(producer.connection, version, asked).values()
+        return [found[topic, 0], found[topic, 1]]
 
+    assert verify() == [TRANSACTION_ABORTABLE] * 2, "nothing is open"
+    assert state_of(producer.connection, producer.transactional_id).transaction_state == "Empty", "nor does it open now"
+    assert producer.add((topic, 0)) == [0]
     assert verify() == [0, TRANSACTION_ABORTABLE]
     assert verify(producer_epoch=9) == [PRODUCER_FENCED] * 2
-    assert verify(producer_id=1) == [INVALID_PRODUCER_ID_MAPPING] * 2
+    assert verify(producer_id=1 << 40) == [INVALID_PRODUCER_ID_MAPPING] * 2
+    assert verify(transactional_id="nobody") == [INVALID_PRODUCER_ID_MAPPING] * 2
+    assert verify(transactional_id="") == [INVALID_REQUEST] * 2
+    asked = of_brokers(producer, {topic: [0, 7]}, verify_only=True)
+    assert answers_to_brokers(producer.connection, version, asked)[producer.transactional_id] == {
+        (topic, 0): OPERATION_NOT_ATTEMPTED,
+        (topic, 7): UNKNOWN_TOPIC_OR_PARTITION,
+    }
     producer.abort()
+    assert verify() in ([TRANSACTION_ABORTABLE] * 2, [CONCURRENT_TRANSACTIONS] * 2), "as long as markers are written"
+
+
+@pytest.mark.parametrize("version", [4, 5])
+def test_brokers_add_partitions_of_several_transactions(
+    new_producer: NewProducer, connection: Connection, ready_topic: Callable[..., str], version: int
+) -> None:
+    topic = ready_topic(partitions=2)
+    adding, verifying, fenced = (
+        new_producer(f"{topic}-{name}", spoken=VERSION_2) for name in ("adding", "verifying", "fenced")
+    )
+    for producer in (adding, verifying, fenced):
+        producer.init()
+    assert verifying.add((topic, 1)) == [0]
+    found = answers_to_brokers(
+        adding.connection,
+        version,
+        of_brokers(adding, {topic: [0, 1]}),
+        of_brokers(verifying, {topic: [0, 1]}, verify_only=True),
+        of_brokers(fenced, {topic: [0]}, producer_epoch=9),
+        of_brokers(adding, {topic: [0]}, transactional_id="nobody"),
+        of_brokers(fenced, {topic: [0], "no-such-topic": [0]}, transactional_id="somebody"),
+    )
+    assert found == {
+        adding.transactional_id: {(topic, 0): 0, (topic, 1): 0},
+        verifying.transactional_id: {(topic, 0): TRANSACTION_ABORTABLE, (topic, 1): 0},
+        fenced.transactional_id: {(topic, 0): PRODUCER_FENCED},
+        "nobody": {(topic, 0): INVALID_PRODUCER_ID_MAPPING},
+        "somebody": {(topic, 0): OPERATION_NOT_ATTEMPTED, ("no-such-topic", 0): UNKNOWN_TOPIC_OR_PARTITION},
+    }
+    described = state_of(adding.connection, adding.transactional_id)
+    assert described.transaction_state == "Ongoing"
+    assert sorted(index for each in described.topics for index in each.partitions) == [0, 1]
+    assert state_of(fenced.connection, fenced.transactional_id).transaction_state == "Empty"
+    assert adding.produce(topic, [b"added"]).error_code == 0
+    adding.commit()
+    verifying.abort()
+    wait_until(lambda: committed_values(connection, topic) == [b"added"])
+    assert latest_offset(connection, topic, READ_COMMITTED) == 2, "its marker is the last"
+
+
+def test_the_form_of_brokers_is_advertised(connection: Connection) -> None:
+    request = ApiVersionsRequest(client_software_name="test", client_software_version="1")
+    ranges = {each.api_key: (each.min_version, each.max_version) for each in connection.ask(request, 4).api_keys}
+    assert ranges[AddPartitionsToTxnRequest.API_KEY] == (0, 5)
 
 
 def write_markers(connection: Connection, topic: str, *markers: dict[str, Any], version: int = 1) -> list[int]:
