@@ -27,9 +27,12 @@ TYPED := $(foreach package,barnabas tools spark_examples benchmarks,-p $(package
 # Most tests wait for something most of the time. The longest folder comes first; what judges rates has the machine alone.
 ALONE := tests/abuse compat_tests/scale
 TWO_AT_A_TIME := $(BIN)/python -m pytest -n 2 --dist loadscope --no-loadscope-reorder compat_tests/spark compat_tests tests $(addprefix --ignore=,$(ALONE))
-ON_ZOOKEEPER := BARNABAS_COMPAT_TARGET=barnabas-zookeeper $(BIN)/python -m pytest
-# One Python client and Kafka's tools for topics and configs: what touches the metadata store. 5 is pytest's "no tests".
+ON_ZOOKEEPER := env BARNABAS_COMPAT_TARGET=barnabas-zookeeper $(BIN)/python -m pytest
+# One Python client and Kafka's tools for topics and configs: what touches the metadata store.
 ZOOKEEPER_SUBSET := compat_tests/confluent_client compat_tests/java_tools/test_topics.py compat_tests/java_tools/test_configs.py
+
+# Runs one of several parts of the tests. 5 is pytest's "no tests": good for a part, not for all of them.
+PART := none=0; part() { echo "$$*"; "$$@" && return; status=$$?; [ $$status -eq 5 ] || exit $$status; none=$$((none + 1)); }
 
 .PHONY: help run test test-full check fuzz soak power-cuts demo spark compat-oracle compat-zookeeper differential lint bench prepare clean
 
@@ -40,9 +43,11 @@ run: $(INSTALLED) ## Start a broker on 127.0.0.1:9092 in the foreground (ARGS=".
 	@exec $(BIN)/barnabas serve $(ARGS)
 
 test: prepare ## Run all tests: ours, and every foreign client against Barnabas
-	$(TWO_AT_A_TIME) -m "not full" $(PYTEST_ARGS) || [ $$? -eq 5 ]
-	$(BIN)/python -m pytest $(ALONE) -m "not full" $(PYTEST_ARGS) || [ $$? -eq 5 ]
-	$(ON_ZOOKEEPER) -m "not full" $(PYTEST_ARGS) $(ZOOKEEPER_SUBSET) || [ $$? -eq 5 ]
+	@$(PART); \
+	part $(TWO_AT_A_TIME) -m "not full" $(PYTEST_ARGS); \
+	part $(BIN)/python -m pytest $(ALONE) -m "not full" $(PYTEST_ARGS); \
+	part $(ON_ZOOKEEPER) -m "not full" $(PYTEST_ARGS) $(ZOOKEEPER_SUBSET); \
+	[ $$none -lt 3 ] || { echo "No test ran: PYTEST_ARGS chooses none." >&2; exit 5; }
 
 test-full: prepare ## Run all tests and their larger sizes too
 	$(BIN)/python -m pytest tests compat_tests $(PYTEST_ARGS)
