@@ -138,11 +138,16 @@ class _Loader:
         )
 
     def _remove_stray_snapshots(self, snapshots: list[int], bases: set[int]) -> list[int]:
-        """Snapshots belong to the start of a segment; only the last may be one that a clean shutdown left at the
-        log's end.
+        """Snapshots belong to the start of a segment behind the log's start; only the last may be one that a clean
+        shutdown left at the log's end.
         """
         last_base = max(bases, default=0)
-        kept = [offset for offset in snapshots if offset in bases or (offset == snapshots[-1] and offset > last_base)]
+        kept = [
+            offset
+            for offset in snapshots
+            if offset > self.checkpoints.log_start_offset
+            and (offset in bases or (offset == snapshots[-1] and offset > last_base))
+        ]
         for offset in snapshots:
             if offset not in kept:
                 unlink_if_exists(self.files, f"{self.directory}/{file_name(offset, SNAPSHOT_SUFFIX)}")
@@ -384,7 +389,8 @@ class _Loader:
 
     def _write_snapshot(self, offset: int, producers: ProducerState) -> None:
         """Note the producers' state at the start of a segment or at the log's end, unless that was done."""
-        if offset <= self.segments[0].base_offset or offset in self.snapshots:
+        start_offset = max(self.checkpoints.log_start_offset, self.segments[0].base_offset)
+        if offset <= start_offset or offset in self.snapshots:
             return
         path = f"{self.directory}/{file_name(offset, SNAPSHOT_SUFFIX)}"
         write_file(self.files, path, encode_snapshot(producers.producers.values()), sync=True)

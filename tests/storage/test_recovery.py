@@ -405,6 +405,21 @@ def test_snapshots_hold_the_last_batch_of_each_producer(logs):
     logs.start()
 
 
+@pytest.mark.parametrize("clean", [True, False])
+def test_snapshots_that_the_log_start_has_passed_go_at_the_next_start(logs, clean):
+    log = logs.log(segment_bytes=250)
+    for sequence in range(12):
+        logs.append(log, b"value", producer_id=4, producer_epoch=1, base_sequence=sequence)
+    log.increment_log_start_offset(7)
+    logs.manager.checkpoint_log_start_offsets()
+    before = sorted(int(path.stem) for path in (logs.path / "topic-0").glob("*.snapshot"))
+    assert before[0] <= 7
+    logs.restart(clean=clean)
+    logs.log()
+    after = sorted(int(path.stem) for path in (logs.path / "topic-0").glob("*.snapshot"))
+    assert [offset for offset in before if offset > 7] == [offset for offset in after if offset < 12]
+
+
 def test_records_lost_with_the_machine_are_reported_and_the_log_goes_on(logs, caplog):
     log = logs.log()
     logs.append(log, b"a")
