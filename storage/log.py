@@ -333,25 +333,47 @@ class PartitionLog(LocalLog):
             _ = self.producer_state
         if segment.should_roll(len(batch), max_timestamp, last_offset, self.config, now_ms):
             segment = self._roll(max(base_offset, self.log_end_offset), now_ms)
+        if marker is not None and header.producer_id >= 0:
+            self._write_marker(segment, batch, header, base_offset, last_offset, max_timestamp, marker)
+            return
         self._write(segment, batch, base_offset, last_offset, max_timestamp)
-        if header.producer_id >= 0:
-            if marker is not None:
-                self._record_marker(segment, header, base_offset, marker)
-            elif not header.attributes & CONTROL_MASK:
-                self.producer_state.record(header, base_offset)
+        if header.producer_id >= 0 and not header.attributes & CONTROL_MASK:
+            self.producer_state.record(header, base_offset)
 
     def _load_active(self, segment: Segment) -> None:
         """Prepare for the first append since the start. Blocking, small files."""
         _ = self.producer_state, self.leader_epochs
         self._load_indexes(segment)
 
-    def _record_marker(
-        self, segment: Segment, header: RecordBatchHeader, base_offset: int, marker: EndTxnMarker
+    def _write_marker(
+        self,
+        segment: Segment,
+        batch: Buffer,
+        header: RecordBatchHeader,
+        base_offset: int,
+        last_offset: int,
+        max_timestamp: int,
+        marker: EndTxnMarker,
     ) -> None:
-        aborted = self.producer_state.record_marker(header, base_offset, marker)
+        """Write a marker, and the transaction that it aborts into the transaction index. A full disk takes both or
+        none: the transaction stays open, and its coordinator tries again.
+        """
+        files, what = self.context.cache.files, f"writing the transaction index of {segment.file.path}"
+        aborted = self.producer_state.aborted_by(header.producer_id, base_offset, marker)
+        position = 0
         if aborted is not None:
-            with self._failing_if(f"writing the transaction index of {segment.file.path}"):
-                segment.append_aborted(self.context.cache.files, aborted)
+            try:
+                position = segment.append_aborted(files, aborted)
+            except OSError as error:
+                raise self._refused(what, error) from error
+        try:
+            self._write(segment, batch, base_offset, last_offset, max_timestamp)
+        except StorageError:
+            if aborted is not None:
+                with self._failing_if(what):
+                    segment.forget_aborted(files, position)
+            raise
+        self.producer_state.record_marker(header, base_offset, marker)
 
     def assign_leader_epoch(self, epoch: int, start_offset: int | None = None) -> None:
         """Note that `epoch` writes from the log's end on; durable with the next flush, and after a crash rebuilt from

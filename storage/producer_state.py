@@ -314,6 +314,7 @@ class ProducerState:
         """Take in a marker appended at `base_offset`; an aborted transaction that had data here is returned for the
         transaction index.
         """
+        aborted = self.aborted_by(header.producer_id, base_offset, marker)
         entry = self.producers.get(header.producer_id)
         if entry is None:
             entry = self.producers[header.producer_id] = ProducerEntry(header.producer_id)
@@ -328,15 +329,19 @@ class ProducerState:
             del self.verifications[header.producer_id]
         entry.last_timestamp = header.max_timestamp
         self.end_offset = base_offset + header.last_offset_delta + 1
-        if first_offset == NO_OFFSET:
+        if first_offset != NO_OFFSET:
+            self.ongoing.pop(first_offset, None)
+            self.unreplicated[first_offset] = base_offset
+        return aborted
+
+    def aborted_by(self, producer_id: int, base_offset: int, marker: EndTxnMarker) -> AbortedTransaction | None:
+        """The transaction that a marker at `base_offset` aborts here, if it is one that has data here."""
+        entry = self.producers.get(producer_id)
+        if entry is None or entry.transaction_first_offset == NO_OFFSET or marker.control_type == _COMMIT:
             return None
-        others = (offset for offset, owner in self.ongoing.items() if owner != header.producer_id)
+        others = (offset for offset, owner in self.ongoing.items() if owner != producer_id)
         last_stable_offset = min(others, default=base_offset + 1)
-        self.ongoing.pop(first_offset, None)
-        self.unreplicated[first_offset] = base_offset
-        if marker.control_type == _COMMIT:
-            return None
-        return AbortedTransaction(header.producer_id, first_offset, base_offset, last_stable_offset)
+        return AbortedTransaction(producer_id, entry.transaction_first_offset, base_offset, last_stable_offset)
 
     @property
     def first_unstable_offset(self) -> int | None:

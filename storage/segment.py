@@ -237,12 +237,19 @@ class Segment:
             self.txn_index = bytearray(self.read_txn_index(files).to_bytes())
         return collect_aborted(self.txn_index, start_offset, upper_offset)
 
-    def append_aborted(self, files: Files, aborted: AbortedTransaction) -> None:
-        """Add an entry to the transaction index. Page cache only."""
+    def append_aborted(self, files: Files, aborted: AbortedTransaction) -> int:
+        """Add an entry to the transaction index, or, with an OSError, leave the index as it is; returns the entry's
+        position. Page cache only.
+        """
         path, entry = self.path(TXN_INDEX_SUFFIX), encode_entry(aborted)
         descriptor = files.open(path, create=True, truncate=not self.has_txn_index)
         try:
-            write_fully(files, descriptor, entry, files.stat(path).size)
+            position = files.stat(path).size
+            try:
+                write_fully(files, descriptor, entry, position)
+            except OSError:
+                files.truncate(descriptor, position)
+                raise
         finally:
             files.close(descriptor)
         if self.txn_index is not None:
@@ -250,6 +257,17 @@ class Segment:
         elif not self.has_txn_index:
             self.txn_index = bytearray(entry)
         self.has_txn_index = True
+        return position
+
+    def forget_aborted(self, files: Files, position: int) -> None:
+        """Take the last entry, which is at `position`, out of the transaction index again. Page cache only."""
+        descriptor = files.open(self.path(TXN_INDEX_SUFFIX))
+        try:
+            files.truncate(descriptor, position)
+        finally:
+            files.close(descriptor)
+        if self.txn_index is not None:
+            del self.txn_index[position:]
 
     # --- truncating
 

@@ -6,7 +6,12 @@ import errno
 
 import pytest
 
+from barnabas.storage.check import check_directory
+from barnabas.storage.check_report import Level
 from barnabas.storage.errors import StorageError
+from barnabas.storage.txn_index import ENTRY_SIZE
+from barnabas.storage.validation import AppendOrigin
+from barnabas.wire.records import ControlRecordType, EndTxnMarker, build_end_txn_marker
 
 FAILS, IS_FULL = errno.EIO, errno.ENOSPC
 
@@ -148,3 +153,67 @@ def test_a_checkpoint_that_does_not_fit_is_written_later(logs):
     logs.manager.checkpoint_high_watermarks()
     assert not logs.failures
     assert (logs.path / "replication-offset-checkpoint").read_text() == "0\n1\ntopic 0 1\n"
+
+
+def begin_transaction(logs, log, producer_id):
+    """Two records of a new transaction, at the log's end."""
+    logs.append(log, b"a", b"b", producer_id=producer_id, producer_epoch=0, base_sequence=0, transactional=True)
+
+
+def abort_transaction(logs, log, producer_id):
+    marker = EndTxnMarker(ControlRecordType.ABORT, coordinator_epoch=0)
+    batch = build_end_txn_marker(marker, producer_id=producer_id, producer_epoch=0, timestamp_ms=logs.clock.now_ms())
+    logs.append_raw(log, batch, AppendOrigin.COORDINATOR)
+    return len(batch)
+
+
+def test_an_abort_marker_takes_the_index_of_transactions_with_it_or_none(logs):
+    """Wherever the disk becomes full, the transaction stays open as it was, and is aborted when there is room."""
+    log = logs.log()
+    expected = []
+    begin_transaction(logs, log, 1)
+    refuse(logs.files, "open", IS_FULL)
+    with pytest.raises(StorageError):
+        abort_transaction(logs, log, 1)
+    heal(logs.files, "open")
+    needed = ENTRY_SIZE + abort_transaction(logs, log, 1)
+    expected.append((1, 0))
+    for room in range(needed):
+        producer_id, first_offset = 2 + room, log.log_end_offset
+        begin_transaction(logs, log, producer_id)
+        for _ in range(2):
+            logs.files.write_limit = room
+            with pytest.raises(StorageError, match="full"):
+                abort_transaction(logs, log, producer_id)
+            assert log.last_stable_offset == first_offset
+            assert log.log_end_offset == first_offset + 2
+            assert log.aborted_transactions(0, log.log_end_offset) == expected
+        logs.files.write_limit = None
+        abort_transaction(logs, log, producer_id)
+        expected.append((producer_id, first_offset))
+        assert log.last_stable_offset == log.log_end_offset == first_offset + 3
+        assert log.aborted_transactions(0, log.log_end_offset) == expected
+    assert not logs.failures
+    for clean in (True, False):
+        logs.restart(clean=clean)
+        log = logs.log()
+        assert log.log_end_offset == 3 * len(expected)
+        assert log.aborted_transactions(0, log.log_end_offset) == expected
+    assert [found for found in check_directory(logs.path).findings if found.level is not Level.NOTE] == []
+
+
+@pytest.mark.parametrize("room", [10, 40])
+def test_an_index_of_transactions_that_cannot_be_cut_back_takes_the_log_offline(logs, room):
+    log = logs.log()
+    begin_transaction(logs, log, 1)
+    logs.files.write_limit, logs.files.fail_truncate = room, True
+    with pytest.raises(StorageError):
+        abort_transaction(logs, log, 1)
+    assert len(logs.failures) == 1
+    logs.files.write_limit, logs.files.fail_truncate = None, False
+    logs.restart(clean=False)
+    log = logs.log()
+    assert log.log_end_offset == 2
+    assert log.aborted_transactions(0, 2) == []
+    abort_transaction(logs, log, 1)
+    assert log.aborted_transactions(0, 3) == [(1, 0)]
