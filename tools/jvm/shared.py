@@ -15,8 +15,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from py4j.java_gateway import CallbackServerParameters, GatewayParameters, JavaGateway, find_jar_path, launch_gateway
-from py4j.protocol import Py4JError, Py4JJavaError
+from py4j.java_gateway import (
+    CallbackServerParameters,
+    GatewayClient,
+    GatewayParameters,
+    JavaGateway,
+    find_jar_path,
+    launch_gateway,
+)
+from py4j.protocol import ERROR, REFERENCE_TYPE, Py4JError, Py4JJavaError, get_return_value
 
 from tools.jvm.java import find_java
 from tools.kafka_runtime import ORACLE_VERSION, SMALL_JVM, kafka_runtime
@@ -79,6 +86,24 @@ class _ShutdownHooks:
         self._hooks = []
 
 
+class _Client(GatewayClient):  # type: ignore[misc]
+    """Raises Java's exceptions itself. Where a Spark was started in this Python process, PySpark looks up every
+    exception that py4j would raise in Spark's Java, whichever Java it came from.
+    """
+
+    def send_command(self, command: str, retry: bool = True, binary: bool = False) -> Any:
+        answer = super().send_command(command, retry, binary)
+        if not binary and answer.startswith(ERROR + REFERENCE_TYPE):
+            target, name = (*command.split("\n"), "", "")[1:3]
+            get_return_value(answer, self, target, name)
+        return answer
+
+
+class _Gateway(JavaGateway):  # type: ignore[misc]
+    def _create_gateway_client(self) -> GatewayClient:
+        return _Client(gateway_parameters=self.gateway_parameters)
+
+
 class SharedJvm:
     """A Java process with Kafka's classes that runs one tool after another; a context manager."""
 
@@ -104,7 +129,7 @@ class SharedJvm:
             die_on_exit=True,
             return_proc=True,
         )
-        self._gateway = JavaGateway(
+        self._gateway = _Gateway(
             gateway_parameters=GatewayParameters(port=port, auto_convert=True),
             callback_server_parameters=CallbackServerParameters(port=0, daemonize=True, daemonize_connections=True),
         )
