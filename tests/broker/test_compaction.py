@@ -3,17 +3,23 @@
 import errno
 import json
 import os
+import signal
+import subprocess
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
-from barnabas.broker.cleaner_process import Throttle, decode_result
+from barnabas.broker.cleaner_process import Throttle, command, decode_result, encode_job
+from barnabas.storage.cleaner import CleanedSegment, CleaningJob, SourceSegment
 from barnabas.storage.files import OsFiles, is_passing
 from barnabas.testing import Broker
+from barnabas.wire.record_batch import patch
+from barnabas.wire.records import Record, build_batch
 from tools.barnabas_process import BarnabasProcess
 
 SETTINGS = {
@@ -126,21 +132,71 @@ def test_group_offsets_survive_the_compaction_of_their_topic(process: BarnabasPr
     consumer.close()
 
 
-def test_no_cleaning_process_outlives_its_broker() -> None:
-    """The order is given, but the broker's end of the pipe closes at once."""
-    import subprocess
+def held_job(path: Path) -> CleaningJob:
+    """Of three segments, the large one in the middle is what a throttle holds a pass at; only the last is dirty."""
+    segments = []
+    for base_offset, size in enumerate([10, 1_000_000, 10]):
+        batch = build_batch([Record(0, 0, b"key %d" % base_offset, bytes(size))])
+        patch(batch, 0, base_offset, 0)
+        file = path / f"{base_offset:020}.log"
+        file.write_bytes(batch)
+        segments.append(SourceSegment(base_offset, str(file), len(batch)))
+    return CleaningJob(str(path), segments, [], 2, 3, {}, 0, 0, 1000, 1000, 1000, 10)
 
-    from barnabas.broker.cleaner_process import command, encode_job
-    from barnabas.storage.cleaner import CleaningJob
 
-    job = CleaningJob("/nowhere", [], [], 0, 0, {}, 0, 0, 1000, 1000, 1000, 10)
-    order = encode_job(job, is_durable=True, max_bytes_per_second=1e300)
+def start_cleaning(order: bytes, arguments: list[str]) -> tuple["subprocess.Popen[bytes]", int]:
+    """A cleaning process that has cleaned its first segment, and the descriptor that holds its life."""
     read_end, write_end = os.pipe()
-    with subprocess.Popen(command(), stdin=read_end, stdout=subprocess.PIPE) as process:
-        os.close(read_end)
-        os.write(write_end, order[:-1])
+    process = subprocess.Popen(arguments, stdin=read_end, stdout=subprocess.PIPE)
+    os.close(read_end)
+    os.write(write_end, order)
+    assert process.stdout is not None
+    assert isinstance(decode_result(process.stdout.readline()), CleanedSegment)
+    return process, write_end
+
+
+@pytest.mark.parametrize("plant", ["", "cleaner_process._end_with_parent = lambda: None; "])
+def test_a_cleaning_process_ends_when_nobody_is_at_the_other_end(plant: str, tmp_path: Path) -> None:
+    order = encode_job(held_job(tmp_path), is_durable=True, max_bytes_per_second=10_000)
+    *start, statement, paths = command()
+    planted = statement.replace("main()", f"from barnabas.broker import cleaner_process; {plant}main()")
+    process, write_end = start_cleaning(order, [*start, planted, paths])
+    with process:
+        assert process.poll() is None
         os.close(write_end)
-        process.wait(30)
+        if plant:
+            with pytest.raises(subprocess.TimeoutExpired):
+                process.wait(2)
+            process.kill()
+        else:
+            assert process.wait(30) == -signal.SIGKILL
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("end", [BarnabasProcess.stop, BarnabasProcess.kill])
+def test_no_cleaning_process_outlives_its_broker(end: Callable[[BarnabasProcess], object]) -> None:
+    with BarnabasProcess({**SETTINGS, "log.cleaner.io.max.bytes.per.second": "10"}) as process:
+        create(process, "topic", segment_bytes="5000000")
+        produce(process, "topic", 120, 10, size=50_000)
+        pid = process.pid
+        wait_until(lambda: bool(cleaners(pid)), "no pass began")
+        (child,) = cleaners(pid)
+        end(process)
+        wait_until(lambda: not is_running(child), "it outlived its broker")
+
+
+def cleaners(broker: int) -> list[int]:
+    """The cleaning processes of a broker: whichever of its threads started them."""
+    tasks = Path(f"/proc/{broker}/task").glob("*/children")
+    children = [int(pid) for task in tasks for pid in task.read_text().split()]
+    return [pid for pid in children if b"cleaner_process" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
 
 
 def test_what_the_disk_had_no_room_for_is_compacted_later(monkeypatch: pytest.MonkeyPatch) -> None:
