@@ -171,4 +171,5 @@ class JavaTransactionalProducer(Worker):
         finally:
             self._consumer.close()
             self._gateway.shutdown()
-            self._jvm.communicate(timeout=10)
+            self._jvm.stdin.close()
+            self._jvm.wait(10)

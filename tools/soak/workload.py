@@ -106,13 +106,14 @@ class Worker(threading.Thread, ABC):
 
     def run(self) -> None:
         try:
-            while not self._stopping.is_set():
-                self._invoked = time.monotonic()
-                self.run_once()
+            try:
+                while not self._stopping.is_set():
+                    self._invoked = time.monotonic()
+                    self.run_once()
+            finally:
+                self.close()
         except BaseException as error:  # noqa: BLE001 - told by whoever started the worker
             self.error = error
-        finally:
-            self.close()
 
     @abstractmethod
     def run_once(self) -> None: ...
