@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
@@ -16,10 +16,12 @@ from barnabas.broker.cli.output import (
     ClientError,
     print_json,
     print_table,
+    report_failures,
     say,
     with_client,
 )
-from barnabas.broker.client import TRANSACTION_COORDINATOR, KafkaClient, check
+from barnabas.broker.client import TRANSACTION_COORDINATOR, KafkaClient, ResponseError, check
+from barnabas.broker.transactions.state import TransactionState
 from barnabas.wire.messages.describe_producers import DescribeProducersRequest, TopicRequest
 from barnabas.wire.messages.describe_transactions import DescribeTransactionsRequest
 from barnabas.wire.messages.list_transactions import ListTransactionsRequest
@@ -75,7 +77,11 @@ async def _list(client: KafkaClient, request: ListTransactionsRequest) -> list[d
         response = await client.send(request, node_id)
         check(response.error_code, f"cannot list the transactions of broker {node_id}")
         if response.unknown_state_filters:
-            raise ClientError(f"there is no state {', '.join(response.unknown_state_filters)}")
+            unknown, known = (
+                ", ".join(response.unknown_state_filters),
+                ", ".join(each.value for each in TransactionState),
+            )
+            raise ClientError(f"there is no state {unknown}; there are {known}")
         listed += [
             {
                 "transactional_id": found.transactional_id,
@@ -101,13 +107,26 @@ def describe(
       barnabas transactions describe loader-1
     """
 
+    failures: dict[str, str] = {}
+
     async def work(client: KafkaClient) -> list[dict[str, Any]]:
-        return [await _describe(client, transactional_id) for transactional_id in transactional_ids]
+        described = []
+        for transactional_id in transactional_ids:
+            try:
+                described.append(await _describe(client, transactional_id))
+            except ResponseError as error:
+                failures[transactional_id] = str(error)
+        return described
 
     described = with_client(bootstrap_servers, work)
     if as_json:
         print_json(described)
-        return
+    elif described:
+        _print_described(described)
+    report_failures(failures)
+
+
+def _print_described(described: Sequence[Mapping[str, Any]]) -> None:
     print_table(
         ("TRANSACTIONAL ID", "COORDINATOR", "PRODUCER ID", "EPOCH", "STATE", "TIMEOUT MS", "SINCE", "PARTITIONS"),
         [
@@ -168,7 +187,7 @@ def find_hanging(
         before_ms = time.time_ns() // 1_000_000 - max_timeout_ms
         candidates = await _open_transactions(client, topic)
         old = [each for each in candidates if each["last_timestamp_ms"] <= before_ms]
-        return [each for each in old if not await _is_known(client, each)]
+        return [each for each in old if await _owner(client, each) is None]
 
     hanging = with_client(bootstrap_servers, work)
     if as_json:
@@ -227,15 +246,15 @@ async def _open_transactions(client: KafkaClient, topic: str | None) -> list[dic
     return transactions
 
 
-async def _is_known(client: KafkaClient, open_transaction: Mapping[str, Any]) -> bool:
-    """Whether some coordinator has the partition among those that it will write a marker into."""
+async def _owner(client: KafkaClient, open_transaction: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The transactional id whose coordinator has the partition among those that it will write a marker into."""
     producer_id = open_transaction["producer_id"]
     for listed in await _list(client, ListTransactionsRequest(producer_id_filters=[producer_id])):
         described = await _describe(client, listed["transactional_id"])
         partition = {"topic": open_transaction["topic"], "partition": open_transaction["partition"]}
         if described["producer_id"] == producer_id and partition in described["partitions"]:
-            return True
-    return False
+            return described
+    return None
 
 
 @app.command("abort")
@@ -245,11 +264,15 @@ def abort(
     start_offset: Annotated[
         int, typer.Option("--start-offset", metavar="OFFSET", help="First offset of the transaction (find-hanging).")
     ],
+    force: Annotated[
+        bool, typer.Option("--force", help="Also a transaction that its coordinator knows, and would end itself.")
+    ] = False,
     bootstrap_servers: BootstrapServers = DEFAULT_BOOTSTRAP_SERVERS,
 ) -> None:
     """Abort a transaction that hangs in a partition, by writing the marker that its coordinator does not write.
 
-    Meant for what `find-hanging` finds: a coordinator that knows the transaction ends it by itself.
+    Meant for what `find-hanging` finds. A transaction that a coordinator knows is ended by its producer or its timeout;
+    without `--force` it is left alone: its producer would lose records without being told.
 
     [bold]Example[/bold]
 
@@ -264,6 +287,13 @@ def abort(
         ]
         if not found:
             raise ClientError(f"no transaction of {topic}-{partition} is open since offset {start_offset}")
+        owner = None if force else await _owner(client, found[0])
+        if owner is not None:
+            raise ClientError(
+                f"the transaction of {topic}-{partition} does not hang: it is that of transactional id"
+                f" {owner['transactional_id']} (state {owner['state']}, timeout {owner['timeout_ms']} ms), which ends it;"
+                " --force aborts it here all the same"
+            )
         await _abort(client, found[0])
 
     with_client(bootstrap_servers, work)

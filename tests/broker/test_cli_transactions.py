@@ -82,11 +82,31 @@ def test_unknown_ids_and_states(run: Run) -> None:
     assert "TRANSACTIONAL_ID_NOT_FOUND" in err
     status, _, err = run("list", "--state", "Sleeping")
     assert status == 1
-    assert "there is no state Sleeping" in err
+    assert "there is no state Sleeping; there are Empty, Ongoing, PrepareCommit, PrepareAbort" in err
 
 
-def test_what_a_coordinator_knows_does_not_hang(run: Run, producer: Producer) -> None:
+def test_known_ids_are_described_beside_unknown_ones(run: Run, producer: Producer) -> None:
+    status, out, err = run("describe", "nobody", "loader", "no one", "--json")
+    assert status == 1
+    assert [each["transactional_id"] for each in json.loads(out)] == ["loader"]
+    assert [line for line in err.splitlines() if "TRANSACTIONAL_ID_NOT_FOUND" in line] == err.splitlines()
+    assert len(err.splitlines()) == 2
+    status, out, err = run("describe", "loader", "nobody")
+    assert (status, "Ongoing" in out, "nobody" in err) == (1, True, True)
+    producer.abort_transaction(TIMEOUT_S)
+
+
+def test_what_a_coordinator_knows_does_not_hang(run: Run, broker: Broker, producer: Producer) -> None:
     assert run("find-hanging", "--max-timeout-ms", "0")[1] == "no transaction hangs\n"
+    log = broker.server.log_manager.get("open", 0)
+    offset = log.last_stable_offset
+    arguments = ("abort", "--topic", "open", "--partition", "0", "--start-offset", str(offset))
+    status, _, err = run(*arguments)
+    assert status == 1
+    assert "does not hang: it is that of transactional id loader (state Ongoing, timeout 60000 ms)" in err
+    assert log.last_stable_offset == offset
+    assert run(*arguments, "--force")[0] == 0
+    assert log.last_stable_offset == offset + 2
     producer.abort_transaction(TIMEOUT_S)
 
 
