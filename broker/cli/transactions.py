@@ -77,11 +77,8 @@ async def _list(client: KafkaClient, request: ListTransactionsRequest) -> list[d
         response = await client.send(request, node_id)
         check(response.error_code, f"cannot list the transactions of broker {node_id}")
         if response.unknown_state_filters:
-            unknown, known = (
-                ", ".join(response.unknown_state_filters),
-                ", ".join(each.value for each in TransactionState),
-            )
-            raise ClientError(f"there is no state {unknown}; there are {known}")
+            known = ", ".join(state.value for state in TransactionState)
+            raise ClientError(f"there is no state {', '.join(response.unknown_state_filters)}; there are {known}")
         listed += [
             {
                 "transactional_id": found.transactional_id,
@@ -291,7 +288,7 @@ def abort(
         if owner is not None:
             raise ClientError(
                 f"the transaction of {topic}-{partition} does not hang: it is that of transactional id"
-                f" {owner['transactional_id']} (state {owner['state']}, timeout {owner['timeout_ms']} ms), which ends it;"
+                f" {owner['transactional_id']} (state {owner['state']}, timeout {owner['timeout_ms']} ms);"
                 " --force aborts it here all the same"
             )
         await _abort(client, found[0])
