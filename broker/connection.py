@@ -7,6 +7,7 @@ the next request starts; its reply keeps its place.
 
 import asyncio
 import logging
+import sys
 from collections import deque
 from collections.abc import Awaitable, Sequence
 from typing import TYPE_CHECKING, cast
@@ -112,7 +113,8 @@ class Connection(asyncio.BufferedProtocol):
         self._transport = cast(asyncio.Transport, transport)  # uvloop's transport is no subclass
         peer = transport.get_extra_info("peername")
         # A socket that accepts both families shows IPv4 peers as ::ffff:A.B.C.D; limits and group members name A.B.C.D.
-        self.client_host = str(peer[0]).removeprefix(_IPV4_MAPPED) if isinstance(peer, tuple) and peer else ""
+        host = str(peer[0]).removeprefix(_IPV4_MAPPED) if isinstance(peer, tuple) and peer else ""
+        self.client_host = sys.intern(host)  # thousands of connections often come from one host
         refusal = self.connections.admit(self)
         if refusal is not None:
             self.close(refusal)
