@@ -199,7 +199,6 @@ class Controller:
         self.cluster_id = await prepare_store(self._store, self._random_bytes, cluster_id)
         self._store.on_expired(lambda: self._resign("its session with the metadata store is over"))
         await self._office.register()
-        await self._follow_registrations()
         await self._office.take()
         self._is_active = True
         await self._store.exists(znodes.CONTROLLER, self._controller_changed)
@@ -487,6 +486,7 @@ class Controller:
 
         *Source*: `KafkaController.onControllerFailover`.
         """
+        await self._follow_registrations()
         loaded = await load_cluster(self._store, self._new_topic_id, self._watch)
         self._watch.loaded(loaded.cluster.topics)
         self._cluster = loaded.cluster

@@ -12,7 +12,7 @@ from barnabas.clock import ManualClock
 from barnabas.controller import znodes
 from barnabas.controller.bootstrap import prepare_store
 from barnabas.controller.configs import ConfigRepository
-from barnabas.controller.coordination.interface import CoordinationStore
+from barnabas.controller.coordination.interface import CoordinationStore, StoreUnavailable
 from barnabas.controller.office import BrokerIdInUse, ControllerElsewhere
 from barnabas.controller.registrations import Registrations, RegistrationWatch
 from barnabas.controller.runner import Controller, ControllerSettings
@@ -324,6 +324,26 @@ async def test_registrations_are_followed(stores: Stores, clock: ManualClock) ->
         await session.close()
         await heard.shows(b1=(FEATURE,))
         assert heard.zxids == sorted(heard.zxids)
+        await member.stop()
+
+
+async def test_registrations_that_could_not_be_read_are_read_again(stores: Stores, clock: ManualClock) -> None:
+    async with stores:
+        member, other = await Member(await stores.session(), clock).start(), await stores.session()
+        look, failures = member.session.exists, [StoreUnavailable("/brokers/ids")]
+
+        async def exists(path: str, watcher: Any = None) -> Any:
+            if path == "/brokers/ids" and failures:
+                raise failures.pop()
+            return await look(path, watcher)
+
+        member.session.exists = exists  # type: ignore[method-assign]
+        payload = znodes.encode_broker(BrokerRegistration(2, ENDPOINTS), 0)
+        await other.create("/brokers/ids/2", payload, ephemeral=True)
+        await member.registrations.shows(b1=(FEATURE,), b2=())
+        assert not failures
+        await other.close()
+        await member.registrations.shows(b1=(FEATURE,))
         await member.stop()
 
 
