@@ -1,5 +1,6 @@
 """What the documents say about themselves and the code is true."""
 
+import fnmatch
 import re
 from pathlib import Path
 
@@ -8,6 +9,8 @@ import pytest
 from tools import config_reference
 
 ROOT = Path(__file__).resolve().parent.parent
+DOCS = ROOT / "docs"
+PACKAGES = ("wire", "storage", "controller", "broker")
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("compat_tests/**/README.md")])
 
 
@@ -15,11 +18,50 @@ def test_the_configuration_page_is_current() -> None:
     assert config_reference.TARGET.read_text() == config_reference.reference(), "run python -m tools.config_reference"
 
 
+def links(page: Path) -> list[tuple[str, str]]:
+    """Relative links, each as path (empty within the page) and heading (may be empty)."""
+    found = re.findall(r"\]\(([^)#\s]*)(?:#([^)\s]*))?\)", page.read_text())
+    return [(path, heading) for path, heading in found if "://" not in path]
+
+
+def headings(page: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub and Python-Markdown make them."""
+    titles = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[\s-]+", "-", re.sub(r"[^\w\s-]", "", title).strip().lower()) for title in titles}
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_somewhere(page: Path) -> None:
-    for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text()):
-        if "://" not in target:
-            assert (page.parent / target).exists(), f"{page.name} links to {target}"
+    for path, heading in links(page):
+        target = page.parent / path if path else page
+        assert target.exists(), f"{page.name} links to {path}"
+        assert not heading or heading in headings(target), f"{page.name} links to {path}#{heading}"
+
+
+@pytest.mark.parametrize("page", sorted(DOCS.glob("**/*.md")), ids=lambda page: str(page.relative_to(DOCS)))
+def test_links_of_the_site_stay_in_it(page: Path) -> None:
+    for path, _ in links(page):
+        target = (page.parent / path).resolve()
+        assert target.is_file() or not path, f"{page.name} links to {path}, which is no page"
+        assert target.is_relative_to(DOCS), f"{page.name} links to {path}, which the built site does not have"
+
+
+def test_every_page_of_the_site_is_on_its_first_page_and_in_its_navigation() -> None:
+    pages = {str(page.relative_to(DOCS)) for page in DOCS.glob("**/*.md")}
+    assert {path for path, _ in links(DOCS / "index.md")} == pages - {"index.md"}
+    assert set(re.findall(r"\S+\.md", (ROOT / "mkdocs.yml").read_text())) == pages
+
+
+def test_the_architecture_has_a_place_for_every_folder_and_every_module() -> None:
+    text = (ROOT / "ARCHITECTURE.md").read_text()
+    named = set(re.findall(r"`([\w/.*<>]+)`", text))
+    folders = {token for token in named if token.endswith("/")} | {"broker/handlers/", "wire/messages/"}
+    for folder in ("barnabas", "tests", "compat_tests", "spark_examples", "benchmarks", "docs", "tools", *PACKAGES):
+        assert f"{folder}/" in text, f"ARCHITECTURE.md does not name {folder}"
+    for module in (path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))):
+        path = str(module.relative_to(ROOT))
+        covered = module.name == "__init__.py" or any(path.startswith(folder) for folder in folders)
+        assert covered or any(fnmatch.fnmatch(path, f"*{token}") for token in named), f"ARCHITECTURE.md lacks {path}"
 
 
 def test_files_that_the_architecture_names_exist() -> None:
