@@ -1,10 +1,12 @@
 """Exactly once from topic to topic, under load: a worker that reads, writes and commits what it read in transactions.
 
 It is kafka-python's: librdkafka's `send_offsets_to_transaction` may wait for ever when its broker goes away
-(librdkafka issues 5456 and 5511).
+(librdkafka issues 5456 and 5511). kafka-python may do so too: it forgets a request for which it could not connect to
+the coordinator. Here the wait has an end.
 """
 
 import logging
+import threading
 import warnings
 from contextlib import suppress
 from typing import Any
@@ -23,6 +25,7 @@ logging.getLogger("kafka").setLevel(logging.CRITICAL)  # brokers that go away ar
 
 GROUP = "copiers"
 RECORDS_MAX = 100
+TRANSACTION_TIMEOUT_S = 30
 
 
 class Copier(Worker):
@@ -73,7 +76,7 @@ class Copier(Worker):
             for each, found in polled.items()
         }
         send = Send(self.random.randrange(self.partitions), self.value())
-        status = self._transaction(records, send)
+        status = self._transaction_in_time(records, send)
         self.record(
             status,
             [Poll(records), send],
@@ -92,12 +95,31 @@ class Copier(Worker):
         else:
             self.close()
 
+    def _transaction_in_time(self, records: dict[Any, list[tuple[int, Any]]], send: Send) -> Status:
+        """The transaction; INFO when it takes so long that the producer has to be left behind."""
+        outcome: list[Status | BaseException] = []
+
+        def run() -> None:
+            try:
+                outcome.append(self._transaction(records, send))
+            except BaseException as error:  # noqa: BLE001 - raised again below
+                outcome.append(error)
+
+        thread = threading.Thread(target=run, daemon=True)
+        thread.start()
+        thread.join(TRANSACTION_TIMEOUT_S)
+        if not outcome:
+            return Status.INFO
+        if isinstance(outcome[0], BaseException):
+            raise outcome[0]
+        return outcome[0]
+
     def _transaction(self, records: dict[Any, list[tuple[int, Any]]], send: Send) -> Status:
-        aborts = self.random.random() < ABORT_PROBABILITY
+        producer, aborts = self._producer, self.random.random() < ABORT_PROBABILITY
         try:
-            self._producer.begin_transaction()
-            self._producer.send(TOPIC, str(send.value).encode(), partition=send.key)
-            self._producer.send_offsets_to_transaction(
+            producer.begin_transaction()
+            producer.send(TOPIC, str(send.value).encode(), partition=send.key)
+            producer.send_offsets_to_transaction(
                 {
                     TopicPartition(TOPIC, partition): OffsetAndMetadata(found[-1][0] + 1, "", -1)
                     for partition, found in records.items()
@@ -108,9 +130,9 @@ class Copier(Worker):
             aborts = True
         try:
             if aborts:
-                self._producer.abort_transaction()
+                producer.abort_transaction()
                 return Status.FAIL
-            self._producer.commit_transaction()
+            producer.commit_transaction()
         except KafkaError:
             return Status.INFO
         return Status.OK
