@@ -9,7 +9,6 @@ TRANSACTION_ABORTABLE for partitions that are not part of the transaction.
 Versions: 2 PRODUCER_FENCED; 3 flexible; 4 several transactions; 5 TRANSACTION_ABORTABLE is understood.
 """
 
-import asyncio
 from collections.abc import Iterable
 
 from barnabas.broker.context import RequestContext
@@ -36,11 +35,12 @@ async def handle(request: AddPartitionsToTxnRequest, context: RequestContext) ->
             topics=request.v3_and_below_topics,
         )
         return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=await _add(transaction, context))
-    results = await asyncio.gather(*(_add(transaction, context) for transaction in request.transactions))
     return AddPartitionsToTxnResponse(
         results_by_transaction=[
-            AddPartitionsToTxnResult(transactional_id=transaction.transactional_id, topic_results=topics)
-            for transaction, topics in zip(request.transactions, results, strict=True)
+            AddPartitionsToTxnResult(
+                transactional_id=transaction.transactional_id, topic_results=await _add(transaction, context)
+            )
+            for transaction in request.transactions
         ]
     )
 
