@@ -60,9 +60,10 @@ def log_to_clean(log: PartitionLog, clean_offset: int | None, now_ms: int) -> Lo
     """How much of a log is dirty and may be cleaned; None if nothing is. `clean_offset` is where the last pass ended.
 
     Never cleaned are the active segment, anything at or above the last stable offset, and segments with records
-    younger than min.compaction.lag.ms. May read timestamps of segments the first time.
+    younger than min.compaction.lag.ms; nor what is not on the disk, lest a power cut takes a record after the pass took
+    the one before it of the same key. May read timestamps of segments the first time.
 
-    Source: LogCleanerManager.cleanableOffsets, maxCompactionDelay.
+    Source: LogCleanerManager.cleanableOffsets, maxCompactionDelay; the last condition is our own.
     """
     segments = log.segments
     first_dirty = log.log_start_offset
@@ -71,7 +72,7 @@ def log_to_clean(log: PartitionLog, clean_offset: int | None, now_ms: int) -> Lo
     if len(segments) == 1 or segments[-1].base_offset <= first_dirty:
         return None
     bases = [segment.base_offset for segment in segments]
-    uncleanable = _segment_start(bases, min(log.last_stable_offset, bases[-1]))
+    uncleanable = _segment_start(bases, min(log.last_stable_offset, log.recovery_point, bases[-1]))
     cache, lag_ms = log.context.cache, log.config.min_compaction_lag_ms
     if lag_ms > 0:
         for slot, segment in enumerate(segments[:-1]):
@@ -163,8 +164,7 @@ class SegmentSwap:
         old = self._replaced()
         if old is None:
             if self._log.directory == self._directory:
-                for suffix in (*INDEX_SUFFIXES, LOG_SUFFIX):
-                    unlink_if_exists(self._files, self._path(suffix) + SWAP_SUFFIX)
+                self._take_back()
             return False
         cleaned = self._cleaned
         file = LogFile(self._path(LOG_SUFFIX) + SWAP_SUFFIX)
@@ -173,6 +173,14 @@ class SegmentSwap:
         new.max_timestamp, new.max_timestamp_offset = cleaned.max_timestamp, cleaned.max_timestamp_offset
         self._log.replace_segments(old, new)
         return True
+
+    def _take_back(self) -> None:
+        """Remove the `.swap` files; as long as there is a `.cleaned` one, a start removes the others."""
+        path = self._path(LOG_SUFFIX)
+        self._files.rename(path + SWAP_SUFFIX, path + CLEANED_SUFFIX)
+        for suffix in INDEX_SUFFIXES:
+            unlink_if_exists(self._files, self._path(suffix) + SWAP_SUFFIX)
+        self._files.unlink(path + CLEANED_SUFFIX)
 
     def _path(self, suffix: str) -> str:
         return f"{self._directory}/{file_name(self._cleaned.base_offset, suffix)}"

@@ -36,6 +36,7 @@ def finish_interrupted_swaps(files: Files, directory: str) -> list[str]:
     """
     names = [entry.name for entry in files.list(directory) if not entry.is_directory]
     matches = [match for match in map(FILE_NAME.fullmatch, names) if match and match[3]]
+    matches.sort(key=_turn)
     if not matches:
         return names
     cleaned = [int(match[1]) for match in matches if match[3] == CLEANED_SUFFIX]
@@ -56,6 +57,14 @@ def finish_interrupted_swaps(files: Files, directory: str) -> list[str]:
         files.rename(f"{directory}/{match[0]}", f"{directory}/{match[1]}{match[2]}")
     files.sync_directory(directory)
     return [entry.name for entry in files.list(directory) if not entry.is_directory]
+
+
+def _turn(match: re.Match[str]) -> tuple[bool, bool]:
+    """The order in which files are dealt with, for the machine may stop here too: `.cleaned` ones last, so that what
+    they undo stays undone, and a `.log` gets its name before its indexes, because as long as it waits, indexes of that
+    name are taken for those of the segment that it replaces.
+    """
+    return match[3] == CLEANED_SUFFIX, match[2] != LOG_SUFFIX
 
 
 def _span(files: Files, directory: str, match: re.Match[str]) -> tuple[int, int]:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import errno
 import random
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
@@ -93,6 +94,8 @@ class SimulatedDisk:
         self._next_descriptor = 3
         self._next_node = max(self._nodes) + 1
         self.operations: list[Operation] = []
+        self.listing = 0
+        """Another number, another order of the names in a directory: no file system promises one."""
 
     # --- what storage asks for
 
@@ -170,7 +173,8 @@ class SimulatedDisk:
 
     def list(self, path: str) -> list[DirectoryEntry]:
         entries = self._entries(self._existing(path))
-        return [DirectoryEntry(name, node in self._directories) for name, node in entries.items()]
+        names = sorted(entries, key=lambda name: zlib.crc32(name.encode(), self.listing))
+        return [DirectoryEntry(name, entries[name] in self._directories) for name in names]
 
     def real_path(self, path: str) -> str:
         return path
@@ -316,7 +320,9 @@ class SimulatedDisk:
                 _apply(nodes, operation)
         for node, content in outcome.contents.items():
             nodes[node] = bytearray(content)
-        return SimulatedDisk(_reachable(nodes))
+        disk = SimulatedDisk(_reachable(nodes))
+        disk.listing = count
+        return disk
 
     def killed(self, count: int) -> SimulatedDisk:
         """The disk after the first `count` operations of a process that ended: all is there, but no more of it is

@@ -57,10 +57,16 @@ def append(logs, log, *pairs, control=None, **fields):
     return logs.append_raw(log, build_batch(records, **fields))
 
 
+def cleanable(log, clean_offset, now_ms):
+    """What a pass would look at, with all of the log on the disk."""
+    log.flush()
+    return log_to_clean(log, clean_offset, now_ms)
+
+
 def clean(log, *, clean_offset=None, now_ms=None, map_slots=1000, files=None):
     """One pass over a log with its swaps; the offset up to which it is clean."""
     now_ms = log.context.clock.now_ms() if now_ms is None else now_ms
-    to_clean = log_to_clean(log, clean_offset, now_ms)
+    to_clean = cleanable(log, clean_offset, now_ms)
     assert to_clean is not None
     job = make_job(to_clean, now_ms, map_bytes=map_slots * 24, map_load_factor=0.9)
     for result in run_pass(files or log.context.cache.files, job, lambda _: None):
@@ -222,19 +228,32 @@ def test_open_transactions_the_active_segment_and_young_segments_stay(logs):
         log.roll()
         logs.clock.advance(1000)
     now_ms = logs.clock.now_ms()
-    assert log_to_clean(log, None, now_ms).first_uncleanable_offset == 3
-    assert log_to_clean(log, 3, now_ms) is None
+    assert cleanable(log, None, now_ms).first_uncleanable_offset == 3
+    assert cleanable(log, 3, now_ms) is None
     log.update_config(dataclasses.replace(log.config, min_compaction_lag_ms=2500))
-    assert log_to_clean(log, None, now_ms).first_uncleanable_offset == 1
-    assert log_to_clean(log, 1, now_ms) is None
+    assert cleanable(log, None, now_ms).first_uncleanable_offset == 1
+    assert cleanable(log, 1, now_ms) is None
     log.update_config(dataclasses.replace(log.config, min_compaction_lag_ms=0))
     log.high_watermark = 2
-    assert log_to_clean(log, None, now_ms).first_uncleanable_offset == 2
+    assert cleanable(log, None, now_ms).first_uncleanable_offset == 2
     log.update_high_watermark(3)
     append(logs, log, (b"a", b"1"), producer_id=9, producer_epoch=0, base_sequence=0, transactional=True)
     append(logs, log, (b"a", b"1"))
     log.roll()
-    assert log_to_clean(log, None, now_ms).first_uncleanable_offset == 3
+    assert cleanable(log, None, now_ms).first_uncleanable_offset == 3
+
+
+def test_what_is_not_on_the_disk_is_not_cleaned(logs):
+    """Else a power cut could take a record after the pass took the one before it of the same key."""
+    log = logs.log(**compacted())
+    for number in range(3):
+        append(logs, log, (b"a", b"%d" % number))
+        log.roll()
+        if number == 0:
+            log.flush()
+    assert log_to_clean(log, None, 0).first_uncleanable_offset == 1
+    log.flush()
+    assert log_to_clean(log, None, 0).first_uncleanable_offset == 3
 
 
 def test_dirty_logs_are_chosen_by_ratio_and_lag(logs):
@@ -243,14 +262,14 @@ def test_dirty_logs_are_chosen_by_ratio_and_lag(logs):
         append(logs, log, (b"a", b"1"))
         log.roll()
     now_ms = logs.clock.now_ms()
-    half = log_to_clean(log, 2, now_ms)
+    half = cleanable(log, 2, now_ms)
     assert half.dirty_ratio == 0.5
     assert dirtiest([half]) is None
-    most = log_to_clean(log, 1, now_ms)
+    most = cleanable(log, 1, now_ms)
     assert dirtiest([half, most]) is most
     log.update_config(dataclasses.replace(log.config, max_compaction_lag_ms=1000))
-    assert dirtiest([log_to_clean(log, 2, now_ms + 1000)]) is None
-    assert dirtiest([log_to_clean(log, 2, now_ms + 1001)]) is not None
+    assert dirtiest([cleanable(log, 2, now_ms + 1000)]) is None
+    assert dirtiest([cleanable(log, 2, now_ms + 1001)]) is not None
 
 
 def test_checkpoints_outside_the_log_are_not_believed(logs):
@@ -258,9 +277,9 @@ def test_checkpoints_outside_the_log_are_not_believed(logs):
     for _ in range(3):
         append(logs, log, (b"a", b"1"))
         log.roll()
-    assert log_to_clean(log, 99, 0).first_dirty_offset == 0
+    assert cleanable(log, 99, 0).first_dirty_offset == 0
     log.increment_log_start_offset(1)
-    assert log_to_clean(log, 0, 0).first_dirty_offset == 1
+    assert cleanable(log, 0, 0).first_dirty_offset == 1
 
 
 def test_a_full_map_covers_a_prefix(logs, tools):
@@ -326,7 +345,7 @@ def test_a_job_goes_through_its_pipe_unchanged(logs):
     append(logs, log, (b"a", b"2"))
     import json
 
-    job = make_job(log_to_clean(log, None, 0), 5, map_bytes=2400, map_load_factor=0.9)
+    job = make_job(cleanable(log, None, 0), 5, map_bytes=2400, map_load_factor=0.9)
     sent = json.loads(encode_job(job, is_durable=True, max_bytes_per_second=1e300))
     assert decode_job(sent["job"]) == job
     assert job.producers == {7: LastRecord(0, 0)}
@@ -376,7 +395,7 @@ def test_a_log_that_changed_meanwhile_refuses_the_swap(logs):
         append(logs, log, (b"a", b"%d" % number))
         log.roll()
     append(logs, log, (b"active", b""))
-    job = make_job(log_to_clean(log, None, 0), 0, map_bytes=2400, map_load_factor=0.9)
+    job = make_job(cleanable(log, None, 0), 0, map_bytes=2400, map_load_factor=0.9)
     cleaned = next(run_pass(logs.files, job, lambda _: None))
     assert isinstance(cleaned, CleanedSegment)
     swap = SegmentSwap(log, job, cleaned)

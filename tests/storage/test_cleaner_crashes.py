@@ -50,7 +50,7 @@ def crash_at(files, step):
     return undo
 
 
-def fill(logs, *, sync):
+def fill(logs, *, checkpoints):
     log = logs.log(cleanup_policy=frozenset({"compact"}), segment_bytes=700, index_interval_bytes=100,
                    min_cleanable_dirty_ratio=0.0)  # fmt: skip
     now_ms = logs.clock.now_ms()
@@ -63,8 +63,8 @@ def fill(logs, *, sync):
             outcome = ControlRecordType.ABORT if number % 12 else ControlRecordType.COMMIT
             marker = build_end_txn_marker(EndTxnMarker(outcome, 0), timestamp_ms=now_ms, **producer)
             logs.append_raw(log, marker, AppendOrigin.COORDINATOR)
-    if sync:
-        log.flush()
+    log.flush()
+    if checkpoints:
         logs.manager.checkpoint_recovery_points()
         logs.manager.checkpoint_high_watermarks()
     return log
@@ -106,12 +106,12 @@ def committed(tools, log):
     return found
 
 
-@pytest.mark.parametrize("sync", [True, False])
-def test_a_crash_at_every_step_leaves_a_whole_log(make_logs, tools, sync):
+@pytest.mark.parametrize("checkpoints", [True, False])
+def test_a_crash_at_every_step_leaves_a_whole_log(make_logs, tools, checkpoints):
     steps = 0
     while True:
         logs = make_logs(f"crash-{steps}")
-        log = fill(logs, sync=sync)
+        log = fill(logs, checkpoints=checkpoints)
         expected, end_offset = committed(tools, log), log.log_end_offset
         undo = crash_at(logs.files, steps)
         try:

@@ -125,6 +125,7 @@ class World:
         self.log = self.logs.manager.get("topic", 0)
 
     def clean(self, map_slots, from_start):
+        self.log.flush()
         now_ms = self.logs.clock.now_ms()
         to_clean = log_to_clean(self.log, 0 if from_start else self.model.clean_offset, now_ms)
         if to_clean is None:

@@ -110,6 +110,7 @@ def take_over(logs, folder: Path):
 
 
 def clean(log) -> None:
+    log.flush()
     now_ms = log.context.clock.now_ms()
     job = make_job(log_to_clean(log, None, now_ms), now_ms, map_bytes=1 << 20, map_load_factor=0.9)
     for result in run_pass(log.context.cache.files, job, lambda _: None):

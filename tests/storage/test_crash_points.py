@@ -10,9 +10,9 @@ from collections import Counter, defaultdict
 import pytest
 
 from barnabas.clock import ManualClock
-from barnabas.storage import checkpoints, log_manager, recovery
+from barnabas.storage import checkpoints, local_log, log_manager, recovery, swaps
 from barnabas.storage.checkpoints import CLEAN_SHUTDOWN_FILE
-from barnabas.storage.cleaner import PassEnd, run_pass
+from barnabas.storage.cleaner import PassEnd, _Pass, run_pass
 from barnabas.storage.cleaner_manager import CleanerCheckpoint, SegmentSwap, log_to_clean, make_job
 from barnabas.storage.config import LogConfig
 from barnabas.storage.errors import StorageError
@@ -20,10 +20,18 @@ from barnabas.storage.files import unlink_if_exists, write_file
 from barnabas.storage.flush import FlushTask
 from barnabas.storage.log import PartitionLog
 from barnabas.storage.log_manager import LogManager
+from barnabas.storage.segment import (
+    CLEANED_SUFFIX,
+    DELETED_SUFFIX,
+    INDEX_SUFFIXES,
+    LOG_SUFFIX,
+    SWAP_SUFFIX,
+    TXN_INDEX_SUFFIX,
+)
 from barnabas.storage.validation import AppendOrigin
 from barnabas.wire.names import ZERO_TOPIC_ID
 from barnabas.wire.records import ControlRecordType, EndTxnMarker, Record, build_batch, build_end_txn_marker
-from tools.log_history import LogHistory, Untrue, check_log
+from tools.log_history import LogHistory, Untrue, check_log, committed_records, read_log
 from tools.simulated_disk import SimulatedDisk
 
 ROOT = "/data/logs"
@@ -66,7 +74,7 @@ class Scene:
     def history(self, log):
         return self.histories[log.topic, log.partition]
 
-    def append(self, log, count=1, *, epoch=0, size=400, producer=None, transactional=False, key=None):
+    def append(self, log, count=1, *, epoch=0, size=400, producer=None, transactional=False, key=None, deletes=False):
         for _ in range(count):
             self.clock.advance(7)
             settings = {}
@@ -75,7 +83,7 @@ class Scene:
                             "base_sequence": self.sequences[log, producer]}  # fmt: skip
                 self.sequences[log, producer] += 2
             now_ms, number = self.clock.now_ms(), log.log_end_offset
-            value = random.Random(number).randbytes(size // 2)
+            value = None if deletes else random.Random(number).randbytes(size // 2)
             records = [Record(at, now_ms - at, key, value) for at in range(2)]
             self.append_raw(log, build_batch(records, **settings), epoch)
 
@@ -205,43 +213,80 @@ def truncation(scene):
 
 
 def compaction(scene):
-    """Two passes over a log with superseded keys and aborted transactions."""
+    """Passes over superseded and deleted keys and aborted transactions, with appends between them."""
     log = scene.log()
-    latest = {}
+    scene.history(log).is_compacted = True
     for number in range(18):
-        transactional = number % 6 == 0
-        producer = 9 if transactional else None
-        key = b"key-%d" % (number % 5)
-        is_aborted = transactional and number % 12
-        scene.append(log, 1, producer=producer, transactional=transactional, key=key)
-        if not is_aborted:
-            offset = log.log_end_offset - 1
-            latest[key] = (offset, random.Random(offset - 1).randbytes(200))
-        if transactional:
-            outcome = ControlRecordType.ABORT if is_aborted else ControlRecordType.COMMIT
-            scene.end_transaction(log, 9, outcome)
+        is_transaction = number % 6 == 0
+        producer = 9 if is_transaction else None
+        scene.append(log, 1, producer=producer, transactional=is_transaction, key=b"key-%d" % (number % 5),
+                     deletes=number in (9, 16))  # fmt: skip
+        if is_transaction:
+            scene.end_transaction(log, 9, ControlRecordType.ABORT if number % 12 else ControlRecordType.COMMIT)
+    scene.append(log, 1, producer=8, transactional=True, key=b"key-1")
+    scene.end_transaction(log, 8, ControlRecordType.ABORT)
+    scene.append(log, 1, key=b"key-5", size=1600)
     scene.flush()
     scene.checkpoint()
-    scene.history(log).latest = latest
     scene.started_at = scene.moment
     checkpoint = CleanerCheckpoint(scene.files)
-    for _ in range(2):
-        now_ms = scene.clock.now_ms()
-        found = log_to_clean(log, checkpoint.get(log), now_ms)
-        if found is None:
-            return
-        job = make_job(found, now_ms, map_bytes=2400, map_load_factor=0.9)
-        for result in run_pass(scene.files, job, lambda _: None):
-            if isinstance(result, PassEnd):
-                checkpoint.write(*checkpoint.update(log, result.end_offset, scene.manager.logs))
-            else:
-                swap = SegmentSwap(log, job, result)
-                assert swap.begin()
-                swap.sync()
-                assert swap.finish()
-        scene.manager.delete_due_files()
-        log.roll()
-        scene.flush()
+    compact(log, checkpoint, scene.clock.now_ms())
+    scene.append(log, 1, key=b"key-0", deletes=True)
+    scene.append(log, 2, key=b"key-2")
+    scene.manager.delete_due_files()
+    log.roll()
+    scene.clock.advance(scene.config.delete_retention_ms + 1)
+    compact(log, checkpoint, scene.clock.now_ms())  # nothing that is not on the disk
+    scene.flush()
+    compact(log, checkpoint, scene.clock.now_ms())
+    scene.append(log, 1, key=b"key-3")
+    scene.manager.delete_due_files()
+
+
+def compaction_refused(scene):
+    """Retention deletes what a pass has cleaned, between the two halves of its swap."""
+    log = scene.log()
+    history = scene.history(log)
+    history.is_compacted = True
+    for number in range(6):
+        scene.append(log, 1, key=b"key-%d" % (number % 2), size=700)
+        scene.append(log, 1, producer=number, transactional=True, key=b"key", size=700)
+        scene.end_transaction(log, number, ControlRecordType.ABORT)
+    scene.flush()
+    scene.checkpoint()
+    scene.started_at = scene.moment
+    now_ms = scene.clock.now_ms()
+    job = make_job(log_to_clean(log, None, now_ms), now_ms, map_bytes=2400, map_load_factor=0.9)
+    swap = SegmentSwap(log, job, next(run_pass(scene.files, job, lambda _: None)))
+    assert swap.begin()
+    swap.sync()
+    start_offset = log.segments[1].base_offset
+    history.may_start_at(start_offset)
+    log.increment_log_start_offset(start_offset)
+    log.delete_old_segments(now_ms)
+    assert not swap.finish()
+    scene.manager.delete_due_files()
+    scene.append(log, 1, key=b"key-0")
+    scene.flush()
+    scene.checkpoint()
+
+
+def compact(log, checkpoint, now_ms):
+    """A pass as the broker makes it; whether there was something to clean."""
+    found = log_to_clean(log, checkpoint.get(log), now_ms)
+    if found is None:
+        return False
+    job = make_job(found, now_ms, map_bytes=2400, map_load_factor=0.9)
+    files = log.context.cache.files
+    for result in run_pass(files, job, lambda _: None):
+        if isinstance(result, PassEnd):
+            checkpoint.write(*checkpoint.update(log, result.end_offset, [log]))
+        else:
+            swap = SegmentSwap(log, job, result)
+            assert swap.begin()
+            swap.sync()
+            assert swap.finish()
+    return True
 
 
 def topics_come_and_go(scene):
@@ -274,7 +319,18 @@ SCENES = {
     transactions: {},
     checkpoints_and_deletion: {"segment_bytes": 2000},
     truncation: {},
-    compaction: {"cleanup_policy": frozenset({"compact"}), "min_cleanable_dirty_ratio": 0.0, "segment_bytes": 2200},
+    compaction: {
+        "cleanup_policy": frozenset({"compact"}),
+        "min_cleanable_dirty_ratio": 0.0,
+        "segment_bytes": 2200,
+        "delete_retention_ms": 1000,
+    },
+    compaction_refused: {
+        "cleanup_policy": frozenset({"compact", "delete"}),
+        "min_cleanable_dirty_ratio": 0.0,
+        "segment_bytes": 1800,
+        "delete_retention_ms": 1000,
+    },
     topics_come_and_go: {},
 }
 
@@ -338,14 +394,49 @@ def check_state(scene, disk, moment):
     changed = {path for path, _ in before.items() ^ disk.tree().items()}
     if changed:
         raise Untrue(f"recovering again changed {changed}")
+    left = [path for path in before if path.endswith((CLEANED_SUFFIX, SWAP_SUFFIX, DELETED_SUFFIX))]
+    if left:
+        raise Untrue(f"a start left {left}")
+    if scene.config.is_compacted:
+        check_cleaning_goes_on(scene, disk)
+
+
+def check_cleaning_goes_on(scene, disk):
+    """What the cleaner's checkpoint calls clean is: later passes leave the last value of each key, and no other."""
+    manager = open_manager(scene, disk)
+    try:
+        log = manager.get("t", 0)
+        end_offset = log.log_end_offset
+        last = {record.key: record for record in committed_records(log, read_log(log))}
+        expected = [record for record in last.values() if record.value is not None]
+        checkpoint = CleanerCheckpoint(disk)
+        checkpoint.load([log])
+        now_ms = scene.clock.now_ms()
+        for _ in range(2):
+            log.append_as_leader(build_batch([Record(0, now_ms, b"more", b"")]), leader_epoch=0, now_ms=now_ms)
+            log.update_high_watermark(log.log_end_offset)
+            log.roll()
+            log.flush()
+            assert compact(log, checkpoint, now_ms)
+            now_ms += scene.config.delete_retention_ms + 1
+        found = [record for record in committed_records(log, read_log(log)) if record.offset < end_offset]
+        if sorted(found) != sorted(expected):
+            raise Untrue(f"compacted, {log} has {found} and not {expected}")
+    finally:
+        manager.abandon()
+
+
+def open_manager(scene, disk, on_failure=lambda _: None):
+    manager = LogManager(disk, [ROOT], lambda _topic: scene.config, scene.clock, node_id=1, cluster_id="a-cluster",
+                         on_failure=on_failure)  # fmt: skip
+    manager.open()
+    return manager
 
 
 def recover(scene, disk, moment, *, derived=True):
     """Start on a disk; what each log serves."""
     failures = []
-    manager = LogManager(disk, [ROOT], lambda _topic: scene.config, scene.clock, node_id=1, cluster_id="a-cluster",
-                         on_failure=failures.append)  # fmt: skip
-    manager.open()
+    manager = open_manager(scene, disk, failures.append)
     try:
         served = {}
         for key, history in histories_at(scene, moment).items():
@@ -375,7 +466,7 @@ def test_every_crash_leaves_what_was_synced_and_nothing_else(scenario):
     counts = crash_everywhere(play(scenario), SAMPLES)
     print(f"{scenario.__name__}: {counts}, seed {SEED}")
     assert counts.points > 40
-    assert counts.distinct > 70
+    assert counts.distinct > 50
 
 
 @pytest.mark.full
@@ -397,13 +488,13 @@ def crash_while_recovering(scene, every, samples):
         for step in range(len(disk.operations)):
             for again in list(disk.outcomes(step, chance, samples))[-1 - samples :]:
                 states += 1
-                recover(scene, disk.crash(step, again), moment, derived=False)
+                recover(scene, disk.crash(step, again), moment)
     return states
 
 
 @pytest.mark.parametrize("scenario", SCENES, ids=lambda scenario: scenario.__name__)
 def test_a_crash_during_recovery_is_recovered_from(scenario):
-    states = crash_while_recovering(play(scenario), every=17, samples=0)
+    states = crash_while_recovering(play(scenario), every=9 if scenario is compaction else 17, samples=0)
     print(f"{scenario.__name__}: {states} states of a disk during recovery, seed {SEED}")
     assert states > 20
 
@@ -501,6 +592,66 @@ def truncation_keeps_the_recovery_point(patch):
     patch.setattr(LogManager, "truncate_to", lambda manager, log, offset: log.truncate_to(offset))
 
 
+def cleaned_segments_not_synced(patch):
+    clean = _Pass.clean
+
+    def clean_without_sync(cleaning, *arguments):
+        cleaning.files = NoSync(cleaning.files)
+        return clean(cleaning, *arguments)
+
+    patch.setattr(_Pass, "clean", clean_without_sync)
+
+
+def swap_not_synced(patch):
+    patch.setattr(SegmentSwap, "sync", lambda swap: None)
+
+
+def swapped_log_gets_its_name_last(patch):
+    patch.setattr(local_log, "LOG_SUFFIX", TXN_INDEX_SUFFIX)
+    patch.setattr(local_log, "INDEX_SUFFIXES", (*INDEX_SUFFIXES[:-1], LOG_SUFFIX))
+
+
+def start_keeps_what_a_swap_replaces(patch):
+    patch.setattr(swaps, "_span", lambda files, directory, match: (0, 0))
+
+
+def start_ignores_cleaned_files(patch):
+    patch.setattr(swaps, "CLEANED_SUFFIX", "nothing")
+
+
+def start_leaves_cleaned_files(patch):
+    def unlink(files, path):
+        return not path.endswith(CLEANED_SUFFIX) and unlink_if_exists(files, path)
+
+    patch.setattr(swaps, "unlink_if_exists", unlink)
+
+
+def start_takes_files_in_any_order(patch):
+    patch.setattr(swaps, "_turn", lambda match: 0)
+
+
+def swap_taken_back_log_last(patch):
+    def take_back(swap):
+        for suffix in (*INDEX_SUFFIXES, LOG_SUFFIX):
+            unlink_if_exists(swap._files, swap._path(suffix) + SWAP_SUFFIX)
+
+    patch.setattr(SegmentSwap, "_take_back", take_back)
+
+
+def cleans_what_is_not_on_the_disk(patch):
+    """Puts the recovery point behind the log's end for as long as the job is made."""
+    find = log_to_clean
+
+    def find_all(log, *arguments):
+        recovery_point, log.recovery_point = log.recovery_point, log.log_end_offset
+        try:
+            return find(log, *arguments)
+        finally:
+            log.recovery_point = recovery_point
+
+    patch.setitem(globals(), "log_to_clean", find_all)
+
+
 @pytest.mark.parametrize(
     ("scenario", "plant"),
     [
@@ -513,6 +664,14 @@ def truncation_keeps_the_recovery_point(patch):
         (checkpoints_and_deletion, checkpoints_written_in_place),
         (truncation, oldest_truncated_first),
         (truncation, truncation_keeps_the_recovery_point),
+        (compaction, cleaned_segments_not_synced),
+        (compaction, swap_not_synced),
+        (compaction, swapped_log_gets_its_name_last),
+        (compaction, start_keeps_what_a_swap_replaces),
+        (compaction, start_ignores_cleaned_files),
+        (compaction, start_leaves_cleaned_files),
+        (compaction, cleans_what_is_not_on_the_disk),
+        (compaction_refused, swap_taken_back_log_last),
         (topics_come_and_go, clean_marker_comes_back),
         (topics_come_and_go, clean_marker_too_early),
         (topics_come_and_go, deletion_not_synced),
@@ -522,4 +681,10 @@ def truncation_keeps_the_recovery_point(patch):
 def test_what_is_left_out_is_found(scenario, plant, monkeypatch):
     plant(monkeypatch)
     with pytest.raises((Untrue, StorageError)):
-        crash_everywhere(play(scenario), samples=4)
+        crash_everywhere(play(scenario), samples=0 if scenario is compaction else 4)
+
+
+def test_what_is_left_out_of_a_start_is_found(monkeypatch):
+    start_takes_files_in_any_order(monkeypatch)
+    with pytest.raises(Untrue):
+        crash_while_recovering(play(compaction), every=5, samples=0)
