@@ -138,6 +138,7 @@ class MetadataStore:
         self._is_lost = False
         try:
             session = await self._open_zookeeper(self._config.zookeeper_connect, None)
+            await self._refuse_company(session)
             if self._configs is not None and self._controller is not None:
                 await self._configs.rejoin(session)
                 await self._controller.rejoin(session)

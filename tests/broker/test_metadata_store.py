@@ -2,6 +2,7 @@
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -9,6 +10,7 @@ from barnabas.broker.config import load
 from barnabas.broker.metadata_store import MetadataStore
 from barnabas.clock import ManualClock
 from barnabas.controller.coordination.interface import StoreUnavailable
+from tools.zookeeper import ZooKeeperServer
 
 
 def test_a_lost_file_ends_the_broker(tmp_path: Path) -> None:
@@ -55,3 +57,36 @@ def test_no_zookeeper_is_an_error_with_its_address(tmp_path: Path) -> None:
 
     with pytest.raises(StoreUnavailable, match=r"127\.0\.0\.1:1/kafka within 50 ms"):
         asyncio.run(start())
+
+
+@pytest.mark.java
+def test_another_broker_that_came_meanwhile_ends_one_that_was_out(tmp_path: Path) -> None:
+    """Its controller could not tell the other anything; the reason is the same as at a start."""
+    from kazoo.client import KazooClient
+
+    with ZooKeeperServer() as zookeeper:
+        config = load(options={"log.dirs": str(tmp_path), "zookeeper.connect": zookeeper.address})
+
+        async def lose() -> str:
+            ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+            store = MetadataStore(config, ManualClock(), ended.set_result)
+            session: Any = await store.open()
+            await asyncio.to_thread(register_another_and_end, session._client.client_id)
+            reason = await ended
+            await store.close()
+            return reason
+
+        def register_another_and_end(client_id: tuple[int, bytes]) -> None:
+            other.create("/brokers/ids/2", ephemeral=True, makepath=True)
+            heir = KazooClient(zookeeper.address, client_id=client_id)
+            heir.start()
+            heir.stop()
+            heir.close()
+
+        other = KazooClient(zookeeper.address)
+        other.start()
+        try:
+            assert "has other brokers (id 2)" in asyncio.run(asyncio.wait_for(lose(), 60))
+        finally:
+            other.stop()
+            other.close()
