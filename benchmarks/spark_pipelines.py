@@ -1,33 +1,36 @@
 """Rows a second of each Spark pipeline, on Barnabas and on Apache Kafka in turn, on this machine.
 
-    python -m benchmarks.spark_pipelines --rows 100000 400000 --partitions 1 4 --repeats 3
+    python -m benchmarks.spark_pipelines --rows 100000 400000 --partitions 1 4 --repeats 3 --into docs/spark.md
 
 One Spark session (local[2], as the pipelines' own) serves all runs, both brokers run all the time, and each is at work
-alone. A run starts a pipeline with a fresh checkpoint on fresh topics that hold so many rows and measures the time from
-its start until it has worked them off. Before the measured runs each pipeline runs once on each broker, on few rows,
-for Java's compiler. Ratios compare neighbouring runs, and every other pair begins with Kafka.
+alone. The input lies in topics that are made once, before anything is measured. A run starts a pipeline with a fresh
+checkpoint and fresh output topics and measures the time from its start until it has worked the input off. Before that,
+each pipeline runs on each broker unmeasured, for Java's compiler. Ratios compare neighbouring runs, and every other
+pair begins with Kafka.
 """
 
 import argparse
 import itertools
 import json
 import shutil
-import statistics
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from confluent_kafka.admin import AdminClient
 from pyspark.sql import SparkSession
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.environment import environment
+from benchmarks.report import with_results
+from benchmarks.spread import Spread
 from spark_examples import (
     archive,
     capacity_report,
@@ -40,13 +43,16 @@ from spark_examples import (
     sample,
     stream_wordcount,
 )
+from spark_examples.flights import FLIGHTS
 from spark_examples.session import spark_session
 from tools.barnabas_process import BarnabasProcess
 from tools.kafka_runtime import DEFAULT_BROKER_JVM, ORACLE_VERSION, KafkaServer
 
 BARNABAS, KAFKA = "Barnabas", f"Apache Kafka {ORACLE_VERSION}"
-WARM_UP_ROWS = 2_000
-console = Console(width=max(110, Console().width))
+WARM_UP_ROWS = 5_000
+QUICK = {"rows": [10_000], "partitions": [1, 4], "repeats": 1}
+COLUMNS = ("pipeline", "rows", "partitions", BARNABAS, KAFKA, "ratio, median (least - most)")
+console = Console(width=max(120, Console().width))
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +71,17 @@ class Run:
         return self.rows / self.seconds
 
 
+class Input(NamedTuple):
+    """Flights on a broker: in topics, and archived."""
+
+    servers: str
+    rows: int
+    partitions: int
+    flights: str
+    weather: str
+    archive: str
+
+
 class Bench:
     """What all runs share."""
 
@@ -72,11 +89,14 @@ class Bench:
         self.spark = spark
         self.folder = folder
         self._numbers = itertools.count()
-        flights = sample.flight_samples(min(rows, 336_776))
+        flights = sample.flight_samples(min(rows, FLIGHTS))
         self._flights = [
-            each._replace(value=json.dumps({**json.loads(each.value), "id": number}))
+            each._replace(
+                value=json.dumps({**json.loads(each.value), "id": number}), timestamp=None
+            )  # as they come, now
             for number, each in enumerate(flights)
         ]
+        self._weather = sample.weather_samples("2014")
         self.airports = sample.write_table("airports", str(folder))
         self.planes = sample.write_table("planes", str(folder))
 
@@ -84,89 +104,93 @@ class Bench:
         """So many flights, from the first one again where the year is over."""
         return itertools.islice(itertools.cycle(self._flights), rows)
 
-    def run(self, name: str, broker: str, servers: str, rows: int, partitions: int) -> Run:
-        """One run of one pipeline; its topics and files go afterwards."""
-        number = next(self._numbers)
-        here = self.folder / str(number)
-        topics = [f"bench-{number}-{suffix}" for suffix in ("in", "out", "weather")]
-        dead = [f"{topics[0]}-retry-1", f"{topics[0]}-dead"]
-        sample.create_topics(servers, *topics, *dead, partitions=partitions)
-        sample.produce(servers, topics[0], self.flights(rows))
-        work = JOBS[name](self, servers, topics, here)
+    def prepare(self, servers: str, rows: int, partitions: int) -> Input:
+        """Make an input."""
+        name = f"input-{next(self._numbers)}"
+        made = Input(servers, rows, partitions, f"{name}-flights", f"{name}-weather", f"{self.folder}/{name}")
+        sample.create_topics(servers, made.flights, made.weather, partitions=partitions)
+        sample.produce(servers, made.flights, self.flights(rows))
+        sample.produce(servers, made.weather, self._weather)
+        self.streaming(archive, made, f"--topics={made.flights}", f"--archive={made.archive}")()
+        return made
+
+    def seconds(self, name: str, given: Input) -> float:
+        """How long a pipeline takes for an input; its output goes afterwards."""
+        run = f"run-{next(self._numbers)}"
+        here = self.folder / run
+        topics = [run, f"{given.flights}-retry-1", f"{given.flights}-dead"]
+        sample.create_topics(given.servers, *topics, partitions=given.partitions)
+        work = JOBS[name](self, given, run, here)
         begin = time.perf_counter()
         work()
         seconds = time.perf_counter() - begin
-        admin = AdminClient({"bootstrap.servers": servers})
-        for deleted in admin.delete_topics([*topics, *dead]).values():
+        for deleted in AdminClient({"bootstrap.servers": given.servers}).delete_topics(topics).values():
             deleted.result(30)
         shutil.rmtree(here, ignore_errors=True)
-        return Run(name, broker, rows, partitions, seconds)
+        return seconds
 
-    def streaming(self, module: Any, servers: str, *arguments: str) -> Callable[[], None]:
+    def streaming(self, module: Any, given: Input, *arguments: str) -> Callable[[], object]:
         """A streaming pipeline over what is there."""
-        options = module.parser().parse_args([f"--bootstrap-servers={servers}", "--once", *arguments])
+        options = module.parser().parse_args([f"--bootstrap-servers={given.servers}", "--once", *arguments])
         options.stop = threading.Event()
-        return lambda: _discard(pipeline.follow(module.start(self.spark, options), options.stop))
+        return lambda: pipeline.follow(module.start(self.spark, options), options.stop)
 
 
-def _discard(_: object) -> None:
-    return None
+Job = Callable[[Bench, Input, str, Path], Callable[[], object]]
+"""Takes an input, the name of an output topic (and of the run) and a folder; returns what is measured."""
 
 
-def _in_out(topics: list[str], here: Path) -> list[str]:
-    return [f"--input-topic={topics[0]}", f"--output-topic={topics[1]}", f"--checkpoint={here}/checkpoint"]
+def _in_out(given: Input, run: str, here: Path) -> list[str]:
+    return [f"--input-topic={given.flights}", f"--output-topic={run}", f"--checkpoint={here}/checkpoint"]
 
 
-def _wordcount(bench: Bench, servers: str, topics: list[str], here: Path) -> Callable[[], None]:
-    return bench.streaming(stream_wordcount, servers, *_in_out(topics, here))
+def _wordcount(bench: Bench, given: Input, run: str, here: Path) -> Callable[[], object]:
+    return bench.streaming(stream_wordcount, given, *_in_out(given, run, here))
 
 
-def _delays(bench: Bench, servers: str, topics: list[str], here: Path) -> Callable[[], None]:
-    return bench.streaming(flight_delays, servers, *_in_out(topics, here), f"--output-path={here}/final")
+def _delays(bench: Bench, given: Input, run: str, here: Path) -> Callable[[], object]:
+    return bench.streaming(flight_delays, given, *_in_out(given, run, here), f"--output-path={here}/final")
 
 
-def _archive(bench: Bench, servers: str, topics: list[str], here: Path) -> Callable[[], None]:
-    return bench.streaming(archive, servers, f"--topics={topics[0]}", f"--archive={here}")
+def _archive(bench: Bench, given: Input, _: str, here: Path) -> Callable[[], object]:
+    return bench.streaming(archive, given, f"--topics={given.flights}", f"--archive={here}")
 
 
-def _replay(bench: Bench, servers: str, topics: list[str], here: Path) -> Callable[[], None]:
-    _archive(bench, servers, topics, here)()
-    arguments = [f"--archive={here}", f"--topic={topics[0]}", f"--output-topic={topics[1]}"]
-    options = replay.parser().parse_args([f"--bootstrap-servers={servers}", *arguments])
-    return lambda: _discard(replay.replay(bench.spark, options))
+def _replay(bench: Bench, given: Input, run: str, _: Path) -> Callable[[], object]:
+    arguments = [f"--archive={given.archive}", f"--topic={given.flights}", f"--output-topic={run}"]
+    options = replay.parser().parse_args([f"--bootstrap-servers={given.servers}", *arguments])
+    return lambda: replay.replay(bench.spark, options)
 
 
-def _capacity(bench: Bench, servers: str, topics: list[str], here: Path) -> Callable[[], None]:
+def _capacity(bench: Bench, given: Input, _: str, here: Path) -> Callable[[], object]:
     options = capacity_report.parser().parse_args(
-        [f"--bootstrap-servers={servers}", "--once", f"--topics={topics[0]}", f"--output={here}"]
+        [f"--bootstrap-servers={given.servers}", "--once", f"--topics={given.flights}", f"--output={here}"]
     )
 
     def work() -> None:
         pipeline.follow(capacity_report.start(bench.spark, options))
-        with console.capture():
-            capacity_report.summaries(bench.spark, options.output)["topics"].collect()
+        capacity_report.summaries(bench.spark, options)["topics"].collect()
 
     return work
 
 
-def _retry(bench: Bench, servers: str, topics: list[str], here: Path) -> Callable[[], None]:
-    return bench.streaming(retry_and_dead_letter, servers, *_in_out(topics, here), "--delays=0", f"--name={topics[0]}")
+def _retry(bench: Bench, given: Input, run: str, here: Path) -> Callable[[], object]:
+    return bench.streaming(retry_and_dead_letter, given, *_in_out(given, run, here), "--delays=0", f"--name={run}")
 
 
-def _dedupe(bench: Bench, servers: str, topics: list[str], here: Path) -> Callable[[], None]:
-    return bench.streaming(dedupe, servers, *_in_out(topics, here), "--id-field=id", "--window=400 days")
+def _dedupe(bench: Bench, given: Input, run: str, here: Path) -> Callable[[], object]:
+    return bench.streaming(dedupe, given, *_in_out(given, run, here), "--id-field=id", "--window=400 days")
 
 
-def _join(bench: Bench, servers: str, topics: list[str], here: Path) -> Callable[[], None]:
-    sample.produce(servers, topics[2], sample.weather_samples("2014"))
+def _join(bench: Bench, given: Input, run: str, here: Path) -> Callable[[], object]:
     return bench.streaming(
-        enrich_join, servers, f"--flights-topic={topics[0]}", f"--weather-topic={topics[2]}",
-        f"--output-topic={topics[1]}", f"--checkpoint={here}/checkpoint", f"--airports={bench.airports}",
+        enrich_join, given, f"--flights-topic={given.flights}", f"--weather-topic={given.weather}",
+        f"--output-topic={run}", f"--checkpoint={here}/checkpoint", f"--airports={bench.airports}",
         f"--planes={bench.planes}",
     )  # fmt: skip
 
 
-JOBS: dict[str, Callable[[Bench, str, list[str], Path], Callable[[], None]]] = {
+JOBS: dict[str, Job] = {
     "stream_wordcount": _wordcount,
     "flight_delays": _delays,
     "archive": _archive,
@@ -178,27 +202,45 @@ JOBS: dict[str, Callable[[Bench, str, list[str], Path], Callable[[], None]]] = {
 }
 
 
-def show(runs: list[Run]) -> None:
-    """Print medians, and the ratio of neighbouring runs."""
-    table = Table(title="Rows a second, medians")
-    for name in ("pipeline", "rows", "partitions", BARNABAS, KAFKA, "ratio"):
-        table.add_column(name, justify="left" if name == "pipeline" else "right")
+# --- the table ----------------------------------------------------------------------------------------------------
+
+
+def lines(runs: Sequence[Run]) -> Iterator[tuple[str, ...]]:
+    """The table's lines, for `COLUMNS`."""
     sizes = sorted({(run.rows, run.partitions) for run in runs})
     for name, (rows, partitions) in itertools.product(JOBS, sizes):
         at_size = [run for run in runs if (run.pipeline, run.rows, run.partitions) == (name, rows, partitions)]
-        rates = {
-            broker: [run.rows_per_second for run in at_size if run.broker == broker] for broker in (BARNABAS, KAFKA)
-        }
-        if not all(rates.values()):
-            continue
-        ratio = statistics.median(ours / theirs for ours, theirs in zip(rates[BARNABAS], rates[KAFKA], strict=True))
-        medians = (f"{statistics.median(rates[broker]):,.0f}" for broker in (BARNABAS, KAFKA))
-        table.add_row(name, f"{rows:,}", str(partitions), *medians, f"{ratio:.2f} x")
+        ours, theirs = (
+            [run.rows_per_second for run in at_size if run.broker == broker] for broker in (BARNABAS, KAFKA)
+        )
+        if pairs := [one / other for one, other in zip(ours, theirs, strict=False)]:
+            ratio = Spread.of(pairs)
+            medians = (f"{Spread.of(rates).median:,.0f}" for rates in (ours, theirs))
+            told = f"{ratio.median:.2f} ({ratio.low:.2f} - {ratio.high:.2f})"
+            yield name, f"{rows:,}", str(partitions), *medians, told
+
+
+def show(runs: Sequence[Run]) -> None:
+    """Print the table."""
+    table = Table(title="Input rows a second, medians")
+    for name in COLUMNS:
+        table.add_column(name, justify="left" if name == "pipeline" else "right")
+    for line in lines(runs):
+        table.add_row(*line)
     console.print(table)
 
 
-def main() -> int:
-    """Command line of the benchmark."""
+def markdown(runs: Sequence[Run], told: dict[str, str]) -> str:
+    """The table for docs/spark.md, with what it was measured on; input rows a second, medians."""
+    text = [f"- {name}: {value}" for name, value in told.items()]
+    text += ["", f"| {' | '.join(COLUMNS)} |", "|---|" + "---:|" * (len(COLUMNS) - 1)]
+    return "\n".join([*text, *(f"| {' | '.join(line)} |" for line in lines(runs))])
+
+
+# --- the command line ---------------------------------------------------------------------------------------------
+
+
+def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.spark_pipelines", description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -207,10 +249,19 @@ def main() -> int:
     parser.add_argument("--partitions", type=int, nargs="+", default=[1, 4])
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--pipelines", nargs="+", choices=JOBS, default=list(JOBS))
+    parser.add_argument("--quick", action="store_true", help="few rows, one pair: shows that everything runs")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every run to a file, too")
+    parser.add_argument("--into", type=Path, metavar="DOCUMENT", help="replace the results there")
     options = parser.parse_args()
-    pipeline.console.quiet = True
+    if options.quick:
+        vars(options).update(QUICK)
+    return options
+
+
+def measure(options: argparse.Namespace) -> list[Run]:
+    """Run everything."""
     runs: list[Run] = []
+    sizes = list(itertools.product(options.rows, options.partitions))
     with ExitStack() as stack:
         folder = Path(tempfile.mkdtemp(prefix="spark-pipelines-"))
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
@@ -221,21 +272,40 @@ def main() -> int:
         spark = spark_session("benchmark")
         stack.callback(spark.stop)
         bench = Bench(spark, folder, max(options.rows))
+        console.print(f"{len(options.pipelines) * len(sizes) * options.repeats * 2} runs; the input is being made")
+        few = {broker: bench.prepare(servers[broker], WARM_UP_ROWS, max(options.partitions)) for broker in servers}
+        inputs = {(broker, *size): bench.prepare(servers[broker], *size) for size in sizes for broker in servers}
         for name in options.pipelines:
-            for broker in (BARNABAS, KAFKA):
-                bench.run(name, broker, servers[broker], WARM_UP_ROWS, max(options.partitions))
-            sizes = itertools.product(options.rows, options.partitions, range(options.repeats))
-            for turn, (rows, partitions, _) in enumerate(sizes):
+            for broker in servers:
+                bench.seconds(name, few[broker])
+            turns = itertools.product(options.rows, options.partitions, range(options.repeats))
+            for turn, (rows, partitions, _) in enumerate(turns):
                 for broker in (BARNABAS, KAFKA) if turn % 2 == 0 else (KAFKA, BARNABAS):
-                    run = bench.run(name, broker, servers[broker], rows, partitions)
+                    seconds = bench.seconds(name, inputs[broker, rows, partitions])
+                    run = Run(name, broker, rows, partitions, seconds)
                     runs.append(run)
                     console.print(
-                        f"{name}, {broker}, {rows:,} rows, {partitions} partitions: {run.seconds:.1f} s, "
+                        f"{name}, {broker}, {run.rows:,} rows, {run.partitions} partitions: {run.seconds:.1f} s, "
                         f"{run.rows_per_second:,.0f} rows/s"
                     )
                     if options.json:
                         options.json.write_text(json.dumps([asdict(each) for each in runs], indent=1))
+    return runs
+
+
+def main() -> int:
+    """Command line of the benchmark."""
+    options = _options()
+    pipeline.console.quiet = True
+    rows, partitions = (" ".join(map(str, each)) for each in (options.rows, options.partitions))
+    command = (
+        f"python -m benchmarks.spark_pipelines --rows {rows} --partitions {partitions} --repeats {options.repeats}"
+    )
+    told = {**environment(""), "command": f"`{command}`"}
+    runs = measure(options)
     show(runs)
+    if options.into:
+        options.into.write_text(with_results(options.into.read_text(), markdown(runs, told)))
     return 0
 
 

@@ -22,12 +22,10 @@ import secrets
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
-from rich.console import Console
 from rich.table import Table
 
 from spark_examples import pipeline
@@ -116,12 +114,10 @@ def maintain(spark: SparkSession, options: argparse.Namespace) -> None:
 
 def start(spark: SparkSession, options: argparse.Namespace) -> list[StreamingQuery]:
     """Start archiving. Its checkpoint is part of the archive."""
-    by_pattern = {"subscribePattern": options.topics_pattern} if options.topics_pattern else {}
-    records = pipeline.read_stream(spark, options, options.topics, includeHeaders="true", **by_pattern)
-    writer = archived_columns(records).writeStream.foreachBatch(BatchArchiver(spark, options)).queryName("archive")
-    timing: dict[str, Any] = {"availableNow": True} if options.once else {"processingTime": options.trigger}
+    records = pipeline.read_topics(spark, options, includeHeaders="true")
+    writer = archived_columns(records).writeStream.foreachBatch(BatchArchiver(spark, options))
     checkpoint = open_archive(spark, options.archive).checkpoint
-    return [writer.option("checkpointLocation", checkpoint).trigger(**timing).start()]
+    return [pipeline.start_query(writer, options, "archive", checkpoint=checkpoint)]
 
 
 # --- looking after it ---------------------------------------------------------------------------------------------
@@ -189,7 +185,7 @@ def expire(spark: SparkSession, options: argparse.Namespace) -> int:
 
     Their offsets stay in the log as expired, so that an audit can tell them from lost ones.
     """
-    policy = dict(options.keep_days_of)
+    policy: dict[str, int] = dict(options.keep_days_of)
     if options.keep_days is None and not policy:
         return 0
     log = open_archive(spark, options.archive)
@@ -199,7 +195,7 @@ def expire(spark: SparkSession, options: argparse.Namespace) -> int:
 
     def is_old(piece: Piece) -> bool:
         days = policy.get(piece.topic, options.keep_days)
-        return days is not None and (row.today - type(row.today).fromisoformat(piece.date)).days > int(days)
+        return days is not None and (row.today - type(row.today).fromisoformat(piece.date)).days > days
 
     old = [piece for piece in state.pieces if is_old(piece)]
     if not old:
@@ -232,7 +228,7 @@ def show(spark: SparkSession, options: argparse.Namespace) -> None:
         files, size = sum(piece.files for piece in pieces), sum(piece.bytes for piece in pieces)
         records = sum(piece.rows for piece in pieces)
         table.add_row(topic, f"{len(days):,}", days[0], days[-1], f"{records:,}", f"{files:,}", f"{size / 1e6:,.1f}")
-    Console().print(table)
+    pipeline.print_table(table)
 
 
 # --- the command line ---------------------------------------------------------------------------------------------
@@ -250,8 +246,7 @@ def parser() -> argparse.ArgumentParser:
         help="default: %(default)s",
     )
     made.add_argument("--archive", metavar="URI", help="where the archive is")
-    made.add_argument("--topics", default="flights", metavar="TOPIC,...", help="what to archive (default: %(default)s)")
-    made.add_argument("--topics-pattern", metavar="REGEX", help="all topics of this pattern instead, new ones, too")
+    pipeline.add_topics_options(made, "flights", "what to archive")
     care = made.add_argument_group("compact, expire, clean")
     care.add_argument(
         "--maintain-every",
@@ -270,7 +265,7 @@ def parser() -> argparse.ArgumentParser:
         metavar="TOPIC=N",
         action="append",
         default=[],
-        type=pipeline.pair,
+        type=topic_days,
         help="the same for one topic; may be repeated",
     )
     care.add_argument(
@@ -282,6 +277,12 @@ def parser() -> argparse.ArgumentParser:
         "(default: %(default)s)",
     )
     return made
+
+
+def topic_days(text: str) -> tuple[str, int]:
+    """TOPIC=N."""
+    topic, days = pipeline.pair(text)
+    return topic, int(days)
 
 
 def prepare_sample(options: argparse.Namespace) -> None:
@@ -300,7 +301,7 @@ def show_sample(spark: SparkSession, options: argparse.Namespace) -> None:
     print_findings(audit(spark, options))
 
 
-def _run_command(spark: SparkSession, options: argparse.Namespace) -> int:
+def _run_command(spark: SparkSession, options: argparse.Namespace, _: bool) -> int:
     if options.command == "audit":
         findings = audit(spark, options)
         print_findings(findings)
@@ -308,7 +309,11 @@ def _run_command(spark: SparkSession, options: argparse.Namespace) -> int:
     if options.command == "show":
         show(spark, options)
         return 0
-    done = {"compact": compact, "expire": expire, "clean": clean}[options.command](spark, options)
+    try:
+        done = {"compact": compact, "expire": expire, "clean": clean}[options.command](spark, options)
+    except ArchiveError as problem:
+        pipeline.console.print(problem, style="red", markup=False)
+        return 1
     saved = {"compact": "files saved", "expire": "records expired", "clean": "files and folders deleted"}
     pipeline.console.print(f"{done:,} {saved[options.command]}.")
     return 0
@@ -324,14 +329,7 @@ def main() -> int:
         return pipeline.run_pipeline(made, start, prepare_sample, show_sample)
     if options.archive is None:
         made.error(f"{options.command} needs --archive")
-    spark = pipeline.session_for(options, "archive")
-    try:
-        return _run_command(spark, options)
-    except ArchiveError as problem:
-        pipeline.console.print(f"[red]{problem}")
-        return 1
-    finally:
-        spark.stop()
+    return pipeline.run_program(made, options, None, _run_command)
 
 
 if __name__ == "__main__":

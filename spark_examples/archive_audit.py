@@ -14,11 +14,12 @@ from dataclasses import dataclass, field, replace
 
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as f
-from rich.console import Console
 from rich.table import Table
 
-from spark_examples.archive_log import Explained, Partition, Range
+from spark_examples.archive_log import Explained
 from spark_examples.archive_reader import open_archive, read_pieces
+from spark_examples.offsets import Partition, Range
+from spark_examples.pipeline import print_table
 
 BUCKET = 1_000_000
 """So many offsets of a partition are looked at by one task."""
@@ -169,4 +170,4 @@ def print_findings(findings: Sequence[Finding]) -> None:
             f"{finding.duplicates:,}",
             "[green]complete" if finding.is_complete else f"[red]{'; '.join(problems)}",
         )
-    Console().print(table)
+    print_table(table)

@@ -22,13 +22,9 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from spark_examples.filesystem import AlreadyThere, FileSystem
+from spark_examples.offsets import Offsets, flat, nested
 
 VERSION = 1
-
-Partition = tuple[str, int]
-Offsets = dict[Partition, int]
-Range = tuple[int, int]
-"""Offsets from the first one up to, not including, the second."""
 
 
 class ArchiveError(Exception):
@@ -255,19 +251,7 @@ def _kind_of(name: str) -> tuple[str, int]:
 
 def _offsets(text: str) -> Offsets:
     """Offsets out of a file of Spark's checkpoint: the last line is JSON."""
-    topics = json.loads(text[text.index("{") :].strip().splitlines()[-1])
-    return {(topic, int(number)): offset for topic, numbers in topics.items() for number, offset in numbers.items()}
-
-
-def _nested(offsets: Offsets) -> dict[str, dict[str, int]]:
-    nested: dict[str, dict[str, int]] = {}
-    for (topic, partition), offset in sorted(offsets.items()):
-        nested.setdefault(topic, {})[str(partition)] = offset
-    return nested
-
-
-def _flat(nested: Mapping[str, Mapping[str, int]]) -> Offsets:
-    return {(topic, int(number)): offset for topic, numbers in nested.items() for number, offset in numbers.items()}
+    return flat(json.loads(text[text.index("{") :].strip().splitlines()[-1]))
 
 
 def _pieces_from(listed: Iterable[Mapping[str, Any]]) -> tuple[Piece, ...]:
@@ -291,15 +275,15 @@ def _batch_to(batch: Batch) -> dict[str, Any]:
         "version": VERSION,
         "batch": batch.number,
         "pieces": _pieces_to(batch.pieces),
-        "starts": _nested(batch.starts),
-        "ends": _nested(batch.ends),
+        "starts": nested(batch.starts),
+        "ends": nested(batch.ends),
     }
 
 
 def _batch_from(document: dict[str, Any]) -> Batch:
     found = _checked(document)
     pieces = _pieces_from(found["pieces"])
-    return Batch(found["batch"], pieces, _flat(found["starts"]), _flat(found["ends"]))
+    return Batch(found["batch"], pieces, flat(found["starts"]), flat(found["ends"]))
 
 
 def _state_to(state: State) -> dict[str, Any]:
@@ -308,8 +292,8 @@ def _state_to(state: State) -> dict[str, Any]:
         "snapshot": state.snapshot,
         "through": state.through,
         "pieces": _pieces_to(state.pieces),
-        "starts": _nested(state.starts),
-        "ends": _nested(state.ends),
+        "starts": nested(state.starts),
+        "ends": nested(state.ends),
         "explained": [asdict(each) for each in state.explained],
         "replaced": [asdict(each) for each in state.replaced],
     }
@@ -322,8 +306,8 @@ def _state_from(document: dict[str, Any]) -> State:
         through=found["through"],
         snapshot_through=found["through"],
         pieces=_pieces_from(found["pieces"]),
-        starts=_flat(found["starts"]),
-        ends=_flat(found["ends"]),
+        starts=flat(found["starts"]),
+        ends=flat(found["ends"]),
         explained=tuple(Explained(**each) for each in found["explained"]),
         replaced=tuple(Replaced(**each) for each in found["replaced"]),
     )

@@ -29,7 +29,6 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
-from rich.console import Console
 from rich.table import Table
 
 from spark_examples import charts, pipeline
@@ -83,8 +82,7 @@ def write_sums(output: str, batch: DataFrame, batch_id: int) -> None:
 def start(spark: SparkSession, options: argparse.Namespace) -> list[StreamingQuery]:
     """Start summing up. The checkpoint belongs to the sums, and lies beside them."""
     options.checkpoint = f"{options.output}/checkpoint"
-    by_pattern = {"subscribePattern": options.topics_pattern} if options.topics_pattern else {}
-    records = pipeline.read_stream(spark, options, options.topics, **by_pattern)
+    records = pipeline.read_topics(spark, options)
     output = options.output
     writer = records.writeStream.foreachBatch(lambda batch, batch_id: write_sums(output, batch, batch_id))
     return [pipeline.start_query(writer, options, QUERY)]
@@ -156,13 +154,23 @@ def read_sums(spark: SparkSession, output: str, name: str, schema: str) -> DataF
     return spark.read.schema(schema).parquet(path)
 
 
-def summaries(spark: SparkSession, output: str) -> dict[str, DataFrame]:
+def partitions_of_cluster(spark: SparkSession, options: argparse.Namespace) -> DataFrame:
+    """Every partition that there is: those without a record count in a fair share, too."""
+    from confluent_kafka.admin import AdminClient
+
+    topics = AdminClient({**pipeline.client_options(options)}).list_topics(timeout=30).topics
+    rows = [(name, number) for name, topic in topics.items() for number in topic.partitions]
+    return spark.createDataFrame(rows, "topic string, partition int")
+
+
+def summaries(spark: SparkSession, options: argparse.Namespace) -> dict[str, DataFrame]:
     """The report's figures: `topics`, `minutes`, `sizes`, `partitions`, `keys`, `latencies`."""
-    sums = read_sums(spark, output, "minutes", MINUTES)
-    keys = read_sums(spark, output, "keys", KEYS)
+    sums = read_sums(spark, options.output, "minutes", MINUTES)
+    keys = read_sums(spark, options.output, "keys", KEYS)
     total = (f.sum("messages").alias("messages"), f.sum("bytes").alias("bytes"))
     minutes = sums.groupBy("topic", "minute").agg(*total)
-    partitions = sums.groupBy("topic", "partition").agg(*total)
+    existing = partitions_of_cluster(spark, options).join(sums.select("topic").distinct(), "topic")
+    partitions = sums.groupBy("topic", "partition").agg(*total).join(existing, ["topic", "partition"], "full").fillna(0)
     by_topic = Window.partitionBy("topic")
     fair = f.avg("messages").over(by_topic)
     topics = minutes.groupBy("topic").agg(
@@ -172,7 +180,7 @@ def summaries(spark: SparkSession, output: str) -> dict[str, DataFrame]:
     )  # fmt: skip
     heavy = keys.groupBy("topic", "key").agg(*total).join(topics.selectExpr("topic", "messages as all"), "topic")
     rank = f.row_number().over(by_topic.orderBy(f.desc("messages"), "key"))
-    latencies = read_sums(spark, output, "latencies", LATENCIES)
+    latencies = read_sums(spark, options.output, "latencies", LATENCIES)
     return {
         "topics": topics.withColumn("bytes_per_message", f.col("bytes") / f.col("messages")).orderBy("topic"),
         "minutes": minutes.orderBy("topic", "minute"),
@@ -189,14 +197,18 @@ def summaries(spark: SparkSession, output: str) -> dict[str, DataFrame]:
 def report(spark: SparkSession, options: argparse.Namespace) -> None:
     """Write the report and print it."""
     rows: dict[str, list[Any]] = {}
-    for name, frame in summaries(spark, options.output).items():
+    traffic: list[str] = []
+    for name, frame in summaries(spark, options).items():
         frame.coalesce(1).write.mode("overwrite").parquet(f"{options.output}/report/{name}")
-        rows[name] = spark.read.schema(frame.schema).parquet(f"{options.output}/report/{name}").collect()
+        written = spark.read.schema(frame.schema).parquet(f"{options.output}/report/{name}")
+        if name == "minutes":  # of years: too many for the driver
+            traffic = traffic_plots(written)
+        else:
+            rows[name] = written.collect()
     tables = report_tables(rows, options)
     for title, columns, lines in tables:
         _print_table(title, columns, lines)
-    plots = report_plots(rows)
-    parts = [charts.table(*each) for each in tables] + plots
+    parts = [*(charts.table(*each) for each in tables), *traffic, *report_plots(rows)]
     introduction = (
         f"The target is {options.target_messages:,} messages a day "
         f"({options.target_messages / MINUTES_PER_DAY:,.0f} a minute) in under {options.target_latency_ms:g} ms."
@@ -246,21 +258,31 @@ def _text(key: bytes) -> str:
     return bytes(key).decode(errors="backslashreplace")[:60]
 
 
-def report_plots(rows: dict[str, list[Any]]) -> list[str]:
-    """The page's plots."""
+def traffic_plots(minutes: DataFrame) -> list[str]:
+    """Messages and bytes over time, averages over as many minutes as make a plot of POINTS points."""
+    at = f.unix_seconds("minute").alias("at")
+    ends = (f.min(at).alias("first"), f.max(at).alias("last"))
+    labels = (f.date_format(edge("minute"), "yyyy-MM-dd HH:mm") for edge in (f.min, f.max))
+    [(first, last, *told)] = minutes.agg(*ends, *labels).collect()
+    if first is None:
+        return []
+    width_min = max(1, (last - first + 60) // 60 // POINTS)
+    slot = f.floor((f.unix_seconds("minute") - first) / (60 * width_min)).alias("slot")
+    averages = [(f.sum(name) / width_min).alias(name) for name in ("messages", "bytes")]
+    slots = minutes.groupBy("topic", slot).agg(*averages).collect()
     plots = []
-    if minutes := [row.minute for row in rows["minutes"]]:
-        first, last = min(minutes), max(minutes)
-        width = max(60.0, ((last - first).total_seconds() + 60) / POINTS // 60 * 60)
-        for column, unit in (("messages", "messages a minute"), ("bytes", "bytes a minute")):
-            series: dict[str, dict[int, float]] = {}
-            for row in rows["minutes"]:
-                slot = int((row.minute - first).total_seconds() // width)
-                line = series.setdefault(row.topic, dict.fromkeys(range(_slots(first, last, width)), 0.0))
-                line[slot] += row[column] / (width / 60)
-            lines = {topic: sorted(line.items()) for topic, line in series.items()}
-            ends = (f"{first:%Y-%m-%d %H:%M}", f"{last:%Y-%m-%d %H:%M}")
-            plots.append(charts.line_chart(f"{unit.capitalize()}, by topic", lines, ends, unit))
+    for name in ("messages", "bytes"):
+        lines: dict[str, list[float]] = {}
+        for row in slots:
+            lines.setdefault(row.topic, [0.0] * ((last - first) // 60 // width_min + 1))[row.slot] = row[name]
+        series = {topic: list(enumerate(line)) for topic, line in lines.items()}
+        plots.append(charts.line_chart(f"{name.capitalize()} a minute", series, (told[0], told[1]), f"{name} a minute"))
+    return plots
+
+
+def report_plots(rows: dict[str, list[Any]]) -> list[str]:
+    """The page's plots of sizes, partitions and latencies."""
+    plots = []
     for topic in sorted({row.topic for row in rows["sizes"]}):
         sizes = [row for row in rows["sizes"] if row.topic == topic]
         labels = [f"{row.size_from} B" for row in sizes]
@@ -275,17 +297,13 @@ def report_plots(rows: dict[str, list[Any]]) -> list[str]:
     return plots
 
 
-def _slots(first: Any, last: Any, width: float) -> int:
-    return int((last - first).total_seconds() // width) + 1
-
-
 def _print_table(title: str, columns: Sequence[str], lines: Lines) -> None:
     made = Table(title=title)
     for column in columns:
         made.add_column(column)
     for line in lines:
         made.add_row(*(f"{value:,.1f}" if isinstance(value, float) else _cell(value) for value in line))
-    Console().print(made)
+    pipeline.print_table(made)
 
 
 def _cell(value: object) -> str:
@@ -299,8 +317,8 @@ def parser() -> argparse.ArgumentParser:
     """This pipeline's command line."""
     made = pipeline.pipeline_parser("capacity_report", __doc__)
     pipeline.add_stream_options(made, checkpoint=False)  # it lies beside the sums
-    made.add_argument("--topics", default="flights,weather", metavar="TOPIC,...", help="default: %(default)s")
-    made.add_argument("--topics-pattern", metavar="REGEX", help="all topics of this pattern instead, new ones, too")
+    made.set_defaults(trigger="30 seconds")  # each micro-batch leaves a file of sums
+    pipeline.add_topics_options(made, "flights,weather", "what to count")
     made.add_argument("--output", metavar="URI", help="where sums and report go")
     made.add_argument("--report-every", type=float, default=60, metavar="S", help="default: %(default)s")
     made.add_argument("--probe-seconds", type=float, default=0, metavar="S", help="measure latency (default: do not)")
@@ -324,26 +342,31 @@ def prepare_sample(options: argparse.Namespace) -> None:
         sample.produce(options.bootstrap_servers, topic, samples)
 
 
-def run(spark: SparkSession, options: argparse.Namespace, stop: threading.Event) -> None:
+def run(spark: SparkSession, options: argparse.Namespace, _: bool) -> int:
     """Sum up, probe and report; again and again, without `--once`."""
-    queries = start(spark, options)
-    if options.once:
-        pipeline.follow(queries, stop)
-    if options.probe_seconds and not stop.is_set():
-        with pipeline.console.status("Measuring latency ..."):
-            write_latencies(spark, options.output, probe(options))
-    if not options.once:
-        reporter = threading.Thread(target=_report_repeatedly, args=(spark, options, stop), daemon=True)
-        reporter.start()
-        pipeline.follow(queries, stop)
-        stop.set()
-        reporter.join()
-    report(spark, options)
+    with pipeline.stop_signals() as stop:
+        queries = start(spark, options)
+        if options.once:
+            pipeline.follow(queries, stop)
+        if options.probe_seconds and not stop.is_set():
+            with pipeline.console.status("Measuring latency ..."):
+                write_latencies(spark, options.output, probe(options))
+        if not options.once:
+            reporter = threading.Thread(target=_report_repeatedly, args=(spark, options, stop), daemon=True)
+            reporter.start()
+            pipeline.follow(queries, stop)
+            stop.set()
+            reporter.join()
+        report(spark, options)
+    return 0
 
 
 def _report_repeatedly(spark: SparkSession, options: argparse.Namespace, stop: threading.Event) -> None:
     while not stop.wait(options.report_every):
-        report(spark, options)
+        try:
+            report(spark, options)
+        except Exception as problem:  # noqa: BLE001 - the next one may succeed, the last one tells if not
+            pipeline.console.print(f"No report this time: {problem}", markup=False)
 
 
 def main() -> int:
@@ -352,14 +375,7 @@ def main() -> int:
     options = made.parse_args()
     if options.bootstrap_servers is not None and options.output is None:
         made.error("--bootstrap-servers needs --output")
-    with pipeline.cluster_for(options, made, prepare_sample):
-        spark = pipeline.session_for(options, "capacity_report")
-        try:
-            with pipeline.stop_signals() as stop:
-                run(spark, options, stop)
-        finally:
-            spark.stop()
-    return 0
+    return pipeline.run_program(made, options, prepare_sample, run, interrupted=0)
 
 
 if __name__ == "__main__":

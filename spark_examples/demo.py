@@ -7,6 +7,7 @@ It ends with 0 only if what came back agrees with the figures that pandas comput
 """
 
 import argparse
+import io
 import json
 import secrets
 import shutil
@@ -18,13 +19,15 @@ from pathlib import Path
 from typing import Any
 
 import pandas
-from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka.admin import AdminClient
 from rich.console import Console
 from rich.table import Table
 from tqdm import tqdm
 
+from spark_examples import sample
 from spark_examples.flights import FLIGHTS, Flight, csv_text, fetch_archive, read_flights
+from spark_examples.sample import Sample
 from tools.barnabas_process import BarnabasProcess
 
 PARTITIONS = 4
@@ -38,16 +41,6 @@ Statistics = dict[str, dict[str, Any]]
 console = Console()
 
 
-def create_topics(bootstrap_servers: str, names: list[str]) -> None:
-    """Create the demonstration's topics.
-
-    Raises confluent_kafka.KafkaException.
-    """
-    admin = AdminClient({"bootstrap.servers": bootstrap_servers})
-    for created in admin.create_topics([NewTopic(name, num_partitions=PARTITIONS) for name in names]).values():
-        created.result(30)
-
-
 def delete_topics(bootstrap_servers: str, names: list[str]) -> None:
     """Delete the demonstration's topics from a broker that outlives it."""
     admin = AdminClient({"bootstrap.servers": bootstrap_servers})
@@ -56,31 +49,9 @@ def delete_topics(bootstrap_servers: str, names: list[str]) -> None:
 
 
 def produce_flights(bootstrap_servers: str, topic: str, flights: list[Flight]) -> None:
-    """Produce every flight as JSON, keyed by carrier, as fast as it goes.
-
-    Raises RuntimeError when a flight was not acknowledged.
-    """
-    producer = Producer({"bootstrap.servers": bootstrap_servers, "client.id": "flight-demo", "linger.ms": 20})
-    failures: list[KafkaError] = []
-    with tqdm(total=len(flights), desc="Producing flights", unit=" flights", unit_scale=True) as progress:
-
-        def delivered(error: KafkaError | None, _: Message) -> None:
-            if error is not None:
-                failures.append(error)
-            progress.update()
-
-        for flight in flights:
-            value = json.dumps(asdict(flight))
-            while True:
-                try:
-                    producer.produce(topic, value, key=flight.carrier, on_delivery=delivered)
-                    break
-                except BufferError:  # the producer's queue is full: the broker sets the pace
-                    producer.poll(0.1)
-            producer.poll(0)
-        unsent = producer.flush(120)
-    if failures or unsent:
-        raise RuntimeError(f"{len(failures)} flights failed ({failures[:1]}), {unsent} were not acknowledged")
+    """Produce every flight as JSON, keyed by carrier, as fast as it goes. Raises as `sample.produce` does."""
+    shown = tqdm(flights, desc="Producing flights", unit=" flights", unit_scale=True)
+    sample.produce(bootstrap_servers, topic, (Sample(json.dumps(asdict(each)), each.carrier) for each in shown))
 
 
 def run_spark_job(bootstrap_servers: str, source: str, sink: str, folder: Path) -> int:
@@ -99,11 +70,8 @@ def run_spark_job(bootstrap_servers: str, source: str, sink: str, folder: Path) 
             "--lateness=60 days",
         ]
     )
-    spark = pipeline.session_for(options, "flight delays")
-    try:
+    with pipeline.session(options, "flight delays") as spark:
         return sum(totals.batches for totals in pipeline.follow(flight_delays.start(spark, options)).values())
-    finally:
-        spark.stop()
 
 
 def consume_statistics(bootstrap_servers: str, topic: str, group: str) -> tuple[Statistics, int]:
@@ -156,21 +124,27 @@ def _consume_until(consumer: Consumer, total: int) -> tuple[Statistics, int]:
 
 def expected_statistics(archive: Path) -> Statistics:
     """The same figures straight from the file, by pandas."""
-    from io import StringIO
+    table = pandas.read_csv(io.StringIO(csv_text(archive)))
+    table["date"] = pandas.to_datetime(table[["year", "month", "day"]]).dt.strftime("%Y-%m-%d")
+    return delays_by_day(table.rename(columns={"dep_delay": "departure_delay", "arr_delay": "arrival_delay"}))
 
+
+def delays_by_day(flights: pandas.DataFrame) -> Statistics:
+    """What flight_delays computes, by pandas from the columns carrier, date, departure_delay and arrival_delay."""
     from spark_examples.flight_delays import LATE_MINUTES
 
-    table = pandas.read_csv(StringIO(csv_text(archive)))
-    table["date"] = pandas.to_datetime(table[["year", "month", "day"]]).dt.strftime("%Y-%m-%d")
-    table["is_late"] = table["arr_delay"] >= LATE_MINUTES
-    groups = table.groupby(["carrier", "date"]).agg(
-        flights=("flight", "size"),
-        departed=("dep_delay", "count"),
-        arrived=("arr_delay", "count"),
-        late=("is_late", "sum"),
-        departure_delay=("dep_delay", lambda delays: delays.sum(min_count=1)),
-        arrival_delay=("arr_delay", lambda delays: delays.sum(min_count=1)),
-        worst=("arr_delay", "max"),
+    groups = (
+        flights.assign(is_late=flights.arrival_delay >= LATE_MINUTES)
+        .groupby(["carrier", "date"])
+        .agg(
+            flights=("carrier", "size"),
+            departed=("departure_delay", "count"),
+            arrived=("arrival_delay", "count"),
+            late=("is_late", "sum"),
+            departure_delay=("departure_delay", lambda delays: delays.sum(min_count=1)),
+            arrival_delay=("arrival_delay", lambda delays: delays.sum(min_count=1)),
+            worst=("arrival_delay", "max"),
+        )
     )
     return {
         f"{carrier}|{date}": {
@@ -222,7 +196,7 @@ def demonstrate(bootstrap_servers: str, archive: Path, folder: Path, prefix: str
     source, sink = f"{prefix}flights", f"{prefix}flight-delays"
     flights = list(read_flights(archive))
     assert len(flights) == FLIGHTS, f"{len(flights)} flights in the archive"
-    create_topics(bootstrap_servers, [source, sink])
+    sample.create_topics(bootstrap_servers, source, sink, partitions=PARTITIONS)
     started = time.monotonic()
     produce_flights(bootstrap_servers, source, flights)
     produced = time.monotonic()

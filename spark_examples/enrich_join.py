@@ -32,11 +32,6 @@ COLUMNS = (
 )  # fmt: skip
 
 
-def parsed(records: DataFrame, schema: str) -> DataFrame:
-    """The JSON of records' values as columns."""
-    return records.select(f.from_json(f.col("value").cast("string"), schema).alias("it")).select("it.*")
-
-
 def read_table(spark: SparkSession, path: str) -> DataFrame:
     """A table of files."""
     if path.endswith(".csv"):
@@ -58,8 +53,8 @@ def enriched(flights: DataFrame, weather: DataFrame, airports: DataFrame, planes
 
 def start(spark: SparkSession, options: argparse.Namespace) -> list[StreamingQuery]:
     """Start joining."""
-    flights = parsed(pipeline.read_stream(spark, options, options.flights_topic), FLIGHT)
-    weather = parsed(pipeline.read_stream(spark, options, options.weather_topic), WEATHER)
+    flights = pipeline.parsed(pipeline.read_stream(spark, options, options.flights_topic), FLIGHT)
+    weather = pipeline.parsed(pipeline.read_stream(spark, options, options.weather_topic), WEATHER)
     joined = enriched(
         flights.withWatermark("hour", options.lateness),
         weather.withWatermark("hour", options.lateness),
@@ -106,7 +101,7 @@ def show(spark: SparkSession, options: argparse.Namespace) -> None:
     flights = pipeline.read_topic(spark, options, options.output_topic)
     schema = ", ".join(f"{name} string" for name in COLUMNS)
     columns = ("carrier", "number", "scheduled", "origin_name", "destination_name", "wind_speed", "model")
-    pipeline.print_rows(parsed(flights, schema).select(*columns), "Enriched flights")
+    pipeline.print_rows(pipeline.parsed(flights, schema).select(*columns), "Enriched flights")
 
 
 def main() -> int:

@@ -15,7 +15,8 @@ from itertools import islice
 from types import TracebackType
 from typing import Any, NamedTuple, TypeVar
 
-from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
 
 T = TypeVar("T")
 Headers = Sequence[tuple[str, bytes | None]]
@@ -141,6 +142,17 @@ def wait_until_readable(config: Mapping[str, str], *topics: str) -> bool:
     finally:
         everything.close()
         committed.close()
+
+
+def committed_progress(admin: AdminClient, names: Iterable[str], topic: str, partition: int) -> dict[str, int]:
+    """How far the units of these names have come. Errors: KafkaException."""
+    place = [TopicPartition(topic, partition)]
+    progress = {}
+    for name in names:  # one request each: that is all librdkafka takes
+        [asked] = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(name, place)]).values()
+        [found] = asked.result(TIMEOUT_S).topic_partitions
+        progress[name] = max(0, found.offset)
+    return progress
 
 
 def record_of(row: Any, topic: str, partition: int = -1) -> Outgoing:

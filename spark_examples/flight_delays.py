@@ -35,11 +35,6 @@ COLUMNS = (
 )  # fmt: skip
 
 
-def flights_from(records: DataFrame) -> DataFrame:
-    """Kafka's records as flights."""
-    return records.select(f.from_json(f.col("value").cast("string"), FLIGHT).alias("flight")).select("flight.*")
-
-
 def delay_statistics(flights: DataFrame) -> DataFrame:
     """Per carrier and day: flights, those that departed, arrived, were late, the minutes of delay, the worst one."""
     day = f.window("scheduled", "1 day").alias("day")
@@ -68,7 +63,7 @@ def as_records(statistics: DataFrame) -> DataFrame:
 
 def start(spark: SparkSession, options: argparse.Namespace) -> list[StreamingQuery]:
     """Start the queries: early figures to the topic, final ones to Parquet if a path is given."""
-    flights = flights_from(pipeline.read_stream(spark, options, options.input_topic))
+    flights = pipeline.parsed(pipeline.read_stream(spark, options, options.input_topic), FLIGHT)
     statistics = delay_statistics(flights.withWatermark("scheduled", options.lateness))
     early = pipeline.to_topic(as_records(statistics), options, options.output_topic).outputMode("update")
     queries = [pipeline.start_query(early, options, "early-figures")]
@@ -78,11 +73,12 @@ def start(spark: SparkSession, options: argparse.Namespace) -> list[StreamingQue
     return queries
 
 
-def recompute(spark: SparkSession, options: argparse.Namespace) -> None:
+def recompute(spark: SparkSession, options: argparse.Namespace, _: bool = False) -> int:
     """Write the lines of all days that the topic holds anew."""
-    flights = flights_from(pipeline.read_topic(spark, options, options.input_topic))
+    flights = pipeline.parsed(pipeline.read_topic(spark, options, options.input_topic), FLIGHT)
     writer = as_records(delay_statistics(flights)).write.format("kafka").options(**pipeline.kafka_options(options))
     writer.option("topic", options.output_topic).save()
+    return 0
 
 
 def parser() -> argparse.ArgumentParser:
@@ -121,12 +117,7 @@ def main() -> int:
         return pipeline.run_pipeline(made, start, prepare_sample, show)
     if options.bootstrap_servers is None:
         made.error("--recompute needs --bootstrap-servers")
-    spark = pipeline.session_for(options, "flight_delays")
-    try:
-        recompute(spark, options)
-    finally:
-        spark.stop()
-    return 0
+    return pipeline.run_program(made, options, None, recompute)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ import json
 import os
 import shutil
 import signal
+import sys
 import tempfile
 import threading
 import time
@@ -20,16 +21,21 @@ from types import FrameType
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from spark_examples.filesystem import FileSystem
-from spark_examples.session import spark_session
+from spark_examples.offsets import Offsets, flat
+from spark_examples.session import is_submitted, spark_session
 
 POLL_S = 0.2
 STOP_TIMEOUT_S = 60.0
+LOG_COLUMNS = 160
+INTERRUPTED = 130
+"""The exit status of a program that a signal has cut off in the middle of its work."""
 
 console = Console(stderr=True)
 
@@ -100,6 +106,12 @@ def add_stream_options(parser: argparse.ArgumentParser, *, checkpoint: bool = Tr
     stream.add_argument("--sample-flights", type=int, default=50_000, metavar="N", help=argparse.SUPPRESS)
 
 
+def add_topics_options(parser: argparse.ArgumentParser, default: str, what: str) -> None:
+    """Options of pipelines that read any number of topics: see `read_topics`."""
+    parser.add_argument("--topics", default=default, metavar="TOPIC,...", help=f"{what} (default: %(default)s)")
+    parser.add_argument("--topics-pattern", metavar="REGEX", help="all topics of this pattern instead, new ones, too")
+
+
 def pair(text: str) -> tuple[str, str]:
     """KEY=VALUE."""
     key, separator, value = text.partition("=")
@@ -124,14 +136,24 @@ def client_options(options: argparse.Namespace) -> dict[str, str]:
     return {"bootstrap.servers": options.bootstrap_servers, **dict(options.client)}
 
 
+def read_topics(spark: SparkSession, options: argparse.Namespace, **more: str) -> DataFrame:
+    """The records of the topics that --topics or --topics-pattern name, as a stream."""
+    if options.topics_pattern:
+        return _read_stream(spark, options, {"subscribePattern": options.topics_pattern, **more})
+    return read_stream(spark, options, options.topics, **more)
+
+
 def read_stream(spark: SparkSession, options: argparse.Namespace, topics: str, **more: str) -> DataFrame:
     """The records of some topics (comma-separated) as a stream; `more` are options as Spark spells them."""
+    return _read_stream(spark, options, {"subscribe": topics, **more})
+
+
+def _read_stream(spark: SparkSession, options: argparse.Namespace, more: Mapping[str, str]) -> DataFrame:
     wanted = {
         "startingOffsets": options.starting_offsets,
         "failOnDataLoss": str(not options.allow_data_loss).lower(),
         "kafka.isolation.level": options.isolation_level,
         **kafka_options(options),
-        **({} if "subscribePattern" in more else {"subscribe": topics}),
         **more,
     }
     if options.max_offsets_per_trigger:
@@ -145,6 +167,11 @@ def read_topic(spark: SparkSession, options: argparse.Namespace, topics: str) ->
     return reader.option("kafka.isolation.level", "read_committed").load()
 
 
+def parsed(records: DataFrame, schema: str) -> DataFrame:
+    """The JSON of records' values as columns."""
+    return records.select(f.from_json(f.col("value").cast("string"), schema).alias("it")).select("it.*")
+
+
 def checkpoint_of(options: argparse.Namespace, name: str) -> str:
     """The checkpoint of one of a pipeline's queries, below the pipeline's."""
     return f"{options.checkpoint.rstrip('/')}/{name}"
@@ -155,9 +182,11 @@ def query_id(files: FileSystem, options: argparse.Namespace, name: str) -> str:
     return str(json.loads(files.read_text(f"{checkpoint_of(options, name)}/metadata"))["id"])
 
 
-def start_query(writer: Any, options: argparse.Namespace, name: str) -> StreamingQuery:
-    """Start one of a pipeline's queries."""
-    writer = writer.queryName(name).option("checkpointLocation", checkpoint_of(options, name))
+def start_query(
+    writer: Any, options: argparse.Namespace, name: str, *, checkpoint: str | None = None
+) -> StreamingQuery:
+    """Start one of a pipeline's queries, by default with a checkpoint below the pipeline's."""
+    writer = writer.queryName(name).option("checkpointLocation", checkpoint or checkpoint_of(options, name))
     timing: dict[str, Any] = {"availableNow": True} if options.once else {"processingTime": options.trigger}
     started: StreamingQuery = writer.trigger(**timing).start()
     return started
@@ -203,10 +232,9 @@ def _behind(source: Mapping[str, Any]) -> int:
     return sum(max(0, offset - ends.get(partition, 0)) for partition, offset in latest.items())
 
 
-def _offsets(described: Any) -> dict[tuple[str, str], int]:
+def _offsets(described: Any) -> Offsets:
     try:
-        topics = json.loads(described) if isinstance(described, str) else described
-        return {(topic, number): int(at) for topic, numbers in topics.items() for number, at in numbers.items()}
+        return flat(json.loads(described) if isinstance(described, str) else described)
     except (ValueError, TypeError, AttributeError):
         return {}
 
@@ -220,10 +248,12 @@ STOPPED = f"{Stopped.__module__}.{Stopped.__qualname__}"
 
 @contextmanager
 def stop_signals() -> Iterator[threading.Event]:
-    """An event that SIGINT and SIGTERM set."""
+    """An event that SIGINT and SIGTERM set; a second one ends the program, in the middle of whatever it does."""
     stop = threading.Event()
 
     def handle(_: int, __: FrameType | None) -> None:
+        if stop.is_set():
+            sys.exit(INTERRUPTED)
         stop.set()
 
     before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
@@ -253,13 +283,16 @@ def follow(queries: Sequence[StreamingQuery], stop: threading.Event | None = Non
             while not is_over:
                 active = [query for query in queries if query.isActive]
                 is_over = not active or (len(active) < len(queries) and _has_failed(queries)) or stop.wait(POLL_S)
+                if is_over and stop.is_set():
+                    console.print("Stopping when the micro-batch at work is done; a second signal cuts it off.")
                 for query, name, task in watched:
                     if is_over:
                         end_query(query)
                     _show(bars, task, query, name, totals[name])
-    finally:
+    except Exception:
         for query in queries:
             query.stop()
+        raise
     for query in queries:
         problem = query.exception()
         if problem is not None and not (stop.is_set() and STOPPED in str(problem)):
@@ -288,6 +321,8 @@ def end_query(query: StreamingQuery) -> None:
 
 def _show(bars: Progress, task: Any, query: StreamingQuery, name: str, totals: Totals) -> None:
     last = query.lastProgress
+    if last is None:
+        bars.update(task, note=query.status["message"])
     if last is None or last["batchId"] <= totals.last_batch:
         return
     seen = totals.last_batch
@@ -309,17 +344,32 @@ def _show(bars: Progress, task: Any, query: StreamingQuery, name: str, totals: T
 # --- the program --------------------------------------------------------------------------------------------------
 
 
-def session_for(options: argparse.Namespace, name: str) -> SparkSession:
-    """The Spark session that a command line asks for."""
-    return spark_session(name, dict(options.conf), master=options.master, packages=options.packages)
+Prepare = Callable[[argparse.Namespace], None]
+"""Fills a fresh broker with sample input."""
+
+Work = Callable[[SparkSession, argparse.Namespace, bool], int]
+"""What a program does once Spark is there, told whether it works on sample input; returns the exit status."""
+
+
+@contextmanager
+def session(options: argparse.Namespace, name: str) -> Iterator[SparkSession]:
+    """The Spark session that a command line asks for.
+
+    After an exception Java ends when this program does: a signal may have cut off the talk with it.
+    """
+    if is_submitted() and (options.master or options.packages):
+        console.print("--master and --packages are spark-submit's own options here: they go before the program's file.")
+    spark = spark_session(name, dict(options.conf), master=options.master, packages=options.packages)
+    yield spark
+    spark.stop()
 
 
 @contextmanager
 def cluster_for(
-    options: argparse.Namespace, parser: argparse.ArgumentParser, prepare: Callable[[argparse.Namespace], None]
+    options: argparse.Namespace, parser: argparse.ArgumentParser, prepare: Prepare | None
 ) -> Iterator[bool]:
     """Where the pipeline works: the cluster of the options, or (yields True) a broker of its own with sample input."""
-    if options.bootstrap_servers is not None:
+    if options.bootstrap_servers is not None or prepare is None:
         if getattr(options, "checkpoint", "") is None:
             parser.error("--bootstrap-servers needs --checkpoint: a pipeline that forgets is not restarted")
         yield False
@@ -341,28 +391,52 @@ def cluster_for(
         shutil.rmtree(folder, ignore_errors=True)
 
 
+def run_program(
+    parser: argparse.ArgumentParser,
+    options: argparse.Namespace,
+    prepare: Prepare | None,
+    work: Work,
+    *,
+    interrupted: int = INTERRUPTED,
+) -> int:
+    """Run a program and end what it started; without `prepare` it gets no broker of its own.
+
+    SIGINT and SIGTERM raise KeyboardInterrupt in it, unless `stop_signals` has them; then the status is `interrupted`.
+    """
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        with cluster_for(options, parser, prepare) as is_sample, session(options, parser.prog) as spark:
+            return work(spark, options, is_sample)
+    except KeyboardInterrupt:
+        console.print("Interrupted: the same command goes on from here.")
+        return interrupted
+
+
 def run_pipeline(
     parser: argparse.ArgumentParser,
     start: Callable[[SparkSession, argparse.Namespace], Sequence[StreamingQuery]],
-    prepare: Callable[[argparse.Namespace], None],
+    prepare: Prepare,
     show: Callable[[SparkSession, argparse.Namespace], None],
-    arguments: Sequence[str] | None = None,
 ) -> int:
-    """A pipeline's command line. `prepare` fills a fresh broker with sample input, `show` prints what came of it."""
-    options = parser.parse_args(arguments)
-    with cluster_for(options, parser, prepare) as is_sample:
-        spark = session_for(options, parser.prog)
-        try:
-            with stop_signals() as stop:
-                options.stop = stop
-                totals = follow(start(spark, options), stop)
+    """A streaming pipeline's command line: `show` prints what came of the sample input."""
+
+    def work(spark: SparkSession, options: argparse.Namespace, is_sample: bool) -> int:
+        with stop_signals() as stop:
+            options.stop = stop
+            totals = follow(start(spark, options), stop)
             for name, total in totals.items():
                 console.print(f"{name}: {total.rows:,} rows in {total.batches} batches, {total.late_rows:,} too late.")
             if is_sample and not stop.is_set():
                 show(spark, options)
-        finally:
-            spark.stop()
-    return 0
+        return 0
+
+    # Stopped before its queries have begun, it leaves nothing undone.
+    return run_program(parser, parser.parse_args(), prepare, work, interrupted=0)
+
+
+def print_table(table: Table) -> None:
+    """Print a table at the terminal, or as wide as it wants to be into a log."""
+    Console(width=None if sys.stdout.isatty() else LOG_COLUMNS).print(table)
 
 
 def print_rows(frame: DataFrame, title: str, count: int = 20) -> None:
@@ -372,4 +446,4 @@ def print_rows(frame: DataFrame, title: str, count: int = 20) -> None:
         table.add_column(column)
     for row in frame.limit(count).collect():
         table.add_row(*("" if value is None else str(value) for value in row))
-    Console().print(table)
+    print_table(table)

@@ -14,7 +14,8 @@ from barnabas.testing.topic import CommittedBatches
 from barnabas.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, PartitionData
 from barnabas.wire.record_batch import RecordBatchHeader, iter_headers
 from barnabas.wire.records import iter_records
-from spark_examples.archive_log import Explained, Partition, Range
+from spark_examples.archive_log import Explained
+from spark_examples.offsets import Partition, Range
 
 FETCH_BYTES = 8 * 1024 * 1024
 

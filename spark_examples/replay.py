@@ -14,20 +14,25 @@ its first offset or time up to, not including, its second.
 
 import argparse
 import hashlib
-import signal
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime
 from itertools import groupby
 
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as f
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from spark_examples import pipeline
 from spark_examples.archive_log import ArchiveError, Piece
 from spark_examples.archive_reader import open_archive, read_pieces
-from spark_examples.exactly_once import Unit, chunks, record_of
+from spark_examples.exactly_once import Unit, chunks, committed_progress, record_of
 
-INTERRUPTED = 130
+POLL_S = 1.0
 
 
 def wanted_pieces(options: argparse.Namespace, pieces: tuple[Piece, ...]) -> list[Piece]:
@@ -73,28 +78,71 @@ def replay(spark: SparkSession, options: argparse.Namespace) -> int:
     log = open_archive(spark, options.archive)
     pieces = wanted_pieces(options, log.state().pieces)
     records = in_range(read_pieces(spark, log, pieces), options)
-    partitions = [row.partition for row in records.select("partition").distinct().collect()]
-    count = records.count()
-    if not count:
+    held = records.groupBy("partition").agg(f.count("*"), f.min("offset"), f.max("offset") + 1).collect()
+    if not held:
         raise ArchiveError(f"the archive holds nothing of {options.topic} in this range")
     config, name = pipeline.client_options(options), options.name or range_name(options)
     sink, keeps = options.output_topic, options.keeps
 
     def write(rows: Iterator[Row]) -> None:
         for partition, of_partition in groupby(rows, key=lambda row: row.partition):
-            with Unit(config, f"{name}-{partition}", sink, 0) as unit:
+            with Unit(config, unit_name(name, partition), sink, 0) as unit:
                 done = unit.progress
                 for chunk in chunks(row for row in of_partition if row.offset >= done):
                     outgoing = [record_of(row, sink, partition if keeps else -1) for row in chunk]
                     unit.commit(outgoing, chunk[-1].offset + 1)
 
-    (
-        records.select("partition", "offset", "key", "value", "headers", f.unix_millis("timestamp").alias("millis"))
-        .repartition(len(partitions), "partition")
-        .sortWithinPartitions("partition", "offset")
-        .foreachPartition(write)
-    )
-    return count
+    spans = {unit_name(name, partition): (first, end) for partition, _, first, end in held}
+    with shown_progress(config, spans, sink):
+        (
+            records.select("partition", "offset", "key", "value", "headers", f.unix_millis("timestamp").alias("millis"))
+            .repartition(len(held), "partition")
+            .sortWithinPartitions("partition", "offset")
+            .foreachPartition(write)
+        )
+    return sum(count for _, count, _, _ in held)
+
+
+def unit_name(name: str, partition: int) -> str:
+    """The transactional id, and the consumer group, of a partition's replay."""
+    return f"{name}-{partition}"
+
+
+@contextmanager
+def shown_progress(config: Mapping[str, str], spans: Mapping[str, tuple[int, int]], topic: str) -> Iterator[None]:
+    """Show how far units have come within their first and last offsets, as they commit it."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    total = sum(end - first for first, end in spans.values())
+    done = threading.Event()
+    with Progress(*columns, console=pipeline.console) as bars:
+        task = bars.add_task("offsets replayed", total=total)
+
+        def watch() -> None:
+            admin = AdminClient({**config})
+            while not done.wait(POLL_S):
+                try:
+                    at = committed_progress(admin, spans, topic, 0)
+                except KafkaException:
+                    continue  # the broker is away: what replays will say so
+                completed = sum(max(0, min(at[unit], end) - first) for unit, (first, end) in spans.items())
+                bars.update(task, completed=completed)
+                if not pipeline.console.is_terminal:
+                    pipeline.console.print(f"{completed:,} of {total:,} offsets replayed")
+
+        watcher = threading.Thread(target=watch, name="progress")
+        watcher.start()
+        try:
+            yield
+            bars.update(task, completed=total)
+        finally:
+            done.set()
+            watcher.join()
+
+
+def moment(text: str) -> str:
+    """A time in ISO 8601 as UTC's; without a zone it is that."""
+    given = datetime.fromisoformat(text)
+    return (given.astimezone(UTC) if given.tzinfo else given).replace(tzinfo=None).isoformat()
 
 
 def parser() -> argparse.ArgumentParser:
@@ -107,8 +155,8 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--partitions", metavar="N,...", help="only these partitions")
     made.add_argument("--from-offset", type=int, metavar="N", help="only from this offset on, in each partition")
     made.add_argument("--to-offset", type=int, metavar="N", help="only up to this offset")
-    made.add_argument("--from-time", metavar="ISO", help="only records of this time (UTC) or later")
-    made.add_argument("--to-time", metavar="ISO", help="only records before this time (UTC)")
+    made.add_argument("--from-time", metavar="ISO", type=moment, help="only records of this time (UTC) or later")
+    made.add_argument("--to-time", metavar="ISO", type=moment, help="only records before this time (UTC)")
     made.add_argument(
         "--repartition",
         dest="keeps",
@@ -136,30 +184,26 @@ def _sample_archive(spark: SparkSession, options: argparse.Namespace) -> None:
     pipeline.follow(archive.start(spark, settings))
 
 
+def run(spark: SparkSession, options: argparse.Namespace, is_sample: bool) -> int:
+    """Replay, and tell."""
+    if is_sample:
+        _sample_archive(spark, options)
+    try:
+        count = replay(spark, options)
+    except ArchiveError as problem:
+        pipeline.console.print(problem, style="red", markup=False)
+        return 1
+    pipeline.console.print(f"{count:,} records of {options.topic} are in {options.output_topic}.")
+    return 0
+
+
 def main() -> int:
     """Run from the command line."""
     made = parser()
     options = made.parse_args()
     if options.bootstrap_servers is not None and options.archive is None:
         made.error("--bootstrap-servers needs --archive")
-    with pipeline.cluster_for(options, made, prepare_sample) as is_sample:
-        spark = pipeline.session_for(options, "replay")
-        signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGINT))  # Spark's: ends the job, KeyboardInterrupt
-        try:
-            if is_sample:
-                _sample_archive(spark, options)
-            with pipeline.console.status("Replaying ..."):
-                count = replay(spark, options)
-            pipeline.console.print(f"{count:,} records of {options.topic} are in {options.output_topic}.")
-        except ArchiveError as problem:
-            pipeline.console.print(f"[red]{problem}")
-            return 1
-        except KeyboardInterrupt:
-            pipeline.console.print("Interrupted: the same command goes on from here.")
-            return INTERRUPTED
-        finally:
-            spark.stop()
-    return 0
+    return pipeline.run_program(made, options, prepare_sample, run)
 
 
 if __name__ == "__main__":

@@ -113,8 +113,17 @@ class BatchWriter:
 
     def __call__(self, batch: DataFrame, _: int) -> None:
         """For `foreachBatch`. Spark reads a partition of a topic in one task, in its order."""
-        if self._is_delayed:
+        if not self._is_delayed:
+            self._write(batch)
+            return
+        batch.persist()  # it is looked at twice, and was to be read and counted once
+        try:
             self._wait_until_due(batch)
+            self._write(batch)
+        finally:
+            batch.unpersist()
+
+    def _write(self, batch: DataFrame) -> None:
         config, name, make = pipeline.client_options(self._options), self._options.name, self._make
 
         def write(rows: Iterator[Row]) -> None:

@@ -41,7 +41,7 @@ def create_topics(bootstrap_servers: str, *names: str, partitions: int = PARTITI
 def produce(bootstrap_servers: str, topic: str, samples: Iterable[Sample]) -> int:
     """Produce as fast as it goes; returns the number of records.
 
-    Raises KafkaException when one was not acknowledged.
+    Raises KafkaException or TimeoutError when one was not acknowledged.
     """
     producer = Producer({"bootstrap.servers": bootstrap_servers, "linger.ms": 20})
     failures: list[KafkaError] = []
@@ -63,9 +63,11 @@ def produce(bootstrap_servers: str, topic: str, samples: Iterable[Sample]) -> in
                 producer.poll(0.1)
         producer.poll(0)
         count += 1
-    producer.flush(120)
+    unsent = producer.flush(120)
     if failures:
         raise KafkaException(failures[0])
+    if unsent:
+        raise TimeoutError(f"{unsent} of {count} records were not acknowledged")
     return count
 
 

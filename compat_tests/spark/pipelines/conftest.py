@@ -28,6 +28,14 @@ def topic_prefix() -> str:
     return f"pipeline-{secrets.token_hex(4)}"
 
 
+@pytest.fixture
+def mounted(spark: Any, tmp_path: Path, topic_prefix: str) -> str:
+    """`tmp_path` under a URI that only Hadoop's file systems understand, as those of HDFS are."""
+    settings = spark.sparkContext._jsc.hadoopConfiguration()
+    settings.set(f"fs.viewfs.mounttable.{topic_prefix}.link./data", tmp_path.as_uri())
+    return f"viewfs://{topic_prefix}/data"
+
+
 @pytest.fixture(scope="session")
 def flights() -> Any:
     """The first 20,000 flights of the year as pandas has them, by their scheduled time; `json` is the event's text."""
@@ -39,6 +47,7 @@ def flights() -> Any:
     frame = pandas.DataFrame([json.loads(each.value) for each in samples])
     frame["json"] = [each.value for each in samples]
     frame["millis"] = [each.timestamp for each in samples]
+    frame["date"] = frame.scheduled.str[:10]
     return frame
 
 

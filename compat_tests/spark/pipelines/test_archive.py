@@ -25,15 +25,19 @@ Rows = list[tuple[Any, ...]]
 class Archive:
     """One archive under test, of one or more topics in one cluster."""
 
-    def __init__(self, spark: Any, bootstrap_servers: str, run_once: Any, path: Path, *topics: str) -> None:
+    def __init__(
+        self, spark: Any, bootstrap_servers: str, run_once: Any, path: Path, *topics: str, uri: str | None = None
+    ) -> None:
+        """`uri` is what the pipeline is told, `path` where that is."""
         self.spark = spark
         self.topics = topics
         self.path = path
+        self.uri = uri or str(path)
         self._bootstrap_servers = bootstrap_servers
         self._run_once = run_once
 
     def arguments(self) -> list[str]:
-        return [f"--archive={self.path}", f"--topics={','.join(self.topics)}", "--maintain-every=0"]
+        return [f"--archive={self.uri}", f"--topics={','.join(self.topics)}", "--maintain-every=0"]
 
     def run(self, *arguments: str) -> None:
         """Archive what is there, in micro-batches of 400 records."""
@@ -45,7 +49,7 @@ class Archive:
         return options
 
     def rows(self) -> Rows:
-        return as_rows(read_archive(self.spark, str(self.path)))
+        return as_rows(read_archive(self.spark, self.uri))
 
     def queue(self) -> Rows:
         """What a consumer of committed data reads."""
@@ -55,7 +59,7 @@ class Archive:
         ]
 
     def state(self) -> State:
-        return open_archive(self.spark, str(self.path)).state()
+        return open_archive(self.spark, self.uri).state()
 
     def verdicts(self, *arguments: str) -> dict[str, int]:
         """The audit's reasons and their offsets; fails unless everything is complete."""
@@ -91,14 +95,17 @@ def _headers(headers: Any) -> Any:
 
 
 @pytest.fixture
-def archived(spark: Any, cluster: Any, run_once: Any, topic_prefix: str, tmp_path: Path) -> Callable[..., Archive]:
+def archived(
+    spark: Any, cluster: Any, run_once: Any, topic_prefix: str, tmp_path: Path, mounted: str
+) -> Callable[..., Archive]:
     """An archive of a topic with some flights: `archived(records)`."""
 
     def make(records: int) -> Archive:
         topic = f"{topic_prefix}-flights"
         sample.create_topics(cluster.bootstrap_servers, topic, partitions=3)
         produce_some(cluster.bootstrap_servers, topic, records)
-        made = Archive(spark, cluster.bootstrap_servers, run_once, tmp_path / "archive", topic)
+        uri = f"{mounted}/archive"
+        made = Archive(spark, cluster.bootstrap_servers, run_once, tmp_path / "archive", topic, uri=uri)
         made.run()
         return made
 
@@ -154,7 +161,7 @@ def test_transactions_and_markers_are_accounted_for(
 
 def test_an_audit_notices_what_is_not_right(archived: Any, spark: Any, cluster: Any) -> None:
     made = archived(1200)
-    log = open_archive(spark, str(made.path))
+    log = open_archive(spark, made.uri)
     state = made.state()
     lost = state.pieces[0]
 
@@ -201,7 +208,7 @@ def test_compaction_keeps_every_record_and_every_reader(archived: Any, spark: An
     made = archived(1800)
     before = made.rows()
     files = sum(piece.files for piece in made.state().pieces)
-    reader = read_archive(spark, str(made.path))  # has taken its list of files, and reads them later
+    reader = read_archive(spark, made.uri)  # has taken its list of files, and reads them later
 
     saved = archive.compact(spark, made.options("--min-files=2"))
 
@@ -279,7 +286,7 @@ def test_two_jobs_that_change_the_archive(archived: Any, spark: Any, monkeypatch
 def test_a_batch_whose_commit_spark_did_not_note(archived: Any, spark: Any) -> None:
     made = archived(900)
     before, last = made.rows(), made.state().through
-    log = open_archive(spark, str(made.path))
+    log = open_archive(spark, made.uri)
     noted = f"{log.checkpoint}/commits/{last}"
     log.files.delete(noted)  # killed between our commit and Spark's
 
@@ -349,7 +356,7 @@ def test_replay(archived: Any, spark: Any, topic_prefix: str) -> None:
     made = archived(1500)
     servers, target = made._bootstrap_servers, f"{topic_prefix}-again"
     sample.create_topics(servers, target, partitions=3)
-    arguments = (f"--archive={made.path}", f"--topic={made.topics[0]}", f"--output-topic={target}")
+    arguments = (f"--archive={made.uri}", f"--topic={made.topics[0]}", f"--output-topic={target}")
 
     def run(*more: str) -> int:
         return replay.replay(spark, options_for(replay, servers, *arguments, *more))
@@ -384,7 +391,7 @@ def test_a_replay_that_was_cut_off_goes_on(
     made = archived(1500)
     servers, target = made._bootstrap_servers, f"{topic_prefix}-again"
     sample.create_topics(servers, target, partitions=3)
-    arguments = (f"--archive={made.path}", f"--topic={made.topics[0]}", f"--output-topic={target}", "--name=cut-off")
+    arguments = (f"--archive={made.uri}", f"--topic={made.topics[0]}", f"--output-topic={target}", "--name=cut-off")
     replay.replay(spark, options_for(replay, servers, *arguments, "--to-offset=50"))
     assert len(consume(servers, target)) == 150
 

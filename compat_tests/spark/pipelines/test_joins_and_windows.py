@@ -15,6 +15,7 @@ import pytest
 
 from compat_tests.spark.pipelines.conftest import JAVA_OPTIONS, consume, options_for
 from spark_examples import capacity_report, enrich_join, flight_delays, sample, stream_wordcount
+from spark_examples.demo import delays_by_day
 from spark_examples.flights import fetch_archive, read_table
 from spark_examples.session import CONNECTOR
 from tools.jvm.ivy import ivy_home, ivy_settings
@@ -42,26 +43,18 @@ def test_words_are_counted_over_a_restart(cluster: Any, run_once: Any, topic_pre
     assert last_values(cluster.bootstrap_servers, words) == expected
 
 
-def delays_by_day(flights: pandas.DataFrame) -> dict[str, Any]:
-    """What flight_delays computes, by pandas."""
-    frame = flights.assign(date=flights.scheduled.str[:10], is_late=flights.arrival_delay >= flight_delays.LATE_MINUTES)
-    groups = frame.groupby(["carrier", "date"]).agg(
-        flights=("number", "size"),
-        departed=("departure_delay", "count"),
-        arrived=("arrival_delay", "count"),
-        late=("is_late", "sum"),
-        departure_delay=("departure_delay", lambda delays: delays.sum(min_count=1)),
-        arrival_delay=("arrival_delay", lambda delays: delays.sum(min_count=1)),
-        worst=("arrival_delay", "max"),
-    )
-    return {
-        f"{carrier}|{date}": {
-            "carrier": carrier,
-            "date": date,
-            **{name: None if pandas.isna(figure) else int(figure) for name, figure in row.items()},
-        }
-        for (carrier, date), row in groups.iterrows()
-    }
+def final_figures(spark: Any, path: Path) -> dict[str, Any]:
+    """What flight_delays wrote to Parquet, each carrier and day once."""
+    rows = spark.read.parquet(str(path)).collect()
+    assert len({(row.carrier, row.date) for row in rows}) == len(rows)
+    return {f"{row.carrier}|{row.date}": row.asDict() for row in rows}
+
+
+def over_by(lines: dict[str, Any], flights: pandas.DataFrame, lateness: str) -> dict[str, Any]:
+    """The lines of days that are over when all flights have been seen."""
+    watermark = pandas.Timestamp(flights.scheduled.max()) - pandas.Timedelta(lateness)
+    ends = {key: pandas.Timestamp(line["date"]) + pandas.Timedelta("1D") for key, line in lines.items()}
+    return {key: line for key, line in lines.items() if ends[key] <= watermark}
 
 
 def as_samples(flights: pandas.DataFrame) -> list[sample.Sample]:
@@ -79,40 +72,30 @@ def test_delays_by_day_with_late_flights(
     source, sink, final = f"{topic_prefix}-flights", f"{topic_prefix}-delays", tmp_path / "final"
     sample.create_topics(cluster.bootstrap_servers, source, sink)
     arguments = (
-        f"--input-topic={source}", f"--output-topic={sink}", f"--output-path={final}", f"--checkpoint={tmp_path}/c",
-        "--lateness=2 days",
+        f"--input-topic={source}", f"--output-topic={sink}", f"--output-path={final.as_uri()}",
+        f"--checkpoint={tmp_path.as_uri()}/c", "--lateness=2 days",
     )  # fmt: skip
-
-    def finals() -> dict[str, Any]:
-        rows = spark.read.parquet(str(final)).collect()
-        assert len({(row.carrier, row.date) for row in rows}) == len(rows)
-        return {f"{row.carrier}|{row.date}": row.asDict() for row in rows}
 
     sample.produce(cluster.bootstrap_servers, source, as_samples(flights))
     run_once(flight_delays, *arguments)
 
     expected = delays_by_day(flights)
     assert last_values(cluster.bootstrap_servers, sink) == expected
-    newest = pandas.Timestamp(flights.scheduled.max())
-    over = {
-        key
-        for key, line in expected.items()
-        if pandas.Timestamp(line["date"]) + pandas.Timedelta("1D") <= newest - pandas.Timedelta("2D")
-    }
+    over = over_by(expected, flights, "2D")
     assert over
-    assert finals() == {key: expected[key] for key in over}
+    assert final_figures(spark, final) == over
 
     # One flight comes within its time and changes the early figures of its day, one comes too late for anything.
     some = next(flights.itertuples())
-    on_time, too_late = f"{newest:%Y-%m-%d} 00:01:00", "2013-01-01 12:00:00"
+    on_time, too_late = f"{flights.date.max()} 00:01:00", "2013-01-01 12:00:00"
     sample.produce(cluster.bootstrap_servers, source, [moved(some, on_time), moved(some, too_late)])
     totals = run_once(flight_delays, *arguments)
 
     assert {name: total.late_rows for name, total in totals.items()} == {"early-figures": 1, "final-figures": 1}
-    both = [{**json.loads(some.json), "scheduled": when} for when in (on_time, too_late)]
+    both = [{**json.loads(some.json), "date": when[:10]} for when in (on_time, too_late)]
     corrected = delays_by_day(pandas.concat([flights, pandas.DataFrame(both[:1])]))
     assert last_values(cluster.bootstrap_servers, sink) == corrected
-    assert finals() == {key: expected[key] for key in over}
+    assert final_figures(spark, final) == over
 
     flight_delays.recompute(spark, options_for(flight_delays, cluster.bootstrap_servers, *arguments))
     repaired = delays_by_day(pandas.concat([flights, pandas.DataFrame(both)]))
@@ -182,7 +165,7 @@ def joined_by_pandas(flights: pandas.DataFrame, weather: list[sample.Sample]) ->
 
 
 def test_capacity_report(
-    spark: Any, cluster: Any, run_once: Any, topic_prefix: str, flights: Any, tmp_path: Path
+    spark: Any, cluster: Any, run_once: Any, topic_prefix: str, flights: Any, tmp_path: Path, mounted: str
 ) -> None:
     topics = [f"{topic_prefix}-flights", f"{topic_prefix}-weather"]
     probe_topic = f"{topic_prefix}-probe"
@@ -190,7 +173,7 @@ def test_capacity_report(
     records = {topics[0]: as_samples(some), topics[1]: sample.weather_samples(some.hour.max())}
     sample.create_topics(cluster.bootstrap_servers, *topics, probe_topic)
     arguments = (
-        f"--topics={','.join(topics)}", f"--output={tmp_path}", "--probe-seconds=1", f"--probe-topic={probe_topic}",
+        f"--topics={','.join(topics)}", f"--output={mounted}", "--probe-seconds=1", f"--probe-topic={probe_topic}",
     )  # fmt: skip
 
     for part in (slice(0, 1000), slice(1000, None)):  # the second run reads what the first one has not
@@ -227,7 +210,11 @@ def test_capacity_report(
     assert table("topics", "topic") == by("topic")
     assert table("minutes", "topic", "minute") == by("topic", "minute")
     assert table("sizes", "topic", "size_from") == by("topic", "size_from")
-    assert table("partitions", "topic", "partition") == by("topic", "partition")
+    partitions = table("partitions", "topic", "partition", "of_fair_share")
+    assert [(*row[:2], *row[3:]) for row in partitions if row[3]] == by("topic", "partition")
+    assert len(partitions) == 2 * sample.PARTITIONS  # those without a record, too: a share is one of all
+    for topic, _, of_fair_share, messages, _ in partitions:
+        assert of_fair_share == pytest.approx(messages * sample.PARTITIONS / len(records[topic]))
     heaviest = frame[frame.topic == topics[0]].key.value_counts().head(capacity_report.KEYS_SHOWN)
     keys = spark.read.parquet(f"{tmp_path}/report/keys").where(f"topic = '{topics[0]}'").orderBy("rank").collect()
     assert [row.messages for row in keys] == heaviest.tolist()
