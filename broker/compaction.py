@@ -143,7 +143,7 @@ class Compaction:
                 logger.warning("%s-%d is compacted later: %s", log.topic, log.partition, error)
             else:
                 self._set_aside(log, error)
-        if not is_complete:
+        if not is_complete and log.failure is None:
             with contextlib.suppress(OSError):
                 await asyncio.to_thread(remove_cleaned_files, self._files, job.directory)
         return is_complete

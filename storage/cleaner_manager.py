@@ -134,7 +134,7 @@ class SegmentSwap:
     loop), `sync` (any thread), `finish` (event loop).
 
     `.cleaned` files are on the disk already. `begin` names them `.swap`; when `sync` has made that durable, a crash
-    leads to the cleaned segment, and until then to the old ones.
+    leads to the cleaned segment, and until then to the old ones. A disk that fails meanwhile takes the log offline.
     """
 
     def __init__(self, log: PartitionLog, job: CleaningJob, cleaned: CleanedSegment) -> None:
@@ -142,30 +142,43 @@ class SegmentSwap:
         self._files = log.context.cache.files
         self._directory = job.directory
         self._cleaned = cleaned
+        self._sync_error: OSError | None = None
         replaced = set(cleaned.replaces)
         self._sources = [source for source in job.segments if source.base_offset in replaced]
 
     def begin(self) -> bool:
-        """Announce the cleaned segment; False if the log has changed meanwhile and does not want it."""
+        """Announce the cleaned segment; False if the log has changed meanwhile and does not want it, or failed."""
         if self._replaced() is None:
             return False
-        for suffix in (LOG_SUFFIX, *INDEX_SUFFIXES):
-            path = self._path(suffix)
-            if self._files.exists(path + CLEANED_SUFFIX):
-                self._files.rename(path + CLEANED_SUFFIX, path + SWAP_SUFFIX)
+        try:
+            for suffix in (LOG_SUFFIX, *INDEX_SUFFIXES):
+                path = self._path(suffix)
+                if self._files.exists(path + CLEANED_SUFFIX):
+                    self._files.rename(path + CLEANED_SUFFIX, path + SWAP_SUFFIX)
+        except OSError as error:
+            return self._failed(error)
         return True
 
     def sync(self) -> None:
-        """Make the announcement durable. Blocking."""
-        self._files.sync_directory(self._directory)
+        """Make the announcement durable. Blocking; `finish` tells if it failed."""
+        try:
+            self._files.sync_directory(self._directory)
+        except OSError as error:
+            self._sync_error = error
 
     def finish(self) -> bool:
-        """Put the cleaned segment into the log; False if the log has changed since `begin`."""
-        old = self._replaced()
-        if old is None:
-            if self._log.directory == self._directory:
-                self._take_back()
+        """Put the cleaned segment into the log; False if the log has changed since `begin`, or failed."""
+        if self._log.directory != self._directory:
             return False
+        old = self._replaced()
+        try:
+            if self._sync_error is not None:
+                raise self._sync_error
+            if old is None:
+                self._take_back()
+                return False
+        except OSError as error:
+            return self._failed(error)
         cleaned = self._cleaned
         file = LogFile(self._path(LOG_SUFFIX) + SWAP_SUFFIX)
         new = Segment(cleaned.base_offset, file, cleaned.size, old[-1].created_ms)
@@ -173,6 +186,11 @@ class SegmentSwap:
         new.max_timestamp, new.max_timestamp_offset = cleaned.max_timestamp, cleaned.max_timestamp_offset
         self._log.replace_segments(old, new)
         return True
+
+    def _failed(self, error: OSError) -> bool:
+        """Nobody knows which names are on the disk; the next start goes by what it finds."""
+        self._log.fail(StorageError(f"swapping cleaned segments of {self._directory} failed: {error}"))
+        return False
 
     def _take_back(self) -> None:
         """Remove the `.swap` files; as long as there is a `.cleaned` one, a start removes the others."""

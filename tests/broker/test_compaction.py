@@ -222,6 +222,32 @@ def test_what_the_disk_had_no_room_for_is_compacted_later(monkeypatch: pytest.Mo
         assert {record.key for record in topic.records()} == {b"0", b"1", b"2"}
 
 
+def test_what_the_disk_failed_at_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until the next start, while others are compacted again and again; what it has is served."""
+    refused: list[str] = []
+    open_file = OsFiles.open
+
+    def open_unless_damaged(files: OsFiles, path: str, **settings: Any) -> int:
+        if path.endswith(".cleaned") and "/bad-0/" in path:
+            refused.append(path)
+            raise OSError(errno.EIO, "the disk is damaged")
+        return open_file(files, path, **settings)
+
+    monkeypatch.setattr(OsFiles, "open", open_unless_damaged)
+    settings = {"cleanup.policy": "compact", "segment.bytes": 2000, "min.cleanable.dirty.ratio": 0.01}
+    with Broker(configs=SETTINGS) as broker:
+        bad, good = (broker.create_topic(name, configs=settings) for name in ("bad", "good"))
+        for number in range(60):
+            bad.produce(b"v" * 200, key=b"%d" % (number % 3))
+        wait_until(lambda: bool(refused), "no pass began")
+        for _ in range(2):
+            for number in range(60):
+                good.produce(b"v" * 200, key=b"%d" % (number % 3))
+            wait_until(lambda: len(good.records()) < 20, "not compacted")
+        assert len(refused) == 1
+        assert len(bad.records()) == 60
+
+
 def test_the_cleaning_process_tells_what_the_disk_said() -> None:
     with pytest.raises(OSError, match="no room") as raised:
         decode_result(json.dumps(["refused", errno.ENOSPC, "no room"]).encode())

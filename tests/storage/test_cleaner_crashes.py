@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
+
 import pytest
 
-from barnabas.storage.cleaner import PassEnd, run_pass
+from barnabas.storage.cleaner import PassEnd, remove_cleaned_files, run_pass
 from barnabas.storage.cleaner_manager import SegmentSwap, log_to_clean, make_job
+from barnabas.storage.errors import StorageError
 from barnabas.storage.validation import AppendOrigin
 from barnabas.wire.record_batch import iter_headers
 from barnabas.wire.records import (
@@ -16,6 +19,7 @@ from barnabas.wire.records import (
     build_end_txn_marker,
     iter_records,
 )
+from tools.log_history import check_derived, read_log
 
 MUTATIONS = ("pwrite", "sync", "sync_directory", "rename", "unlink", "truncate")
 
@@ -139,3 +143,64 @@ def test_a_crash_at_every_step_leaves_a_whole_log(make_logs, tools, checkpoints)
             assert committed(tools, log) == expected, steps
         logs.stop(clean=False)
         steps += 1
+
+
+def fail_at(files, step):
+    """Have the `step`th change of the disk from now on fail, and no other; returns what undoes that."""
+    calls = []
+
+    def wrap(name):
+        original = getattr(files, name)
+
+        def mutate(*arguments, **settings):
+            calls.append(name)
+            if len(calls) == step + 1:
+                raise OSError(errno.EIO, f"{name} failed on purpose")
+            return original(*arguments, **settings)
+
+        return mutate
+
+    for name in MUTATIONS:
+        setattr(files, name, wrap(name))
+
+    def undo():
+        for name in MUTATIONS:
+            delattr(files, name)
+        return calls[step] if len(calls) > step else None
+
+    return undo
+
+
+def test_a_failure_at_every_step_leaves_a_whole_log(make_logs, tools):
+    """Before the swap the log goes on without the pass; in the middle of it the log is offline until the next start."""
+    failed = []
+    while True:
+        logs = make_logs(f"failure-{len(failed)}")
+        log = fill(logs, checkpoints=True)
+        expected = committed(tools, log)
+        undo = fail_at(logs.files, len(failed))
+        try:
+            compact(log, logs.files)
+        except (OSError, StorageError, AssertionError):
+            pass
+        else:
+            undo()
+            assert {"rename", "sync_directory", "pwrite", "sync"} <= {name for name, _ in failed}
+            assert {name for name, is_offline in failed if is_offline} == {"rename", "sync_directory"}
+            return
+        failed.append((undo(), log.failure is not None))
+        if log.failure is None:
+            remove_cleaned_files(logs.files, log.directory)
+            assert committed(tools, log) == expected, failed
+            log.roll()
+        log = None
+        logs.restart(clean=False)
+        log = logs.manager.get("topic", 0)
+        assert committed(tools, log) == expected, failed
+        check_derived(log, read_log(log))
+        names = [path.name for path in (logs.path / "topic-0").iterdir()]
+        assert not [name for name in names if name.endswith((".cleaned", ".swap", ".deleted"))], failed
+        log.update_high_watermark(log.log_end_offset)
+        compact(log, logs.files)
+        assert committed(tools, log) == expected, failed
+        logs.stop(clean=False)
