@@ -29,6 +29,9 @@ _IPV4_MAPPED = "::ffff:"
 FRAMES_PER_TURN = 16
 """Requests of one connection that are served before the event loop looks after the others."""
 
+GATHERED_BYTES_MAX = 64 * 1024
+"""Replies are sent when there are so many bytes of them: more than that gains nothing from waiting."""
+
 
 class CloseConnection(Exception):
     """Raised by a handler that can answer only by closing (a failed Produce with acks=0,
@@ -56,7 +59,10 @@ class Connection(asyncio.BufferedProtocol):
         "_busy",
         "_closing",
         "_dispatcher",
+        "_gathered",
+        "_gathered_bytes",
         "_has_turn_coming",
+        "_is_gathering",
         "_pause_reasons",
         "_reader",
         "_replies",
@@ -101,6 +107,9 @@ class Connection(asyncio.BufferedProtocol):
         self._busy = False
         self._closing = False
         self._has_turn_coming = False
+        self._is_gathering = False
+        self._gathered: list[bytes | bytearray | memoryview] | None = None
+        self._gathered_bytes = 0
         self._pause_reasons = 0
         self._replies: deque[_Reply] | None = None
         self._waiting: deque[bytearray] | None = None
@@ -125,6 +134,7 @@ class Connection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         now_ms = self._dispatcher.clock.monotonic_ms()
         self.last_active_ms = now_ms
+        self._is_gathering = True
         try:
             for number, frame in enumerate(self._reader.received(nbytes)):
                 self._accept(frame, is_too_many=number >= FRAMES_PER_TURN)
@@ -133,6 +143,8 @@ class Connection(asyncio.BufferedProtocol):
         except ProtocolError as error:
             self.close(str(error))
             return
+        finally:
+            self._send_gathered()
         if not self._reader.has_partial_frame:
             self.frame_started_ms = None
         elif self.frame_started_ms is None:
@@ -149,6 +161,7 @@ class Connection(asyncio.BufferedProtocol):
             self._task.cancel()
         self._waiting = None
         self._replies = None
+        self._gathered = None
         self._budget.report(self, 0)
         self._report_unsent(0)
 
@@ -189,6 +202,7 @@ class Connection(asyncio.BufferedProtocol):
             logger.info("closing connection %d from %s: %s", self.connection_id, self.client_host, reason)
         if self._transport is None:
             return
+        self._send_gathered()
         if self._pause_reasons & self._PAUSED_BY_WRITER:
             self._transport.abort()  # the peer does not read: a flush would never end
         else:
@@ -255,6 +269,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _serve_waiting(self) -> None:
         served = 0
+        self._is_gathering = True
         while self._waiting and not (self._busy or self._closing or self._pause_reasons & self._PAUSED_BY_WRITER):
             if served == FRAMES_PER_TURN:
                 self._ask_for_turn()
@@ -263,6 +278,7 @@ class Connection(asyncio.BufferedProtocol):
             self._waiting_bytes -= len(frame)
             self._serve(frame)
             served += 1
+        self._send_gathered()
         if self._closing:
             return
         self._report_held()
@@ -304,9 +320,27 @@ class Connection(asyncio.BufferedProtocol):
                 self._write(parts)
 
     def _write(self, parts: Buffers) -> None:
+        """Send a reply, or keep it for a moment while the next request of the same read is served: one system call, and
+        one wake-up of the client, for the replies to all of them."""
+        if self._gathered is None:
+            self._gathered = []
+        self._gathered += parts
+        self._gathered_bytes += sum(map(len, parts))
+        if not self._is_gathering or self._gathered_bytes >= GATHERED_BYTES_MAX:
+            self._send()
+
+    def _send_gathered(self) -> None:
+        self._is_gathering = False
+        if self._gathered is not None:
+            self._send()
+
+    def _send(self) -> None:
         assert self._transport is not None
-        if len(parts) == 1:
-            self._transport.write(parts[0])
+        assert self._gathered is not None
+        parts, size = self._gathered, self._gathered_bytes
+        self._gathered, self._gathered_bytes = None, 0
+        if size < GATHERED_BYTES_MAX:
+            self._transport.write(b"".join(parts))
         else:
             self._transport.writelines(parts)
 

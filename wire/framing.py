@@ -97,7 +97,8 @@ class FrameReader:
             self._keep(data[position:], 0)
 
     def _complete(self, frame: memoryview) -> memoryview:
-        self._largest_frame = max(self._largest_frame, len(frame))
+        if len(frame) > self._largest_frame:
+            self._largest_frame = len(frame)
         return frame
 
     def _length_at(self, data: bytearray | memoryview, position: int) -> int:

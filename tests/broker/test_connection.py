@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from barnabas.broker.connection import FRAMES_PER_TURN, CloseConnection, Connection
+from barnabas.broker.connection import FRAMES_PER_TURN, GATHERED_BYTES_MAX, CloseConnection, Connection
 from barnabas.broker.connections import PARTIAL_FRAME_TIMEOUT_MS, Connections
 from barnabas.broker.inflight_budget import InflightBudget
 from barnabas.clock import ManualClock
@@ -20,16 +20,17 @@ class Transport(asyncio.Transport):
     def __init__(self, host: str = "10.0.0.1") -> None:
         super().__init__({"peername": (host, 12345)})
         self.written = b""
+        self.write_sizes: list[int] = []
         self.reading = True
         self.closed = False
         self.aborted = False
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         self.written += bytes(data)
+        self.write_sizes.append(len(data))
 
     def writelines(self, list_of_data: Any) -> None:
-        for data in list_of_data:
-            self.write(data)
+        self.write(b"".join(list_of_data))
 
     def get_write_buffer_size(self) -> int:
         return 70_000
@@ -80,7 +81,12 @@ class Peer:
     """A connection under test with its surroundings."""
 
     def __init__(
-        self, *, frame_bytes_max: int = 1000, budget_bytes: int = 10_000, connections: Connections | None = None
+        self,
+        *,
+        frame_bytes_max: int = 1000,
+        budget_bytes: int = 10_000,
+        receive_bytes: int = 4096,
+        connections: Connections | None = None,
     ) -> None:
         self.dispatcher = Dispatcher()
         self.connections = Connections(100, 100, {}, 600_000) if connections is None else connections
@@ -88,7 +94,7 @@ class Peer:
         self.connection = Connection(
             self.dispatcher,  # type: ignore[arg-type]
             self.connections,
-            ReceiveBuffer(4096),
+            ReceiveBuffer(receive_bytes),
             self.budget,
             "PLAINTEXT",
             1,
@@ -149,6 +155,28 @@ def test_a_burst_of_requests_is_served_in_turns_and_in_order() -> None:
         assert peer.transport.reading
 
     asyncio.run(scenario())
+
+
+def test_replies_to_one_read_leave_together() -> None:
+    async def run() -> None:
+        peer = Peer()
+        peer.send(b"now1", b"now2", b"now3")
+        assert peer.transport.write_sizes == [12]
+        peer.send(b"now4", b"wait5", b"now6", b"now7")
+        await asyncio.sleep(0)
+        assert peer.transport.write_sizes == [12, 4]
+        await peer.answer(b"wait5")
+        assert peer.transport.written.endswith(b"now4wait5now6now7")
+        assert peer.transport.write_sizes == [12, 4, 5, 8]
+
+    scenario(run())
+
+
+def test_large_replies_do_not_wait_for_each_other() -> None:
+    size = GATHERED_BYTES_MAX // 2
+    peer = Peer(frame_bytes_max=size, receive_bytes=10 * size)
+    peer.send(*[b"x" * size] * 3, b"last")
+    assert peer.transport.write_sizes == [2 * size, size + 4]
 
 
 def test_a_burst_of_a_peer_that_leaves_is_forgotten() -> None:
