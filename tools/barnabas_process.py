@@ -21,7 +21,8 @@ READY_LINE = re.compile(r"ready: PLAINTEXT://(?P<address>\S+) node\.id=(?P<node_
 class BarnabasProcess:
     """`python -m barnabas serve` on a free port and an empty data directory; a context manager.
 
-    `overrides` are Kafka's configuration keys. Stopped and started again it keeps its port and its data.
+    `overrides` are Kafka's configuration keys. Stopped and started again it keeps its port and its data; `module` may
+    be another one then.
     """
 
     def __init__(
@@ -43,7 +44,7 @@ class BarnabasProcess:
         self._process: subprocess.Popen[str] | None = None
         self._listen = listen
         self._address = listen
-        self._module = module
+        self.module = module
         self.node_id = -1
 
     @property
@@ -62,7 +63,7 @@ class BarnabasProcess:
 
         Raises RuntimeError with its log when it does not get there.
         """
-        module, _, argument = self._module.partition(":")
+        module, _, argument = self.module.partition(":")
         command = [sys.executable, "-m", module, *([argument] if argument else []), "serve", "--listen", self._listen]
         command += ["--data-dir", str(self.log_dir)]
         for key, value in self._overrides.items():

@@ -1,29 +1,63 @@
-"""The broker on a disk that fails when told to: `python -m tools.failing_disk CALL:PATH serve ...`.
+"""The broker on a disk that fails when told to: `python -m tools.failing_disk CALL:PATH[:SEED] serve ...`.
 
-CALL is a method of `OsFiles`; once the file PATH exists, every call of it fails with EIO.
+CALL is a method of `OsFiles`; once the file PATH exists, calls of it fail with EIO: every one, or with the probability
+that the file says. The first failure ends the chance: from then on every call fails, as on a disk that is gone. It is
+noted in PATH.failed: the time (`time.monotonic`, in s) and the file or directory that was concerned.
+
+`truncate` is called where there was no room for an append: it fails together with the append that makes it necessary.
 """
 
 import errno
 import os
+import random
 import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from barnabas.__main__ import main as barnabas
 from barnabas.storage.files import OsFiles
 
 
-def fail_when_told(call: str, path: str) -> None:
-    """Wrap one call of the disk."""
-    original = getattr(OsFiles, call)
+class FailingCall:
+    """One call of the disk, which may fail."""
 
-    def wrapped(files: OsFiles, *arguments: Any, **settings: Any) -> Any:
-        if os.path.exists(path):
-            raise OSError(errno.EIO, f"{call} failed on purpose")
-        return original(files, *arguments, **settings)
+    def __init__(self, call: str, path: str, seed: str) -> None:
+        self._call = call
+        self._trigger = Path(path)
+        self._chance = random.Random(seed)
+        self.has_failed = False
 
-    setattr(OsFiles, call, wrapped)
+    def fails(self, name: str) -> bool:
+        """Whether the call fails this time. `name` is what it concerns."""
+        if not self.has_failed and self._trigger.exists():
+            self.has_failed = self._chance.random() < float(self._trigger.read_text() or 1)
+            if self.has_failed:
+                Path(f"{self._trigger}.failed").write_text(f"{time.monotonic()} {name}")
+        return self.has_failed
+
+    def wrap(self) -> None:
+        """Have the broker's disk fail so."""
+        if self._call == "truncate":
+            self._wrap("pwrite", errno.ENOSPC, lambda name: name.endswith(".log") and self.fails(name))
+            self._wrap("truncate", errno.EIO, lambda _: self.has_failed)
+        else:
+            self._wrap(self._call, errno.EIO, self.fails)
+
+    def _wrap(self, call: str, number: int, fails: Callable[[str], bool]) -> None:
+        original = getattr(OsFiles, call)
+
+        def wrapped(files: OsFiles, concerned: str | int, *arguments: Any, **settings: Any) -> Any:
+            name = os.readlink(f"/proc/self/fd/{concerned}") if isinstance(concerned, int) else concerned
+            if fails(name):
+                raise OSError(number, f"{call} failed on purpose")
+            return original(files, concerned, *arguments, **settings)
+
+        setattr(OsFiles, call, wrapped)
 
 
 if __name__ == "__main__":
-    fail_when_told(*sys.argv[1].split(":", 1))
+    call, path, *seed = sys.argv[1].split(":")
+    FailingCall(call, path, *(seed or ["0"])).wrap()
     barnabas(sys.argv[2:])
