@@ -9,7 +9,7 @@ import asyncio
 import logging
 import sys
 from collections import deque
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable
 from typing import TYPE_CHECKING, cast
 
 from barnabas.broker.inflight_budget import InflightBudget
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-Buffers = Sequence[bytes | bytearray | memoryview]
+Buffers = list[bytes | bytearray | memoryview]
 
 _IPV4_MAPPED = "::ffff:"
 
@@ -108,7 +108,7 @@ class Connection(asyncio.BufferedProtocol):
         self._closing = False
         self._has_turn_coming = False
         self._is_gathering = False
-        self._gathered: list[bytes | bytearray | memoryview] | None = None
+        self._gathered: Buffers | None = None
         self._gathered_bytes = 0
         self._pause_reasons = 0
         self._replies: deque[_Reply] | None = None
@@ -233,14 +233,13 @@ class Connection(asyncio.BufferedProtocol):
         except (ProtocolError, CloseConnection) as error:
             self.close(str(error) or "request refused")
             return
-        if isinstance(outcome, Awaitable):
-            if isinstance(outcome, asyncio.Future):
-                self._reply_later(outcome)
-            else:
-                self._busy = True
-                self._task = asyncio.get_running_loop().create_task(self._finish(outcome))
-        elif outcome is not None:
+        if isinstance(outcome, list):
             self._reply(outcome)
+        elif isinstance(outcome, asyncio.Future):
+            self._reply_later(outcome)
+        elif outcome is not None:
+            self._busy = True
+            self._task = asyncio.get_running_loop().create_task(self._finish(outcome))
 
     async def _finish(self, outcome: Awaitable[Buffers | None]) -> None:
         """The rest of a request that waits for something; the connection serves nothing else meanwhile."""
