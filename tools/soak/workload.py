@@ -126,7 +126,7 @@ class PlainProducer(Worker):
     """Idempotent, acks=all, its defaults otherwise: batches of records to one partition at a time."""
 
     BATCH = 100
-    PAUSE_S = 0.05
+    PAUSE_S = 0.03
     """Between batches, so that the history of a long run fits into memory and transactions get their share."""
 
     def __init__(self, *arguments: Any) -> None:
