@@ -1,5 +1,5 @@
 """A disk that fills up, a real one: a small tmpfs under the real command. Reads go on, nothing acknowledged is lost,
-and when there is room again the same process takes records again.
+and when there is room again the same process takes records again. The cleaner runs, and transactions are open.
 """
 
 from __future__ import annotations
@@ -8,12 +8,13 @@ import contextlib
 import os
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic
 
 from tools.barnabas_process import BarnabasProcess
 from tools.required import tool_missing
@@ -27,7 +28,12 @@ HEALED_WITHIN_S = 30
 
 @pytest.fixture
 def broker(request: pytest.FixtureRequest) -> Iterator[BarnabasProcess]:
-    process = BarnabasProcess({"barnabas.disk.reserve.bytes": request.param, "log.cleaner.enable": "false"})
+    process = BarnabasProcess({
+        "barnabas.disk.reserve.bytes": request.param,
+        "log.cleaner.backoff.ms": "100",
+        "offsets.topic.num.partitions": "1",
+        "transaction.state.log.num.partitions": "1",
+    })  # fmt: skip
     process.log_dir.mkdir()
     mounted = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(process.log_dir)],
@@ -115,6 +121,46 @@ def make_topic(broker: BarnabasProcess, name: str) -> AdminClient:
     return admin
 
 
+def begin_transaction(broker: BarnabasProcess, name: str) -> Producer:
+    """A producer with ten records in an open transaction, and a name that fits into no page that has room left."""
+    producer = Producer(
+        {"bootstrap.servers": broker.bootstrap_servers, "transactional.id": name * 6000, "log_level": 0}
+    )
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    for number in range(10):
+        producer.produce("transactions", f"{name}{number}", partition=0)
+    assert producer.flush(20) == 0
+    return producer
+
+
+def read_committed(broker: BarnabasProcess, until: str, patience_s: float = HEALED_WITHIN_S) -> list[str]:
+    """What readers of committed data find, up to a value, or as far as it goes."""
+    consumer = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": "r", "enable.auto.commit": False})
+    consumer.assign([TopicPartition("transactions", 0, OFFSET_BEGINNING)])
+    found: list[str] = []
+    deadline = time.monotonic() + patience_s
+    while until not in found and time.monotonic() < deadline:
+        for message in consumer.consume(100, timeout=0.2):
+            assert message.error() is None, message.error()
+            found.append((message.value() or b"").decode())
+    consumer.close()
+    return found
+
+
+def clean_offset(broker: BarnabasProcess) -> int:
+    path = broker.log_dir / "cleaner-offset-checkpoint"
+    lines = path.read_text().splitlines()[2:] if path.exists() else []
+    return max((int(line.split()[2]) for line in lines if line.startswith("compacted ")), default=0)
+
+
+def wait_until(condition: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + HEALED_WITHIN_S
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.1)
+
+
 def commit(broker: BarnabasProcess, offset: int) -> None:
     consumer = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": "g"})
     consumer.commit(offsets=[TopicPartition("t", 0, offset)], asynchronous=False)
@@ -157,6 +203,58 @@ def test_a_full_disk_is_survived(broker: BarnabasProcess, request: pytest.Fixtur
     check_all_read(broker, "t", writer.acknowledged)
     assert "Traceback" not in broker.log_text(), broker.log_text()
     broker.stop()
+
+
+@pytest.mark.parametrize("broker", ["67108864", "0"], indirect=True)
+def test_transactions_end_and_logs_are_compacted_around_a_full_disk(
+    broker: BarnabasProcess, request: pytest.FixtureRequest
+) -> None:
+    """While the disk is full if there is a reserve, else when there is room again."""
+    has_reserve = "67108864" in request.node.name
+    disk, pid = broker.log_dir, broker.pid
+    admin = make_topic(broker, "filler")
+    settings = {"cleanup.policy": "compact", "segment.bytes": "100000", "min.cleanable.dirty.ratio": "1"}
+    for created in admin.create_topics(
+        [NewTopic("transactions", 1, 1), NewTopic("compacted", 1, 1, config=settings)]
+    ).values():
+        created.result(20)
+    keyed = Producer({"bootstrap.servers": broker.bootstrap_servers, "batch.size": 10_000})
+    for number in range(500):
+        keyed.produce("compacted", os.urandom(1000), key=b"%d" % (number % 10), partition=0)
+    assert keyed.flush(20) == 0
+    committed, aborted = begin_transaction(broker, "c"), begin_transaction(broker, "a")
+    Writer(broker, "filler", 100_000).write_until_refused()
+    if not has_reserve:
+        _fill(disk / "ballast")
+    assert clean_offset(broker) == 0
+    ratio = ConfigEntry("min.cleanable.dirty.ratio", "0.01", incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ConfigResource.Type.TOPIC, "compacted", incremental_configs=[ratio])
+    with ThreadPoolExecutor(2) as pool:
+        ends = [pool.submit(committed.commit_transaction, 60), pool.submit(aborted.abort_transaction, 60)]
+        if has_reserve:
+            admin.incremental_alter_configs([resource])[resource].result(30)
+            wait_until(lambda: clean_offset(broker) > 300, "it is not compacted while the disk is full")
+            for end in ends:
+                end.result(60)
+        else:
+            wait_until(lambda: "__transaction_state-0/" in broker.log_text(), "no transaction was refused")
+            assert read_committed(broker, "c9", 1) == []
+            assert not [end for end in ends if end.done()]
+            (disk / "ballast").unlink()
+        admin.delete_topics(["filler"])["filler"].result(30)
+        for end in ends:
+            end.result(60)
+    if not has_reserve:
+        admin.incremental_alter_configs([resource])[resource].result(30)
+        wait_until(lambda: clean_offset(broker) > 300, "it is not compacted when there is room")
+    expected = [f"c{number}" for number in range(10)]
+    assert read_committed(broker, "c9") == expected
+    assert broker.pid == pid
+    broker.kill()
+    broker.start()
+    begin_transaction(broker, "d").commit_transaction(30)  # the next one's last stable offset shows what hangs
+    assert read_committed(broker, "d9") == [*expected, *(f"d{number}" for number in range(10))]
+    assert "Traceback" not in broker.log_text(), broker.log_text()
 
 
 def _fill(path: Path) -> None:
