@@ -124,7 +124,8 @@ class Bench:
         begin = time.perf_counter()
         work()
         seconds = time.perf_counter() - begin
-        for deleted in AdminClient({"bootstrap.servers": given.servers}).delete_topics(topics).values():
+        admin = AdminClient({"bootstrap.servers": given.servers})
+        for deleted in admin.delete_topics(topics).values():
             deleted.result(30)
         shutil.rmtree(here, ignore_errors=True)
         return seconds

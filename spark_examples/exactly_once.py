@@ -15,7 +15,7 @@ from itertools import islice
 from types import TracebackType
 from typing import Any, NamedTuple, TypeVar
 
-from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 T = TypeVar("T")
@@ -25,6 +25,9 @@ TIMEOUT_S = 60.0
 ATTEMPTS = 5
 POLL_S = 0.05
 RECORDS_PER_TRANSACTION = 20_000
+COORDINATOR_MOVES = frozenset(
+    {KafkaError.NOT_COORDINATOR, KafkaError.COORDINATOR_NOT_AVAILABLE, KafkaError.COORDINATOR_LOAD_IN_PROGRESS}
+)
 
 
 class Outgoing(NamedTuple):
@@ -108,14 +111,20 @@ class Unit:
 
     @staticmethod
     def _retried(call: Callable[..., T], *arguments: Any) -> T:
-        """What librdkafka calls retriable may be called again with the same meaning."""
-        for attempt in range(1, ATTEMPTS + 1):
+        """What librdkafka calls retriable may be called again with the same meaning, and so where a coordinator moves.
+
+        Of the latter, librdkafka retries the producer's calls itself, but not the consumer's.
+        """
+        deadline = time.monotonic() + ATTEMPTS * TIMEOUT_S
+        while True:
             try:
                 return call(*arguments)
             except KafkaException as problem:
-                if not problem.args[0].retriable() or attempt == ATTEMPTS:
+                error = problem.args[0]
+                is_passing = error.retriable() or error.code() in COORDINATOR_MOVES
+                if not is_passing or time.monotonic() > deadline:
                     raise
-        raise AssertionError("not reached")
+                time.sleep(POLL_S)
 
 
 def wait_until_readable(config: Mapping[str, str], *topics: str) -> bool:

@@ -31,7 +31,7 @@ def create_topics(bootstrap_servers: str, *names: str, partitions: int = PARTITI
 
     Raises confluent_kafka.KafkaException.
     """
-    admin = AdminClient({"bootstrap.servers": bootstrap_servers})
+    admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 4})  # warnings
     settings = {"retention.ms": "-1", **{key.replace("_", "."): value for key, value in configs.items()}}
     topics = [NewTopic(name, num_partitions=partitions, config=settings) for name in names]
     for created in admin.create_topics(topics).values():
