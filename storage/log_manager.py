@@ -1,60 +1,35 @@
-"""The log directories of a broker: who owns them, which logs they hold, what is checkpointed and cleaned up.
+"""All logs of a broker: opened and recovered, made and deleted, flushed, checkpointed and closed.
 
-A log directory holds one directory per partition and these files, all described in `checkpoints`:
-
-================================= ==================================================================================
-name                              content
-================================= ==================================================================================
-.lock                             empty; locked by the process that uses the directory
-.kafka_cleanshutdown              there only while no process uses the directory and all of it is on the disk
-meta.properties                   broker id and cluster id the directory belongs to
-recovery-point-offset-checkpoint  per partition: everything before this offset is on the disk
-log-start-offset-checkpoint       per partition: everything before this offset is deleted
-replication-offset-checkpoint     per partition: the high watermark
-TOPIC-PARTITION/                  a log; the topic may contain dashes
-TOPIC-PARTITION.HEX-delete/       a deleted log whose files are still to be removed
-================================= ==================================================================================
-
-Source: kafka.log.LogManager, LocalLog.parseTopicPartitionName.
+Source: kafka.log.LogManager.
 """
 
 from __future__ import annotations
 
 import logging
-import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, TypeVar
 
 from barnabas.clock import Clock
 from barnabas.storage.checkpoints import (
-    CLEANER_OFFSET_FILE,
     HIGH_WATERMARK_FILE,
-    LOCK_FILE,
     LOG_START_FILE,
-    META_PROPERTIES_FILE,
     RECOVERY_POINT_FILE,
-    MetaProperties,
     TopicPartition,
-    read_offsets,
-    take_clean_shutdown,
     write_clean_shutdown,
-    write_offsets,
 )
 from barnabas.storage.config import LogConfig
-from barnabas.storage.errors import CorruptFile, DirectoryLocked, DirectoryMismatch, StorageError
+from barnabas.storage.errors import DirectoryMismatch, StorageError
 from barnabas.storage.files import (
     DescriptorCache,
     Files,
     LogFile,
     is_passing,
     make_durable_directory,
-    read_file,
-    replace_file,
     unlink_if_exists,
 )
 from barnabas.storage.flush import FlushTask
@@ -62,6 +37,7 @@ from barnabas.storage.leader_epochs import LeaderEpochs
 from barnabas.storage.local_log import LocalLog
 from barnabas.storage.log import PartitionLog
 from barnabas.storage.log_context import LogContext
+from barnabas.storage.log_directory import DELETE_SUFFIX, FoundLogs, LogDirectory, remove_tree
 from barnabas.storage.offset_index import OffsetIndexCache
 from barnabas.storage.producer_state import ProducerState
 from barnabas.storage.recovery import LogCheckpoints, Progress, open_log
@@ -70,15 +46,9 @@ from barnabas.wire.names import ZERO_TOPIC_ID
 
 logger = logging.getLogger(__name__)
 
-DELETE_SUFFIX: Final = "-delete"
-_SET_ASIDE: Final = ("-stray", "-future")
 _MAX_NAME_SIZE: Final = 255
 
 Outcome = TypeVar("Outcome")
-
-_owned_directories: set[str] = set()
-"""Directories in use by this process: POSIX locks do not exclude their own process."""
-_owned_directories_lock = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,35 +58,6 @@ class _DoomedDirectory:
     due_ms: int
     path: str
     segments: list[LogFile]
-
-
-class _FoundLogs(NamedTuple):
-    """What a log directory holds before it is opened: each log's partition, settings and checkpoints."""
-
-    directory: LogDirectory
-    logs: list[tuple[TopicPartition, LogConfig, LogCheckpoints]]
-    is_clean: bool
-    has_recovery_points: bool
-
-
-class LogDirectory:
-    """One log directory: its lock, and what its logs share.
-
-    `failed` holds the logs that could not be opened: why, and what was checkpointed of them. As long as there are some,
-    no clean shutdown is claimed.
-    """
-
-    def __init__(self, path: str, context: LogContext) -> None:
-        self.path = path
-        self.context = context
-        self.logs: dict[TopicPartition, PartitionLog] = {}
-        self.failed: dict[TopicPartition, tuple[StorageError, LogCheckpoints]] = {}
-        self.checkpointed: set[TopicPartition] = set()
-        """Logs that the checkpoint files may name."""
-        self.has_unsynced_deletions = False
-        self.has_failed = False
-        """The disk did not take a checkpoint: a clean shutdown is not to be claimed."""
-        self.lock_descriptor = -1
 
 
 class LogManager:
@@ -170,7 +111,6 @@ class LogManager:
         self._directories: list[LogDirectory] = []
         self._by_log: dict[TopicPartition, LogDirectory] = {}
         self._doomed: deque[_DoomedDirectory] = deque()
-        self._checkpoint_lock = threading.Lock()
         self._deletions = 0
 
     # --- opening
@@ -186,21 +126,19 @@ class LogManager:
         try:
             for path in map(self._files.real_path, self._paths):
                 make_durable_directory(self._files, path)
-                self._directories.append(self._lock(path))
+                self._directories.append(LogDirectory.lock(path, self._make_context(path)))
             for directory in self._directories:
-                self._check_owner(directory)
-            self._load_logs([self._find_logs(directory) for directory in self._directories])
+                directory.check_owner(self._node_id, self._cluster_id)
+            found = [directory.find_logs() for directory in self._directories]
+            for directory, logs in zip(self._directories, found, strict=True):
+                self._place(directory, logs)
+            self._load_logs(found)
         except BaseException:
             self._unlock_all()
             raise
 
-    def _lock(self, path: str) -> LogDirectory:
-        with _owned_directories_lock:
-            if path in _owned_directories:
-                raise DirectoryLocked(f"this process uses {path} already")
-            descriptor = self._files.lock(f"{path}/{LOCK_FILE}")
-            _owned_directories.add(path)
-        context = LogContext(
+    def _make_context(self, path: str) -> LogContext:
+        return LogContext(
             self._cache,
             self._indexes,
             self._clock,
@@ -209,35 +147,14 @@ class LogManager:
             random_below=self._random_below,
             on_failure=self._log_failed,
         )
-        directory = LogDirectory(path, context)
-        directory.lock_descriptor = descriptor
-        return directory
 
     def _unlock_all(self) -> None:
         for directory in self._directories:
-            with _owned_directories_lock:
-                _owned_directories.discard(directory.path)
-                self._files.close(directory.lock_descriptor)
+            directory.unlock()
         self._directories = []
 
     def _log_failed(self, log: LocalLog, error: StorageError) -> None:
         self._on_failure(f"{log.directory}: {error.message}")
-
-    def _check_owner(self, directory: LogDirectory) -> None:
-        """Compare `meta.properties` with who we are, or write it if the cluster is known."""
-        path = f"{directory.path}/{META_PROPERTIES_FILE}"
-        try:
-            found = MetaProperties.decode(read_file(self._files, path))
-        except FileNotFoundError:
-            if self._cluster_id is not None:
-                replace_file(self._files, path, MetaProperties(self._node_id, self._cluster_id).encode())
-            return
-        except CorruptFile as error:
-            raise DirectoryMismatch(f"{path}: {error}") from None
-        if found.broker_id != self._node_id:
-            raise DirectoryMismatch(f"{path} belongs to broker {found.broker_id}, not {self._node_id}")
-        if self._cluster_id is not None and found.cluster_id != self._cluster_id:
-            raise DirectoryMismatch(f"{path} belongs to cluster {found.cluster_id}, not {self._cluster_id}")
 
     def set_cluster_id(self, cluster_id: str) -> None:
         """Note the cluster's id in every directory. Blocking where a directory is new.
@@ -247,44 +164,26 @@ class LogManager:
         """
         self._cluster_id = cluster_id
         for directory in self._directories:
-            self._check_owner(directory)
+            directory.check_owner(self._node_id, cluster_id)
 
-    def _find_logs(self, directory: LogDirectory) -> _FoundLogs:
-        """Which logs a directory holds, and what its checkpoints say of them."""
-        is_clean = take_clean_shutdown(self._files, directory.path)
-        recovery_points = self._read_checkpoint(directory, RECOVERY_POINT_FILE)
-        log_starts = self._read_checkpoint(directory, LOG_START_FILE) or {}
-        high_watermarks = self._read_checkpoint(directory, HIGH_WATERMARK_FILE) or {}
-        cleaned = self._read_checkpoint(directory, CLEANER_OFFSET_FILE) or {}
-        directory.checkpointed = {*(recovery_points or ()), *log_starts, *high_watermarks}
-        logs = []
-        for name in sorted(self._partition_directories(directory)):
-            key = parse_log_name(name)
-            if key is None:
-                logger.warning("ignoring %s/%s: not the name of a log", directory.path, name)
-                continue
-            checkpoints = LogCheckpoints(
-                (recovery_points or {}).get(key, 0),
-                log_starts.get(key, 0),
-                high_watermarks.get(key, 0),
-                may_have_gaps=recovery_points is None or key in cleaned,
-            )
+    def _place(self, directory: LogDirectory, found: FoundLogs) -> None:
+        for key in found.logs:
             other = self._by_log.setdefault(key, directory)
             if other is not directory:
                 raise DirectoryMismatch(f"both {directory.path} and {other.path} hold {key[0]}-{key[1]}")
-            logs.append((key, self._config_of(key[0]), checkpoints))
-        return _FoundLogs(directory, logs, is_clean, recovery_points is not None)
 
-    def _load_logs(self, found: list[_FoundLogs]) -> None:
+    def _load_logs(self, found: list[FoundLogs]) -> None:
         opened = self._in_threads(
             [
-                [partial(self._open_log, logs.directory, *log, is_clean=logs.is_clean) for log in logs.logs]
-                for logs in found
+                [
+                    partial(self._open_log, directory, key, self._config_of(key[0]), known, is_clean=logs.is_clean)
+                    for key, known in logs.logs.items()
+                ]
+                for directory, logs in zip(self._directories, found, strict=True)
             ]
         )
-        for logs, outcomes in zip(found, opened, strict=True):
-            directory = logs.directory
-            for (key, _, checkpoints), outcome in zip(logs.logs, outcomes, strict=True):
+        for directory, logs, outcomes in zip(self._directories, found, opened, strict=True):
+            for (key, checkpoints), outcome in zip(logs.logs.items(), outcomes, strict=True):
                 if isinstance(outcome, StorageError):
                     logger.error("%s-%d stays offline: %s", *key, outcome.message)
                     directory.failed[key] = (outcome, checkpoints)
@@ -331,28 +230,6 @@ class LogManager:
         finally:
             for pool in pools:
                 pool.shutdown(cancel_futures=True)
-
-    def _read_checkpoint(self, directory: LogDirectory, name: str) -> dict[TopicPartition, int] | None:
-        """What a checkpoint says; None if it is not there or unusable."""
-        try:
-            return read_offsets(self._files, directory.path, name)
-        except FileNotFoundError:
-            return None
-        except CorruptFile as error:
-            logger.warning("ignoring %s/%s: %s", directory.path, name, error)
-            return None
-
-    def _partition_directories(self, directory: LogDirectory) -> Iterator[str]:
-        """Names that may be logs. Logs whose deletion a crash interrupted are removed on the way."""
-        for entry in self._files.list(directory.path):
-            if not entry.is_directory:
-                continue
-            if entry.name.endswith(DELETE_SUFFIX):
-                self._remove_tree(f"{directory.path}/{entry.name}")
-            elif entry.name.endswith(_SET_ASIDE):
-                logger.warning("leaving %s/%s alone: it was set aside", directory.path, entry.name)
-            elif "-" in entry.name:
-                yield entry.name
 
     def set_producer_id_expiration_ms(self, expiration_ms: int) -> None:
         """Forget producers that do not write after this time from now on."""
@@ -428,7 +305,7 @@ class LogManager:
         for stale in self._directories:
             if key in stale.checkpointed:
                 # What the checkpoints say of an earlier log of this name would delete records of the new one.
-                self._write_checkpoints(stale, (RECOVERY_POINT_FILE, LOG_START_FILE, HIGH_WATERMARK_FILE))
+                stale.write_checkpoints((RECOVERY_POINT_FILE, LOG_START_FILE, HIGH_WATERMARK_FILE))
                 stale.checkpointed = set(stale.logs)
         context = directory.context
         path = f"{directory.path}/{topic}-{partition}"
@@ -511,7 +388,7 @@ class LogManager:
         """
         log.truncate_to(offset)
         try:
-            self._write_checkpoints(self._by_log[log.topic, log.partition], (RECOVERY_POINT_FILE,))
+            self._by_log[log.topic, log.partition].write_checkpoints((RECOVERY_POINT_FILE,))
         except OSError as error:
             log.fail(StorageError(f"writing the recovery point of {log.directory} failed: {error}"))
             raise StorageError(str(error)) from error
@@ -541,18 +418,9 @@ class LogManager:
             if deleted.due_ms > now_ms or any(segment.holders for segment in deleted.segments):
                 self._doomed.append(deleted)
                 continue
-            self._remove_tree(deleted.path)
+            remove_tree(self._files, deleted.path)
             count += 1
         return count
-
-    def _remove_tree(self, path: str) -> None:
-        """Remove a deleted log's directory; what cannot be removed is tried again at the next start."""
-        try:
-            for entry in self._files.list(path):
-                unlink_if_exists(self._files, f"{path}/{entry.name}")
-            self._files.remove_directory(path)
-        except OSError as error:
-            logger.warning("removing %s failed: %s", path, error)
 
     def run_retention(self, now_ms: int) -> int:
         """Delete old segments of all logs; how many. A log that fails goes offline without stopping the others."""
@@ -603,21 +471,12 @@ class LogManager:
         trusted any more.
         """
         try:
-            self._write_checkpoints(directory, (name,))
+            directory.write_checkpoints((name,))
         except OSError as error:
             logger.error("writing %s/%s failed: %s", directory.path, name, error)
             if not is_passing(error):
                 directory.has_failed = True
                 self._on_failure(f"{directory.path}: writing {name} failed: {error}")
-
-    def _write_checkpoints(self, directory: LogDirectory, names: Sequence[str]) -> None:
-        """The values are taken under the lock that the files are written under, so that none is replaced by an older
-        one.
-        """
-        with self._checkpoint_lock:
-            for name in names:
-                write_offsets(self._files, directory.path, name, _offsets(directory, name))
-            directory.checkpointed.update(list(directory.logs))
 
     # --- closing
 
@@ -631,7 +490,7 @@ class LogManager:
             log.complete_flush(task)
         for directory in self._directories:
             try:
-                self._write_checkpoints(directory, (RECOVERY_POINT_FILE, LOG_START_FILE, HIGH_WATERMARK_FILE))
+                directory.write_checkpoints((RECOVERY_POINT_FILE, LOG_START_FILE, HIGH_WATERMARK_FILE))
                 if not (directory.failed or directory.has_failed) and all(
                     log.is_on_disk for log in directory.logs.values()
                 ):
@@ -657,32 +516,3 @@ class LogManager:
         """Give everything up as a crash would, but for the locks: for tests of recovery."""
         self._cache.close_all()
         self._unlock_all()
-
-
-def _offsets(directory: LogDirectory, name: str) -> dict[TopicPartition, int]:
-    """What a checkpoint says of each log. Of a failed one it goes on saying what it said."""
-    offsets = {}
-    for key, log in list(directory.logs.items()):
-        if name == RECOVERY_POINT_FILE:
-            offsets[key] = log.recovery_point_to_write
-        elif name == HIGH_WATERMARK_FILE:
-            offsets[key] = log.high_watermark
-        elif log.log_start_offset > 0:
-            # Also where the first segment says so: the names of deleted ones may not be off the disk yet.
-            offsets[key] = log.log_start_offset
-    for key, (_, checkpoints) in list(directory.failed.items()):
-        if name == RECOVERY_POINT_FILE:
-            offsets[key] = checkpoints.recovery_point
-        elif name == HIGH_WATERMARK_FILE:
-            offsets[key] = checkpoints.high_watermark
-        else:
-            offsets[key] = checkpoints.log_start_offset
-    return offsets
-
-
-def parse_log_name(name: str) -> TopicPartition | None:
-    """Topic and partition of a log's directory name, `TOPIC-PARTITION`; None if it is not one."""
-    topic, dash, partition = name.rpartition("-")
-    if not topic or not dash or not (partition.isascii() and partition.isdigit()):
-        return None
-    return topic, int(partition)

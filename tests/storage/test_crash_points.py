@@ -10,7 +10,7 @@ from collections import Counter, defaultdict
 import pytest
 
 from barnabas.clock import ManualClock
-from barnabas.storage import checkpoints, local_log, log_manager, recovery, swaps
+from barnabas.storage import checkpoints, local_log, log_directory, recovery, swaps
 from barnabas.storage.checkpoints import CLEAN_SHUTDOWN_FILE
 from barnabas.storage.cleaner import PassEnd, _Pass, run_pass
 from barnabas.storage.cleaner_manager import CleanerCheckpoint, SegmentSwap, log_to_clean, make_job
@@ -562,7 +562,7 @@ def clean_marker_comes_back(patch):
     def take(files, directory):
         return unlink_if_exists(files, f"{directory}/{CLEAN_SHUTDOWN_FILE}")
 
-    patch.setattr(log_manager, "take_clean_shutdown", take)
+    patch.setattr(log_directory, "take_clean_shutdown", take)
 
 
 def clean_marker_too_early(patch):

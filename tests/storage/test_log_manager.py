@@ -11,7 +11,8 @@ import pytest
 from barnabas.storage.config import LogConfig
 from barnabas.storage.errors import DirectoryLocked, DirectoryMismatch
 from barnabas.storage.files import OsFiles
-from barnabas.storage.log_manager import LogManager, parse_log_name
+from barnabas.storage.log_directory import parse_log_name
+from barnabas.storage.log_manager import LogManager
 from barnabas.wire.errors import ApiError, ErrorCode
 
 TOPIC_ID = bytes(range(1, 17))

@@ -1,0 +1,219 @@
+"""One log directory of a broker: who owns it, which logs it holds, what is checkpointed.
+
+A log directory holds one directory per partition and these files, all described in `checkpoints`:
+
+================================= ==================================================================================
+name                              content
+================================= ==================================================================================
+.lock                             empty; locked by the process that uses the directory
+.kafka_cleanshutdown              there only while no process uses the directory and all of it is on the disk
+meta.properties                   broker id and cluster id the directory belongs to
+recovery-point-offset-checkpoint  per partition: everything before this offset is on the disk
+log-start-offset-checkpoint       per partition: everything before this offset is deleted
+replication-offset-checkpoint     per partition: the high watermark
+TOPIC-PARTITION/                  a log; the topic may contain dashes
+TOPIC-PARTITION.HEX-delete/       a deleted log whose files are still to be removed
+================================= ==================================================================================
+
+Source: kafka.log.LogManager, LocalLog.parseTopicPartitionName.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
+
+from barnabas.storage.checkpoints import (
+    CLEANER_OFFSET_FILE,
+    HIGH_WATERMARK_FILE,
+    LOCK_FILE,
+    LOG_START_FILE,
+    META_PROPERTIES_FILE,
+    RECOVERY_POINT_FILE,
+    MetaProperties,
+    TopicPartition,
+    read_offsets,
+    take_clean_shutdown,
+    write_offsets,
+)
+from barnabas.storage.errors import CorruptFile, DirectoryLocked, DirectoryMismatch, StorageError
+from barnabas.storage.files import Files, read_file, replace_file, unlink_if_exists
+from barnabas.storage.log import PartitionLog
+from barnabas.storage.log_context import LogContext
+from barnabas.storage.recovery import LogCheckpoints
+
+logger = logging.getLogger(__name__)
+
+DELETE_SUFFIX: Final = "-delete"
+_SET_ASIDE: Final = ("-stray", "-future")
+
+_owned_directories: set[str] = set()
+"""Directories in use by this process: POSIX locks do not exclude their own process."""
+_owned_directories_lock = threading.Lock()
+
+
+class FoundLogs(NamedTuple):
+    """What a log directory holds before it is opened: each log's checkpoints."""
+
+    logs: dict[TopicPartition, LogCheckpoints]
+    is_clean: bool
+    has_recovery_points: bool
+
+
+class LogDirectory:
+    """One log directory: its lock, and what its logs share.
+
+    `failed` holds the logs that could not be opened: why, and what was checkpointed of them. As long as there are some,
+    no clean shutdown is claimed.
+    """
+
+    def __init__(self, path: str, context: LogContext, lock_descriptor: int) -> None:
+        self.path = path
+        self.context = context
+        self.logs: dict[TopicPartition, PartitionLog] = {}
+        self.failed: dict[TopicPartition, tuple[StorageError, LogCheckpoints]] = {}
+        self.checkpointed: set[TopicPartition] = set()
+        """Logs that the checkpoint files may name."""
+        self.has_unsynced_deletions = False
+        self.has_failed = False
+        """The disk did not take a checkpoint: a clean shutdown is not to be claimed."""
+        self._files = context.cache.files
+        self._lock_descriptor = lock_descriptor
+        self._checkpoint_lock = threading.Lock()
+
+    # --- whose it is
+
+    @classmethod
+    def lock(cls, path: str, context: LogContext) -> LogDirectory:
+        """Keep everybody else out. Raises DirectoryLocked."""
+        with _owned_directories_lock:
+            if path in _owned_directories:
+                raise DirectoryLocked(f"this process uses {path} already")
+            descriptor = context.cache.files.lock(f"{path}/{LOCK_FILE}")
+            _owned_directories.add(path)
+        return cls(path, context, descriptor)
+
+    def unlock(self) -> None:
+        """Give it up."""
+        with _owned_directories_lock:
+            _owned_directories.discard(self.path)
+            self._files.close(self._lock_descriptor)
+
+    def check_owner(self, node_id: int, cluster_id: str | None) -> None:
+        """Compare `meta.properties` with who we are, or write it if the cluster is known. Blocking.
+
+        Raises:
+            DirectoryMismatch: it belongs to somebody else.
+        """
+        path = f"{self.path}/{META_PROPERTIES_FILE}"
+        try:
+            found = MetaProperties.decode(read_file(self._files, path))
+        except FileNotFoundError:
+            if cluster_id is not None:
+                replace_file(self._files, path, MetaProperties(node_id, cluster_id).encode())
+            return
+        except CorruptFile as error:
+            raise DirectoryMismatch(f"{path}: {error}") from None
+        if found.broker_id != node_id:
+            raise DirectoryMismatch(f"{path} belongs to broker {found.broker_id}, not {node_id}")
+        if cluster_id is not None and found.cluster_id != cluster_id:
+            raise DirectoryMismatch(f"{path} belongs to cluster {found.cluster_id}, not {cluster_id}")
+
+    # --- what it holds
+
+    def find_logs(self) -> FoundLogs:
+        """Which logs there are, and what the checkpoints say of them. The mark of a clean shutdown is taken away.
+        Blocking.
+        """
+        is_clean = take_clean_shutdown(self._files, self.path)
+        recovery_points = self._read_checkpoint(RECOVERY_POINT_FILE)
+        log_starts = self._read_checkpoint(LOG_START_FILE) or {}
+        high_watermarks = self._read_checkpoint(HIGH_WATERMARK_FILE) or {}
+        cleaned = self._read_checkpoint(CLEANER_OFFSET_FILE) or {}
+        self.checkpointed = {*(recovery_points or ()), *log_starts, *high_watermarks}
+        logs = {}
+        for name in sorted(self._partition_directories()):
+            key = parse_log_name(name)
+            if key is None:
+                logger.warning("ignoring %s/%s: not the name of a log", self.path, name)
+                continue
+            logs[key] = LogCheckpoints(
+                (recovery_points or {}).get(key, 0),
+                log_starts.get(key, 0),
+                high_watermarks.get(key, 0),
+                may_have_gaps=recovery_points is None or key in cleaned,
+            )
+        return FoundLogs(logs, is_clean, recovery_points is not None)
+
+    def _read_checkpoint(self, name: str) -> dict[TopicPartition, int] | None:
+        """What a checkpoint says; None if it is not there or unusable."""
+        try:
+            return read_offsets(self._files, self.path, name)
+        except FileNotFoundError:
+            return None
+        except CorruptFile as error:
+            logger.warning("ignoring %s/%s: %s", self.path, name, error)
+            return None
+
+    def _partition_directories(self) -> Iterator[str]:
+        """Names that may be logs. Logs whose deletion a crash interrupted are removed on the way."""
+        for entry in self._files.list(self.path):
+            if not entry.is_directory:
+                continue
+            if entry.name.endswith(DELETE_SUFFIX):
+                remove_tree(self._files, f"{self.path}/{entry.name}")
+            elif entry.name.endswith(_SET_ASIDE):
+                logger.warning("leaving %s/%s alone: it was set aside", self.path, entry.name)
+            elif "-" in entry.name:
+                yield entry.name
+
+    # --- checkpoints
+
+    def write_checkpoints(self, names: Sequence[str]) -> None:
+        """The values are taken under the lock that the files are written under, so that none is replaced by an older
+        one. Blocking, any thread.
+        """
+        with self._checkpoint_lock:
+            for name in names:
+                write_offsets(self._files, self.path, name, self._offsets(name))
+            self.checkpointed.update(list(self.logs))
+
+    def _offsets(self, name: str) -> dict[TopicPartition, int]:
+        """What a checkpoint says of each log. Of a failed one it goes on saying what it said."""
+        offsets = {}
+        for key, log in list(self.logs.items()):
+            if name == RECOVERY_POINT_FILE:
+                offsets[key] = log.recovery_point_to_write
+            elif name == HIGH_WATERMARK_FILE:
+                offsets[key] = log.high_watermark
+            elif log.log_start_offset > 0:
+                # Also where the first segment says so: the names of deleted ones may not be off the disk yet.
+                offsets[key] = log.log_start_offset
+        for key, (_, checkpoints) in list(self.failed.items()):
+            if name == RECOVERY_POINT_FILE:
+                offsets[key] = checkpoints.recovery_point
+            elif name == HIGH_WATERMARK_FILE:
+                offsets[key] = checkpoints.high_watermark
+            else:
+                offsets[key] = checkpoints.log_start_offset
+        return offsets
+
+
+def remove_tree(files: Files, path: str) -> None:
+    """Remove a deleted log's directory; what cannot be removed is tried again at the next start. Blocking."""
+    try:
+        for entry in files.list(path):
+            unlink_if_exists(files, f"{path}/{entry.name}")
+        files.remove_directory(path)
+    except OSError as error:
+        logger.warning("removing %s failed: %s", path, error)
+
+
+def parse_log_name(name: str) -> TopicPartition | None:
+    """Topic and partition of a log's directory name, `TOPIC-PARTITION`; None if it is not one."""
+    topic, dash, partition = name.rpartition("-")
+    if not topic or not dash or not (partition.isascii() and partition.isdigit()):
+        return None
+    return topic, int(partition)
