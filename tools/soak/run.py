@@ -158,7 +158,7 @@ def _show(bar: "tqdm[Any]", seconds: int, result: Result, recorder: Recorder) ->
 
 
 def _create_topic(bootstrap_servers: str) -> None:
-    admin = AdminClient({"bootstrap.servers": bootstrap_servers})
+    admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 0})
     admin.create_topics([NewTopic(TOPIC, num_partitions=PARTITIONS)])[TOPIC].result()
 
 

@@ -328,7 +328,14 @@ def read_commits(bootstrap_servers: str, places: Iterable[Place]) -> dict[Place,
     for group, partition in places:
         by_group[group].append(partition)
     for group, partitions in by_group.items():
-        consumer = Consumer({"bootstrap.servers": bootstrap_servers, "group.id": group, "enable.auto.commit": False})
+        consumer = Consumer(
+            {
+                "bootstrap.servers": bootstrap_servers,
+                "group.id": group,
+                "enable.auto.commit": False,
+                "log_level": 0,
+            }
+        )
         try:
             told = fetch(consumer, group, TOPIC, partitions)
         finally:
@@ -348,6 +355,7 @@ def read_everything(bootstrap_servers: str, partitions: int) -> dict[Any, list[t
             "enable.auto.commit": False,
             "enable.partition.eof": True,
             "isolation.level": "read_committed",
+            "log_level": 0,
         }
     )
     consumer.assign([TopicPartition(TOPIC, partition, OFFSET_BEGINNING) for partition in range(partitions)])
