@@ -5,6 +5,7 @@ that the file says. The first failure ends the chance: from then on every call f
 noted in PATH.failed: the time (`time.monotonic`, in s) and the file or directory that was concerned.
 
 `truncate` is called where there was no room for an append: it fails together with the append that makes it necessary.
+`unnoticed sync` is a bug: the sync of a log's records fails, and its flush says that it worked.
 """
 
 import errno
@@ -18,6 +19,7 @@ from typing import Any
 
 from barnabas.__main__ import main as barnabas
 from barnabas.storage.files import OsFiles
+from barnabas.storage.flush import FlushTask
 
 
 class FailingCall:
@@ -42,6 +44,9 @@ class FailingCall:
         if self._call == "truncate":
             self._wrap("pwrite", errno.ENOSPC, lambda name: name.endswith(".log") and self.fails(name))
             self._wrap("truncate", errno.EIO, lambda _: self.has_failed)
+        elif self._call == "unnoticed sync":
+            self._wrap("sync", errno.EIO, lambda name: name.endswith(".log") and self.fails(name))
+            setattr(FlushTask, "error", property(lambda _: None, lambda *_: None))  # noqa: B010 (a slot's type differs)
         else:
             self._wrap(self._call, errno.EIO, self.fails)
 

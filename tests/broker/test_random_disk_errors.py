@@ -7,6 +7,7 @@ One data directory goes through all failures, one after the other; each start ha
 from __future__ import annotations
 
 import random
+import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,6 +35,7 @@ WRITTEN_BEFORE = 40
 """So many records go to each topic before the disk may fail."""
 PATIENT_FOR_S = 1
 """After so long without a failure every call fails."""
+REFUSED_WITHIN_S = 20
 ENDED_WITHIN_S = 20
 FENCED_WITHIN_S = 1
 
@@ -60,6 +62,7 @@ class Writer:
                 trigger.write_text(str(probability))
             if time.monotonic() > started_s + PATIENT_FOR_S and self.next_number > first + WRITTEN_BEFORE:
                 trigger.write_text("1")
+            assert time.monotonic() < started_s + REFUSED_WITHIN_S, "nobody is refused"
             for topic in TOPICS:
                 self._produce(producer, topic)
             self.next_number += 1
@@ -105,7 +108,9 @@ def check_nothing_depends_on(failure: str, writer: Writer) -> int:
     for topic, numbers in writer.acknowledged.items():
         sent = [sent_s for sent_s in numbers.values() if sent_s > float(failed_s)]
         assert not sent or f"/{topic}-0" not in path, f"{len(sent)} acknowledged after {failure}"
-        assert not [sent_s for sent_s in sent if sent_s > float(failed_s) + FENCED_WITHIN_S], failure
+        assert not [sent_s for sent_s in sent if sent_s > float(failed_s) + FENCED_WITHIN_S], (
+            f"acknowledged after {failure}"
+        )
         later += len(sent)
     return later
 
@@ -137,3 +142,20 @@ def test_failures_at_random_take_away_nothing_acknowledged(count: int, tmp_path:
     acknowledged_count = sum(map(len, writer.acknowledged.values()))
     print(f"{count} failures, {acknowledged_count} acknowledged, {later} of them sent later to logs that were whole")
     assert acknowledged_count > 50 * count
+
+
+@pytest.mark.slow
+def test_failures_that_nobody_notices_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the test above is worth."""
+    monkeypatch.setattr(sys.modules[__name__], "REFUSED_WITHIN_S", 4)
+    trigger = tmp_path / "fail"
+    with BarnabasProcess(SETTINGS, module=f"tools.failing_disk:unnoticed sync:{trigger}") as broker:
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+        for created in admin.create_topics([NewTopic(name, 1, 1) for name in TOPICS]).values():
+            created.result(20)
+        writer = Writer(broker)
+        with pytest.raises(AssertionError, match="nobody is refused"):
+            writer.write(0.1, trigger)
+        with pytest.raises(AssertionError, match="acknowledged after"):
+            check_nothing_depends_on(Path(f"{trigger}.failed").read_text(), writer)
+        broker.kill()
