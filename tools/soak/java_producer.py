@@ -154,7 +154,7 @@ class JavaTransactionalProducer(Worker):
             described = admin.describeTransactions([self._transactional_id]).description(self._transactional_id).get()
         finally:
             admin.close()
-        if described.producerEpoch() < self._ended:
+        if not 0 < self._ended <= described.producerEpoch():
             self.problems.append(f"epoch {described.producerEpoch()} after {self._ended} transactions: no version 2")
 
     def _close_producer(self) -> None:
