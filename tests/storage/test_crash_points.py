@@ -680,11 +680,9 @@ def cleans_what_is_not_on_the_disk(patch):
 )
 def test_what_is_left_out_is_found(scenario, plant, monkeypatch):
     plant(monkeypatch)
+    samples, every = (0, 3) if scenario is compaction else (4, 1)
     with pytest.raises((Untrue, StorageError)):
-        if scenario is compaction:
-            crash_everywhere(play(scenario), samples=0, every=3)
-        else:
-            crash_everywhere(play(scenario), samples=4)
+        crash_everywhere(play(scenario), samples, every)
 
 
 def test_what_is_left_out_of_a_start_is_found(monkeypatch):
