@@ -6,7 +6,8 @@ One Spark session (local[2], as the pipelines' own) serves all runs, both broker
 alone. The input lies in topics that are made once, before anything is measured. A run starts a pipeline with a fresh
 checkpoint and fresh output topics and measures the time from its start until it has worked the input off. Before that,
 each pipeline runs on each broker unmeasured, for Java's compiler. Ratios compare neighbouring runs, and every other
-pair begins with Kafka.
+pair begins with Kafka. Numbers of partitions are compared with the fewest rows, numbers of rows with the most
+partitions.
 """
 
 import argparse
@@ -259,10 +260,16 @@ def _options() -> argparse.Namespace:
     return options
 
 
+def sizes_of(rows: Sequence[int], partitions: Sequence[int]) -> list[tuple[int, int]]:
+    """Rows and partitions: the fewest rows with every number of partitions, more rows with the most partitions."""
+    fewest, *more = sorted(rows)
+    return [*((fewest, each) for each in sorted(partitions)), *((each, max(partitions)) for each in more)]
+
+
 def measure(options: argparse.Namespace) -> list[Run]:
     """Run everything."""
     runs: list[Run] = []
-    sizes = list(itertools.product(options.rows, options.partitions))
+    sizes = sizes_of(options.rows, options.partitions)
     with ExitStack() as stack:
         folder = Path(tempfile.mkdtemp(prefix="spark-pipelines-"))
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
@@ -279,8 +286,7 @@ def measure(options: argparse.Namespace) -> list[Run]:
         for name in options.pipelines:
             for broker in servers:
                 bench.seconds(name, few[broker])
-            turns = itertools.product(options.rows, options.partitions, range(options.repeats))
-            for turn, (rows, partitions, _) in enumerate(turns):
+            for turn, ((rows, partitions), _) in enumerate(itertools.product(sizes, range(options.repeats))):
                 for broker in (BARNABAS, KAFKA) if turn % 2 == 0 else (KAFKA, BARNABAS):
                     seconds = bench.seconds(name, inputs[broker, rows, partitions])
                     run = Run(name, broker, rows, partitions, seconds)

@@ -15,8 +15,7 @@ from itertools import islice
 from types import TracebackType
 from typing import Any, NamedTuple, TypeVar
 
-from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaError, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
 T = TypeVar("T")
 Headers = Sequence[tuple[str, bytes | None]]
@@ -153,15 +152,14 @@ def wait_until_readable(config: Mapping[str, str], *topics: str) -> bool:
         committed.close()
 
 
-def committed_progress(admin: AdminClient, names: Iterable[str], topic: str, partition: int) -> dict[str, int]:
-    """How far the units of these names have come. Errors: KafkaException."""
-    place = [TopicPartition(topic, partition)]
-    progress = {}
-    for name in names:  # one request each: that is all librdkafka takes
-        [asked] = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(name, place)]).values()
-        [found] = asked.result(TIMEOUT_S).topic_partitions
-        progress[name] = max(0, found.offset)
-    return progress
+def committed_progress(config: Mapping[str, str], name: str, topic: str, partition: int) -> int:
+    """How far the unit of this name has come. Errors: KafkaException."""
+    group = Consumer({**config, "group.id": name, "enable.auto.commit": False, "log_level": 4})
+    try:
+        [place] = group.committed([TopicPartition(topic, partition)], TIMEOUT_S)
+    finally:
+        group.close()
+    return max(0, place.offset)
 
 
 def record_of(row: Any, topic: str, partition: int = -1) -> Outgoing:

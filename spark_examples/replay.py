@@ -17,12 +17,11 @@ import hashlib
 import sys
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from itertools import groupby
 
 from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as f
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -118,13 +117,13 @@ def shown_progress(config: Mapping[str, str], spans: Mapping[str, tuple[int, int
         task = bars.add_task("offsets replayed", total=total)
 
         def watch() -> None:
-            admin = AdminClient({**config})
+            at = {unit: first for unit, (first, _) in spans.items()}
             while not done.wait(POLL_S):
-                try:
-                    at = committed_progress(admin, spans, topic, 0)
-                except KafkaException:
-                    continue  # the broker is away: what replays will say so
-                completed = sum(max(0, min(at[unit], end) - first) for unit, (first, end) in spans.items())
+                for unit in [unit for unit, (_, end) in spans.items() if at[unit] < end]:
+                    if not done.is_set():
+                        with suppress(KafkaException):  # the broker is away: what replays will say so
+                            at[unit] = max(at[unit], committed_progress(config, unit, topic, 0))
+                completed = sum(min(at[unit], end) - first for unit, (first, end) in spans.items())
                 bars.update(task, completed=completed)
                 if not pipeline.console.is_terminal:
                     pipeline.console.print(f"{completed:,} of {total:,} offsets replayed")
