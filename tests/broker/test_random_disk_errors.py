@@ -33,7 +33,7 @@ TOPICS = {
 }
 WRITTEN_BEFORE = 40
 """So many records go to each topic before the disk may fail."""
-PATIENT_FOR_S = 1
+PATIENT_FOR_S = 0.5
 """After so long without a failure every call fails."""
 REFUSED_WITHIN_S = 20
 ENDED_WITHIN_S = 20
