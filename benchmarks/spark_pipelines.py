@@ -125,7 +125,7 @@ class Bench:
         begin = time.perf_counter()
         work()
         seconds = time.perf_counter() - begin
-        admin = AdminClient({"bootstrap.servers": given.servers})
+        admin = AdminClient({"bootstrap.servers": given.servers, "log_level": 4})  # warnings
         for deleted in admin.delete_topics(topics).values():
             deleted.result(30)
         shutil.rmtree(here, ignore_errors=True)
