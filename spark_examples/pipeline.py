@@ -359,7 +359,11 @@ def session(options: argparse.Namespace, name: str) -> Iterator[SparkSession]:
     """
     if is_submitted() and (options.master or options.packages):
         console.print("--master and --packages are spark-submit's own options here: they go before the program's file.")
-    spark = spark_session(name, dict(options.conf), master=options.master, packages=options.packages)
+    with stop_signals() as stop:  # a Java that is left alone at its start would stay
+        spark = spark_session(name, dict(options.conf), master=options.master, packages=options.packages)
+    if stop.is_set():
+        spark.stop()
+        raise KeyboardInterrupt
     yield spark
     spark.stop()
 
