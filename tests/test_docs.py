@@ -18,6 +18,15 @@ def test_the_configuration_page_is_current() -> None:
     assert config_reference.TARGET.read_text() == config_reference.reference(), "run python -m tools.config_reference"
 
 
+def test_how_many_requests_were_compared() -> None:
+    page = (DOCS / "compatibility.md").read_text()
+    [total] = re.findall(r"^([\d,]+) distinct requests were compared", page, re.MULTILINE)
+    by_api = re.findall(r"^\| \d+ \|(?:[^|]*\|){3} (\d+) \|", page, re.MULTILINE)
+    assert f"{sum(map(int, by_api)):,}" == total
+    for name in ("README.md", "CHANGELOG.md"):
+        assert re.findall(r"([\d,]+) requests", (ROOT / name).read_text()) == [total], name
+
+
 def links(page: Path) -> list[tuple[str, str]]:
     """Relative links, each as path (empty within the page) and heading (may be empty)."""
     found = re.findall(r"\]\(([^)#\s]*)(?:#([^)\s]*))?\)", page.read_text())

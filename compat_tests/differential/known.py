@@ -83,10 +83,28 @@ UNFORESEEN_FIELDS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
 _REFUSED_TOPIC = ("configs/*", "error_*", "num_partitions", "replication_factor", "topic_id")
 REPLICAS = "there are no eligible leader replicas"
 ALTER = "*AlterConfigs"
+NOT_SERVED = "APIs and versions that are not served"
+KRAFT = "The features of KRaft"
+KRAFT_FEATURES = ("eligible.leader.replicas", "group", "metadata", "share", "streams")
 KNOWN: tuple[KnownDifference, ...] = (
-    KnownDifference("APIs and versions that are not served", "ApiVersions", "api_keys/*"),
-    KnownDifference("The features of KRaft", "ApiVersions", "supported_features*"),
-    KnownDifference("The features of KRaft", "ApiVersions", "finalized_features*"),
+    *(
+        KnownDifference(NOT_SERVED, "ApiVersions", f"api_keys/{key}")
+        for key in (
+            *(17, 29, 30, 31, 34, 36, 38, 39, 40, 41, 43, 45, 46, 48, 49, 50, 51, 55, 57, 64, 68, 69),
+            *range(74, 82),
+            *range(83, 93),
+        )
+    ),
+    *(KnownDifference(NOT_SERVED, "ApiVersions", f"api_keys/{key}/max_version") for key in (8, 9, 35, 66)),
+    *(
+        KnownDifference(KRAFT, "ApiVersions", f"{kind}_features/{name}.version")
+        for kind, names in (("supported", (*KRAFT_FEATURES, "kraft")), ("finalized", KRAFT_FEATURES))
+        for name in names
+    ),
+    KnownDifference(KRAFT, "ApiVersions", "finalized_features_epoch"),
+    KnownDifference(
+        "share group has no coordinator", "FindCoordinator", "coordinators/*", request='*"g:AAA*:0"*"key_type": 2*'
+    ),
     KnownDifference(REPLICAS, "CreateTopics", "topics/*/configs/min.insync.replicas/config_source"),
     KnownDifference(REPLICAS, "DescribeConfigs", "results/*/configs/min.insync.replicas*"),
     KnownDifference(REPLICAS, ALTER, "responses/4:1/error_*", request="*min.insync.replicas*"),

@@ -4,9 +4,11 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from barnabas.broker.handlers import served_apis
+from barnabas.wire.messages import API_NAMES
 from compat_tests.differential.known import KNOWN, KnownDifference
 from compat_tests.differential.report import check_rows, page
-from compat_tests.differential.run import Finding, Run, Side
+from compat_tests.differential.run import Finding, Run, Side, versions_of
 from compat_tests.differential.scenarios import SCENARIOS
 from compat_tests.differential.values import as_text
 from tools.barnabas_process import BarnabasProcess
@@ -45,10 +47,17 @@ class Outcome:
         seen = {finding.known for finding in self.run.findings}
         return [known for known in KNOWN if known not in seen] if self.page is not None else []
 
+    @property
+    def not_compared(self) -> list[tuple[int, int]]:
+        """API keys and versions that are served, and of which both answered no well-formed request."""
+        served = {(api_key, version) for api_key in served_apis() for version in versions_of(api_key)}
+        return sorted(served - self.run.answered) if self.page is not None else []
+
     def failures(self) -> list[str]:
         """Everything that has to be mended or explained, one text each."""
         gone = [f"no longer differs: {known}" for known in self.unused]
-        return [*described(self.run.unexpected), *gone]
+        never = [f"never compared: {API_NAMES[api_key]} {version}" for api_key, version in self.not_compared]
+        return [*described(self.run.unexpected), *gone, *never]
 
     def summary(self) -> str:
         found, unexpected = len(self.run.findings), len(self.run.unexpected)

@@ -42,7 +42,8 @@ HEAD = """# Compatibility
 Every API below is asked the same requests, valid and invalid, over a socket, on Barnabas and on Apache Kafka 4.3.0
 (KRaft, one node); the decoded answers are compared field by field, with times, ids and ports masked. Texts of error
 messages are compared only as being there or not. A request that closes the connection on one side must close it on the
-other. Every difference left is listed in [deviations.md](deviations.md).
+other. Of every version served there is a well-formed request that both answered. Every difference left is listed in
+[deviations.md](deviations.md).
 
 """
 

@@ -92,6 +92,8 @@ class Run:
         self.findings: list[Finding] = []
         self.requests: dict[int, set[str]] = defaultdict(set)
         """Every distinct request, by API key."""
+        self.answered: set[tuple[int, int]] = set()
+        """API key and version of the well-formed requests that both brokers answered."""
         self.name = ""
         self._patience_s = SETTLE_S
 
@@ -211,6 +213,8 @@ class Run:
             self._patience_s -= POLL_S
             self.send(sent.request, sent.version, connection=connection)
         self.findings += found
+        if self.kafka.last is not None and self.barnabas.last is not None:
+            self.answered.add((sent.api_key, sent.version))
         return self.kafka.last, self.barnabas.last
 
     def _receive(self, sent: "Sent", connection: str) -> Iterator[Any]:

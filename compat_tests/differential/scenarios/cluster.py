@@ -120,10 +120,12 @@ def find_coordinator(run: Run) -> None:
     for key in ("g", "", "ü", "x" * 300, " "):
         for key_type in (0, 1, 2, 3, -1, 127):
             run.sweep(FindCoordinatorRequest(key=key, key_type=key_type), versions=range(4))
-            run.sweep(FindCoordinatorRequest(coordinator_keys=[key], key_type=key_type), versions=(4, 5))
+            run.sweep(FindCoordinatorRequest(coordinator_keys=[key], key_type=key_type), versions=(4, 5, 6))
     for keys in ([], ["a", "b"], ["a", "a"], ["", "a"]):
-        run.sweep(FindCoordinatorRequest(coordinator_keys=keys, key_type=0), versions=(4, 5))
-        run.sweep(FindCoordinatorRequest(coordinator_keys=keys, key_type=9), versions=(4, 5))
+        run.sweep(FindCoordinatorRequest(coordinator_keys=keys, key_type=0), versions=(4, 5, 6))
+        run.sweep(FindCoordinatorRequest(coordinator_keys=keys, key_type=9), versions=(4, 5, 6))
+    for key in ("g:AAAAAAAAAAAAAAAAAAAAAA", "AAAAAAAAAAAAAAAAAAAAAA:0", "g:AAAAAAAAAAAAAAAAAAAAAA:0", "g:nonsense:0"):
+        run.sweep(FindCoordinatorRequest(coordinator_keys=[key], key_type=2), versions=(4, 5, 6))
 
 
 def describe_log_dirs(run: Run) -> None:

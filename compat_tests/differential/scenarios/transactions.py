@@ -153,44 +153,87 @@ def transactional_producers(run: Run) -> None:
 
 
 def transaction_life(run: Run) -> None:
-    """Add, write, commit offsets, end; and each step with a wrong producer."""
+    """Add, write, commit offsets, end; and each step with a wrong producer. An API that has no such version is asked at
+    its highest.
+    """
     topic = run.create_topic()
-    for version, committed in ((0, True), (1, False), (2, True), (3, True), (3, False)):
+    for version, committed in (
+        (0, True),
+        (1, False),
+        (2, True),
+        *((version, committed) for version in (3, 4, 5) for committed in (True, False)),
+    ):
         name, group = run.fresh(f"v{version}{committed}"), run.fresh(f"g{version}{committed}")
-        begin(run, name)
-        run.ask(ending(name, committed), min(version, 3))
+        begin(run, name, max(version, 4))
+        run.ask(ending(name, committed), version)
+        wait_ended(run, name, "Empty")
+        if version == 5:
+            keep_bumped_epoch(run)
         for shift, own in ((1, True), (-1, True), (0, False)):
-            run.ask(adding(name, version, (topic, [0]), shift=shift, own=int(own)), version)
-            run.ask(adding_offsets(name, group, shift, own), version)
+            for verify in verifying(version):
+                run.ask(adding(name, version, (topic, [0]), verify=verify, shift=shift, own=int(own)), version)
+            run.ask(adding_offsets(name, group, shift, own), min(version, 4))
             run.ask(ending(name, committed, shift, own), version)
-        run.ask(adding(name, version, ("no-such", [0]), (topic, [0])), version)
-        run.ask(adding(name, version, (topic, [0, 7])), version)
-        run.ask(adding(name, version), version)
-        run.ask(adding("", version, (topic, [0])), version)
-        run.ask(adding(run.fresh("nobody"), version, (topic, [0])), version)
-        run.ask(writing(name, topic, 0), 9)
-        run.ask(adding(name, version, (topic, [0])), version)
-        run.ask(adding(name, version, (topic, [0])), version)
-        run.ask(writing(name, topic, 0), 9)
-        run.ask(writing(name, topic, 2, shift=-1), 9)
-        run.ask(adding_offsets(name, group), version)
-        run.ask(adding_offsets(name, ""), version)
-        run.ask(adding_offsets("", group), version)
-        for shift, generation in ((0, -1), (-1, -1)):
-            run.ask(committing(name, group, topic, 5, shift, generation), min(version, 4))
-        run.ask(committing(name, group, "no-such", 5), min(version, 4))
+        for verify in verifying(version):
+            run.ask(adding(name, version, ("no-such", [0]), (topic, [0]), verify=verify), version)
+            run.ask(adding(name, version, (topic, [0, 7]), verify=verify), version)
+            run.ask(adding(name, version, verify=verify), version)
+            run.ask(adding("", version, (topic, [0]), verify=verify), version)
+            run.ask(adding(run.fresh("nobody"), version, (topic, [0]), verify=verify), version)
+        write_and_commit(run, name, group, topic, version)
         look(run, name, topic, group)
         run.ask(ending(name, committed), version)
-        run.settle_with(
-            DescribeTransactionsRequest(transactional_ids=[name]),
-            0,
-            lambda answer: answer.transaction_states[0].transaction_state.startswith("Complete"),
-        )
+        wait_ended(run, name)
         look(run, name, topic, group)
         run.ask(ending(name, committed), version)
         run.ask(ending(name, not committed), version)
         run.ask(ending("", committed), version)
         run.ask(ending(run.fresh("nobody"), committed), version)
+
+
+def write_and_commit(run: Run, name: str, group: str, topic: str, version: int) -> None:
+    """Records before and after their partition is added (from version 12 on Produce adds it itself), then offsets."""
+    produce_version = {4: 11, 5: 12}.get(version, 9)
+    run.ask(writing(name, topic, 0), produce_version)
+    run.ask(adding(name, version, (topic, [0])), version)
+    for verify in verifying(version):
+        run.ask(adding(name, version, (topic, [0]), verify=verify), version)
+    run.ask(writing(name, topic, 2 if version == 5 else 0), produce_version)
+    run.ask(writing(name, topic, 2, shift=-1), produce_version)
+    if version == 5:  # before the group's partition is added: from this version on the commit does that
+        run.ask(committing(name, group, topic, 4), version)
+    run.ask(adding_offsets(name, group), min(version, 4))
+    run.ask(adding_offsets(name, ""), min(version, 4))
+    run.ask(adding_offsets("", group), min(version, 4))
+    for shift, generation in ((0, -1), (-1, -1)):
+        run.ask(committing(name, group, topic, 5, shift, generation), version)
+    if version >= 3:
+        run.ask(committing(name, group, topic, 5, generation=3), version)
+    run.ask(committing(name, group, "no-such", 5), version)
+    if version >= 4:
+        run.ask(committing("", group, topic, 5), version)
+        run.ask(committing(name, "", topic, 5), version)
+
+
+def verifying(version: int) -> tuple[bool, ...]:
+    """What AddPartitionsToTxn can say of `verify_only`."""
+    return (False, True) if version >= 4 else (False,)
+
+
+def keep_bumped_epoch(run: Run) -> None:
+    """From version 5 on the answer to EndTxn says who the producer is afterwards."""
+    for side in run.sides:
+        if side.last.error_code == 0:
+            side.ids["producer"], side.ids["epoch"] = side.last.producer_id, side.last.producer_epoch
+
+
+def wait_ended(run: Run, transactional_id: str, *others: str) -> None:
+    """EndTxn is answered before the markers are written: wait until no transition is pending."""
+    run.settle_with(
+        DescribeTransactionsRequest(transactional_ids=[transactional_id]),
+        0,
+        lambda answer: answer.transaction_states[0].transaction_state in ("CompleteCommit", "CompleteAbort", *others),
+    )
 
 
 def describe_transactions(run: Run) -> None:
