@@ -1,11 +1,16 @@
 """A few thousand broken inputs for every reader of foreign bytes, the same ones each time, and everything that once
 broke one. `make fuzz` goes on for longer, with other inputs."""
 
+import importlib.util
+import os
 import random
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
-from tools.fuzz import corpus, run_one
+from tools.fuzz import GROWTH_MAX, ROOT, Session, corpus, run_one
 from tools.fuzz_targets import TARGETS, Target
 from tools.mutation import Mutator
 
@@ -34,3 +39,62 @@ def test_mutation_is_reproducible() -> None:
 
     assert some() == some()
     assert len(set(some())) > 400
+
+
+def test_each_bug_is_kept_once_and_replayed(tmp_path: Path) -> None:
+    def run(data: bytes) -> None:
+        if len(data) > 2:
+            raise ValueError
+        if data == b"xx":
+            raise KeyError
+
+    target = Target("planted", run, lambda: [b""])
+    session = Session(target, tmp_path)
+    for data in (b"x", b"xx", b"xxx", b"xxxx", b""):
+        session.feed(data)
+    assert session.inputs == 5
+    assert {path.read_bytes() for path in corpus(target, tmp_path)} == {b"xx", b"xxx"}
+
+
+@pytest.mark.parametrize("leaks", [False, True])
+def test_memory_is_compared_by_tenths_of_the_inputs(leaks: bool, tmp_path: Path) -> None:
+    held: list[bytes] = []
+
+    def run(_data: bytes) -> None:
+        if leaks:
+            held.append(b"x" * 100_000)
+
+    session = Session(Target("planted", run, lambda: [b""]), tmp_path)
+    for _ in range(1_000):
+        session.feed(b"")
+        session.sample_memory()
+    early_kib, late_kib = session.memory_kib
+    assert (late_kib > GROWTH_MAX * early_kib) == leaks
+    assert (late_kib - early_kib > 80_000) == leaks  # nine tenths of 97,656 KiB
+
+
+PLANTED = """
+import sys
+from pathlib import Path
+from tools.fuzz import fuzz_with_atheris
+from tools.fuzz_targets import Target
+
+def run(data):
+    if data[:2] == b"ab" and sys.argv[1] == "bug":
+        raise ValueError
+
+print(fuzz_with_atheris(Target("planted", run, lambda: [b"a", b"b"]), 5, 1, Path(sys.argv[2])))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    importlib.util.find_spec("atheris") is None, reason="atheris is not installed: pip install '.[fuzz]'"
+)
+@pytest.mark.parametrize("planted", ["bug", "nothing"])
+def test_atheris_finds_what_is_planted(planted: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", PLANTED, planted, str(tmp_path)]
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.splitlines()[-1] == str(planted == "nothing"), done.stdout + done.stderr
+    assert len(list((tmp_path / "planted").iterdir())) == (planted == "bug")
