@@ -144,6 +144,68 @@ def test_a_process_that_reads_what_it_writes_later() -> None:
     assert "G1c" in anomalies(poll((0, 1), process=0), send(1, 0, process=0))
 
 
+def test_the_witness_of_a_circle_is_the_shortest_one() -> None:
+    """Four operations read from each other all around, and two of them to and fro."""
+    first, second, third, fourth = (
+        transaction(
+            Send("x", number, number),
+            *(Poll({"x": [(read, read)]}) for read in reads),
+            process=number,
+        )
+        for number, reads in enumerate(((3, 1), (0,), (1,), (2,)))
+    )
+    findings = check(History([first, second, third, fourth]))
+    (witness,) = findings.anomalies["G1c"]
+    assert witness.endswith("circle: 0 of process 0 -> 1 of process 1 -> 0 of process 0")
+
+
+def test_a_long_chain_of_operations_is_looked_at_once() -> None:
+    """Time must not grow with the square of the number of operations: then this would take hours."""
+    count = 200_000
+    chain = [at(send(number, number), 2 * number, 2 * number + 1) for number in range(count)]
+    assert check(History([*chain])).is_valid
+
+
+def test_a_circle_of_very_many_operations() -> None:
+    count = 5_000
+    around = [
+        transaction(
+            Send("x", number, number), Poll({"x": [((number - 1) % count, (number - 1) % count)]}), process=number
+        )
+        for number in range(count)
+    ]
+    (witness,) = check(History([*around])).anomalies["G1c"]
+    assert witness.count(" of process ") == count + 1
+
+
+def lag(*events: Operation, healed: float = -inf) -> tuple[float, float]:
+    findings = check(History(list(events), healed=healed))
+    return findings.realtime_lag_s, findings.realtime_lag_after_faults_s
+
+
+def test_realtime_lag_counts_from_when_somebody_knew_of_more() -> None:
+    writes = [at(send(value, value), value, value + 0.5) for value in range(3)]  # known at 0.5, 1.5 and 2.5
+    assert lag(*writes, at(poll((0, 0)), 1, 2)) == (0, 0)
+    assert lag(*writes, at(poll((0, 0)), 7, 8)) == (5.5, 5.5)
+    assert lag(*writes, at(poll((0, 0), (1, 1), (2, 2)), 7, 8)) == (0, 0)
+    assert lag(
+        *writes,
+        at(
+            poll((0, 0)),
+            7,
+            8,
+        ),
+        at(poll(), 9, 10),
+    ) == (7.5, 7.5)
+    assert lag(*writes, at(poll(), 7, 8)) == (6.5, 6.5)
+    assert lag(*writes, at(poll((0, 0)), 7, 8), at(poll((1, 1)), 8, 9), healed=8) == (5.5, 5.5)
+    assert lag(*writes, at(poll((0, 0)), 7, 8), at(poll((1, 1), (2, 2)), 8, 9), healed=8) == (5.5, 0)
+
+
+def test_lag_of_a_group_is_its_own_affair() -> None:
+    assert lag(at(send(0, 0), 0, 1), at(poll(mode=Mode.SUBSCRIBE), 7, 8)) == (0, 0)
+
+
 def at(operation: Operation, invoked: float, completed: float) -> Operation:
     operation.invoked, operation.completed = invoked, completed
     return operation

@@ -21,16 +21,23 @@ Anomalies (names as in Jepsen's Kafka workload; the last four are ours):
   something it wrote was read.
 - `unknown-value`: something was read that nobody wrote to that key (misrouted or corrupt).
 
+Told as well: the worst realtime lag. A reader of assigned keys lags from the moment when somebody knew of an offset
+beyond its position until it asks again.
+
 Not anomalies, because Kafka does not promise it: records of transactions that interleave, positions that jump when a
 group rebalances.
 """
 
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
 
 from tools.soak.history import Assigned, History, Key, Mode, Operation, Send, Status, Value
+
+CYCLE_STEPS_MAX = 1_000_000
+"""What looking for the shortest circle of operations may cost."""
 
 
 @dataclass(slots=True)
@@ -41,6 +48,9 @@ class Findings:
     operations: int = 0
     acknowledged: int = 0
     transactions: int = 0
+    realtime_lag_s: float = 0.0
+    realtime_lag_after_faults_s: float = 0.0
+    """Of polls that were invoked when the last fault was over."""
 
     @property
     def is_valid(self) -> bool:
@@ -48,6 +58,17 @@ class Findings:
 
     def add(self, name: str, witness: str) -> None:
         self.anomalies[name].append(witness)
+
+    def __iadd__(self, other: "Findings") -> "Findings":
+        """Both together."""
+        for name, witnesses in other.anomalies.items():
+            self.anomalies[name] += witnesses
+        self.operations += other.operations
+        self.acknowledged += other.acknowledged
+        self.transactions += other.transactions
+        self.realtime_lag_s = max(self.realtime_lag_s, other.realtime_lag_s)
+        self.realtime_lag_after_faults_s = max(self.realtime_lag_after_faults_s, other.realtime_lag_after_faults_s)
+        return self
 
 
 class Checker:
@@ -73,6 +94,7 @@ class Checker:
         self._check_final()
         self._check_pairs()
         self._check_consumed()
+        self._measure_lag()
         return self._findings
 
     # --- who wrote and read what, and where it stands -----------------------------------------------
@@ -222,7 +244,10 @@ class Checker:
         for earlier, later in _in_real_time(self._operations):
             edges[earlier].add(later)
         for component in _components(edges):
-            members = ", ".join(f"{index} of process {self._operations[index].process}" for index in sorted(component))
+            cycle = _shortest_cycle(edges, component)
+            members = " -> ".join(
+                f"{index} of process {self._operations[index].process}" for index in (*cycle, cycle[0])
+            )
             self._findings.add("G1c", f"operations read from each other in a circle: {members}")
 
     def _check_final(self) -> None:
@@ -278,6 +303,46 @@ class Checker:
         for (group, key, offset), count in consumers.items():
             if count > 1:
                 self._findings.add("double-consume", f"{key} at offset {offset}: {count} transactions of {group}")
+
+    def _measure_lag(self) -> None:
+        newest = self._newest_known()
+        positions: dict[tuple[int, Key], int] = {}
+        for operation in self._operations:
+            if operation.status is not Status.OK or operation.mode is not Mode.ASSIGN:
+                continue
+            for poll in operation.polls():
+                for key, records in poll.records.items():
+                    place = operation.process, key
+                    positions[place] = max((offset for offset, _ in records), default=positions.get(place, -1))
+                    times, offsets = newest[key]
+                    step = bisect_right(offsets, positions[place])
+                    if step < len(times):
+                        self._note_lag(operation.invoked, operation.invoked - times[step])
+
+    def _note_lag(self, invoked: float, lag_s: float) -> None:
+        findings = self._findings
+        findings.realtime_lag_s = max(findings.realtime_lag_s, lag_s)
+        if invoked >= self._history.healed:
+            findings.realtime_lag_after_faults_s = max(findings.realtime_lag_after_faults_s, lag_s)
+
+    def _newest_known(self) -> dict[Key, tuple[list[float], list[int]]]:
+        """For each key the moments at which somebody first knew of a larger offset than anybody before, and those."""
+        known: dict[Key, list[tuple[float, int]]] = defaultdict(list)
+        for operation in self._operations:
+            if operation.status is Status.OK:
+                for key, offset, _ in _polled(operation):
+                    known[key].append((operation.completed, offset))
+                for send in operation.sends():
+                    if send.offset is not None:
+                        known[send.key].append((operation.completed, send.offset))
+        newest: dict[Key, tuple[list[float], list[int]]] = defaultdict(lambda: ([], []))
+        for key, moments in known.items():
+            times, offsets = newest[key]
+            for time, offset in sorted(moments):
+                if isfinite(time) and (not offsets or offset > offsets[-1]):
+                    times.append(time)
+                    offsets.append(offset)
+        return newest
 
 
 def check(history: History) -> Findings:
@@ -354,8 +419,43 @@ def _components(edges: list[set[int]]) -> Iterable[set[int]]:
                 if work:
                     low[work[-1][0]] = min(low[work[-1][0]], low[node])
                 if low[node] == order[node]:
-                    component = set(stack[stack.index(node) :])
-                    del stack[stack.index(node) :]
+                    component = set()
+                    while node not in component:
+                        component.add(stack.pop())
                     on_stack -= component
                     if len(component) > 1:
                         yield component
+
+
+def _shortest_cycle(edges: Sequence[set[int]], component: set[int]) -> list[int]:
+    """The nodes of a short cycle in a strongly connected component, each followed by the next: the shortest one, unless
+    it takes more than CYCLE_STEPS_MAX steps to be sure of that.
+    """
+    shortest: list[int] = []
+    steps = 0
+    for start in sorted(component):
+        came_from = {start: start}
+        reached = [start]
+        length = 0
+        while reached and (not shortest or length < len(shortest) - 1):
+            length += 1
+            steps += len(reached)
+            for node in reached:
+                if start in edges[node]:
+                    shortest = [node]
+                    while shortest[0] != start:
+                        shortest.insert(0, came_from[shortest[0]])
+                    reached = []
+                    break
+            else:
+                found = {
+                    successor: node
+                    for node in reached
+                    for successor in edges[node]
+                    if successor in component and successor not in came_from
+                }
+                came_from |= found
+                reached = list(found)
+        if len(shortest) == 2 or steps > CYCLE_STEPS_MAX:
+            break
+    return shortest

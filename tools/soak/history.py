@@ -43,7 +43,7 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Poll:
-    """Records read, per key in the order in which they came: (offset, value)."""
+    """Records read, per key in the order in which they came: (offset, value); none of a key that had nothing new."""
 
     records: dict[Key, list[tuple[int, Value]]]
 
@@ -84,10 +84,13 @@ class Assigned:
 
 @dataclass(slots=True)
 class History:
-    """All operations in the order of their completion, and what was read in the end from the start of every key."""
+    """All operations in the order of their completion, and what was read in the end from the start of every key; no
+    fault was done to the broker after `healed` while they ran.
+    """
 
     events: list[Operation | Assigned] = field(default_factory=list)
     final: dict[Key, list[tuple[int, Value]]] | None = None
+    healed: float = -inf
 
     def operations(self) -> list[Operation]:
         return [event for event in self.events if isinstance(event, Operation)]
