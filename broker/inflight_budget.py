@@ -38,7 +38,9 @@ class InflightBudget:
             self._held[connection] = held_bytes
         else:
             self._held.pop(connection, None)
-            self._paused.pop(connection, None)
+            if connection in self._paused:  # what it had sent before was served meanwhile
+                del self._paused[connection]
+                connection.resume_from_budget()
             if self._privileged is connection:
                 self._privileged = None
         if self.used_bytes > self.limit_bytes:

@@ -47,6 +47,20 @@ def test_the_next_one_is_resumed_when_the_privileged_one_is_done() -> None:
     assert not any(connection.paused for connection in connections)
 
 
+def test_a_connection_whose_waiting_requests_were_served_meanwhile_goes_on() -> None:
+    budget = InflightBudget(100)
+    large, small = Connection(), Connection()
+    budget.report(large, 110)
+    budget.report(small, 5)
+    assert (large.paused, small.paused) == (False, True)
+    budget.report(small, 0)
+    assert not small.paused
+    budget.report(small, 5)
+    assert small.paused
+    budget.report(large, 0)
+    assert not small.paused
+
+
 def test_requests_that_together_exceed_the_limit_all_finish_one_after_the_other() -> None:
     budget = InflightBudget(100)
     held = {Connection(): 0 for _ in range(10)}
