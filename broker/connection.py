@@ -94,7 +94,7 @@ class Connection(asyncio.BufferedProtocol):
         frame_bytes_max: int,
     ) -> None:
         self._dispatcher = dispatcher
-        self._reader = FrameReader(shared_buffer, frame_bytes_max)
+        self._reader = FrameReader(shared_buffer, frame_bytes_max, budget.has_room)
         self._budget = budget
         self.connections = connections
         self.listener_name = listener_name

@@ -28,6 +28,10 @@ class InflightBudget:
         self._paused: OrderedDict[BudgetedConnection, None] = OrderedDict()
         self._privileged: BudgetedConnection | None = None
 
+    def has_room(self, size: int) -> bool:
+        """Whether so many bytes may be reserved before they arrive: half of the limit may be spent on that."""
+        return self.used_bytes + size <= self.limit_bytes // 2
+
     def report(self, connection: BudgetedConnection, held_bytes: int) -> None:
         """`connection` now holds `held_bytes` of requests that have not been answered."""
         before = self._held.get(connection, 0)

@@ -10,7 +10,7 @@ call of `get_buffer`: whoever keeps it longer copies it first.
 """
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from barnabas.wire.errors import ProtocolError
 
@@ -37,14 +37,17 @@ class FrameReader:
     read.
 
     `buffered_bytes` is the memory that a partial frame holds; `frame_bytes_max` bounds the declared length
-    (`socket.request.max.bytes`).
+    (`socket.request.max.bytes`). `has_room` says whether so many bytes may be had for a frame that has not arrived yet.
     """
 
-    __slots__ = ("_buffer", "_filled", "_frame_end", "_largest_frame", "_shared", "frame_bytes_max")
+    __slots__ = ("_buffer", "_filled", "_frame_end", "_has_room", "_largest_frame", "_shared", "frame_bytes_max")
 
-    def __init__(self, shared: ReceiveBuffer, frame_bytes_max: int) -> None:
+    def __init__(
+        self, shared: ReceiveBuffer, frame_bytes_max: int, has_room: Callable[[int], bool] = lambda _size: True
+    ) -> None:
         self.frame_bytes_max = frame_bytes_max
         self._shared = shared
+        self._has_room = has_room
         self._buffer: bytearray | None = None
         self._filled = 0
         self._frame_end = 0  # where the partial frame in `_buffer` ends; 0 while its length is not known yet
@@ -127,8 +130,8 @@ class FrameReader:
 
     def _capacity(self, needed: int, frame_end: int) -> int:
         """At most twice what has arrived, a quarter more from 1 MiB on, but at once the whole frame where the peer has
-        already sent a frame of that size."""
-        if frame_end <= 2 * self._largest_frame:
+        already sent a frame of that size and there is room."""
+        if frame_end <= 2 * self._largest_frame and self._has_room(frame_end):
             return frame_end
         wanted = 2 * needed if needed < LARGE_BUFFER_BYTES else needed + needed // 4
         return min(frame_end, max(FIRST_BUFFER_BYTES, wanted))

@@ -23,6 +23,16 @@ def test_nobody_is_paused_within_the_limit() -> None:
     assert not any(connection.paused for connection in connections)
 
 
+def test_half_of_the_limit_may_be_reserved_for_what_has_not_arrived() -> None:
+    budget = InflightBudget(100)
+    connection = Connection()
+    assert budget.has_room(50)
+    assert not budget.has_room(51)
+    budget.report(connection, 20)
+    assert budget.has_room(30)
+    assert not budget.has_room(31)
+
+
 def test_beyond_the_limit_one_connection_goes_on_and_the_others_wait() -> None:
     budget = InflightBudget(100)
     first, second, third = Connection(), Connection(), Connection()

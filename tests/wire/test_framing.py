@@ -58,6 +58,16 @@ def test_a_growing_frame_holds_at_most_twice_what_arrived() -> None:
     assert reader.buffered_bytes == 0
 
 
+@pytest.mark.parametrize("room", [100_003, 100_004])
+def test_after_a_large_frame_room_for_another_is_taken_at_once_if_there_is_any(room: int) -> None:
+    reader = FrameReader(ReceiveBuffer(1024), 200_000, lambda size: size <= room)
+    data = framed(bytes(100_000))
+    assert feed(reader, data, 1024) == [bytes(100_000)]
+    feed(reader, data[:10], 10)
+    assert reader.buffered_bytes == (len(data) if room >= len(data) else FIRST_BUFFER_BYTES)
+    assert feed(reader, data[10:], 1024) == [bytes(100_000)]
+
+
 @pytest.mark.parametrize("length", [-1, -(2**31), 1001, 2**31 - 1])
 @pytest.mark.parametrize("read_size", [1, 3, 100])
 def test_a_length_out_of_bounds_is_refused(length: int, read_size: int) -> None:
