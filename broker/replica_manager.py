@@ -290,7 +290,9 @@ class ReplicaManager:
     async def flush(self, log: PartitionLog) -> None:
         """Bring everything that is in a log now to the disk; one flush serves everybody who came before it started.
 
-        A failed fsync is final: StorageError (KAFKA_STORAGE_ERROR), and the log is offline.
+        Raises:
+            StorageError (KAFKA_STORAGE_ERROR): it failed. If a sync did, that is final, and the log is offline; where
+            only descriptors or room were lacking, `run_flushes` tries again.
         """
         end_offset = log.log_end_offset
         while True:
@@ -298,19 +300,27 @@ class ReplicaManager:
             if running is None:
                 running = self._flushes[log] = asyncio.ensure_future(self._flush_once(log))
             await asyncio.shield(running)
-            if log.recovery_point >= end_offset:
+            if log.recovery_point >= min(end_offset, log.log_end_offset):
                 return
 
     async def _flush_once(self, log: PartitionLog) -> None:
         try:
             task = log.prepare_flush()
             if task is not None:
-                await asyncio.to_thread(task.run)
+                try:
+                    await asyncio.to_thread(task.run)
+                except RuntimeError as error:  # no thread could be started
+                    task.error = StorageError(f"flushing {log.directory} failed: {error}")
                 log.complete_flush(task)
                 if task.may_be_repeated and task.error is not None:
                     raise task.error
+            elif log.recovery_point < log.log_end_offset:
+                raise StorageError(f"somebody else flushes {log.directory}")
             if log.failure is not None:
                 raise StorageError(log.failure.message)
+        except StorageError as error:
+            logger.error("flushing %s-%d failed: %s", log.topic, log.partition, error.message)
+            raise
         finally:
             del self._flushes[log]
 
@@ -337,8 +347,11 @@ class ReplicaManager:
         for log in self._log_manager.logs_to_flush(self._clock.now_ms()):
             try:
                 await self.flush(log)
-            except StorageError as error:
-                logger.error("flushing %s-%d failed: %s", log.topic, log.partition, error)
+            except StorageError:
+                continue
+            partition = self._partitions.get((log.topic, log.partition))
+            if partition is not None and partition.log is log and self._flush_before_ack:
+                partition.flushed()  # what an earlier flush failed at is committable now
 
     def run_retention(self) -> None:
         """Delete what retention no longer keeps; readers that wait there look again."""

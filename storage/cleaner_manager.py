@@ -14,7 +14,7 @@ from barnabas.storage.checkpoints import CLEANER_OFFSET_FILE, TopicPartition, re
 from barnabas.storage.cleaner import CleanedSegment, CleaningJob, LastRecord, SourceSegment
 from barnabas.storage.cleaner_map import ENTRY_BYTES
 from barnabas.storage.errors import CorruptFile, StorageError
-from barnabas.storage.files import Files, LogFile, unlink_if_exists
+from barnabas.storage.files import Files, LogFile, lacks_descriptors, unlink_if_exists
 from barnabas.storage.log import PartitionLog
 from barnabas.storage.segment import (
     CLEANED_SUFFIX,
@@ -167,14 +167,16 @@ class SegmentSwap:
             self._sync_error = error
 
     def finish(self) -> bool:
-        """Put the cleaned segment into the log; False if the log has changed since `begin`, or failed."""
+        """Put the cleaned segment into the log; False if the log has changed since `begin`, if there was no descriptor
+        for `sync`, or if the log failed.
+        """
         if self._log.directory != self._directory:
             return False
         old = self._replaced()
         try:
-            if self._sync_error is not None:
+            if self._sync_error is not None and not lacks_descriptors(self._sync_error):
                 raise self._sync_error
-            if old is None:
+            if old is None or self._sync_error is not None:
                 self._take_back()
                 return False
         except OSError as error:

@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, Protocol, TypeAlias
 
-from barnabas.storage.errors import DirectoryLocked, ReadWouldBlock, StorageError
+from barnabas.storage.errors import DirectoryLocked, ReadWouldBlock
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
@@ -284,6 +284,11 @@ def is_passing(error: OSError) -> bool:
     return error.errno in _PASSING
 
 
+def lacks_descriptors(error: OSError) -> bool:
+    """Whether a file could not be opened because the process or the machine has too many open already."""
+    return error.errno in _NO_DESCRIPTORS
+
+
 def read_file(files: Files, path: str) -> bytes:
     """The whole file. Blocking."""
     descriptor = files.open(path)
@@ -393,7 +398,7 @@ class DescriptorCache:
             try:
                 file.descriptor = self.files.open(file.path)
             except OSError as error:
-                if error.errno not in _NO_DESCRIPTORS or not self._close_idle(max(1, len(self._open) // 8)):
+                if not lacks_descriptors(error) or not self._close_idle(max(1, len(self._open) // 8)):
                     raise
             else:
                 self._open[file] = None
@@ -412,7 +417,7 @@ class DescriptorCache:
             try:
                 self.adopt(file, self.files.open(path, create=True, truncate=True))
             except OSError as error:
-                if error.errno not in _NO_DESCRIPTORS or not self._close_idle(max(1, len(self._open) // 8)):
+                if not lacks_descriptors(error) or not self._close_idle(max(1, len(self._open) // 8)):
                     raise
             else:
                 return file
@@ -468,7 +473,7 @@ class DescriptorCache:
         """Open a held file for the calling thread alone, which closes it. Blocking.
 
         A rename may come between reading the path and opening it, so a missing file is looked for again; and when
-        descriptors have run out, the loop is asked to give some back.
+        descriptors have run out, the loop is asked to give some back, and has a second for that.
         """
         missing = exhausted = 0
         while True:
@@ -480,10 +485,10 @@ class DescriptorCache:
                     raise
             except OSError as error:
                 exhausted += 1
-                if error.errno not in _NO_DESCRIPTORS:
+                if not lacks_descriptors(error):
                     raise
                 if exhausted == 100:
-                    raise StorageError(f"no descriptor to be had for {file.path}") from error
+                    raise
                 self._pressure = True
             self._retry.wait(0.01)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from barnabas.storage.errors import StorageError
-from barnabas.storage.files import DescriptorCache, LogFile, is_passing, replace_file
+from barnabas.storage.files import DescriptorCache, LogFile, is_passing, lacks_descriptors, replace_file
 
 
 @dataclass(slots=True)
@@ -29,7 +29,7 @@ class FlushTask:
     """The oldest segment that was sealed since the last flush, if one was."""
     error: StorageError | None = field(default=None, init=False)
     may_be_repeated: bool = field(default=False, init=False)
-    """It failed, but only because the disk is full and before any sync had to be trusted."""
+    """It failed, but no sync did: the disk is full, or there was no descriptor to sync a file through."""
 
     def run(self) -> None:
         """Do it. Blocking. Errors end in `error`."""
@@ -46,7 +46,10 @@ class FlushTask:
             # Only a log whose directory was renamed for deletion loses its files under a flush.
             self.error = StorageError(f"the log was deleted while it was flushed: {error}")
         except OSError as error:
+            self.may_be_repeated |= lacks_descriptors(error)  # which nothing but opening a file meets with
             self.error = StorageError(f"bringing the log to the disk failed: {error}")
+        except Exception as error:  # noqa: BLE001 (whatever it was, nobody knows what is on the disk)
+            self.error = StorageError(f"bringing the log to the disk failed: {error!r}")
         finally:
             for file in self.segments:
                 self.cache.release(file)

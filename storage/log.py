@@ -640,20 +640,22 @@ class PartitionLog(LocalLog):
     def complete_flush(self, task: FlushTask) -> None:
         """As `LocalLog.complete_flush`."""
         super().complete_flush(task)
-        if task.may_be_repeated and self._leader_epochs is not None:
+        if task.may_be_repeated and task.leader_epochs is not None and self._leader_epochs is not None:
             self._leader_epochs.dirty = True
 
     def flush(self) -> None:
         """Flush everything. Blocking.
 
         Raises:
-            StorageError: it failed; the log is offline now.
+            StorageError: it failed; the log is offline now, unless the flush may be repeated.
         """
         task = self.prepare_flush()
         if task is not None:
             task.run()
             self.complete_flush(task)
             self._check()
+            if task.error is not None:
+                raise task.error
 
     # --- closing
 

@@ -29,6 +29,7 @@ from barnabas.storage.files import (
     Files,
     LogFile,
     is_passing,
+    lacks_descriptors,
     make_durable_directory,
     unlink_if_exists,
 )
@@ -371,6 +372,7 @@ class LogManager:
                 try:
                     self._files.sync_directory(directory.path)
                 except OSError as error:
+                    directory.has_unsynced_deletions |= lacks_descriptors(error)
                     raise StorageError(f"deleting logs of {directory.path} failed: {error}") from error
 
     def _deleted_name(self, topic: str, partition: int) -> str:

@@ -132,6 +132,44 @@ def test_leader_epochs_that_do_not_fit_are_written_by_a_later_flush(logs):
     assert (logs.path / "topic-0" / "leader-epoch-checkpoint").read_text() == "0\n2\n1 0\n2 1\n"
 
 
+@pytest.mark.parametrize("lacking", [".log", ".index", "directory", "leader-epoch-checkpoint.tmp"])
+def test_a_flush_without_a_descriptor_is_made_again(logs, tools, lacking):
+    """Nothing was synced through what could not be opened, so that no sync has failed."""
+    log = logs.log(segment_bytes=300)
+    append(logs, log)
+    log.roll()
+    append(logs, log)
+    call, real_open = ("sync_directory", None) if lacking == "directory" else ("open", logs.files.open)
+
+    def scarce(path, **settings):
+        if real_open is None or path.endswith(lacking):
+            raise OSError(errno.EMFILE, "too many open files")
+        return real_open(path, **settings)
+
+    setattr(logs.files, call, scarce)
+    logs.manager.run_flushes(logs.clock.now_ms())
+    with pytest.raises(StorageError):
+        log.flush()
+    assert log.recovery_point == log.recovery_point_to_write == 0
+    assert log.flush_is_due(logs.clock.now_ms())
+    heal(logs.files, call)
+    assert logs.manager.run_flushes(logs.clock.now_ms()) == 1
+    assert log.recovery_point == log.recovery_point_to_write == 2
+    assert not logs.failures
+    append(logs, log)
+    logs.restart(clean=True)
+    assert tools.read_all(logs.log()) == [0, 1, 2]
+
+
+def test_what_a_flush_trips_over_takes_the_log_offline(logs, monkeypatch):
+    log = logs.log()
+    append(logs, log)
+    monkeypatch.setattr(logs.files, "sync", lambda _: 1 // 0)
+    with pytest.raises(StorageError, match="ZeroDivision"):
+        log.flush()
+    assert len(logs.failures) == 1
+
+
 @pytest.mark.parametrize("call", ["pwrite", "rename", "sync", "sync_directory"])
 def test_a_checkpoint_that_fails_is_a_failure_of_its_directory(logs, call):
     append(logs, logs.log())

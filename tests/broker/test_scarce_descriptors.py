@@ -1,0 +1,103 @@
+"""A broker without descriptors for its flushes: what waits for one is refused, not lost, and works again later."""
+
+import errno
+import resource
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+
+from barnabas.storage.files import OsFiles
+from barnabas.testing import Broker
+from tools.barnabas_process import BarnabasProcess
+
+FLUSHED = [{"barnabas.flush.before.ack": "true"}, {"log.flush.interval.messages": "1"}]
+
+
+def wait_until(condition: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.05)
+
+
+def idempotent_producer(bootstrap_servers: str) -> Producer:
+    return Producer(
+        {"bootstrap.servers": bootstrap_servers, "enable.idempotence": True, "linger.ms": 0, "log_level": 0,
+         "reconnect.backoff.max.ms": 100, "retry.backoff.max.ms": 200}
+    )  # fmt: skip
+
+
+def produce(producer: Producer, value: bytes, refused: list[Any]) -> None:
+    producer.produce("t", value, partition=0, on_delivery=lambda error, _: refused.append(error) if error else None)
+
+
+@pytest.mark.parametrize("settings", FLUSHED, ids=["before the acknowledgement", "after each record"])
+def test_a_flush_that_finds_no_descriptor_is_made_later(
+    settings: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tries, scarce = 0, False
+    open_file = OsFiles.open
+
+    def open_unless_scarce(files: OsFiles, path: str, **options: Any) -> int:
+        nonlocal tries
+        if scarce and "/t-0/" in path:
+            tries += 1
+            raise OSError(errno.EMFILE, "too many open files")
+        return open_file(files, path, **options)
+
+    monkeypatch.setattr(OsFiles, "open", open_unless_scarce)
+    refused: list[Any] = []
+    with Broker(configs=settings) as broker:
+        broker.create_topic("t")
+        producer = idempotent_producer(broker.bootstrap_servers)
+        produce(producer, b"0", refused)
+        assert producer.flush(30) == 0
+        scarce = True
+        produce(producer, b"1", refused)
+        wait_until(lambda: tries > 200, "no second flush")  # each looks for a descriptor a hundred times
+        assert producer.flush(0) == 1
+        scarce = False
+        assert producer.flush(30) == 0
+        assert not refused
+        assert [record.value for record in broker.topic("t").records()] == [b"0", b"1"]
+        assert broker.is_running
+
+
+def descriptors(pid: int) -> list[int]:
+    return [int(entry.name) for entry in Path(f"/proc/{pid}/fd").iterdir()]
+
+
+@pytest.mark.slow
+def test_idle_connections_that_took_all_descriptors_delay_an_acknowledgement() -> None:
+    refused: list[Any] = []
+    idle: list[socket.socket] = []
+    with BarnabasProcess(FLUSHED[0]) as process:
+        admin = AdminClient({"bootstrap.servers": process.bootstrap_servers})
+        admin.create_topics([NewTopic("t", 1, 1)])["t"].result(30)
+        producer = idempotent_producer(process.bootstrap_servers)
+        produce(producer, b"0", refused)
+        assert producer.flush(30) == 0
+        limit = max(descriptors(process.pid)) + 10
+        _, hard = resource.prlimit(process.pid, resource.RLIMIT_NOFILE)
+        resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (limit, hard))
+        host, port = process.bootstrap_servers.split(":")
+        try:
+            while len(descriptors(process.pid)) < limit:
+                idle.append(socket.create_connection((host, int(port)), timeout=10))
+                time.sleep(0.01)
+            produce(producer, b"1", refused)
+            wait_until(lambda: process.log_text().count("flushing t-0 failed") >= 2, "no second flush")
+            assert producer.flush(0) == 1
+        finally:
+            for connection in idle:
+                connection.close()
+        assert producer.flush(30) == 0
+        assert not refused
+        process.stop()
+        assert (process.log_dir / ".kafka_cleanshutdown").exists()
