@@ -14,7 +14,7 @@ from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from barnabas.wire import codec, headers, messages
 from barnabas.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
@@ -136,12 +136,16 @@ def produce(topic: str, batch: bytes | bytearray, acks: int = -1, partition: int
 class Memory:
     """The resident memory of a process and its peak since `mark`; sizes in bytes."""
 
+    _highest: ClassVar[dict[int, int]] = {}
+
     def __init__(self, pid: int) -> None:
+        self._pid = pid
         self._folder = Path(f"/proc/{pid}")
         self.before = self.resident
 
     def mark(self) -> None:
-        """Forget the peak so far; `before` is what is resident now."""
+        """Forget the peak so far, but for `highest`; `before` is what is resident now."""
+        self._highest[self._pid] = self.highest
         (self._folder / "clear_refs").write_text("5")
         self.before = self.resident
 
@@ -152,6 +156,11 @@ class Memory:
     @property
     def peak(self) -> int:
         return self._field("VmHWM")
+
+    @property
+    def highest(self) -> int:
+        """The peak since the process was started, whoever called `mark` meanwhile."""
+        return max(self._highest.get(self._pid, 0), self.peak)
 
     @property
     def growth(self) -> int:

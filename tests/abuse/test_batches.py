@@ -257,7 +257,7 @@ def test_a9_headers_that_lie(shared_broker: BarnabasProcess, shared_healthy: Hea
     figure(batches=len(LYING_HEADERS) * len(TOPICS), **shared_healthy.figures)
 
 
-@pytest.mark.parametrize("count", [1_500, pytest.param(20_000, marks=pytest.mark.full)])
+@pytest.mark.parametrize("count", [5_000, pytest.param(20_000, marks=pytest.mark.full)])
 def test_a9_damaged_batches(
     broker: BarnabasProcess, memory: Memory, healthy: HealthyClient, figure: Figure, count: int
 ) -> None:
