@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from tools.required import tool_missing
+
 ROOT = Path(__file__).resolve().parent.parent
 START_TIMEOUT_S = 60
 
@@ -32,7 +34,8 @@ class RunningImage:
 @pytest.fixture(scope="module")
 def engine() -> Any:
     """The container engine's client."""
-    docker = pytest.importorskip("docker", reason="testcontainers and docker are not installed (extra `test`)")
+    import docker
+
     reason = ""
     try:
         client = docker.from_env()
@@ -41,7 +44,7 @@ def engine() -> Any:
         reason = f"no container engine: {problem}"
     if reason:
         gc.collect()  # the socket of the failed attempt goes while its warning is ignored
-        pytest.skip(reason)
+        tool_missing(reason)
     return client
 
 

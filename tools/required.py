@@ -1,4 +1,4 @@
-"""What becomes of a test whose tool (Java, Node.js, Go, kcat) this machine lacks."""
+"""What becomes of a test whose tool (Java, Node.js, Go, kcat, a container engine, ...) this machine lacks."""
 
 import os
 from typing import NoReturn

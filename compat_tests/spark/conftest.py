@@ -9,8 +9,6 @@ import pytest
 from tools.jvm.java import JavaMissing, find_java
 from tools.required import tool_missing
 
-pyspark = pytest.importorskip("pyspark", reason="PySpark is not installed (extra `spark`)")
-
 Row = tuple[Any, ...]
 
 SHORT_LIVED_JAVA = "-Xss8m -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"

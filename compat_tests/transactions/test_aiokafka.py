@@ -4,9 +4,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import aiokafka
 import pytest
-
-aiokafka = pytest.importorskip("aiokafka")
 
 TIMEOUT_S = 30
 

@@ -1,12 +1,16 @@
 """kafka-python's transactional producer."""
 
 import time
+import warnings
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-kafka = pytest.importorskip("kafka")
+with warnings.catch_warnings():
+    # It reads its message definitions through functions of importlib.resources that Python 3.11 deprecates.
+    warnings.filterwarnings("ignore", ".*_text is deprecated", DeprecationWarning)
+    import kafka
 
 TIMEOUT_S = 30
 

@@ -7,6 +7,7 @@ import pytest
 
 from tools.power_cut.__main__ import power_cuts
 from tools.power_cut.disk import CannotMount, CuttableDisk
+from tools.required import tool_missing
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
@@ -19,7 +20,7 @@ def disk() -> Iterator[CuttableDisk]:
         with CuttableDisk() as disk:
             yield disk
     except CannotMount as reason:
-        pytest.skip(f"this machine does not let us mount an image: {reason}")
+        tool_missing(f"this machine does not let us mount an image: {reason}")
 
 
 def test_a_cut_keeps_what_was_synced_and_nothing_else(disk: CuttableDisk) -> None:

@@ -89,7 +89,6 @@ def test_configuration_by_file(pytester: pytest.Pytester) -> None:
 @pytest.mark.spark
 @pytest.mark.slow
 def test_spark_example(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("pyspark")
     from tools.jvm.ivy import ivy_home, ivy_settings
     from tools.jvm.java import JavaMissing, find_java
     from tools.required import tool_missing

@@ -1,8 +1,8 @@
 """Puts in place all that the tests need beyond Python packages, so that none of them downloads anything: Java, Kafka's
-and Spark's jars, the flights of the Spark examples, kcat, clients in other languages.
+and Spark's jars, the flights of the Spark examples, kcat, libfiu, clients in other languages.
 
-Without Java it ends with a message that says what to install; without kcat, Node.js or Go the tests that use them are
-skipped.
+Without Java it ends with a message that says what to install; without kcat, libfiu, Node.js or Go the tests that use
+them are skipped.
 """
 
 import shutil
@@ -18,6 +18,8 @@ from tools.jvm.java import JavaMissing, find_java, install_debian_packages, say
 from tools.kafka_runtime import ORACLE_VERSION, ZOOKEEPER_ERA_VERSION, connect_runtime, kafka_runtime, streams_runtime
 from tools.wiregen import jars
 
+DEBIAN_PROGRAMS = {"kcat": "kcat", "fiu-ctrl": "fiu-utils"}
+"""What else the tests use, and the package that has it; fiu-ctrl makes system calls fail."""
 COMPAT_TESTS = Path(__file__).resolve().parents[2] / "compat_tests"
 
 
@@ -35,8 +37,9 @@ def main() -> None:
         fetch_archive()
     except (JavaMissing, FetchFailed, OSError, ValueError, subprocess.CalledProcessError) as problem:
         sys.exit(str(problem))
-    if shutil.which("kcat") is None and not install_debian_packages(["kcat"]):
-        say("kcat is not installed (apt-get install kcat): its tests will be skipped")
+    for program, package in DEBIAN_PROGRAMS.items():
+        if shutil.which(program) is None and not install_debian_packages([package]):
+            say(f"{program} is not installed (apt-get install {package}): its tests will be skipped")
     _prepare_other_languages()
 
 
