@@ -17,7 +17,7 @@ import pytest
 from barnabas.clock import ManualClock
 from barnabas.controller.configs import ConfigRepository
 from barnabas.controller.coordination.embedded import EmbeddedSession, EmbeddedStore
-from barnabas.controller.coordination.interface import Operation, OperationResult
+from barnabas.controller.coordination.interface import ConnectionLost, Operation, OperationResult
 from barnabas.controller.coordination.zookeeper import ZooKeeperSession
 from barnabas.controller.runner import Controller, ControllerSettings
 from barnabas.controller.state import BrokerRegistration, EndPoint
@@ -223,6 +223,48 @@ class FaultPlan:
             raise Crash
 
 
+class BreakingConnection:
+    """Lets calls of a session fail as those do whose connection broke: before the store heard of them, or after."""
+
+    METHODS = ("multi", "set", "delete", "exists", "get_many", "get_children")
+
+    def __init__(self) -> None:
+        self._planned: list[tuple[str, str, str]] = []
+
+    def break_at(self, method: str, when: str, path: str = "") -> None:
+        """The next call of a method (that concerns a path), once those planned before have happened; `when` is "before"
+        or "after"."""
+        self._planned.append((method, when, path))
+
+    @property
+    def is_over(self) -> bool:
+        """Everything planned has happened."""
+        return not self._planned
+
+    def put_under(self, session: EmbeddedSession) -> None:
+        for name in self.METHODS:
+            setattr(session, name, self._breaking(name, getattr(session, name)))
+
+    def _is_next(self, name: str, argument: Any) -> bool:
+        if not self._planned:
+            return False
+        method, _, path = self._planned[0]
+        paths = [operation.path for operation in argument] if name == "multi" else [argument]
+        return name == method and (not path or path in paths)
+
+    def _breaking(self, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+        async def call(*arguments: Any, **keywords: Any) -> Any:
+            when = self._planned.pop(0)[1] if self._is_next(name, arguments[0]) else None
+            if when == "before":
+                raise ConnectionLost
+            result = await method(*arguments, **keywords)
+            if when == "after":
+                raise ConnectionLost
+            return result
+
+        return call
+
+
 class RecordingChannel:
     """A broker that applies everything at once and remembers what it was told; `errors` are the codes it answers."""
 
@@ -291,6 +333,7 @@ class Node:
         self.settings = ControllerSettings()
         self.timers = ManualTimers()
         self.faults = FaultPlan()
+        self.connection = BreakingConnection()
         self.channel = RecordingChannel(self.faults)
         self._random = random.Random(7)
 
@@ -299,6 +342,7 @@ class Node:
         await self.store.open()
         self.session = await self.store.session()
         self._count_effects(self.session)
+        self.connection.put_under(self.session)
         self.configs = ConfigRepository(self.session, self.clock)
         self.controller = Controller(
             self.session,

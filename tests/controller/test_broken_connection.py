@@ -1,0 +1,126 @@
+"""The connection to the metadata store breaks at a write: nobody knows whether it took effect. Each case comes twice:
+it did not, and it did."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from barnabas.controller import znodes
+from barnabas.controller.topics import NewPartitions, NewTopic
+from barnabas.wire.errors import ApiError, ErrorCode
+from barnabas.wire.messages.leader_and_isr import LeaderAndIsrRequest
+
+Node = Any
+"""A controller under test, see conftest.py."""
+
+both = pytest.mark.parametrize("when", ["before", "after"])
+
+
+async def refused(work: Awaitable[object], error: ErrorCode) -> None:
+    with pytest.raises(ApiError) as failure:
+        await work
+    assert failure.value.error is error
+
+
+async def settled(node: Node) -> None:
+    """Everything that came before is done: the controller takes one thing after the other."""
+    results = await node.controller.delete_topics(["nobody"])
+    assert results["nobody"].error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+async def create(node: Node, name: str) -> ErrorCode:
+    (outcome,) = await node.controller.create_topics([NewTopic(name, 2)])
+    error: ErrorCode = outcome.error
+    return error
+
+
+Request = Callable[[Node], Awaitable[object]]
+REQUESTS: dict[str, Request] = {
+    "create": lambda node: node.controller.create_topics([NewTopic("new", 1)]),
+    "expand": lambda node: node.controller.create_partitions([NewPartitions("old", 3)]),
+    "delete": lambda node: node.controller.delete_topics(["old"]),
+}
+PARTITIONS = {
+    ("create", "before"): {"old": 2},
+    ("create", "after"): {"old": 2, "new": 1},
+    ("expand", "before"): {"old": 2},
+    ("expand", "after"): {"old": 3},
+    ("delete", "before"): {"old": 2},
+    ("delete", "after"): {},
+}
+
+
+@both
+@pytest.mark.parametrize("request_name", REQUESTS)
+@pytest.mark.parametrize("reads_break_too", [False, True])
+async def test_a_decision(node: Node, request_name: str, when: str, reads_break_too: bool) -> None:
+    """The request is answered with no more than is known; the controller then knows what the tree says, and goes on."""
+    async with node:
+        assert await create(node, "old") is ErrorCode.NONE
+        node.channel.clear()
+        node.connection.break_at("multi", when)
+        if reads_break_too:
+            node.connection.break_at("get_children", "before")
+            node.connection.break_at("get_many", "before")
+        await refused(REQUESTS[request_name](node), ErrorCode.REQUEST_TIMED_OUT)
+        await settled(node)
+        assert node.connection.is_over
+        expected = PARTITIONS[request_name, when]
+        assert {name: len(topic.assignments) for name, topic in node.controller.cluster.topics.items()} == expected
+        assert set(await node.session.get_children(znodes.TOPICS)) == set(expected)
+        assert await node.session.get_children(znodes.DELETE_TOPICS) == []
+        served = (
+            {
+                topic.topic_name: len(topic.partition_states)
+                for topic in node.channel.take(LeaderAndIsrRequest)[-1].topic_states
+            }
+            if expected
+            else {}
+        )
+        assert served == expected, "brokers are told what came into being"
+        assert node.controller.is_active
+        assert await create(node, "later") is ErrorCode.NONE
+
+
+@both
+async def test_a_change_of_configuration(node: Node, when: str) -> None:
+    async with node:
+        await create(node, "t")
+        node.connection.break_at("multi", when)
+        await refused(node.configs.replace("topics", "t", {"retention.ms": "7"}), ErrorCode.REQUEST_TIMED_OUT)
+        payload, _ = await node.session.get("/config/topics/t")
+        assert znodes.decode_config("topics", "t", payload) == ({"retention.ms": "7"} if when == "after" else {})
+        await node.configs.replace("topics", "t", {"retention.ms": "8"})
+        assert node.configs.overrides("topics", "t") == {"retention.ms": "8"}
+
+
+@both
+async def test_producer_ids(node: Node, when: str) -> None:
+    """A block whose fate is unknown may be lost, but is never handed out twice."""
+    async with node:
+        node.connection.break_at("set", when)
+        await refused(node.controller.allocate_producer_ids(), ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        assert await node.controller.allocate_producer_ids() == ((0, 999) if when == "before" else (1000, 1999))
+
+
+@both
+@pytest.mark.parametrize("deleting_breaks_too", ["before", "after", None])
+@pytest.mark.parametrize("path", ["/brokers/ids/1", "/controller"])
+async def test_a_start(node: Node, path: str, when: str, deleting_breaks_too: str | None) -> None:
+    """The registration and the office are one's own although nobody said so; what was written is replaced, because
+    its zxid and its epoch were in the answer."""
+    await node.start()
+    await node.stop()
+    node.connection.break_at("multi", when, path)
+    if when == "after" and deleting_breaks_too is not None:
+        node.connection.break_at("delete", deleting_breaks_too, path)
+    async with node:
+        assert node.connection.is_over
+        stat = await node.session.exists(path)
+        assert stat is not None
+        assert stat.ephemeral_owner == node.session.session_id
+        registration = await node.session.exists("/brokers/ids/1")
+        assert node.controller.broker_epoch == registration.czxid
+        assert node.controller.is_active
+        assert await create(node, "t") is ErrorCode.NONE, "its writes are not fenced"
