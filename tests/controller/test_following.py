@@ -26,6 +26,9 @@ from barnabas.wire.messages.update_metadata import UpdateMetadataRequest
 Stores = Any
 """A store under test, see conftest.py."""
 
+zookeeper_only = pytest.mark.parametrize("stores", [pytest.param("zookeeper", marks=pytest.mark.java)], indirect=True)
+"""The embedded stores end with their process: nothing of the dead stays, and they always answer."""
+
 TOPIC_ID = bytes(15) + b"\7"
 ENDPOINTS = (EndPoint("PLAINTEXT", "localhost", 9092),)
 FEATURE = SupportedFeature("a.feature", 1, 3)
@@ -443,11 +446,10 @@ async def test_a_taken_broker_id_is_refused(stores: Stores, clock: ManualClock) 
         await member.stop()
 
 
+@zookeeper_only
 async def test_a_dead_brokers_id_is_waited_for(stores: Stores, clock: ManualClock) -> None:
     async with stores:
         dead = await Member(await stores.session(), clock).start()
-        if dead.session.session_timeout_ms == 0:
-            return
         second = Member(await stores.session(), clock)
         start = await starting(second, stores)
         await stores.expire(dead.session)
@@ -457,13 +459,12 @@ async def test_a_dead_brokers_id_is_waited_for(stores: Stores, clock: ManualCloc
         await dead.stop()
 
 
+@zookeeper_only
 async def test_stopping_while_nothing_answers(
     stores: Stores, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with stores:
         member = await Member(await stores.session(), clock).start()
-        if member.session.session_timeout_ms == 0:
-            return
         monkeypatch.setattr("barnabas.controller.runner.STOP_PATIENCE_S", 0.1)
         await asyncio.to_thread(stores.server.stop)
         creation = asyncio.create_task(member.controller.create_topics([NewTopic("t")]))
