@@ -1,7 +1,8 @@
 """A compaction pass in a process of its own, so that opening millions of records does not hold up the event loop.
 
 The parent writes the job as one JSON line to standard input and keeps the pipe open; the results come back as JSON
-lines on standard output: `["segment", ...]` for each cleaned segment, then `["end", ...]`, or `["error", kind, text]`.
+lines on standard output: `["segment", ...]` for each cleaned segment, then `["end", ...]`, or why there is none:
+`["missing", text]`, `["corrupt", path, position, reason]`, `["refused", errno, text]`, `["error", text]`.
 The process ends at once when the pipe closes, so that none outlives its broker.
 """
 
@@ -17,7 +18,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from barnabas.storage.cleaner import CleanedSegment, CleaningJob, LastRecord, PassEnd, SourceSegment, run_pass
-from barnabas.storage.errors import CorruptFile, StorageError
+from barnabas.storage.errors import CorruptFile, CorruptLog, StorageError
 from barnabas.storage.files import Files, OsFiles, UnsyncedFiles, lower_priority
 
 _LONGEST_SLEEP_S: Final = 0.1
@@ -52,9 +53,12 @@ def decode_result(line: bytes) -> CleanedSegment | PassEnd:
     """Read one line of the process's output.
 
     Raises:
-        StorageError: the pass failed.
+        CorruptLog: a batch is damaged.
+        StorageError: the pass failed, or ended in the middle of a line.
         OSError: the disk refused.
     """
+    if not line.endswith(b"\n"):
+        raise StorageError("the cleaning process ended without a result")
     kind, *fields = json.loads(line)
     if kind == "segment":
         return CleanedSegment(*fields)
@@ -64,6 +68,8 @@ def decode_result(line: bytes) -> CleanedSegment | PassEnd:
         raise FileNotFoundError(fields[0])
     if kind == "refused":
         raise OSError(*fields)
+    if kind == "corrupt":
+        raise CorruptLog(*fields)
     raise StorageError(fields[0])
 
 
@@ -98,6 +104,8 @@ def main() -> None:
             _say("segment" if isinstance(result, CleanedSegment) else "end", *result)
     except FileNotFoundError as error:
         _say("missing", str(error))
+    except CorruptLog as error:
+        _say("corrupt", error.path, error.position, error.reason)
     except StorageError as error:
         _say("error", error.message)
     except CorruptFile as error:

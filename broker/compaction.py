@@ -7,13 +7,14 @@ sleeps more than it works (decision 6).
 
 import asyncio
 import contextlib
+import errno
 import logging
 import subprocess
 import time
 from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from barnabas.broker.cleaner_process import Throttle, command, decode_result, encode_job
 from barnabas.broker.config import BrokerConfig
@@ -29,16 +30,26 @@ from barnabas.storage.cleaner_manager import (
     log_to_clean,
     make_job,
 )
-from barnabas.storage.errors import CorruptFile, StorageError
-from barnabas.storage.files import Files, UnsyncedFiles, is_passing
+from barnabas.storage.errors import CorruptFile, CorruptLog, StorageError
+from barnabas.storage.files import Files, UnsyncedFiles
 from barnabas.storage.log import PartitionLog
+from barnabas.wire.records import DEFAULT_MAX_DECOMPRESSED_BYTES
 
 logger = logging.getLogger(__name__)
 
 _THREAD_BYTES_MAX: Final = 4 << 20
 """Passes over no more than this run in a thread: starting a process would cost as much."""
+_DELAY_MS_MAX: Final = 3_600_000
+_NEVER: Final = 1 << 62
 _SLICE_S: Final = 0.0005
 _REST_S: Final = 0.002
+
+
+class _SetAside(NamedTuple):
+    """A log that is not to be cleaned before `until_ms` (monotonic), and how long that was when it began."""
+
+    until_ms: int
+    delay_ms: int
 
 
 @dataclass(slots=True)
@@ -54,7 +65,8 @@ class Compaction:
     """Compacts the logs of a broker, one at a time.
 
     A log that cannot be cleaned (a damaged batch, a disk that fails) is left alone until the next start; it goes on
-    serving what it has. On a full disk a pass is tried again.
+    serving what it has. Whatever else ends a pass early (a full disk, a process that was killed), it is tried again,
+    each time after twice as long, up to an hour.
     """
 
     def __init__(
@@ -65,7 +77,8 @@ class Compaction:
         self._files = files
         self._config = config
         self._checkpoint = CleanerCheckpoint(files)
-        self._uncleanable: set[PartitionLog] = set()
+        self._set_aside: dict[PartitionLog, _SetAside] = {}
+        self._unopened: set[PartitionLog] = set()
         self._is_loaded = False
         self._stopping = False
         self._process: subprocess.Popen[bytes] | None = None
@@ -75,8 +88,7 @@ class Compaction:
         """Clean logs as long as one is dirty enough."""
         if not self._is_loaded:
             self._is_loaded = True
-            if any(log.config.is_compacted for log in self._logs()):
-                await asyncio.to_thread(self._checkpoint.load, self._logs())
+            await asyncio.to_thread(self._checkpoint.load, self._replicas.logs)
         disturbed: set[PartitionLog] = set()
         while not self._stopping:
             to_clean = dirtiest(found for found in self._candidates() if found.log not in disturbed)
@@ -95,24 +107,36 @@ class Compaction:
         return [partition.log for partition in self._replicas.partitions()]
 
     def _candidates(self) -> list[LogToClean]:
-        now_ms = self._clock.now_ms()
+        now_ms, monotonic_ms = self._clock.now_ms(), self._clock.monotonic_ms()
         found = []
         for log in self._logs():
-            if log.config.is_compacted and log.failure is None and log not in self._uncleanable:
+            set_aside = self._set_aside.get(log)
+            if set_aside is not None and set_aside.until_ms > monotonic_ms:
+                continue
+            if log.config.is_compacted and log.failure is None:
                 try:
                     to_clean = log_to_clean(log, self._checkpoint.get(log), now_ms)
                 except (StorageError, OSError) as error:
-                    self._set_aside(log, error)
+                    self._leave_alone(log, error)
                     continue
                 if to_clean is not None:
                     found.append(to_clean)
         return found
 
-    def _set_aside(self, log: PartitionLog, error: StorageError | OSError) -> None:
+    def _leave_alone(self, log: PartitionLog, error: StorageError | OSError) -> None:
+        """Until the next start, if trying again might do harm or cannot help; else for a while."""
         if self._stopping:
             return
-        self._uncleanable.add(log)
-        logger.error("%s-%d cannot be compacted: %s", log.topic, log.partition, describe_failure(error))
+        reason = describe_failure(error)
+        if isinstance(error, CorruptLog) or (isinstance(error, OSError) and error.errno == errno.EIO):
+            self._set_aside[log] = _SetAside(_NEVER, 0)
+            logger.error("%s-%d cannot be compacted: %s", log.topic, log.partition, reason)
+            return
+        before = self._set_aside.get(log)
+        delay_ms = self._config().log_cleaner_backoff_ms if before is None else before.delay_ms * 2
+        delay_ms = min(max(delay_ms, 1), _DELAY_MS_MAX)
+        self._set_aside[log] = _SetAside(self._clock.monotonic_ms() + delay_ms, delay_ms)
+        logger.warning("%s-%d is compacted in %d s or later: %s", log.topic, log.partition, delay_ms // 1000, reason)
 
     async def _clean(self, to_clean: LogToClean) -> bool:
         """Run one pass over a log; whether it came to its end. Whatever ends it early, the log is as good as before."""
@@ -120,13 +144,13 @@ class Compaction:
         try:
             job = self._job(to_clean)
         except (StorageError, OSError) as error:
-            self._set_aside(log, error)
+            self._leave_alone(log, error)
             return False
         is_complete = False
         if self._checkpoint.get(log) is None:
             # From the first swap on the log may have gaps, and a start after a crash has to know that.
             await asyncio.to_thread(
-                self._checkpoint.write, *self._checkpoint.update(log, job.first_dirty_offset, self._logs())
+                self._checkpoint.write, *self._checkpoint.update(log, job.first_dirty_offset, self._replicas.logs)
             )
         try:
             async with contextlib.aclosing(self._results(job)) as results:
@@ -137,12 +161,9 @@ class Compaction:
         except FileNotFoundError as error:
             # Retention or a deletion of the topic took the files away; anything else would be strange.
             if log.failure is None and log.directory == job.directory and _has_all(log, job):
-                self._set_aside(log, error)
+                self._leave_alone(log, error)
         except (StorageError, OSError) as error:
-            if isinstance(error, OSError) and is_passing(error):
-                logger.warning("%s-%d is compacted later: %s", log.topic, log.partition, error)
-            else:
-                self._set_aside(log, error)
+            self._leave_alone(log, error)
         if not is_complete and log.failure is None:
             with contextlib.suppress(OSError):
                 await asyncio.to_thread(remove_cleaned_files, self._files, job.directory)
@@ -167,9 +188,15 @@ class Compaction:
             self.counts.bytes_written += result.bytes_written
             logger.info("%s-%d: compacted up to offset %d, %d of %d records stay", log.topic, log.partition,
                         result.end_offset, result.records_kept, result.records_read)  # fmt: skip
-            await asyncio.to_thread(
-                self._checkpoint.write, *self._checkpoint.update(log, result.end_offset, self._logs())
-            )
+            if result.batches_unopened and log not in self._unopened:
+                self._unopened.add(log)
+                logger.warning("%s-%d: %d batches that cannot be decompressed to at most %d MiB stay as they are",
+                               log.topic, log.partition, result.batches_unopened,
+                               DEFAULT_MAX_DECOMPRESSED_BYTES >> 20)  # fmt: skip
+            existing = set(self._replicas.logs)
+            self._set_aside = {found: why for found, why in self._set_aside.items() if found in existing}
+            self._set_aside.pop(log, None)
+            await asyncio.to_thread(self._checkpoint.write, *self._checkpoint.update(log, result.end_offset, existing))
             return True
         swap = SegmentSwap(log, job, result)
         if not swap.begin():
@@ -201,8 +228,8 @@ class Compaction:
         while True:
             try:
                 result = await asyncio.to_thread(next, results, None)
-            except CorruptFile as error:
-                raise StorageError(str(error)) from None
+            except (CorruptFile, MemoryError) as error:
+                raise StorageError(str(error) or "no memory") from None
             if result is None:
                 return
             yield result
@@ -215,15 +242,16 @@ class Compaction:
             max_bytes_per_second=self._config().log_cleaner_io_max_bytes_per_second,
         )
         loop, waiter = asyncio.get_running_loop(), ThreadPoolExecutor(1, "compaction")
-        process = await loop.run_in_executor(waiter, _start_process, order)
+        try:
+            process = await loop.run_in_executor(waiter, _start_process, order)
+        except OSError:
+            waiter.shutdown(wait=False)
+            raise
         assert process.stdout is not None
         self._process = process
         try:
             while True:
-                line = await loop.run_in_executor(waiter, process.stdout.readline)
-                if not line:
-                    raise StorageError("the cleaning process ended without a result")
-                result = decode_result(line)
+                result = decode_result(await loop.run_in_executor(waiter, process.stdout.readline))
                 yield result
                 if isinstance(result, PassEnd):
                     return

@@ -93,6 +93,11 @@ class ReplicaManager:
 
     # --- looking up -------------------------------------------------------------------------------
 
+    @property
+    def logs(self) -> list[PartitionLog]:
+        """The logs of all partitions, also of those that nobody has told this broker to lead yet."""
+        return self._log_manager.logs
+
     def partition(self, topic: str, index: int) -> Partition | None:
         return self._partitions.get((topic, index))
 

@@ -112,6 +112,8 @@ class PassEnd(NamedTuple):
     bytes_written: int
     records_read: int
     records_kept: int
+    batches_unopened: int = 0
+    """Stayed as they are, because they cannot be decompressed, or to too much."""
 
 
 # --- plans
@@ -222,6 +224,7 @@ class BatchFilter:
     transactions: TransactionFilter
     records_read: int = 0
     records_kept: int = 0
+    batches_unopened: int = 0
 
     def filter(self, batch: Buffer, header: RecordBatchHeader) -> Buffer | None:
         """What stays of a batch: itself, a smaller one, or nothing. Raises CorruptBatch."""
@@ -239,7 +242,13 @@ class BatchFilter:
         kept: list[RawRecord] = []
         payload = b""
         if not drops_records and header.record_count:
-            payload = payload_of(batch, header)
+            try:
+                payload = payload_of(batch, header)
+            except CorruptBatch:
+                # Its checksum is right, so that it was written like this. Nobody knows whose keys it holds.
+                self.batches_unopened += 1
+                self.records_kept += header.record_count
+                return batch
             kept = self._kept_records(payload, header)
             self.records_kept += len(kept)
         if not kept:
@@ -308,7 +317,14 @@ def run_pass(files: Files, job: CleaningJob, pause: Pause) -> Iterator[CleanedSe
     )
     for group in groups:
         yield cleaning.clean([by_base_offset[base_offset] for base_offset in group], batches)
-    yield PassEnd(end_offset, cleaning.bytes_read, cleaning.bytes_written, batches.records_read, batches.records_kept)
+    yield PassEnd(
+        end_offset,
+        cleaning.bytes_read,
+        cleaning.bytes_written,
+        batches.records_read,
+        batches.records_kept,
+        batches.batches_unopened,
+    )
 
 
 @dataclass(slots=True)
@@ -407,7 +423,11 @@ class _Pass:
     @staticmethod
     def _records(source: SourceSegment, batch: Buffer, header: RecordBatchHeader) -> Iterator[RawRecord]:
         try:
-            yield from iter_raw_records(payload_of(batch, header), header.record_count)
+            payload = payload_of(batch, header)
+        except CorruptBatch:
+            return  # it stays as it is, see `BatchFilter.filter`
+        try:
+            yield from iter_raw_records(payload, header.record_count)
         except CorruptBatch as error:
             raise CorruptLog(source.path, 0, f"batch at offset {header.base_offset}: {error}") from None
 

@@ -25,11 +25,8 @@ from barnabas.wire.record_batch import (
     CorruptBatch,
     RecordBatchHeader,
 )
-from barnabas.wire.records import assemble_batch
+from barnabas.wire.records import DEFAULT_MAX_DECOMPRESSED_BYTES, assemble_batch
 from barnabas.wire.varint import VarintTooLong, encode_varint, read_varint, read_varlong
-
-MAX_DECOMPRESSED_BYTES: Final = 1 << 30
-"""A batch that passed the broker's checks may decompress to this, and no more."""
 
 _KEPT_ATTRIBUTES: Final = CODEC_MASK | TIMESTAMP_TYPE_MASK | TRANSACTIONAL_MASK | CONTROL_MASK
 
@@ -50,13 +47,17 @@ class RawRecord(NamedTuple):
 
 
 def payload_of(batch: Buffer, header: RecordBatchHeader) -> bytes:
-    """The records of a batch, decompressed. Raises CorruptBatch."""
+    """The records of a batch, decompressed.
+
+    Raises:
+        CorruptBatch: they cannot be, or are larger than what the broker opens anywhere.
+    """
     start = header.position + HEADER_SIZE
     view = memoryview(batch)[start : header.end_position]
     if not view or not header.record_count:
         return b""
     codec = header.compression_type
-    return bytes(view) if codec is CompressionType.NONE else decompress(codec, view, MAX_DECOMPRESSED_BYTES)
+    return bytes(view) if codec is CompressionType.NONE else decompress(codec, view, DEFAULT_MAX_DECOMPRESSED_BYTES)
 
 
 def iter_raw_records(payload: bytes, count: int) -> Iterator[RawRecord]:

@@ -21,6 +21,7 @@ class CorruptLog(StorageError):
     def __init__(self, path: str, position: int, reason: str) -> None:
         self.path = path
         self.position = position
+        self.reason = reason
         super().__init__(f"{path} is damaged at byte {position}: {reason}")
 
 

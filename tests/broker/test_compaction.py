@@ -5,22 +5,34 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import zstandard
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+)
 
+from barnabas.broker import compaction
 from barnabas.broker.cleaner_process import Throttle, command, decode_result, encode_job
 from barnabas.storage.cleaner import CleanedSegment, CleaningJob, SourceSegment
 from barnabas.storage.files import OsFiles, is_passing
 from barnabas.testing import Broker
-from barnabas.wire.record_batch import patch
-from barnabas.wire.records import Record, build_batch
+from barnabas.wire.messages.produce import ProduceResponse
+from barnabas.wire.record_batch import iter_headers, parse_header, patch
+from barnabas.wire.records import Record, assemble_batch, build_batch
+from tools import hostile
 from tools.barnabas_process import BarnabasProcess
+from tools.hostile import Memory, ask, connect
 
 SETTINGS = {
     "log.cleaner.backoff.ms": "100",
@@ -222,6 +234,79 @@ def test_what_the_disk_had_no_room_for_is_compacted_later(monkeypatch: pytest.Mo
         assert {record.key for record in topic.records()} == {b"0", b"1", b"2"}
 
 
+def test_a_pass_whose_process_fails_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is not to be started, ends in the middle of a line, is killed when memory runs out."""
+    ends = ["print(end='[\"end\", 1')", "import os; os.kill(os.getpid(), 9)", "print('[]')"]
+    tried: list[list[str]] = []
+
+    def failing_command() -> list[str]:
+        tried.append([sys.executable, "-c", ends[len(tried) - 1]] if 0 < len(tried) <= len(ends) else command())
+        if len(tried) == 1:
+            raise BlockingIOError(errno.EAGAIN, "no process is to be had")
+        return tried[-1]
+
+    monkeypatch.setattr(compaction, "command", failing_command)
+    monkeypatch.setattr(compaction, "_THREAD_BYTES_MAX", 0)
+    settings = {"cleanup.policy": "compact", "segment.bytes": 2000, "min.cleanable.dirty.ratio": 0.01}
+    with Broker(configs=SETTINGS) as broker:
+        topic = broker.create_topic("t", configs=settings)
+        for number in range(60):
+            topic.produce(b"v" * 200, key=b"%d" % (number % 3))
+        wait_until(lambda: len(topic.records()) < 20, "not compacted")
+        assert len(tried) > 1 + len(ends)
+        assert {record.key for record in topic.records()} == {b"0", b"1", b"2"}
+
+
+def test_what_was_clean_is_still_clean_though_nothing_was_compacted_at_the_start(tmp_path: Path) -> None:
+    settings = {"segment.bytes": 2000, "min.cleanable.dirty.ratio": 0.01}
+    path = tmp_path / "cleaner-offset-checkpoint"
+
+    def compact(broker: Broker, name: str) -> None:
+        topic = broker.create_topic(name, configs={**settings, "cleanup.policy": "compact"})
+        for number in range(60):
+            topic.produce(b"v" * 200, key=b"%d" % (number % 3))
+        wait_until(lambda: path.exists() and f"{name} 0 5" in path.read_text(), "not compacted")
+
+    with Broker(data_dir=tmp_path, configs=SETTINGS) as broker:
+        compact(broker, "first")
+        policy = ConfigEntry("cleanup.policy", "delete", incremental_operation=AlterConfigOpType.SET)
+        resource = ConfigResource(ConfigResource.Type.TOPIC, "first", incremental_configs=[policy])
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+        admin.incremental_alter_configs([resource])[resource].result(30)
+        broker.restart()
+        compact(broker, "second")
+        assert "first 0 5" in path.read_text()
+
+
+@pytest.mark.slow
+def test_a_batch_that_decompresses_to_too_much_stays_as_it_is(process: BarnabasProcess) -> None:
+    """Nobody opens it when it is produced, as long as the topic is not compacted."""
+    create(process, "topic", cleanup_policy="delete", segment_bytes="14000")
+    zeros, stream = bytes(1 << 20), zstandard.ZstdCompressor().compressobj()
+    payload = b"".join(stream.compress(zeros) for _ in range(400)) + stream.flush()
+    bomb = assemble_batch(
+        parse_header(build_batch([Record(0, time.time_ns() // 1_000_000, b"k", b"v")]))._replace(attributes=4), payload
+    )
+    assert len(bomb) < 20_000
+    with connect(process.bootstrap_servers) as connection:
+        for _ in range(4):
+            response = ask(connection, hostile.produce("topic", bomb), 9, ProduceResponse)
+            assert response.responses[0].partition_responses[0].error_code == 0
+    produce(process, "topic", 300, 3, size=200)
+    memory = Memory(process.pid)
+    policy = ConfigEntry("cleanup.policy", "compact", incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ConfigResource.Type.TOPIC, "topic", incremental_configs=[policy])
+    admin = AdminClient({"bootstrap.servers": process.bootstrap_servers})
+    admin.incremental_alter_configs([resource])[resource].result(30)
+    wait_until(lambda: clean_offset(process, "topic") > 100, "not compacted")
+    assert memory.highest < memory.before + (200 << 20)
+    assert "4 batches that cannot be decompressed" in process.log_text()
+    data = b"".join(path.read_bytes() for path in sorted((process.log_dir / "topic-0").glob("*.log")))
+    found = [header for header in iter_headers(data) if header.attributes == 4]
+    assert [data[header.position + 61 : header.end_position] for header in found] == [payload] * 4
+    assert len(data) < 4 * len(bomb) + 60_000
+
+
 def test_what_the_disk_failed_at_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Until the next start, while others are compacted again and again; what it has is served."""
     refused: list[str] = []
@@ -250,7 +335,7 @@ def test_what_the_disk_failed_at_is_left_alone(monkeypatch: pytest.MonkeyPatch) 
 
 def test_the_cleaning_process_tells_what_the_disk_said() -> None:
     with pytest.raises(OSError, match="no room") as raised:
-        decode_result(json.dumps(["refused", errno.ENOSPC, "no room"]).encode())
+        decode_result(json.dumps(["refused", errno.ENOSPC, "no room"]).encode() + b"\n")
     assert is_passing(raised.value)
 
 
