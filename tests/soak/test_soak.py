@@ -3,8 +3,9 @@
 import pytest
 
 from tools.soak.crashes import kill
-from tools.soak.run import soak
-from tools.soak.workload import Committer, PlainProducer, Reader, TransactionalProducer, Workers
+from tools.soak.delayed_commits import DelayedCommitter
+from tools.soak.run import WORKERS, soak
+from tools.soak.workload import Committer, PlainProducer, Reader, TransactionalProducer, Worker, Workers
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
@@ -12,15 +13,40 @@ SEED = 20261121
 FEW_WORKERS: Workers = ((PlainProducer, 2), (TransactionalProducer, 2), (Reader, 1))
 
 
+class Idle(Worker):
+    """Asks for nothing, and is told nothing."""
+
+    def run_once(self) -> None:
+        self._stopping.wait(0.1)
+
+
 @pytest.mark.java
 def test_nothing_is_lost_doubled_or_torn_under_kill_9() -> None:
     result = soak(15, crash=kill, crash_every_s=2.5, seed=SEED, reply_loss=0.005, quiet=True)
     assert result.is_clean, (dict(result.findings.anomalies), result.problems)
-    # Enough happened for the silence to mean something, also on a machine that is busy with other things.
+    # Enough happened for the silence to mean something, also on a machine that is busy with other things. That every
+    # kind of worker did something is the harness's own concern.
     assert result.crashes >= 2
     assert result.findings.acknowledged >= 2_000
     assert result.findings.transactions >= 20
     assert result.commits >= 20
+    assert result.done.keys() == {kind.__name__ for kind, _ in WORKERS}
+    assert all(result.done.values())
+
+
+def test_a_long_run_is_made_of_rounds() -> None:
+    result = soak(
+        0, crash=kill, crashes=3, crash_every_s=0.5, seed=SEED, round_records=1, workers=FEW_WORKERS, quiet=True
+    )
+    assert result.is_clean, (dict(result.findings.anomalies), result.problems)
+    assert (result.rounds, result.crashes) == (2, 4)  # one under load and one without in each
+
+
+def test_a_kind_of_worker_that_gets_nothing_done_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tools.soak.run.PATIENCE_S", 1.0)
+    monkeypatch.setattr("tools.soak.run.ACKNOWLEDGED_BETWEEN_CRASHES", 0)
+    result = soak(0, crash=kill, crash_every_s=0.1, seed=SEED, workers=((PlainProducer, 1), (Idle, 1)), quiet=True)
+    assert any("Idle got nothing done" in problem for problem in result.problems), result.problems
 
 
 @pytest.mark.parametrize(
@@ -31,6 +57,8 @@ def test_nothing_is_lost_doubled_or_torn_under_kill_9() -> None:
         ("aborted-index-empty", "torn-transaction"),
         ("abort-marker-skipped", "G1a"),
         ("crc-unchecked-in-recovery", "unknown-value"),
+        ("producers-forgotten-in-recovery", "duplicate"),
+        ("index-names-the-batch-after", "poll-skip"),
     ],
 )
 def test_planted_bugs_are_found(bug: str, anomaly: str) -> None:
@@ -48,15 +76,19 @@ def test_planted_bugs_are_found(bug: str, anomaly: str) -> None:
     assert anomaly in result.findings.anomalies
 
 
-def test_a_commit_that_is_answered_before_it_is_written_is_found() -> None:
+@pytest.mark.parametrize(
+    ("bug", "committer"),
+    [("commits-answered-early", Committer), ("commits-of-old-generations-accepted", DelayedCommitter)],
+)
+def test_commits_that_move_back_are_found(bug: str, committer: type[Worker]) -> None:
     result = soak(
         2,
         crash=kill,
         crashes=1,
         crash_every_s=2,
         seed=SEED,
-        plant="commits-answered-early",
-        workers=((PlainProducer, 1), (Committer, 1)),
+        plant=bug,
+        workers=((PlainProducer, 1), (committer, 1)),
         quiet=True,
     )
     assert any("committed offset" in problem for problem in result.problems), result.problems

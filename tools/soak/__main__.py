@@ -1,9 +1,10 @@
 """Load, kill -9, and a check that nothing acknowledged was lost: `python -m tools.soak --seconds 300`.
 
 Producers, transactions, readers and groups that commit work on a real broker that is killed and started again every
-few seconds, sometimes with a torn write in its log, over a network that loses replies. In the end everything is read
-back and the history of what the clients were told is checked (tools/soak/checker.py). `--plant BUG` breaks the broker
-on purpose: then something must be found, or the harness is worth nothing.
+few seconds, sometimes with a torn write in its log, over a network that loses replies. After every 250,000 records,
+and in the end, everything is read back and the history of what the clients were told is checked
+(tools/soak/checker.py). The next round has a new topic, so a run may take as long as one likes. `--plant BUG` breaks
+the broker on purpose: then something must be found, or the harness is worth nothing.
 """
 
 import argparse
@@ -19,8 +20,13 @@ def describe(result: Result) -> str:
     """Figures and findings, for people."""
     findings = result.findings
     lines = [
-        f"{result.crashes} crashes, {result.cuts} lost replies, {findings.acknowledged} acknowledged records",
-        f"{findings.transactions} transactions, {result.commits} offset commits, {findings.operations} operations",
+        f"{result.rounds} rounds, {result.crashes} crashes, {result.cuts} lost replies",
+        f"{findings.acknowledged} acknowledged records, {findings.transactions} transactions, "
+        f"{result.commits} offset commits, {findings.operations} operations",
+        "done: " + ", ".join(f"{name} {count}" for name, count in result.done.items()),
+        f"worst realtime lag {findings.realtime_lag_s:.1f} s, after the last crash of a round "
+        f"{findings.realtime_lag_after_faults_s:.1f} s; last stable offsets at the end {result.stall_s:.1f} s "
+        "after the longest time-out",
         *(f"{name}: {len(witnesses)}, for example: {witnesses[0]}" for name, witnesses in findings.anomalies.items()),
         *result.problems,
         "nothing found" if result.is_clean else "something was found",

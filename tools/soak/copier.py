@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import Any
 
 from tools.soak.history import Mode, Poll, Send, Status
-from tools.soak.workload import ABORT_PROBABILITY, TOPIC, Worker, value_of
+from tools.soak.workload import ABORT_PROBABILITY, TRANSACTION_TIMEOUT_S, Worker, value_of
 
 with warnings.catch_warnings():
     # It reads its message definitions through functions of importlib.resources that Python 3.11 deprecates.
@@ -29,7 +29,7 @@ RECORDS_MAX = 25
 PAUSE_S = 0.05
 """After a transaction: it takes this client most of a CPU to keep up with all that is written, and others need it."""
 
-TRANSACTION_TIMEOUT_S = 30
+PATIENCE_S = 30
 
 
 class Copier(Worker):
@@ -46,7 +46,7 @@ class Copier(Worker):
         self._producer = KafkaProducer(
             bootstrap_servers=self.bootstrap_servers,
             transactional_id=f"soak-{self.process}",
-            transaction_timeout_ms=10_000,
+            transaction_timeout_ms=round(TRANSACTION_TIMEOUT_S * 1000),
             reconnect_backoff_max_ms=200,
         )
         self._producer.init_transactions()
@@ -61,7 +61,7 @@ class Copier(Worker):
             max_poll_records=RECORDS_MAX,
             reconnect_backoff_max_ms=200,
         )
-        self._consumer.subscribe([TOPIC], listener=_Listener(self._moved))
+        self._consumer.subscribe([self.topic], listener=_Listener(self._moved))
 
     def run_once(self) -> None:
         try:
@@ -93,8 +93,7 @@ class Copier(Worker):
         )
         time.sleep(PAUSE_S)
         if status is Status.OK:
-            self.commits += 1
-            self.recorder.add_commit(GROUP, {partition: found[-1][0] + 1 for partition, found in records.items()})
+            self.add_commit(GROUP, {partition: found[-1][0] + 1 for partition, found in records.items()})
         elif status is Status.FAIL:
             self._go_back(records)
         else:
@@ -112,7 +111,7 @@ class Copier(Worker):
 
         thread = threading.Thread(target=run, daemon=True)
         thread.start()
-        thread.join(TRANSACTION_TIMEOUT_S)
+        thread.join(PATIENCE_S)
         if not outcome:
             return Status.INFO
         if isinstance(outcome[0], BaseException):
@@ -123,10 +122,10 @@ class Copier(Worker):
         producer, aborts = self._producer, self.random.random() < ABORT_PROBABILITY
         try:
             producer.begin_transaction()
-            producer.send(TOPIC, str(send.value).encode(), partition=send.key)
+            producer.send(self.topic, str(send.value).encode(), partition=send.key)
             producer.send_offsets_to_transaction(
                 {
-                    TopicPartition(TOPIC, partition): OffsetAndMetadata(found[-1][0] + 1, "", -1)
+                    TopicPartition(self.topic, partition): OffsetAndMetadata(found[-1][0] + 1, "", -1)
                     for partition, found in records.items()
                 },
                 self._consumer.group_metadata(),
@@ -145,8 +144,8 @@ class Copier(Worker):
     def _go_back(self, records: dict[Any, list[tuple[int, Any]]]) -> None:
         """What was aborted is read again, by whoever has the partition."""
         for partition, found in records.items():
-            if TopicPartition(TOPIC, partition) in self._consumer.assignment():
-                self._consumer.seek(TopicPartition(TOPIC, partition), found[0][0])
+            if TopicPartition(self.topic, partition) in self._consumer.assignment():
+                self._consumer.seek(TopicPartition(self.topic, partition), found[0][0])
 
     def close(self) -> None:
         consumer, producer, self._consumer, self._producer = self._consumer, self._producer, None, None

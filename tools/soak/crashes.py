@@ -6,7 +6,7 @@ from pathlib import Path
 from barnabas.wire.record_batch import CorruptBatch, RecordBatchHeader, iter_headers
 from barnabas.wire.records import Record, build_batch
 from tools.barnabas_process import BarnabasProcess
-from tools.soak.workload import TOPIC
+from tools.soak.workload import TOPIC_PREFIX
 
 TORN_PROBABILITY = 0.5
 
@@ -15,7 +15,7 @@ def kill(process: BarnabasProcess, chance: random.Random) -> None:
     """`kill -9`; in half of the cases a write is under way of which the disk took only a part."""
     process.kill()
     if chance.random() < TORN_PROBABILITY:
-        tear(chance.choice(sorted(process.log_dir.glob(f"{TOPIC}-*"))))
+        tear(chance.choice(sorted(process.log_dir.glob(f"{TOPIC_PREFIX}*[0-9]"))))
 
 
 def tear(directory: Path) -> None:

@@ -73,6 +73,11 @@ class Operation:
     def polls(self) -> Iterable[Poll]:
         return (part for part in self.parts if isinstance(part, Poll))
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was written or read."""
+        return not any(self.sends()) and not any(any(poll.records.values()) for poll in self.polls())
+
 
 @dataclass(slots=True)
 class Assigned:

@@ -4,6 +4,7 @@ A harness that does not find it is worth nothing.
 """
 
 import sys
+from bisect import bisect_right
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from barnabas.broker.coordinator.changes import Record
+    from barnabas.broker.coordinator.state import Group
     from barnabas.broker.transactions.markers import TransactionMarker
+    from barnabas.wire.errors import ErrorCode
+    from barnabas.wire.record_batch import RecordBatchHeader
 
 
 def dedupe_off() -> None:
@@ -85,6 +89,46 @@ def commits_answered_early() -> None:
     GroupRunner._append = hold_back  # type: ignore[method-assign]
 
 
+def producers_forgotten_in_recovery() -> None:
+    """After a crash nobody knows what producers wrote last, nor which transactions are open."""
+    from barnabas.storage import recovery
+    from barnabas.storage.producer_builder import ProducerBuilder
+    from barnabas.storage.producer_state import ProducerState
+
+    def forget(producers: ProducerState, header: "RecordBatchHeader", *_: object) -> None:
+        producers.end_offset = header.next_offset
+
+    recovery.take_in = forget  # type: ignore[attr-defined,assignment]
+    ProducerBuilder.build = lambda self, segments, snapshots, start, end: ProducerState(end, self._expiration_ms)  # type: ignore[method-assign,assignment]
+
+
+def commits_of_old_generations_accepted() -> None:
+    """A member's commit counts whatever generation it comes from."""
+    from barnabas.broker.coordinator import offsets
+
+    judge = offsets.commit_error  # type: ignore[attr-defined]
+
+    def accept(group: "Group", member_id: str, instance_id: str | None, generation: int, **how: bool) -> "ErrorCode":
+        return judge(group, member_id, instance_id, group.generation, **how)
+
+    offsets.commit_error = accept  # type: ignore[attr-defined,assignment]
+
+
+def index_names_the_batch_after() -> None:
+    """Looking for an offset finds a batch that lies behind it."""
+    from barnabas.storage.offset_index import OffsetIndex
+
+    lookup = OffsetIndex.lookup
+
+    def behind(self: OffsetIndex, offset: int) -> tuple[int, int]:
+        slot = bisect_right(self.relative_offsets, offset - self.base_offset)
+        if slot == len(self.positions):
+            return lookup(self, offset)
+        return self.base_offset + self.relative_offsets[slot], self.positions[slot]
+
+    OffsetIndex.lookup = behind  # type: ignore[method-assign]
+
+
 def fsync_is_a_no_op() -> None:
     """Flushes of a log do not wait for the disk. Only a power cut can show it."""
     from barnabas.storage.files import OsFiles
@@ -107,12 +151,15 @@ def fsync_is_a_no_op() -> None:
 
 BUGS: dict[str, Callable[[], None]] = {
     "dedupe-off": dedupe_off,
+    "index-names-the-batch-after": index_names_the_batch_after,
     "lso-is-high-watermark": lso_is_high_watermark,
     "aborted-index-empty": aborted_index_empty,
     "abort-marker-skipped": abort_marker_skipped,
     "commits-answered-early": commits_answered_early,
+    "commits-of-old-generations-accepted": commits_of_old_generations_accepted,
     "crc-unchecked-in-recovery": crc_unchecked_in_recovery,
     "fsync-is-a-no-op": fsync_is_a_no_op,
+    "producers-forgotten-in-recovery": producers_forgotten_in_recovery,
 }
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """A network that loses replies: now and then a connection is cut with a reply still under way.
 
 The request behind a lost reply was carried out; the client cannot know and sends it again. Killing a broker hits that
-moment rarely.
+moment rarely, unless its replies are held back for a while before.
 """
 
 import asyncio
@@ -27,6 +27,8 @@ class LossyProxy:
         self._tasks: set[asyncio.Task[None]] = set()
         self.port = self._listener.getsockname()[1]
         self.cuts = 0
+        self.loses_all = False
+        """Whether no reply gets through at all; connections stay open meanwhile, and end afterwards."""
 
     def __enter__(self) -> "LossyProxy":
         self._thread.start()
@@ -75,7 +77,14 @@ class LossyProxy:
         self._clients.discard(client)
 
     async def _pump(self, source: socket.socket, sink: socket.socket, *, loss: float) -> None:
+        has_lost = False
         while data := await self._loop.sock_recv(source, 65536):
+            if loss and self.loses_all:
+                self.cuts += not has_lost
+                has_lost = True
+                continue
+            if has_lost:
+                return
             if self._random.random() < loss:
                 self.cuts += 1
                 return

@@ -3,13 +3,14 @@
 import random
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec  # type: ignore[attr-defined]
 from tqdm import tqdm
 
 from tools.barnabas_process import BarnabasProcess
@@ -17,11 +18,14 @@ from tools.kafka_runtime import free_ports
 from tools.soak.checker import Findings, check
 from tools.soak.commits import moved_back
 from tools.soak.copier import Copier
+from tools.soak.delayed_commits import DelayedCommitter
 from tools.soak.java_producer import JavaTransactionalProducer
 from tools.soak.proxy import LossyProxy
 from tools.soak.workload import (
-    TOPIC,
+    TOPIC_PREFIX,
+    TRANSACTION_TIMEOUT_S,
     Committer,
+    Deserter,
     Member,
     PlainProducer,
     Reader,
@@ -37,11 +41,20 @@ PARTITIONS = 4
 REPLY_LOSS = 0.002
 ACKNOWLEDGED_BETWEEN_CRASHES = 300
 PATIENCE_S = 120.0
+ROUND_RECORDS = 250_000
+"""A round's history stays in memory until its check, about 600 MB of it."""
+
+REPLIES_HELD_BACK_MAX_S = 0.3
+LAG_MAX_S = 30.0
+STALL_MAX_S = 10.0
+"""How long the last stable offset may stand still after a transaction's time-out."""
+
 OVERRIDES = {
     "offsets.topic.num.partitions": "2",
     "transaction.state.log.num.partitions": "2",
     "log.segment.bytes": "1048576",  # many rolls
     "group.initial.rebalance.delay.ms": "0",
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
 }
 WORKERS: Workers = (
     (PlainProducer, 2),
@@ -51,8 +64,12 @@ WORKERS: Workers = (
     (Member, 2),
     (Copier, 2),
     (Committer, 1),
+    (DelayedCommitter, 1),
+    (Deserter, 1),
 )
 """What runs at once, and how many of each."""
+
+LATEST = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 
 Crash = Callable[[BarnabasProcess, random.Random], None]
 """Ends the broker in a way that it is to survive, and leaves its data ready for the next start."""
@@ -63,12 +80,16 @@ class Result:
     """What came of one run.
 
     `lost` counts acknowledged records that are not there in the end; `problems` is what the clients themselves noticed
-    (offsets that moved back, fatal errors, a log that does not come to its end).
+    (offsets that moved back, fatal errors, a log that does not come to its end). `done` counts, for each kind of
+    worker, what it is there for.
     """
 
+    rounds: int = 0
     crashes: int = 0
     cuts: int = 0
     commits: int = 0
+    stall_s: float = 0.0
+    done: Counter[str] = field(default_factory=Counter)
     problems: list[str] = field(default_factory=list)
     findings: Findings = field(default_factory=Findings)
 
@@ -93,15 +114,16 @@ def soak(
     workers: Workers = WORKERS,
     overrides: Mapping[str, str] | None = None,
     data_dir: Path | None = None,
+    round_records: int = ROUND_RECORDS,
     quiet: bool = False,
 ) -> Result:
-    """Load for `seconds` and at least `crashes` crashes, one about every `crash_every_s`; one more without load; then
-    the check.
+    """Load for `seconds` and at least `crashes` crashes, one about every `crash_every_s`, in rounds of `round_records`
+    acknowledged records; each ends with one more crash without load, and the check.
 
     `plant` names a bug of tools/soak/planted.py. `data_dir` is where the broker keeps its data, if not in a temporary
     folder.
     """
-    result, recorder, chance = Result(), Recorder(), random.Random(seed)
+    result, chance = Result(), random.Random(seed)
     module = "barnabas" if plant is None else f"tools.soak.planted:{plant}"
     (port,) = free_ports(1)
     with (
@@ -112,31 +134,137 @@ def soak(
             module=module,
             data_dir=data_dir,
         ) as process,
+        tqdm(total=round(seconds), unit="s", disable=quiet, file=sys.stderr, mininterval=5) as bar,
     ):
-        _create_topic(process.bootstrap_servers)
-        running = _start_workers(process.bootstrap_servers, workers, recorder, seed)
         started = time.monotonic()
-        try:
-            with tqdm(total=round(seconds), unit="s", disable=quiet, file=sys.stderr, mininterval=5) as bar:
-                while time.monotonic() < started + seconds or result.crashes < crashes:
-                    _load(recorder, chance.uniform(0.5, 1.5) * crash_every_s)
-                    crash(process, chance)
-                    result.crashes += 1
-                    process.start()
-                    _show(bar, round(time.monotonic() - started), result, recorder)
-            _stop_workers(running, result)
-            # Once more when nobody writes: what this one takes away, nothing that comes later hides.
+
+        def crash_now() -> None:
+            """With replies under way, in half of the cases."""
+            if chance.random() < 0.5:
+                proxy.loses_all = True
+                time.sleep(chance.uniform(0, REPLIES_HELD_BACK_MAX_S))
             crash(process, chance)
+            proxy.loses_all = False
             result.crashes += 1
             process.start()
+            _show(bar, round(time.monotonic() - started), result)
+
+        def is_over() -> bool:
+            return time.monotonic() >= started + seconds and result.crashes >= crashes
+
+        while result.is_clean and (not result.rounds or not is_over()):
+            result.rounds += 1
+            current = _Round(process.bootstrap_servers, f"{TOPIC_PREFIX}{result.rounds}", workers, seed, result)
+            current.run(
+                lambda recorder: _load(recorder, chance.uniform(0.5, 1.5) * crash_every_s),
+                crash_now,
+                lambda recorder: is_over() or recorder.acknowledged >= round_records,
+            )
+        result.cuts = proxy.cuts
+    return result
+
+
+class _Round:
+    """Workers on a topic of their own, and the check of what they were told."""
+
+    def __init__(self, bootstrap_servers: str, topic: str, kinds: Workers, seed: int, result: Result) -> None:
+        self._bootstrap_servers = bootstrap_servers
+        self._topic = topic
+        self._result = result
+        self._recorder = Recorder()
+        self._admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 0})
+        self._admin.create_topics([NewTopic(topic, num_partitions=PARTITIONS)])[topic].result()
+        self._workers: list[Worker] = []
+        for kind, count in kinds:
+            for _ in range(count):
+                number = len(self._workers) + 1
+                self._workers.append(kind(number, bootstrap_servers, topic, PARTITIONS, self._recorder, seed))
+
+    def run(
+        self, load: Callable[[Recorder], None], crash: Callable[[], None], is_over: Callable[[Recorder], bool]
+    ) -> None:
+        """Load and crash in turns until it is over, then look; what is found goes to the result."""
+        recorder, result = self._recorder, self._result
+        for worker in self._workers:
+            worker.start()
+        try:
+            try:
+                while True:
+                    load(recorder)
+                    crash()
+                    recorder.history.healed = time.monotonic()
+                    if is_over(recorder):
+                        break
+                self._wait_for_everybody()
+            finally:
+                self._stop()
+            stopped = time.monotonic()
+            # Once more when nobody writes: what this one takes away, nothing that comes later hides.
+            crash()
+            self._wait_for_the_end_of_transactions(stopped)
             committed = recorder.commits()
-            result.problems += moved_back(committed, read_commits(process.bootstrap_servers, committed))
-            recorder.history.final = read_everything(process.bootstrap_servers, PARTITIONS)
+            result.problems += moved_back(committed, read_commits(self._bootstrap_servers, self._topic, committed))
+            recorder.history.final = read_everything(self._bootstrap_servers, self._topic, PARTITIONS)
+            self._admin.delete_topics([self._topic])[self._topic].result()
         except (RuntimeError, TimeoutError, KafkaException) as error:  # the broker does not start, or nothing goes on
             result.problems.append(str(error))
-        result.cuts = proxy.cuts
-    result.findings = check(recorder.history)
-    return result
+        findings = check(recorder.history)
+        if findings.realtime_lag_after_faults_s > LAG_MAX_S:
+            result.problems.append(f"a reader was {findings.realtime_lag_after_faults_s:.1f} s behind after the faults")
+        result.findings += findings
+
+    def _wait_for_everybody(self) -> None:
+        """Until some worker of each kind did what it is there for since the last crash. Raises TimeoutError."""
+        before = self._done()
+        deadline = time.monotonic() + PATIENCE_S
+        while idle := [kind for kind, count in self._done().items() if count == before[kind]]:
+            if not any(worker.is_alive() for worker in self._workers if type(worker).__name__ in idle):
+                return  # `_stop` tells of those that died
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{', '.join(idle)} got nothing done in {PATIENCE_S:.0f} s after the last crash")
+            time.sleep(0.05)
+
+    def _done(self) -> Counter[str]:
+        done: Counter[str] = Counter()
+        for worker in self._workers:
+            done[type(worker).__name__] += worker.done
+        return done
+
+    def _stop(self) -> None:
+        result = self._result
+        for worker in self._workers:
+            worker.stop()
+        for worker in self._workers:
+            worker.join(200)
+            if worker.is_alive() or worker.error is not None:
+                result.problems.append(f"{worker.name}: {worker.error!r}" if worker.error else f"{worker.name} hangs")
+            result.problems += [f"{worker.name}: {problem}" for problem in worker.problems]
+            result.commits += worker.commits
+        result.done += self._done()
+
+    def _wait_for_the_end_of_transactions(self, stopped: float) -> None:
+        """Whatever the workers left open was begun before they `stopped`, and is aborted in time.
+
+        Raises TimeoutError.
+        """
+        stalled_from = max(time.monotonic(), stopped + TRANSACTION_TIMEOUT_S)
+        while self._has_open_transactions():
+            if time.monotonic() > stalled_from + STALL_MAX_S:
+                raise TimeoutError(f"transactions are open {STALL_MAX_S:.0f} s after their time-out")
+            time.sleep(0.1)
+        self._result.stall_s = max(self._result.stall_s, time.monotonic() - stalled_from)
+
+    def _has_open_transactions(self) -> bool:
+        """Whether a partition's last stable offset is not its high watermark, or nobody tells yet."""
+        partitions = {TopicPartition(self._topic, each): LATEST for each in range(PARTITIONS)}
+        try:
+            committed, all_of_it = (
+                [each.result().offset for each in self._admin.list_offsets(partitions, isolation_level=level).values()]
+                for level in (IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED)
+            )
+        except KafkaException:
+            return True
+        return committed != all_of_it
 
 
 def _load(recorder: Recorder, seconds: float) -> None:
@@ -150,34 +278,6 @@ def _load(recorder: Recorder, seconds: float) -> None:
         time.sleep(0.05)
 
 
-def _show(bar: "tqdm[Any]", seconds: int, result: Result, recorder: Recorder) -> None:
-    bar.set_postfix(
-        crashes=result.crashes, acknowledged=recorder.acknowledged, txns=recorder.transactions, refresh=False
-    )
+def _show(bar: "tqdm[Any]", seconds: int, result: Result) -> None:
+    bar.set_postfix(round=result.rounds, crashes=result.crashes, refresh=False)
     bar.update(min(bar.total, seconds) - bar.n)
-
-
-def _create_topic(bootstrap_servers: str) -> None:
-    admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 0})
-    admin.create_topics([NewTopic(TOPIC, num_partitions=PARTITIONS)])[TOPIC].result()
-
-
-def _start_workers(bootstrap_servers: str, kinds: Workers, recorder: Recorder, seed: int) -> list[Worker]:
-    workers: list[Worker] = []
-    for kind, count in kinds:
-        for _ in range(count):
-            workers.append(kind(len(workers) + 1, bootstrap_servers, PARTITIONS, recorder, seed))
-    for worker in workers:
-        worker.start()
-    return workers
-
-
-def _stop_workers(workers: Sequence[Worker], result: Result) -> None:
-    for worker in workers:
-        worker.stop()
-    for worker in workers:
-        worker.join(200)
-        if worker.is_alive() or worker.error is not None:
-            result.problems.append(f"{worker.name}: {worker.error!r}" if worker.error else f"{worker.name} hangs")
-        result.problems += [f"{worker.name}: {problem}" for problem in worker.problems]
-        result.commits += worker.commits

@@ -7,6 +7,7 @@ import time
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from math import inf
 from typing import Any
 
@@ -23,8 +24,9 @@ from confluent_kafka import (
 from tools.soak.commits import Place, fetch, moved_back
 from tools.soak.history import History, Mode, Operation, Poll, Send, Status, Value
 
-TOPIC = "soak"
+TOPIC_PREFIX = "soak-"
 ABORT_PROBABILITY = 0.1
+TRANSACTION_TIMEOUT_S = 10.0
 VALUES_PER_PROCESS = 1_000_000_000
 POLL_RECORDS_MAX = 500
 
@@ -61,15 +63,20 @@ class Recorder:
 class Worker(threading.Thread, ABC):
     """One process of the history; `run_once` does one operation."""
 
-    def __init__(self, process: int, bootstrap_servers: str, partitions: int, recorder: Recorder, seed: int) -> None:
+    def __init__(
+        self, process: int, bootstrap_servers: str, topic: str, partitions: int, recorder: Recorder, seed: int
+    ) -> None:
         super().__init__(name=f"{type(self).__name__}-{process}", daemon=True)
         self.process = process
+        self.topic = topic
         self.partitions = partitions
         self.recorder = recorder
         self.random = random.Random(seed * 1000 + process)
         self.error: BaseException | None = None
         self.problems: list[str] = []
         self.commits = 0
+        self.done = 0
+        """How often it did what it is there for, and was told so."""
         self.bootstrap_servers = bootstrap_servers
         self._stopping = threading.Event()
         self._invoked = 0.0
@@ -94,12 +101,21 @@ class Worker(threading.Thread, ABC):
             return [Send(partition, value) for partition in self.random.sample(range(self.partitions), 2)]
         return [Send(self.random.randrange(self.partitions), self.value()) for _ in range(self.random.randint(1, 4))]
 
-    def record(self, status: Status, parts: Sequence[Send | Poll], **more: Any) -> None:
-        """Note what came of this round."""
+    def operation(self, status: Status, parts: Sequence[Send | Poll], **more: Any) -> Operation:
+        """What came of this round."""
         completed = time.monotonic() if status is Status.OK else inf
-        self.recorder.add(
-            Operation(self.process, status, list(parts), invoked=self._invoked, completed=completed, **more)
-        )
+        return Operation(self.process, status, list(parts), invoked=self._invoked, completed=completed, **more)
+
+    def record(self, status: Status, parts: Sequence[Send | Poll], **more: Any) -> None:
+        """Note what came of this round, which was what the worker is there for."""
+        operation = self.operation(status, parts, **more)
+        self.recorder.add(operation)
+        self.done += status is Status.OK and not operation.is_empty
+
+    def add_commit(self, group: str, offsets: dict[int, int]) -> None:
+        """Note offsets whose commit was acknowledged."""
+        self.recorder.add_commit(group, offsets)
+        self.commits += 1
 
     def stop(self) -> None:
         self._stopping.set()
@@ -145,7 +161,9 @@ class PlainProducer(Worker):
 
         try:
             for _ in range(self.BATCH):
-                self._producer.produce(TOPIC, str(self.value()).encode(), partition=partition, on_delivery=delivered)
+                self._producer.produce(
+                    self.topic, str(self.value()).encode(), partition=partition, on_delivery=delivered
+                )
             self._producer.flush(150)
         except:  # noqa: E722 - confluent-kafka raises fatal errors as a KafkaError, which is no exception class
             self.problems.append(str(sys.exc_info()[1]))
@@ -171,7 +189,12 @@ class TransactionalProducer(Worker):
         """A producer that has fenced its predecessor."""
         if self._producer is None:
             producer = Producer(
-                self.config(**{"transactional.id": f"soak-{self.process}", "transaction.timeout.ms": 10_000})
+                self.config(
+                    **{
+                        "transactional.id": f"soak-{self.process}",
+                        "transaction.timeout.ms": round(TRANSACTION_TIMEOUT_S * 1000),
+                    }
+                )
             )
             producer.init_transactions(120)
             self._producer = producer
@@ -191,7 +214,7 @@ class TransactionalProducer(Worker):
             producer.begin_transaction()
             for send in self.sends_of_transaction():
                 sends.append(send)
-                producer.produce(TOPIC, str(send.value).encode(), partition=send.key, on_delivery=delivered)  # type: ignore[arg-type]
+                producer.produce(self.topic, str(send.value).encode(), partition=send.key, on_delivery=delivered)  # type: ignore[arg-type]
             aborts = self.random.random() < ABORT_PROBABILITY
             if aborts:
                 producer.flush(60)  # else librdkafka would throw away what it has not sent yet
@@ -201,6 +224,46 @@ class TransactionalProducer(Worker):
         if sends:
             parts = [Send(send.key, send.value, offsets.get((send.key, send.value))) for send in sends]
             self.record(status, parts, is_transaction=True)
+
+
+class Deserter(Worker):
+    """Begins transactions and leaves them: nobody ends them but the broker, when their time is over."""
+
+    TIMEOUT_S = 2.0
+    PAUSE_S = 3.0
+
+    def run_once(self) -> None:
+        self._desert()
+        self._stopping.wait(self.PAUSE_S)
+
+    def close(self) -> None:
+        """The last one is left when everybody goes."""
+        self._desert()
+
+    def _desert(self) -> None:
+        send = Send(self.random.randrange(self.partitions), self.value())
+        delivered: list[object] = []
+        producer = Producer(
+            self.config(
+                **{
+                    "transactional.id": f"soak-{self.process}-{send.value}",
+                    "transaction.timeout.ms": round(self.TIMEOUT_S * 1000),
+                    "message.timeout.ms": round(self.TIMEOUT_S * 1000),
+                }
+            )
+        )
+        with suppress(KafkaException):
+            producer.init_transactions(60)
+            producer.begin_transaction()
+            producer.produce(
+                self.topic,
+                str(send.value).encode(),
+                partition=send.key,  # type: ignore[arg-type]
+                on_delivery=lambda error, _: delivered.append(error),
+            )
+            producer.flush(60)
+            self.record(Status.FAIL, [send], is_transaction=True)
+        self.done += delivered == [None]
 
 
 def end_transaction(producer: Producer, *, aborts: bool) -> Status:
@@ -237,13 +300,13 @@ class Reader(Worker):
             )
         )
         self._consumer.assign(
-            [TopicPartition(TOPIC, partition, OFFSET_BEGINNING) for partition in range(self.partitions)]
+            [TopicPartition(self.topic, partition, OFFSET_BEGINNING) for partition in range(self.partitions)]
         )
 
     def run_once(self) -> None:
         records = _records(self._consumer.consume(POLL_RECORDS_MAX, timeout=0.2))
-        if records:
-            self.record(Status.OK, [Poll(records)])
+        # That there was nothing is noted too: it tells how far behind the reader is.
+        self.record(Status.OK, [Poll({partition: records.get(partition, []) for partition in range(self.partitions)})])
 
     def close(self) -> None:
         self._consumer.close()
@@ -269,7 +332,7 @@ class Member(Worker):
                 }
             )
         )
-        self._consumer.subscribe([TOPIC], on_assign=self._assigned)
+        self._consumer.subscribe([self.topic], on_assign=self._assigned)
 
     def _assigned(self, _: Consumer, partitions: Sequence[TopicPartition]) -> None:
         self._rebalanced |= {partition.partition for partition in partitions}
@@ -279,19 +342,19 @@ class Member(Worker):
         if not records:
             return
         rebalanced, self._rebalanced = frozenset(self._rebalanced), set()
-        self.record(Status.OK, [Poll(records)], mode=Mode.SUBSCRIBE, rebalanced=rebalanced)
+        self.recorder.add(self.operation(Status.OK, [Poll(records)], mode=Mode.SUBSCRIBE, rebalanced=rebalanced))
         targets = {partition: polled[-1][0] + 1 for partition, polled in records.items()}
         before = self.recorder.commits()
         try:
-            self.problems += moved_back(before, fetch(self._consumer, self.GROUP, TOPIC, targets))
+            self.problems += moved_back(before, fetch(self._consumer, self.GROUP, self.topic, targets))
             self._consumer.commit(
-                offsets=[TopicPartition(TOPIC, partition, offset) for partition, offset in targets.items()],
+                offsets=[TopicPartition(self.topic, partition, offset) for partition, offset in targets.items()],
                 asynchronous=False,
             )
         except KafkaException:
             return
-        self.recorder.add_commit(self.GROUP, targets)
-        self.commits += 1
+        self.add_commit(self.GROUP, targets)
+        self.done += 1
 
     def close(self) -> None:
         self._consumer.close()
@@ -309,19 +372,19 @@ class Committer(Worker):
         before = self.recorder.commits()
         target = before.get((self._group, 0), 0) + 1
         try:
-            self.problems += moved_back(before, fetch(self._consumer, self._group, TOPIC, [0]))
-            self._consumer.commit(offsets=[TopicPartition(TOPIC, 0, target)], asynchronous=False)
+            self.problems += moved_back(before, fetch(self._consumer, self._group, self.topic, [0]))
+            self._consumer.commit(offsets=[TopicPartition(self.topic, 0, target)], asynchronous=False)
         except KafkaException:
             time.sleep(0.05)
             return
-        self.recorder.add_commit(self._group, {0: target})
-        self.commits += 1
+        self.add_commit(self._group, {0: target})
+        self.done += 1
 
     def close(self) -> None:
         self._consumer.close()
 
 
-def read_commits(bootstrap_servers: str, places: Iterable[Place]) -> dict[Place, int]:
+def read_commits(bootstrap_servers: str, topic: str, places: Iterable[Place]) -> dict[Place, int]:
     """What the groups have committed there. Raises KafkaException, TimeoutError."""
     found: dict[Place, int] = {}
     by_group: dict[str, list[int]] = defaultdict(list)
@@ -337,7 +400,7 @@ def read_commits(bootstrap_servers: str, places: Iterable[Place]) -> dict[Place,
             }
         )
         try:
-            told = fetch(consumer, group, TOPIC, partitions)
+            told = fetch(consumer, group, topic, partitions)
         finally:
             consumer.close()
         if len(told) < len(partitions):
@@ -346,7 +409,7 @@ def read_commits(bootstrap_servers: str, places: Iterable[Place]) -> dict[Place,
     return found
 
 
-def read_everything(bootstrap_servers: str, partitions: int) -> dict[Any, list[tuple[int, Any]]]:
+def read_everything(bootstrap_servers: str, topic: str, partitions: int) -> dict[Any, list[tuple[int, Any]]]:
     """All committed records of every partition, from the start to the end."""
     consumer = Consumer(
         {
@@ -358,7 +421,7 @@ def read_everything(bootstrap_servers: str, partitions: int) -> dict[Any, list[t
             "log_level": 0,
         }
     )
-    consumer.assign([TopicPartition(TOPIC, partition, OFFSET_BEGINNING) for partition in range(partitions)])
+    consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING) for partition in range(partitions)])
     found: dict[Any, list[tuple[int, Any]]] = {partition: [] for partition in range(partitions)}
     at_end: set[int | None] = set()
     deadline = time.monotonic() + 200
