@@ -1,6 +1,6 @@
 """A real ZooKeeper 3.9, out of PySpark's jars: one server on loopback, for tests and for trying things out.
 
-`python -m tools.zookeeper` runs one until interrupted; `--port` and `--data-dir` keep it from choosing.
+`python -m tools.zookeeper` runs one until interrupted, after `make prepare`.
 """
 
 import argparse
@@ -15,8 +15,8 @@ import time
 from pathlib import Path
 from types import TracebackType
 
-from tools.jvm.ivy import pyspark_jars
-from tools.jvm.java import find_java
+from tools.jvm.ivy import FetchFailed, pyspark_jars
+from tools.jvm.java import JavaMissing, find_java
 
 MAIN_CLASS = "org.apache.zookeeper.server.ZooKeeperServerMain"
 JARS = ("zookeeper-", "slf4j-api-", "metrics-core-", "netty-", "snappy-java-", "commons-cli-", "audience-annotations-")
@@ -140,11 +140,15 @@ def main() -> int:
     parser.add_argument("--data-dir", type=Path, help="kept afterwards; by default a temporary folder")
     parser.add_argument("--tick-ms", type=int, default=2000)
     options = parser.parse_args()
-    with ZooKeeperServer(tick_ms=options.tick_ms, port=options.port, data_dir=options.data_dir) as server:
-        print(f"ready: {server.address} pid={server.pid}", flush=True)
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-        with contextlib.suppress(KeyboardInterrupt):
-            signal.pause()
+    try:
+        with ZooKeeperServer(tick_ms=options.tick_ms, port=options.port, data_dir=options.data_dir) as server:
+            print(f"ready: {server.address} pid={server.pid}", flush=True)
+            signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+            with contextlib.suppress(KeyboardInterrupt):
+                signal.pause()
+    except (FetchFailed, JavaMissing) as missing:
+        print(f"{missing} (`make prepare` installs what this needs)", file=sys.stderr)
+        return 1
     return 0
 
 

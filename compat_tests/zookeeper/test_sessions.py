@@ -3,14 +3,18 @@
 import os
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from barnabas.wire.errors import ErrorCode
+from barnabas.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from compat_tests.zookeeper.conftest import broker_on
 from compat_tests.zookeeper.waiting import consume, eventually, produce, topic_of
 from tools.barnabas_process import BarnabasProcess
+from tools.hostile import ask, connect
 from tools.zookeeper import ZooKeeperServer
 
 pytestmark = pytest.mark.java
@@ -64,17 +68,32 @@ def test_service_goes_on_while_zookeeper_is_away(server: ZooKeeperServer, alone:
     from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]
 
     create(alone, "t")
+    create(alone, "v")
     produce(alone.bootstrap_servers, "t", "before")
     assert consume(alone.bootstrap_servers, "t", "g", 1) == ["before"]
     server.stop()
     admin = admin_of(alone)
+    started = time.monotonic()
+    with connect(alone.bootstrap_servers) as connection:
+        refused = ask(connection, InitProducerIdRequest(transactional_id=None), 2, InitProducerIdResponse)
+    assert refused.error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "on which producers ask again"
+    assert time.monotonic() - started > 4.5
     produce(alone.bootstrap_servers, "t", "meanwhile")
     assert consume(alone.bootstrap_servers, "t", "g", 1) == ["meanwhile"], "from the offset that was committed"
     with pytest.raises(KafkaException) as failure:
         admin.create_topics([NewTopic("u", 1, 1)], operation_timeout=0.5, request_timeout=10)["u"].result(20)
     assert failure.value.args[0].name() == "REQUEST_TIMED_OUT"
+    with pytest.raises(KafkaException) as failure:
+        admin.delete_topics(["v"], operation_timeout=0.5, request_timeout=10)["v"].result(20)
+    assert failure.value.args[0].name() == "REQUEST_TIMED_OUT"
     server.start()
     eventually(lambda: topic_of(admin, "u"))
+    eventually(lambda: "v" not in admin.list_topics(timeout=10).topics)
+    with connect(alone.bootstrap_servers) as connection:
+        assert (
+            ask(connection, InitProducerIdRequest(transactional_id=None), 2, InitProducerIdResponse).error_code
+            == ErrorCode.NONE
+        )
     assert consume(alone.bootstrap_servers, "t", "other", 2) == ["before", "meanwhile"]
     assert "has expired" not in alone.log_text()
 
@@ -151,6 +170,18 @@ def test_no_zookeeper_at_the_start() -> None:
         broker.start()
     broker.close()
     assert "Traceback" not in str(failure.value)
+    assert "connecting to ZooKeeper at 127.0.0.1:1" in str(failure.value), "it says so while it waits"
+
+
+def test_a_host_without_an_address(server: ZooKeeperServer, chroot: str) -> None:
+    with broker_on(server, chroot) as broker:
+        assert "cannot be resolved" not in broker.log_text()
+    settings = {"zookeeper.connect": "nowhere.invalid:2181", "zookeeper.connection.timeout.ms": "3000"}
+    broker = BarnabasProcess(settings)
+    with pytest.raises(RuntimeError, match=r"no connection to ZooKeeper at nowhere\.invalid:2181") as failure:
+        broker.start()
+    broker.close()
+    assert "ZooKeeper's host nowhere.invalid cannot be resolved: " in str(failure.value)
 
 
 def test_the_cluster_id_is_the_trees(server: ZooKeeperServer, chroot: str) -> None:

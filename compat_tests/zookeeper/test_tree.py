@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from compat_tests.zookeeper.conftest import broker_on
 from compat_tests.zookeeper.waiting import produce
 
 pytestmark = pytest.mark.java
@@ -136,9 +137,25 @@ def test_kafka_configs_sees_the_broker(kafka: Kafka, zookeeper: Any) -> None:
     assert "broker 1 is running" in done.out + done.err
 
 
-def test_kafka_configs_reads_users(kafka: Kafka, zookeeper: Any) -> None:
-    done = kafka.jvm.run(
-        "kafka.admin.ConfigCommand",
-        ["--zookeeper", f"{zookeeper.address}/clusters/one", "--describe", "--entity-type", "users"],
+def test_kafka_configs_reads_what_a_stopped_broker_was_configured_with(kafka: Kafka, zookeeper: Any) -> None:
+    from confluent_kafka.admin import (  # type: ignore[attr-defined]
+        AdminClient,
+        AlterConfigOpType,
+        ConfigEntry,
+        ConfigResource,
     )
+
+    chroot = "/clusters/stopped"
+    with broker_on(zookeeper, chroot) as alone:
+        admin = AdminClient({"bootstrap.servers": alone.bootstrap_servers})
+        changed = ConfigEntry("log.retention.ms", "123456", incremental_operation=AlterConfigOpType.SET)
+        resource = ConfigResource(ConfigResource.Type.BROKER, "1", incremental_configs=[changed])
+        admin.incremental_alter_configs([resource])[resource].result(10)
+        alone.stop()
+        done = kafka.jvm.run(
+            "kafka.admin.ConfigCommand",
+            ["--zookeeper", f"{zookeeper.address}{chroot}", "--describe", "--entity-type", "brokers",
+             "--entity-name", "1"],
+        )  # fmt: skip
     assert done.status == 0, done.err
+    assert "log.retention.ms=123456" in done.out

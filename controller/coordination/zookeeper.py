@@ -23,6 +23,7 @@ from typing import Any
 
 from kazoo import exceptions
 from kazoo.client import KazooClient, TransactionRequest
+from kazoo.hosts import collect_hosts
 from kazoo.protocol import states
 
 from barnabas.controller.coordination.interface import (
@@ -128,6 +129,8 @@ class ZooKeeperSession:
         """
         session = cls(connect_string, session_timeout_ms, in_flight_max)
         seconds = None if connection_timeout_ms is None else connection_timeout_ms / 1000
+        logger.info("connecting to ZooKeeper at %s", connect_string)
+        lookup = asyncio.create_task(_warn_of_unknown_hosts(connect_string), name="zookeeper-hosts")
         try:
             session._handler.start_heartbeats()
             session._client.start_async()
@@ -142,6 +145,8 @@ class ZooKeeperSession:
         except BaseException:
             await session.close()
             raise
+        finally:
+            lookup.cancel()
         return session
 
     async def _create_root(self) -> None:
@@ -359,6 +364,16 @@ class ZooKeeperSession:
 
     def _relative(self, path: str) -> str:
         return path.removeprefix(self._root) or "/"
+
+
+async def _warn_of_unknown_hosts(connect_string: str) -> None:
+    """kazoo tries the others and says nothing."""
+    hosts, _ = collect_hosts(connect_string)
+    for host, port in hosts:
+        try:
+            await asyncio.get_running_loop().getaddrinfo(host, port)
+        except (OSError, UnicodeError) as error:  # UnicodeError: no name of a host at all
+            logger.warning("ZooKeeper's host %s cannot be resolved: %s", host, error)
 
 
 def _stat(stat: states.ZnodeStat) -> Stat:

@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 
 from barnabas.clock import ManualClock
-from barnabas.controller import znodes
+from barnabas.controller import configs, znodes
 from barnabas.controller.configs import CHANGE_EXPIRATION_MS, ConfigRepository
 from barnabas.controller.coordination.interface import CoordinationStore
+from barnabas.wire.errors import ApiError, ErrorCode
 
 Stores = Any
 """A store under test, see conftest.py."""
@@ -179,4 +180,26 @@ async def test_refresh_and_forget(stores: Stores, clock: ManualClock) -> None:
         repository.forget("topics", ["t", "unknown"])
         assert repository.overrides("topics", "t") == {}
         assert listener.heard == [("topics", "t")]
+        await repository.stop()
+
+
+@pytest.mark.parametrize("stores", [pytest.param("zookeeper", marks=pytest.mark.java)], indirect=True)
+async def test_a_change_while_nothing_answers(
+    stores: Stores, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is given up, and does not come into effect behind its author's back."""
+    assert configs.REPLACE_TIMEOUT_S == 30, "as docs/zookeeper.md says"
+    monkeypatch.setattr(configs, "REPLACE_TIMEOUT_S", 0.2)
+    async with stores:
+        repository = ConfigRepository(await stores.session(), clock)
+        await repository.start()
+        await asyncio.to_thread(stores.server.stop)
+        with pytest.raises(ApiError) as failure:
+            await repository.replace("topics", "t", {"retention.ms": "1"})
+        assert failure.value.error is ErrorCode.REQUEST_TIMED_OUT
+        await asyncio.to_thread(stores.server.start)
+        monkeypatch.undo()
+        await repository.replace("topics", "u", {"retention.ms": "2"})
+        assert repository.overrides("topics", "u") == {"retention.ms": "2"}
+        assert repository.overrides("topics", "t") == {}
         await repository.stop()

@@ -45,7 +45,7 @@ def pyspark_jars() -> Path:
     """
     spec = importlib.util.find_spec("pyspark")
     if spec is None or spec.origin is None:
-        raise FetchFailed("PySpark is not installed: pip install 'barnabas[spark]'")
+        raise FetchFailed("PySpark is not installed: pip install -e '.[spark]' in the checkout")
     return Path(spec.origin).parent / "jars"
 
 
