@@ -1,0 +1,83 @@
+"""A disk that takes its time over one log: whoever does not wait for that log does not wait."""
+
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from barnabas.storage.files import OsFiles
+from barnabas.testing import Broker
+
+RECORDS = 50
+
+
+class SlowLog:
+    """Syncs of the files of one log wait until `go_on` is set; `reached` is set when one does."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._sync = OsFiles.sync
+        self.reached = threading.Event()
+        self.go_on = threading.Event()
+
+    def sync(self, files: OsFiles, descriptor: int) -> None:
+        path = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
+        if path.parent.name == self._name and not self.go_on.is_set():
+            self.reached.set()
+            assert self.go_on.wait(120)
+        self._sync(files, descriptor)
+
+
+@pytest.fixture
+def slow(monkeypatch: pytest.MonkeyPatch) -> Iterator[SlowLog]:
+    slow = SlowLog("slow-0")
+    monkeypatch.setattr(OsFiles, "sync", lambda files, descriptor: slow.sync(files, descriptor))
+    yield slow
+    slow.go_on.set()
+
+
+@pytest.mark.parametrize("flushed", ["before the acknowledgement", "after each record"])
+def test_only_who_waits_for_a_slow_log_waits(slow: SlowLog, tmp_path: Path, flushed: str) -> None:
+    """All of this happens while one sync has not ended, so that it cannot have waited for it."""
+    is_flushed_first = flushed == "before the acknowledgement"
+    settings = {"barnabas.flush.before.ack": "true"} if is_flushed_first else {"log.flush.interval.messages": "1"}
+    settings |= {"group.initial.rebalance.delay.ms": "0", "offsets.topic.num.partitions": "1"}
+    with Broker(data_dir=tmp_path, configs=settings) as broker:
+        for name in ("slow", "other"):
+            broker.create_topic(name)
+        producer, waiting = (  # answers of one connection come in the order of its requests
+            Producer({"bootstrap.servers": broker.bootstrap_servers, "linger.ms": 0, "acks": "all"}) for _ in range(2)
+        )
+        member = Consumer(
+            {"bootstrap.servers": broker.bootstrap_servers, "group.id": "g", "auto.offset.reset": "earliest",
+             "heartbeat.interval.ms": 100, "enable.auto.commit": False}
+        )  # fmt: skip
+        member.subscribe(["other"])
+        producer.produce("other", b"first")
+        assert producer.flush(60) == 0
+        assert member.consume(1, timeout=60)
+        members = broker.group("g").members
+        acknowledged: list[bytes] = []
+        waiting.produce("slow", b"slow")
+        try:
+            assert slow.reached.wait(60)
+            for number in range(RECORDS):
+                producer.produce("other", b"%d" % number, on_delivery=lambda error, message: (
+                    acknowledged.append(message.value()) if error is None else None
+                ))  # fmt: skip
+                while len(acknowledged) <= number:
+                    assert producer.poll(60)
+                (found,) = member.consume(1, timeout=60)
+                assert found.value() == b"%d" % number
+                member.commit(message=found, asynchronous=False)
+            assert acknowledged == [b"%d" % number for number in range(RECORDS)]
+            assert broker.group("g").members == members
+            assert member.committed([TopicPartition("other", 0)], timeout=60)[0].offset == RECORDS + 1
+            assert waiting.flush(0) == 1
+        finally:
+            slow.go_on.set()
+        assert waiting.flush(60) == 0
+        member.close()
