@@ -39,6 +39,10 @@ from barnabas.broker.transactions.state import (
 from barnabas.wire.errors import ErrorCode
 
 
+class ForbiddenTransition(Exception):
+    """The coordinator itself asks for what its states do not allow. Nothing was decided."""
+
+
 def decide(
     transaction: Transaction | None, event: Event, now_ms: int, settings: TransactionSettings, *, is_uncommitted: bool
 ) -> Effects:
@@ -264,8 +268,8 @@ class _Decision:
 
     def markers_written(self, event: MarkersWritten) -> Effects:
         known = self.known
-        assert known is not None, event
-        assert known.state.is_prepared, (known, event)
+        if known is None or not known.state.is_prepared:
+            raise ForbiddenTransition(f"{event} for {known}")
         left = known.partitions - event.partitions
         if left:
             return Effects([PartitionsEnded(event.transactional_id, event.partitions)])
@@ -290,7 +294,8 @@ class _Decision:
         )
 
     def _transition(self, known: Transaction, state: TransactionState, **fields: Any) -> Transaction:
-        assert state in TRANSITIONS[known.state], (known, state)
+        if state not in TRANSITIONS[known.state]:
+            raise ForbiddenTransition(f"{known} to {state}")
         return known._replace(state=state, previous_producer_id=known.producer_id, last_update_ms=self.now_ms, **fields)
 
 

@@ -2,6 +2,7 @@
 the state.
 """
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
@@ -15,7 +16,9 @@ from barnabas.broker.transactions.events import (
     ProducerIdAndEpoch,
     TimeOut,
 )
-from barnabas.broker.transactions.state import EPOCH_MAX, TransactionState
+from barnabas.broker.transactions.machine import ForbiddenTransition, decide
+from barnabas.broker.transactions.settings import TransactionSettings
+from barnabas.broker.transactions.state import EPOCH_MAX, Transaction, TransactionState
 from barnabas.wire.errors import ErrorCode
 
 PARTITIONS = [("a", 0), ("a", 1), ("b", 0)]
@@ -146,3 +149,10 @@ def test_whatever_happens(machine_type):
         lambda: TransactionalId(machine_type),
         settings=settings(max_examples=120, stateful_step_count=40, deadline=None),
     )
+
+
+@pytest.mark.parametrize("state", [None, *(state for state in TransactionState if not state.is_prepared)])
+def test_markers_that_nobody_asked_for_end_nothing(state):
+    known = None if state is None else Transaction("t", 7, 0, 60_000, state=state)
+    with pytest.raises(ForbiddenTransition):
+        decide(known, MarkersWritten("t", 7, frozenset()), 0, TransactionSettings(), is_uncommitted=False)
