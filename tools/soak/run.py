@@ -41,6 +41,8 @@ PARTITIONS = 4
 REPLY_LOSS = 0.002
 ACKNOWLEDGED_BETWEEN_CRASHES = 300
 PATIENCE_S = 120.0
+STOP_S = 200.0
+STOP_AFTER_FAILURE_S = 10.0
 ROUND_RECORDS = 250_000
 """A round's history stays in memory until its check, about 600 MB of it."""
 
@@ -185,6 +187,7 @@ class _Round:
     ) -> None:
         """Load and crash in turns until it is over, then look; what is found goes to the result."""
         recorder, result = self._recorder, self._result
+        patience_s = STOP_AFTER_FAILURE_S
         for worker in self._workers:
             worker.start()
         try:
@@ -196,8 +199,9 @@ class _Round:
                     if is_over(recorder):
                         break
                 self._wait_for_everybody()
+                patience_s = STOP_S
             finally:
-                self._stop()
+                self._stop(patience_s)
             stopped = time.monotonic()
             # Once more when nobody writes: what this one takes away, nothing that comes later hides.
             crash()
@@ -230,12 +234,14 @@ class _Round:
             done[type(worker).__name__] += worker.done
         return done
 
-    def _stop(self) -> None:
+    def _stop(self, patience_s: float) -> None:
+        """Have all workers end, and collect what they noticed. They cannot end without a broker."""
         result = self._result
+        deadline = time.monotonic() + patience_s
         for worker in self._workers:
             worker.stop()
         for worker in self._workers:
-            worker.join(200)
+            worker.join(max(0.0, deadline - time.monotonic()))
             if worker.is_alive() or worker.error is not None:
                 result.problems.append(f"{worker.name}: {worker.error!r}" if worker.error else f"{worker.name} hangs")
             result.problems += [f"{worker.name}: {problem}" for problem in worker.problems]
