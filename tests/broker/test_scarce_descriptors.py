@@ -37,36 +37,62 @@ def produce(producer: Producer, value: bytes, refused: list[Any]) -> None:
     producer.produce("t", value, partition=0, on_delivery=lambda error, _: refused.append(error) if error else None)
 
 
-@pytest.mark.parametrize("settings", FLUSHED, ids=["before the acknowledgement", "after each record"])
-def test_a_flush_that_finds_no_descriptor_is_made_later(
-    settings: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tries, scarce = 0, False
-    open_file = OsFiles.open
+class Descriptors:
+    """Whether there are any left for the files of t-0."""
 
-    def open_unless_scarce(files: OsFiles, path: str, **options: Any) -> int:
-        nonlocal tries
-        if scarce and "/t-0/" in path:
-            tries += 1
+    def __init__(self) -> None:
+        self.scarce = False
+        self.refused = 0
+        self._open = OsFiles.open
+
+    def open(self, files: OsFiles, path: str, **options: Any) -> int:
+        if self.scarce and "/t-0/" in path:
+            self.refused += 1
             raise OSError(errno.EMFILE, "too many open files")
-        return open_file(files, path, **options)
+        return self._open(files, path, **options)
 
-    monkeypatch.setattr(OsFiles, "open", open_unless_scarce)
+
+@pytest.fixture
+def left(monkeypatch: pytest.MonkeyPatch) -> Descriptors:
+    left = Descriptors()
+    monkeypatch.setattr(OsFiles, "open", lambda files, path, **options: left.open(files, path, **options))
+    return left
+
+
+@pytest.mark.parametrize("settings", FLUSHED, ids=["before the acknowledgement", "after each record"])
+def test_a_flush_that_finds_no_descriptor_is_made_later(settings: dict[str, str], left: Descriptors) -> None:
     refused: list[Any] = []
     with Broker(configs=settings) as broker:
         broker.create_topic("t")
         producer = idempotent_producer(broker.bootstrap_servers)
         produce(producer, b"0", refused)
         assert producer.flush(30) == 0
-        scarce = True
+        left.scarce = True
         produce(producer, b"1", refused)
-        wait_until(lambda: tries > 200, "no second flush")  # each looks for a descriptor a hundred times
+        wait_until(lambda: left.refused > 200, "no second flush")  # each looks for a descriptor a hundred times
         assert producer.flush(0) == 1
-        scarce = False
+        left.scarce = False
         assert producer.flush(30) == 0
         assert not refused
         assert [record.value for record in broker.topic("t").records()] == [b"0", b"1"]
         assert broker.is_running
+
+
+def test_what_nobody_sends_again_is_committed_later(left: Descriptors) -> None:
+    """Its producer was told that it failed, which says nothing of whether it stays."""
+    refused: list[Any] = []
+    with Broker(configs=FLUSHED[0]) as broker:
+        broker.create_topic("t")
+        producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "retries": 0, "linger.ms": 0})
+        produce(producer, b"0", refused)
+        assert producer.flush(30) == 0
+        left.scarce = True
+        produce(producer, b"1", refused)
+        assert producer.flush(30) == 0
+        assert [error.name() for error in refused] == ["KAFKA_STORAGE_ERROR"]
+        assert len(broker.topic("t").records()) == 1
+        left.scarce = False
+        wait_until(lambda: len(broker.topic("t").records()) == 2, "not committed")
 
 
 def descriptors(pid: int) -> list[int]:
