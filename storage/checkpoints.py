@@ -12,6 +12,7 @@ from typing import Final, TypeAlias
 
 from barnabas.storage.errors import CorruptFile
 from barnabas.storage.files import Files, read_file, replace_file, unlink_if_exists, write_file
+from barnabas.storage.txn_index import TransactionIndexNote
 from barnabas.wire.names import ZERO_TOPIC_ID, TopicId, topic_id_from_text, topic_id_to_text
 
 TopicPartition: TypeAlias = tuple[str, int]
@@ -20,6 +21,7 @@ RECOVERY_POINT_FILE: Final = "recovery-point-offset-checkpoint"
 HIGH_WATERMARK_FILE: Final = "replication-offset-checkpoint"
 LOG_START_FILE: Final = "log-start-offset-checkpoint"
 CLEANER_OFFSET_FILE: Final = "cleaner-offset-checkpoint"
+TRANSACTION_INDEXES_FILE: Final = "barnabas-transaction-indexes"
 LEADER_EPOCH_FILE: Final = "leader-epoch-checkpoint"
 PARTITION_METADATA_FILE: Final = "partition.metadata"
 META_PROPERTIES_FILE: Final = "meta.properties"
@@ -69,6 +71,29 @@ def decode_offsets(data: bytes) -> dict[TopicPartition, int]:
         return {(topic, int(partition)): int(offset) for topic, partition, offset in decode_checkpoint(data)}
     except ValueError:
         raise CorruptFile("an offset checkpoint with a malformed line") from None
+
+
+def encode_txn_index_notes(notes: Mapping[TopicPartition, Mapping[int, TransactionIndexNote]]) -> bytes:
+    """Which transaction indexes there are, `TOPIC PARTITION BASE_OFFSET SIZE CRC` per line. A file of our own, which
+    Kafka does not look at.
+    """
+    return encode_checkpoint(
+        f"{topic} {partition} {base_offset} {note.size} {note.crc}"
+        for (topic, partition), of_log in notes.items()
+        for base_offset, note in of_log.items()
+    )
+
+
+def decode_txn_index_notes(data: bytes) -> dict[TopicPartition, dict[int, TransactionIndexNote]]:
+    """Read what `encode_txn_index_notes` writes. Raises CorruptFile."""
+    notes: dict[TopicPartition, dict[int, TransactionIndexNote]] = {}
+    try:
+        for topic, partition, base_offset, size, crc in decode_checkpoint(data):
+            of_log = notes.setdefault((topic, int(partition)), {})
+            of_log[int(base_offset)] = TransactionIndexNote(int(size), int(crc))
+    except ValueError:
+        raise CorruptFile("notes of transaction indexes with a malformed line") from None
+    return notes
 
 
 def encode_leader_epochs(entries: Iterable[tuple[int, int]]) -> bytes:

@@ -91,6 +91,7 @@ class CleaningJob:
     index_interval_bytes: int
     map_slots: int
     map_load_factor: float = 0.9
+    log_start_offset: int = 0
 
 
 class CleanedSegment(NamedTuple):
@@ -156,14 +157,16 @@ class TransactionFilter:
     """Follows the transactions of a log from batch to batch: which data was aborted, which markers nobody needs.
 
     Batches must come in order. `retained` collects the aborted transactions that still have a marker and may have data,
-    which is what the new transaction index says.
+    which is what the new transaction index says. Of transactions that began below `start_offset`, indexes may not know.
     """
 
-    def __init__(self, aborted: Sequence[AbortedTransaction]) -> None:
+    def __init__(self, aborted: Sequence[AbortedTransaction], start_offset: int = 0) -> None:
         self._aborted = sorted(aborted, key=lambda found: found.first_offset)
         self._next = 0
         self._ongoing_aborted: dict[int, _OngoingAbort] = {}
         self._ongoing_committed: set[int] = set()
+        self._not_aborted: set[int] = set()
+        self._start_offset = start_offset
         self.retained: list[AbortedTransaction] = []
 
     def _advance(self, offset: int) -> None:
@@ -180,12 +183,19 @@ class TransactionFilter:
         ongoing = self._ongoing_aborted.get(header.producer_id)
         if ongoing is None:
             self._ongoing_committed.add(header.producer_id)
+            if header.base_offset >= self._start_offset:
+                self._not_aborted.add(header.producer_id)
             return False
         ongoing.has_batches = True
         return True
 
     def is_needless_marker(self, header: RecordBatchHeader, batch: Buffer) -> bool:
-        """Take in a control batch; whether its transaction has no batches left. Raises CorruptBatch."""
+        """Take in a control batch; whether its transaction has no batches left.
+
+        Raises:
+            CorruptBatch: it is unreadable, or aborts what no transaction index says was aborted. Such an index is
+                incomplete, and without it aborted records would be taken for the last ones of their keys.
+        """
         self._advance(header.last_offset)
         record = next(iter_records(batch, header), None)
         if record is None:
@@ -193,6 +203,8 @@ class TransactionFilter:
         control_type = control_record_type(record)
         if control_type is ControlRecordType.ABORT:
             ongoing = self._ongoing_aborted.pop(header.producer_id, None)
+            if ongoing is None and header.producer_id in self._not_aborted:
+                raise CorruptBatch("it aborts a transaction that is in no transaction index")
             if ongoing is None or not ongoing.has_batches:
                 return True
             self.retained.append(ongoing.aborted)
@@ -201,6 +213,7 @@ class TransactionFilter:
             if header.producer_id not in self._ongoing_committed:
                 return True
             self._ongoing_committed.discard(header.producer_id)
+            self._not_aborted.discard(header.producer_id)
         return False
 
 
@@ -304,7 +317,7 @@ def run_pass(files: Files, job: CleaningJob, pause: Pause) -> Iterator[CleanedSe
     """
     cleaning = _Pass(files, job, pause)
     keys = cleaning.build_map()
-    transactions = TransactionFilter(cleaning.aborted)
+    transactions = TransactionFilter(cleaning.aborted, job.log_start_offset)
     batches = BatchFilter(job, keys, transactions)
     end_offset = keys.latest_offset + 1
     sources = [source for source in job.segments if source.base_offset < end_offset]
@@ -387,7 +400,7 @@ class _Pass:
         dirty = segments[first:]
         ends = [source.base_offset for source in dirty[1:]] + [self.job.first_uncleanable_offset]
         keys = KeyMap(self._slots(dirty), self.job.map_load_factor)
-        transactions = TransactionFilter([found for found in self.aborted if found.last_offset >= start])
+        transactions = TransactionFilter([found for found in self.aborted if found.last_offset >= start], start)
         for source, end_offset in zip(dirty, ends, strict=True):
             if not self._map_segment(source, keys, transactions):
                 return keys
@@ -409,7 +422,10 @@ class _Pass:
         start, put = self.job.first_dirty_offset, keys.put
         for header, batch in self._batches(source):
             if header.is_control:
-                transactions.is_needless_marker(header, batch)
+                try:
+                    transactions.is_needless_marker(header, batch)
+                except CorruptBatch as error:
+                    raise _corrupt(source, header, error) from None
             elif not transactions.is_aborted(header) and header.last_offset >= start:
                 base_offset = header.base_offset
                 for record in self._records(source, batch, header):
@@ -429,7 +445,7 @@ class _Pass:
         try:
             yield from iter_raw_records(payload, header.record_count)
         except CorruptBatch as error:
-            raise CorruptLog(source.path, 0, f"batch at offset {header.base_offset}: {error}") from None
+            raise _corrupt(source, header, error) from None
 
     # --- copying
 
@@ -463,7 +479,7 @@ class _Pass:
                 try:
                     kept = batches.filter(batch, header)
                 except CorruptBatch as error:
-                    raise CorruptLog(source.path, 0, f"batch at offset {header.base_offset}: {error}") from None
+                    raise _corrupt(source, header, error) from None
                 if kept is None:
                     continue
                 max_timestamp = _max_timestamp(kept)
@@ -497,6 +513,10 @@ class _Pass:
             cleaned.has_txn_index = True
         else:
             unlink_if_exists(self.files, cleaned.path(TXN_INDEX_SUFFIX))
+
+
+def _corrupt(source: SourceSegment, header: RecordBatchHeader, error: CorruptBatch) -> CorruptLog:
+    return CorruptLog(source.path, 0, f"batch at offset {header.base_offset}: {error}")
 
 
 def _max_timestamp(batch: Buffer) -> int:

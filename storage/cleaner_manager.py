@@ -126,6 +126,7 @@ def make_job(to_clean: LogToClean, now_ms: int, *, map_bytes: int, map_load_fact
         index_interval_bytes=config.index_interval_bytes,
         map_slots=min(map_bytes, _MAP_BYTES_MAX) // ENTRY_BYTES,
         map_load_factor=map_load_factor,
+        log_start_offset=log.log_start_offset,
     )
 
 

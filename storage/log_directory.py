@@ -11,6 +11,7 @@ meta.properties                   broker id and cluster id the directory belongs
 recovery-point-offset-checkpoint  per partition: everything before this offset is on the disk
 log-start-offset-checkpoint       per partition: everything before this offset is deleted
 replication-offset-checkpoint     per partition: the high watermark
+barnabas-transaction-indexes      per segment with aborted transactions: size and checksum of its transaction index
 TOPIC-PARTITION/                  a log; the topic may contain dashes
 TOPIC-PARTITION.HEX-delete/       a deleted log whose files are still to be removed
 ================================= ==================================================================================
@@ -32,8 +33,11 @@ from barnabas.storage.checkpoints import (
     LOG_START_FILE,
     META_PROPERTIES_FILE,
     RECOVERY_POINT_FILE,
+    TRANSACTION_INDEXES_FILE,
     MetaProperties,
     TopicPartition,
+    decode_txn_index_notes,
+    encode_txn_index_notes,
     read_offsets,
     take_clean_shutdown,
     write_offsets,
@@ -43,6 +47,7 @@ from barnabas.storage.files import Files, read_file, replace_file, unlink_if_exi
 from barnabas.storage.log import PartitionLog
 from barnabas.storage.log_context import LogContext
 from barnabas.storage.recovery import LogCheckpoints
+from barnabas.storage.txn_index import TransactionIndexNote
 
 logger = logging.getLogger(__name__)
 
@@ -76,6 +81,7 @@ class LogDirectory:
         self.failed: dict[TopicPartition, tuple[StorageError, LogCheckpoints]] = {}
         self.checkpointed: set[TopicPartition] = set()
         """Logs that the checkpoint files may name."""
+        self._txn_indexes: dict[TopicPartition, dict[int, TransactionIndexNote]] = {}
         self.has_unsynced_deletions = False
         self.has_failed = False
         """The disk did not take a checkpoint: a clean shutdown is not to be claimed."""
@@ -132,6 +138,7 @@ class LogDirectory:
         log_starts = self._read_checkpoint(LOG_START_FILE) or {}
         high_watermarks = self._read_checkpoint(HIGH_WATERMARK_FILE) or {}
         cleaned = self._read_checkpoint(CLEANER_OFFSET_FILE) or {}
+        self._txn_indexes = self._read_txn_index_notes()
         self.checkpointed = {*(recovery_points or ()), *log_starts, *high_watermarks}
         logs = {}
         for name in sorted(self._partition_directories()):
@@ -144,6 +151,7 @@ class LogDirectory:
                 log_starts.get(key, 0),
                 high_watermarks.get(key, 0),
                 may_have_gaps=recovery_points is None or key in cleaned,
+                txn_indexes=self._txn_indexes.get(key, {}),
             )
         return FoundLogs(logs, is_clean, recovery_points is not None)
 
@@ -156,6 +164,15 @@ class LogDirectory:
         except CorruptFile as error:
             logger.warning("ignoring %s/%s: %s", self.path, name, error)
             return None
+
+    def _read_txn_index_notes(self) -> dict[TopicPartition, dict[int, TransactionIndexNote]]:
+        try:
+            return decode_txn_index_notes(read_file(self._files, f"{self.path}/{TRANSACTION_INDEXES_FILE}"))
+        except FileNotFoundError:
+            return {}
+        except CorruptFile as error:
+            logger.warning("ignoring %s/%s: %s", self.path, TRANSACTION_INDEXES_FILE, error)
+            return {}
 
     def _partition_directories(self) -> Iterator[str]:
         """Names that may be logs. Logs whose deletion a crash interrupted are removed on the way."""
@@ -179,6 +196,26 @@ class LogDirectory:
             for name in names:
                 write_offsets(self._files, self.path, name, self._offsets(name))
             self.checkpointed.update(list(self.logs))
+            if RECOVERY_POINT_FILE in names:
+                self._write_txn_index_notes()
+
+    def _write_txn_index_notes(self) -> None:
+        """Note which transaction indexes there are, if that has changed: a note that is too old costs the next start
+        a look at the batches.
+        """
+        notes = {key: dict(checkpoints.txn_indexes) for key, (_, checkpoints) in list(self.failed.items())}
+        for key, log in list(self.logs.items()):
+            segments, known = log.segments, self._txn_indexes.get(key, {})
+            of_log = notes[key] = {}
+            for segment in segments:
+                if segment.has_txn_index:
+                    of_log[segment.base_offset] = segment.note_txn_index(
+                        self._files, known.get(segment.base_offset), is_sealed=segment is not segments[-1]
+                    )
+        notes = {key: of_log for key, of_log in notes.items() if of_log}
+        if notes != self._txn_indexes:
+            replace_file(self._files, f"{self.path}/{TRANSACTION_INDEXES_FILE}", encode_txn_index_notes(notes))
+            self._txn_indexes = notes
 
     def _offsets(self, name: str) -> dict[TopicPartition, int]:
         """What a checkpoint says of each log. Of a failed one it goes on saying what it said."""

@@ -19,7 +19,7 @@ from barnabas.storage.read import IndexMismatch, file_headers
 from barnabas.storage.scan import OpenSegment
 from barnabas.storage.segment import OFFSET_INDEX_SUFFIX, SNAPSHOT_SUFFIX, Segment, file_name
 from barnabas.storage.txn_index import AbortedTransaction
-from barnabas.wire.record_batch import CONTROL_MASK, RecordBatchHeader
+from barnabas.wire.record_batch import CONTROL_MASK, CorruptBatch, RecordBatchHeader
 
 logger = logging.getLogger(__name__)
 
@@ -64,11 +64,21 @@ class ProducerBuilder:
         `snapshots`.
         """
         state = self._from_snapshot(snapshots, log_start_offset, end_offset)
-        self._replay(state, segments, end_offset)
+        self._replay(state, segments, end_offset, [])
         state.end_offset = max(state.end_offset, end_offset)
         if state.producers:
             self._complete_batches(state, segments, end_offset)
         return state
+
+    def aborted_in(
+        self, segment: Segment, segments: list[Segment], snapshots: list[int], log_start_offset: int, end_offset: int
+    ) -> list[AbortedTransaction]:
+        """The aborted transactions whose markers are in a segment, which ends at `end_offset`."""
+        before = [offset for offset in snapshots if offset <= segment.base_offset]
+        state = self._from_snapshot(before, log_start_offset, segment.base_offset)
+        aborted: list[AbortedTransaction] = []
+        self._replay(state, segments, end_offset, aborted)
+        return [found for found in aborted if found.last_offset >= segment.base_offset]
 
     def _from_snapshot(self, snapshots: list[int], log_start_offset: int, end_offset: int) -> ProducerState:
         for offset in sorted(snapshots, reverse=True):
@@ -86,7 +96,9 @@ class ProducerBuilder:
             unlink_if_exists(self._files, path)
         return ProducerState(log_start_offset, self._expiration_ms)
 
-    def _replay(self, state: ProducerState, segments: list[Segment], end_offset: int) -> None:
+    def _replay(
+        self, state: ProducerState, segments: list[Segment], end_offset: int, aborted: list[AbortedTransaction]
+    ) -> None:
         for segment, following in zip_longest(segments, segments[1:]):
             if state.end_offset >= end_offset or segment.base_offset >= end_offset:
                 return
@@ -101,7 +113,10 @@ class ProducerBuilder:
                         continue
                     is_control = header.producer_id >= 0 and header.attributes & CONTROL_MASK
                     batch = read(header.size_in_bytes, header.position) if is_control else b""
-                    take_in(state, header._replace(position=0), batch, [])
+                    try:
+                        take_in(state, header._replace(position=0), batch, aborted)
+                    except CorruptBatch as error:
+                        raise CorruptLog(segment.file.path, header.position, str(error)) from None
 
     def _replay_start(self, segment: Segment, offset: int) -> int:
         """A batch at or before `offset`; only the index in memory is asked, for it is checked nowhere here."""

@@ -11,8 +11,8 @@ this module refuses to open the log, and Kafka would cut it there.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 from barnabas.storage.checkpoints import LEADER_EPOCH_FILE, decode_leader_epochs, encode_leader_epochs
 from barnabas.storage.config import LogConfig
@@ -36,7 +36,7 @@ from barnabas.storage.segment import (
     file_name,
 )
 from barnabas.storage.swaps import FILE_NAME, finish_interrupted_swaps, remove_segment_files
-from barnabas.storage.txn_index import AbortedTransaction, TransactionIndex
+from barnabas.storage.txn_index import AbortedTransaction, TransactionIndex, TransactionIndexNote
 from barnabas.wire.record_batch import HEADER_SIZE, CorruptBatch, crc_is_valid, parse_header
 
 logger = logging.getLogger(__name__)
@@ -57,6 +57,8 @@ class LogCheckpoints:
     log_start_offset: int = 0
     high_watermark: int = 0
     may_have_gaps: bool = False
+    txn_indexes: Mapping[int, TransactionIndexNote] = field(default_factory=dict)
+    """What is known of the transaction indexes, by the base offset of their segments."""
 
 
 def open_log(
@@ -115,6 +117,7 @@ class _Loader:
         if is_clean:
             end_offset = self._clean_end()
             if end_offset >= max(self.checkpoints.log_start_offset, 0):
+                self._restore_txn_indexes(self.segments, end_offset)
                 return self._log(end_offset, end_offset, None, None)
         return self._recover()
 
@@ -152,6 +155,49 @@ class _Loader:
             if offset not in kept:
                 unlink_if_exists(self.files, f"{self.directory}/{file_name(offset, SNAPSHOT_SUFFIX)}")
         return kept
+
+    # --- transaction indexes
+
+    def _restore_txn_indexes(self, segments: list[Segment], end_offset: int) -> None:
+        """Build those anew that are not what was noted, or, without a note, not what their format says: of segments
+        whose batches are not looked at otherwise, and which end at `end_offset`.
+        """
+        ends = [segment.base_offset for segment in segments[1:]] + [end_offset]
+        for segment, end in zip(segments, ends, strict=False):
+            if not self._txn_index_is_right(segment, end):
+                logger.warning("building the transaction index of %s anew", segment.file.path)
+                builder = self._producer_builder()
+                aborted = builder.aborted_in(
+                    segment, self.segments, self.snapshots, self.checkpoints.log_start_offset, end
+                )
+                self._write_txn_index(segment, aborted)
+                self.files.sync_directory(self.directory)
+
+    def _txn_index_is_right(self, segment: Segment, end_offset: int) -> bool:
+        noted = self.checkpoints.txn_indexes.get(segment.base_offset)
+        if not segment.has_txn_index:
+            return noted is None
+        data = read_file(self.files, segment.path(TXN_INDEX_SUFFIX))
+        if noted is not None:
+            if segment is not self.segments[-1]:
+                segment.txn_index_note = noted
+            return noted == TransactionIndexNote.of(data)
+        try:
+            return bool(TransactionIndex.from_bytes(segment.base_offset, data, end_offset).entries)
+        except CorruptFile:
+            return False
+
+    def _write_txn_index(self, segment: Segment, aborted: list[AbortedTransaction]) -> None:
+        path = segment.path(TXN_INDEX_SUFFIX)
+        if aborted:
+            write_file(self.files, path, TransactionIndex(aborted).to_bytes(), sync=True)
+        elif segment.has_txn_index:
+            unlink_if_exists(self.files, path)
+        segment.has_txn_index = bool(aborted)
+        segment.txn_index_note = None
+
+    def _producer_builder(self) -> ProducerBuilder:
+        return ProducerBuilder(self.files, self.directory, self.context.producer_id_expiration_ms, self.now_ms)
 
     # --- after a clean shutdown
 
@@ -199,6 +245,8 @@ class _Loader:
         epochs = self._read_epochs()
         first = self._first_unflushed()
         scanned = self.segments[first:]
+        if scanned:
+            self._restore_txn_indexes(self.segments[:first], scanned[0].base_offset)
         producers = self._producers_until(self.segments[first].base_offset if scanned else 0)
         end_offset = self.segments[first].base_offset if scanned else self.checkpoints.log_start_offset
         for number, segment in enumerate(scanned):
@@ -264,8 +312,7 @@ class _Loader:
         for snapshot in [found for found in self.snapshots if found > offset]:
             self.snapshots.remove(snapshot)
             unlink_if_exists(self.files, f"{self.directory}/{file_name(snapshot, SNAPSHOT_SUFFIX)}")
-        builder = ProducerBuilder(self.files, self.directory, self.context.producer_id_expiration_ms, self.now_ms)
-        return builder.build(self.segments, self.snapshots, self.checkpoints.log_start_offset, offset)
+        return self._producer_builder().build(self.segments, self.snapshots, self.checkpoints.log_start_offset, offset)
 
     def _recover_segment(
         self, segment: Segment, expected_offset: int, epochs: LeaderEpochs, producers: ProducerState
@@ -336,14 +383,8 @@ class _Loader:
         finally:
             self.files.close(descriptor)
         segment.write_indexes(self.files)
-        paths = [segment.path(OFFSET_INDEX_SUFFIX), segment.path(TIME_INDEX_SUFFIX)]
-        if aborted:
-            write_file(self.files, segment.path(TXN_INDEX_SUFFIX), TransactionIndex(aborted).to_bytes())
-            paths.append(segment.path(TXN_INDEX_SUFFIX))
-        elif segment.has_txn_index:
-            unlink_if_exists(self.files, segment.path(TXN_INDEX_SUFFIX))
-        segment.has_txn_index = bool(aborted)
-        for path in paths:
+        self._write_txn_index(segment, aborted)
+        for path in (segment.path(OFFSET_INDEX_SUFFIX), segment.path(TIME_INDEX_SUFFIX)):
             descriptor = self.files.open(path)
             try:
                 self.files.sync(descriptor)

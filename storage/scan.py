@@ -72,7 +72,11 @@ def scan_batches(read: Read, size: int) -> Iterator[tuple[RecordBatchHeader | No
 
 
 def why_bad(header: RecordBatchHeader | None, batch: Buffer | None, expected_offset: int, base_offset: int) -> str:
-    """What is wrong with a batch that was read from a segment; empty if nothing is."""
+    """What is wrong with a batch that was read from a segment; empty if nothing is.
+
+    Not that its leader epoch is lower than the one before: neither Kafka's appends nor its recovery compare them, and
+    its LeaderEpochFileCache copes with epochs that go back, so that a log it wrote may have some.
+    """
     if header is None:
         return "there is no batch header"
     if batch is None:

@@ -30,7 +30,14 @@ from barnabas.storage.read import OFFSET_INDEX_SUFFIX as OFFSET_INDEX_SUFFIX
 from barnabas.storage.read import Read, file_headers
 from barnabas.storage.time_index import ENTRY_SIZE as TIME_ENTRY_SIZE
 from barnabas.storage.time_index import NO_TIMESTAMP, TimeIndex
-from barnabas.storage.txn_index import AbortedTransaction, TransactionIndex, collect_aborted, encode_entry
+from barnabas.storage.txn_index import (
+    UNREADABLE,
+    AbortedTransaction,
+    TransactionIndex,
+    TransactionIndexNote,
+    collect_aborted,
+    encode_entry,
+)
 from barnabas.wire.record_batch import HEADER_SIZE, CorruptBatch, parse_header
 
 logger = logging.getLogger(__name__)
@@ -77,6 +84,7 @@ class Segment:
         "size",
         "time_index",
         "txn_index",
+        "txn_index_note",
         "warm_from",
     )
 
@@ -97,6 +105,8 @@ class Segment:
         self.time_index: TimeIndex | None = None
         self.txn_index: bytearray | None = None
         """The transaction index file's content, once it was looked into; every read of committed data does."""
+        self.txn_index_note: TransactionIndexNote | None = None
+        """Of a sealed segment, once the file was read for it."""
 
     def __repr__(self) -> str:
         return f"<Segment {self.file.path} of {self.size} bytes>"
@@ -237,6 +247,20 @@ class Segment:
             self.txn_index = bytearray(self.read_txn_index(files).to_bytes())
         return collect_aborted(self.txn_index, start_offset, upper_offset)
 
+    def note_txn_index(
+        self, files: Files, known: TransactionIndexNote | None, *, is_sealed: bool
+    ) -> TransactionIndexNote:
+        """What the next start has to find; `known` is what the last one found. Blocking, any thread."""
+        if self.txn_index_note is not None:
+            return self.txn_index_note
+        try:
+            note = TransactionIndexNote.of(read_file(files, self.path(TXN_INDEX_SUFFIX)))
+        except OSError:
+            return known or UNREADABLE
+        if is_sealed:
+            self.txn_index_note = note
+        return note
+
     def append_aborted(self, files: Files, aborted: AbortedTransaction) -> int:
         """Add an entry to the transaction index, or, with an OSError, leave the index as it is; returns the entry's
         position. Page cache only.
@@ -290,7 +314,7 @@ class Segment:
             index = self.read_txn_index(files)
             index.truncate_to(offset)
             write_file(files, self.path(TXN_INDEX_SUFFIX), index.to_bytes(), sync=True)
-            self.txn_index = None
+            self.txn_index = self.txn_index_note = None
         self.rebuild_indexes(read, index_interval_bytes)
         return end_offset
 

@@ -6,7 +6,9 @@ import struct
 from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
+
+import crc32c
 
 from barnabas.storage.errors import CorruptFile
 from barnabas.storage.files import Buffer
@@ -16,6 +18,24 @@ ENTRY_SIZE: Final = _ENTRY.size
 _VERSION: Final = 0
 _OFFSET: Final = struct.Struct(">q")
 _LAST_OFFSET_POSITION: Final = 18
+
+
+class TransactionIndexNote(NamedTuple):
+    """What tells whether an index file is the one that was written: Kafka's format has no checksum, and that a segment
+    should have an index shows nowhere but in its batches.
+    """
+
+    size: int
+    crc: int
+
+    @classmethod
+    def of(cls, data: Buffer) -> TransactionIndexNote:
+        """The note of a file with this content."""
+        return cls(len(data), crc32c.crc32c(data))
+
+
+UNREADABLE: Final = TransactionIndexNote(-1, 0)
+"""The note of an index that should be there and could not be read, so that the next start looks at the batches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,11 +94,12 @@ class TransactionIndex:
         return b"".join(map(encode_entry, self.entries))
 
     @classmethod
-    def from_bytes(cls, base_offset: int, data: Buffer) -> TransactionIndex:
+    def from_bytes(cls, base_offset: int, data: Buffer, end_offset: int = 1 << 63) -> TransactionIndex:
         """Read a file's content.
 
         Raises:
-            CorruptFile: of another version, not ascending, not whole entries, or before the segment's start.
+            CorruptFile: of another version, not ascending, not whole entries, or not of this segment, which ends at
+                `end_offset`.
         """
         if len(data) % ENTRY_SIZE:
             raise CorruptFile(f"{len(data)} bytes are no whole number of transaction index entries")
@@ -88,8 +109,10 @@ class TransactionIndex:
             entry = AbortedTransaction(*fields)
             if version != _VERSION or entry.last_offset <= last_offset:
                 raise CorruptFile("transaction index entries are not ascending or of an unknown version")
-            if not (entry.first_offset <= entry.last_offset and entry.last_stable_offset <= entry.last_offset + 1):
+            if not (entry.first_offset < entry.last_offset and entry.last_stable_offset <= entry.last_offset + 1):
                 raise CorruptFile("a transaction index entry contradicts itself")
+            if entry.last_offset >= end_offset:
+                raise CorruptFile("a transaction index entry lies behind its segment")
             last_offset = entry.last_offset
             entries.append(entry)
         return cls(entries)

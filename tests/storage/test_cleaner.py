@@ -221,6 +221,30 @@ def test_an_aborted_transaction_goes_and_its_marker_follows_after_the_horizon(lo
     assert records(tools, log)[0] == (0, b"a", b"committed")
 
 
+@pytest.mark.parametrize("clean_offset", [0, 4])
+def test_aborted_records_are_not_taken_for_the_last_ones_where_an_index_is_missing(logs, tools, clean_offset):
+    """As long as the broker was stopped somebody removed it, and the note that it was there."""
+    log = logs.log(**compacted())
+    producer = {"producer_id": 9, "producer_epoch": 0}
+    append(logs, log, (b"a", b"committed"))
+    append(logs, log, (b"a", b"aborted"), base_sequence=0, transactional=True, **producer)
+    append(logs, log, control=ControlRecordType.ABORT, **producer)
+    append(logs, log, (b"b", b"1"), base_sequence=1, transactional=True, **producer)
+    append(logs, log, (b"b", b"2"), base_sequence=2, transactional=True, **producer)
+    append(logs, log, control=ControlRecordType.ABORT, **producer)
+    log.roll()
+    append(logs, log, (b"active", b"1"))
+    before = batches(tools, log)
+    logs.stop(clean=True)
+    (logs.path / "topic-0" / f"{0:020}.txnindex").unlink()
+    (logs.path / "barnabas-transaction-indexes").unlink()
+    logs.start()
+    log = logs.log(**compacted())
+    with pytest.raises(CorruptLog, match="no transaction index"):
+        clean(log, clean_offset=clean_offset)
+    assert batches(tools, log) == before
+
+
 def test_open_transactions_the_active_segment_and_young_segments_stay(logs):
     log = logs.log(**compacted())
     for _ in range(3):

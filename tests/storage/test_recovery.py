@@ -201,8 +201,11 @@ def test_damaged_indexes_are_rebuilt(logs, tools, damage, clean, caplog):
         assert "anew" in caplog.text
 
 
-@pytest.mark.parametrize("damage", ["missing", "empty", "zeros", "half", "foreign"])
-def test_damaged_transaction_indexes_are_rebuilt_after_a_crash_and_refused_after_a_clean_stop(logs, damage):
+@pytest.mark.parametrize("damage", ["missing", "empty", "zeros", "half", "shifted", "foreign"])
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("recovery", ["from the start", "from the last segment"])
+def test_damaged_transaction_indexes_are_rebuilt(logs, damage, clean, recovery, caplog):
+    """Also those of segments that recovery does not look at."""
     log = logs.log(segment_bytes=1500)
     for number in range(6):
         producer = {"producer_id": 1, "producer_epoch": 0}
@@ -213,26 +216,81 @@ def test_damaged_transaction_indexes_are_rebuilt_after_a_crash_and_refused_after
         logs.append_raw(log, marker, AppendOrigin.COORDINATOR)
     expected = log.aborted_transactions(0, log.log_end_offset)
     assert len(expected) == 6
-    for clean in (False, True):
+    if recovery == "from the last segment":
+        log.flush()
+        logs.manager.checkpoint_recovery_points()
+    for turn in range(2):
         logs.stop(clean=clean)
         paths = sorted((logs.path / "topic-0").glob("*.txnindex"))
         assert len(paths) > 1
-        data = paths[0].read_bytes()
-        if damage == "missing":
-            paths[0].unlink()
-        else:
-            content = {"empty": b"", "zeros": bytes(len(data)), "half": data[: len(data) // 2 + 1]}
-            paths[0].write_bytes(content.get(damage, paths[-1].read_bytes()))
+        contents = [path.read_bytes() for path in paths]
+        for path, data in zip(paths, contents, strict=True):
+            if damage == "missing":
+                path.unlink()
+            elif damage == "shifted":
+                path.write_bytes(b"".join(_shift_marker(data[at : at + 34]) for at in range(0, len(data), 34)))
+            else:
+                found = {"empty": b"", "zeros": bytes(len(data)), "half": data[: len(data) // 2 + 1]}
+                path.write_bytes(found.get(damage, contents[path == paths[0]]))
+        caplog.clear()
         logs.start()
-        if not clean:
-            assert logs.log().aborted_transactions(0, log.log_end_offset) == expected
-        elif damage in ("zeros", "half"):
-            with pytest.raises(StorageError):
-                logs.log().aborted_transactions(0, log.log_end_offset)
-        else:
-            # The form is right, so that only a comparison with the batches tells.
-            report = check_directory(logs.path)
-            assert [found for found in report.findings if found.level is not Level.NOTE], report.findings
+        log = logs.log()
+        assert log.aborted_transactions(0, log.log_end_offset) == expected
+        assert [path.read_bytes() for path in paths] == contents
+        assert not [found for found in check_directory(logs.path).findings if found.level is not Level.NOTE]
+        assert ("anew" in caplog.text) == (clean or turn == 1 or recovery == "from the last segment")
+
+
+@pytest.mark.parametrize("damage", ["zeros", "half", "foreign", "empty"])
+def test_damaged_transaction_indexes_that_nobody_noted_are_rebuilt(logs, damage):
+    """In a directory that Kafka wrote, only the form of an index tells; that one is missing, nothing."""
+    log = logs.log(segment_bytes=600)
+    for producer_id in (1, 2, 3):
+        _abort(logs, log, producer_id)
+        log.roll()
+    expected = log.aborted_transactions(0, log.log_end_offset)
+    assert len(expected) == 3
+    logs.stop(clean=True)
+    (logs.path / "barnabas-transaction-indexes").unlink()
+    paths = sorted((logs.path / "topic-0").glob("*.txnindex"))
+    data, later = paths[0].read_bytes(), paths[-1].read_bytes()
+    found = {"empty": b"", "zeros": bytes(len(data)), "half": data[: len(data) // 2 + 1], "foreign": later}
+    paths[0].write_bytes(found[damage])
+    logs.start()
+    assert logs.log().aborted_transactions(0, log.log_end_offset) == expected
+    assert paths[0].read_bytes() == data
+
+
+@pytest.mark.parametrize("content", [b"", b"0\n1\ntopic 0\n", b"rubbish", b"0\n2\ntopic 0 0 34 1\ngone 3 7 34 2\n"])
+def test_wrong_notes_of_transaction_indexes_only_cost_time(logs, content):
+    log = logs.log(segment_bytes=600)
+    for producer_id in (1, 2, 3):
+        _abort(logs, log, producer_id)
+        log.roll()
+    expected = log.aborted_transactions(0, log.log_end_offset)
+    logs.stop(clean=True)
+    path = logs.path / "barnabas-transaction-indexes"
+    noted = path.read_bytes()
+    path.write_bytes(content)
+    logs.start()
+    assert logs.log().aborted_transactions(0, log.log_end_offset) == expected
+    logs.stop(clean=True)
+    assert path.read_bytes() == noted
+    logs.start()
+
+
+def _abort(logs, log, producer_id):
+    producer = {"producer_id": producer_id, "producer_epoch": 0}
+    logs.append(log, b"v" * 200, transactional=True, base_sequence=0, **producer)
+    marker = build_end_txn_marker(
+        EndTxnMarker(ControlRecordType.ABORT, 0), timestamp_ms=logs.clock.now_ms(), **producer
+    )
+    logs.append_raw(log, marker, AppendOrigin.COORDINATOR)
+
+
+def _shift_marker(entry):
+    """An entry of the transaction index whose marker is off by one offset."""
+    return entry[:18] + (int.from_bytes(entry[18:26]) - 1).to_bytes(8) + entry[26:]
 
 
 def _shift(entry):
