@@ -5,11 +5,12 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec  # type: ignore[attr-defined]
 from tqdm import tqdm
 
@@ -44,7 +45,7 @@ PATIENCE_S = 120.0
 STOP_S = 200.0
 STOP_AFTER_FAILURE_S = 10.0
 ROUND_RECORDS = 250_000
-"""A round's history stays in memory until its check, about 600 MB of it."""
+"""A round's history stays in memory until its check: about 2 KB for each of them."""
 
 REPLIES_HELD_BACK_MAX_S = 0.3
 LAG_MAX_S = 30.0
@@ -175,7 +176,10 @@ class _Round:
         self._result = result
         self._recorder = Recorder()
         self._admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 0})
-        self._admin.create_topics([NewTopic(topic, num_partitions=PARTITIONS)])[topic].result()
+        _insist(
+            lambda: self._admin.create_topics([NewTopic(topic, num_partitions=PARTITIONS)])[topic],
+            KafkaError.TOPIC_ALREADY_EXISTS,
+        )
         self._workers: list[Worker] = []
         for kind, count in kinds:
             for _ in range(count):
@@ -209,7 +213,7 @@ class _Round:
             committed = recorder.commits()
             result.problems += moved_back(committed, read_commits(self._bootstrap_servers, self._topic, committed))
             recorder.history.final = read_everything(self._bootstrap_servers, self._topic, PARTITIONS)
-            self._admin.delete_topics([self._topic])[self._topic].result()
+            _insist(lambda: self._admin.delete_topics([self._topic])[self._topic], KafkaError.UNKNOWN_TOPIC_OR_PART)
         except (RuntimeError, TimeoutError, KafkaException) as error:  # the broker does not start, or nothing goes on
             result.problems.append(str(error))
         findings = check(recorder.history)
@@ -271,6 +275,22 @@ class _Round:
         except KafkaException:
             return True
         return committed != all_of_it
+
+
+def _insist(ask: Callable[[], Future[None]], done_before: int) -> None:
+    """Ask until it is done: answers get lost, and then the next one may be the error `done_before`. Raises
+    KafkaException.
+    """
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            return ask().result()
+        except KafkaException as error:
+            if error.args[0].code() == done_before:
+                return None
+            if time.monotonic() > deadline:
+                raise
+        time.sleep(0.1)
 
 
 def _load(recorder: Recorder, seconds: float) -> None:

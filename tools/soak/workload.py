@@ -37,7 +37,6 @@ class Recorder:
     def __init__(self) -> None:
         self.history = History()
         self.acknowledged = 0
-        self.transactions = 0
         self.committed: dict[Place, int] = defaultdict(int)
         """The largest offset whose commit was acknowledged, by group and partition."""
         self._lock = threading.Lock()
@@ -47,7 +46,6 @@ class Recorder:
             self.history.events.append(operation)
             if operation.status is Status.OK:
                 self.acknowledged += sum(1 for _ in operation.sends())
-                self.transactions += operation.is_transaction
 
     def add_commit(self, group: str, offsets: dict[int, int]) -> None:
         with self._lock:
