@@ -178,8 +178,7 @@ def is_told_by_check(disk):
 
 def may_stay_untold(state, disk, path, position, found):
     """What nothing contradicts: offset and epoch of the very last batch, an epoch while no file knows the epochs, the
-    epoch before where a new one starts, where a log's first epoch starts, another offset of the batch that an aborted
-    transaction starts with.
+    epoch before where a new one starts, where a log's first epoch starts.
     """
     logs = [name for name in disk.tree() if name.endswith(".log")]
     *_, last = iter_headers(disk.tree()[max(logs)])
@@ -187,7 +186,7 @@ def may_stay_untold(state, disk, path, position, found):
         starts = {header.base_offset: header.position for header in iter_headers(disk.tree()[path])}
         is_epoch_start = found == "another epoch" and position - starts.get(EPOCH_START, position) == EPOCH_END
         return state == "unflushed" or is_epoch_start or (path == max(logs) and position >= last.position)
-    return path.endswith(LEADER_EPOCH_FILE) or (path.endswith(".txnindex") and position % 34 == 17)
+    return path.endswith(LEADER_EPOCH_FILE)
 
 
 def test_a_flipped_bit_is_never_served_for_right(directory):
