@@ -167,7 +167,7 @@ def test_a_long_chain_of_operations_is_looked_at_once() -> None:
 
 
 def test_a_circle_of_very_many_operations() -> None:
-    count = 5_000
+    count = 1_000
     around = [
         transaction(
             Send("x", number, number), Poll({"x": [((number - 1) % count, (number - 1) % count)]}), process=number

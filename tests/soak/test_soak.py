@@ -5,7 +5,7 @@ import pytest
 from tools.soak.crashes import kill
 from tools.soak.delayed_commits import DelayedCommitter
 from tools.soak.run import WORKERS, soak
-from tools.soak.workload import Committer, PlainProducer, Reader, TransactionalProducer, Worker, Workers
+from tools.soak.workload import Committer, Deserter, PlainProducer, Reader, TransactionalProducer, Worker, Workers
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
@@ -93,3 +93,18 @@ def test_commits_that_move_back_are_found(bug: str, committer: type[Worker]) -> 
     )
     assert any("committed offset" in problem for problem in result.problems), result.problems
     assert result.findings.is_valid
+
+
+@pytest.mark.full
+def test_transactions_that_stay_open_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tools.soak.run.TRANSACTION_TIMEOUT_S", Deserter.TIMEOUT_S)
+    result = soak(
+        0,
+        crash=kill,
+        crash_every_s=1,
+        seed=SEED,
+        plant="transactions-never-time-out",
+        workers=((PlainProducer, 1), (Deserter, 1)),
+        quiet=True,
+    )
+    assert any(problem.startswith("transactions are open") for problem in result.problems), result.problems

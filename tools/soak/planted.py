@@ -56,6 +56,15 @@ def abort_marker_skipped() -> None:
     LocalMarkers.write = skip  # type: ignore[method-assign]
 
 
+def transactions_never_time_out() -> None:
+    """What a producer left open stays open."""
+    from barnabas.broker.transactions.service import TransactionService
+
+    async def forget(self: TransactionService) -> None: ...
+
+    TransactionService.abort_timed_out = forget  # type: ignore[method-assign]
+
+
 def crc_unchecked_in_recovery() -> None:
     """A torn batch whose header is whole stays in the log."""
     from barnabas.storage import scan
@@ -160,6 +169,7 @@ BUGS: dict[str, Callable[[], None]] = {
     "crc-unchecked-in-recovery": crc_unchecked_in_recovery,
     "fsync-is-a-no-op": fsync_is_a_no_op,
     "producers-forgotten-in-recovery": producers_forgotten_in_recovery,
+    "transactions-never-time-out": transactions_never_time_out,
 }
 
 if __name__ == "__main__":
