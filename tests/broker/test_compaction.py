@@ -300,7 +300,7 @@ def test_a_batch_that_decompresses_to_too_much_stays_as_it_is(process: BarnabasP
     admin.incremental_alter_configs([resource])[resource].result(30)
     wait_until(lambda: clean_offset(process, "topic") > 100, "not compacted")
     assert memory.highest < memory.before + (128 << 20)
-    assert "4 batches that cannot be decompressed" in process.log_text()
+    assert process.log_text().count("batches that cannot be decompressed") == 1
     data = b"".join(path.read_bytes() for path in sorted((process.log_dir / "topic-0").glob("*.log")))
     found = [header for header in iter_headers(data) if header.attributes == 4]
     assert [data[header.position + 61 : header.end_position] for header in found] == [payload] * 4
