@@ -54,16 +54,19 @@ def decode_result(line: bytes) -> CleanedSegment | PassEnd:
 
     Raises:
         CorruptLog: a batch is damaged.
-        StorageError: the pass failed, or ended in the middle of a line.
+        StorageError: the pass failed, or the line is none of these, or not whole.
         OSError: the disk refused.
     """
     if not line.endswith(b"\n"):
         raise StorageError("the cleaning process ended without a result")
-    kind, *fields = json.loads(line)
-    if kind == "segment":
-        return CleanedSegment(*fields)
-    if kind == "end":
-        return PassEnd(*fields)
+    try:
+        kind, *fields = json.loads(line)
+        if kind == "segment":
+            return CleanedSegment(*fields)
+        if kind == "end":
+            return PassEnd(*fields)
+    except (ValueError, TypeError) as error:
+        raise StorageError(f"the cleaning process said {line[:100]!r}") from error
     if kind == "missing":
         raise FileNotFoundError(fields[0])
     if kind == "refused":

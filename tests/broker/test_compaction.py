@@ -25,6 +25,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 from barnabas.broker import compaction
 from barnabas.broker.cleaner_process import Throttle, command, decode_result, encode_job
 from barnabas.storage.cleaner import CleanedSegment, CleaningJob, SourceSegment
+from barnabas.storage.errors import CorruptLog, StorageError
 from barnabas.storage.files import OsFiles, is_passing
 from barnabas.testing import Broker
 from barnabas.wire.messages.produce import ProduceResponse
@@ -337,6 +338,18 @@ def test_the_cleaning_process_tells_what_the_disk_said() -> None:
     with pytest.raises(OSError, match="no room") as raised:
         decode_result(json.dumps(["refused", errno.ENOSPC, "no room"]).encode() + b"\n")
     assert is_passing(raised.value)
+
+
+@pytest.mark.parametrize("line", [b"", b'["end", 1', b"[]\n", b"1\n", b"x\n", b'["end", 1]\n', b"\xff\n"])
+def test_what_is_no_result_is_a_failure_of_the_pass(line: bytes) -> None:
+    with pytest.raises(StorageError, match="the cleaning process"):
+        decode_result(line)
+
+
+def test_the_cleaning_process_tells_what_is_damaged() -> None:
+    with pytest.raises(CorruptLog, match="at byte 7: why") as raised:
+        decode_result(json.dumps(["corrupt", "path", 7, "why"]).encode() + b"\n")
+    assert raised.value.path == "path"
 
 
 def test_a_throttled_pass_ends_when_nobody_wants_it_any_more() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 from pathlib import Path
 
 import pytest
@@ -431,6 +432,32 @@ def test_a_log_that_changed_meanwhile_refuses_the_swap(logs):
     assert not SegmentSwap(log, job, cleaned).begin()
     remove_cleaned_files(logs.files, log.directory)
     assert not [path for path in Path(log.directory).iterdir() if path.suffix in (".swap", ".cleaned")]
+
+
+def test_a_swap_without_a_descriptor_is_taken_back(logs, tools, monkeypatch):
+    """Nothing was synced, and nothing depends on it: the next pass does it."""
+    log = logs.log(**compacted())
+    for number in range(3):
+        append(logs, log, (b"a", b"%d" % number))
+        log.roll()
+    append(logs, log, (b"active", b""))
+    before = batches(tools, log)
+    job = make_job(cleanable(log, None, 0), 0, map_bytes=2400, map_load_factor=0.9)
+    swap = SegmentSwap(log, job, next(run_pass(logs.files, job, lambda _: None)))
+    assert swap.begin()
+
+    def refused(_):
+        raise OSError(errno.EMFILE, "too many open files")
+
+    with monkeypatch.context() as scarce:
+        scarce.setattr(logs.files, "sync_directory", refused)
+        swap.sync()
+    assert not swap.finish()
+    assert not logs.failures
+    assert batches(tools, log) == before
+    assert not [path for path in Path(log.directory).iterdir() if path.suffix in (".swap", ".cleaned")]
+    clean(log)
+    assert [found for _, found, _ in records(tools, log)] == [b"a", b"active"]
 
 
 def test_the_checkpoint_of_what_is_clean(logs):
