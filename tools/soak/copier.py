@@ -20,6 +20,7 @@ with warnings.catch_warnings():
     warnings.filterwarnings("ignore", ".*_text is deprecated", DeprecationWarning)
     from kafka import ConsumerRebalanceListener, KafkaConsumer, KafkaProducer, TopicPartition
     from kafka.errors import KafkaError
+    from kafka.net.inet import KafkaNetSocket
     from kafka.structs import OffsetAndMetadata
 
 logging.getLogger("kafka").setLevel(logging.CRITICAL)  # brokers that go away are the point
@@ -29,7 +30,22 @@ RECORDS_MAX = 25
 PAUSE_S = 0.05
 """After a transaction: it takes this client most of a CPU to keep up with all that is written, and others need it."""
 
-PATIENCE_S = 30
+PATIENCE_S = 10
+
+
+_sock_connect = KafkaNetSocket.sock_connect
+
+
+async def _connect_or_close(self: Any, net: Any, sock: Any, *arguments: Any, **settings: Any) -> Any:
+    """kafka-python leaves a socket open that could not connect, as at the end, when there is no broker any more."""
+    try:
+        return await _sock_connect(self, net, sock, *arguments, **settings)
+    except BaseException:
+        sock.close()
+        raise
+
+
+KafkaNetSocket.sock_connect = _connect_or_close
 
 
 class Copier(Worker):
