@@ -7,6 +7,7 @@ the next request starts; its reply keeps its place.
 
 import asyncio
 import logging
+import select
 import sys
 from collections import deque
 from collections.abc import Awaitable
@@ -187,6 +188,15 @@ class Connection(asyncio.BufferedProtocol):
     def is_busy(self) -> bool:
         """A request is in progress (a long poll, say): the peer is waiting for us, not idle."""
         return self._busy or bool(self._replies)
+
+    @property
+    def has_hung_up(self) -> bool:
+        """Whether the peer has ended its side. Nobody notices that while the socket is not read."""
+        if self._transport is None or self.is_reading:
+            return False
+        poller = select.poll()
+        poller.register(self._transport.get_extra_info("socket"), getattr(select, "POLLRDHUP", 0))
+        return bool(poller.poll(0))
 
     @property
     def is_reading(self) -> bool:

@@ -1,8 +1,9 @@
 """The live connections of a broker: how many may exist, and which are closed for doing nothing.
 
 Limits: `max.connections`, `max.connections.per.ip`, `max.connections.per.ip.overrides` (KIP-402);
-`connections.max.idle.ms` for idle peers, and 30 s for a peer that started a frame and does not finish it (Kafka has no
-such deadline: any byte resets its idle timer).
+`connections.max.idle.ms` for idle peers, 30 s for a peer that started a frame and does not finish it (Kafka has no
+such deadline: any byte resets its idle timer), and 30 s for a peer that has gone while its request waits and others
+wait behind it (Kafka would close it when it is idle).
 """
 
 from collections.abc import Iterator, Mapping
@@ -10,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from barnabas.broker.connection import Connection
 
 PARTIAL_FRAME_TIMEOUT_MS = 30_000
+ABANDONED_TIMEOUT_MS = 30_000
 
 
 class Connections:
@@ -64,7 +66,7 @@ class Connections:
                 del self._per_host[connection.client_host]
 
     def close_idle(self, now_ms: int) -> None:
-        """Close who said nothing for too long, and who has been in the middle of a frame for too long."""
+        """Close who said nothing for too long, who has been in the middle of a frame for too long, and who has gone."""
         for connection in self:
             idle_ms = now_ms - connection.last_active_ms
             started_ms = connection.frame_started_ms
@@ -77,3 +79,5 @@ class Connections:
                 connection.close(f"a request took longer than {PARTIAL_FRAME_TIMEOUT_MS} ms to arrive")
             elif idle_ms > self._idle_ms_max >= 0 and not connection.is_busy:
                 connection.close()
+            elif idle_ms > ABANDONED_TIMEOUT_MS and connection.is_busy and connection.has_hung_up:
+                connection.abort()

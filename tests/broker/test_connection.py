@@ -1,6 +1,7 @@
 """The order of replies, what waits, and when a connection is paused or closed."""
 
 import asyncio
+import socket
 import struct
 from collections.abc import Awaitable
 from typing import Any
@@ -8,7 +9,7 @@ from typing import Any
 import pytest
 
 from barnabas.broker.connection import FRAMES_PER_TURN, GATHERED_BYTES_MAX, CloseConnection, Connection
-from barnabas.broker.connections import PARTIAL_FRAME_TIMEOUT_MS, Connections
+from barnabas.broker.connections import ABANDONED_TIMEOUT_MS, PARTIAL_FRAME_TIMEOUT_MS, Connections
 from barnabas.broker.inflight_budget import InflightBudget
 from barnabas.clock import ManualClock
 from barnabas.wire.framing import ReceiveBuffer
@@ -17,8 +18,8 @@ from barnabas.wire.framing import ReceiveBuffer
 class Transport(asyncio.Transport):
     """Records what is written, and whether the socket is read."""
 
-    def __init__(self, host: str = "10.0.0.1") -> None:
-        super().__init__({"peername": (host, 12345)})
+    def __init__(self, host: str = "10.0.0.1", own_socket: socket.socket | None = None) -> None:
+        super().__init__({"peername": (host, 12345), "socket": own_socket})
         self.written = b""
         self.write_sizes: list[int] = []
         self.reading = True
@@ -87,6 +88,7 @@ class Peer:
         budget_bytes: int = 10_000,
         receive_bytes: int = 4096,
         connections: Connections | None = None,
+        own_socket: socket.socket | None = None,
     ) -> None:
         self.dispatcher = Dispatcher()
         self.connections = Connections(100, 100, {}, 600_000) if connections is None else connections
@@ -100,7 +102,7 @@ class Peer:
             1,
             frame_bytes_max,
         )
-        self.transport = Transport()
+        self.transport = Transport(own_socket=own_socket)
         self.connection.connection_made(self.transport)
 
     def send(self, *bodies: bytes) -> None:
@@ -285,6 +287,26 @@ def test_idle_and_half_sent_connections_are_closed_but_not_those_that_wait_for_u
         assert [peer.transport.closed for peer in (idle, partial, waiting)] == [False, True, False]
         connections.close_idle(600_001)
         assert [peer.transport.closed for peer in (idle, waiting)] == [True, False]
+
+    scenario(run())
+
+
+def test_a_peer_that_left_requests_behind_a_waiting_one_is_not_waited_for() -> None:
+    async def run() -> None:
+        connections = Connections(100, 100, {}, 600_000)
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            peer = Peer(connections=connections, own_socket=ours)
+            peer.send(b"wait1", b"now2")
+            await asyncio.sleep(0)
+            connections.close_idle(ABANDONED_TIMEOUT_MS + 1)
+            assert not peer.transport.aborted
+            theirs.sendall(b"unread")
+            theirs.close()
+            connections.close_idle(ABANDONED_TIMEOUT_MS)
+            assert not peer.transport.aborted
+            connections.close_idle(ABANDONED_TIMEOUT_MS + 1)
+            assert peer.transport.aborted
 
     scenario(run())
 
