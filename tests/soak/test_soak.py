@@ -17,7 +17,7 @@ class Idle(Worker):
     """Asks for nothing, and is told nothing."""
 
     def run_once(self) -> None:
-        self._stopping.wait(0.1)
+        self.pause(0.1)
 
 
 @pytest.mark.java

@@ -37,7 +37,7 @@ class DelayedCommitter(Committer):
             self.problems += moved_back(before, fetch(self._consumer, self._group, self.topic, [0]))
             asyncio.run(self._two_generations(before.get((self._group, 0), 0)))
         except (KafkaException, ClientError):
-            self._stopping.wait(0.05)
+            self.pause(0.05)
 
     async def _two_generations(self, offset: int) -> None:
         host, _, port = self.bootstrap_servers.rpartition(":")

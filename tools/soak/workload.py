@@ -76,7 +76,7 @@ class Worker(threading.Thread, ABC):
         self.done = 0
         """How often it did what it is there for, and was told so."""
         self.bootstrap_servers = bootstrap_servers
-        self._stopping = threading.Event()
+        self._is_stopping = False
         self._invoked = 0.0
         self._next_value = process * VALUES_PER_PROCESS
 
@@ -116,12 +116,18 @@ class Worker(threading.Thread, ABC):
         self.commits += 1
 
     def stop(self) -> None:
-        self._stopping.set()
+        self._is_stopping = True
+
+    def pause(self, seconds: float) -> None:
+        """Wait so long, or until it is to stop."""
+        deadline = time.monotonic() + seconds
+        while not self._is_stopping and time.monotonic() < deadline:
+            time.sleep(0.05)
 
     def run(self) -> None:
         try:
             try:
-                while not self._stopping.is_set():
+                while not self._is_stopping:
                     self._invoked = time.monotonic()
                     self.run_once()
             finally:
@@ -232,7 +238,7 @@ class Deserter(Worker):
 
     def run_once(self) -> None:
         self._desert()
-        self._stopping.wait(self.PAUSE_S)
+        self.pause(self.PAUSE_S)
 
     def close(self) -> None:
         """The last one is left when everybody goes."""
