@@ -518,6 +518,11 @@ TARGETS: Final = (
     ),
     Target("segment", _segment, lambda: [b"".join(_batches()[start : start + 3]) for start in range(0, 9, 3)]),
     Target("offset-checkpoint", _file(checkpoints.decode_offsets), _given(_OFFSETS)),
+    Target(
+        "transaction-index-notes",
+        _file(checkpoints.decode_txn_index_notes),
+        _given(b"0\n2\nt 0 0 34 4023233417\nu 3 128 0 0\n"),
+    ),
     Target("epoch-checkpoint", _file(checkpoints.decode_leader_epochs), _given(b"0\n2\n0 0\n3 17\n")),
     Target(
         "partition-metadata",
