@@ -60,7 +60,7 @@ class Cell(NamedTuple):
         return f"{self.end}-{self.victim}-{membership}-{self.version}"
 
 
-IN_SHORT = [Cell("broker", "hard", True, ORACLE_VERSION), Cell("copier", "hard", False, ZOOKEEPER_ERA_VERSION)]
+IN_SHORT = [Cell("broker", "hard", True, ORACLE_VERSION)]
 MATRIX = [
     Cell(*each)
     for each in itertools.product(

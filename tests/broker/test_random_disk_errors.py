@@ -117,7 +117,7 @@ def check_nothing_depends_on(failure: str, writer: Writer) -> int:
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("count", [18, pytest.param(204, marks=pytest.mark.full)])
+@pytest.mark.parametrize("count", [9, pytest.param(204, marks=pytest.mark.full)])
 def test_failures_at_random_take_away_nothing_acknowledged(count: int, tmp_path: Path) -> None:
     chance = random.Random(SEED)
     later = 0

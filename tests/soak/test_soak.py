@@ -34,6 +34,7 @@ def test_nothing_is_lost_doubled_or_torn_under_kill_9() -> None:
     assert all(result.done.values())
 
 
+@pytest.mark.full
 def test_a_long_run_is_made_of_rounds() -> None:
     result = soak(
         0, crash=kill, crashes=3, crash_every_s=0.5, seed=SEED, round_records=1, workers=FEW_WORKERS, quiet=True
@@ -57,8 +58,8 @@ def test_a_kind_of_worker_that_gets_nothing_done_is_told_of(monkeypatch: pytest.
         ("aborted-index-empty", "torn-transaction"),
         ("abort-marker-skipped", "G1a"),
         ("crc-unchecked-in-recovery", "unknown-value"),
-        ("producers-forgotten-in-recovery", "duplicate"),
-        ("index-names-the-batch-after", "poll-skip"),
+        pytest.param("producers-forgotten-in-recovery", "duplicate", marks=pytest.mark.full),
+        pytest.param("index-names-the-batch-after", "poll-skip", marks=pytest.mark.full),
     ],
 )
 def test_planted_bugs_are_found(bug: str, anomaly: str) -> None:
@@ -78,7 +79,10 @@ def test_planted_bugs_are_found(bug: str, anomaly: str) -> None:
 
 @pytest.mark.parametrize(
     ("bug", "committer"),
-    [("commits-answered-early", Committer), ("commits-of-old-generations-accepted", DelayedCommitter)],
+    [
+        ("commits-answered-early", Committer),
+        pytest.param("commits-of-old-generations-accepted", DelayedCommitter, marks=pytest.mark.full),
+    ],
 )
 def test_commits_that_move_back_are_found(bug: str, committer: type[Worker]) -> None:
     result = soak(

@@ -75,6 +75,7 @@ def test_archive(spark: Any, own_cluster: Any, run_once: Any, start_program: Any
     assert made.verdicts() == {}
 
 
+@pytest.mark.full
 def test_flight_delays(
     spark: Any, own_cluster: Any, run_once: Any, start_program: Any, flights: Any, tmp_path: Path
 ) -> None:
