@@ -2,7 +2,7 @@
 
 Segments, transaction indexes, `partition.metadata` and leader-epoch files are equal byte for byte; offset and time
 indexes, producer snapshots, checkpoints and `meta.properties` after parsing (preallocation, comments and the order of
-entries are free). Two files may be there or not (`MAY_DIFFER`).
+entries are free). Three files may be there or not (`MAY_DIFFER`).
 
 What a broker draws or looks up by itself cannot be equal, and is masked: producer ids (a block of the metadata store's
 counter), the time at which a coordinator wrote a marker, topic ids and the cluster's id. After a restart
@@ -44,6 +44,7 @@ FIRST_STOP, SECOND_STOP = "first stop", "after a restart"
 
 MAY_DIFFER: Final = {
     ".lock": "Kafka 3.9.1 deletes it at a clean stop; an empty file that says nothing without its lock",
+    "barnabas-transaction-indexes": "sizes and checksums of transaction indexes, a file of our own that Kafka ignores",
     "cleaner-offset-checkpoint": "Kafka creates it empty at start, Barnabas with the first pass",
 }
 """Files of the log directory that only one of the two has, and why that is free."""

@@ -300,7 +300,7 @@ def test_a_batch_that_decompresses_to_too_much_stays_as_it_is(process: BarnabasP
     admin = AdminClient({"bootstrap.servers": process.bootstrap_servers})
     admin.incremental_alter_configs([resource])[resource].result(30)
     wait_until(lambda: clean_offset(process, "topic") > 100, "not compacted")
-    assert memory.highest < memory.before + (128 << 20)
+    assert memory.highest < memory.before + (192 << 20), "64 MiB, and what the codec and the allocator need beside"
     assert process.log_text().count("batches that cannot be decompressed") == 1
     data = b"".join(path.read_bytes() for path in sorted((process.log_dir / "topic-0").glob("*.log")))
     found = [header for header in iter_headers(data) if header.attributes == 4]

@@ -630,14 +630,6 @@ def start_takes_files_in_any_order(patch):
     patch.setattr(swaps, "_turn", lambda match: 0)
 
 
-def swap_taken_back_log_last(patch):
-    def take_back(swap):
-        for suffix in (*INDEX_SUFFIXES, LOG_SUFFIX):
-            unlink_if_exists(swap._files, swap._path(suffix) + SWAP_SUFFIX)
-
-    patch.setattr(SegmentSwap, "_take_back", take_back)
-
-
 def cleans_what_is_not_on_the_disk(patch):
     """Puts the recovery point behind the log's end for as long as the job is made."""
     find = log_to_clean
@@ -671,7 +663,6 @@ def cleans_what_is_not_on_the_disk(patch):
         (compaction, start_ignores_cleaned_files),
         (compaction, start_leaves_cleaned_files),
         (compaction, cleans_what_is_not_on_the_disk),
-        (compaction_refused, swap_taken_back_log_last),
         (topics_come_and_go, clean_marker_comes_back),
         (topics_come_and_go, clean_marker_too_early),
         (topics_come_and_go, deletion_not_synced),
