@@ -676,6 +676,7 @@ def test_what_is_left_out_is_found(scenario, plant, monkeypatch):
         crash_everywhere(play(scenario), samples, every)
 
 
+@pytest.mark.slow
 def test_what_is_left_out_of_a_start_is_found(monkeypatch):
     start_takes_files_in_any_order(monkeypatch)
     with pytest.raises(Untrue):
