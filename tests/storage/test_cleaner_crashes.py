@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 
 import pytest
 
@@ -28,18 +29,16 @@ class Crash(BaseException):
     """The process ended here."""
 
 
-def crash_at(files, step):
-    """Have the `step`th change of the disk from now on not happen, nor any later one; returns what undoes that."""
-    count = 0
+def disturb(files, before_change):
+    """Have `before_change` called with the number and the name of each change of the disk, which does not happen if it
+    raises; returns what undoes that."""
+    numbers = itertools.count()
 
     def wrap(name):
         original = getattr(files, name)
 
         def mutate(*arguments, **settings):
-            nonlocal count
-            count += 1
-            if count > step:
-                raise Crash
+            before_change(next(numbers), name)
             return original(*arguments, **settings)
 
         return mutate
@@ -52,6 +51,16 @@ def crash_at(files, step):
             delattr(files, name)
 
     return undo
+
+
+def crash_at(files, step):
+    """Have the `step`th change of the disk from now on not happen, nor any later one; returns what undoes that."""
+
+    def crash(number, _):
+        if number >= step:
+            raise Crash
+
+    return disturb(files, crash)
 
 
 def fill(logs, *, checkpoints):
@@ -146,29 +155,22 @@ def test_a_crash_at_every_step_leaves_a_whole_log(make_logs, tools, checkpoints)
 
 
 def fail_at(files, step):
-    """Have the `step`th change of the disk from now on fail, and no other; returns what undoes that."""
-    calls = []
+    """Have the `step`th change of the disk from now on fail, and no other; returns what undoes that and tells the name
+    of what failed, None if it did not come to that."""
+    failed = []
 
-    def wrap(name):
-        original = getattr(files, name)
+    def fail(number, name):
+        if number == step:
+            failed.append(name)
+            raise OSError(errno.EIO, f"{name} failed on purpose")
 
-        def mutate(*arguments, **settings):
-            calls.append(name)
-            if len(calls) == step + 1:
-                raise OSError(errno.EIO, f"{name} failed on purpose")
-            return original(*arguments, **settings)
+    undo = disturb(files, fail)
 
-        return mutate
+    def undo_and_tell():
+        undo()
+        return failed[0] if failed else None
 
-    for name in MUTATIONS:
-        setattr(files, name, wrap(name))
-
-    def undo():
-        for name in MUTATIONS:
-            delattr(files, name)
-        return calls[step] if len(calls) > step else None
-
-    return undo
+    return undo_and_tell
 
 
 def test_a_failure_at_every_step_leaves_a_whole_log(make_logs, tools):
