@@ -27,6 +27,7 @@ from barnabas.controller.coordination.interface import (
     NoNode,
     SessionExpired,
     SetData,
+    StoreUnavailable,
     WatchedEvent,
 )
 from barnabas.wire.errors import ApiError, ErrorCode
@@ -114,7 +115,8 @@ class ConfigRepository:
 
         On return the cache has them and the listeners were called.
 
-        Raises: ApiError(REQUEST_TIMED_OUT) if the store is out of reach: the change may come into effect later.
+        Raises: ApiError(REQUEST_TIMED_OUT) if the store is out of reach: the change may come into effect later;
+        ApiError(KAFKA_STORAGE_ERROR) if it could not be written (a full disk): nothing has changed.
         """
         try:
             async with asyncio.timeout(REPLACE_TIMEOUT_S):
@@ -122,6 +124,9 @@ class ConfigRepository:
                 await self.refresh(entity_type, [name])
         except (ConnectionLost, SessionExpired, TimeoutError) as error:
             raise ApiError(ErrorCode.REQUEST_TIMED_OUT, "The metadata store is out of reach.") from error
+        except StoreUnavailable as error:
+            logger.error("a change of configuration could not be written: %s", error)
+            raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, "The metadata store could not be written.") from error
 
     async def _replace(self, entity_type: str, name: str, payload: bytes) -> None:
         path = znodes.config_path(entity_type, name)

@@ -28,6 +28,7 @@ from barnabas.controller.coordination.interface import (
     CoordinationStore,
     Delete,
     SessionExpired,
+    StoreUnavailable,
     WatchedEvent,
 )
 from barnabas.controller.following import ClusterWatch
@@ -272,14 +273,15 @@ class Controller:
     async def allocate_producer_ids(self) -> tuple[int, int]:
         """A block of producer ids that nobody else gets: its first and last, both included.
 
-        Raises: ApiError(COORDINATOR_LOAD_IN_PROGRESS) if the store is out of reach: the producer asks again.
+        Raises: ApiError(COORDINATOR_LOAD_IN_PROGRESS) if the store is out of reach or its disk full: the producer asks
+        again.
 
         *Source*: `ZkProducerIdManager.getNewProducerIdBlock`; the error is `RPCProducerIdManager`'s.
         """
         try:
             async with asyncio.timeout(ALLOCATION_TIMEOUT_S):
                 return await allocate_block(self._store, self.controller_id)
-        except (ConnectionLost, SessionExpired, TimeoutError) as error:
+        except (StoreUnavailable, SessionExpired, TimeoutError) as error:
             raise ApiError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS) from error
 
     async def _ask(self, work: Callable[[], Awaitable[None]], request: AdminRequest[Answer]) -> Answer:
@@ -326,8 +328,9 @@ class Controller:
                 continue  # the next attempt waits for a connection
             except SessionExpired:
                 return
-            except Exception:
-                logger.exception("the controller cannot read the cluster's metadata")
+            except Exception as error:
+                unforeseen = not isinstance(error, CoordinationError)
+                logger.error("the controller cannot read the cluster's metadata: %s", error, exc_info=unforeseen)
                 self._resign("it does not know the state of the cluster")
                 self._timers.call_later(RECOVERY_RETRY_DELAY_MS, self._look_at_office)
             return

@@ -43,9 +43,11 @@ def broker(request: pytest.FixtureRequest) -> Iterator[BarnabasProcess]:
         if mounted.returncode:
             tool_missing(f"a tmpfs cannot be mounted here: {mounted.stderr.strip()}")
         try:
+            (process.log_dir / "ballast").write_bytes(bytes(MIB))  # whoever tidies up goes by throwing it away first
             process.start()
             yield process
         finally:
+            print(process.log_text())
             process.kill()
             subprocess.run(["umount", str(process.log_dir)], check=True)
     finally:
@@ -187,11 +189,11 @@ def test_a_full_disk_is_survived(broker: BarnabasProcess, request: pytest.Fixtur
         commit(broker, 2)
     else:
         assert free < MIB
-        _fill(disk / "ballast")
+        _fill(disk)
     writer.write_until_refused()  # smaller records than those of the other may still fit
     check_all_read(broker, "t", writer.acknowledged)
     check_all_read(broker, "filler", filler.acknowledged)
-    (disk / "ballast").unlink(missing_ok=True)
+    (disk / "ballast").unlink()
     admin.delete_topics(["filler"])["filler"].result(30)
     healed_s = writer.write_until_taken(50)
     commit(broker, 3)
@@ -225,7 +227,7 @@ def test_transactions_end_and_logs_are_compacted_around_a_full_disk(
     committed, aborted = begin_transaction(broker, "c"), begin_transaction(broker, "a")
     Writer(broker, "filler", 100_000).write_until_refused()
     if not has_reserve:
-        _fill(disk / "ballast")
+        _fill(disk)
     assert clean_offset(broker) == 0
     ratio = ConfigEntry("min.cleanable.dirty.ratio", "0.01", incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ConfigResource.Type.TOPIC, "compacted", incremental_configs=[ratio])
@@ -257,9 +259,9 @@ def test_transactions_end_and_logs_are_compacted_around_a_full_disk(
     assert "Traceback" not in broker.log_text(), broker.log_text()
 
 
-def _fill(path: Path) -> None:
-    with path.open("wb", buffering=0) as ballast, contextlib.suppress(OSError):
-        while ballast.write(bytes(4096)):
+def _fill(disk: Path) -> None:
+    with (disk / "rest").open("wb", buffering=0) as rest, contextlib.suppress(OSError):
+        while rest.write(bytes(4096)):
             pass
 
 

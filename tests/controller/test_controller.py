@@ -486,6 +486,25 @@ async def test_a_write_that_fails_is_reported_and_forgotten(node: Node) -> None:
         assert outcome.error is ErrorCode.NONE
 
 
+async def test_configs_and_producer_ids_that_cannot_be_written(node: Node) -> None:
+    async with node:
+        await node.controller.create_topics([NewTopic("t")])
+
+        async def full(*_arguments: object) -> Any:
+            raise StoreUnavailable("metadata.sqlite", "no space left")
+
+        with pytest.MonkeyPatch.context() as disk:
+            disk.setattr(node.session, "multi", full)
+            disk.setattr(node.session, "set", full)
+            with pytest.raises(ApiError, match="KAFKA_STORAGE_ERROR"):
+                await node.configs.replace("topics", "t", {"retention.ms": "7"})
+            with pytest.raises(ApiError, match="COORDINATOR_LOAD_IN_PROGRESS"):
+                await node.controller.allocate_producer_ids()
+        assert node.configs.overrides("topics", "t") == {}
+        await node.configs.replace("topics", "t", {"retention.ms": "7"})
+        assert await node.controller.allocate_producer_ids() == (0, 999)
+
+
 async def test_a_failing_channel_does_not_stop_the_controller(node: Node) -> None:
     async with node:
         node.channel.failure = OSError("connection reset")
