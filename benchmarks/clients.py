@@ -1,17 +1,20 @@
 """Loads by librdkafka, for what Kafka's tools cannot do: many connections, unrounded latencies, groups that change."""
 
 import contextlib
+import math
 import multiprocessing
 import struct
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
+from barnabas.clock import SystemClock
 from benchmarks.systems import Server
 
 TIMEOUT_S = 300
@@ -26,6 +29,11 @@ IMPATIENT = {
 (KIP-580), and the figure would be the client's."""
 UNBATCHED = {"linger.ms": 0, "batch.num.messages": 1, "max.in.flight.requests.per.connection": 5}
 _DUE = struct.Struct("<q")
+
+
+def now_s() -> float:
+    """The system's clock, which Java's tools tell times by."""
+    return SystemClock().now_ms() / 1000
 
 
 def producer_to(server: Server, settings: Mapping[str, Any] | None = None) -> Producer:
@@ -107,16 +115,20 @@ def seconds_to_first_ack(server: Server, topic: str) -> float:
     producer.produce(topic, b"x", on_delivery=delivered)
     producer.poll(0.2)
     started_s = time.monotonic()
-    server.start()
-    producer.flush(TIMEOUT_S)
+    with ThreadPoolExecutor(1) as pool:  # `start` may return later than the acknowledgement comes
+        starting = pool.submit(server.start)
+        producer.flush(TIMEOUT_S)
+        starting.result()
     if not waited_s:
         raise RuntimeError("the first record was not acknowledged")
     return waited_s[0] - (started_s - produced_s)
 
 
 class LiveProducer:
-    """A producer that sends small records at a steady rate from a thread, for `with`; `latencies_ms` are those of the
-    acknowledgements, as librdkafka took them."""
+    """A producer that sends small records at a steady rate from a thread, for `with`.
+
+    Raises RuntimeError at the end when a record was not acknowledged.
+    """
 
     def __init__(self, server: Server, topic: str, per_second: int = 200) -> None:
         self._producer = producer_to(server, {"linger.ms": 0, "acks": "all"})
@@ -124,36 +136,51 @@ class LiveProducer:
         self._pause_s = 1 / per_second
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
-        self.latencies_ms: list[float] = []
+        self._acknowledged: list[tuple[float, float]] = []
+        self._failures: list[object] = []
 
     def _run(self) -> None:
         due_s = time.monotonic()
         while not self._over.is_set():
-            self._producer.produce(self._topic, b"x" * 100, on_delivery=self._delivered)
+            try:
+                self._producer.produce(self._topic, b"x" * 100, on_delivery=self._delivered)
+            except BufferError as error:  # the queue is full of what the broker does not take
+                self._failures.append(error)
             due_s += self._pause_s
-            self._producer.poll(max(0.0, due_s - time.monotonic()))
-            time.sleep(max(0.0, due_s - time.monotonic()))
+            # librdkafka takes the time when it hands over the acknowledgement, so somebody has to wait for it.
+            while (left_s := due_s - time.monotonic()) > 0:
+                self._producer.poll(left_s)
 
     def _delivered(self, error: KafkaError | None, message: Message) -> None:
         if error is None:
-            self.latencies_ms.append((message.latency() or 0.0) * 1000)
+            self._acknowledged.append((now_s(), (message.latency() or 0.0) * 1000))
+        else:
+            self._failures.append(error)
+
+    def latencies_ms(self, start_s: float = 0.0, end_s: float = math.inf) -> list[float]:
+        """From send to acknowledgement, of the records acknowledged between two times of the system's clock."""
+        return [latency_ms for at_s, latency_ms in self._acknowledged if start_s <= at_s <= end_s]
 
     def wait_for(self, count: int) -> None:
         """Wait until so many are acknowledged. Raises RuntimeError when they are not."""
         deadline_s = time.monotonic() + TIMEOUT_S
-        while len(self.latencies_ms) < count:
+        while len(self._acknowledged) < count:
             if time.monotonic() > deadline_s:
-                raise RuntimeError(f"{len(self.latencies_ms)} of {count} live records were acknowledged")
+                raise RuntimeError(f"{len(self._acknowledged)} of {count} live records were acknowledged")
             time.sleep(self._pause_s)
 
     def __enter__(self) -> "LiveProducer":
         self._thread.start()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._over.set()
         self._thread.join()
-        self._producer.flush(TIMEOUT_S)
+        unsent = self._producer.flush(TIMEOUT_S)
+        if kind is None and (self._failures or unsent):
+            raise RuntimeError(
+                f"{len(self._failures)} live records failed ({self._failures[:1]}), {unsent} are missing"
+            )
 
 
 @contextlib.contextmanager

@@ -5,12 +5,13 @@ import os
 import platform
 import re
 import subprocess
+import tempfile
 from datetime import UTC, datetime
 from pathlib import Path
 
 import confluent_kafka
 
-from barnabas.clock import SystemClock
+from benchmarks.clients import now_s
 from tools.jvm.java import find_java
 from tools.kafka_runtime import ORACLE_VERSION
 
@@ -20,11 +21,13 @@ def environment(arguments: str) -> dict[str, str]:
     arguments = re.sub(r"\s*--json[= ]\S+", "", arguments)
     bindings = importlib.metadata.version("confluent-kafka")
     load = os.getloadavg()[0]
-    now = datetime.fromtimestamp(SystemClock().now_ms() / 1000, UTC)
+    now = datetime.fromtimestamp(now_s(), UTC)
     return {
         "command": f"make bench ARGS='{arguments}'" if arguments else "make bench",
         "date": f"{now:%Y-%m-%d %H:%M} UTC, load of the machine before: {load:.1f}",
         "machine": f"{_cpu()}, {os.cpu_count()} CPUs, {_memory_gib():.0f} GiB, Linux {platform.release()}",
+        "disk": f"{_file_system(tempfile.gettempdir())}",
+        "Barnabas": f"commit {_commit()}",
         "Python": f"{platform.python_version()}, uvloop {importlib.metadata.version('uvloop')}",
         "Apache Kafka": f"{ORACLE_VERSION} on Java {_java()}, its default heap (1 GiB)",
         "librdkafka": f"{confluent_kafka.libversion()[0]} through confluent-kafka {bindings}",
@@ -39,6 +42,21 @@ def _cpu() -> str:
 
 def _memory_gib() -> float:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+
+
+def _file_system(folder: str) -> str:
+    """The kind of the file system that the brokers' files lie in."""
+    mounts = [line.split()[1:3] for line in Path("/proc/self/mounts").read_text().splitlines()]
+    around = [(len(point), kind) for point, kind in mounts if Path(folder).resolve().is_relative_to(point)]
+    return max(around)[1] if around else "unknown"
+
+
+def _commit() -> str:
+    root = Path(__file__).parent
+    told = subprocess.run(
+        ["git", "describe", "--always", "--dirty"], cwd=root, capture_output=True, text=True, check=False
+    )
+    return told.stdout.strip() or "unknown"
 
 
 def _java() -> str:

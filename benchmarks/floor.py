@@ -38,18 +38,19 @@ def receive_and_write(connection: socket.socket, descriptor: int) -> None:
 
 
 def read_and_send(connection: socket.socket, descriptor: int) -> None:
-    """Send a frame for each byte that arrives."""
+    """Send a frame for each byte that arrives; the kernel copies it."""
     position = 0
     while connection.recv(1):
-        data = os.pread(descriptor, READ_FRAME, position)
-        position += len(data)
-        connection.sendall(data)
+        end = position + READ_FRAME
+        while position < end:
+            position += os.sendfile(connection.fileno(), descriptor, position, end - position)
 
 
 def _receive(connection: socket.socket, frame: memoryview) -> bool:
+    """Fill a frame, with one wake-up where the kernel can; False at the end of the connection."""
     received = 0
     while received < len(frame):
-        size = connection.recv_into(frame[received:])
+        size = connection.recv_into(frame[received:], 0, socket.MSG_WAITALL)
         if not size:
             return False
         received += size

@@ -5,7 +5,7 @@ import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 
 from benchmarks.systems import Server
@@ -16,8 +16,8 @@ CLIENT_JVM = ("-Xmx512m", "-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20")
 TIMEOUT_S = 1800
 SILENCE_MS = 60_000
 """For how long a consumer may find nothing before the tool gives up."""
-FILLING = {"batch.size": "131072", "linger.ms": "5", "acks": "1", "enable.idempotence": "false"}
-"""How a producer writes when only the result matters."""
+LARGE_BATCHES = {"batch.size": "131072", "linger.ms": "5", "acks": "1", "enable.idempotence": "false"}
+"""How a producer writes fast: W1's, and any other's whose writing is only a preparation."""
 
 _PRODUCED = re.compile(
     r"(?P<records>\d+) records sent, (?P<records_per_second>[\d.]+) records/sec \((?P<mib_per_second>[\d.]+) MB/sec\), "
@@ -49,12 +49,16 @@ class Produced:
 
 @dataclass(frozen=True, slots=True)
 class Consumed:
-    """What kafka-consumer-perf-test read, and when, in seconds of its clock; `start_s` is after joining the group."""
+    """What kafka-consumer-perf-test read, and when by the system's clock; `start_s` is after joining the group."""
 
     records: int
     mib: float
     start_s: float
     end_s: float
+
+    @property
+    def mib_per_second(self) -> float:
+        return self.mib / (self.end_s - self.start_s)
 
 
 def parse_produced(output: str) -> Produced:
@@ -76,8 +80,8 @@ def parse_consumed(output: str) -> Consumed:
 
 
 def _seconds(text: str) -> float:
-    """The tools' local time, taken for UTC: only differences count."""
-    return datetime.strptime(text, "%Y-%m-%d %H:%M:%S:%f").replace(tzinfo=UTC).timestamp()
+    """The tools tell local time."""
+    return datetime.strptime(text, "%Y-%m-%d %H:%M:%S:%f").astimezone().timestamp()
 
 
 def produce(
@@ -109,20 +113,20 @@ def produce(
 def fill(server: Server, topic: str, size: int, record_bytes: int = 1024) -> int:
     """Write so many bytes of record values to a topic; returns the number of records."""
     records = size // record_bytes
-    produce(server, topic, records, record_bytes, FILLING)
+    produce(server, topic, records, record_bytes, LARGE_BATCHES)
     return records
 
 
 def consume(server: Server, topic: str, records: int, properties: Mapping[str, str] | None = None) -> float:
     """Read a topic from its start with one consumer; MiB/s, without the time to join the group."""
-    return consume_together(server, topic, records, 1, properties)
+    return consume_together(server, topic, records, 1, properties).mib_per_second
 
 
 def consume_together(
     server: Server, topic: str, records: int, consumers: int, properties: Mapping[str, str] | None = None
-) -> float:
-    """Read a topic from its start with several consumers, each on its own; MiB/s of all, from the first one's start
-    to the last one's end.
+) -> Consumed:
+    """Read a topic from its start with several consumers, each on its own; what all of them read, from the first one's
+    start to the last one's end.
 
     Raises RuntimeError when not every record was read.
     """
@@ -144,8 +148,12 @@ def consume_together(
                 process.kill()
                 process.wait()
         results = [_consumed(output.read_text(errors="replace"), records) for output in outputs]
-    elapsed_s = max(result.end_s for result in results) - min(result.start_s for result in results)
-    return sum(result.mib for result in results) / elapsed_s
+    return Consumed(
+        sum(result.records for result in results),
+        sum(result.mib for result in results),
+        min(result.start_s for result in results),
+        max(result.end_s for result in results),
+    )
 
 
 def _consumed(output: str, records: int) -> Consumed:

@@ -3,10 +3,9 @@
 import contextlib
 import os
 import resource
-from collections.abc import Iterator
 from pathlib import Path
 
-from benchmarks.model import GIB, Figure, Goal
+from benchmarks.model import GIB, MIB, Figure, Goal
 from benchmarks.systems import Server
 
 DROP_CACHES = Path("/proc/sys/vm/drop_caches")
@@ -26,6 +25,12 @@ def resident_mib(pid: int) -> float:
     return int(line.split()[1]) / 1024
 
 
+def disk_reads_mib(pid: int) -> float:
+    """What a process had the disk read so far: what it read, or sent, and the page cache did not have."""
+    [line] = [line for line in Path(f"/proc/{pid}/io").read_text().splitlines() if line.startswith("read_bytes")]
+    return int(line.split()[1]) / MIB
+
+
 class CpuUse:
     """CPU seconds of a broker within a `with` block."""
 
@@ -39,6 +44,10 @@ class CpuUse:
 
     def __exit__(self, *_: object) -> None:
         self.seconds = cpu_seconds(self._pid) - self._before_s
+
+    def in_all(self, name: str = "") -> Figure:
+        """As a figure, for all that was done."""
+        return Figure(_named(name, "broker CPU"), self.seconds, "s")
 
     def per_gib(self, name: str, size: float, *goals: Goal) -> Figure:
         """As a figure, for `size` bytes of record values."""
@@ -61,10 +70,10 @@ def _named(name: str, what: str) -> str:
 def drop_page_cache(log_dir: Path) -> None:
     """Have the disk read again what a broker wrote: everything, where we may, else the files of this broker."""
     os.sync()
-    with contextlib.suppress(PermissionError, FileNotFoundError):
+    with contextlib.suppress(OSError):  # not root, or a /proc that cannot be written
         DROP_CACHES.write_text("1")
         return
-    for path in _files(log_dir):
+    for path in filter(Path.is_file, log_dir.rglob("*")):
         descriptor = os.open(path, os.O_RDONLY)
         try:
             os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
@@ -76,7 +85,3 @@ def raise_descriptor_limit() -> None:
     """As many open files as the system allows; the soft limit is often too small for many connections."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-
-
-def _files(folder: Path) -> Iterator[Path]:
-    return (path for path in folder.rglob("*.log") if path.is_file())

@@ -3,7 +3,7 @@
 import argparse
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -65,11 +65,13 @@ def ratios(measurements: Iterable[Measurement], row: str, name: str, of: str) ->
         side = {BARNABAS: ours, of: theirs}.get(measurement.system)
         if side is not None and measurement.row == row:
             side.update((measurement.pair, figure.value) for figure in measurement.figures if figure.name == name)
-    return [ours[pair] / theirs[pair] for pair in sorted(ours) if theirs.get(pair)]
+    # A growth of memory may be less than nothing: then there is nothing to compare.
+    return [ours[pair] / theirs[pair] for pair in sorted(ours) if theirs.get(pair, 0) > 0 and ours[pair] >= 0]
 
 
 def lines(measurements: Sequence[Measurement]) -> list[Line]:
-    """The table's lines, workloads and figures in the order in which they were first measured."""
+    """The table's lines, workloads and figures in the order in which they were first measured; a workload that failed
+    before its first figure has none."""
     kinds = {
         (measurement.row, measurement.title, figure.name, figure.unit, figure.goals): None
         for measurement in measurements
@@ -97,7 +99,9 @@ def lines(measurements: Sequence[Measurement]) -> list[Line]:
 
 
 def _verdict(goal: Goal, measurements: Sequence[Measurement], row: str, name: str) -> bool | None:
-    """Judged by the median."""
+    """Judged by the median; a system that failed once has not met it."""
+    if any(each.error for each in measurements if each.row == row and each.system == BARNABAS):
+        return False
     if goal.of is not None:
         compared = ratios(measurements, row, name, goal.of)
     else:
@@ -132,6 +136,15 @@ def _headings(systems: Iterable[str]) -> list[str]:
     return ["figure", *systems, "Barnabas / Kafka", "goal", "met"]
 
 
+def _blocks(measurements: Sequence[Measurement]) -> Iterator[tuple[str, str, list[Line]]]:
+    """Row, title and lines of each workload; one that nobody could run has no lines."""
+    of_row: dict[str, list[Line]] = {}
+    for line in lines(measurements):
+        of_row.setdefault(line.row, []).append(line)
+    for row, title in dict.fromkeys((each.row, each.title) for each in measurements):
+        yield row, title, of_row.get(row, [])
+
+
 def rich_table(run: Run) -> Table:
     """The table for a terminal: a block of lines for each workload."""
     systems = _present(run)
@@ -139,15 +152,13 @@ def rich_table(run: Run) -> Table:
     table.add_column("")
     for number_of_column, heading in enumerate(_headings(systems.values())):
         table.add_column(heading, justify="left" if number_of_column == 0 else "right")
-    row = ""
-    for line in lines(run.measurements):
-        if line.row != row:
-            row = line.row
-            table.add_section()
-            table.add_row(row, f"[bold]{line.title}")
-        figure, *values, goal, met = cells(line, systems)
-        colour = "red" if False in line.verdicts else "green" if True in line.verdicts else ""
-        table.add_row("", figure, *values, goal, f"[{colour}]{met}" if colour else met)
+    for row, title, of_row in _blocks(run.measurements):
+        table.add_section()
+        table.add_row(row, f"[bold]{title}", *([] if of_row else ["[red]failed"]))
+        for line in of_row:
+            figure, *values, goal, met = cells(line, systems)
+            colour = "red" if False in line.verdicts else "green" if True in line.verdicts else ""
+            table.add_row("", figure, *values, goal, f"[{colour}]{met}" if colour else met)
     return table
 
 
@@ -159,12 +170,10 @@ def markdown(run: Run) -> str:
         text.append("- sizes: those of --quick, a check of the harness rather than a measurement")
     headings = ["", *_headings(systems.values())]
     text += ["", f"| {' | '.join(headings)} |", "|---|---|" + "---:|" * (len(headings) - 2)]
-    row = ""
-    for line in lines(run.measurements):
-        if line.row != row:
-            row = line.row
-            text.append(f"| **{row}** | **{line.title}** |" + " |" * (len(headings) - 2))
-        text.append(f"| | {' | '.join(cells(line, systems))} |")
+    for row, title, of_row in _blocks(run.measurements):
+        told = title if of_row else f"{title}: failed"
+        text.append(f"| **{row}** | **{told}** |" + " |" * (len(headings) - 2))
+        text += [f"| | {' | '.join(cells(line, systems))} |" for line in of_row]
     failed = [each for each in run.measurements if each.error]
     text += ["", *(f"- {each.row} failed on {each.system}: {each.error.splitlines()[0]}" for each in failed)]
     return "\n".join(text).rstrip()
@@ -179,13 +188,29 @@ def with_results(document: str, results: str) -> str:
     return f"{head}{start}\n{results}\n{end}{tail}"
 
 
+def together(runs: Sequence[Run]) -> Run:
+    """Runs of different workloads as one; of the same workload, the last one counts. What they were made on is told by
+    the last; their commands and dates, by all."""
+    measurements: dict[str, list[Measurement]] = {}
+    for run in runs:
+        measurements.update({row: [] for row in {each.row for each in run.measurements}})
+        for each in run.measurements:
+            measurements[each.row].append(each)
+    environments = [run.environment for run in runs]
+    told = {name: "; ".join(dict.fromkeys(each.get(name, "?") for each in environments)) for name in environments[-1]}
+    systems = {name: title for run in runs for name, title in run.systems.items()}
+    in_order = sorted(measurements, key=lambda row: int(row.removeprefix("W")))
+    found = [each for row in in_order for each in measurements[row]]
+    return Run(told, systems, any(run.is_quick for run in runs), found)
+
+
 def main() -> int:
-    """Print the table of a file that `make bench ARGS='--json FILE'` wrote, or put it into a document."""
+    """Print the table of files that `make bench ARGS='--json FILE'` wrote, or put it into a document."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.report", description=main.__doc__)
-    parser.add_argument("file", type=Path)
+    parser.add_argument("files", type=Path, nargs="+", metavar="FILE")
     parser.add_argument("--into", type=Path, metavar="DOCUMENT", help="replace the results there")
     options = parser.parse_args()
-    results = markdown(Run.from_json(options.file.read_text()))
+    results = markdown(together([Run.from_json(file.read_text()) for file in options.files]))
     if options.into is None:
         print(results)
     else:

@@ -294,7 +294,7 @@ class KafkaServer:
                 return
             if self._process.poll() is not None:
                 break
-            time.sleep(0.1)
+            time.sleep(0.01)
         raise RuntimeError(f"Apache Kafka did not start:\n{self.log_tail()}")
 
     def _end(self, signal_number: int, timeout_s: float) -> None:

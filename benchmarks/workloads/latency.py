@@ -21,8 +21,10 @@ def end_to_end(system: System, scale: Scale) -> Figures:
     with system.running() as server:
         create_topics(server, 1, "warm-up", "alone", "e2e", "steady")
         one_by_one_ms(server, "warm-up", records // 2, size)
-        found = one_by_one_ms(server, "alone", records, size)
+        with CpuUse(server) as cpu:
+            found = one_by_one_ms(server, "alone", records, size)
         yield from _percentiles("one at a time", found)
+        yield cpu.per_requests("one at a time", records)
         average_ms = end_to_end_average_ms(server, "e2e", records // 2, size)
         yield Figure("one at a time: mean by kafka-e2e-latency", average_ms, "ms")
         at_rate_ms(server, "steady", BILLION_A_DAY, scale.of(20, 2), size)
@@ -56,9 +58,10 @@ def idle_connections(system: System, scale: Scale) -> Figures:
                 raise RuntimeError("an idle connection was refused")
         each_kib = (resident_mib(server.pid) - before_mib) * 1024 / count
         yield Figure("memory per connection", each_kib, "KiB", (at_most(0.5),))
-        with LiveProducer(server, "live") as live:
+        with CpuUse(server) as cpu, LiveProducer(server, "live") as live:
             live.wait_for(requests)
-        yield Figure("live produce p99", percentile(live.latencies_ms, 99), "ms", (at_most(1.0),))
+        yield Figure("live produce p99", percentile(live.latencies_ms(), 99), "ms", (at_most(1.0),))
+        yield cpu.per_requests("live produce", requests)
         yield resident(server)
 
 

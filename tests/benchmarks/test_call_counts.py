@@ -58,7 +58,7 @@ def test_produce(calls: Calls) -> None:
         topic = broker.create_topic("t")
         per_request, _ = calls_per_request(calls, broker, PRODUCE, version=9)
         assert len(topic.records()) == 2 * REQUESTS
-    assert per_request <= PRODUCE_CALLS_MAX
+    assert 0.8 * PRODUCE_CALLS_MAX < per_request <= PRODUCE_CALLS_MAX, "far fewer: then something is not counted"
 
 
 def test_fetch(calls: Calls) -> None:
@@ -66,7 +66,7 @@ def test_fetch(calls: Calls) -> None:
         broker.create_topic("t").produce("something to fetch")
         per_request, answer = calls_per_request(calls, broker, FETCH, version=11)
     assert b"something to fetch" in answer
-    assert per_request <= FETCH_CALLS_MAX
+    assert 0.8 * FETCH_CALLS_MAX < per_request <= FETCH_CALLS_MAX, "far fewer: then something is not counted"
 
 
 def calls_per_request(calls: Calls, broker: Broker, request: Message, version: int) -> tuple[float, bytes]:

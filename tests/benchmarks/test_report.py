@@ -1,7 +1,7 @@
 import pytest
 
 from benchmarks.model import BARNABAS, FLOOR, KAFKA, Figure, Measurement, at_least, at_most, no_more_than
-from benchmarks.report import RESULTS_END, RESULTS_START, Run, lines, markdown, number, with_results
+from benchmarks.report import RESULTS_END, RESULTS_START, Run, lines, markdown, number, together, with_results
 from benchmarks.spread import Spread
 
 RATE = (at_least(1.3),)
@@ -49,6 +49,29 @@ def test_a_run_that_failed_has_what_it_found_and_leaves_no_ratio():
     assert (rate.values[BARNABAS].median, rate.ratio) == (300, None)
 
 
+def test_a_goal_is_not_met_by_a_system_that_fails():
+    [*_, last] = MEASURED
+    rate, _ = lines([*MEASURED, Measurement("W1", "produce", BARNABAS, 3, 2, (), "RuntimeError: no"), last])
+    assert (rate.ratio.median, rate.verdicts) == (1.5, (False,))
+
+
+def test_what_is_less_than_nothing_is_not_compared():
+    grown = [Measurement("W13", "idle", system, 0, 1, (Figure("memory", value, "KiB", CPU[:1]),))
+             for system, value in ((BARNABAS, 8.0), (KAFKA, -1.5))]  # fmt: skip
+    [line] = lines(grown)
+    assert (line.ratio, line.verdicts) == (None, (None,))
+
+
+def test_runs_together_have_each_workload_once_and_in_order():
+    first = Run({"command": "a", "machine": "m"}, {BARNABAS: "Barnabas 1"}, False, [measurement(BARNABAS, 0, 1, 1)])
+    other = Measurement("W10", "flushed", KAFKA, 0, 1, ())
+    second = Run({"command": "b", "machine": "m"}, {KAFKA: "Kafka 4"}, False, [other, *MEASURED])
+    made = together([first, second])
+    assert made.measurements == [*MEASURED, other]
+    assert made.environment == {"command": "a; b", "machine": "m"}
+    assert made.systems == {BARNABAS: "Barnabas 1", KAFKA: "Kafka 4"}
+
+
 def test_a_run_is_the_same_after_its_file():
     run = Run({"machine": "this one"}, {BARNABAS: "Barnabas 1", KAFKA: "Kafka 4"}, False, MEASURED)
     assert Run.from_json(run.to_json()) == run
@@ -67,6 +90,7 @@ def test_markdown():
         "| **W1** | **produce** | | | | | | |",
         "| | rate, MiB/s | 300 | 200 | 900 | 1.50 (1.00 - 1.60) | ≥ 1.3 x | yes |",
         "| | CPU, s/GiB | 1.10 | 4.00 | 0.50 | 0.25 (0.20 - 0.50) | ≤ 0.4 x, ≤ 1.5 x floor | yes, no |",
+        "| **W2** | **defaults: failed** | | | | | | |",
         "",
         "- W2 failed on kafka: RuntimeError: no",
     ]
