@@ -25,7 +25,7 @@ def environment(arguments: str) -> dict[str, str]:
     return {
         "command": f"make bench ARGS='{arguments}'" if arguments else "make bench",
         "date": f"{now:%Y-%m-%d %H:%M} UTC, load of the machine before: {load:.1f}",
-        "machine": f"{_cpu()}, {os.cpu_count()} CPUs, {_memory_gib():.0f} GiB, Linux {platform.release()}",
+        "machine": f"{_cpu()}, {os.cpu_count()} CPUs, {_memory_gib():.0f} GiB, Linux {_linux()}",
         "disk": f"{_file_system(tempfile.gettempdir())}",
         "Barnabas": f"commit {_commit()}",
         "Python": f"{platform.python_version()}, uvloop {importlib.metadata.version('uvloop')}",
@@ -42,6 +42,11 @@ def _cpu() -> str:
 
 def _memory_gib() -> float:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+
+
+def _linux() -> str:
+    """The kernel's version without what its builder has added."""
+    return ".".join(platform.release().split(".")[:2])
 
 
 def _file_system(folder: str) -> str:
