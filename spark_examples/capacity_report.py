@@ -7,14 +7,16 @@
 Each micro-batch is summed up by itself and written as Parquet under its number: a batch that a crash cut off replaces
 its own lines, and what was read once is never read again. The report is made of these sums: as tables at the terminal,
 as Parquet (OUTPUT/report/*), and as one HTML page (OUTPUT/report.html) that needs nothing else. With --once it is made
-when all that is there has been read, otherwise every --report-every seconds.
+when all that is there has been read, otherwise every --report-every seconds. A micro-batch leaves two small files of
+sums: what runs for months wants a long --trigger.
 
 Minutes are those of the records' timestamps. Sizes are bytes of key and value. Keys are counted exactly for the 1,000
 most frequent ones of each micro-batch and topic, so that a key which is heavy is found, and a light one may be missing.
 
---probe-seconds measures latency from end to end: a producer and a consumer on this machine send records through a
-topic of their own, --probe-rate a second, and compare the clock at the call of produce() with the one at the arrival.
-The target is --target-messages a day, and --target-latency-ms for 99 of 100 records.
+--probe-seconds measures latency from end to end, before each report: a producer and a consumer on this machine send
+records through a topic of their own, --probe-rate a second, and compare the clock at the call of produce() with the one
+at the arrival. All measurements are kept, the newest is reported. The target is --target-messages a day, in all topics
+together, and --target-latency-ms for 99 of 100 records. The driver needs confluent-kafka.
 """
 
 import argparse
@@ -138,9 +140,16 @@ def _send_probes(producer: Any, options: argparse.Namespace, token: str, count: 
 
 
 def write_latencies(spark: SparkSession, output: str, latencies: Sequence[float]) -> None:
-    """Keep what a probe measured."""
+    """Keep what a probe measured, under the time of its end."""
     frame = spark.createDataFrame([(each,) for each in latencies], "milliseconds double").coalesce(1)
-    frame.write.parquet(f"{output}/sums/latencies/probe={secrets.token_hex(6)}")
+    now = f.date_format(f.current_timestamp(), "yyyy-MM-dd'T'HH-mm-ss.SSS'Z'")
+    frame.withColumn("probe", now).write.mode("append").partitionBy("probe").parquet(f"{output}/sums/latencies")
+
+
+def measure(spark: SparkSession, options: argparse.Namespace) -> None:
+    """Probe, if that is wanted."""
+    if options.probe_seconds:
+        write_latencies(spark, options.output, probe(options))
 
 
 # --- the report ---------------------------------------------------------------------------------------------------
@@ -164,7 +173,7 @@ def partitions_of_cluster(spark: SparkSession, options: argparse.Namespace) -> D
 
 
 def summaries(spark: SparkSession, options: argparse.Namespace) -> dict[str, DataFrame]:
-    """The report's figures: `topics`, `minutes`, `sizes`, `partitions`, `keys`, `latencies`."""
+    """The report's figures: `topics`, `total`, `minutes`, `sizes`, `partitions`, `keys`, `latencies`."""
     sums = read_sums(spark, options.output, "minutes", MINUTES)
     keys = read_sums(spark, options.output, "keys", KEYS)
     total = (f.sum("messages").alias("messages"), f.sum("bytes").alias("bytes"))
@@ -173,23 +182,28 @@ def summaries(spark: SparkSession, options: argparse.Namespace) -> dict[str, Dat
     partitions = sums.groupBy("topic", "partition").agg(*total).join(existing, ["topic", "partition"], "full").fillna(0)
     by_topic = Window.partitionBy("topic")
     fair = f.avg("messages").over(by_topic)
-    topics = minutes.groupBy("topic").agg(
+    load = (
         *total, f.count("*").alias("minutes"), f.min("minute").alias("first_minute"),
         f.max("minute").alias("last_minute"), f.max("messages").alias("peak_messages_per_minute"),
         f.max("bytes").alias("peak_bytes_per_minute"),
     )  # fmt: skip
+    topics = minutes.groupBy("topic").agg(*load)
     heavy = keys.groupBy("topic", "key").agg(*total).join(topics.selectExpr("topic", "messages as all"), "topic")
     rank = f.row_number().over(by_topic.orderBy(f.desc("messages"), "key"))
     latencies = read_sums(spark, options.output, "latencies", LATENCIES)
+    newest = latencies.join(latencies.agg(f.max("probe").alias("probe")), "probe")
+    each = f.col("bytes") / f.col("messages")
     return {
-        "topics": topics.withColumn("bytes_per_message", f.col("bytes") / f.col("messages")).orderBy("topic"),
+        "topics": topics.withColumn("bytes_per_message", each).orderBy("topic"),
+        "total": minutes.groupBy("minute").agg(*total).agg(*load).withColumn("bytes_per_message", each),
         "minutes": minutes.orderBy("topic", "minute"),
         "sizes": sums.groupBy("topic", "size_from").agg(*total).orderBy("topic", "size_from"),
         "partitions": partitions.withColumn("of_fair_share", f.col("messages") / fair).orderBy("topic", "partition"),
         "keys": heavy.withColumn("share", f.col("messages") / f.col("all")).drop("all")
         .withColumn("rank", rank).where(f.col("rank") <= KEYS_SHOWN).orderBy("topic", "rank"),
-        "latencies": latencies.selectExpr(
-            *(f"percentile(milliseconds, {each / 100}) as `p{each:g}`" for each in PERCENTILES), "count(*) as records"
+        "latencies": newest.selectExpr(
+            *(f"percentile(milliseconds, {part / 100}) as `p{part:g}`" for part in PERCENTILES),
+            "count(*) as records", "max(probe) as probe",
         ),
     }  # fmt: skip
 
@@ -224,12 +238,13 @@ Lines = list[tuple[object, ...]]
 def report_tables(rows: dict[str, list[Any]], options: argparse.Namespace) -> list[tuple[str, tuple[str, ...], Lines]]:
     """Titles, columns and lines."""
     wanted = options.target_messages / MINUTES_PER_DAY
+    loads = [(row.topic, row) for row in rows["topics"]] + [("all", row) for row in rows["total"] if row.messages]
     topics: Lines = [
         (
-            row.topic, row.messages, row.bytes, float(row.bytes_per_message), row.peak_messages_per_minute,
+            name, row.messages, row.bytes, float(row.bytes_per_message), row.peak_messages_per_minute,
             f"{row.peak_messages_per_minute / wanted:.2%}",
         )
-        for row in rows["topics"]
+        for name, row in loads
     ]  # fmt: skip
     partitions: Lines = [
         (row.topic, row.partition, row.messages, row.bytes, f"{row.of_fair_share:.2f} x") for row in rows["partitions"]
@@ -246,7 +261,8 @@ def report_tables(rows: dict[str, list[Any]], options: argparse.Namespace) -> li
             (f"{each:g} %", float(latency[f"p{each:g}"]), _verdict(latency[f"p{each:g}"], options))
             for each in PERCENTILES
         ]
-        made.append((f"Latency of {latency.records:,} probe records", ("of records", "ms at most", "target"), named))
+        title = f"Latency of {latency.records:,} probe records, {latency.probe}"
+        made.append((title, ("of records", "ms at most", "target"), named))
     return made
 
 
@@ -321,7 +337,9 @@ def parser() -> argparse.ArgumentParser:
     pipeline.add_topics_options(made, "flights,weather", "what to count")
     made.add_argument("--output", metavar="URI", help="where sums and report go")
     made.add_argument("--report-every", type=float, default=60, metavar="S", help="default: %(default)s")
-    made.add_argument("--probe-seconds", type=float, default=0, metavar="S", help="measure latency (default: do not)")
+    made.add_argument(
+        "--probe-seconds", type=float, default=0, metavar="S", help="measure latency so long (default: do not)"
+    )
     made.add_argument("--probe-rate", type=float, default=100, metavar="N", help="records a second (default: 100)")
     made.add_argument("--probe-topic", default="capacity-probe", metavar="TOPIC", help="it must exist")
     made.add_argument("--target-messages", type=int, default=1_000_000_000, metavar="N", help="a day (default: 1e9)")
@@ -348,9 +366,8 @@ def run(spark: SparkSession, options: argparse.Namespace, _: bool) -> int:
         queries = start(spark, options)
         if options.once:
             pipeline.follow(queries, stop)
-        if options.probe_seconds and not stop.is_set():
-            with pipeline.console.status("Measuring latency ..."):
-                write_latencies(spark, options.output, probe(options))
+        if not stop.is_set():
+            measure(spark, options)  # in any case, so that a probe that fails is noticed at once
         if not options.once:
             reporter = threading.Thread(target=_report_repeatedly, args=(spark, options, stop), daemon=True)
             reporter.start()
@@ -364,6 +381,7 @@ def run(spark: SparkSession, options: argparse.Namespace, _: bool) -> int:
 def _report_repeatedly(spark: SparkSession, options: argparse.Namespace, stop: threading.Event) -> None:
     while not stop.wait(options.report_every):
         try:
+            measure(spark, options)
             report(spark, options)
         except Exception as problem:  # noqa: BLE001 - the next one may succeed, the last one tells if not
             pipeline.console.print(f"No report this time: {problem}", markup=False)

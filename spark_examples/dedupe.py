@@ -10,7 +10,8 @@ tell it from a repetition.
 
 Spark's own sink would write a batch twice after a crash. Here each state partition of a batch goes out in one
 transaction that also commits the batch's number (see exactly_once.py): readers with isolation.level=read_committed see
-every event once, whatever was killed. Workers need confluent-kafka.
+every event once, whatever was killed. A worker holds such a part in memory, which --max-offsets-per-trigger bounds
+(default: 400,000). Driver and workers need confluent-kafka.
 """
 
 import argparse
@@ -28,6 +29,7 @@ from spark_examples.filesystem import FileSystem
 
 QUERY = "unique-events"
 SAMPLE_REPETITIONS = 3
+MOST_RECORDS = 400_000
 
 
 def unique_events(records: DataFrame, id_field: str | None, window: str) -> DataFrame:
@@ -77,6 +79,7 @@ def parser() -> argparse.ArgumentParser:
     """This pipeline's command line."""
     made = pipeline.pipeline_parser("dedupe", __doc__)
     pipeline.add_stream_options(made)
+    made.set_defaults(max_offsets_per_trigger=MOST_RECORDS)
     made.add_argument("--input-topic", default="events", metavar="TOPIC", help="default: %(default)s")
     made.add_argument("--output-topic", default="unique-events", metavar="TOPIC", help="default: %(default)s")
     made.add_argument("--id-field", metavar="NAME", help="the JSON field that names an event (default: the key)")

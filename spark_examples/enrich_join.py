@@ -8,8 +8,9 @@
 Flights and weather are JSON in two topics; a flight is joined with the observation at its airport and hour, whichever
 comes first. A flight without one is written, too, without weather, when none can come any more: when the watermark,
 the older one of both streams' newest event less --lateness, has passed its hour. What comes later still is counted as
-late and left out. Airports and planes are tables (CSV with a header if the path ends in .csv, else Parquet), read
-again at each micro-batch of the query.
+late and left out, and so is a value that is no JSON object with an hour. Airports and planes are tables (CSV with a
+header if the path ends in .csv, else Parquet). Which files they have is settled when the query starts: restart it when
+they change.
 """
 
 import argparse
@@ -55,9 +56,10 @@ def start(spark: SparkSession, options: argparse.Namespace) -> list[StreamingQue
     """Start joining."""
     flights = pipeline.parsed(pipeline.read_stream(spark, options, options.flights_topic), FLIGHT)
     weather = pipeline.parsed(pipeline.read_stream(spark, options, options.weather_topic), WEATHER)
+    has_hour = "hour is not null"  # no watermark passes null: without it a row would stay in the state for ever
     joined = enriched(
-        flights.withWatermark("hour", options.lateness),
-        weather.withWatermark("hour", options.lateness),
+        flights.withWatermark("hour", options.lateness).where(has_hour),
+        weather.withWatermark("hour", options.lateness).where(has_hour),
         read_table(spark, options.airports).select("faa", "name"),
         read_table(spark, options.planes).selectExpr("tailnum", "manufacturer", "model", "cast(seats as int)"),
     )

@@ -6,7 +6,8 @@ query). It writes through a transactional producer of its own, and commits how f
 consumer group, in the same transaction. A repeated task finds its progress there and leaves out what is done; one that
 still runs somewhere, though Spark has given it up, is fenced by the transactional id.
 
-Readers see the result with isolation.level=read_committed.
+Readers see the result with isolation.level=read_committed. A broker forgets the offsets of a group that rests for
+longer than offsets.retention.minutes (Kafka: seven days): a batch that was cut off has to be repeated before that.
 """
 
 import time
@@ -30,7 +31,10 @@ COORDINATOR_MOVES = frozenset(
 
 
 class Outgoing(NamedTuple):
-    """A record to be written; without `partition` its key decides, without `timestamp` (ms) it is now."""
+    """A record to be written; without `partition` its key decides, without `timestamp` (ms) it is now.
+
+    To librdkafka 0 is no timestamp: a record of the first millisecond of 1970 gets the present time.
+    """
 
     topic: str
     key: bytes | None

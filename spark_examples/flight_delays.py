@@ -8,8 +8,10 @@
 Days are windows of event time (a flight's scheduled departure). The topic gets a line for each carrier and day that a
 micro-batch touched, keyed CARRIER|DATE: early figures, corrected by flights that come late; the last line of a key is
 valid. Parquet gets each carrier and day once, when its window is over: when the watermark, the newest event less
---lateness, has passed the end of the day. Flights that come later still are counted as late and change nothing;
---recompute writes the lines of all days anew from all that the topic holds, without a watermark, and so repairs them.
+--lateness, has passed the end of the day. Flights that come later still change nothing; the number of late ones that is
+shown counts those of one carrier, day and partition in a micro-batch as one, since Spark sums them up before it drops
+them. --recompute writes the lines of all days anew from all that the topic holds, without a watermark, and so repairs
+them. A value that is no JSON object with a scheduled time is left out.
 
 Figures are sums and counts, so that they can be compared exactly.
 """

@@ -32,7 +32,6 @@ from spark_examples.offsets import Offsets, flat
 from spark_examples.session import is_submitted, spark_session
 
 POLL_S = 0.2
-STOP_TIMEOUT_S = 60.0
 LOG_COLUMNS = 160
 INTERRUPTED = 130
 """The exit status of a program that a signal has cut off in the middle of its work."""
@@ -68,7 +67,8 @@ def pipeline_parser(name: str, description: str | None) -> argparse.ArgumentPars
         action="append",
         default=[],
         type=pair,
-        help="a setting of librdkafka, which pipelines with transactions write through; may be repeated",
+        help="a setting of librdkafka, which writes transactions, measures latency and asks for partitions: a secured "
+        "cluster wants it in its words, too; may be repeated",
     )
     spark = parser.add_argument_group("Spark")
     spark.add_argument("--master", help="Spark's master (default: spark-submit's, otherwise local[2])")
@@ -208,8 +208,9 @@ class Totals:
     rows: int = 0
     seconds: float = 0.0
     """Time within micro-batches."""
-    late_rows: int = 0
-    """Rows that the watermark had passed: dropped by stateful operators."""
+    late: int = 0
+    """What stateful operators dropped because the watermark had passed it: rows, but those that one task has for one
+    group of an aggregation count as one, since Spark puts them together first."""
     behind: int = 0
     """Records that were in the topics and not yet read, at the last batch."""
     last_batch: int = field(default=-1, repr=False)
@@ -222,7 +223,7 @@ class Totals:
         self.batches += 1
         self.rows += progress["numInputRows"]
         self.seconds += progress["durationMs"]["triggerExecution"] / 1000
-        self.late_rows += sum(operator["numRowsDroppedByWatermark"] for operator in progress["stateOperators"])
+        self.late += sum(operator["numRowsDroppedByWatermark"] for operator in progress["stateOperators"])
         self.behind = sum(_behind(source) for source in progress["sources"])
 
 
@@ -267,7 +268,7 @@ def stop_signals() -> Iterator[threading.Event]:
 def follow(queries: Sequence[StreamingQuery], stop: threading.Event | None = None) -> dict[str, Totals]:
     """Show what queries do until they end, or until `stop`: then each ends with the batch it is at.
 
-    Raises pyspark's StreamingQueryException when one of them fails; the others are stopped.
+    Raises pyspark's StreamingQueryException when one of them fails; the others are stopped, as if by `stop`.
     """
     stop = stop or threading.Event()
     totals = {query.name: Totals() for query in queries}
@@ -282,8 +283,11 @@ def follow(queries: Sequence[StreamingQuery], stop: threading.Event | None = Non
             is_over = False
             while not is_over:
                 active = [query for query in queries if query.isActive]
-                is_over = not active or (len(active) < len(queries) and _has_failed(queries)) or stop.wait(POLL_S)
-                if is_over and stop.is_set():
+                has_failed = len(active) < len(queries) and _has_failed(queries)
+                is_over = not active or has_failed or stop.wait(POLL_S)
+                if has_failed:
+                    stop.set()  # for what waits within another's micro-batch
+                elif is_over and stop.is_set():
                     console.print("Stopping when the micro-batch at work is done; a second signal cuts it off.")
                 for query, name, task in watched:
                     if is_over:
@@ -305,13 +309,12 @@ def _has_failed(queries: Sequence[StreamingQuery]) -> bool:
 
 
 def end_query(query: StreamingQuery) -> None:
-    """Let a query's micro-batch come to its end, then stop it.
+    """Let a query's micro-batch come to its end, however long that takes, then stop it.
 
     Stopped within a batch, Spark's sink would write that batch's records once more after a restart.
     """
     last = query.lastProgress
-    deadline = time.monotonic() + STOP_TIMEOUT_S
-    while query.isActive and query.status["isTriggerActive"] and time.monotonic() < deadline:
+    while query.isActive and query.status["isTriggerActive"]:
         now = query.lastProgress
         if (now and now["batchId"]) != (last and last["batchId"]):
             break
@@ -334,7 +337,7 @@ def _show(bars: Progress, task: Any, query: StreamingQuery, name: str, totals: T
     watermark = (last["eventTime"] or {}).get("watermark")
     notes = [f"batch {totals.last_batch}"]
     notes += [f"watermark {watermark}"] if watermark else []
-    notes += [f"{totals.late_rows:,} late"] if totals.late_rows else []
+    notes += [f"{totals.late:,} late"] if totals.late else []
     note = ", ".join(notes)
     bars.update(task, completed=totals.rows, total=totals.rows + totals.behind, rate=rate, note=note)
     if not console.is_terminal:
@@ -369,13 +372,9 @@ def session(options: argparse.Namespace, name: str) -> Iterator[SparkSession]:
 
 
 @contextmanager
-def cluster_for(
-    options: argparse.Namespace, parser: argparse.ArgumentParser, prepare: Prepare | None
-) -> Iterator[bool]:
+def cluster_for(options: argparse.Namespace, prepare: Prepare | None) -> Iterator[bool]:
     """Where the pipeline works: the cluster of the options, or (yields True) a broker of its own with sample input."""
     if options.bootstrap_servers is not None or prepare is None:
-        if getattr(options, "checkpoint", "") is None:
-            parser.error("--bootstrap-servers needs --checkpoint: a pipeline that forgets is not restarted")
         yield False
         return
     from barnabas.testing import Broker
@@ -409,7 +408,7 @@ def run_program(
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        with cluster_for(options, parser, prepare) as is_sample, session(options, parser.prog) as spark:
+        with cluster_for(options, prepare) as is_sample, session(options, parser.prog) as spark:
             return work(spark, options, is_sample)
     except KeyboardInterrupt:
         console.print("Interrupted: the same command goes on from here.")
@@ -429,13 +428,16 @@ def run_pipeline(
             options.stop = stop
             totals = follow(start(spark, options), stop)
             for name, total in totals.items():
-                console.print(f"{name}: {total.rows:,} rows in {total.batches} batches, {total.late_rows:,} too late.")
+                console.print(f"{name}: {total.rows:,} rows in {total.batches} batches, {total.late:,} too late.")
             if is_sample and not stop.is_set():
                 show(spark, options)
         return 0
 
+    options = parser.parse_args()
+    if options.bootstrap_servers is not None and getattr(options, "checkpoint", "") is None:
+        parser.error("--bootstrap-servers needs --checkpoint: a pipeline that forgets is not restarted")
     # Stopped before its queries have begun, it leaves nothing undone.
-    return run_program(parser, parser.parse_args(), prepare, work, interrupted=0)
+    return run_program(parser, options, prepare, work, interrupted=0)
 
 
 def print_table(table: Table) -> None:

@@ -10,6 +10,14 @@ to the output topic, or None for nothing. A record whose handler raises goes to 
 delay, to the handler again, then to TOPIC-retry-2 and so on, at last to TOPIC-dead. One whose handler raises Hopeless
 goes there at once. Headers tell of a failed record where it came from, how often it was tried, and why it failed last.
 A delay has a topic of its own, so that its records become due in their order and nothing waits behind longer delays.
+These headers are the pipeline's own: it leaves out what the input brings under their names, and what lies in a retry
+topic without them is a dead letter.
+
+The input topic, the output topic, TOPIC-retry-1 to TOPIC-retry-N for N --delays, and TOPIC-dead have to exist. Two
+pipelines on one input topic would share its retry topics: give each an input topic of its own. Results, retries and
+dead letters keep the timestamp of their record, by which the broker's retention counts: a topic that deletes after
+seven days deletes the retry of an older record before it is read, so let retention.ms of these topics be longer than
+what comes is old.
 
 --reprocess sends the dead letters that are there back to the input topic, as if they came for the first time, but with
 a header that counts these returns.
@@ -17,7 +25,7 @@ a header that counts these returns.
 Each source partition writes its results, retries and dead letters, and commits its offset, in one transaction (see
 exactly_once.py): readers with isolation.level=read_committed see the outcome of each record once, whatever was killed.
 The handler itself may run again. Progress is kept as offsets of the consumer groups --name-TOPIC-PARTITION, where
-Kafka's tools show it. Workers need confluent-kafka.
+Kafka's tools show it. Driver and workers need confluent-kafka.
 """
 
 import argparse
@@ -60,30 +68,40 @@ class Level:
     dead: str
     next_retry: str | None
     next_delay_s: float
+    delay_s: float | None
+    """How long records wait here; None for the input topic, whose headers are anybody's."""
 
 
 def outcome(row: Row, handler: Handler, level: Level, now_ms: int) -> list[Outgoing]:
     """What becomes of a record: a result, a retry or a dead letter; or nothing, if the handler wants nothing."""
     came = record_of(row, level.sink)
-    headers = dict(came.headers)
-    attempt = int(headers.get(ATTEMPT) or b"1")
     given = [pair for pair in came.headers if pair[0] not in OWN_HEADERS]
+    is_retry = level.delay_s is not None
+    attempt = 0 if is_retry else 1
+    origin = {name: str(at).encode() for name, at in zip(ORIGIN, (row.topic, row.partition, row.offset), strict=True)}
     try:
+        if is_retry:
+            attempt, origin = _history(dict(came.headers))
         value = handler(Record(came.key, came.value, given, came.timestamp, attempt))
     except Exception as problem:  # noqa: BLE001 - whatever it is, it is this record's trouble
-        origin = {name: headers.get(name) for name in ORIGIN if name in headers} or {
-            name: str(at).encode() for name, at in zip(ORIGIN, (row.topic, row.partition, row.offset), strict=True)
-        }
         return [_failed(came, given, origin, problem, attempt, level, now_ms)]
     return [] if value is None else [came._replace(value=value, headers=given)]
 
 
+def _history(headers: Mapping[str, bytes | None]) -> tuple[int, dict[str, bytes]]:
+    """Which attempt a retry is, and where it came from. Raises Hopeless when its headers do not tell."""
+    try:
+        return int(headers[ATTEMPT] or b""), {name: headers[name] or b"" for name in ORIGIN}
+    except (KeyError, ValueError) as problem:
+        raise Hopeless(f"no retry: {problem!r}") from None
+
+
 def _failed(
-    came: Outgoing, given: Headers, origin: Mapping[str, bytes | None], problem: Exception, attempt: int, level: Level,
+    came: Outgoing, given: Headers, origin: Mapping[str, bytes], problem: Exception, attempt: int, level: Level,
     now_ms: int,
 ) -> Outgoing:  # fmt: skip
     why = (type(problem).__qualname__, str(problem)[:MESSAGE_CHARACTERS])
-    told = {**origin, **dict(zip(ERROR, (text.encode() for text in why), strict=True))}
+    told = {**origin, **dict(zip(ERROR, (text.encode(errors="backslashreplace") for text in why), strict=True))}
     if level.next_retry is None or isinstance(problem, Hopeless):
         told[ATTEMPT] = str(attempt).encode()
         return came._replace(topic=level.dead, headers=[*given, *told.items()])
@@ -93,9 +111,12 @@ def _failed(
 
 
 def sent_back(row: Row, topic: str) -> Outgoing:
-    """A dead letter as a new record of the input topic."""
+    """A dead letter as a new record of the input topic; a count of returns that is no number begins anew."""
     came = record_of(row, topic)
-    times = int(dict(came.headers).get(REPROCESSED) or b"0") + 1
+    try:
+        times = int(dict(came.headers).get(REPROCESSED) or b"0") + 1
+    except ValueError:
+        times = 1
     given = [pair for pair in came.headers if pair[0] not in OWN_HEADERS | {REPROCESSED}]
     return came._replace(headers=[*given, (REPROCESSED, str(times).encode())])
 
@@ -104,21 +125,24 @@ def sent_back(row: Row, topic: str) -> Outgoing:
 
 
 class BatchWriter:
-    """Writes what becomes of a micro-batch's records; `make` is called once for each task."""
+    """Writes what becomes of a micro-batch's records; `make` is called once for each task.
 
-    def __init__(self, options: argparse.Namespace, make: Make, *, is_delayed: bool) -> None:
+    With `delay_s`, the batch waits until its records are due, and at most that long.
+    """
+
+    def __init__(self, options: argparse.Namespace, make: Make, delay_s: float | None) -> None:
         self._options = options
         self._make = make
-        self._is_delayed = is_delayed
+        self._delay_s = delay_s
 
     def __call__(self, batch: DataFrame, _: int) -> None:
         """For `foreachBatch`. Spark reads a partition of a topic in one task, in its order."""
-        if not self._is_delayed:
+        if self._delay_s is None:
             self._write(batch)
             return
         batch.persist()  # it is looked at twice, and was to be read and counted once
         try:
-            self._wait_until_due(batch)
+            self._wait_until_due(batch, self._delay_s)
             self._write(batch)
         finally:
             batch.unpersist()
@@ -137,14 +161,12 @@ class BatchWriter:
         columns = ("topic", "partition", "offset", "key", "value", "headers")
         batch.select(*columns, f.unix_millis("timestamp").alias("millis")).foreachPartition(write)
 
-    def _wait_until_due(self, batch: DataFrame) -> None:
+    def _wait_until_due(self, batch: DataFrame, delay_s: float) -> None:
         """Wait for the newest retry of the batch; the others were due a micro-batch earlier at most."""
         header = f.get(f.filter("headers", lambda each: each["key"] == NOT_BEFORE), 0)
-        [row] = batch.select(
-            f.max(header["value"].cast("string").cast("bigint")).alias("due"),
-            f.unix_millis(f.current_timestamp()).alias("now"),
-        ).collect()
-        deadline = time.monotonic() + max(0, (row.due or 0) - (row.now or 0)) / 1000
+        due = header["value"].cast("string").try_cast("bigint")
+        [row] = batch.select(f.max(due).alias("due"), f.unix_millis(f.current_timestamp()).alias("now")).collect()
+        deadline = time.monotonic() + min(delay_s, max(0, (row.due or 0) - (row.now or 0)) / 1000)
         stop: threading.Event = self._options.stop
         while (left := deadline - time.monotonic()) > 0:
             if stop.wait(min(left, WAIT_S)):
@@ -161,8 +183,10 @@ def levels_of(options: argparse.Namespace) -> list[Level]:
     sources = [options.input_topic, *retries]
     dead = dead_topic(options)
     return [
-        Level(source, options.output_topic, dead, following, delay)
-        for source, following, delay in zip(sources, [*retries, None], [*delays, 0.0], strict=True)
+        Level(source, options.output_topic, dead, following, next_delay, delay)
+        for source, following, next_delay, delay in zip(
+            sources, [*retries, None], [*delays, 0.0], [None, *delays], strict=True
+        )
     ]
 
 
@@ -179,14 +203,14 @@ def start_level(spark: SparkSession, options: argparse.Namespace, level: Level) 
         handler = handler_of(handler_name)
         return lambda row: outcome(row, handler, level, time.time_ns() // 1_000_000)
 
-    return _start(spark, options, level.source, make, is_delayed=level.source != options.input_topic)
+    return _start(spark, options, level.source, make, level.delay_s)
 
 
 def _start(
-    spark: SparkSession, options: argparse.Namespace, topic: str, make: Make, *, is_delayed: bool
+    spark: SparkSession, options: argparse.Namespace, topic: str, make: Make, delay_s: float | None = None
 ) -> StreamingQuery:
     records = pipeline.read_stream(spark, options, topic, includeHeaders="true")
-    writer = records.writeStream.foreachBatch(BatchWriter(options, make, is_delayed=is_delayed))
+    writer = records.writeStream.foreachBatch(BatchWriter(options, make, delay_s))
     return pipeline.start_query(writer, options, topic)
 
 
@@ -196,14 +220,16 @@ def start(spark: SparkSession, options: argparse.Namespace) -> list[StreamingQue
         options.once = True
         target = options.input_topic
         dead = dead_topic(options)
-        return [_start(spark, options, dead, lambda: lambda row: [sent_back(row, target)], is_delayed=False)]
+        return [_start(spark, options, dead, lambda: lambda row: [sent_back(row, target)])]
     levels = levels_of(options)
     if not options.once:
         return [start_level(spark, options, level) for level in levels]
     for level in levels[:-1]:
         if not options.stop.is_set():
             pipeline.follow([start_level(spark, options, level)], options.stop)
-            wait_until_readable(pipeline.client_options(options), level.next_retry or level.dead)
+            topic = level.next_retry or level.dead
+            if not wait_until_readable(pipeline.client_options(options), topic):
+                pipeline.console.print(f"Somebody has a transaction open in {topic}: what comes after it stays there.")
     return [start_level(spark, options, levels[-1])]
 
 
@@ -211,7 +237,7 @@ def parser() -> argparse.ArgumentParser:
     """This pipeline's command line."""
     made = pipeline.pipeline_parser("retry_and_dead_letter", __doc__)
     pipeline.add_stream_options(made)
-    made.add_argument("--input-topic", default="flights", metavar="TOPIC", help="default: %(default)s")
+    made.add_argument("--input-topic", default="flights", metavar="TOPIC", help="TOPIC above (default: %(default)s)")
     made.add_argument("--output-topic", default="checked-flights", metavar="TOPIC", help="default: %(default)s")
     made.add_argument(
         "--handler",

@@ -1,11 +1,15 @@
 """A Spark session with its Kafka connector, as the pipelines and their tests use it.
 
 Below `spark-submit` it is the one that was submitted: master, packages and paths are the cluster's. Started as a plain
-Python program it is a local Spark, and the connector comes from Maven Central into our cache folder.
+Python program it is a local Spark, or the driver of a job on the cluster that `master` names; the connector comes from
+Maven Central into our cache folder, and from there, with our own modules, to the workers.
 """
 
+import atexit
 import os
+import shutil
 import sys
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -16,6 +20,15 @@ CONNECTOR = f"org.apache.spark:spark-sql-kafka-0-10_2.13:{SPARK_VERSION}"
 """Pinned: the token-provider jar of later connectors is missing from some mirrors of Maven Central."""
 
 ALWAYS = {"spark.sql.session.timeZone": "UTC"}
+DRIVER = {
+    "spark.driver.memory": "1g",
+    # A query that fails may take its own thread with it (StackOverflowError within java.util.regex, seen with Java's
+    # stack of 1 MiB) and then counts as active for ever.
+    "spark.driver.extraJavaOptions": "-Xss8m",
+    "spark.ui.showConsoleProgress": "false",
+}
+SMALL = {"spark.sql.shuffle.partitions": "4", "spark.ui.enabled": "false"}
+"""What suits a Spark on one machine."""
 
 
 def is_submitted() -> bool:
@@ -36,29 +49,40 @@ def spark_session(
     from tools.jvm.java import find_java
 
     os.environ["JAVA_HOME"] = str(find_java().resolve().parent.parent)
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # workers import what this program can import
-    local = {
-        "spark.driver.memory": "1g",
-        # A query that fails may take its own thread with it (StackOverflowError within java.util.regex, seen with
-        # Java's stack of 1 MiB) and then counts as active for ever.
-        "spark.driver.extraJavaOptions": "-Xss8m",
-        "spark.sql.shuffle.partitions": "4",
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-    }
-    builder = SparkSession.builder.master(master or "local[2]").appName(name)
+    master = master or "local[2]"
+    own = {**ALWAYS, **DRIVER}
+    if is_local(master):
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # workers import what this program can import
+        own |= SMALL
+    builder = SparkSession.builder.master(master).appName(name)
     if packages is None:  # the jars by themselves: Spark would ask Ivy at every start, one process at a time
         jars = {"spark.jars": ",".join(str(jar) for jar in sorted(fetch_connector().glob("*.jar")))}
-        return _built(builder, {**ALWAYS, **local, **jars, **(settings or {})})
-    # A half-filled ~/.m2 would make Ivy fail.
-    ivy = {
-        "spark.jars.packages": packages,
-        "spark.jars.ivy": str(ivy_home()),
-        "spark.jars.ivySettings": str(ivy_settings()),
-    }
-    with exclusive(ivy_home() / ".lock"):
-        return _built(builder, {**ALWAYS, **local, **ivy, **(settings or {})})
+        spark = _built(builder, {**own, **jars, **(settings or {})})
+    else:  # a half-filled ~/.m2 would make Ivy fail
+        ivy = {
+            "spark.jars.packages": packages,
+            "spark.jars.ivy": str(ivy_home()),
+            "spark.jars.ivySettings": str(ivy_settings()),
+        }
+        with exclusive(ivy_home() / ".lock"):
+            spark = _built(builder, {**own, **ivy, **(settings or {})})
+    if not is_local(master):
+        _send_modules(spark)
+    return spark
+
+
+def is_local(master: str) -> bool:
+    """Whether workers are children of this program."""
+    return master == "local" or master.startswith("local[")
+
+
+def _send_modules(spark: SparkSession) -> None:
+    """Let workers import what our tasks use."""
+    package = Path(__file__).parent
+    folder = tempfile.mkdtemp(prefix="spark-modules-")  # executors come and ask for it as long as the program lives
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    spark.sparkContext.addPyFile(shutil.make_archive(f"{folder}/{package.name}", "zip", package.parent, package.name))
 
 
 def fetch_connector() -> Path:

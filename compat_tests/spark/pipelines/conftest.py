@@ -17,6 +17,7 @@ import pytest
 
 from compat_tests.conftest import ROOT
 from compat_tests.spark.conftest import SHORT_LIVED_JAVA
+from spark_examples.flights import FLIGHTS
 
 TIMEOUT_S = 1200  # pytest's own limit comes first, but for the full sizes
 JAVA_OPTIONS = f"spark.driver.extraJavaOptions={SHORT_LIVED_JAVA}"
@@ -36,14 +37,19 @@ def mounted(spark: Any, tmp_path: Path, topic_prefix: str) -> str:
     return f"viewfs://{topic_prefix}/data"
 
 
+def sizes(small: int) -> pytest.MarkDecorator:
+    """For tests with `flights`: so many of them, and all of the year with `full`."""
+    return pytest.mark.parametrize("flights", [small, pytest.param(FLIGHTS, marks=pytest.mark.full)], indirect=True)
+
+
 @pytest.fixture(scope="session")
-def flights() -> Any:
-    """The first 20,000 flights of the year as pandas has them, by their scheduled time; `json` is the event's text."""
+def flights(request: pytest.FixtureRequest) -> Any:
+    """The first flights of the year as pandas has them, by their scheduled time; `json` is the event's text."""
     import pandas
 
     from spark_examples import sample
 
-    samples = sample.flight_samples(20_000)
+    samples = sample.flight_samples(getattr(request, "param", 20_000))
     frame = pandas.DataFrame([json.loads(each.value) for each in samples])
     frame["json"] = [each.value for each in samples]
     frame["millis"] = [each.timestamp for each in samples]
@@ -131,10 +137,14 @@ class Program:
         os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait(30)
 
+    def wait(self) -> int:
+        """Let it come to its own end; returns the exit status."""
+        return self._process.wait(TIMEOUT_S)
+
     def stop(self) -> int:
         """SIGTERM, as an operator would; returns the exit status."""
         self._process.terminate()
-        return self._process.wait(TIMEOUT_S)
+        return self.wait()
 
     def close(self) -> None:
         """End it if it still runs."""
@@ -160,6 +170,35 @@ def start_program(tmp_path: Path) -> Iterator[Callable[..., Program]]:
         program.close()
 
 
+def wait_until(condition: Callable[[], Any]) -> None:
+    """Wait for something that a query of this process brings about."""
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
 def commits(checkpoint: Path) -> int:
     """How many micro-batches a checkpoint says are done."""
     return len([path for path in (checkpoint / "commits").glob("*") if path.name.isdigit()])
+
+
+def waiting_batch(checkpoint: Path) -> int | None:
+    """The batch that has been planned, is not empty, and is not done."""
+    planned = [int(path.name) for path in (checkpoint / "offsets").glob("*") if path.name.isdigit()]
+    if not planned or (checkpoint / "commits" / str(max(planned))).exists():
+        return None
+    ends = json.loads((checkpoint / "offsets" / str(max(planned))).read_text().splitlines()[-1])
+    return max(planned) if any(sum(offsets.values()) for offsets in ends.values()) else None
+
+
+def forget_commits(checkpoint: Path) -> None:
+    """As if Spark had been killed at the end of its first micro-batch, when all was written, before its own commit.
+
+    What it has planned since goes, too: a query begins with the newest batch that is planned.
+    """
+    first = checkpoint / "offsets" / "0"
+    assert first.exists()
+    for path in (*(checkpoint / "commits").iterdir(), *(checkpoint / "offsets").iterdir()):
+        if path not in (first, first.with_name(".0.crc")):
+            path.unlink()

@@ -1,13 +1,28 @@
-"""A handler for retry_and_dead_letter: each key says when it succeeds. Workers import it."""
+"""Handlers for retry_and_dead_letter. Workers import them."""
 
+import spark_examples
 from spark_examples.retry_handler import Hopeless, Record
 
 
+class Fatal(BaseException):
+    """More than the trouble of one record."""
+
+
+def module_file(_: Record) -> bytes:
+    """Where the worker has our modules from."""
+    return str(spark_examples.__file__).encode()
+
+
 def succeed_at(record: Record) -> bytes | None:
-    """`KEY-N` succeeds at attempt N; `KEY-never` and `KEY-hopeless` do not; `KEY-silent` wants no result."""
+    """`KEY-N` succeeds at attempt N; `KEY-never` and `KEY-hopeless` do not; `KEY-silent` wants no result.
+
+    `KEY-fatal` ends the task.
+    """
     wanted = (record.key or b"").decode().rpartition("-")[2]
     if wanted == "silent":
         return None
+    if wanted == "fatal":
+        raise Fatal("the worker is broken")
     if wanted == "hopeless":
         raise Hopeless("no use")
     if wanted == "never" or record.attempt < int(wanted):

@@ -6,9 +6,18 @@ from pathlib import Path
 from typing import Any
 
 import pandas
+import pytest
+from pyspark.errors import StreamingQueryException
 
-from compat_tests.spark.pipelines.conftest import consume
-from spark_examples import dedupe, retry_and_dead_letter, sample
+from compat_tests.spark.pipelines.conftest import (
+    consume,
+    forget_commits,
+    options_for,
+    sizes,
+    wait_until,
+    waiting_batch,
+)
+from spark_examples import dedupe, pipeline, retry_and_dead_letter, sample
 
 HANDLER = "compat_tests.spark.pipelines.handlers:succeed_at"
 
@@ -22,24 +31,26 @@ def repeated(flights: pandas.DataFrame, times: int, apart: int) -> list[sample.S
     return [each for at in range(0, len(events), apart) for each in events[at : at + apart] * times]
 
 
+@sizes(3_000)
 def test_repetitions_are_left_out_over_a_restart(
     spark: Any, cluster: Any, run_once: Any, topic_prefix: str, flights: Any, tmp_path: Path
 ) -> None:
     source, sink = f"{topic_prefix}-events", f"{topic_prefix}-unique"
     sample.create_topics(cluster.bootstrap_servers, source, sink)
-    events = repeated(flights.head(3000), times=3, apart=100)
+    events = repeated(flights, times=3, apart=100)
     arguments = (
         f"--input-topic={source}", f"--output-topic={sink}", f"--checkpoint={tmp_path}", "--id-field=id",
-        "--window=30 days", "--max-offsets-per-trigger=2500",
+        "--window=400 days", f"--max-offsets-per-trigger={len(events) // 4}",
     )  # fmt: skip
 
-    for part in (events[:5050], events[5050:]):
+    middle = len(events) // 2 + 50  # some of the repetitions come after the restart
+    for part in (events[:middle], events[middle:]):
         sample.produce(cluster.bootstrap_servers, source, part)
         run_once(dedupe, *arguments)
 
     found = consume(cluster.bootstrap_servers, sink)
     counts = pandas.Series([json.loads(message.value())["id"] for message in found]).value_counts()
-    assert counts.to_dict() == dict.fromkeys(range(3000), 1)
+    assert counts.to_dict() == dict.fromkeys(range(len(flights)), 1)
     by_id = {json.loads(each.value)["id"]: each for each in events}
     for message in found[:200]:
         event = by_id[json.loads(message.value())["id"]]
@@ -54,13 +65,12 @@ def test_a_batch_that_spark_repeats_is_written_once(
     sample.create_topics(cluster.bootstrap_servers, source, sink)
     sample.produce(cluster.bootstrap_servers, source, repeated(flights.head(500), times=2, apart=100))
     arguments = (f"--input-topic={source}", f"--output-topic={sink}", f"--checkpoint={tmp_path}", "--id-field=id")
-    run_once(dedupe, *arguments)
-    noted = sorted((tmp_path / dedupe.QUERY / "commits").iterdir())
+    [first] = run_once(dedupe, *arguments).values()
 
-    for path in noted:
-        path.unlink()  # as if Spark had been killed after the transactions, before its own commit
-    run_once(dedupe, *arguments)
+    forget_commits(tmp_path / dedupe.QUERY)
+    [again] = run_once(dedupe, *arguments).values()
 
+    assert first.rows == again.rows == 1000
     ids = [json.loads(message.value())["id"] for message in consume(cluster.bootstrap_servers, sink)]
     assert sorted(ids) == list(range(500))
 
@@ -80,7 +90,7 @@ def test_events_beyond_the_watermark_are_counted(
     sample.produce(cluster.bootstrap_servers, source, late)
     [totals] = run_once(dedupe, *arguments).values()
 
-    assert totals.late_rows == 1
+    assert totals.late == 1
     assert [message.value() for message in consume(cluster.bootstrap_servers, sink)] == [b"new", b"in time"]
 
 
@@ -108,6 +118,72 @@ def expected_keys(samples: list[sample.Sample], *endings: str) -> Counter[str]:
 
 def keys_in(bootstrap_servers: str, *topics: str) -> Counter[str]:
     return Counter(message.key().decode() for message in consume(bootstrap_servers, *topics))
+
+
+def test_a_batch_of_the_handler_that_spark_repeats_is_written_once(
+    cluster: Any, run_once: Any, topic_prefix: str, tmp_path: Path
+) -> None:
+    servers, samples = cluster.bootstrap_servers, fates(800)
+    create_retry_topics(servers, topic_prefix)
+    sample.produce(servers, topic_prefix, samples)
+    arguments = (*retry_arguments(topic_prefix, tmp_path), "--delays=")  # what fails once is dead
+    [first] = run_once(retry_and_dead_letter, *arguments).values()
+
+    forget_commits(tmp_path / topic_prefix)
+    [again] = run_once(retry_and_dead_letter, *arguments).values()
+
+    assert first.rows == again.rows == 800
+    assert keys_in(servers, f"{topic_prefix}-out") == expected_keys(samples, "1")
+    assert keys_in(servers, f"{topic_prefix}-dead") == expected_keys(samples, "2", "3", "never", "hopeless")
+
+
+def test_headers_of_others_are_not_believed(cluster: Any, run_once: Any, topic_prefix: str, tmp_path: Path) -> None:
+    servers = cluster.bootstrap_servers
+    create_retry_topics(servers, topic_prefix)
+    foreign = [
+        sample.Sample("x", "a-1", headers=(("retry-attempt", b"many"), ("origin-topic", b"elsewhere"))),
+        sample.Sample("x", "b-2", headers=(("retry-attempt", b"7"),)),
+        sample.Sample("x", "c-never", headers=(("origin-topic", b"elsewhere"), ("reprocessed", b"often"))),
+    ]
+    far = b"9" * 15
+    strays = [
+        sample.Sample("x", "d-1", headers=(("retry-attempt", b"2"), ("retry-not-before", far))),
+        sample.Sample("x", "e-1", headers=(("retry-attempt", b"two"), ("retry-not-before", b"tomorrow"))),
+    ]
+    sample.produce(servers, topic_prefix, foreign)
+    sample.produce(servers, f"{topic_prefix}-retry-1", strays)
+    arguments = (*retry_arguments(topic_prefix, tmp_path), "--delays=0.2")
+
+    run_once(retry_and_dead_letter, *arguments)
+
+    results = {message.key(): message.headers() for message in consume(servers, f"{topic_prefix}-out")}
+    assert results == {b"a-1": None, b"b-2": None}
+    dead = {message.key(): dict(message.headers()) for message in consume(servers, f"{topic_prefix}-dead")}
+    told = {key: tuple(each[name] for name in ("origin-topic", "retry-attempt")) for key, each in dead.items()}
+    here, retries = topic_prefix.encode(), f"{topic_prefix}-retry-1".encode()
+    assert told == {b"c-never": (here, b"2"), b"d-1": (retries, b"0"), b"e-1": (retries, b"0")}
+
+    run_once(retry_and_dead_letter, *arguments, "--reprocess")
+
+    returned = [message.headers() for message in consume(servers, topic_prefix) if message.key() == b"c-never"]
+    assert len(returned) == 2
+    assert [("reprocessed", b"1")] in returned
+
+
+def test_a_failure_ends_what_waits_elsewhere(spark: Any, cluster: Any, topic_prefix: str, tmp_path: Path) -> None:
+    servers = cluster.bootstrap_servers
+    create_retry_topics(servers, topic_prefix)
+    arguments = (*retry_arguments(topic_prefix, tmp_path), "--delays=3600")
+    options = options_for(retry_and_dead_letter, servers, *arguments)
+    queries = retry_and_dead_letter.start(spark, options)
+    sample.produce(servers, topic_prefix, [sample.Sample("x", "a-2")])
+    wait_until(lambda: waiting_batch(tmp_path / f"{topic_prefix}-retry-1") is not None)
+
+    sample.produce(servers, topic_prefix, [sample.Sample("x", "b-fatal")])
+    with pytest.raises(StreamingQueryException, match="the worker is broken"):
+        pipeline.follow(queries, options.stop)
+
+    assert not any(query.isActive for query in queries)
 
 
 def test_retries_dead_letters_and_their_return(cluster: Any, run_once: Any, topic_prefix: str, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -13,7 +14,7 @@ import pandas
 import pyspark
 import pytest
 
-from compat_tests.spark.pipelines.conftest import JAVA_OPTIONS, consume, options_for
+from compat_tests.spark.pipelines.conftest import JAVA_OPTIONS, commits, consume, options_for, sizes
 from spark_examples import capacity_report, enrich_join, flight_delays, sample, stream_wordcount
 from spark_examples.demo import delays_by_day
 from spark_examples.flights import fetch_archive, read_table
@@ -27,13 +28,18 @@ def last_values(bootstrap_servers: str, topic: str) -> dict[str, Any]:
     return {message.key().decode(): json.loads(message.value()) for message in consume(bootstrap_servers, topic)}
 
 
-def test_words_are_counted_over_a_restart(cluster: Any, run_once: Any, topic_prefix: str, tmp_path: Path) -> None:
+@sizes(2_000)
+def test_words_are_counted_over_a_restart(
+    cluster: Any, run_once: Any, topic_prefix: str, flights: Any, tmp_path: Path
+) -> None:
     lines, words = f"{topic_prefix}-lines", f"{topic_prefix}-words"
-    samples = sample.line_samples()
+    journeys = flights.carrier + " from " + flights.origin + " to " + flights.destination
+    samples = [*sample.line_samples(), *(sample.Sample(each) for each in journeys)]
     sample.create_topics(cluster.bootstrap_servers, lines, words)
     arguments = (f"--input-topic={lines}", f"--output-topic={words}", f"--checkpoint={tmp_path}")
 
-    for half in (samples[:700], samples[700:]):
+    middle = len(samples) // 2
+    for half in (samples[:middle], samples[middle:]):
         sample.produce(cluster.bootstrap_servers, lines, half)
         [totals] = run_once(stream_wordcount, *arguments).values()
         assert totals.rows == len(half)
@@ -66,17 +72,18 @@ def moved(flight: Any, scheduled: str) -> sample.Sample:
     return sample.Sample(json.dumps({**json.loads(flight.json), "scheduled": scheduled}), flight.carrier)
 
 
+@sizes(20_000)
 def test_delays_by_day_with_late_flights(
-    spark: Any, cluster: Any, run_once: Any, topic_prefix: str, flights: Any, tmp_path: Path
+    spark: Any, cluster: Any, run_once: Any, start_program: Any, topic_prefix: str, flights: Any, tmp_path: Path
 ) -> None:
     source, sink, final = f"{topic_prefix}-flights", f"{topic_prefix}-delays", tmp_path / "final"
     sample.create_topics(cluster.bootstrap_servers, source, sink)
+    topics = (f"--input-topic={source}", f"--output-topic={sink}")
     arguments = (
-        f"--input-topic={source}", f"--output-topic={sink}", f"--output-path={final.as_uri()}",
-        f"--checkpoint={tmp_path.as_uri()}/c", "--lateness=2 days",
+        *topics, f"--output-path={final.as_uri()}", f"--checkpoint={tmp_path.as_uri()}/c", "--lateness=2 days"
     )  # fmt: skip
 
-    sample.produce(cluster.bootstrap_servers, source, as_samples(flights))
+    sample.produce(cluster.bootstrap_servers, source, [*as_samples(flights), sample.Sample("no flight")])
     run_once(flight_delays, *arguments)
 
     expected = delays_by_day(flights)
@@ -85,29 +92,31 @@ def test_delays_by_day_with_late_flights(
     assert over
     assert final_figures(spark, final) == over
 
-    # One flight comes within its time and changes the early figures of its day, one comes too late for anything.
+    # One flight comes within its time and changes the early figures of its day, three of one carrier and day come too
+    # late for anything, and count as one.
     some = next(flights.itertuples())
-    on_time, too_late = f"{flights.date.max()} 00:01:00", "2013-01-01 12:00:00"
-    sample.produce(cluster.bootstrap_servers, source, [moved(some, on_time), moved(some, too_late)])
+    times = [f"{flights.date.max()} 00:01:00", *["2013-01-01 12:00:00"] * 3]
+    sample.produce(cluster.bootstrap_servers, source, [moved(some, each) for each in times])
     totals = run_once(flight_delays, *arguments)
 
-    assert {name: total.late_rows for name, total in totals.items()} == {"early-figures": 1, "final-figures": 1}
-    both = [{**json.loads(some.json), "date": when[:10]} for when in (on_time, too_late)]
-    corrected = delays_by_day(pandas.concat([flights, pandas.DataFrame(both[:1])]))
+    assert {name: total.late for name, total in totals.items()} == {"early-figures": 1, "final-figures": 1}
+    more = [{**json.loads(some.json), "date": each[:10]} for each in times]
+    corrected = delays_by_day(pandas.concat([flights, pandas.DataFrame(more[:1])]))
     assert last_values(cluster.bootstrap_servers, sink) == corrected
     assert final_figures(spark, final) == over
 
-    flight_delays.recompute(spark, options_for(flight_delays, cluster.bootstrap_servers, *arguments))
-    repaired = delays_by_day(pandas.concat([flights, pandas.DataFrame(both)]))
+    program = start_program("flight_delays", "--recompute", f"--bootstrap-servers={cluster.bootstrap_servers}", *topics)
+    assert program.wait() == 0, program.log()
+    repaired = delays_by_day(pandas.concat([flights, pandas.DataFrame(more)]))
     assert last_values(cluster.bootstrap_servers, sink) == repaired
 
 
+@sizes(6_000)
 def test_flights_joined_with_weather_airports_and_planes(
     cluster: Any, run_once: Any, topic_prefix: str, flights: Any, tmp_path: Path
 ) -> None:
     names = {name: f"{topic_prefix}-{name}" for name in ("flights", "weather", "enriched")}
-    some = flights.head(6000)
-    weather = sample.weather_samples(some.hour.max())
+    weather = sample.weather_samples(flights.hour.max())
     left_out = {index for index in range(len(weather)) if index % 10 == 0}
     weather = [each for index, each in enumerate(weather) if index not in left_out]  # flights without any weather
     sample.create_topics(cluster.bootstrap_servers, *names.values())
@@ -119,20 +128,22 @@ def test_flights_joined_with_weather_airports_and_planes(
 
     # The weather of the first half comes after its flights, most of that of the second half before them. The watermark
     # of a restarted query moves when both of its streams have brought something.
-    sample.produce(cluster.bootstrap_servers, names["flights"], as_samples(some[:3000]))
+    middle = len(flights) // 2
+    no_flight = sample.Sample("no flight")
+    sample.produce(cluster.bootstrap_servers, names["flights"], [*as_samples(flights[:middle]), no_flight])
     run_once(enrich_join, *arguments)
     sample.produce(cluster.bootstrap_servers, names["weather"], weather[:-50])
     run_once(enrich_join, *arguments)
-    sample.produce(cluster.bootstrap_servers, names["flights"], as_samples(some[3000:]))
+    sample.produce(cluster.bootstrap_servers, names["flights"], as_samples(flights[middle:]))
     sample.produce(cluster.bootstrap_servers, names["weather"], weather[-50:])
     run_once(enrich_join, *arguments)
 
-    expected, may_wait = joined_by_pandas(some, weather)
+    expected, may_wait = joined_by_pandas(flights, weather)
     found = [json.loads(message.value()) for message in consume(cluster.bootstrap_servers, names["enriched"])]
     counted = Counter(json.dumps(each, sort_keys=True) for each in found)
     assert counted - expected == Counter()
     assert all(key in may_wait for key in (expected - counted)), list(expected - counted)[:5]
-    assert len(found) > 5500
+    assert len(found) > 0.9 * len(flights)
 
 
 def joined_by_pandas(flights: pandas.DataFrame, weather: list[sample.Sample]) -> tuple[Counter[str], set[str]]:
@@ -164,13 +175,13 @@ def joined_by_pandas(flights: pandas.DataFrame, weather: list[sample.Sample]) ->
     return rows, waiting
 
 
+@sizes(4_000)
 def test_capacity_report(
     spark: Any, cluster: Any, run_once: Any, topic_prefix: str, flights: Any, tmp_path: Path, mounted: str
 ) -> None:
     topics = [f"{topic_prefix}-flights", f"{topic_prefix}-weather"]
     probe_topic = f"{topic_prefix}-probe"
-    some = flights.head(4000)
-    records = {topics[0]: as_samples(some), topics[1]: sample.weather_samples(some.hour.max())}
+    records = {topics[0]: as_samples(flights), topics[1]: sample.weather_samples(flights.hour.max())}
     sample.create_topics(cluster.bootstrap_servers, *topics, probe_topic)
     arguments = (
         f"--topics={','.join(topics)}", f"--output={mounted}", "--probe-seconds=1", f"--probe-topic={probe_topic}",
@@ -182,7 +193,9 @@ def test_capacity_report(
         [totals] = run_once(capacity_report, *arguments).values()
         assert totals.rows == sum(len(each[part]) for each in records.values())
     options = options_for(capacity_report, cluster.bootstrap_servers, *arguments)
-    capacity_report.write_latencies(spark, options.output, capacity_report.probe(options))
+    for seconds in (2.0, 1.0):  # the newest one is reported
+        options.probe_seconds = seconds
+        capacity_report.measure(spark, options)
     capacity_report.report(spark, options)
 
     frame = pandas.DataFrame(
@@ -208,6 +221,9 @@ def test_capacity_report(
         )
 
     assert table("topics", "topic") == by("topic")
+    [total] = spark.read.parquet(f"{tmp_path}/report/total").collect()
+    assert (total.messages, total.bytes, total.minutes) == (len(frame), frame.bytes.sum(), frame.minute.nunique())
+    assert total.peak_messages_per_minute == frame.minute.value_counts().max()
     assert table("minutes", "topic", "minute") == by("topic", "minute")
     assert table("sizes", "topic", "size_from") == by("topic", "size_from")
     partitions = table("partitions", "topic", "partition", "of_fair_share")
@@ -241,6 +257,61 @@ def test_each_pipeline_tells_its_options(name: str, capsys: pytest.CaptureFixtur
         importlib.import_module(f"spark_examples.{name}").parser().parse_args(["--help"])
     assert ended.value.code == 0
     assert "--bootstrap-servers" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("stream_wordcount", r"airport +│ \d+"),
+        ("dedupe", r"unique-events +│ 666 +│ 666"),
+        *(
+            pytest.param(name, told, marks=pytest.mark.full)
+            for name, told in (
+                ("archive", r"2,000 .* complete"),
+                ("capacity_report", r"flights +│ +2,000"),
+                ("retry_and_dead_letter", r"checked-flights +│ \d+"),
+                ("enrich_join", r"Newark Liberty Intl"),
+                ("flight_delays", r"2013-01-0\d"),
+                ("replay", r"2,000 records"),
+            )
+        ),
+    ],
+)
+def test_each_pipeline_shows_itself_with_one_command(name: str, told: str, start_program: Any, tmp_path: Path) -> None:
+    output = [f"--output={tmp_path}"] if name == "capacity_report" else []  # would stay, to be looked at
+    program = start_program(name, "--sample-flights=2000", *output)
+
+    assert program.wait() == 0, program.log()
+    assert re.search(told, program.log()), program.log()
+
+
+@pytest.mark.full
+def test_workers_have_our_modules_from_the_driver(
+    cluster: Any, start_program: Any, topic_prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A master, workers and executors in processes of their own; a signal stops the pipeline cleanly there, too."""
+    home = tmp_path / "spark"  # executors have their folders below it
+    home.mkdir()
+    for each in Path(pyspark.__file__).parent.iterdir():
+        (home / each.name).symlink_to(each)
+    for name, value in {"SPARK_HOME": home, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}.items():
+        monkeypatch.setenv(name, str(value))
+    servers, names = cluster.bootstrap_servers, [f"{topic_prefix}{end}" for end in ("", "-out", "-dead")]
+    sample.create_topics(servers, *names)
+    sample.produce(servers, topic_prefix, [sample.Sample(f"{number}", f"{number}") for number in range(100)])
+    program = start_program(
+        "retry_and_dead_letter", "--master=local-cluster[2,1,512]", "--conf=spark.executor.memory=512m",
+        f"--bootstrap-servers={servers}", f"--checkpoint={tmp_path}/c", f"--input-topic={topic_prefix}",
+        f"--output-topic={topic_prefix}-out", "--delays=", f"--name={topic_prefix}",
+        "--handler=compat_tests.spark.pipelines.handlers:module_file",
+    )  # fmt: skip
+    program.wait_until(lambda: commits(tmp_path / "c" / topic_prefix))
+
+    assert program.stop() == 0, program.log()
+
+    values = [message.value().decode() for message in consume(servers, f"{topic_prefix}-out")]
+    assert len(values) == 100
+    assert all("spark_examples.zip" in value for value in values), values[0]
 
 
 def test_spark_submit(cluster: Any, topic_prefix: str, tmp_path: Path) -> None:
