@@ -18,9 +18,10 @@ run, and be killed, while any other one runs.
 """
 
 import argparse
+import math
 import secrets
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from pyspark.sql import DataFrame, SparkSession
@@ -30,7 +31,7 @@ from rich.table import Table
 
 from spark_examples import pipeline
 from spark_examples.archive_audit import audit, offset_ranges, print_findings
-from spark_examples.archive_log import ArchiveError, ArchiveLog, Batch, Contents, Explained, Piece, State
+from spark_examples.archive_log import EXPIRED, ArchiveError, ArchiveLog, Batch, Contents, Explained, Piece, State
 from spark_examples.archive_reader import COLUMNS, SCHEMA, open_archive, read_pieces
 
 MAINTENANCE_BATCHES = 100
@@ -53,11 +54,16 @@ def archived_columns(records: DataFrame) -> DataFrame:
     )  # fmt: skip
 
 
-def write_pieces(spark: SparkSession, log: ArchiveLog, frame: DataFrame, kind: str) -> tuple[Piece, ...]:
-    """Write a frame as new pieces, which are not part of the archive yet, and read back what they hold."""
+def write_pieces(
+    spark: SparkSession, log: ArchiveLog, frame: DataFrame, kind: str, rows_per_file: int = 0
+) -> tuple[Piece, ...]:
+    """Write a frame as new pieces, which are not part of the archive yet, and read back what they hold.
+
+    `rows_per_file` is the most that a file gets; 0: no limit.
+    """
     job = f"commit={kind}-{secrets.token_hex(8)}"
     root = f"{log.data}/{job}"
-    frame.write.partitionBy("topic", "date").parquet(root)
+    frame.write.partitionBy("topic", "date").option("maxRecordsPerFile", rows_per_file).parquet(root)
     if not log.files.usage(root).files:
         return ()
     groups = (
@@ -104,7 +110,7 @@ class BatchArchiver:
 
 
 def maintain(spark: SparkSession, options: argparse.Namespace) -> None:
-    """Compact, expire, clean; leaves it to the next time when another job changes the archive meanwhile."""
+    """Compact, expire, clean; leaves to the next time what another job does meanwhile."""
     try:
         for command in (compact, expire, clean):
             command(spark, options)
@@ -127,46 +133,73 @@ def compact(spark: SparkSession, options: argparse.Namespace) -> int:
     """Rewrite the topics' days that lie in many small files, and the log's batches as a snapshot.
 
     Returns how many files of data that saved.
-    Raises ArchiveError when what was written is not what was read, or when another job changed the archive.
+    Raises ArchiveError when what was written is not what was read, or when another job replaced that meanwhile.
     """
     log = open_archive(spark, options.archive)
     state = log.state()
     chosen = _scattered(state, options.target_bytes, options.min_files)
     if not chosen:
         if state.through > state.snapshot_through:
-            log.commit_snapshot(state)
+            log.commit_snapshot(lambda now: now)
         return 0
     old = [piece for group in chosen.values() for piece in group]
-    files = {
-        day: max(1, round(sum(piece.bytes for piece in group) / options.target_bytes)) for day, group in chosen.items()
-    }
-    wanted = spark.createDataFrame([(*day, count) for day, count in files.items()], "topic string, day string, n int")
-    frame = read_pieces(spark, log, old).withColumn("day", f.col("date").cast("string"))
-    slot = f.pmod("partition", "n")
+    layouts = [_Layout(group, options.target_bytes) for group in chosen.values()]
+    rows_per_file = max(layout.rows_per_file for layout in layouts)
     together = (
-        frame.join(f.broadcast(wanted), ["topic", "day"])
-        .repartition(sum(files.values()), "topic", "day", slot)
+        _with_slots(spark, read_pieces(spark, log, old), layouts)
+        .repartition(sum(layout.files for layout in layouts), "topic", "date", "slot")
         .sortWithinPartitions("topic", "date", "partition", "offset")
         .select(*COLUMNS)
     )
-    new = write_pieces(spark, log, together, "compact")
+    # Several slots may fall to one task: what it writes of a day goes on in another file then.
+    new = write_pieces(spark, log, together, "compact", math.ceil(rows_per_file * 1.1))
     if _held(old) != _held(new):
         raise ArchiveError(f"compaction read {_held(old)} and wrote {_held(new)}: the archive was left as it is")
-    log.commit_snapshot(state.with_other_pieces(old, new, now_ms(spark)))
+    moment = now_ms(spark)
+    log.commit_snapshot(lambda now: now.with_other_pieces(old, new, moment))
     return sum(piece.files for piece in old) - sum(piece.files for piece in new)
 
 
 def _scattered(state: State, target_bytes: int, min_files: int) -> dict[tuple[str, str], list[Piece]]:
-    """The pieces of topics' days that compaction makes fewer files of."""
+    """The pieces of topics' days that compaction makes fewer files of.
+
+    Those with large files stay as they are, so that no record is written again with each batch that follows it.
+    """
     days: dict[tuple[str, str], list[Piece]] = {}
     for piece in state.pieces:
-        days.setdefault((piece.topic, piece.date), []).append(piece)
+        if piece.bytes / piece.files < target_bytes / 2:
+            days.setdefault((piece.topic, piece.date), []).append(piece)
+    return {day: group for day, group in days.items() if sum(piece.files for piece in group) >= max(2, min_files)}
 
-    def is_scattered(group: list[Piece]) -> bool:
-        files, size = sum(piece.files for piece in group), sum(piece.bytes for piece in group)
-        return files >= min_files and size / files < target_bytes / 2
 
-    return {day: group for day, group in days.items() if is_scattered(group)}
+class _Layout:
+    """How the records of a topic's day lie in its new files: by partition, and in each by offset.
+
+    A slot is what should be one file: of about `target_bytes`, if offsets are spread evenly within a partition.
+    """
+
+    def __init__(self, pieces: Sequence[Piece], target_bytes: int) -> None:
+        self.files = max(1, round(sum(piece.bytes for piece in pieces) / target_bytes))
+        self.rows_per_file = sum(piece.rows for piece in pieces) / self.files
+        self._held = _held(pieces)
+
+    def rows(self) -> Iterator[tuple[str, str, int, int, float, float]]:
+        """Topic, day, partition; its first offset, that one's slot, how many slots one offset takes."""
+        before = 0
+        for (topic, day, partition), (rows, first, last) in sorted(self._held.items()):
+            slots = rows / self.rows_per_file
+            yield topic, day, partition, first, before / self.rows_per_file, slots / (last + 1 - first)
+            before += rows
+
+
+def _with_slots(spark: SparkSession, records: DataFrame, layouts: Sequence[_Layout]) -> DataFrame:
+    """Records with their slots."""
+    places = spark.createDataFrame(
+        [row for layout in layouts for row in layout.rows()],
+        "topic string, day string, partition int, first bigint, first_slot double, step double",
+    ).withColumn("date", f.to_date("day"))
+    slot = f.floor(f.col("first_slot") + (f.col("offset") - f.col("first")) * f.col("step"))
+    return records.join(f.broadcast(places), ["topic", "date", "partition"]).withColumn("slot", slot)
 
 
 def _held(pieces: Sequence[Piece]) -> dict[tuple[str, str, int], tuple[int, int, int]]:
@@ -202,12 +235,11 @@ def expire(spark: SparkSession, options: argparse.Namespace) -> int:
         return 0
     ranges = offset_ranges(read_pieces(spark, log, old))
     expired = [
-        Explained(topic, partition, start, end, "expired")
+        Explained(topic, partition, start, end, EXPIRED)
         for (topic, partition), found in ranges.items()
         for start, end in found.ranges
     ]
-    changed = replace(state.with_other_pieces(old, [], now), explained=(*state.explained, *expired))
-    log.commit_snapshot(changed)
+    log.commit_snapshot(lambda at: at.with_other_pieces(old, [], now).with_explained(expired))
     return sum(piece.rows for piece in old)
 
 
@@ -257,7 +289,7 @@ def parser() -> argparse.ArgumentParser:
     )
     care.add_argument("--target-bytes", type=int, default=128 << 20, help="of a compacted file (default: %(default)s)")
     care.add_argument(
-        "--min-files", type=int, default=8, metavar="N", help="compact a day from so many files on (default: 8)"
+        "--min-files", type=int, default=8, metavar="N", help="compact a day from so many small files on (default: 8)"
     )
     care.add_argument("--keep-days", type=int, metavar="N", help="how long to keep a day (default: for ever)")
     care.add_argument(
@@ -302,14 +334,14 @@ def show_sample(spark: SparkSession, options: argparse.Namespace) -> None:
 
 
 def _run_command(spark: SparkSession, options: argparse.Namespace, _: bool) -> int:
-    if options.command == "audit":
-        findings = audit(spark, options)
-        print_findings(findings)
-        return 0 if all(finding.is_complete for finding in findings) else 1
-    if options.command == "show":
-        show(spark, options)
-        return 0
     try:
+        if options.command == "audit":
+            findings = audit(spark, options)
+            print_findings(findings)
+            return 0 if all(finding.is_complete for finding in findings) else 1
+        if options.command == "show":
+            show(spark, options)
+            return 0
         done = {"compact": compact, "expire": expire, "clean": clean}[options.command](spark, options)
     except ArchiveError as problem:
         pipeline.console.print(problem, style="red", markup=False)

@@ -2,7 +2,8 @@
 
 What has been read is known from the log: each batch names the offsets that Spark planned, so that no hole between
 batches goes unnoticed. What is there is counted in the data itself. Offsets without a record are normal in a queue:
-each transaction ends with a marker in each of its partitions, aborted records are not read, compaction removes records.
+each transaction ends with a marker in each of its partitions, aborted records are not read, and compaction removes
+records where a topic's cleanup.policy has it (elsewhere, a hole is a loss).
 The audit does not take that on trust: it fetches those places from the queue and looks (queue_gaps.py). What it finds
 goes into the archive's log, since the queue will not hold them for ever: audit more often than topics expire.
 """
@@ -10,13 +11,13 @@ goes into the archive's log, since the queue will not hold them for ever: audit 
 import argparse
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as f
 from rich.table import Table
 
-from spark_examples.archive_log import Explained
+from spark_examples.archive_log import EXPIRED, Explained
 from spark_examples.archive_reader import open_archive, read_pieces
 from spark_examples.offsets import Partition, Range
 from spark_examples.pipeline import print_table
@@ -118,7 +119,7 @@ def audit(spark: SparkSession, options: argparse.Namespace) -> list[Finding]:
     if good:
         for each in good:
             known.setdefault((each.topic, each.partition), []).append(each)
-        log.commit_snapshot(replace(state, explained=(*state.explained, *good)))
+        log.commit_snapshot(lambda now: now.with_explained(good))
     bad = [each for each in looked_up if each.reason not in GOOD_REASONS]
     findings = []
     for partition in sorted(state.ends.keys() | held.keys()):
@@ -134,21 +135,36 @@ def audit(spark: SparkSession, options: argparse.Namespace) -> list[Finding]:
     return findings
 
 
-GOOD_REASONS = frozenset({"expired", "transaction marker", "aborted", "compacted"})
+GOOD_REASONS = frozenset({EXPIRED, "transaction marker", "aborted", "compacted"})
 
 
 def _look_up(gaps: dict[Partition, list[Range]], options: argparse.Namespace) -> list[Explained]:
     if not gaps:
         return []
-    if options.bootstrap_servers is None:
-        return [
-            Explained(topic, partition, start, end, "not looked up: no --bootstrap-servers")
-            for (topic, partition), ranges in gaps.items()
-            for start, end in ranges
-        ]
-    from spark_examples.queue_gaps import explain_gaps
+    why_not = _cannot_look_up(options)
+    if why_not is None:
+        from barnabas.broker.client import ClientError
+        from spark_examples.queue_gaps import explain_gaps
 
-    return explain_gaps(options.bootstrap_servers, gaps)
+        try:
+            return explain_gaps(options.bootstrap_servers, gaps)
+        except ClientError as problem:
+            why_not = str(problem)
+    return [
+        Explained(topic, partition, start, end, f"not looked up: {why_not}")
+        for (topic, partition), ranges in gaps.items()
+        for start, end in ranges
+    ]
+
+
+def _cannot_look_up(options: argparse.Namespace) -> str | None:
+    """Why the queue cannot be asked, if it cannot."""
+    if options.bootstrap_servers is None:
+        return "no --bootstrap-servers"
+    for key, value in (*options.kafka, *options.client):
+        if key == "security.protocol" and value.upper() != "PLAINTEXT":
+            return f"the audit's own client knows no {key}={value}"
+    return None
 
 
 def print_findings(findings: Sequence[Finding]) -> None:

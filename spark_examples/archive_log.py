@@ -8,8 +8,9 @@
 The archive is the newest snapshot and every batch after the one that the snapshot names. A file of the log appears
 whole or not at all, after the data that it names; data that no file of the log names is not part of the archive. So a
 crash at any point leaves the archive as it was before or as it is after. The writer of batches and the one of
-snapshots (compaction, expiry, an audit's findings) never write the same file and need not know of each other; of two
-that write the same snapshot, the second fails and has changed nothing.
+snapshots (compaction, expiry, an audit's findings) never write the same file and need not know of each other. Of two
+that write the same snapshot, the second makes its change to the first one's, if it still can: data that another job
+has replaced meanwhile cannot be replaced again.
 
 Readers take the list of pieces once, at their start. What a snapshot takes out of the archive stays on disk for a
 grace that `clean` is told, so that a reader which began before still has its files.
@@ -17,7 +18,8 @@ grace that `clean` is told, so that a reader which began before still has its fi
 
 import json
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -25,6 +27,8 @@ from spark_examples.filesystem import AlreadyThere, FileSystem
 from spark_examples.offsets import Offsets, flat, nested
 
 VERSION = 1
+EXPIRED = "expired"
+"""Why offsets are not there that `expire` took away."""
 
 
 class ArchiveError(Exception):
@@ -68,6 +72,24 @@ class Explained:
     start: int
     end: int
     reason: str
+
+
+def together(explained: Iterable[Explained]) -> tuple[Explained, ...]:
+    """The same as few ranges: neighbours of one reason, and whatever else touches an expired range, become one.
+
+    What lay between records that are gone (a transaction's marker) is worth no line of its own for ever.
+    """
+    merged: list[Explained] = []
+    for each in sorted(explained, key=lambda each: (each.topic, each.partition, each.start, each.end)):
+        last = merged[-1] if merged else None
+        if last is None or (last.topic, last.partition) != (each.topic, each.partition) or each.start > last.end:
+            merged.append(each)
+        elif each.reason == last.reason or EXPIRED in (each.reason, last.reason):
+            reason = each.reason if each.reason == last.reason else EXPIRED
+            merged[-1] = replace(last, end=max(last.end, each.end), reason=reason)
+        elif each.end > last.end:
+            merged.append(replace(each, start=last.end))
+    return tuple(merged)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,9 +145,16 @@ class State:
             "Archive into a new place; this one stays readable."
         )
 
+    def with_explained(self, found: Iterable[Explained]) -> "State":
+        """The archive with some more gaps explained."""
+        return replace(self, explained=together((*self.explained, *found)))
+
     def with_other_pieces(self, removed: Collection[Piece], added: Sequence[Piece], now_ms: int) -> "State":
-        """The archive with some pieces in place of others."""
-        kept = [piece for piece in self.pieces if piece not in removed]
+        """The archive with some pieces in place of others. Raises ArchiveError when those are not part of it."""
+        unwanted = set(removed)
+        if not unwanted <= set(self.pieces):
+            raise ArchiveError("another job was faster with the same data: the archive was left as it is")
+        kept = [piece for piece in self.pieces if piece not in unwanted]
         gone = [Replaced(piece.path, now_ms) for piece in removed]
         return replace(self, pieces=(*kept, *added), replaced=(*self.replaced, *gone))
 
@@ -170,17 +199,18 @@ class ArchiveLog:
         """Add a batch."""
         self.files.create(self.batch_path(batch.number), json.dumps(_batch_to(batch)))
 
-    def commit_snapshot(self, state: State) -> State:
-        """Make `state` the archive (with the batches that came meanwhile); `state.snapshot` is the one it goes by.
+    def commit_snapshot(self, change: Callable[[State], State]) -> State:
+        """Make the archive what `change` makes of it (with the batches that came meanwhile).
 
-        Raises ArchiveError when somebody else has changed the archive since.
+        `change` is asked again when somebody else has committed a snapshot meanwhile; it raises ArchiveError when what
+        it wants does not fit the archive any more.
         """
-        new = replace(state, snapshot=state.snapshot + 1, snapshot_through=state.through)
-        try:
-            self.files.create(self.snapshot_path(new.snapshot), json.dumps(_state_to(new)))
-        except AlreadyThere:
-            raise ArchiveError("another job changed the archive meanwhile: nothing was done, run it again") from None
-        return new
+        while True:
+            state = change(self.state())
+            new = replace(state, snapshot=state.snapshot + 1, snapshot_through=state.through)
+            with suppress(AlreadyThere):
+                self.files.create(self.snapshot_path(new.snapshot), json.dumps(_state_to(new)))
+                return new
 
     def planned_ends(self, batch_id: int) -> Offsets:
         """Where Spark planned a batch to end, from its checkpoint: offsets that hold no record count, too."""
@@ -198,8 +228,8 @@ class ArchiveLog:
         """
         state = self.state()
         oldest = now_ms - grace_ms
-        gone = [each for each in state.replaced if each.at_ms < oldest]
-        kept = [each for each in state.replaced if each.at_ms >= oldest]
+        gone = {each for each in state.replaced if each.at_ms < oldest}
+        kept = [each for each in state.replaced if each not in gone]
         unwanted = [f"{self.data}/{each.path}" for each in gone]
         paths = [*(piece.path for piece in state.pieces), *(each.path for each in kept)]
         jobs = {path.partition("/")[0] for path in paths}
@@ -211,7 +241,9 @@ class ArchiveLog:
         for uri in unwanted:
             self.files.delete(uri)
         if gone:
-            self.commit_snapshot(replace(state, replaced=tuple(kept)))
+            self.commit_snapshot(
+                lambda now: replace(now, replaced=tuple(each for each in now.replaced if each not in gone))
+            )
         return len(unwanted)
 
     def _past_files(self, state: State, oldest: int) -> list[str]:
@@ -286,6 +318,25 @@ def _batch_from(document: dict[str, Any]) -> Batch:
     return Batch(found["batch"], pieces, flat(found["starts"]), flat(found["ends"]))
 
 
+def _explained_to(explained: Sequence[Explained]) -> dict[str, dict[str, dict[str, list[int]]]]:
+    """{topic: {partition: {reason: [start, end, start, end, ...]}}}: there is one for each transaction."""
+    topics: dict[str, dict[str, dict[str, list[int]]]] = {}
+    for each in explained:
+        reasons = topics.setdefault(each.topic, {}).setdefault(str(each.partition), {})
+        reasons.setdefault(each.reason, []).extend((each.start, each.end))
+    return topics
+
+
+def _explained_from(document: Mapping[str, Mapping[str, Mapping[str, list[int]]]]) -> tuple[Explained, ...]:
+    return together(
+        Explained(topic, int(partition), start, end, reason)
+        for topic, partitions in document.items()
+        for partition, reasons in partitions.items()
+        for reason, bounds in reasons.items()
+        for start, end in zip(bounds[::2], bounds[1::2], strict=True)
+    )
+
+
 def _state_to(state: State) -> dict[str, Any]:
     return {
         "version": VERSION,
@@ -294,7 +345,7 @@ def _state_to(state: State) -> dict[str, Any]:
         "pieces": _pieces_to(state.pieces),
         "starts": nested(state.starts),
         "ends": nested(state.ends),
-        "explained": [asdict(each) for each in state.explained],
+        "explained": _explained_to(state.explained),
         "replaced": [asdict(each) for each in state.replaced],
     }
 
@@ -308,6 +359,6 @@ def _state_from(document: dict[str, Any]) -> State:
         pieces=_pieces_from(found["pieces"]),
         starts=flat(found["starts"]),
         ends=flat(found["ends"]),
-        explained=tuple(Explained(**each) for each in found["explained"]),
+        explained=_explained_from(found["explained"]),
         replaced=tuple(Replaced(**each) for each in found["replaced"]),
     )

@@ -34,7 +34,7 @@ class FileSystem:
 
     def __init__(self, spark: SparkSession) -> None:
         jvm: Any = spark._jvm
-        self._hadoop = jvm.org.apache.hadoop
+        self._java, self._hadoop = jvm.java, jvm.org.apache.hadoop
         self._gateway: Any = spark.sparkContext._gateway
         self._conf = spark._jsparkSession.sessionState().newHadoopConf()
 
@@ -85,7 +85,8 @@ class FileSystem:
         """Make a file appear with all its content, or not at all.
 
         It is written beside its place and renamed, as Spark's own checkpoints are. Raises AlreadyThere; on an object
-        store without an atomic rename only as long as no two programs create the same file at the same moment.
+        store without an atomic rename only as long as no two programs create the same file at the same moment. Hadoop
+        renames local files in two steps (look, then rename), so there a link gives the file its name.
         """
         _, path = self._at(uri)
         context = self._hadoop.fs.FileContext.getFileContext(path.toUri(), self._conf)
@@ -95,8 +96,12 @@ class FileSystem:
         try:
             if system.exists(path):
                 raise AlreadyThere(uri)
-            nothing = self._gateway.new_array(self._hadoop.fs.Options.Rename, 0)
-            context.rename(aside, path, nothing)
+            if system.getScheme() == "file":
+                link, existing = (self._java.io.File(each.toUri().getPath()).toPath() for each in (path, aside))
+                self._java.nio.file.Files.createLink(link, existing)
+            else:
+                nothing = self._gateway.new_array(self._hadoop.fs.Options.Rename, 0)
+                context.rename(aside, path, nothing)
         except Py4JJavaError as problem:
             if "AlreadyExists" in problem.java_exception.getClass().getName():
                 raise AlreadyThere(uri) from None

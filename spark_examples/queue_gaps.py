@@ -2,13 +2,15 @@
 
 Consumers hide what this asks for (control batches, aborted records), so it reads with the small Kafka client of
 Barnabas, from any broker. Batches keep the offsets that they had when they were written: an offset within a data batch
-that holds no record of that offset was compacted, and so was one between two batches.
+that holds no record of that offset is a hole, and so is one between two batches. Compaction makes holes; nothing may
+make them in a topic that is not compacted.
 """
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from barnabas.broker.client import KafkaClient, check
+from barnabas.broker.client_admin import TOPIC, describe_configs
 from barnabas.broker.client_consumer import EARLIEST, READ_COMMITTED, Positions
 from barnabas.testing.topic import CommittedBatches
 from barnabas.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, PartitionData
@@ -23,6 +25,7 @@ Reason = tuple[int, int, str]
 """Offsets from the first one up to, not including, the second, and what became of them."""
 
 MARKER, ABORTED, COMPACTED = "transaction marker", "aborted", "compacted"
+HOLE = "not in the queue, though its cleanup.policy is not compact"
 LOST, DELETED, UNREADABLE = "lost: the queue has it", "no longer in the queue", "not readable in the queue"
 
 
@@ -36,17 +39,31 @@ async def _explain_all(bootstrap_servers: str, gaps: Mapping[Partition, Sequence
         positions = Positions(client)
         await positions.refresh({topic for topic, _ in gaps})
         starts = await positions.offsets(list(gaps), EARLIEST)
+        compacted = await _compacted(client, {topic for topic, _ in gaps})
         leaders = {name: node for node, names in positions.by_leader(gaps).items() for name in names}
         explained: list[Explained] = []
         for (topic, number), ranges in gaps.items():
             reader = _PartitionReader(client, (topic, number), positions.topic_id(topic), leaders[topic, number])
-            found = await _reasons(reader, sorted(ranges), starts[topic, number])
+            hole = COMPACTED if topic in compacted else HOLE
+            found = await _reasons(reader, sorted(ranges), starts[topic, number], hole)
             explained += [Explained(topic, number, start, end, reason) for start, end, reason in found]
         return explained
 
 
-async def _reasons(reader: "_PartitionReader", gaps: Sequence[Range], log_start: int) -> list[Reason]:
-    """The reason of each offset within the gaps of a partition, as ranges."""
+async def _compacted(client: KafkaClient, topics: Collection[str]) -> set[str]:
+    """Those of the topics that are compacted."""
+    described = await describe_configs(client, [(TOPIC, name) for name in sorted(topics)])
+    policies = {
+        name: (config.value or "").split(",")
+        for (_, name), configs in described.items()
+        for config in configs
+        if config.name == "cleanup.policy"
+    }
+    return {name for name, policy in policies.items() if "compact" in [each.strip() for each in policy]}
+
+
+async def _reasons(reader: "_PartitionReader", gaps: Sequence[Range], log_start: int, hole: str) -> list[Reason]:
+    """The reason of each offset within the gaps of a partition, as ranges; `hole` is that of those the log skips."""
     found: list[Reason] = []
     position = 0
     for gap_start, end in gaps:
@@ -57,7 +74,7 @@ async def _reasons(reader: "_PartitionReader", gaps: Sequence[Range], log_start:
         position = max(position, start)
         while position < end:
             answer = await reader.fetch(position)
-            pieces = list(_classified(answer, position, gaps)) if answer.records else []
+            pieces = list(_classified(answer, position, gaps, hole)) if answer.records else []
             if not pieces:
                 found.append((position, end, UNREADABLE))
                 break
@@ -66,7 +83,7 @@ async def _reasons(reader: "_PartitionReader", gaps: Sequence[Range], log_start:
     return _within(found, gaps)
 
 
-def _classified(answer: PartitionData, position: int, gaps: Sequence[Range]) -> Iterator[Reason]:
+def _classified(answer: PartitionData, position: int, gaps: Sequence[Range], hole: str) -> Iterator[Reason]:
     """What the offsets of a fetched run of batches are, from `position` on."""
     aborted = [(each.producer_id, each.first_offset) for each in answer.aborted_transactions or ()]
     is_committed = CommittedBatches(aborted).includes(answer.records)
@@ -75,7 +92,7 @@ def _classified(answer: PartitionData, position: int, gaps: Sequence[Range]) -> 
         if header.next_offset <= position:
             continue
         if header.base_offset > position:
-            yield position, header.base_offset, COMPACTED
+            yield position, header.base_offset, hole
         start = max(position, header.base_offset)
         position = header.next_offset
         if header.is_control:
@@ -83,15 +100,15 @@ def _classified(answer: PartitionData, position: int, gaps: Sequence[Range]) -> 
         elif not committed:
             yield start, position, ABORTED
         elif any(gap_start < position and end > start for gap_start, end in gaps):
-            yield from _by_record(answer, header, start)
+            yield from _by_record(answer, header, start, hole)
         else:
             yield start, position, LOST  # nobody asked: `_within` leaves it out
 
 
-def _by_record(answer: PartitionData, header: RecordBatchHeader, start: int) -> Iterator[Reason]:
+def _by_record(answer: PartitionData, header: RecordBatchHeader, start: int, hole: str) -> Iterator[Reason]:
     offsets = {record.offset for record in iter_records(answer.records, header)}
     for offset in range(start, header.next_offset):
-        yield offset, offset + 1, LOST if offset in offsets else COMPACTED
+        yield offset, offset + 1, LOST if offset in offsets else hole
 
 
 def _within(found: Sequence[Reason], gaps: Sequence[Range]) -> list[Reason]:

@@ -8,8 +8,9 @@ Records go to the partition they came from (the output topic needs as many), unl
 Spark's sink knows no timestamps, so tasks write through librdkafka, in transactions that also commit how far a
 partition has come (see exactly_once.py): the same command after a crash, or an interruption, goes on where the first
 one was, and readers with isolation.level=read_committed see each record once. Once it is complete, another --name
-replays the same range again. Workers need confluent-kafka. Offsets are those of the archived topic; a range goes from
-its first offset or time up to, not including, its second.
+replays the same range again. Driver and workers need confluent-kafka. The output topic's retention goes by the
+timestamps that records keep: for old ones it should be without limit (retention.ms=-1). Offsets are those of the
+archived topic; a range goes from its first offset or time up to, not including, its second.
 """
 
 import argparse
@@ -22,6 +23,7 @@ from datetime import UTC, datetime
 from itertools import groupby
 
 from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient, ConfigResource  # type: ignore[attr-defined]
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as f
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -32,6 +34,8 @@ from spark_examples.archive_reader import open_archive, read_pieces
 from spark_examples.exactly_once import Unit, chunks, committed_progress, record_of
 
 POLL_S = 1.0
+ADMIN_TIMEOUT_S = 30.0
+DAY_MS = 86_400_000
 
 
 def wanted_pieces(options: argparse.Namespace, pieces: tuple[Piece, ...]) -> list[Piece]:
@@ -73,15 +77,21 @@ def range_name(options: argparse.Namespace) -> str:
 
 
 def replay(spark: SparkSession, options: argparse.Namespace) -> int:
-    """Replay; returns how many records the range has. Raises ArchiveError when there are none."""
+    """Replay; returns how many records that wrote: those of the range that no earlier run has written.
+
+    Raises ArchiveError when the range holds none.
+    """
     log = open_archive(spark, options.archive)
     pieces = wanted_pieces(options, log.state().pieces)
-    records = in_range(read_pieces(spark, log, pieces), options)
-    held = records.groupBy("partition").agg(f.count("*"), f.min("offset"), f.max("offset") + 1).collect()
+    records = in_range(read_pieces(spark, log, pieces), options).withColumn("millis", f.unix_millis("timestamp"))
+    age_ms = f.unix_millis(f.current_timestamp()) - f.min("millis")
+    held = records.groupBy("partition").agg(f.min("offset"), f.max("offset") + 1, age_ms).collect()
     if not held:
         raise ArchiveError(f"the archive holds nothing of {options.topic} in this range")
     config, name = pipeline.client_options(options), options.name or range_name(options)
     sink, keeps = options.output_topic, options.keeps
+    warn_of_retention(config, sink, max(age for *_, age in held))
+    written = spark.sparkContext.accumulator(0)
 
     def write(rows: Iterator[Row]) -> None:
         for partition, of_partition in groupby(rows, key=lambda row: row.partition):
@@ -90,16 +100,34 @@ def replay(spark: SparkSession, options: argparse.Namespace) -> int:
                 for chunk in chunks(row for row in of_partition if row.offset >= done):
                     outgoing = [record_of(row, sink, partition if keeps else -1) for row in chunk]
                     unit.commit(outgoing, chunk[-1].offset + 1)
+                    written.add(len(chunk))
 
-    spans = {unit_name(name, partition): (first, end) for partition, _, first, end in held}
+    spans = {unit_name(name, partition): (first, end) for partition, first, end, _ in held}
     with shown_progress(config, spans, sink):
         (
-            records.select("partition", "offset", "key", "value", "headers", f.unix_millis("timestamp").alias("millis"))
+            records.select("partition", "offset", "key", "value", "headers", "millis")
             .repartition(len(held), "partition")
             .sortWithinPartitions("partition", "offset")
             .foreachPartition(write)
         )
-    return sum(count for _, count, _, _ in held)
+    return int(written.value)
+
+
+def warn_of_retention(config: Mapping[str, str], topic: str, age_ms: int) -> None:
+    """Tell when the topic's retention is shorter than records are old: it goes by the timestamps that they keep."""
+    admin, resource = AdminClient({**config}), ConfigResource(ConfigResource.Type.TOPIC, topic)
+    try:
+        found = admin.describe_configs([resource])[resource].result(ADMIN_TIMEOUT_S)
+    except KafkaException as problem:
+        pipeline.console.print(f"{topic}'s retention is not known: {problem}", style="yellow", markup=False)
+        return
+    settings = {name: str(entry.value) for name, entry in found.items()}
+    retention_ms = int(settings["retention.ms"])
+    goes_by_age = "delete" in settings["cleanup.policy"] and settings["message.timestamp.type"] == "CreateTime"
+    if goes_by_age and 0 <= retention_ms < age_ms:
+        days = f"{retention_ms / DAY_MS:,.1f} days, and the range goes back {age_ms / DAY_MS:,.1f}"
+        text = f"{topic} keeps {days}: it may delete records before they are read. Set its retention.ms to -1 first."
+        pipeline.console.print(text, style="yellow", markup=False, soft_wrap=True)
 
 
 def unit_name(name: str, partition: int) -> str:
@@ -192,7 +220,8 @@ def run(spark: SparkSession, options: argparse.Namespace, is_sample: bool) -> in
     except ArchiveError as problem:
         pipeline.console.print(problem, style="red", markup=False)
         return 1
-    pipeline.console.print(f"{count:,} records of {options.topic} are in {options.output_topic}.")
+    sink = options.output_topic
+    pipeline.console.print(f"{count:,} records of {options.topic} written to {sink}, which has the range now.")
     return 0
 
 

@@ -1,10 +1,12 @@
 """The archive: complete and exact over transactions, compaction, expiry and crashes at every step; and its replay."""
 
 import argparse
-import json
 import secrets
+import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,11 +14,12 @@ from typing import Any
 import pytest
 
 from compat_tests.spark.pipelines.conftest import consume, options_for
-from spark_examples import archive, replay, sample
+from spark_examples import archive, queue_gaps, replay, sample
 from spark_examples.archive_audit import audit, without
-from spark_examples.archive_log import ArchiveError, ArchiveLog, State
+from spark_examples.archive_log import ArchiveError, ArchiveLog, Explained, State, together
 from spark_examples.archive_reader import open_archive, read_archive
-from spark_examples.exactly_once import wait_until_readable
+from spark_examples.exactly_once import committed_progress, wait_until_readable
+from spark_examples.filesystem import AlreadyThere, FileSystem
 
 TIMEOUT_S = 30
 Rows = list[tuple[Any, ...]]
@@ -121,7 +124,7 @@ def produce_some(bootstrap_servers: str, topic: str, count: int) -> None:
 
 
 def test_transactions_and_markers_are_accounted_for(
-    spark: Any, cluster: Any, run_once: Any, topic_prefix: str, tmp_path: Path
+    spark: Any, cluster: Any, run_once: Any, topic_prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from confluent_kafka import Producer
 
@@ -150,13 +153,25 @@ def test_transactions_and_markers_are_accounted_for(
     assert made.rows() == made.queue()
     assert len(made.rows()) == 600 + 8 * 21
     assert made.state().through >= 1
-    reasons = made.verdicts()
+    explain = queue_gaps.explain_gaps
+
+    def overtaken(*arguments: Any) -> Any:
+        """While the audit asks the queue, the archive is compacted."""
+        found = explain(*arguments)
+        assert archive.compact(spark, made.options("--min-files=2")) > 0
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(queue_gaps, "explain_gaps", overtaken)
+        reasons = made.verdicts()
+    assert made.state().snapshot == 2
     assert set(reasons) == {"transaction marker", "aborted"}
     assert reasons["aborted"] == 4 * 21
     assert 12 * 2 <= reasons["transaction marker"] <= 12 * 4  # one in each partition that the transaction wrote to
     # What was found is in the log: a later audit needs no queue.
     alone = audit(spark, archive.parser().parse_args(["audit", *made.arguments()]))
     assert all(finding.is_complete for finding in alone)
+    assert made.rows() == made.queue()
 
 
 def test_an_audit_notices_what_is_not_right(archived: Any, spark: Any, cluster: Any) -> None:
@@ -165,7 +180,7 @@ def test_an_audit_notices_what_is_not_right(archived: Any, spark: Any, cluster: 
     state = made.state()
     lost = state.pieces[0]
 
-    log.commit_snapshot(replace(state, pieces=state.pieces[1:]))
+    log.commit_snapshot(lambda now: replace(now, pieces=state.pieces[1:]))
     findings = audit(spark, made.options())
     assert sum(each.end - each.start for finding in findings for each in finding.missing) == lost.rows
     assert {each.reason for finding in findings for each in finding.missing} == {"lost: the queue has it"}
@@ -174,11 +189,11 @@ def test_an_audit_notices_what_is_not_right(archived: Any, spark: Any, cluster: 
     [copied] = [job for job in (made.path / "data").iterdir() if job.name in lost.path]
     (copied.parent / "commit=copy").symlink_to(copied)
     twice = replace(lost, path=lost.path.replace(copied.name, "commit=copy"))
-    log.commit_snapshot(replace(made.state(), pieces=(*state.pieces, twice)))
+    log.commit_snapshot(lambda now: replace(now, pieces=(*state.pieces, twice)))
     assert sum(finding.duplicates for finding in audit(spark, made.options())) == lost.rows
 
     shorter = {partition: end - 1 for partition, end in state.ends.items()}
-    log.commit_snapshot(replace(made.state(), pieces=state.pieces, ends=shorter))
+    log.commit_snapshot(lambda now: replace(now, pieces=state.pieces, ends=shorter))
     assert [len(finding.strays) for finding in audit(spark, made.options())] == [1, 1, 1]
 
 
@@ -199,9 +214,29 @@ def test_compacted_offsets_are_accounted_for(
     made = Archive(spark, own.bootstrap_servers, run_once, tmp_path / "archive", topic)
     made.run("--allow-data-loss")
 
+    # Nothing may make holes in a topic that is not compacted: there they are a loss.
+    alter_topic(own.bootstrap_servers, topic, "cleanup.policy", "delete")
+    [finding] = audit(spark, made.options())
+    assert {each.reason for each in finding.missing} == {queue_gaps.HOLE}
+    assert sum(each.end - each.start for each in finding.missing) >= 400
+    [secured] = audit(spark, made.options("--kafka=security.protocol=SSL"))
+    assert {each.reason for each in secured.missing} == {
+        "not looked up: the audit's own client knows no security.protocol=SSL"
+    }
+
+    alter_topic(own.bootstrap_servers, topic, "cleanup.policy", "compact,delete")
     reasons = made.verdicts()
     assert set(reasons) == {"compacted"}
     assert reasons["compacted"] >= 400
+
+
+def alter_topic(bootstrap_servers: str, topic: str, key: str, value: str) -> None:
+    from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
+
+    entry = ConfigEntry(key, value, incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=[entry])
+    admin = AdminClient({"bootstrap.servers": bootstrap_servers})
+    admin.incremental_alter_configs([resource])[resource].result(TIMEOUT_S)
 
 
 def test_compaction_keeps_every_record_and_every_reader(archived: Any, spark: Any) -> None:
@@ -225,6 +260,39 @@ def test_compaction_keeps_every_record_and_every_reader(archived: Any, spark: An
 
     produce_some(made._bootstrap_servers, made.topics[0], 600)  # the query goes on where it was
     made.run()
+    assert made.rows() == made.queue()
+    assert made.verdicts() == {}
+
+
+def test_a_compacted_file_has_its_size_and_is_left_alone(
+    spark: Any, cluster: Any, run_once: Any, topic_prefix: str, tmp_path: Path
+) -> None:
+    servers, topic, target = cluster.bootstrap_servers, f"{topic_prefix}-large", 500_000
+    made = Archive(spark, servers, run_once, tmp_path / "archive", topic)
+    sample.create_topics(servers, topic, partitions=1)
+    care = made.options("--min-files=2", f"--target-bytes={target}")
+
+    def archive_some(records: int) -> None:
+        """A kilobyte each, which Snappy makes no smaller, in files of 200."""
+        values = (sample.Sample(secrets.token_hex(512), timestamp=1_357_000_000_000) for _ in range(records))
+        sample.produce(servers, topic, values)
+        made.run("--max-offsets-per-trigger=200")
+
+    archive_some(1600)
+    files = sum(piece.files for piece in made.state().pieces)
+    saved = archive.compact(spark, care)
+    [large] = made.state().pieces
+    assert saved == files - large.files
+    sizes = [path.stat().st_size for path in (made.path / "data" / large.path).glob("*.parquet")]
+    assert len(sizes) == large.files >= 3, "the one partition's offsets are in several files"
+    assert max(sizes) < target * 1.3
+    assert archive.compact(spark, care) == 0
+
+    archive_some(800)
+    assert archive.compact(spark, care) > 0
+    state = made.state()
+    assert large in state.pieces
+    assert len(state.pieces) == 2
     assert made.rows() == made.queue()
     assert made.verdicts() == {}
 
@@ -274,10 +342,25 @@ def test_two_jobs_that_change_the_archive(archived: Any, spark: Any, monkeypatch
             archive.compact(spark, made.options("--min-files=2"))
         return pieces
 
-    monkeypatch.setattr(archive, "write_pieces", overtaken)
-    with pytest.raises(ArchiveError, match="another job"):
-        archive.compact(spark, made.options("--min-files=2"))
+    with monkeypatch.context() as patch:
+        patch.setattr(archive, "write_pieces", overtaken)
+        with pytest.raises(ArchiveError, match="another job"):
+            archive.compact(spark, made.options("--min-files=2"))
     assert made.state().through > batches[0]
+    delete, snapshot = FileSystem.delete, made.state().snapshot
+    at_work = made.state().replaced
+
+    def meanwhile(files: FileSystem, uri: str) -> None:
+        """While `clean` deletes, another job commits."""
+        if made.state().snapshot == snapshot:
+            open_archive(spark, made.uri).commit_snapshot(lambda now: now)
+        delete(files, uri)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(FileSystem, "delete", meanwhile)
+        assert archive.clean(spark, made.options("--grace-hours=0")) > len(at_work) > 0
+    assert made.state().snapshot == snapshot + 2
+    assert made.state().replaced == ()
     assert made.rows() == made.queue()
     assert len(made.rows()) == len(before) + 600
     assert made.verdicts() == {}
@@ -352,10 +435,47 @@ def test_ranges() -> None:
     assert without([(0, 5), (7, 9)], [(-3, 1), (5, 7), (8, 30)]) == [(1, 5), (7, 8)]
 
 
-def test_replay(archived: Any, spark: Any, topic_prefix: str) -> None:
+def test_explained_ranges_are_few() -> None:
+    def ranges(*given: tuple[int, int, str], topic: str = "t") -> list[Explained]:
+        return [Explained(topic, 0, start, end, reason) for start, end, reason in given]
+
+    markers = ranges((10, 11, "transaction marker"), (21, 22, "transaction marker"), (22, 23, "transaction marker"))
+    other = ranges((11, 21, "aborted"), topic="u")
+    assert together([*other, *reversed(markers)]) == (
+        *ranges((10, 11, "transaction marker"), (21, 23, "transaction marker")), *other,
+    )  # fmt: skip
+    # The marker between two expired ranges, and the one that ends them, went with them; the next day's did not.
+    expired = ranges((0, 10, "expired"), (11, 21, "expired"))
+    later = ranges((40, 41, "transaction marker"))
+    assert together([*markers, *expired, *later]) == (*ranges((0, 23, "expired")), *later)
+    assert together(ranges((0, 5, "aborted"), (3, 8, "compacted"), (4, 6, "aborted"))) == tuple(
+        ranges((0, 5, "aborted"), (5, 8, "compacted"))
+    )
+
+
+def test_one_of_two_creates_a_file(spark: Any, tmp_path: Path) -> None:
+    made: dict[str, list[int]] = {}
+    together_now = threading.Barrier(2)
+
+    def create(who: int) -> None:
+        files = FileSystem(spark)
+        for number in range(60):
+            together_now.wait(TIMEOUT_S)
+            with suppress(AlreadyThere):
+                files.create(f"{tmp_path}/log/{number}", str(who) * 1000)
+                made.setdefault(str(number), []).append(who)
+
+    with ThreadPoolExecutor(2) as threads:
+        list(threads.map(create, range(2)))
+    assert {len(who) for who in made.values()} == {1}
+    written = {path.name: path.read_text() for path in (tmp_path / "log").iterdir()}
+    assert written == {number: str(who) * 1000 for number, [who] in made.items()}
+
+
+def test_replay(archived: Any, spark: Any, topic_prefix: str, capsys: pytest.CaptureFixture[str]) -> None:
     made = archived(1500)
     servers, target = made._bootstrap_servers, f"{topic_prefix}-again"
-    sample.create_topics(servers, target, partitions=3)
+    sample.create_topics(servers, target, partitions=3, retention_ms="86400000")
     arguments = (f"--archive={made.uri}", f"--topic={made.topics[0]}", f"--output-topic={target}")
 
     def run(*more: str) -> int:
@@ -370,8 +490,11 @@ def test_replay(archived: Any, spark: Any, topic_prefix: str) -> None:
 
     rows = made.rows()
     assert run() == len(rows)
+    assert f"{target} keeps 1.0 days" in capsys.readouterr().err, "flights of 2013 may be gone before they are read"
     assert replayed() == records(rows)
-    run()  # is complete already
+    alter_topic(servers, target, "retention.ms", "-1")
+    assert run() == 0, "it is complete already"
+    assert "keeps" not in capsys.readouterr().err
     assert replayed() == records(rows)
 
     sliced = ("--from-offset=100", "--to-offset=200", "--partitions=0,1", "--from-time=2013-01-02T00:00:00")
@@ -385,18 +508,30 @@ def test_replay(archived: Any, spark: Any, topic_prefix: str) -> None:
         run("--to-time=2012-01-01")
 
 
-def test_a_replay_that_was_cut_off_goes_on(
-    archived: Any, spark: Any, topic_prefix: str, monkeypatch: pytest.MonkeyPatch
+def test_a_replay_that_was_killed_goes_on(
+    spark: Any, cluster: Any, run_once: Any, start_program: Any, topic_prefix: str, tmp_path: Path
 ) -> None:
-    made = archived(1500)
-    servers, target = made._bootstrap_servers, f"{topic_prefix}-again"
-    sample.create_topics(servers, target, partitions=3)
-    arguments = (f"--archive={made.uri}", f"--topic={made.topics[0]}", f"--output-topic={target}", "--name=cut-off")
-    replay.replay(spark, options_for(replay, servers, *arguments, "--to-offset=50"))
-    assert len(consume(servers, target)) == 150
+    servers, topic, target = cluster.bootstrap_servers, f"{topic_prefix}-flights", f"{topic_prefix}-again"
+    sample.create_topics(servers, topic, target, partitions=2)
+    flights = sample.flight_samples(45_000)  # more than one transaction
+    sample.produce(servers, topic, (each._replace(headers=(("h", b"\0"), ("h", b"2"))) for each in flights))
+    made = Archive(spark, servers, run_once, tmp_path / "archive", topic)
+    made.run("--max-offsets-per-trigger=45000")
+    arguments = (f"--archive={made.uri}", f"--topic={topic}", f"--output-topic={target}", "--name", topic_prefix)
+    ends = {partition: end for (_, partition), end in made.state().ends.items()}
 
-    replay.replay(spark, options_for(replay, servers, *arguments))
+    def progress() -> list[int]:
+        config = {"bootstrap.servers": servers}
+        return [committed_progress(config, replay.unit_name(topic_prefix, each), target, 0) for each in sorted(ends)]
 
-    values = [message.value() for message in consume(servers, target)]
-    assert values == [row[5] for row in made.rows()]
-    assert len({json.dumps(value.decode()) for value in values}) == len(values)
+    program = start_program("replay", f"--bootstrap-servers={servers}", "--master=local[1]", *arguments)
+    program.wait_until(lambda: any(progress()))
+    program.kill()
+
+    left = replay.replay(spark, options_for(replay, servers, *arguments))
+
+    assert 0 < left < len(flights), "it was killed in the middle"
+    assert progress() == [end for _, end in sorted(ends.items())]
+    came = [(m.partition(), m.timestamp()[1], m.key(), m.value(), m.headers()) for m in consume(servers, target)]
+    assert came == [(row[1], *row[3:]) for row in made.rows()]
+    assert len(came) == len(flights)
