@@ -43,7 +43,7 @@ def produce(bootstrap_servers: str, topic: str, samples: Iterable[Sample]) -> in
 
     Raises KafkaException or TimeoutError when one was not acknowledged.
     """
-    producer = Producer({"bootstrap.servers": bootstrap_servers, "linger.ms": 20})
+    producer = Producer({"bootstrap.servers": bootstrap_servers, "linger.ms": 20, "enable.idempotence": True})
     failures: list[KafkaError] = []
     count = 0
 
