@@ -54,4 +54,4 @@ def _wait_until_stable(consumers: Sequence[Consumer], partitions: int) -> None:
     raise RuntimeError(f"the group is not stable after {TIMEOUT_S} s")
 
 
-JOIN_AND_LEAVE = Workload("W12", "a group of 200 consumers", join_and_leave)
+JOIN_AND_LEAVE = Workload("W12", "a group of 200 consumers", join_and_leave, has_peers=True)

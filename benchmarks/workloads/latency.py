@@ -66,4 +66,4 @@ def idle_connections(system: System, scale: Scale) -> Figures:
 
 
 END_TO_END = Workload("W5", "latency end to end, 1 KB records, linger.ms=0, acks=1", end_to_end)
-IDLE_CONNECTIONS = Workload("W13", "10,000 idle connections", idle_connections)
+IDLE_CONNECTIONS = Workload("W13", "10,000 idle connections", idle_connections, has_peers=True)

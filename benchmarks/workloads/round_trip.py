@@ -52,4 +52,4 @@ def transactions(system: System, scale: Scale) -> Figures:
 
 
 CODECS = Workload("W9", "compressed by the producer: produce and fetch, 1 KiB", codecs)
-TRANSACTIONS = Workload("W11", "transactions of 100 ms, 1 KiB", transactions)
+TRANSACTIONS = Workload("W11", "transactions of 100 ms, 1 KiB", transactions, has_peers=True)
