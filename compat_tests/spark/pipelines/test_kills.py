@@ -1,13 +1,19 @@
 """`kill -9` of the broker and of the query, in the middle of four pipelines: afterwards nothing is lost or doubled."""
 
 import json
+import random
+import secrets
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pandas
 import pytest
 
-from compat_tests.spark.pipelines.conftest import commits, consume
+from compat_tests.spark.pipelines.conftest import TIMEOUT_S, commits, consume
 from compat_tests.spark.pipelines.test_archive import Archive
 from compat_tests.spark.pipelines.test_exactly_once import (
     HANDLER,
@@ -22,25 +28,103 @@ from spark_examples import archive, dedupe, flight_delays, retry_and_dead_letter
 from spark_examples.archive_reader import read_archive
 from spark_examples.demo import delays_by_day
 
+BATCHES = 20
+"""So many micro-batches a pipeline's input is divided into."""
+
 
 class Upheaval:
-    """A broker that is killed and started again, then a program that is killed, each in the middle of its work."""
+    """Kills a broker, which is started again, and a program, each somewhere within a micro-batch.
 
-    def __init__(self, broker: Any, program: Any, checkpoint: Path) -> None:
+    That is after Spark has planned the batch (`offsets/N`) and before it has noted that the batch is done
+    (`commits/N`), a random part of the last batch's time later.
+    """
+
+    def __init__(self, broker: Any, checkpoint: Path) -> None:
         self._broker = broker
-        self._program = program
         self._checkpoint = checkpoint
+        seed = secrets.randbits(32)
+        print(f"\nkills at random moments, seed {seed}")
+        self._random = random.Random(seed)
 
-    def happen(self) -> None:
-        self._wait_for_batches(2)
+    def happen(self, program: Any) -> None:
+        """Kill the broker, two batches later the program; Spark has to repeat the batch it was at."""
+        self._wait_for_batches(program, 2)
+        self._wait_within_a_batch(program)
         self._broker.kill()
         self._broker.start()
-        self._wait_for_batches(2)
-        self._program.kill()
+        self._wait_for_batches(program, 2)
+        batch = self._wait_within_a_batch(program)
+        program.kill()
+        assert self._unfinished() == batch, "the batch was done before the program was killed"
 
-    def _wait_for_batches(self, more: int) -> None:
+    def planned(self) -> int:
+        """How many offsets of its one topic the newest batch reaches."""
+        newest = _newest(self._checkpoint / "offsets")
+        text = (self._checkpoint / "offsets" / str(newest)).read_text() if newest >= 0 else "{}"
+        return sum(offset for offsets in json.loads(text.splitlines()[-1]).values() for offset in offsets.values())
+
+    def _wait_for_batches(self, program: Any, more: int) -> None:
         done = commits(self._checkpoint)
-        self._program.wait_until(lambda: commits(self._checkpoint) >= done + more)
+        program.wait_until(lambda: commits(self._checkpoint) >= done + more)
+
+    def _wait_within_a_batch(self, program: Any) -> int:
+        """Returns the batch's number."""
+        while True:
+            program.wait_until(lambda: self._unfinished() is not None)
+            batch = self._unfinished()
+            if batch is None:
+                continue
+            time.sleep(self._random.uniform(0, self._seconds_of(batch - 1)))
+            if self._unfinished() == batch:
+                return batch
+
+    def _unfinished(self) -> int | None:
+        """The batch that is planned and not done."""
+        planned = _newest(self._checkpoint / "offsets")
+        return None if planned == _newest(self._checkpoint / "commits") else planned
+
+    def _seconds_of(self, batch: int) -> float:
+        planned, done = (self._checkpoint / kind / str(batch) for kind in ("offsets", "commits"))
+        return max(0.0, done.stat().st_mtime - planned.stat().st_mtime)
+
+
+def _newest(folder: Path) -> int:
+    return max((int(path.name) for path in folder.glob("*") if path.name.isdigit()), default=-1)
+
+
+def kill_within_compaction(program: Any, archived: Path) -> str:
+    """Kill an archive's program as soon as a compaction writes; returns the name of what it leaves behind."""
+
+    def compactions() -> set[str]:
+        return {path.name for path in (archived / "data").glob("commit=compact-*")}
+
+    before = compactions()
+    program.wait_until(lambda: compactions() - before)
+    program.kill()
+    [left] = compactions() - before
+    return left
+
+
+@contextmanager
+def in_the_background(work: Callable[[], object]) -> Iterator[None]:
+    """Do something meanwhile, such as producing; what it raises is raised at the end."""
+    with ThreadPoolExecutor(1) as thread:
+        doing = thread.submit(work)
+        yield
+        doing.result(TIMEOUT_S)
+
+
+def halves(samples: list[sample.Sample]) -> tuple[list[sample.Sample], list[sample.Sample]]:
+    """What is there before a program starts, and what comes `slowly` while it is killed."""
+    return samples[: len(samples) // 2], samples[len(samples) // 2 :]
+
+
+def slowly(samples: list[sample.Sample]) -> Iterator[sample.Sample]:
+    """The same in about 25 seconds: as long as kills take, so that a producer is at work all the time."""
+    for number, each in enumerate(samples):
+        if number % (len(samples) // 100) == 0:
+            time.sleep(0.25)
+        yield each
 
 
 @pytest.fixture
@@ -51,18 +135,21 @@ def own_cluster(start_cluster: Any) -> Any:
 
 def test_archive(spark: Any, own_cluster: Any, run_once: Any, start_program: Any, flights: Any, tmp_path: Path) -> None:
     servers, path = own_cluster.bootstrap_servers, tmp_path / "archive"
+    before, meanwhile = halves(sample.flight_samples(len(flights)))
     sample.create_topics(servers, "flights")
-    sample.produce(servers, "flights", sample.flight_samples(len(flights)))
-    arguments = ("--topics=flights", f"--archive={path}", "--max-offsets-per-trigger=1000", "--maintain-every=3")
-    program = start_program(
-        "archive", "run", f"--bootstrap-servers={servers}", *arguments, "--min-files=2", "--trigger=0 seconds"
-    )
+    sample.produce(servers, "flights", before)
+    each = len(flights) // BATCHES
+    arguments = ("--topics=flights", f"--archive={path}", f"--max-offsets-per-trigger={each}", "--maintain-every=3")
+    start = ("archive", "run", f"--bootstrap-servers={servers}", *arguments, "--min-files=2", "--trigger=0 seconds")
 
-    Upheaval(own_cluster, program, path / "_checkpoint").happen()
+    upheaval = Upheaval(own_cluster, path / "_checkpoint")
+    with in_the_background(lambda: sample.produce(servers, "flights", slowly(meanwhile))):
+        upheaval.happen(start_program(*start))
+        left = kill_within_compaction(start_program(*start), path)
 
     made = Archive(spark, servers, run_once, path, "flights")
-    in_the_middle = commits(path / "_checkpoint")
-    assert in_the_middle < 20, "it was through before it was killed"
+    assert not [piece for piece in made.state().pieces if piece.path.startswith(left)]
+    assert upheaval.planned() < len(flights), "it was through before it was killed"
     run_once(archive, *arguments, bootstrap_servers=servers)
     rows = made.rows()
     assert rows == made.queue()
@@ -71,6 +158,7 @@ def test_archive(spark: Any, own_cluster: Any, run_once: Any, start_program: Any
     assert made.verdicts() == {}
     archive.compact(spark, made.options("--min-files=2"))
     assert archive.clean(spark, made.options("--grace-hours=0")) > 0
+    assert not (path / "data" / left).exists()
     assert made.rows() == rows
     assert made.verdicts() == {}
 
@@ -80,17 +168,20 @@ def test_flight_delays(
     spark: Any, own_cluster: Any, run_once: Any, start_program: Any, flights: Any, tmp_path: Path
 ) -> None:
     servers, final, checkpoint = own_cluster.bootstrap_servers, tmp_path / "final", tmp_path / "c"
+    before, meanwhile = halves(sample.flight_samples(len(flights)))
     sample.create_topics(servers, "flights", "delays")
-    sample.produce(servers, "flights", sample.flight_samples(len(flights)))
+    sample.produce(servers, "flights", before)
     arguments = (
         "--output-topic=delays", f"--output-path={final}", f"--checkpoint={checkpoint}", "--lateness=10 days",
-        "--max-offsets-per-trigger=1000",
+        f"--max-offsets-per-trigger={len(flights) // BATCHES}",
     )  # fmt: skip
     program = start_program("flight_delays", f"--bootstrap-servers={servers}", *arguments, "--trigger=0 seconds")
 
-    Upheaval(own_cluster, program, checkpoint / "final-figures").happen()
+    upheaval = Upheaval(own_cluster, checkpoint / "final-figures")
+    with in_the_background(lambda: sample.produce(servers, "flights", slowly(meanwhile))):
+        upheaval.happen(program)
 
-    assert commits(checkpoint / "final-figures") < 20, "it was through before it was killed"
+    assert upheaval.planned() < len(flights), "it was through before it was killed"
     run_once(flight_delays, *arguments, bootstrap_servers=servers)
     expected = delays_by_day(flights)
     assert last_values(servers, "delays") == expected
@@ -99,8 +190,69 @@ def test_flight_delays(
     assert final_figures(spark, final) == over
 
 
+class Numbers:
+    """Produces the numbers from 0 on, in transactions of 50,000, each after one that is aborted.
+
+    A transaction that a broker's death breaks is aborted, and done again.
+    """
+
+    def __init__(self, bootstrap_servers: str, topic: str) -> None:
+        from confluent_kafka import Producer
+
+        self._topic = topic
+        self._producer = Producer(
+            {"bootstrap.servers": bootstrap_servers, "transactional.id": topic, "linger.ms": 20, "log_level": 4}
+        )
+        _retried(self._producer.init_transactions)
+
+    def produce(self, count: int) -> None:
+        for first in range(0, count, PER_TRANSACTION):
+            self._transaction([b"aborted"] * ABORTED, self._producer.abort_transaction)
+            values = [b"%d" % number for number in range(first, first + PER_TRANSACTION)]
+            while not self._transaction(values, self._producer.commit_transaction):
+                pass
+
+    def _transaction(self, values: list[bytes], end: Callable[[float], None]) -> bool:
+        """Whether it could be ended as it was to be."""
+        from confluent_kafka import KafkaException
+
+        self._producer.begin_transaction()
+        try:
+            for value in values:
+                self._send(value)
+            assert self._producer.flush(TIMEOUT_S) == 0
+            _retried(end)
+        except KafkaException as problem:
+            if problem.args[0].fatal():
+                raise
+            _retried(self._producer.abort_transaction)
+            return False
+        return True
+
+    def _send(self, value: bytes) -> None:
+        while True:
+            try:
+                return self._producer.produce(self._topic, value)
+            except BufferError:
+                self._producer.poll(0.05)
+
+
+def _retried(call: Callable[[float], None]) -> None:
+    """Call again what librdkafka says may be called again: the broker may be away."""
+    from confluent_kafka import KafkaException
+
+    deadline = time.monotonic() + TIMEOUT_S
+    while True:
+        try:
+            return call(60)
+        except KafkaException as problem:
+            if not problem.args[0].retriable() or time.monotonic() > deadline:
+                raise
+
+
 RECORDS = 5_000_000
-BATCH = 125_000
+PER_TRANSACTION = 50_000
+ABORTED = 500
 
 
 @pytest.mark.full
@@ -108,43 +260,28 @@ BATCH = 125_000
 def test_archive_of_five_million_records(
     spark: Any, own_cluster: Any, run_once: Any, start_program: Any, tmp_path: Path
 ) -> None:
-    from confluent_kafka import Producer
-
     servers, path = own_cluster.bootstrap_servers, tmp_path / "archive"
     sample.create_topics(servers, "numbers")
-    producer = Producer({"bootstrap.servers": servers, "transactional.id": "numbers", "linger.ms": 20})
-    producer.init_transactions(60)
-    arguments = ("--topics=numbers", f"--archive={path}", f"--max-offsets-per-trigger={BATCH}", "--maintain-every=5")
+    arguments = ("--topics=numbers", f"--archive={path}", "--max-offsets-per-trigger=75000", "--maintain-every=4")
     start = ("archive", "run", f"--bootstrap-servers={servers}", *arguments, "--trigger=0 seconds", "--min-files=8")
+    upheaval = Upheaval(own_cluster, path / "_checkpoint")
 
-    def produce(numbers: range) -> None:
-        """In transactions of 50,000, each after one that is aborted."""
-        for first in range(numbers.start, numbers.stop, 50_000):
-            for values in ([b"aborted"] * 500, (b"%d" % number for number in range(first, first + 50_000))):
-                producer.begin_transaction()
-                for value in values:
-                    while True:
-                        try:
-                            producer.produce("numbers", value)
-                            break
-                        except BufferError:
-                            producer.poll(0.05)
-                assert producer.flush(120) == 0
-                producer.abort_transaction(60) if value == b"aborted" else producer.commit_transaction(60)
-
-    produce(range(RECORDS // 2))
-    for _ in range(2):
-        program = start_program(*start)
-        Upheaval(own_cluster, program, path / "_checkpoint").happen()
-    assert commits(path / "_checkpoint") < RECORDS // 2 // BATCH, "it was through before it was killed"
-    produce(range(RECORDS // 2, RECORDS))
+    left = []
+    with in_the_background(lambda: Numbers(servers, "numbers").produce(RECORDS)):
+        for share in (0, 0.35, 0.7):
+            program = start_program(*start)
+            program.wait_until(lambda share=share: upheaval.planned() >= share * RECORDS)
+            upheaval.happen(program)
+            left.append(kill_within_compaction(start_program(*start), path))
+        assert upheaval.planned() < RECORDS, "it was through before it was killed"
     run_once(archive, *arguments, bootstrap_servers=servers)
 
     made = Archive(spark, servers, run_once, path, "numbers")
+    assert not [piece for piece in made.state().pieces for job in left if piece.path.startswith(job)]
     reasons = made.verdicts()
     print(f"\nthe audit's reasons: {reasons}; snapshots: {made.state().snapshot}, batches: {made.state().through + 1}")
     assert set(reasons) == {"aborted", "transaction marker"}
-    assert reasons["aborted"] == RECORDS // 50_000 * 500
+    assert reasons["aborted"] >= RECORDS // PER_TRANSACTION * ABORTED
     numbers = read_archive(spark, str(path)).selectExpr("cast(cast(value as string) as bigint) as number")
     [row] = numbers.selectExpr("count(*) as rows", "count(distinct number) as numbers", "sum(number) as sum").collect()
     assert (row.rows, row.numbers, row.sum) == (RECORDS, RECORDS, RECORDS * (RECORDS - 1) // 2)
@@ -153,13 +290,20 @@ def test_archive_of_five_million_records(
 def test_dedupe(spark: Any, own_cluster: Any, run_once: Any, start_program: Any, flights: Any, tmp_path: Path) -> None:
     servers = own_cluster.bootstrap_servers
     sample.create_topics(servers, "events", "unique-events")
-    sample.produce(servers, "events", repeated(flights, times=2, apart=300))
-    arguments = (f"--checkpoint={tmp_path}/c", "--id-field=id", "--window=60 days", "--max-offsets-per-trigger=2000")
+    events = repeated(flights, times=2, apart=300)
+    before, meanwhile = halves(events)
+    sample.produce(servers, "events", before)
+    arguments = (
+        f"--checkpoint={tmp_path}/c", "--id-field=id", "--window=60 days",
+        f"--max-offsets-per-trigger={len(events) // BATCHES}",
+    )  # fmt: skip
     program = start_program("dedupe", f"--bootstrap-servers={servers}", *arguments, "--trigger=0 seconds")
 
-    Upheaval(own_cluster, program, tmp_path / "c" / dedupe.QUERY).happen()
+    upheaval = Upheaval(own_cluster, tmp_path / "c" / dedupe.QUERY)
+    with in_the_background(lambda: sample.produce(servers, "events", slowly(meanwhile))):
+        upheaval.happen(program)
 
-    assert commits(tmp_path / "c" / dedupe.QUERY) < 20, "it was through before it was killed"
+    assert upheaval.planned() < len(events), "it was through before it was killed"
     run_once(dedupe, *arguments, bootstrap_servers=servers)
     ids = pandas.Series([json.loads(message.value())["id"] for message in consume(servers, "unique-events")])
     assert ids.value_counts().to_dict() == dict.fromkeys(range(len(flights)), 1)
@@ -168,18 +312,21 @@ def test_dedupe(spark: Any, own_cluster: Any, run_once: Any, start_program: Any,
 def test_retry_and_dead_letter(spark: Any, own_cluster: Any, run_once: Any, start_program: Any, tmp_path: Path) -> None:
     servers, samples = own_cluster.bootstrap_servers, fates(8000)
     create_retry_topics(servers, "checked")
-    sample.produce(servers, "checked", samples)
+    before, meanwhile = halves(samples)
+    sample.produce(servers, "checked", before)
     arguments = (
         "--input-topic=checked", "--output-topic=checked-out", f"--handler={HANDLER}", "--delays=0.2,0.4",
-        f"--checkpoint={tmp_path}/c", "--max-offsets-per-trigger=400",
+        f"--checkpoint={tmp_path}/c", f"--max-offsets-per-trigger={len(samples) // BATCHES}",
     )  # fmt: skip
     program = start_program(
         "retry_and_dead_letter", f"--bootstrap-servers={servers}", *arguments, "--trigger=0 seconds"
     )
 
-    Upheaval(own_cluster, program, tmp_path / "c" / "checked").happen()
+    upheaval = Upheaval(own_cluster, tmp_path / "c" / "checked")
+    with in_the_background(lambda: sample.produce(servers, "checked", slowly(meanwhile))):
+        upheaval.happen(program)
 
-    assert commits(tmp_path / "c" / "checked") < 20, "it was through before it was killed"
+    assert upheaval.planned() < len(samples), "it was through before it was killed"
     run_once(retry_and_dead_letter, *arguments, bootstrap_servers=servers)
     assert keys_in(servers, "checked-out") == expected_keys(samples, "1", "2", "3")
     assert keys_in(servers, "checked-dead") == expected_keys(samples, "never", "hopeless")
