@@ -13,7 +13,7 @@ from typing import Any
 import pandas
 import pytest
 
-from compat_tests.spark.pipelines.conftest import TIMEOUT_S, commits, consume
+from compat_tests.spark.pipelines.conftest import TIMEOUT_S, commits, consume, waiting_batch
 from compat_tests.spark.pipelines.test_archive import Archive
 from compat_tests.spark.pipelines.test_exactly_once import (
     HANDLER,
@@ -344,19 +344,11 @@ def test_a_stopped_program_ends_cleanly(spark: Any, own_cluster: Any, start_prog
     program = start_program("retry_and_dead_letter", *arguments)
     retries = tmp_path / "c" / "checked-retry-1"
 
-    def waiting_batch() -> int | None:
-        """The batch of retries that has been planned, is not empty, and is not done: it waits for an hour."""
-        planned = [int(path.name) for path in (retries / "offsets").glob("*") if path.name.isdigit()]
-        if not planned or (retries / "commits" / str(max(planned))).exists():
-            return None
-        ends = json.loads((retries / "offsets" / str(max(planned))).read_text().splitlines()[-1])
-        return max(planned) if sum(ends["checked-retry-1"].values()) else None
-
-    program.wait_until(lambda: waiting_batch() is not None)
-    waiting = waiting_batch()
+    program.wait_until(lambda: waiting_batch(retries) is not None)
+    waiting = waiting_batch(retries)  # for an hour
 
     assert program.stop() == 0, program.log()
 
-    assert waiting_batch() == waiting
+    assert waiting_batch(retries) == waiting
     assert keys_in(servers, "checked-out") == expected_keys(samples, "1")
     assert keys_in(servers, "checked-retry-1") == expected_keys(samples, "2", "3", "never")
