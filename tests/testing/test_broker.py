@@ -269,7 +269,7 @@ broker.create_topic("t").produce("v")
 print(broker.data_dir)
 """
     done = subprocess.run(
-        [sys.executable, "-X", "dev", "-W", "error", "-c", code], capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, timeout=60, check=True
     )
     assert not Path(done.stdout.strip()).exists()
     assert done.stderr == ""

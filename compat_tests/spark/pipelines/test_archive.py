@@ -508,6 +508,7 @@ def test_replay(archived: Any, spark: Any, topic_prefix: str, capsys: pytest.Cap
         run("--to-time=2012-01-01")
 
 
+@pytest.mark.full
 def test_a_replay_that_was_killed_goes_on(
     spark: Any, cluster: Any, run_once: Any, start_program: Any, topic_prefix: str, tmp_path: Path
 ) -> None:
