@@ -644,6 +644,7 @@ def cleans_what_is_not_on_the_disk(patch):
     patch.setitem(globals(), "log_to_clean", find_all)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("scenario", "plant"),
     [

@@ -52,6 +52,7 @@ def write(pytester: pytest.Pytester, examples: list[str]) -> int:
     return sum(len(re.findall(r"^(?:async )?def test_", block, re.MULTILINE)) for block in examples)
 
 
+@pytest.mark.slow
 def test_examples(pytester: pytest.Pytester) -> None:
     pytester.makeconftest(ASYNC_TESTS)
     count = write(pytester, [block for block in blocks("python") if "def test_" in block and not is_spark(block)])
