@@ -1,6 +1,6 @@
 """Rows a second of each Spark pipeline, on Barnabas and on Apache Kafka in turn, on this machine.
 
-    python -m benchmarks.spark_pipelines --rows 100000 400000 --partitions 1 4 --repeats 3 --into docs/spark.md
+    python -m benchmarks.spark_pipelines --rows 100000 400000 --partitions 1 4 --repeats 5 --into docs/spark.md
 
 One Spark session (local[2], as the pipelines' own) serves all runs, both brokers run all the time, and each is at work
 alone. The input lies in topics that are made once, before anything is measured. A run starts a pipeline with a fresh
@@ -208,18 +208,26 @@ JOBS: dict[str, Job] = {
 
 
 def lines(runs: Sequence[Run]) -> Iterator[tuple[str, ...]]:
-    """The table's lines, for `COLUMNS`."""
+    """The table's lines, for `COLUMNS`: each pipeline at each size, then all its pairs together."""
     sizes = sorted({(run.rows, run.partitions) for run in runs})
-    for name, (rows, partitions) in itertools.product(JOBS, sizes):
-        at_size = [run for run in runs if (run.pipeline, run.rows, run.partitions) == (name, rows, partitions)]
-        ours, theirs = (
-            [run.rows_per_second for run in at_size if run.broker == broker] for broker in (BARNABAS, KAFKA)
-        )
-        if pairs := [one / other for one, other in zip(ours, theirs, strict=False)]:
-            ratio = Spread.of(pairs)
-            medians = (f"{Spread.of(rates).median:,.0f}" for rates in (ours, theirs))
-            told = f"{ratio.median:.2f} ({ratio.low:.2f} - {ratio.high:.2f})"
-            yield name, f"{rows:,}", str(partitions), *medians, told
+    for name in JOBS:
+        of_all: list[float] = []
+        for rows, partitions in sizes:
+            at_size = [run for run in runs if (run.pipeline, run.rows, run.partitions) == (name, rows, partitions)]
+            ours, theirs = (
+                [run.rows_per_second for run in at_size if run.broker == broker] for broker in (BARNABAS, KAFKA)
+            )
+            if pairs := [one / other for one, other in zip(ours, theirs, strict=False)]:
+                of_all += pairs
+                medians = (f"{Spread.of(rates).median:,.0f}" for rates in (ours, theirs))
+                yield name, f"{rows:,}", str(partitions), *medians, _told(pairs)
+        if of_all:
+            yield name, "all", "all", "", "", _told(of_all)
+
+
+def _told(ratios: Sequence[float]) -> str:
+    ratio = Spread.of(ratios)
+    return f"{ratio.median:.2f} ({ratio.low:.2f} - {ratio.high:.2f})"
 
 
 def show(runs: Sequence[Run]) -> None:
@@ -249,7 +257,7 @@ def _options() -> argparse.Namespace:
     )  # fmt: skip
     parser.add_argument("--rows", type=int, nargs="+", default=[100_000, 400_000])
     parser.add_argument("--partitions", type=int, nargs="+", default=[1, 4])
-    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--pipelines", nargs="+", choices=JOBS, default=list(JOBS))
     parser.add_argument("--quick", action="store_true", help="few rows, one pair: shows that everything runs")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every run to a file, too")

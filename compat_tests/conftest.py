@@ -171,6 +171,10 @@ def new_cluster(overrides: Mapping[str, str] | None = None) -> Cluster:
     )
 
 
+SHARED_SETTINGS = {"log.retention.check.interval.ms": "86400000"}
+"""Tests give records timestamps of their own, years old, which retention would delete from under them when it looks.
+(Kafka looks once more, 30 s after its start.) The settings that say how old are left alone: tests look at these."""
+
 _clusters: list[Cluster] = []
 _log_position_at_start_of_test: dict[int, int] = {}
 
@@ -179,7 +183,7 @@ _log_position_at_start_of_test: dict[int, int] = {}
 def cluster() -> Iterator[Cluster]:
     """The cluster that all tests share; each uses topics and groups of its own."""
     address = os.environ.get("BARNABAS_COMPAT_BOOTSTRAP")
-    shared: Cluster = RunningBroker(address) if address else new_cluster()
+    shared: Cluster = RunningBroker(address) if address else new_cluster(SHARED_SETTINGS)
     yield from _started(shared)
 
 
