@@ -13,7 +13,9 @@ from collections import deque
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING, cast
 
+from barnabas.broker.file_sender import FileSender
 from barnabas.broker.inflight_budget import InflightBudget
+from barnabas.storage.file_region import FileRegion
 from barnabas.wire.errors import ProtocolError
 from barnabas.wire.framing import FrameReader, ReceiveBuffer
 
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-Buffers = list[bytes | bytearray | memoryview]
+Parts = list[bytes | bytearray | memoryview | FileRegion]
 
 _IPV4_MAPPED = "::ffff:"
 
@@ -32,6 +34,8 @@ FRAMES_PER_TURN = 16
 
 GATHERED_BYTES_MAX = 64 * 1024
 """Replies are sent when there are so many bytes of them: more than that gains nothing from waiting."""
+
+TRANSPORT_WAIT_S = 0.001
 
 
 class CloseConnection(Exception):
@@ -46,7 +50,7 @@ class _Reply:
 
     def __init__(self) -> None:
         self.done = False
-        self.parts: Buffers | None = None
+        self.parts: Parts | None = None
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -60,6 +64,7 @@ class Connection(asyncio.BufferedProtocol):
         "_busy",
         "_closing",
         "_dispatcher",
+        "_file_sender",
         "_gathered",
         "_gathered_bytes",
         "_has_turn_coming",
@@ -83,6 +88,8 @@ class Connection(asyncio.BufferedProtocol):
     _PAUSED_BY_REQUEST = 1  # a request is in progress and another one is already here
     _PAUSED_BY_WRITER = 2  # the peer does not read its replies
     _PAUSED_BY_BUDGET = 4
+    _PAUSED_BY_FILES = 8  # a reply is on its way that the transport knows nothing of
+    _CANNOT_REPLY = _PAUSED_BY_WRITER | _PAUSED_BY_FILES
 
     def __init__(
         self,
@@ -109,10 +116,11 @@ class Connection(asyncio.BufferedProtocol):
         self._closing = False
         self._has_turn_coming = False
         self._is_gathering = False
-        self._gathered: Buffers | None = None
+        self._gathered: list[bytes | bytearray | memoryview] | None = None
         self._gathered_bytes = 0
         self._pause_reasons = 0
         self._replies: deque[_Reply] | None = None
+        self._file_sender: FileSender | None = None
         self._waiting: deque[bytearray] | None = None
         self._waiting_bytes = 0
         self._unsent_bytes = 0
@@ -160,6 +168,8 @@ class Connection(asyncio.BufferedProtocol):
         self.connections.discard(self)
         if self._task is not None:
             self._task.cancel()
+        if self._file_sender is not None:
+            self._file_sender.close()
         self._waiting = None
         self._replies = None
         self._gathered = None
@@ -213,7 +223,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._transport is None:
             return
         self._send_gathered()
-        if self._pause_reasons & self._PAUSED_BY_WRITER:
+        if self._pause_reasons & self._CANNOT_REPLY:
             self._transport.abort()  # the peer does not read: a flush would never end
         else:
             self._transport.close()
@@ -226,7 +236,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _accept(self, frame: memoryview, *, is_too_many: bool) -> None:
         """Serve a frame now, or keep a copy of it until the request in progress is done or the next turn comes."""
-        if is_too_many or self._busy or self._waiting or self._pause_reasons & self._PAUSED_BY_WRITER:
+        if is_too_many or self._busy or self._waiting or self._pause_reasons & self._CANNOT_REPLY:
             if self._waiting is None:
                 self._waiting = deque()
             self._waiting.append(bytearray(frame))
@@ -251,7 +261,7 @@ class Connection(asyncio.BufferedProtocol):
             self._busy = True
             self._task = asyncio.get_running_loop().create_task(self._finish(outcome))
 
-    async def _finish(self, outcome: Awaitable[Buffers | None]) -> None:
+    async def _finish(self, outcome: Awaitable[Parts | None]) -> None:
         """The rest of a request that waits for something; the connection serves nothing else meanwhile."""
         try:
             parts = await outcome
@@ -279,7 +289,7 @@ class Connection(asyncio.BufferedProtocol):
     def _serve_waiting(self) -> None:
         served = 0
         self._is_gathering = True
-        while self._waiting and not (self._busy or self._closing or self._pause_reasons & self._PAUSED_BY_WRITER):
+        while self._waiting and not (self._busy or self._closing or self._pause_reasons & self._CANNOT_REPLY):
             if served == FRAMES_PER_TURN:
                 self._ask_for_turn()
                 break
@@ -297,21 +307,23 @@ class Connection(asyncio.BufferedProtocol):
 
     # --- replies, in request order ----------------------------------------------------------------
 
-    def _reply(self, parts: Buffers) -> None:
-        if self._replies:
+    def _reply(self, parts: Parts) -> None:
+        if self._replies or self._is_sending_files:
+            if self._replies is None:
+                self._replies = deque()
             reply = _Reply()
             reply.done, reply.parts = True, parts
             self._replies.append(reply)
         else:
             self._write(parts)
 
-    def _reply_later(self, outcome: "asyncio.Future[Buffers | None]") -> None:
+    def _reply_later(self, outcome: "asyncio.Future[Parts | None]") -> None:
         reply = _Reply()
         if self._replies is None:
             self._replies = deque()
         self._replies.append(reply)
 
-        def done(future: "asyncio.Future[Buffers | None]") -> None:
+        def done(future: "asyncio.Future[Parts | None]") -> None:
             if self._closing or future.cancelled():
                 return
             if future.exception() is not None:
@@ -323,18 +335,22 @@ class Connection(asyncio.BufferedProtocol):
         outcome.add_done_callback(done)
 
     def _write_replies(self) -> None:
-        while self._replies and self._replies[0].done:
+        while self._replies and self._replies[0].done and not self._is_sending_files:
             parts = self._replies.popleft().parts
             if parts is not None:
                 self._write(parts)
 
-    def _write(self, parts: Buffers) -> None:
+    def _write(self, parts: Parts) -> None:
         """Send a reply, or keep it for a moment while the next request of the same read is served: one system call, and
         one wake-up of the client, for the replies to all of them."""
+        size = sum(map(len, parts))
+        if size >= GATHERED_BYTES_MAX and any(isinstance(part, FileRegion) for part in parts):
+            self._write_files(parts)
+            return
         if self._gathered is None:
             self._gathered = []
-        self._gathered += parts
-        self._gathered_bytes += sum(map(len, parts))
+        self._gathered += cast(list[bytes | bytearray | memoryview], parts)
+        self._gathered_bytes += size
         if not self._is_gathering or self._gathered_bytes >= GATHERED_BYTES_MAX:
             self._send()
 
@@ -352,6 +368,53 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.write(b"".join(parts))
         else:
             self._transport.writelines(parts)
+
+    # --- replies with parts in files ----------------------------------------------------------------
+
+    @property
+    def _is_sending_files(self) -> bool:
+        return bool(self._pause_reasons & self._PAUSED_BY_FILES)
+
+    def _write_files(self, parts: Parts) -> None:
+        """Send a reply past the transport: at once, if that can be; else nothing is served until it is sent."""
+        assert self._transport is not None
+        if self._gathered is not None:
+            self._send()
+        try:
+            if self._file_sender is None:
+                self._file_sender = FileSender(self._transport.get_extra_info("socket").fileno())
+            self._file_sender.begin(parts)
+            if not self._transport.get_write_buffer_size() and self._file_sender.send_now():
+                return
+        except OSError as error:
+            self._cannot_send(error)
+            return
+        self._pause(self._PAUSED_BY_FILES)
+        task = asyncio.get_running_loop().create_task(self._finish_files(self._transport, self._file_sender))
+        self.connections.sending.add(task)
+        task.add_done_callback(self.connections.sending.discard)
+
+    async def _finish_files(self, transport: asyncio.Transport, sender: FileSender) -> None:
+        # Seldom: the client asked again before it had read the last reply, and no transport tells when it has.
+        while transport.get_write_buffer_size() and not self._closing:  # noqa: ASYNC110
+            await asyncio.sleep(TRANSPORT_WAIT_S)
+        if self._closing:
+            return
+        try:
+            await sender.finish()
+        except OSError as error:
+            self._cannot_send(error)
+        if self._closing:
+            return
+        self.last_active_ms = self._dispatcher.clock.monotonic_ms()
+        self._resume(self._PAUSED_BY_FILES)
+        self._write_replies()
+        self._serve_waiting()
+
+    def _cannot_send(self, error: OSError) -> None:
+        if not self._closing:
+            logger.info("closing connection %d from %s: %s", self.connection_id, self.client_host, error)
+        self.abort()
 
     # --- pausing ----------------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ such deadline: any byte resets its idle timer), and 30 s for a peer that has gon
 wait behind it (Kafka would close it when it is idle).
 """
 
+import asyncio
 from collections.abc import Iterator, Mapping
 
 from barnabas.broker.connection import Connection
@@ -25,6 +26,7 @@ class Connections:
         self, connections_max: int, connections_per_ip_max: int, per_ip_overrides: Mapping[str, int], idle_ms_max: int
     ) -> None:
         self.unsent_bytes = 0
+        self.sending: set[asyncio.Task[None]] = set()
         self._connections: dict[Connection, None] = {}
         self._per_host: dict[str, int] = {}
         self._idle_ms_max = idle_ms_max

@@ -12,7 +12,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
-from barnabas.broker.connection import Buffers, CloseConnection, Connection
+from barnabas.broker.connection import CloseConnection, Connection, Parts
 from barnabas.broker.context import RequestContext
 from barnabas.broker.handlers import load_handler, served_apis
 from barnabas.broker.metrics import RequestMetrics
@@ -34,7 +34,7 @@ REQUEST_BYTES_MAX = 8 * 1024 * 1024
 """Of every request but Produce: what is decoded becomes objects, several times as large. The largest requests of real
 clients, SyncGroup of a leader of thousands of members, could not be stored beyond the size of a batch, 1 MiB."""
 
-Outcome = Buffers | None | Awaitable[Buffers | None]
+Outcome = Parts | None | Awaitable[Parts | None]
 
 _REPLY_LENGTH = struct.Struct(">i")
 
@@ -115,7 +115,7 @@ class Dispatcher:
 
     def _encode(
         self, route: _Route, context: RequestContext, response: Any, started_ns: int, request_bytes: int
-    ) -> Buffers | None:
+    ) -> Parts | None:
         if response is None:
             self.metrics.record(context.api_key, time.perf_counter_ns() - started_ns, request_bytes, 0)
             return None
@@ -129,7 +129,7 @@ class Dispatcher:
 
     async def _encode_later(
         self, route: _Route, context: RequestContext, response: Awaitable[Any], started_ns: int, request_bytes: int
-    ) -> Buffers | None:
+    ) -> Parts | None:
         try:
             return self._encode(route, context, await response, started_ns, request_bytes)
         except (CloseConnection, ProtocolError):
@@ -147,7 +147,7 @@ class Dispatcher:
         )
         return CloseConnection(f"an internal error ({type(error).__name__}) while serving API key {context.api_key}")
 
-    def _unsupported_api_versions(self, correlation_id: int) -> Buffers:
+    def _unsupported_api_versions(self, correlation_id: int) -> Parts:
         from barnabas.broker.handlers import api_versions
 
         response = api_versions.unsupported_version()

@@ -7,12 +7,14 @@ readable, and reads once more when the sum is enough or the wait is over.
 """
 
 import asyncio
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from barnabas.broker.fetch_sessions import FetchPartition
 from barnabas.broker.partition import Partition
+from barnabas.storage.file_region import FileRegion
 from barnabas.storage.files import Buffer
 from barnabas.storage.read import ColdRead, FetchData
 from barnabas.wire.errors import ApiError, ErrorCode
@@ -25,6 +27,10 @@ if TYPE_CHECKING:
 Results = list[tuple[FetchPartition, PartitionData]]
 
 UNKNOWN = -1
+
+REGIONS_MAX = 16 if sys.platform == "linux" else 0
+"""Partitions of one fetch whose batches stay in their files, as each takes a descriptor; elsewhere sendfile loses count
+when the socket is full."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +58,7 @@ class FetchOperation:
         self.results: Results = []
         self._bytes_left = self._limits.max_bytes
         self._bytes_read = 0
+        self._regions = 0
         self._must_reply = False
 
     # --- reading ----------------------------------------------------------------------------------
@@ -73,6 +80,7 @@ class FetchOperation:
                     min(asked.max_bytes, self._bytes_left),
                     max_offset=max_offset,
                     min_one_message=self._bytes_read == 0,
+                    may_stay_in_file=self._regions < REGIONS_MAX,
                 )
             except ColdRead as cold:
                 return cold
@@ -145,12 +153,16 @@ class FetchOperation:
         return None
 
     def _accept(self, asked: FetchPartition, partition: Partition, data: FetchData) -> None:
-        size = len(data.records)
+        records: Buffer | FileRegion = data.records
+        if data.region is not None:
+            records = data.region
+            self._regions += 1
+        size = len(records)
         self._bytes_read += size
         self._bytes_left = max(0, self._bytes_left - size)
-        self._add(asked, partition, data.records, data.next_offset)
+        self._add(asked, partition, records, data.next_offset)
 
-    def _add(self, asked: FetchPartition, partition: Partition, records: Buffer, next_offset: int) -> None:
+    def _add(self, asked: FetchPartition, partition: Partition, records: Buffer | FileRegion, next_offset: int) -> None:
         log = partition.log
         data = PartitionData(
             partition_index=asked.partition,

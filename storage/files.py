@@ -73,6 +73,16 @@ class Files(Protocol):
         """Whether `pread_cached` works in this directory (tmpfs, overlays and other systems refuse it)."""
         ...
 
+    def duplicate(self, descriptor: int) -> int:
+        """Another descriptor of the same open file, to be closed by itself."""
+        ...
+
+    def send(self, socket: int, descriptor: int, size: int, position: int) -> int:
+        """Have the kernel write up to `size` bytes of the file to a socket that does not block; returns how many it
+        took, 0 where the file ends. Raises BlockingIOError when the socket takes none. Waits for the disk.
+        """
+        ...
+
     def stat(self, path: str) -> FileStat: ...
 
     def exists(self, path: str) -> bool: ...
@@ -154,6 +164,12 @@ class OsFiles:
         except BlockingIOError:
             raise ReadWouldBlock from None
         return buffer if count == size else memoryview(buffer)[:count]
+
+    def duplicate(self, descriptor: int) -> int:
+        return os.dup(descriptor)
+
+    def send(self, socket: int, descriptor: int, size: int, position: int) -> int:
+        return os.sendfile(socket, descriptor, position, size)
 
     def reads_cached(self, directory: str) -> bool:
         """Probe by reading a byte that was just written; the file is gone again afterwards."""

@@ -429,12 +429,19 @@ class PartitionLog(LocalLog):
     # --- reading
 
     def read(
-        self, start_offset: int, max_bytes: int, *, max_offset: int | None = None, min_one_message: bool = True
+        self,
+        start_offset: int,
+        max_bytes: int,
+        *,
+        max_offset: int | None = None,
+        min_one_message: bool = True,
+        may_stay_in_file: bool = False,
     ) -> FetchData:
         """Read whole batches of one segment, from the one that contains `start_offset` on.
 
         Batches that reach to `max_offset` or beyond (by default the log's end) are left out, and so are those that do
-        not fit into `max_bytes`; but with `min_one_message` the first one is returned however large it is.
+        not fit into `max_bytes`; but with `min_one_message` the first one is returned however large it is. With
+        `may_stay_in_file` many batches come as a region of their file, for `sendfile`.
 
         Raises:
             ApiError: OFFSET_OUT_OF_RANGE.
@@ -453,7 +460,13 @@ class PartitionLog(LocalLog):
             return nothing_at(start_offset, self._segments[-1])
         return self._reader.read(
             ReadRequest(
-                start_offset, max_bytes, max_offset, min_one_message, end_offset, self.config.index_interval_bytes
+                start_offset,
+                max_bytes,
+                max_offset,
+                min_one_message,
+                end_offset,
+                self.config.index_interval_bytes,
+                may_stay_in_file,
             )
         )
 

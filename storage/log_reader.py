@@ -11,9 +11,10 @@ from bisect import bisect_left, bisect_right
 from typing import Final, NamedTuple
 
 from barnabas.storage.errors import ReadWouldBlock, StorageError
-from barnabas.storage.files import Buffer
+from barnabas.storage.file_region import REGION_BYTES_MIN, FileRegion
+from barnabas.storage.files import Buffer, lacks_descriptors
 from barnabas.storage.log_context import LogContext
-from barnabas.storage.read import ColdRead, FetchData, IndexMismatch, Read, ReadPlan, execute
+from barnabas.storage.read import ColdRead, FetchData, IndexMismatch, Read, ReadPlan, execute, find_batch
 from barnabas.storage.segment import Segment
 
 logger = logging.getLogger(__name__)
@@ -24,7 +25,8 @@ _WARM_BYTES: Final = 8 * 1024 * 1024
 
 
 class ReadRequest(NamedTuple):
-    """What to read: whole batches from `start_offset` on, all below `max_offset`. `end_offset` is the log's end now."""
+    """What to read: whole batches from `start_offset` on, all below `max_offset`. `end_offset` is the log's end now.
+    With `may_stay_in_file` the answer may be a region."""
 
     start_offset: int
     max_bytes: int
@@ -32,6 +34,7 @@ class ReadRequest(NamedTuple):
     min_one_message: bool
     end_offset: int
     index_interval_bytes: int
+    may_stay_in_file: bool = False
 
 
 class LogReader:
@@ -96,6 +99,9 @@ class LogReader:
         if not plan.has_index:
             raise self._cold_read(plan, slot, request)
         try:
+            found = self._region(plan, self.segments[slot]) if request.may_stay_in_file else None
+            if found is not None:
+                return found
             found = execute(plan, self._cached_reader(self.segments[slot]))
         except ReadWouldBlock:
             raise self._cold_read(plan, slot, request) from None
@@ -109,6 +115,38 @@ class LogReader:
                 self._hints.clear()
             self._hints[found.next_offset] = (found.segment_base_offset, found.position + len(found.records))
         return found
+
+    def _region(self, plan: ReadPlan, segment: Segment) -> FetchData | None:
+        """The read without its bytes, if it is large and the index tells where a batch ends; may raise what `execute`
+        does. `next_offset` is one at or beyond that of the next batch, which stands in the file. Whoever sends a region
+        has to learn whether it is in the page cache, which not every file system tells.
+        """
+        if min(plan.max_bytes, plan.limit - plan.position) < REGION_BYTES_MIN or not self._context.reads_cached:
+            return None
+        start = plan.position if plan.is_exact else find_batch(plan, self._cached_reader(segment))
+        if start < 0:
+            return None
+        end, next_offset, last_offset = plan.limit, plan.limit_offset, -1
+        if next_offset < 0 or end - start > plan.max_bytes:
+            index = segment.offset_index or self._context.indexes.get(segment.file)
+            if index is None:
+                return None
+            last_offset, end = index.last_before(min(start + plan.max_bytes, plan.limit), plan.max_offset)
+            next_offset = last_offset
+        if end - start < REGION_BYTES_MIN:
+            return None
+        cache = self._context.cache
+        try:
+            region = FileRegion(cache.files, cache.descriptor(segment.file), start, end - start)
+        except OSError as error:
+            if not lacks_descriptors(error):
+                raise
+            return None
+        if last_offset >= 0:
+            if len(self._hints) >= _HINTS:
+                self._hints.clear()
+            region.tell_end(self._hints, segment.base_offset, last_offset)
+        return FetchData(b"", plan.start_offset, next_offset, plan.base_offset, start, region=region)
 
     def _plan(self, slot: int, request: ReadRequest) -> ReadPlan:
         """Find out, without any I/O, where to start and where to stop."""

@@ -59,6 +59,16 @@ class OffsetIndex:
             return -1, 0
         return self.base_offset + self.relative_offsets[slot], self.positions[slot]
 
+    def last_before(self, position: int, max_offset: int) -> tuple[int, int]:
+        """The last entry (offset, position) at or before `position` with an offset of at most `max_offset`; (-1, 0) if
+        there is none. What lies before it lies below `max_offset`.
+        """
+        by_offset = bisect_right(self.relative_offsets, max_offset - self.base_offset)
+        slot = min(by_offset, bisect_right(self.positions, position)) - 1
+        if slot < 0:
+            return -1, 0
+        return self.base_offset + self.relative_offsets[slot], self.positions[slot]
+
     def truncate_to(self, offset: int) -> None:
         """Forget entries at or beyond `offset`."""
         count = bisect_left(self.relative_offsets, offset - self.base_offset)

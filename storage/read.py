@@ -11,6 +11,7 @@ from contextlib import suppress
 from typing import Final, NamedTuple, TypeAlias
 
 from barnabas.storage.errors import CorruptFile, CorruptLog, StorageError
+from barnabas.storage.file_region import FileRegion
 from barnabas.storage.files import Buffer, DescriptorCache, LogFile, read_file, write_file
 from barnabas.storage.offset_index import OffsetIndex, OffsetIndexCache
 from barnabas.wire.record_batch import HEADER_SIZE, LOG_OVERHEAD, CorruptBatch, RecordBatchHeader, parse_header
@@ -34,7 +35,8 @@ class FetchData(NamedTuple):
 
     `next_offset` is the offset after the last of them, or -1 where finding out would have cost another look at them;
     equal to the asked offset when there are none. `first_entry_incomplete` says that the first batch is larger than
-    the read allowed, so nothing is returned.
+    the read allowed, so nothing is returned. Who asked for it may get a `region` instead of `records`; `next_offset`
+    may be later then, within the batch that follows.
     """
 
     records: Buffer
@@ -43,6 +45,7 @@ class FetchData(NamedTuple):
     segment_base_offset: int
     position: int
     first_entry_incomplete: bool = False
+    region: FileRegion | None = None
 
 
 class ReadPlan(NamedTuple):
@@ -85,7 +88,7 @@ def execute(plan: ReadPlan, read: Read) -> FetchData | None:
     """
     position = plan.position
     if not plan.is_exact:
-        position = _find(plan, read)
+        position = find_batch(plan, read)
         if position < 0:
             return None
     available = plan.limit - position
@@ -141,7 +144,7 @@ def _first_size(data: Buffer, plan: ReadPlan, position: int) -> int:
     return LOG_OVERHEAD + int(length)
 
 
-def _find(plan: ReadPlan, read: Read) -> int:
+def find_batch(plan: ReadPlan, read: Read) -> int:
     """The position of the first batch that ends at or beyond the wanted offset; -1 if there is none."""
     for header in file_headers(read, plan.file, plan.position, plan.limit, chunk_size=_SEARCH_CHUNK):
         last_offset = header.base_offset + header.last_offset_delta

@@ -128,6 +128,14 @@ class SimulatedDisk:
     def pread_cached(self, descriptor: int, size: int, position: int) -> Buffer:
         return self.pread(descriptor, size, position)
 
+    def duplicate(self, descriptor: int) -> int:
+        self._next_descriptor += 1
+        self._descriptors[self._next_descriptor] = self._descriptors[descriptor]
+        return self._next_descriptor
+
+    def send(self, socket: int, descriptor: int, size: int, position: int) -> int:
+        raise OSError(errno.ENOSYS, "no kernel can send what is simulated")
+
     def reads_cached(self, directory: str) -> bool:
         return True
 

@@ -84,7 +84,7 @@ def machine_class(tools):  # noqa: C901 - one class, made here because fixtures 
         @rule(data=st.data())
         def truncate(self, data):
             base_offset = data.draw(st.sampled_from(self.model.batches))[0]
-            self.log.truncate_to(base_offset)
+            self.logs.manager.truncate_to(self.log, base_offset)
             self.model.batches = [found for found in self.model.batches if found[0] < base_offset]
             self.model.end = base_offset
             self.model.start = min(self.model.start, base_offset)

@@ -1,0 +1,128 @@
+"""Replies of which parts are still in log files: the kernel takes them from there (sendfile, as Kafka's
+FileRecords.writeTo).
+
+What is in the page cache is sent at once, on the event loop; for the rest, sendfile waits for the disk, in a thread.
+"""
+
+import asyncio
+import select
+import socket
+from contextlib import suppress
+from enum import Enum
+
+from barnabas.storage.file_region import FileRegion
+from barnabas.storage.files import Buffer
+
+WAIT_MS = 1
+"""How long a thread waits for a peer to read on before the event loop waits in its place."""
+
+_MORE = getattr(socket, "MSG_MORE", 0)
+
+
+class _Pause(Enum):
+    """Why the sending stopped."""
+
+    DONE = 1
+    FULL = 2  # the socket takes no more
+    COLD = 3  # the disk would have to be waited for
+
+
+class FileSender:
+    """Sends replies on a connection, one at a time, while its transport has nothing to send.
+
+    It has a socket of its own, because the transport's may be closed while a thread is at work.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        """`descriptor`: the connection's, which stays the transport's. Raises OSError when no other can be had."""
+        self._socket = socket.fromfd(descriptor, socket.AF_INET, socket.SOCK_STREAM)
+        self._socket.setblocking(False)
+        self._parts: list[Buffer | FileRegion] = []
+        self._part = 0
+        self._start = 0
+        self._is_busy = False
+        self._is_closed = False
+
+    def begin(self, parts: list[Buffer | FileRegion]) -> None:
+        """The next reply: then `send_now`, and `finish` if that was not all."""
+        self._parts, self._part, self._start = [], 0, 0
+        between = bytearray()  # one call for what stands between two regions
+        for part in parts:
+            if isinstance(part, FileRegion):
+                self._parts += (between, part) if between else (part,)
+                between = bytearray()
+            else:
+                between += part
+        if between:
+            self._parts.append(between)
+
+    def send_now(self) -> bool:
+        """Send what can be sent without waiting; whether that was all. Raises OSError as `finish` does."""
+        return self._proceed(in_thread=False) is _Pause.DONE
+
+    async def finish(self) -> None:
+        """Until the kernel has taken everything. Raises OSError when the connection ends or the disk fails."""
+        loop = asyncio.get_running_loop()
+        self._is_busy = True
+        try:
+            while (pause := self._proceed(in_thread=False)) is not _Pause.DONE:
+                if pause is _Pause.COLD:
+                    pause = await loop.run_in_executor(None, lambda: self._proceed(in_thread=True))
+                if pause is _Pause.FULL:
+                    await self._writable(loop)
+        finally:
+            self._is_busy = False
+            if self._is_closed:
+                self._socket.close()
+
+    def close(self) -> None:
+        """End `finish`, wherever it waits."""
+        self._is_closed = True
+        if not self._is_busy:
+            self._socket.close()
+            return
+        with suppress(OSError):  # it may not be connected any more
+            self._socket.shutdown(socket.SHUT_RDWR)
+
+    def _proceed(self, *, in_thread: bool) -> _Pause:
+        while self._part < len(self._parts):
+            part = self._parts[self._part]
+            if not in_thread and isinstance(part, FileRegion) and not part.is_cached(self._start):
+                return _Pause.COLD
+            try:
+                self._start += self._send_part(part)
+            except BlockingIOError:
+                if not (in_thread and self._can_soon_write()):
+                    return _Pause.FULL
+            else:
+                if self._start < len(part) and not in_thread:
+                    return _Pause.FULL
+            if self._start == len(part):
+                self._part += 1
+                self._start = 0
+        self._parts = []
+        return _Pause.DONE
+
+    def _send_part(self, part: Buffer | FileRegion) -> int:
+        if isinstance(part, FileRegion):
+            return part.send(self._socket.fileno(), self._start)
+        is_last = self._part == len(self._parts) - 1
+        return self._socket.send(memoryview(part)[self._start :], 0 if is_last else _MORE)
+
+    def _can_soon_write(self) -> bool:
+        poller = select.poll()
+        poller.register(self._socket, select.POLLOUT)
+        return bool(poller.poll(WAIT_MS))
+
+    async def _writable(self, loop: asyncio.AbstractEventLoop) -> None:
+        writable: asyncio.Future[None] = loop.create_future()
+        loop.add_writer(self._socket.fileno(), _wake, writable)
+        try:
+            await writable
+        finally:
+            loop.remove_writer(self._socket.fileno())
+
+
+def _wake(writable: asyncio.Future[None]) -> None:
+    if not writable.done():
+        writable.set_result(None)

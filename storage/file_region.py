@@ -1,0 +1,93 @@
+"""Whole batches that are still in their file: the kernel sends them to the reader's socket, and no byte of them passes
+through this process (sendfile, as Kafka's FileRecords.writeTo).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from barnabas.storage.errors import ReadWouldBlock
+from barnabas.storage.files import Files
+from barnabas.wire.record_batch import HEADER_SIZE, CorruptBatch, parse_header
+
+REGION_BYTES_MIN: Final = 256 * 1024
+"""Smaller reads are copied: that takes less than it takes to wake the thread that sends."""
+
+_SAMPLED_BYTES: Final = 128 * 1024
+
+Hints = dict[int, tuple[int, int]]
+
+
+class FileRegion:
+    """A part of a log file, which takes the place of a buffer among the parts of a reply.
+
+    It has a descriptor of its own, closed with the last reference to it, so the log may be truncated, rolled, renamed
+    or deleted meanwhile. The descriptor shares the kernel's read-ahead with the log's.
+
+    Where the index tells that a batch ends with `last_offset` right behind the region, `hints` learn from the first
+    `send` where it starts, because the reader asks for it next.
+    """
+
+    __slots__ = ("_descriptor", "_files", "_following", "_hints", "_position", "_size")
+
+    def __init__(self, files: Files, descriptor: int, position: int, size: int) -> None:
+        """Raises OSError when there is no descriptor left."""
+        self._descriptor = -1
+        self._descriptor = files.duplicate(descriptor)
+        self._files = files
+        self._position = position
+        self._size = size
+        self._hints: Hints | None = None
+        self._following = (0, -1)
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __del__(self) -> None:
+        if self._descriptor >= 0:
+            self._files.close(self._descriptor)
+
+    def tell_end(self, hints: Hints, segment_base_offset: int, last_offset: int) -> None:
+        """Have `hints` learn where the batch starts that follows the region and should end with `last_offset`."""
+        self._hints = hints
+        self._following = (segment_base_offset, last_offset)
+
+    def is_cached(self, start: int) -> bool:
+        """Whether what comes after the first `start` bytes is in the page cache, as far as samples tell: the kernel
+        reads and forgets more than a page at a time. No I/O; only where the file system tells (`Files.reads_cached`).
+        """
+        files, descriptor, end = self._files, self._descriptor, self._position + self._size
+        last = end - 1 if self._hints is None else end + HEADER_SIZE - 1  # `send` will look at the batch that follows
+        try:
+            for position in (*range(self._position + start, end, _SAMPLED_BYTES), last):
+                files.pread_cached(descriptor, 1, position)
+        except ReadWouldBlock:
+            return False
+        return True
+
+    def send(self, socket: int, start: int) -> int:
+        """Write what comes after the first `start` bytes to a socket that does not block; how many bytes it took.
+        Blocking, where they are not in the page cache.
+
+        Raises:
+            BlockingIOError: the socket takes nothing now.
+            OSError: the disk failed, the connection is gone, or the file has become shorter.
+        """
+        if self._hints is not None:
+            self._add_hint(self._hints)
+        sent = self._files.send(socket, self._descriptor, self._size - start, self._position + start)
+        if sent <= 0:
+            raise OSError("the log was cut off while it was being sent")
+        return sent
+
+    def _add_hint(self, hints: Hints) -> None:
+        """The index is only a hint, so look."""
+        self._hints = None
+        segment_base_offset, last_offset = self._following
+        end = self._position + self._size
+        try:
+            header = parse_header(self._files.pread(self._descriptor, HEADER_SIZE, end), 0)
+        except CorruptBatch:
+            return
+        if header.last_offset == last_offset:
+            hints[header.base_offset] = (segment_base_offset, end)

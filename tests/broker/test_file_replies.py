@@ -1,0 +1,240 @@
+"""Large fetches, whose batches the kernel sends from the log files, over real sockets."""
+
+import errno
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from barnabas.storage.files import OsFiles
+from barnabas.testing import Broker
+from barnabas.wire import codec, headers
+from barnabas.wire.messages.api_versions import ApiVersionsRequest
+from barnabas.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
+from barnabas.wire.messages.produce import ProduceRequest, ProduceResponse
+from barnabas.wire.records import Record, build_batch
+from tools.hostile import answer, ask, connect, frame, is_closed, produce, receive
+
+MIB = 1 << 20
+BATCHES, RECORDS_PER_BATCH, RECORD_BYTES = 400, 16, 1000
+FETCH_VERSION, PRODUCE_VERSION = 12, 9
+
+
+class Sendings:
+    """Counts what the kernel is asked to send, and lets a test spoil it."""
+
+    def __init__(self) -> None:
+        self.bytes = 0
+        self.error: int | None = None
+        self._send = OsFiles.send
+
+    def send(self, files: OsFiles, target: int, descriptor: int, size: int, position: int) -> int:
+        if self.error is not None:
+            raise OSError(self.error, os.strerror(self.error))
+        count = self._send(files, target, descriptor, size, position)
+        self.bytes += count
+        return count
+
+
+@pytest.fixture
+def sendings(monkeypatch: pytest.MonkeyPatch) -> Sendings:
+    found = Sendings()
+    monkeypatch.setattr(OsFiles, "send", lambda *given: found.send(*given))
+    return found
+
+
+@pytest.fixture
+def broker(sendings: Sendings, tmp_path: Path) -> Iterator[Broker]:
+    if not OsFiles().reads_cached(str(tmp_path)):
+        pytest.skip("this file system does not tell what is in the page cache: nothing is sent from files")
+    with Broker(data_dir=tmp_path) as broker:
+        broker.create_topic("large")
+        with connect(broker.bootstrap_servers) as connection:
+            for number in range(BATCHES):
+                records = [
+                    Record(each, 0, None, b"%8d" % number + os.urandom(RECORD_BYTES))
+                    for each in range(RECORDS_PER_BATCH)
+                ]
+                request = produce("large", build_batch(records))
+                written = ask(connection, request, PRODUCE_VERSION, ProduceResponse)
+                assert written.responses[0].partition_responses[0].error_code == 0
+        yield broker
+
+
+def fetch(offset: int, max_bytes: int = MIB) -> FetchRequest:
+    partition = FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=max_bytes)
+    topic = FetchTopic(topic="large", partitions=[partition])
+    return FetchRequest(max_wait_ms=100, min_bytes=1, max_bytes=50 * MIB, topics=[topic])
+
+
+EVERYTHING = fetch(0, 50 * MIB)
+"""More than the kernel takes for a peer that reads nothing."""
+
+
+def records_of(response: FetchResponse) -> bytes:
+    (partition,) = response.responses[0].partitions
+    assert partition.error_code == 0
+    return bytes(partition.records)
+
+
+def log_file(broker: Broker) -> bytes:
+    assert broker.data_dir is not None
+    (path,) = Path(broker.data_dir).glob("**/large-0/*.log")
+    return path.read_bytes()
+
+
+def count_of(records: bytes) -> int:
+    """How many of the batches, which are all of one size."""
+    size = int.from_bytes(records[8:12], "big") + 12
+    assert len(records) % size == 0
+    return len(records) // size
+
+
+def until(condition: Callable[[], Any], what: str) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.01)
+
+
+def slow_reader(broker: Broker, request: FetchRequest) -> socket.socket:
+    """Has asked, and reads nothing; its buffer is small."""
+    host, _, port = broker.bootstrap_servers.rpartition(":")
+    reader = socket.socket()
+    reader.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    reader.settimeout(30)
+    reader.connect((host, int(port)))
+    reader.sendall(frame(request, FETCH_VERSION))
+    return reader
+
+
+def test_a_reader_gets_the_whole_log(broker: Broker, sendings: Sendings) -> None:
+    found, offset = b"", 0
+    with connect(broker.bootstrap_servers) as connection:
+        while offset < BATCHES * RECORDS_PER_BATCH:
+            records = records_of(ask(connection, fetch(offset), FETCH_VERSION, FetchResponse))
+            offset += count_of(records) * RECORDS_PER_BATCH
+            found += records
+    assert found == log_file(broker)
+    assert sendings.bytes > 0.8 * len(found)
+
+
+def test_several_partitions_and_the_fields_behind_them(broker: Broker, sendings: Sendings) -> None:
+    request = fetch(0)
+    request.topics.append(FetchTopic(topic="large", partitions=[FetchPartition(partition=7, fetch_offset=0)]))
+    with connect(broker.bootstrap_servers) as connection:
+        response = ask(connection, request, FETCH_VERSION, FetchResponse)
+    assert sendings.bytes
+    by_partition = {each.partition_index: each for topic in response.responses for each in topic.partitions}
+    assert log_file(broker).startswith(bytes(by_partition[0].records))
+    assert by_partition[7].error_code == 3
+
+
+def test_replies_keep_the_order_of_requests(broker: Broker, sendings: Sendings) -> None:
+    record = Record(0, 0, None, b"later")
+    wanted = [
+        (fetch(0), FETCH_VERSION),
+        (ApiVersionsRequest(), 0),
+        (fetch(160), FETCH_VERSION),
+        (fetch(1600), FETCH_VERSION),
+        (produce("large", build_batch([record])), PRODUCE_VERSION),
+        (ApiVersionsRequest(), 0),
+        (fetch(0), FETCH_VERSION),
+    ]
+    expected = log_file(broker)
+    with connect(broker.bootstrap_servers) as connection:
+        connection.sendall(b"".join(frame(request, version, 100 + n) for n, (request, version) in enumerate(wanted)))
+        for number, (request, version) in enumerate(wanted):
+            body = receive(connection)
+            assert body is not None
+            assert int.from_bytes(body[:4], "big") == 100 + number
+            if isinstance(request, FetchRequest):
+                _, position = headers.parse_response_header(body, 1, version)
+                records = records_of(codec.decode(FetchResponse, version, body, position))
+                assert len(records) > MIB // 2
+                start = request.topics[0].partitions[0].fetch_offset // RECORDS_PER_BATCH
+                assert expected[start * len(records) // count_of(records) :].startswith(records)
+            elif isinstance(request, ProduceRequest):
+                _, position = headers.parse_response_header(body, 0, version)
+                written = codec.decode(ProduceResponse, version, body, position)
+                assert written.responses[0].partition_responses[0].error_code == 0
+    assert sendings.bytes > 4 * MIB // 2
+
+
+def test_a_reader_that_takes_its_time_holds_up_nobody(broker: Broker, sendings: Sendings) -> None:
+    expected = log_file(broker)
+    readers = [slow_reader(broker, EVERYTHING) for _ in range(20)]
+    with connect(broker.bootstrap_servers) as connection:
+        for _ in range(20):
+            assert expected.startswith(records_of(ask(connection, fetch(0), FETCH_VERSION, FetchResponse)))
+    for reader in readers:
+        with reader:
+            response = answer(reader, fetch(0), FETCH_VERSION, FetchResponse)
+        assert expected.startswith(records_of(response))
+    assert sendings.bytes > (20 + 20 * 5) * MIB // 2
+
+
+def test_readers_that_leave_take_their_descriptors_along(broker: Broker, sendings: Sendings) -> None:
+    def opened() -> int:
+        return len(os.listdir("/proc/self/fd"))
+
+    with connect(broker.bootstrap_servers) as connection:
+        ask(connection, fetch(0), FETCH_VERSION, FetchResponse)
+        before = opened()
+        readers = [slow_reader(broker, EVERYTHING) for _ in range(10)]
+        until(lambda: opened() >= before + 40, "a socket at each end, one to send on, and a file")
+        for reader in readers[:5]:
+            reader.close()
+        for reader in readers[5:]:
+            reader.recv(10_000)
+            reader.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")  # RST, not FIN
+            reader.close()
+        until(lambda: opened() <= before, "all closed again")
+        ask(connection, fetch(0), FETCH_VERSION, FetchResponse)
+
+
+def test_a_broker_stops_in_the_midst_of_a_reply(sendings: Sendings, broker: Broker) -> None:
+    reader = slow_reader(broker, EVERYTHING)
+    until(lambda: sendings.bytes, "the reply is on its way")
+    broker.stop()
+    with reader:
+        assert is_closed(reader)
+
+
+def test_a_topic_deleted_in_the_midst_of_a_reply_is_read_to_the_end_of_it(broker: Broker, sendings: Sendings) -> None:
+    expected = log_file(broker)
+    with slow_reader(broker, EVERYTHING) as reader:
+        until(lambda: sendings.bytes, "the reply is on its way")
+        broker.delete_topic("large")
+        broker.clock.advance(timedelta(minutes=10))
+        records = records_of(answer(reader, fetch(0), FETCH_VERSION, FetchResponse))
+    assert count_of(records) > 10
+    assert expected.startswith(records)
+
+
+def test_a_disk_that_fails_ends_the_connection(broker: Broker, sendings: Sendings) -> None:
+    with connect(broker.bootstrap_servers) as connection:
+        sendings.error = errno.EIO
+        connection.sendall(frame(fetch(0), FETCH_VERSION))
+        assert is_closed(connection)
+    sendings.error = None
+    with connect(broker.bootstrap_servers) as connection:
+        assert len(records_of(ask(connection, fetch(0), FETCH_VERSION, FetchResponse))) > MIB // 2
+
+
+def test_without_descriptors_the_records_are_copied(
+    broker: Broker, sendings: Sendings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> int:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(OsFiles, "duplicate", refuse)
+    with connect(broker.bootstrap_servers) as connection:
+        records = records_of(ask(connection, fetch(0), FETCH_VERSION, FetchResponse))
+    assert log_file(broker).startswith(records)
+    assert not sendings.bytes
