@@ -35,7 +35,7 @@ FRAMES_PER_TURN = 16
 GATHERED_BYTES_MAX = 64 * 1024
 """Replies are sent when there are so many bytes of them: more than that gains nothing from waiting."""
 
-TRANSPORT_WAIT_S = 0.001
+TRANSPORT_WAIT_S_MAX = 0.25
 
 
 class CloseConnection(Exception):
@@ -174,16 +174,16 @@ class Connection(asyncio.BufferedProtocol):
         self._replies = None
         self._gathered = None
         self._budget.report(self, 0)
-        self._report_unsent(0)
+        self._report_unsent()
 
     def pause_writing(self) -> None:
         self._pause(self._PAUSED_BY_WRITER)
-        self._report_unsent(self._transport.get_write_buffer_size() if self._transport is not None else 0)
+        self._report_unsent()
 
     def resume_writing(self) -> None:
-        self._report_unsent(0)
         self.last_active_ms = self._dispatcher.clock.monotonic_ms()
         self._resume(self._PAUSED_BY_WRITER)
+        self._report_unsent()
         self._serve_waiting()
 
     def pause_for_budget(self) -> None:
@@ -197,7 +197,7 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def is_busy(self) -> bool:
         """A request is in progress (a long poll, say): the peer is waiting for us, not idle."""
-        return self._busy or bool(self._replies)
+        return (self._busy or bool(self._replies)) and not self._is_sending_files
 
     @property
     def has_hung_up(self) -> bool:
@@ -214,7 +214,8 @@ class Connection(asyncio.BufferedProtocol):
         return not self._pause_reasons
 
     def close(self, reason: str | None = None) -> None:
-        """Take no further request; replies already written are flushed as long as the peer reads them."""
+        """Take no further request; replies already written are flushed as long as the peer reads them, but not one from
+        files."""
         if self._closing:
             return
         self._closing = True
@@ -335,7 +336,7 @@ class Connection(asyncio.BufferedProtocol):
         outcome.add_done_callback(done)
 
     def _write_replies(self) -> None:
-        while self._replies and self._replies[0].done and not self._is_sending_files:
+        while self._replies and self._replies[0].done and not (self._closing or self._is_sending_files):
             parts = self._replies.popleft().parts
             if parts is not None:
                 self._write(parts)
@@ -378,6 +379,8 @@ class Connection(asyncio.BufferedProtocol):
     def _write_files(self, parts: Parts) -> None:
         """Send a reply past the transport: at once, if that can be; else nothing is served until it is sent."""
         assert self._transport is not None
+        if self._closing:
+            return
         if self._gathered is not None:
             self._send()
         try:
@@ -390,24 +393,31 @@ class Connection(asyncio.BufferedProtocol):
             self._cannot_send(error)
             return
         self._pause(self._PAUSED_BY_FILES)
+        self._report_unsent()
         task = asyncio.get_running_loop().create_task(self._finish_files(self._transport, self._file_sender))
         self.connections.sending.add(task)
         task.add_done_callback(self.connections.sending.discard)
 
     async def _finish_files(self, transport: asyncio.Transport, sender: FileSender) -> None:
-        # Seldom: the client asked again before it had read the last reply, and no transport tells when it has.
-        while transport.get_write_buffer_size() and not self._closing:  # noqa: ASYNC110
-            await asyncio.sleep(TRANSPORT_WAIT_S)
+        wait_s = 0.0
+        # Other replies were sent just now, or, seldom, the client has not read them: no transport tells when it has.
+        while transport.get_write_buffer_size() and not self._closing:
+            await asyncio.sleep(wait_s)
+            wait_s = min(2 * wait_s or 0.001, TRANSPORT_WAIT_S_MAX)
         if self._closing:
             return
         try:
             await sender.finish()
         except OSError as error:
             self._cannot_send(error)
+        except BaseException:
+            self.abort()
+            raise
         if self._closing:
             return
         self.last_active_ms = self._dispatcher.clock.monotonic_ms()
         self._resume(self._PAUSED_BY_FILES)
+        self._report_unsent()
         self._write_replies()
         self._serve_waiting()
 
@@ -429,7 +439,13 @@ class Connection(asyncio.BufferedProtocol):
             if not self._pause_reasons and self._transport is not None and not self._closing:
                 self._transport.resume_reading()
 
-    def _report_unsent(self, size: int) -> None:
+    def _report_unsent(self) -> None:
+        size = 0
+        if self._transport is not None and not self._closing:
+            if self._pause_reasons & self._PAUSED_BY_WRITER:
+                size += self._transport.get_write_buffer_size()
+            if self._file_sender is not None and self._is_sending_files:
+                size += self._file_sender.held_bytes
         self.connections.unsent_bytes += size - self._unsent_bytes
         self._unsent_bytes = size
 

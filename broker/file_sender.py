@@ -10,11 +10,17 @@ import socket
 from contextlib import suppress
 from enum import Enum
 
-from barnabas.storage.file_region import FileRegion
+from barnabas.storage.file_region import WINDOW_BYTES, FileRegion
 from barnabas.storage.files import Buffer
 
 WAIT_MS = 1
 """How long a thread waits for a peer to read on before the event loop waits in its place."""
+
+THREAD_BYTES_MAX = 4 * 1024 * 1024
+"""What a thread sends in one go, as others wait for it."""
+
+JOINED_BYTES_MAX = 64 * 1024
+"""Smaller parts are sent together; larger ones are not copied."""
 
 _MORE = getattr(socket, "MSG_MORE", 0)
 
@@ -30,31 +36,35 @@ class _Pause(Enum):
 class FileSender:
     """Sends replies on a connection, one at a time, while its transport has nothing to send.
 
-    It has a socket of its own, because the transport's may be closed while a thread is at work.
+    It has a socket of its own, because the transport's may be closed while a thread is at work. `held_bytes` are those
+    of the reply under way that are in memory.
     """
 
     def __init__(self, descriptor: int) -> None:
         """`descriptor`: the connection's, which stays the transport's. Raises OSError when no other can be had."""
+        self.held_bytes = 0
         self._socket = socket.fromfd(descriptor, socket.AF_INET, socket.SOCK_STREAM)
         self._socket.setblocking(False)
         self._parts: list[Buffer | FileRegion] = []
         self._part = 0
         self._start = 0
         self._is_busy = False
+        self._is_in_thread = False
         self._is_closed = False
 
     def begin(self, parts: list[Buffer | FileRegion]) -> None:
         """The next reply: then `send_now`, and `finish` if that was not all."""
         self._parts, self._part, self._start = [], 0, 0
-        between = bytearray()  # one call for what stands between two regions
+        small = bytearray()
         for part in parts:
-            if isinstance(part, FileRegion):
-                self._parts += (between, part) if between else (part,)
-                between = bytearray()
+            if isinstance(part, FileRegion) or len(part) >= JOINED_BYTES_MAX:
+                self._parts += (small, part) if small else (part,)
+                small = bytearray()
             else:
-                between += part
-        if between:
-            self._parts.append(between)
+                small += part
+        if small:
+            self._parts.append(small)
+        self.held_bytes = sum(len(part) for part in self._parts if not isinstance(part, FileRegion))
 
     def send_now(self) -> bool:
         """Send what can be sent without waiting; whether that was all. Raises OSError as `finish` does."""
@@ -67,12 +77,13 @@ class FileSender:
         try:
             while (pause := self._proceed(in_thread=False)) is not _Pause.DONE:
                 if pause is _Pause.COLD:
-                    pause = await loop.run_in_executor(None, lambda: self._proceed(in_thread=True))
+                    self._is_in_thread = True
+                    pause = await loop.run_in_executor(None, self._proceed_in_thread)
                 if pause is _Pause.FULL:
                     await self._writable(loop)
         finally:
-            self._is_busy = False
-            if self._is_closed:
+            self._is_busy = self._is_in_thread  # when this was cancelled, the thread goes on
+            if self._is_closed and not self._is_in_thread:
                 self._socket.close()
 
     def close(self) -> None:
@@ -84,23 +95,35 @@ class FileSender:
         with suppress(OSError):  # it may not be connected any more
             self._socket.shutdown(socket.SHUT_RDWR)
 
+    def _proceed_in_thread(self) -> _Pause:
+        try:
+            return self._proceed(in_thread=True)
+        finally:
+            self._is_in_thread = False
+
     def _proceed(self, *, in_thread: bool) -> _Pause:
+        total = 0
         while self._part < len(self._parts):
             part = self._parts[self._part]
             if not in_thread and isinstance(part, FileRegion) and not part.is_cached(self._start):
                 return _Pause.COLD
             try:
-                self._start += self._send_part(part)
+                sent = self._send_part(part)
             except BlockingIOError:
                 if not (in_thread and self._can_soon_write()):
                     return _Pause.FULL
-            else:
-                if self._start < len(part) and not in_thread:
-                    return _Pause.FULL
+                continue
+            self._start += sent
+            total += sent
             if self._start == len(part):
                 self._part += 1
                 self._start = 0
+            elif not in_thread and sent < WINDOW_BYTES:
+                return _Pause.FULL
+            if in_thread and total >= THREAD_BYTES_MAX:
+                return _Pause.COLD
         self._parts = []
+        self.held_bytes = 0
         return _Pause.DONE
 
     def _send_part(self, part: Buffer | FileRegion) -> int:

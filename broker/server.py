@@ -304,7 +304,7 @@ class Broker:
         for connection in self.connections:
             end_connection(connection)
         await asyncio.sleep(0)  # lets transports flush and protocols hear of it
-        await asyncio.gather(*self.connections.sending)
+        await asyncio.gather(*self.connections.sending, return_exceptions=True)
         for listener in self._listeners:
             listener.socket.close()
         if self._http is not None:

@@ -7,11 +7,14 @@ from __future__ import annotations
 from typing import Final
 
 from barnabas.storage.errors import ReadWouldBlock
-from barnabas.storage.files import Files
+from barnabas.storage.files import DescriptorCache
 from barnabas.wire.record_batch import HEADER_SIZE, CorruptBatch, parse_header
 
 REGION_BYTES_MIN: Final = 256 * 1024
-"""Smaller reads are copied: that takes less than it takes to wake the thread that sends."""
+"""Smaller reads are copied: that takes less than it takes to look whether sendfile would wait."""
+
+WINDOW_BYTES: Final = 1024 * 1024
+"""What is looked for in the page cache, and sent, at a time."""
 
 _SAMPLED_BYTES: Final = 128 * 1024
 
@@ -28,13 +31,12 @@ class FileRegion:
     `send` where it starts, because the reader asks for it next.
     """
 
-    __slots__ = ("_descriptor", "_files", "_following", "_hints", "_position", "_size")
+    __slots__ = ("_cache", "_descriptor", "_following", "_hints", "_position", "_size")
 
-    def __init__(self, files: Files, descriptor: int, position: int, size: int) -> None:
-        """Raises OSError when there is no descriptor left."""
-        self._descriptor = -1
-        self._descriptor = files.duplicate(descriptor)
-        self._files = files
+    def __init__(self, cache: DescriptorCache, descriptor: int, position: int, size: int) -> None:
+        """`descriptor`: one that `cache` lent, which the region gives back."""
+        self._cache = cache
+        self._descriptor = descriptor
         self._position = position
         self._size = size
         self._hints: Hints | None = None
@@ -44,8 +46,7 @@ class FileRegion:
         return self._size
 
     def __del__(self) -> None:
-        if self._descriptor >= 0:
-            self._files.close(self._descriptor)
+        self._cache.give_back(self._descriptor)
 
     def tell_end(self, hints: Hints, segment_base_offset: int, last_offset: int) -> None:
         """Have `hints` learn where the batch starts that follows the region and should end with `last_offset`."""
@@ -53,21 +54,24 @@ class FileRegion:
         self._following = (segment_base_offset, last_offset)
 
     def is_cached(self, start: int) -> bool:
-        """Whether what comes after the first `start` bytes is in the page cache, as far as samples tell: the kernel
-        reads and forgets more than a page at a time. No I/O; only where the file system tells (`Files.reads_cached`).
+        """Whether what `send` would send next is in the page cache, as far as samples tell: the kernel reads and
+        forgets more than a page at a time. No I/O; only where the file system tells (`Files.reads_cached`).
         """
-        files, descriptor, end = self._files, self._descriptor, self._position + self._size
-        last = end - 1 if self._hints is None else end + HEADER_SIZE - 1  # `send` will look at the batch that follows
+        files, descriptor = self._cache.files, self._descriptor
+        first, end = self._position + start, self._position + min(start + WINDOW_BYTES, self._size)
+        positions = [*range(first, end, _SAMPLED_BYTES), end - 1]
+        if self._hints is not None:  # `send` will look at the batch that follows
+            positions.append(self._position + self._size + HEADER_SIZE - 1)
         try:
-            for position in (*range(self._position + start, end, _SAMPLED_BYTES), last):
+            for position in positions:
                 files.pread_cached(descriptor, 1, position)
         except ReadWouldBlock:
             return False
         return True
 
     def send(self, socket: int, start: int) -> int:
-        """Write what comes after the first `start` bytes to a socket that does not block; how many bytes it took.
-        Blocking, where they are not in the page cache.
+        """Write what comes after the first `start` bytes, at most `WINDOW_BYTES`, to a socket that does not block; how
+        many bytes it took. Blocking, where they are not in the page cache.
 
         Raises:
             BlockingIOError: the socket takes nothing now.
@@ -75,7 +79,8 @@ class FileRegion:
         """
         if self._hints is not None:
             self._add_hint(self._hints)
-        sent = self._files.send(socket, self._descriptor, self._size - start, self._position + start)
+        size = min(WINDOW_BYTES, self._size - start)
+        sent = self._cache.files.send(socket, self._descriptor, size, self._position + start)
         if sent <= 0:
             raise OSError("the log was cut off while it was being sent")
         return sent
@@ -86,7 +91,7 @@ class FileRegion:
         segment_base_offset, last_offset = self._following
         end = self._position + self._size
         try:
-            header = parse_header(self._files.pread(self._descriptor, HEADER_SIZE, end), 0)
+            header = parse_header(self._cache.files.pread(self._descriptor, HEADER_SIZE, end), 0)
         except CorruptBatch:
             return
         if header.last_offset == last_offset:

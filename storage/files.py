@@ -387,13 +387,14 @@ class DescriptorCache:
     between a `hold` on the loop and a `release` wherever they end.
     """
 
-    __slots__ = ("_lock", "_open", "_pressure", "_retry", "files", "limit")
+    __slots__ = ("_lent", "_lock", "_open", "_pressure", "_retry", "files", "limit")
 
     def __init__(self, files: Files, limit: int | None = None) -> None:
         self.files = files
         # A quarter stays free for sockets and for files that are open only for a moment.
         self.limit = max(8, files.descriptor_limit() * 3 // 4) if limit is None else limit
         self._open: dict[LogFile, None] = {}
+        self._lent = 0
         self._lock = threading.Lock()
         self._pressure = False
         self._retry = threading.Event()
@@ -419,6 +420,29 @@ class DescriptorCache:
             else:
                 self._open[file] = None
                 return file.descriptor
+
+    def lend(self, file: LogFile) -> int:
+        """Another descriptor of the open file for who closes it by `give_back`; -1 when so many are lent (a twelfth of
+        the limit) that others would lack them. Raises OSError as `descriptor` does.
+        """
+        with self._lock:
+            if self._lent >= max(8, self.limit // 12):
+                return -1
+            self._lent += 1
+        try:
+            return self.files.duplicate(self.descriptor(file))
+        except OSError as error:
+            with self._lock:
+                self._lent -= 1
+            if lacks_descriptors(error):
+                return -1
+            raise
+
+    def give_back(self, descriptor: int) -> None:
+        """Close what `lend` returned. Any thread."""
+        self.files.close(descriptor)
+        with self._lock:
+            self._lent -= 1
 
     def adopt(self, file: LogFile, descriptor: int) -> None:
         """Take over the descriptor of a file that was just created."""

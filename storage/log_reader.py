@@ -12,10 +12,20 @@ from typing import Final, NamedTuple
 
 from barnabas.storage.errors import ReadWouldBlock, StorageError
 from barnabas.storage.file_region import REGION_BYTES_MIN, FileRegion
-from barnabas.storage.files import Buffer, lacks_descriptors
+from barnabas.storage.files import Buffer
 from barnabas.storage.log_context import LogContext
-from barnabas.storage.read import ColdRead, FetchData, IndexMismatch, Read, ReadPlan, execute, find_batch
+from barnabas.storage.read import (
+    ColdRead,
+    FetchData,
+    IndexMismatch,
+    Read,
+    ReadPlan,
+    batch_size,
+    execute,
+    find_batch,
+)
 from barnabas.storage.segment import Segment
+from barnabas.wire.record_batch import LOG_OVERHEAD
 
 logger = logging.getLogger(__name__)
 
@@ -99,7 +109,7 @@ class LogReader:
         if not plan.has_index:
             raise self._cold_read(plan, slot, request)
         try:
-            found = self._region(plan, self.segments[slot]) if request.may_stay_in_file else None
+            found = self._region(plan, slot, request) if request.may_stay_in_file else None
             if found is not None:
                 return found
             found = execute(plan, self._cached_reader(self.segments[slot]))
@@ -116,37 +126,43 @@ class LogReader:
             self._hints[found.next_offset] = (found.segment_base_offset, found.position + len(found.records))
         return found
 
-    def _region(self, plan: ReadPlan, segment: Segment) -> FetchData | None:
+    def _region(self, plan: ReadPlan, slot: int, request: ReadRequest) -> FetchData | None:
         """The read without its bytes, if it is large and the index tells where a batch ends; may raise what `execute`
         does. `next_offset` is one at or beyond that of the next batch, which stands in the file. Whoever sends a region
         has to learn whether it is in the page cache, which not every file system tells.
         """
         if min(plan.max_bytes, plan.limit - plan.position) < REGION_BYTES_MIN or not self._context.reads_cached:
             return None
+        segment = self.segments[slot]
         start = plan.position if plan.is_exact else find_batch(plan, self._cached_reader(segment))
         if start < 0:
             return None
         end, next_offset, last_offset = plan.limit, plan.limit_offset, -1
         if next_offset < 0 or end - start > plan.max_bytes:
             index = segment.offset_index or self._context.indexes.get(segment.file)
-            if index is None:
-                return None
+            if index is None:  # a segment of before the start, say: the next read will have it
+                raise self._cold_read(plan._replace(has_index=False, is_exact=False, position=0), slot, request)
             last_offset, end = index.last_before(min(start + plan.max_bytes, plan.limit), plan.max_offset)
             next_offset = last_offset
-        if end - start < REGION_BYTES_MIN:
+        if end - start < REGION_BYTES_MIN or self._is_cut_off(start, end, segment):
             return None
-        cache = self._context.cache
-        try:
-            region = FileRegion(cache.files, cache.descriptor(segment.file), start, end - start)
-        except OSError as error:
-            if not lacks_descriptors(error):
-                raise
+        descriptor = self._context.cache.lend(segment.file)
+        if descriptor < 0:
             return None
+        region = FileRegion(self._context.cache, descriptor, start, end - start)
         if last_offset >= 0:
             if len(self._hints) >= _HINTS:
                 self._hints.clear()
             region.tell_end(self._hints, segment.base_offset, last_offset)
         return FetchData(b"", plan.start_offset, next_offset, plan.base_offset, start, region=region)
+
+    def _is_cut_off(self, start: int, end: int, segment: Segment) -> bool:
+        """Whether the first batch is longer, because the index is wrong: nobody could use the answer. An answer that
+        has been sent so once is in the page cache, so readers get on."""
+        try:
+            return batch_size(self._cached_reader(segment)(LOG_OVERHEAD, start)) > end - start
+        except ReadWouldBlock:
+            return False
 
     def _plan(self, slot: int, request: ReadRequest) -> ReadPlan:
         """Find out, without any I/O, where to start and where to stop."""

@@ -130,6 +130,11 @@ def whole_batches(data: Buffer, max_offset: int) -> tuple[int, int]:
     return position, next_offset
 
 
+def batch_size(start: Buffer) -> int:
+    """The size in bytes of a batch that starts so, as its length field says."""
+    return LOG_OVERHEAD + int(_HEADER_START.unpack_from(start, 0)[1])
+
+
 def _first_size(data: Buffer, plan: ReadPlan, position: int) -> int:
     """The size of the first batch, or at least a lower bound of it; 0 if the batch may not be read at all."""
     if len(data) < HEADER_SIZE:

@@ -1,5 +1,6 @@
 """Reads that leave their batches in the file, for the kernel to send."""
 
+import errno
 import os
 import random
 import socket
@@ -9,6 +10,7 @@ import pytest
 from barnabas.storage import log_reader
 from barnabas.storage.errors import ReadWouldBlock
 from barnabas.storage.file_region import REGION_BYTES_MIN
+from barnabas.storage.read import ColdRead
 
 SEGMENT_BYTES = 4 << 20
 TO_FILL = 10 << 20
@@ -151,7 +153,7 @@ def test_a_file_that_was_cut_off_ends_the_sending(log):
 
 def test_without_descriptors_all_is_copied(log, logs, monkeypatch):
     def refuse(_):
-        raise OSError(24, "Too many open files")
+        raise OSError(errno.EMFILE, "Too many open files")
 
     monkeypatch.setattr(logs.files, "duplicate", refuse)
     data = log.read(0, 1 << 20, may_stay_in_file=True)
@@ -182,3 +184,37 @@ def test_a_region_knows_whether_it_is_in_the_page_cache(log, logs, monkeypatch):
     forgotten -= 1
     assert not region.is_cached(0)
     assert not region.is_cached(len(region) - 100)
+
+
+def test_no_more_descriptors_are_lent_than_others_can_spare(log):
+    regions = []
+    while (region := region_of(log, 0)) is not None:
+        regions.append(region)
+    assert 8 <= len(regions) <= log.context.cache.limit // 12
+    regions.pop()
+    assert region_of(log, 0) is not None
+
+
+def test_after_a_restart_the_first_read_brings_the_index(log, logs, tools):
+    name = log.topic, log.partition
+    logs.restart()
+    again = logs.manager.get(*name)
+    for segment in again._segments[:-1]:
+        with pytest.raises(ColdRead) as cold:
+            again.read(segment.base_offset, 1 << 20, may_stay_in_file=True)
+        data = cold.value.load()
+        assert tools.base_offsets(data.records)[0] == segment.base_offset
+        assert region_of(again, data.next_offset) is not None
+        assert region_of(again, segment.base_offset) is not None
+
+
+def test_an_index_that_ends_in_the_first_batch_stops_nobody(logs, tools):
+    log = logs.log(segment_bytes=SEGMENT_BYTES)
+    for _ in range(3):
+        logs.append(log, bytes(900_000))
+    if not log.context.reads_cached:
+        pytest.skip("this file system does not tell what is in the page cache: all is copied")
+    index = log._segments[0].offset_index
+    index.positions[0] = 1 << 19
+    data = log.read(0, 1 << 20, may_stay_in_file=True)
+    assert tools.base_offsets(data.records) == [0]
