@@ -268,6 +268,11 @@ class Deserter(Worker):
             producer.flush(60)
             self.record(Status.FAIL, [send], is_transaction=True)
         self.done += delivered == [None]
+        with suppress(SystemError):
+            # When it goes with a transaction open, confluent_kafka may leave an exception behind, without a word: the
+            # next call of any function written in C raises it as a SystemError.
+            del producer
+            time.monotonic()
 
 
 def end_transaction(producer: Producer, *, aborts: bool) -> Status:
