@@ -96,7 +96,8 @@ def test_a6_lengths_and_counts_that_lie(
            **shared_healthy.figures)  # fmt: skip
     assert closed
     assert taken <= max(0.5, 0.010 * len(data) / 1024)
-    assert memory.growth <= 1.25 * len(data) + 4 * MIB
+    # A frame's buffer grows as its bytes come: at worst it is copied once more, while the old one is still there.
+    assert memory.growth <= 2 * len(data) + 4 * MIB
 
 
 def test_a6_numbers_of_partitions_that_nobody_wants(
