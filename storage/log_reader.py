@@ -14,6 +14,7 @@ from barnabas.storage.errors import ReadWouldBlock, StorageError
 from barnabas.storage.file_region import REGION_BYTES_MIN, FileRegion
 from barnabas.storage.files import Buffer
 from barnabas.storage.log_context import LogContext
+from barnabas.storage.offset_index import OffsetIndex
 from barnabas.storage.read import (
     ColdRead,
     FetchData,
@@ -139,7 +140,7 @@ class LogReader:
             return None
         end, next_offset, last_offset = plan.limit, plan.limit_offset, -1
         if next_offset < 0 or end - start > plan.max_bytes:
-            index = segment.offset_index or self._context.indexes.get(segment.file)
+            index = self._index(segment)
             if index is None:  # a segment of before the start, say: the next read will have it
                 raise self._cold_read(plan._replace(has_index=False, is_exact=False, position=0), slot, request)
             last_offset, end = index.last_before(min(start + plan.max_bytes, plan.limit), plan.max_offset)
@@ -213,11 +214,17 @@ class LogReader:
         hint = self._hints.get(start_offset)
         if hint is not None and hint[0] == segment.base_offset and hint[1] < segment.size:
             return hint[1], True, True, -1
-        index = segment.offset_index or self._context.indexes.get(segment.file)
+        index = self._index(segment)
         if index is None:
             return 0, False, False, -1
         index_offset, position = index.lookup(start_offset)
         return position, False, True, index_offset
+
+    def _index(self, segment: Segment) -> OffsetIndex | None:
+        """The segment's offset index, if it is in memory. That of an active segment may be empty and still is the one
+        to ask: the file beside it is that of another time.
+        """
+        return self._context.indexes.get(segment.file) if segment.offset_index is None else segment.offset_index
 
     def _cached_reader(self, segment: Segment) -> Read:
         """A reader that never waits for the disk (save for opening a file whose descriptor was given up)."""

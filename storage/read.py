@@ -157,6 +157,8 @@ def find_batch(plan: ReadPlan, read: Read) -> int:
             raise IndexMismatch
         if last_offset >= plan.start_offset:
             return header.position
+    if plan.index_offset >= 0 and plan.limit - plan.position < HEADER_SIZE:
+        raise IndexMismatch  # no batch starts there
     return -1
 
 
@@ -252,7 +254,9 @@ class ColdRead(Exception):
 
         try:
             if not plan.has_index:
-                index = self._indexes.get(plan.file) or self._read_index(plan, read)
+                index = self._indexes.get(plan.file)
+                if index is None:
+                    index = self._read_index(plan, read)
                 index_offset, position = index.lookup(plan.start_offset)
                 plan = plan._replace(has_index=True, index_offset=index_offset, position=position)
             try:

@@ -336,7 +336,9 @@ class _Loader:
                 )
                 if header.partition_leader_epoch > epochs.latest_epoch:
                     epochs.assign(header.partition_leader_epoch, header.base_offset)
-                take_in(producers, header, batch, aborted)
+                if header.last_offset >= self.checkpoints.log_start_offset:
+                    # As ProducerBuilder does, and Kafka: producers known by deleted records alone are forgotten.
+                    take_in(producers, header, batch, aborted)
                 expected_offset = header.next_offset
                 position += header.size_in_bytes
             if position < segment.size:

@@ -422,6 +422,30 @@ def test_truncation_restores_epochs_producers_and_offsets(logs, tools):
     assert tools.read_all(logs.log()) == [50]
 
 
+def test_after_a_truncation_the_old_index_file_is_not_asked(logs, tools):
+    log = logs.log(index_interval_bytes=0)
+    logs.append(log, b"")
+    logs.append(log, b"")
+    logs.restart()  # writes the index: the batch of offset 1 stands at byte 68
+    log = logs.log(index_interval_bytes=0)
+    log.truncate_to(0)
+    logs.append(log, b"", b"", b"")
+    logs.append(log, b"")
+    logs.files.opened.clear()
+    log.truncate_to(3)
+    assert tools.base_offsets(tools.read(log, 1).records) == [0]
+    assert not [path for path in logs.files.opened if path.endswith(".index")]
+
+
+def test_an_index_entry_behind_which_no_batch_fits_is_wrong(logs, tools):
+    log = logs.log(index_interval_bytes=0)
+    logs.append(log, b"", b"", b"")
+    log.segments[0].offset_index.append(1, 68)
+    log.truncate_to(3)
+    log._reader.forget_all()
+    assert tools.base_offsets(tools.read(log, 1).records) == [0]
+
+
 def test_truncating_below_the_first_segment_starts_there(logs):
     log = logs.log(segment_bytes=100)
     for _ in range(4):

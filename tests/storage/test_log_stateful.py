@@ -11,18 +11,43 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from barnabas.storage.validation import AppendOrigin
 from barnabas.wire.record_batch import iter_headers
+from barnabas.wire.records import ControlRecordType, EndTxnMarker, build_end_txn_marker
+
+COMMIT, ABORT = ControlRecordType.COMMIT, ControlRecordType.ABORT
+IDEMPOTENT, TRANSACTIONAL = (1, 2), (3, 4)
 
 
 class Model:
-    """What the log should hold: (base offset, last offset, leader epoch) of each batch."""
+    """What the log should hold: (base offset, last offset, leader epoch) of each batch, and of those that belong to
+    transactions, by their base offset, (producer id, how a marker ends it or None).
+    """
 
     def __init__(self):
         self.batches = []
+        self.transactions = {}
         self.start = self.end = self.flushed = 0
 
     def visible(self):
         return [found for found in self.batches if found[1] >= self.start]
+
+    def truncate(self, offset):
+        self.batches = [found for found in self.batches if found[0] < offset]
+        self.transactions = {base: what for base, what in self.transactions.items() if base < offset}
+        self.end = offset
+        self.start = min(self.start, offset)
+
+    def replay(self):
+        """Base offsets of the batches that are part of an open transaction, and of an aborted one."""
+        open_batches, aborted = {}, set()
+        for base_offset, (producer_id, outcome) in self.transactions.items():
+            if outcome is None:
+                open_batches.setdefault(producer_id, []).append(base_offset)
+            else:
+                ended = open_batches.pop(producer_id, [])
+                aborted.update(ended if outcome is ABORT else [])
+        return {base for bases in open_batches.values() for base in bases}, aborted
 
 
 def machine_class(tools):  # noqa: C901 - one class, made here because fixtures cannot be imported
@@ -33,9 +58,11 @@ def machine_class(tools):  # noqa: C901 - one class, made here because fixtures 
             self.logs = tools.Logs(self.directory / "data")
             self.model = Model()
             self.epoch = 0
-            self.sequences = {1: 0, 2: 0}
+            self.sequences = dict.fromkeys(IDEMPOTENT + TRANSACTIONAL, 0)
 
-        @initialize(segment_bytes=st.sampled_from([90, 300, 5000]), interval=st.sampled_from([0, 100, 4096]))
+        @initialize(
+            segment_bytes=st.sampled_from([90, 160, 300, 700, 5000]), interval=st.sampled_from([0, 1, 70, 100, 4096])
+        )
         def create(self, segment_bytes, interval):
             self.settings = {
                 "segment_bytes": segment_bytes,
@@ -53,10 +80,31 @@ def machine_class(tools):  # noqa: C901 - one class, made here because fixtures 
         def append(self, count):
             self._appended(self.logs.append(self.log, *[b""] * count, epoch=self.epoch), count)
 
-        @rule(producer_id=st.sampled_from([1, 2]), count=st.integers(1, 2))
+        @rule(producer_id=st.sampled_from(IDEMPOTENT), count=st.integers(1, 2))
         def append_idempotent(self, producer_id, count):
+            self._append_in_sequence(producer_id, count)
+
+        @rule(producer_id=st.sampled_from(TRANSACTIONAL), count=st.integers(1, 2))
+        def append_transactional(self, producer_id, count):
+            self.model.transactions[self.model.end] = (producer_id, None)
+            self._append_in_sequence(producer_id, count, transactional=True)
+
+        @rule(producer_id=st.sampled_from(TRANSACTIONAL), outcome=st.sampled_from([COMMIT, ABORT]))
+        def end_transaction(self, producer_id, outcome):
+            marker = build_end_txn_marker(
+                EndTxnMarker(outcome, 0), producer_id=producer_id, producer_epoch=0,
+                timestamp_ms=self.logs.clock.now_ms(),
+            )  # fmt: skip
+            self.model.transactions[self.model.end] = (producer_id, outcome)
+            info = self.log.append_as_leader(
+                marker, leader_epoch=self.epoch, now_ms=self.logs.clock.now_ms(), origin=AppendOrigin.COORDINATOR
+            )
+            self.log.update_high_watermark(self.log.log_end_offset)
+            self._appended(info, 1)
+
+        def _append_in_sequence(self, producer_id, count, **keywords):
             sequence = self.sequences[producer_id]
-            keywords = {"producer_id": producer_id, "producer_epoch": 0, "base_sequence": sequence}
+            keywords |= {"producer_id": producer_id, "producer_epoch": 0, "base_sequence": sequence}
             info = self.logs.append(self.log, *[b""] * count, epoch=self.epoch, **keywords)
             self.sequences[producer_id] += count
             self._appended(info, count)
@@ -85,12 +133,10 @@ def machine_class(tools):  # noqa: C901 - one class, made here because fixtures 
         def truncate(self, data):
             base_offset = data.draw(st.sampled_from(self.model.batches))[0]
             self.logs.manager.truncate_to(self.log, base_offset)
-            self.model.batches = [found for found in self.model.batches if found[0] < base_offset]
-            self.model.end = base_offset
-            self.model.start = min(self.model.start, base_offset)
+            self.model.truncate(base_offset)
             self.epoch += 1
             # What producers have sent is forgotten with the batches: new ones take their place.
-            self.sequences = {1: 0, 2: 0}
+            self.sequences = dict.fromkeys(self.sequences, 0)
             for entry in self.log.active_producers():
                 self.sequences[entry.producer_id] = entry.last_sequence + 1
 
@@ -133,6 +179,34 @@ def machine_class(tools):  # noqa: C901 - one class, made here because fixtures 
             assert tools.read_all(self.log) == [found[0] for found in visible]
 
         @invariant()
+        def readers_of_committed_data_see_that_alone(self):
+            """What a client filters out by the aborted transactions that come with its fetch, as Kafka's does it. A log
+            whose start lies within a transaction may or may not remember that it began.
+            """
+            if not hasattr(self, "log"):
+                return
+            log, model = self.log, self.model
+            open_batches, aborted = model.replay()
+            visible = [found[0] for found in model.visible()]
+            stable = log.last_stable_offset
+            assert stable <= min(
+                (max(base, model.start) for base in visible if base in open_batches), default=model.end
+            )
+            assert stable >= min((max(base, model.start) for base in open_batches), default=model.end)
+            told = sorted(log.aborted_transactions(model.start, stable), key=lambda entry: entry[1])
+            ignored, seen = set(), []
+            for base_offset in [base for base in visible if base < stable]:
+                while told and told[0][1] <= base_offset:
+                    ignored.add(told.pop(0)[0])
+                producer_id, outcome = model.transactions.get(base_offset, (-1, None))
+                if outcome is ABORT:
+                    ignored.discard(producer_id)
+                elif outcome is None and producer_id not in ignored:
+                    seen.append(base_offset)
+            markers = {base for base, (_, outcome) in model.transactions.items() if outcome is not None}
+            assert seen == [base for base in visible if base < stable and base not in aborted | markers]
+
+        @invariant()
         def epochs_agree(self):
             if not hasattr(self, "log"):
                 return
@@ -147,8 +221,10 @@ def machine_class(tools):  # noqa: C901 - one class, made here because fixtures 
     return LogMachine
 
 
-@pytest.mark.usefixtures("tools")
-def test_any_sequence_of_operations(tools):
+@pytest.mark.parametrize(
+    ("examples", "steps"), [(40, 25), pytest.param(5000, 30, marks=[pytest.mark.full, pytest.mark.timeout(1800)])]
+)
+def test_any_sequence_of_operations(tools, examples, steps):
     case = machine_class(tools).TestCase
-    case.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)
+    case.settings = settings(max_examples=examples, stateful_step_count=steps, deadline=None)
     case().runTest()

@@ -401,6 +401,22 @@ def test_deleted_records_stay_deleted_after_a_crash(logs, tools):
         assert log.leader_epochs.entries == [(0, 3)]
 
 
+@pytest.mark.parametrize("truncated", [False, True])
+def test_producers_known_by_deleted_records_alone_are_forgotten_by_a_crash(logs, truncated):
+    """As in Kafka: found by a truncation, after which they were forgotten, and a crash, after which they were not."""
+    log = logs.log()
+    logs.append(log, b"a", producer_id=1, producer_epoch=0, base_sequence=0)
+    logs.append(log, b"b", producer_id=2, producer_epoch=0, base_sequence=0)
+    logs.append(log, b"c")
+    log.increment_log_start_offset(1)
+    logs.manager.checkpoint_log_start_offsets()
+    if truncated:
+        logs.manager.truncate_to(log, 2)
+        assert [entry.producer_id for entry in log.active_producers()] == [2]
+    logs.restart(clean=False)
+    assert [entry.producer_id for entry in logs.log().active_producers()] == [2]
+
+
 def test_files_of_interrupted_deletions_and_compactions_are_put_in_order(logs, tools):
     log = logs.log(segment_bytes=250)
     for _ in range(9):
