@@ -2,12 +2,13 @@
 
     python -m benchmarks.spark_pipelines --rows 100000 400000 --partitions 1 4 --repeats 5 --into docs/spark.md
 
-One Spark session (local[2], as the pipelines' own) serves all runs, both brokers run all the time, and each is at work
-alone. The input lies in topics that are made once, before anything is measured. A run starts a pipeline with a fresh
-checkpoint and fresh output topics and measures the time from its start until it has worked the input off. Before that,
-each pipeline runs on each broker unmeasured, for Java's compiler. Ratios compare neighbouring runs, and every other
-pair begins with Kafka. Numbers of partitions are compared with the fewest rows, numbers of rows with the most
-partitions.
+One Spark session (local[2], as the pipelines' own, but with 4 GiB) serves all runs, both brokers run all the time, and
+each is at work alone. The input lies in topics that are made once, before anything is measured: so many flights, of
+which `CHEAP` pipelines get four times as many, and for enrich_join also the weather (26,128 records), which is not
+counted. A run starts a pipeline with a fresh checkpoint and fresh output topics and measures the time from its start
+until it has worked the input off. Before that, each pipeline runs once on each broker with its smallest input
+unmeasured, for Java's compiler. Ratios compare neighbouring runs, and every other pair begins with Kafka. Numbers of
+partitions are compared with the fewest rows, numbers of rows with the most partitions.
 """
 
 import argparse
@@ -50,7 +51,11 @@ from tools.barnabas_process import BarnabasProcess
 from tools.kafka_runtime import DEFAULT_BROKER_JVM, ORACLE_VERSION, KafkaServer
 
 BARNABAS, KAFKA = "Barnabas", f"Apache Kafka {ORACLE_VERSION}"
-WARM_UP_ROWS = 5_000
+CHEAP = ("stream_wordcount", "archive", "capacity_report")
+"""Where starting a query would be most of the time."""
+CHEAP_FACTOR = 4
+SETTINGS = {"spark.driver.memory": "4g"}
+"""So that hours of queries in one driver, joins among them, do not measure Java's collector."""
 QUICK = {"rows": [10_000], "partitions": [1, 4], "repeats": 1}
 COLUMNS = ("pipeline", "rows", "partitions", BARNABAS, KAFKA, "ratio, median (least - most)")
 console = Console(width=max(120, Console().width))
@@ -70,6 +75,11 @@ class Run:
     def rows_per_second(self) -> float:
         """Input rows."""
         return self.rows / self.seconds
+
+    @property
+    def kind(self) -> tuple[str, str, int, int]:
+        """What repeats of it have in common."""
+        return self.pipeline, self.broker, self.rows, self.partitions
 
 
 class Input(NamedTuple):
@@ -222,12 +232,27 @@ def lines(runs: Sequence[Run]) -> Iterator[tuple[str, ...]]:
                 medians = (f"{Spread.of(rates).median:,.0f}" for rates in (ours, theirs))
                 yield name, f"{rows:,}", str(partitions), *medians, _told(pairs)
         if of_all:
-            yield name, "all", "all", "", "", _told(of_all)
+            lost = sum(ratio < 1 for ratio in of_all)
+            yield name, "all", "all", "", "", f"{_told(of_all)}, {lost} of {len(of_all)} below 1"
 
 
 def _told(ratios: Sequence[float]) -> str:
     ratio = Spread.of(ratios)
     return f"{ratio.median:.2f} ({ratio.low:.2f} - {ratio.high:.2f})"
+
+
+def outliers(runs: Sequence[Run]) -> str:
+    """Runs that took more than twice the median of their kind: a ratio's median hides them."""
+    kinds: dict[tuple[str, str, int, int], list[float]] = {}
+    for run in runs:
+        kinds.setdefault(run.kind, []).append(run.seconds)
+    medians = {kind: Spread.of(seconds).median for kind, seconds in kinds.items()}
+    found = [
+        f"{run.pipeline}, {run.broker}, {run.rows:,} rows, {run.partitions} partitions: {run.seconds:.1f} s"
+        for run in runs
+        if run.seconds > 2 * medians[run.kind]
+    ]
+    return f"Runs of more than twice the median of their kind: {'; '.join(found) or 'none'}."
 
 
 def show(runs: Sequence[Run]) -> None:
@@ -238,13 +263,14 @@ def show(runs: Sequence[Run]) -> None:
     for line in lines(runs):
         table.add_row(*line)
     console.print(table)
+    console.print(outliers(runs))
 
 
 def markdown(runs: Sequence[Run], told: dict[str, str]) -> str:
     """The table for docs/spark.md, with what it was measured on; input rows a second, medians."""
     text = [f"- {name}: {value}" for name, value in told.items()]
     text += ["", f"| {' | '.join(COLUMNS)} |", "|---|" + "---:|" * (len(COLUMNS) - 1)]
-    return "\n".join([*text, *(f"| {' | '.join(line)} |" for line in lines(runs))])
+    return "\n".join([*text, *(f"| {' | '.join(line)} |" for line in lines(runs)), "", outliers(runs)])
 
 
 # --- the command line ---------------------------------------------------------------------------------------------
@@ -263,21 +289,24 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every run to a file, too")
     parser.add_argument("--into", type=Path, metavar="DOCUMENT", help="replace the results there")
     options = parser.parse_args()
+    if options.into and (options.quick or options.pipelines != list(JOBS)):
+        parser.error("--into takes the table of all pipelines at full size")
     if options.quick:
         vars(options).update(QUICK)
     return options
 
 
-def sizes_of(rows: Sequence[int], partitions: Sequence[int]) -> list[tuple[int, int]]:
-    """Rows and partitions: the fewest rows with every number of partitions, more rows with the most partitions."""
-    fewest, *more = sorted(rows)
+def sizes_of(rows: Sequence[int], partitions: Sequence[int], name: str) -> list[tuple[int, int]]:
+    """Rows and partitions for a pipeline: the fewest rows with every number of partitions, more rows with the most."""
+    factor = CHEAP_FACTOR if name in CHEAP else 1
+    fewest, *more = (each * factor for each in sorted(rows))
     return [*((fewest, each) for each in sorted(partitions)), *((each, max(partitions)) for each in more)]
 
 
-def measure(options: argparse.Namespace) -> list[Run]:
-    """Run everything."""
+def measure(options: argparse.Namespace, told: dict[str, str]) -> list[Run]:
+    """Run everything; each run goes into `options.json` at once."""
     runs: list[Run] = []
-    sizes = sizes_of(options.rows, options.partitions)
+    sizes = {name: sizes_of(options.rows, options.partitions, name) for name in options.pipelines}
     with ExitStack() as stack:
         folder = Path(tempfile.mkdtemp(prefix="spark-pipelines-"))
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
@@ -285,26 +314,31 @@ def measure(options: argparse.Namespace) -> list[Run]:
             BARNABAS: stack.enter_context(BarnabasProcess()).bootstrap_servers,
             KAFKA: stack.enter_context(KafkaServer(jvm_options=DEFAULT_BROKER_JVM)).bootstrap_servers,
         }
-        spark = spark_session("benchmark")
+        spark = spark_session("benchmark", SETTINGS)
         stack.callback(spark.stop)
         bench = Bench(spark, folder, max(options.rows))
-        console.print(f"{len(options.pipelines) * len(sizes) * options.repeats * 2} runs; the input is being made")
-        few = {broker: bench.prepare(servers[broker], WARM_UP_ROWS, max(options.partitions)) for broker in servers}
-        inputs = {(broker, *size): bench.prepare(servers[broker], *size) for size in sizes for broker in servers}
-        for name in options.pipelines:
+        count = sum(map(len, sizes.values())) * options.repeats * 2
+        console.print(f"{count} runs; the input is being made")
+        inputs = {
+            (broker, *size): bench.prepare(servers[broker], *size)
+            for size in sorted({each for some in sizes.values() for each in some})
+            for broker in servers
+        }
+        for name, some in sizes.items():
             for broker in servers:
-                bench.seconds(name, few[broker])
-            for turn, ((rows, partitions), _) in enumerate(itertools.product(sizes, range(options.repeats))):
+                bench.seconds(name, inputs[broker, *some[0]])
+            for turn, ((rows, partitions), _) in enumerate(itertools.product(some, range(options.repeats))):
                 for broker in (BARNABAS, KAFKA) if turn % 2 == 0 else (KAFKA, BARNABAS):
                     seconds = bench.seconds(name, inputs[broker, rows, partitions])
                     run = Run(name, broker, rows, partitions, seconds)
                     runs.append(run)
                     console.print(
-                        f"{name}, {broker}, {run.rows:,} rows, {run.partitions} partitions: {run.seconds:.1f} s, "
-                        f"{run.rows_per_second:,.0f} rows/s"
+                        f"{len(runs)} of {count}: {name}, {broker}, {run.rows:,} rows, {run.partitions} partitions: "
+                        f"{run.seconds:.1f} s, {run.rows_per_second:,.0f} rows/s"
                     )
                     if options.json:
-                        options.json.write_text(json.dumps([asdict(each) for each in runs], indent=1))
+                        found = {"environment": told, "runs": [asdict(each) for each in runs]}
+                        options.json.write_text(json.dumps(found, indent=1))
     return runs
 
 
@@ -316,8 +350,10 @@ def main() -> int:
     command = (
         f"python -m benchmarks.spark_pipelines --rows {rows} --partitions {partitions} --repeats {options.repeats}"
     )
+    if options.pipelines != list(JOBS):
+        command += f" --pipelines {' '.join(options.pipelines)}"
     told = {**environment(""), "command": f"`{command}`"}
-    runs = measure(options)
+    runs = measure(options, told)
     show(runs)
     if options.into:
         options.into.write_text(with_results(options.into.read_text(), markdown(runs, told)))

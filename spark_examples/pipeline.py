@@ -15,11 +15,12 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
 
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
@@ -284,7 +285,7 @@ def follow(queries: Sequence[StreamingQuery], stop: threading.Event | None = Non
             while not is_over:
                 active = [query for query in queries if query.isActive]
                 has_failed = len(active) < len(queries) and _has_failed(queries)
-                is_over = not active or has_failed or stop.wait(POLL_S)
+                is_over = not active or has_failed or _has_come(stop, active[0])
                 if has_failed:
                     stop.set()  # for what waits within another's micro-batch
                 elif is_over and stop.is_set():
@@ -302,6 +303,14 @@ def follow(queries: Sequence[StreamingQuery], stop: threading.Event | None = Non
         if problem is not None and not (stop.is_set() and STOPPED in str(problem)):
             raise problem
     return totals
+
+
+def _has_come(stop: threading.Event, query: StreamingQuery) -> bool:
+    """Whether it is time to stop; asked for `POLL_S`, or until the query ends."""
+    if not stop.is_set():
+        with suppress(StreamingQueryException):  # `follow` finds it itself
+            query.awaitTermination(POLL_S)  # type: ignore[arg-type]  # takes fractions, too
+    return stop.is_set()
 
 
 def _has_failed(queries: Sequence[StreamingQuery]) -> bool:
