@@ -2,11 +2,13 @@
 
 import json
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pandas
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 from pyspark.errors import StreamingQueryException
 
 from compat_tests.spark.pipelines.conftest import (
@@ -18,6 +20,7 @@ from compat_tests.spark.pipelines.conftest import (
     waiting_batch,
 )
 from spark_examples import dedupe, pipeline, retry_and_dead_letter, sample
+from spark_examples.exactly_once import Outgoing, Unit, committed_progress
 
 HANDLER = "compat_tests.spark.pipelines.handlers:succeed_at"
 
@@ -92,6 +95,42 @@ def test_events_beyond_the_watermark_are_counted(
 
     assert totals.late == 1
     assert [message.value() for message in consume(cluster.bootstrap_servers, sink)] == [b"new", b"in time"]
+
+
+@pytest.mark.parametrize("is_within", [False, True], ids=["before its transaction", "within its transaction"])
+def test_a_task_that_was_given_up_writes_nothing(cluster: Any, topic_prefix: str, is_within: bool) -> None:
+    sink, config = f"{topic_prefix}-out", {"bootstrap.servers": cluster.bootstrap_servers}
+    sample.create_topics(cluster.bootstrap_servers, sink, partitions=1)
+
+    def succeed() -> None:
+        """Another task does the same, from the same progress on."""
+        with Unit(config, topic_prefix, sink, 0) as successor:
+            assert successor.progress == 1
+            successor.commit([Outgoing(sink, None, b"successor")], 3)
+
+    class Overtaken(list[Outgoing]):
+        """Half of the records are produced when the other task comes."""
+
+        def __iter__(self) -> Iterator[Outgoing]:
+            first, second = super().__iter__()
+            yield first
+            assert given_up._producer.flush(60) == 0
+            succeed()
+            yield second
+
+    with Unit(config, topic_prefix, sink, 0) as given_up:
+        given_up.commit([Outgoing(sink, None, b"before")], 1)
+        records = [Outgoing(sink, None, b"given up")] * 2
+        if not is_within:
+            succeed()
+        with pytest.raises(KafkaException) as raised:
+            given_up.commit(Overtaken(records) if is_within else records, 2)
+
+    assert raised.value.args[0].code() == KafkaError._FENCED
+    assert [message.value() for message in consume(cluster.bootstrap_servers, sink)] == [b"before", b"successor"]
+    everything = consume(cluster.bootstrap_servers, sink, isolation_level="read_uncommitted")
+    assert [m.value() for m in everything].count(b"given up") == is_within
+    assert committed_progress(config, topic_prefix, sink, 0) == 3
 
 
 def retry_arguments(prefix: str, folder: Path) -> list[str]:
