@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -133,8 +134,16 @@ class Program:
             time.sleep(0.05)
 
     def kill(self) -> None:
-        """End Python, Java and the workers, as a machine's crash would."""
-        os.killpg(self._process.pid, signal.SIGKILL)
+        """End Python, Java and the workers, as a machine's crash would.
+
+        PySpark's daemon, the workers' parent, has a process group of its own: what they all share is the session.
+        """
+        deadline = time.monotonic() + 30
+        while left := processes_of_session(self._process.pid):
+            assert time.monotonic() < deadline, f"{left} are still there"
+            for process in left:  # what one of them has started meanwhile is found in the next round
+                with suppress(ProcessLookupError):
+                    os.kill(process, signal.SIGKILL)
         self._process.wait(30)
 
     def wait(self) -> int:
@@ -154,6 +163,18 @@ class Program:
     def log(self) -> str:
         """The end of what it printed."""
         return self._log.read_text(errors="replace")[-4000:]
+
+
+def processes_of_session(session: int) -> list[int]:
+    """The ids of a session's processes that have not ended, as Linux's /proc has them (see proc_pid_stat(5))."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(FileNotFoundError, ProcessLookupError):
+            # PID (NAME) STATE PPID PGRP SESSION ...; a name may hold spaces and parentheses.
+            state, _, _, of_session, *_ = path.read_text().rpartition(")")[2].split()
+            if int(of_session) == session and state not in "ZX":
+                found.append(int(path.parent.name))
+    return found
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 import json
 import random
 import secrets
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -29,7 +30,11 @@ from spark_examples.archive_reader import read_archive
 from spark_examples.demo import delays_by_day
 
 BATCHES = 20
-"""So many micro-batches a pipeline's input is divided into."""
+"""So many micro-batches, at least, a pipeline's input is divided into."""
+THE_REST = "--max-offsets-per-trigger=1000000"
+"""Afterwards, once the batch that was cut off is repeated."""
+STEPS, STEP_S = 200, 0.25
+"""Into how many parts a producer divides its input, and the time before each of them."""
 
 
 class Upheaval:
@@ -105,26 +110,60 @@ def kill_within_compaction(program: Any, archived: Path) -> str:
     return left
 
 
+class Pace:
+    """Holds a producer back, so that it is at work whenever something is killed.
+
+    It takes its time, and stays at most `ahead` offsets ahead of what the query has planned, until it is released.
+    """
+
+    def __init__(self, planned: Callable[[], int], ahead: int) -> None:
+        self._planned = planned
+        self._ahead = ahead
+        self._released = threading.Event()
+
+    def wait(self, offset: int) -> None:
+        """Before the record of this offset is produced."""
+        self.rest()
+        while offset > self._planned() + self._ahead and not self._released.is_set():
+            self.rest()
+
+    def rest(self) -> None:
+        """Take a moment."""
+        self._released.wait(STEP_S)
+
+    def samples(self, samples: list[sample.Sample], first: int) -> Iterator[sample.Sample]:
+        """The samples, of which `first` are in the topic, from there on."""
+        for number in range(first, len(samples)):
+            if (number - first) % (len(samples) // STEPS) == 0:
+                self.wait(number)
+            yield samples[number]
+
+    def release(self) -> None:
+        """Let the producer come to its end."""
+        self._released.set()
+
+
 @contextmanager
-def in_the_background(work: Callable[[], object]) -> Iterator[None]:
-    """Do something meanwhile, such as producing; what it raises is raised at the end."""
+def in_the_background(work: Callable[[], object], pace: Pace) -> Iterator[None]:
+    """Produce meanwhile. At the end of the block the producer has to be at work still; then it produces the rest."""
     with ThreadPoolExecutor(1) as thread:
         doing = thread.submit(work)
-        yield
+        try:
+            yield
+            assert not doing.done(), doing.exception() or "the producer was through before the last kill"
+        finally:
+            pace.release()
         doing.result(TIMEOUT_S)
 
 
-def halves(samples: list[sample.Sample]) -> tuple[list[sample.Sample], list[sample.Sample]]:
-    """What is there before a program starts, and what comes `slowly` while it is killed."""
-    return samples[: len(samples) // 2], samples[len(samples) // 2 :]
-
-
-def slowly(samples: list[sample.Sample]) -> Iterator[sample.Sample]:
-    """The same in about 25 seconds: as long as kills take, so that a producer is at work all the time."""
-    for number, each in enumerate(samples):
-        if number % (len(samples) // 100) == 0:
-            time.sleep(0.25)
-        yield each
+@contextmanager
+def produced_meanwhile(servers: str, topic: str, samples: list[sample.Sample], upheaval: Upheaval) -> Iterator[None]:
+    """Two micro-batches of some samples are there, and the rest comes while the block is at work."""
+    two = 2 * len(samples) // BATCHES
+    pace = Pace(upheaval.planned, ahead=two)
+    sample.produce(servers, topic, samples[:two])
+    with in_the_background(lambda: sample.produce(servers, topic, pace.samples(samples, two)), pace):
+        yield
 
 
 @pytest.fixture
@@ -135,22 +174,19 @@ def own_cluster(start_cluster: Any) -> Any:
 
 def test_archive(spark: Any, own_cluster: Any, run_once: Any, start_program: Any, flights: Any, tmp_path: Path) -> None:
     servers, path = own_cluster.bootstrap_servers, tmp_path / "archive"
-    before, meanwhile = halves(sample.flight_samples(len(flights)))
     sample.create_topics(servers, "flights")
-    sample.produce(servers, "flights", before)
     each = len(flights) // BATCHES
     arguments = ("--topics=flights", f"--archive={path}", f"--max-offsets-per-trigger={each}", "--maintain-every=3")
     start = ("archive", "run", f"--bootstrap-servers={servers}", *arguments, "--min-files=2", "--trigger=0 seconds")
 
     upheaval = Upheaval(own_cluster, path / "_checkpoint")
-    with in_the_background(lambda: sample.produce(servers, "flights", slowly(meanwhile))):
+    with produced_meanwhile(servers, "flights", sample.flight_samples(len(flights)), upheaval):
         upheaval.happen(start_program(*start))
         left = kill_within_compaction(start_program(*start), path)
 
     made = Archive(spark, servers, run_once, path, "flights")
     assert not [piece for piece in made.state().pieces if piece.path.startswith(left)]
-    assert upheaval.planned() < len(flights), "it was through before it was killed"
-    run_once(archive, *arguments, bootstrap_servers=servers)
+    run_once(archive, *arguments, THE_REST, bootstrap_servers=servers)
     rows = made.rows()
     assert rows == made.queue()
     archived = pandas.DataFrame([json.loads(row[5]) for row in rows])
@@ -168,20 +204,18 @@ def test_flight_delays(
     spark: Any, own_cluster: Any, run_once: Any, start_program: Any, flights: Any, tmp_path: Path
 ) -> None:
     servers, final, checkpoint = own_cluster.bootstrap_servers, tmp_path / "final", tmp_path / "c"
-    before, meanwhile = halves(sample.flight_samples(len(flights)))
     sample.create_topics(servers, "flights", "delays")
-    sample.produce(servers, "flights", before)
     arguments = (
         "--output-topic=delays", f"--output-path={final}", f"--checkpoint={checkpoint}", "--lateness=10 days",
         f"--max-offsets-per-trigger={len(flights) // BATCHES}",
     )  # fmt: skip
-    program = start_program("flight_delays", f"--bootstrap-servers={servers}", *arguments, "--trigger=0 seconds")
 
     upheaval = Upheaval(own_cluster, checkpoint / "final-figures")
-    with in_the_background(lambda: sample.produce(servers, "flights", slowly(meanwhile))):
-        upheaval.happen(program)
+    with produced_meanwhile(servers, "flights", sample.flight_samples(len(flights)), upheaval):
+        upheaval.happen(
+            start_program("flight_delays", f"--bootstrap-servers={servers}", *arguments, "--trigger=0 seconds")
+        )
 
-    assert upheaval.planned() < len(flights), "it was through before it was killed"
     run_once(flight_delays, *arguments, bootstrap_servers=servers)
     expected = delays_by_day(flights)
     assert last_values(servers, "delays") == expected
@@ -205,20 +239,24 @@ class Numbers:
         )
         _retried(self._producer.init_transactions)
 
-    def produce(self, count: int) -> None:
+    def produce(self, count: int, pace: Pace) -> None:
+        """Transactions wait for the query, never with one open: readers of committed data do not get past that."""
         for first in range(0, count, PER_TRANSACTION):
             self._transaction([b"aborted"] * ABORTED, self._producer.abort_transaction)
             values = [b"%d" % number for number in range(first, first + PER_TRANSACTION)]
-            while not self._transaction(values, self._producer.commit_transaction):
+            pace.wait(first)
+            while not self._transaction(values, self._producer.commit_transaction, pace):
                 pass
 
-    def _transaction(self, values: list[bytes], end: Callable[[float], None]) -> bool:
+    def _transaction(self, values: list[bytes], end: Callable[[float], None], pace: Pace | None = None) -> bool:
         """Whether it could be ended as it was to be."""
         from confluent_kafka import KafkaException
 
         self._producer.begin_transaction()
         try:
-            for value in values:
+            for number, value in enumerate(values):
+                if pace is not None and number % (PER_TRANSACTION // STEPS_OF_TRANSACTION) == 0:
+                    pace.rest()
                 self._send(value)
             assert self._producer.flush(TIMEOUT_S) == 0
             _retried(end)
@@ -252,7 +290,9 @@ def _retried(call: Callable[[float], None]) -> None:
 
 RECORDS = 5_000_000
 PER_TRANSACTION = 50_000
+STEPS_OF_TRANSACTION = 20
 ABORTED = 500
+PER_BATCH = 75_000
 
 
 @pytest.mark.full
@@ -262,18 +302,18 @@ def test_archive_of_five_million_records(
 ) -> None:
     servers, path = own_cluster.bootstrap_servers, tmp_path / "archive"
     sample.create_topics(servers, "numbers")
-    arguments = ("--topics=numbers", f"--archive={path}", "--max-offsets-per-trigger=75000", "--maintain-every=4")
-    start = ("archive", "run", f"--bootstrap-servers={servers}", *arguments, "--trigger=0 seconds", "--min-files=8")
+    limits = (f"--max-offsets-per-trigger={PER_BATCH}", "--min-files=8", "--maintain-every=4")
+    arguments = ("--topics=numbers", f"--archive={path}", *limits)
+    start = ("archive", "run", f"--bootstrap-servers={servers}", *arguments, "--trigger=0 seconds")
     upheaval = Upheaval(own_cluster, path / "_checkpoint")
 
-    left = []
-    with in_the_background(lambda: Numbers(servers, "numbers").produce(RECORDS)):
+    pace, left = Pace(upheaval.planned, 4 * PER_BATCH), []
+    with in_the_background(lambda: Numbers(servers, "numbers").produce(RECORDS, pace), pace):
         for share in (0, 0.35, 0.7):
             program = start_program(*start)
             program.wait_until(lambda share=share: upheaval.planned() >= share * RECORDS)
             upheaval.happen(program)
             left.append(kill_within_compaction(start_program(*start), path))
-        assert upheaval.planned() < RECORDS, "it was through before it was killed"
     run_once(archive, *arguments, bootstrap_servers=servers)
 
     made = Archive(spark, servers, run_once, path, "numbers")
@@ -291,20 +331,16 @@ def test_dedupe(spark: Any, own_cluster: Any, run_once: Any, start_program: Any,
     servers = own_cluster.bootstrap_servers
     sample.create_topics(servers, "events", "unique-events")
     events = repeated(flights, times=2, apart=300)
-    before, meanwhile = halves(events)
-    sample.produce(servers, "events", before)
     arguments = (
         f"--checkpoint={tmp_path}/c", "--id-field=id", "--window=60 days",
         f"--max-offsets-per-trigger={len(events) // BATCHES}",
     )  # fmt: skip
-    program = start_program("dedupe", f"--bootstrap-servers={servers}", *arguments, "--trigger=0 seconds")
 
     upheaval = Upheaval(own_cluster, tmp_path / "c" / dedupe.QUERY)
-    with in_the_background(lambda: sample.produce(servers, "events", slowly(meanwhile))):
-        upheaval.happen(program)
+    with produced_meanwhile(servers, "events", events, upheaval):
+        upheaval.happen(start_program("dedupe", f"--bootstrap-servers={servers}", *arguments, "--trigger=0 seconds"))
 
-    assert upheaval.planned() < len(events), "it was through before it was killed"
-    run_once(dedupe, *arguments, bootstrap_servers=servers)
+    run_once(dedupe, *arguments, THE_REST, bootstrap_servers=servers)
     ids = pandas.Series([json.loads(message.value())["id"] for message in consume(servers, "unique-events")])
     assert ids.value_counts().to_dict() == dict.fromkeys(range(len(flights)), 1)
 
@@ -312,22 +348,17 @@ def test_dedupe(spark: Any, own_cluster: Any, run_once: Any, start_program: Any,
 def test_retry_and_dead_letter(spark: Any, own_cluster: Any, run_once: Any, start_program: Any, tmp_path: Path) -> None:
     servers, samples = own_cluster.bootstrap_servers, fates(8000)
     create_retry_topics(servers, "checked")
-    before, meanwhile = halves(samples)
-    sample.produce(servers, "checked", before)
     arguments = (
         "--input-topic=checked", "--output-topic=checked-out", f"--handler={HANDLER}", "--delays=0.2,0.4",
         f"--checkpoint={tmp_path}/c", f"--max-offsets-per-trigger={len(samples) // BATCHES}",
     )  # fmt: skip
-    program = start_program(
-        "retry_and_dead_letter", f"--bootstrap-servers={servers}", *arguments, "--trigger=0 seconds"
-    )
+    start = ("retry_and_dead_letter", f"--bootstrap-servers={servers}", *arguments, "--trigger=0 seconds")
 
     upheaval = Upheaval(own_cluster, tmp_path / "c" / "checked")
-    with in_the_background(lambda: sample.produce(servers, "checked", slowly(meanwhile))):
-        upheaval.happen(program)
+    with produced_meanwhile(servers, "checked", samples, upheaval):
+        upheaval.happen(start_program(*start))
 
-    assert upheaval.planned() < len(samples), "it was through before it was killed"
-    run_once(retry_and_dead_letter, *arguments, bootstrap_servers=servers)
+    run_once(retry_and_dead_letter, *arguments, THE_REST, bootstrap_servers=servers)
     assert keys_in(servers, "checked-out") == expected_keys(samples, "1", "2", "3")
     assert keys_in(servers, "checked-dead") == expected_keys(samples, "never", "hopeless")
     assert keys_in(servers, "checked-retry-2") == expected_keys(samples, "3", "never")
