@@ -10,7 +10,7 @@
     make spark NAME=archive
     make spark NAME=archive ARGS="run --archive /data/archive --bootstrap-servers localhost:9092 --topics flights"
     spark-submit --packages org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0 --py-files pipelines.zip \\
-        spark_examples/archive.py run --archive s3a://bucket/archive --bootstrap-servers broker:9092 --topics a,b
+        spark_examples/archive.py run --archive hdfs:///data/archive --bootstrap-servers broker:9092 --topics a,b
 
 A record's columns are topic, date (of its timestamp, UTC), partition, offset, timestamp, timestamp_type, key, value and
 headers. archive_reader.py reads them; archive_log.py says how the archive is made and why each of these commands may

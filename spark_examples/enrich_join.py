@@ -2,8 +2,8 @@
 
     make spark NAME=enrich_join
     spark-submit --packages org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0 --py-files pipelines.zip \\
-        spark_examples/enrich_join.py --bootstrap-servers broker:9092 --checkpoint s3a://bucket/enriched \\
-        --airports s3a://bucket/airports.csv --planes s3a://bucket/planes.parquet
+        spark_examples/enrich_join.py --bootstrap-servers broker:9092 --checkpoint hdfs:///data/enriched \\
+        --airports hdfs:///data/airports.csv --planes hdfs:///data/planes.parquet
 
 Flights and weather are JSON in two topics; a flight is joined with the observation at its airport and hour, whichever
 comes first. A flight without one is written, too, without weather, when none can come any more: when the watermark,
@@ -99,11 +99,14 @@ def prepare_sample(options: argparse.Namespace) -> None:
 
 
 def show(spark: SparkSession, options: argparse.Namespace) -> None:
-    """Print some of the flights."""
-    flights = pipeline.read_topic(spark, options, options.output_topic)
+    """Print some of the flights, and of how many weather and plane are known."""
     schema = ", ".join(f"{name} string" for name in COLUMNS)
+    flights = pipeline.parsed(pipeline.read_topic(spark, options, options.output_topic), schema)
     columns = ("carrier", "number", "scheduled", "origin_name", "destination_name", "wind_speed", "model")
-    pipeline.print_rows(pipeline.parsed(flights, schema).select(*columns), "Enriched flights")
+    pipeline.print_rows(flights.select(*columns), "Enriched flights")
+    known = [f.count(column).alias(f"with {column}") for column in ("wind_speed", "model")]
+    by_origin = flights.groupBy("origin_name").agg(f.count("*").alias("flights"), *known)
+    pipeline.print_rows(by_origin.orderBy("origin_name"), "Enriched flights by origin")
 
 
 def main() -> int:

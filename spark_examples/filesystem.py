@@ -86,7 +86,7 @@ class FileSystem:
 
         It is written beside its place and renamed, as Spark's own checkpoints are. Raises AlreadyThere; on an object
         store without an atomic rename only as long as no two programs create the same file at the same moment. Hadoop
-        renames local files in two steps (look, then rename), so there a link gives the file its name.
+        renames local files in two steps (look, then rename), below a viewfs, too; named directly, they get a link.
         """
         _, path = self._at(uri)
         context = self._hadoop.fs.FileContext.getFileContext(path.toUri(), self._conf)
@@ -94,8 +94,6 @@ class FileSystem:
         aside = self._hadoop.fs.Path(path.getParent(), f".{path.getName()}.{secrets.token_hex(8)}.tmp")
         self._write(system, aside, text, overwrite=False)
         try:
-            if system.exists(path):
-                raise AlreadyThere(uri)
             if system.getScheme() == "file":
                 link, existing = (self._java.io.File(each.toUri().getPath()).toPath() for each in (path, aside))
                 self._java.nio.file.Files.createLink(link, existing)

@@ -2,8 +2,8 @@
 
     make spark NAME=flight_delays
     spark-submit --packages org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0 --py-files pipelines.zip \\
-        spark_examples/flight_delays.py --bootstrap-servers broker:9092 --checkpoint s3a://bucket/delays \\
-        --output-path s3a://bucket/delays-final
+        spark_examples/flight_delays.py --bootstrap-servers broker:9092 --checkpoint hdfs:///data/delays \\
+        --output-path hdfs:///data/delays-final
 
 Days are windows of event time (a flight's scheduled departure). The topic gets a line for each carrier and day that a
 micro-batch touched, keyed CARRIER|DATE: early figures, corrected by flights that come late; the last line of a key is

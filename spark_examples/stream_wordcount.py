@@ -3,7 +3,7 @@
     make spark NAME=stream_wordcount
     make spark NAME=stream_wordcount ARGS="--bootstrap-servers localhost:9092 --checkpoint /tmp/words"
     spark-submit --packages org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0 --py-files pipelines.zip \\
-        spark_examples/stream_wordcount.py --bootstrap-servers broker:9092 --checkpoint s3a://bucket/words
+        spark_examples/stream_wordcount.py --bootstrap-servers broker:9092 --checkpoint hdfs:///data/words
 
 Counts survive restarts in the checkpoint. A batch that a crash cut off is written again: same keys, same counts.
 """

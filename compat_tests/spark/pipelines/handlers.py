@@ -1,16 +1,10 @@
 """Handlers for retry_and_dead_letter. Workers import them."""
 
-import spark_examples
 from spark_examples.retry_handler import Hopeless, Record
 
 
 class Fatal(BaseException):
     """More than the trouble of one record."""
-
-
-def module_file(_: Record) -> bytes:
-    """Where the worker has our modules from."""
-    return str(spark_examples.__file__).encode()
 
 
 def succeed_at(record: Record) -> bytes | None:
