@@ -20,12 +20,14 @@ IDEMPOTENT, TRANSACTIONAL = (1, 2), (3, 4)
 
 
 class Model:
-    """What the log should hold: (base offset, last offset, leader epoch) of each batch, and of those that belong to
-    transactions, by their base offset, (producer id, how a marker ends it or None).
+    """What the log should hold: (base offset, last offset, leader epoch) of each batch; of those with sequences, by
+    their base offset, the producer id; and of those that belong to transactions (producer id, how a marker ends it or
+    None).
     """
 
     def __init__(self):
         self.batches = []
+        self.producers = {}
         self.transactions = {}
         self.start = self.end = self.flushed = 0
 
@@ -34,6 +36,7 @@ class Model:
 
     def truncate(self, offset):
         self.batches = [found for found in self.batches if found[0] < offset]
+        self.producers = {base: producer_id for base, producer_id in self.producers.items() if base < offset}
         self.transactions = {base: what for base, what in self.transactions.items() if base < offset}
         self.end = offset
         self.start = min(self.start, offset)
@@ -104,6 +107,7 @@ def machine_class(tools):  # noqa: C901 - one class, made here because fixtures 
 
         def _append_in_sequence(self, producer_id, count, **keywords):
             sequence = self.sequences[producer_id]
+            self.model.producers[self.model.end] = producer_id
             keywords |= {"producer_id": producer_id, "producer_epoch": 0, "base_sequence": sequence}
             info = self.logs.append(self.log, *[b""] * count, epoch=self.epoch, **keywords)
             self.sequences[producer_id] += count
@@ -136,9 +140,12 @@ def machine_class(tools):  # noqa: C901 - one class, made here because fixtures 
             self.model.truncate(base_offset)
             self.epoch += 1
             # What producers have sent is forgotten with the batches: new ones take their place.
-            self.sequences = dict.fromkeys(self.sequences, 0)
-            for entry in self.log.active_producers():
-                self.sequences[entry.producer_id] = entry.last_sequence + 1
+            self._take_up_sequences()
+
+        def _take_up_sequences(self):
+            """Go on where the log expects it: nowhere, if it knows nothing of a producer."""
+            known = {entry.producer_id: entry.last_sequence + 1 for entry in self.log.active_producers()}
+            self.sequences = {producer_id: known.get(producer_id, 0) for producer_id in self.sequences}
 
         @rule(data=st.data())
         def delete_records(self, data):
@@ -155,6 +162,14 @@ def machine_class(tools):  # noqa: C901 - one class, made here because fixtures 
             self.logs.restart(clean=clean)
             self.log = self.logs.log(**self.settings)
             self.log.update_high_watermark(self.log.log_end_offset)
+            last = {producer_id: base for base, producer_id in self.model.producers.items()}
+            before = self.sequences
+            self._take_up_sequences()
+            # A crash, or having nothing left, may make the log forget producers of which no data is left, as in Kafka.
+            ends = {found[0]: found[1] for found in self.model.batches}
+            for producer_id, base_offset in last.items():
+                if ends[base_offset] >= self.model.start or (clean and self.model.end > self.model.start):
+                    assert self.sequences[producer_id] == before[producer_id]
 
         @invariant()
         def offsets_agree(self):
