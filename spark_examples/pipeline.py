@@ -419,9 +419,18 @@ def run_program(
     try:
         with cluster_for(options, prepare) as is_sample, session(options, parser.prog) as spark:
             return work(spark, options, is_sample)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, Exception) as problem:
+        if not _is_interrupt(problem):
+            raise
         console.print("Interrupted: the same command goes on from here.")
         return interrupted
+
+
+def _is_interrupt(problem: BaseException | None) -> bool:
+    """Whether an exception is KeyboardInterrupt, or came of one: cut off, PySpark's talk with Java may fail next."""
+    while problem is not None and not isinstance(problem, KeyboardInterrupt):
+        problem = problem.__context__
+    return problem is not None
 
 
 def run_pipeline(
