@@ -210,7 +210,7 @@ class Broker:
         self, group_id: str, state: str = "Stable", *, members: int | None = None, timeout: float = 30.0
     ) -> Group:
         """As `wait_group`, without blocking the event loop that it is awaited on."""
-        return await self._life_or_error().call_async(self._wait_group(group_id, state, members, timeout))
+        return await self.call_async(self._wait_group(group_id, state, members, timeout))
 
     async def _wait_group(self, group_id: str, state: str, members: int | None, timeout_s: float) -> Group:
         if state not in STATES:
@@ -229,6 +229,12 @@ class Broker:
         if self._life is None:
             coroutine.close()
         return self._life_or_error().call(coroutine)
+
+    async def call_async(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """As `call`, from a coroutine on another event loop."""
+        if self._life is None:
+            coroutine.close()
+        return await self._life_or_error().call_async(coroutine)
 
     def check_may_block(self, alternative: str) -> None:
         """Refuse to wait in a thread whose event loop may have to run what is waited for. Raises RuntimeError."""

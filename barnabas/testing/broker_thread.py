@@ -55,8 +55,14 @@ class BrokerThread:
             raise RuntimeError("the broker stopped meanwhile") from None
 
     async def call_async(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """As `call`, from a coroutine on another loop."""
-        return await asyncio.wrap_future(self._submit(coroutine))
+        """As `call`, from a coroutine on another loop; when that is cancelled, so is this one."""
+        try:
+            return await asyncio.wrap_future(self._submit(coroutine))
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            raise RuntimeError("the broker stopped meanwhile") from None
 
     def end(self, *, is_crash: bool = False) -> None:
         """Stop the broker, cleanly or as a crash would; returns when its threads are gone. Raises what stopping

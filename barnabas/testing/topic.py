@@ -11,9 +11,9 @@ from barnabas.broker.server import Broker as Server
 from barnabas.storage.files import Buffer
 from barnabas.storage.read import ColdRead, FetchData
 from barnabas.testing.requests import ask
-from barnabas.testing.waiting import with_timeout
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from barnabas.wire.names import TopicId
 from barnabas.wire.record_batch import RecordBatchHeader, iter_headers
 from barnabas.wire.records import ControlRecordType, build_batch, control_record_type, iter_records
 from barnabas.wire.records import Record as BatchRecord
@@ -26,6 +26,9 @@ PRODUCE_VERSION = 12
 
 PRODUCE_TIMEOUT_MS = 30_000
 READ_BYTES = 4 * 1024 * 1024
+
+_DELETED = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.OFFSET_OUT_OF_RANGE})
+"""What a read of a topic ends in when that is deleted, and perhaps created again, meanwhile."""
 
 Headers = Mapping[str, bytes | str | None] | Iterable[tuple[str, bytes | str | None]]
 
@@ -40,6 +43,10 @@ class Record(NamedTuple):
     key: bytes | None
     value: bytes | None
     headers: tuple[tuple[str, bytes | None], ...] = ()
+
+
+_Ends = Mapping[tuple[TopicId, int], int]
+"""Where the committed records of partitions end, by topic id and index."""
 
 
 class _Range(NamedTuple):
@@ -96,17 +103,40 @@ class Topic:
         await `wait_records_async` there.
         """
         self._broker.check_may_block("wait_records_async")
-        wanted = count
-        while True:
-            self._broker.call(_wait_for_records(self._broker.server, self.name, wanted, timeout))
-            records = self.records()
-            if len(records) >= count:
-                return records
-            wanted += count - len(records)  # not every offset is a record
+        return self._broker.call(self._wait_records(count, timeout))
 
     async def wait_records_async(self, count: int, *, timeout: float = 30.0) -> list[Record]:
         """As `wait_records`, without blocking the event loop that it is awaited on."""
-        return await asyncio.to_thread(self.wait_records, count, timeout=timeout)
+        return await self._broker.call_async(self._wait_records(count, timeout))
+
+    async def _wait_records(self, count: int, timeout_s: float) -> list[Record]:
+        """Look, wait for as many offsets as there are records missing, look again: not every offset is a record, so
+        only a look can tell. Looks are not cut short by the timeout, waits are."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_s
+        server = self._broker.server
+        while True:
+            ends = _ends(_partitions_if_any(server, self.name))
+            records = await asyncio.to_thread(self._records_if_any)
+            if records is not None and len(records) >= count:
+                return records
+            held = len(records or ())
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await _wait_for_offsets(server, self.name, ends, count - held)
+            except TimeoutError:
+                raise TimeoutError(
+                    f"after {timeout_s:g} s topic {self.name} holds {held} records, not {count}"
+                ) from None
+
+    def _records_if_any(self) -> list[Record] | None:
+        """`records()`, or None when there is no such topic or it went while it was read."""
+        try:
+            return self.records()
+        except ApiError as error:
+            if error.error in _DELETED:
+                return None
+            raise
 
     def produce(
         self,
@@ -222,34 +252,48 @@ async def _fetch(server: Server, topic: str, found: _Range, offset: int) -> Fetc
         return cold
 
 
-async def _wait_for_records(server: Server, topic: str, count: int, timeout_s: float) -> None:
-    """Wait until so many offsets of the topic are committed and not deleted; raises TimeoutError."""
+def _partitions_if_any(server: Server, topic: str) -> list[Partition]:
+    """The hosted partitions, none of a topic that does not exist (yet) or is about to go."""
+    try:
+        return _partitions(server, topic)
+    except ApiError:
+        return []
+
+
+def _ends(partitions: Iterable[Partition]) -> _Ends:
+    return {(partition.topic_id, partition.index): partition.log.last_stable_offset for partition in partitions}
+
+
+async def _wait_for_offsets(server: Server, topic: str, ends: _Ends, count: int) -> None:
+    """Wait until the topic exists and at least `count` offsets are committed that were not when `ends` was taken.
+
+    A topic that was deleted and created anew has other partitions, so all of its offsets are new.
+    """
     changed = asyncio.Event()
+    watched: set[Partition] = set()
 
     def progressed(partition: Partition) -> None:
         changed.set()
 
-    def hosted() -> list[Partition]:
-        return [partition for partition in server.replicas.partitions() if partition.topic == topic]
-
-    def committed() -> int:
-        return sum(partition.log.last_stable_offset - partition.log.log_start_offset for partition in hosted())
-
-    async def wait() -> None:
-        while True:
-            for partition in hosted():
-                partition.add_listener(progressed)
-            if hosted() and committed() >= count:
-                return
-            changed.clear()
-            await changed.wait()
+    def added(partition: Partition) -> int:
+        seen = ends.get((partition.topic_id, partition.index), 0)
+        return max(0, partition.log.last_stable_offset - max(seen, partition.log.log_start_offset))
 
     server.metadata.listeners.add(changed.set)
     try:
-        await with_timeout(wait(), timeout_s, lambda: f"topic {topic} holds {committed()} records, not {count}")
+        while True:
+            await asyncio.sleep(0)  # where a timeout that is over ends this, however fast the topic grows
+            changed.clear()
+            partitions = _partitions_if_any(server, topic)
+            for partition in partitions:
+                partition.add_listener(progressed)
+            watched.update(partitions)
+            if partitions and sum(map(added, partitions)) >= count:
+                return
+            await changed.wait()
     finally:
         server.metadata.listeners.discard(changed.set)
-        for partition in hosted():
+        for partition in watched:
             partition.remove_listener(progressed)
 
 

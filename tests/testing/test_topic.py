@@ -2,6 +2,9 @@
 
 import asyncio
 import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 
 import pytest
 from confluent_kafka import Producer
@@ -133,6 +136,85 @@ def test_waiting_in_vain(broker: Broker) -> None:
         broker.topic("t").wait_records(2, timeout=0.05)
 
 
+def transactional_producer(broker: Broker) -> Producer:
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "transactional.id": "tx", "log_level": 0})
+    producer.init_transactions(10)
+    return producer
+
+
+def write_in_transactions(producer: Producer, count: int) -> None:
+    """One record each, so that every other offset is a marker's."""
+    for number in range(count):
+        producer.begin_transaction()
+        producer.produce("t", str(number))
+        producer.commit_transaction(10)
+
+
+def await_waiter(broker: Broker) -> None:
+    """Return when somebody has looked at a topic and waits for it to change."""
+    while not broker.server.metadata.listeners:
+        time.sleep(0.001)
+
+
+def test_markers_do_not_count(broker: Broker) -> None:
+    topic = broker.create_topic("t")
+    producer = transactional_producer(broker)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(topic.wait_records, 12)
+        write_in_transactions(producer, 12)
+        assert [record.value for record in waiting.result()] == [b"%d" % number for number in range(12)]
+    with pytest.raises(TimeoutError, match="holds 12 records, not 13"):
+        topic.wait_records(13, timeout=0.05)
+
+
+def test_waiting_while_a_topic_is_made_anew(broker: Broker) -> None:
+    topic = broker.create_topic("t")
+    write_in_transactions(transactional_producer(broker), 10)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(topic.wait_records, 11, timeout=10)
+        await_waiter(broker)
+        broker.delete_topic("t")
+        broker.create_topic("t")
+        for _ in range(12):
+            topic.produce("new")
+        records = waiting.result()
+    assert {record.value for record in records} == {b"new"}
+    assert len(records) >= 11
+
+
+def test_a_topic_that_grows_without_records_does_not_put_off_the_timeout(broker: Broker) -> None:
+    topic = broker.create_topic("t")
+    producer = transactional_producer(broker)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(topic.wait_records, 1, timeout=0.5)
+        given_up_at = time.monotonic() + 20
+        while not waiting.done() and time.monotonic() < given_up_at:
+            producer.begin_transaction()
+            producer.produce("t", "v")
+            producer.flush(10)
+            producer.abort_transaction(10)
+        assert waiting.done(), "it still waits after twenty seconds"
+        with pytest.raises(TimeoutError, match=r"after 0\.5 s topic t holds 0 records, not 1"):
+            waiting.result()
+
+
+def test_compacted_offsets_do_not_count() -> None:
+    with Broker(log_cleaner_backoff_ms=1_000) as broker:
+        topic = broker.create_topic(
+            "t", 1, {"cleanup.policy": "compact", "segment.ms": 60_000, "min.cleanable.dirty.ratio": 0}
+        )
+        for number in range(20):
+            topic.produce(str(number), key="k")
+        broker.clock.advance(timedelta(minutes=2))
+        topic.produce("the next segment", key="l")
+        broker.clock.advance(timedelta(minutes=2))
+        assert [record.offset for record in topic.records()] == [19, 20]
+        with pytest.raises(TimeoutError, match="holds 2 records, not 3"):
+            topic.wait_records(3, timeout=0.05)
+        topic.produce("one more", key="m")
+        assert [record.offset for record in topic.wait_records(3)] == [19, 20, 21]
+
+
 def test_waiting_on_an_event_loop(broker: Broker) -> None:
     topic = broker.create_topic("t")
 
@@ -143,6 +225,35 @@ def test_waiting_on_an_event_loop(broker: Broker) -> None:
         await asyncio.sleep(0)
         await asyncio.to_thread(topic.produce, "v")
         assert [record.value for record in await waiting] == [b"v"]
+
+    asyncio.run(wait())
+
+
+def test_who_waits_on_an_event_loop_can_be_cancelled(broker: Broker) -> None:
+    async def wait() -> None:
+        waiting = asyncio.create_task(broker.topic("t").wait_records_async(1))
+        await asyncio.to_thread(await_waiter, broker)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        assert await asyncio.to_thread(waiters) == set(), "the broker goes on waiting for nobody"
+
+    def waiters() -> set[object]:
+        async def found() -> set[object]:
+            return set(broker.server.metadata.listeners)
+
+        return broker.call(found())
+
+    asyncio.run(wait())
+
+
+def test_waiting_on_an_event_loop_ends_with_the_broker(broker: Broker) -> None:
+    async def wait() -> None:
+        waiting = asyncio.create_task(broker.topic("t").wait_records_async(1))
+        await asyncio.to_thread(await_waiter, broker)
+        await asyncio.to_thread(broker.stop)
+        with pytest.raises(RuntimeError, match="stopped"):
+            await waiting
 
     asyncio.run(wait())
 
