@@ -61,7 +61,7 @@ _BROKER_DOCS: Final[dict[str, str]] = {
     "compression.lz4.level": TOPIC_DOCS["compression.lz4.level"],
     "compression.type": TOPIC_DOCS["compression.type"],
     "compression.zstd.level": TOPIC_DOCS["compression.zstd.level"],
-    "connections.max.idle.ms": "Connections without a request for this long are closed.",
+    "connections.max.idle.ms": "Connections that neither send nor take anything for this long are closed.",
     "default.replication.factor": "Replicas of topics that are created without a number.",
     "delete.topic.enable": "Whether topics can be deleted.",
     "fetch.max.bytes": "The most bytes one fetch response carries, whatever the client asks for.",

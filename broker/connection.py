@@ -72,6 +72,7 @@ class Connection(asyncio.BufferedProtocol):
         "_pause_reasons",
         "_reader",
         "_replies",
+        "_seen_progress",
         "_task",
         "_transport",
         "_unsent_bytes",
@@ -124,6 +125,7 @@ class Connection(asyncio.BufferedProtocol):
         self._waiting: deque[bytearray] | None = None
         self._waiting_bytes = 0
         self._unsent_bytes = 0
+        self._seen_progress = 0
 
     # --- the socket's side ------------------------------------------------------------------------
 
@@ -212,6 +214,18 @@ class Connection(asyncio.BufferedProtocol):
     def is_reading(self) -> bool:
         """False while it is we who keep the peer from sending."""
         return not self._pause_reasons
+
+    def note_progress(self, now_ms: int) -> None:
+        """A peer is not idle when it has taken a part of what we have for it since the last call. That is looked for
+        now and then: no transport tells, and what every request costs stays as it is."""
+        if self._transport is None or not self._pause_reasons & self._CANNOT_REPLY:
+            return
+        progress = -self._transport.get_write_buffer_size()
+        if self._file_sender is not None:
+            progress += self._file_sender.sent_bytes
+        if progress != self._seen_progress:
+            self._seen_progress = progress
+            self.last_active_ms = now_ms
 
     def close(self, reason: str | None = None) -> None:
         """Take no further request; replies already written are flushed as long as the peer reads them, but not one from

@@ -1,9 +1,9 @@
 """The live connections of a broker: how many may exist, and which are closed for doing nothing.
 
 Limits: `max.connections`, `max.connections.per.ip`, `max.connections.per.ip.overrides` (KIP-402);
-`connections.max.idle.ms` for idle peers, 30 s for a peer that started a frame and does not finish it (Kafka has no
-such deadline: any byte resets its idle timer), and 30 s for a peer that has gone while its request waits and others
-wait behind it (Kafka would close it when it is idle).
+`connections.max.idle.ms` for peers that neither send anything nor take what they are sent, 30 s for a peer that
+started a frame and does not finish it (Kafka has no such deadline: any byte resets its idle timer), and 30 s for a peer
+that has gone while its request waits and others wait behind it (Kafka would close it when it is idle).
 """
 
 import asyncio
@@ -68,8 +68,10 @@ class Connections:
                 del self._per_host[connection.client_host]
 
     def close_idle(self, now_ms: int) -> None:
-        """Close who said nothing for too long, who has been in the middle of a frame for too long, and who has gone."""
+        """Close who neither sent nor took anything for too long, who has been in the middle of a frame for too long,
+        and who has gone. To be called at short intervals."""
         for connection in self:
+            connection.note_progress(now_ms)
             idle_ms = now_ms - connection.last_active_ms
             started_ms = connection.frame_started_ms
             if (

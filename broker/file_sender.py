@@ -37,12 +37,13 @@ class FileSender:
     """Sends replies on a connection, one at a time, while its transport has nothing to send.
 
     It has a socket of its own, because the transport's may be closed while a thread is at work. `held_bytes` are those
-    of the reply under way that are in memory.
+    of the reply under way that are in memory; `sent_bytes` those that the kernel took so far, of all replies.
     """
 
     def __init__(self, descriptor: int) -> None:
         """`descriptor`: the connection's, which stays the transport's. Raises OSError when no other can be had."""
         self.held_bytes = 0
+        self.sent_bytes = 0
         self._socket = socket.fromfd(descriptor, socket.AF_INET, socket.SOCK_STREAM)
         self._socket.setblocking(False)
         self._parts: list[Buffer | FileRegion] = []
@@ -114,6 +115,7 @@ class FileSender:
                     return _Pause.FULL
                 continue
             self._start += sent
+            self.sent_bytes += sent
             total += sent
             if self._start == len(part):
                 self._part += 1

@@ -22,6 +22,7 @@ class Transport(asyncio.Transport):
         super().__init__({"peername": (host, 12345), "socket": own_socket})
         self.written = b""
         self.write_sizes: list[int] = []
+        self.unsent = 70_000
         self.reading = True
         self.closed = False
         self.aborted = False
@@ -34,7 +35,7 @@ class Transport(asyncio.Transport):
         self.write(b"".join(list_of_data))
 
     def get_write_buffer_size(self) -> int:
-        return 70_000
+        return self.unsent
 
     def pause_reading(self) -> None:
         assert self.reading
@@ -287,6 +288,21 @@ def test_idle_and_half_sent_connections_are_closed_but_not_those_that_wait_for_u
         assert [peer.transport.closed for peer in (idle, partial, waiting)] == [False, True, False]
         connections.close_idle(600_001)
         assert [peer.transport.closed for peer in (idle, waiting)] == [True, False]
+
+    scenario(run())
+
+
+def test_a_peer_that_reads_a_long_reply_slowly_is_not_idle() -> None:
+    async def run() -> None:
+        connections = Connections(100, 100, {}, 600_000)
+        peer = Peer(connections=connections)
+        peer.connection.pause_writing()
+        for now_ms, unsent in ((500_000, 70_000), (1_000_000, 50_000), (1_500_000, 1), (2_100_000, 1)):
+            peer.transport.unsent = unsent
+            connections.close_idle(now_ms)
+            assert not peer.transport.aborted
+        connections.close_idle(2_100_001)
+        assert peer.transport.aborted
 
     scenario(run())
 

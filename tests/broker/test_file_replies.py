@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from barnabas.broker.server import IDLE_CHECK_INTERVAL_MS
+from barnabas.clock import ManualClock
 from barnabas.storage.files import OsFiles
 from barnabas.testing import Broker
 from barnabas.wire import codec, headers
@@ -49,10 +51,16 @@ def sendings(monkeypatch: pytest.MonkeyPatch) -> Sendings:
 
 
 @pytest.fixture
-def broker(sendings: Sendings, tmp_path: Path) -> Iterator[Broker]:
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def broker(request: pytest.FixtureRequest, sendings: Sendings, clock: ManualClock, tmp_path: Path) -> Iterator[Broker]:
+    """With 400 batches in a topic. Parametrized (indirectly) it has these settings."""
     if not OsFiles().reads_cached(str(tmp_path)):
         pytest.skip("this file system does not tell what is in the page cache: nothing is sent from files")
-    with Broker(data_dir=tmp_path) as broker:
+    with Broker(data_dir=tmp_path, clock=clock, **getattr(request, "param", {})) as broker:
         broker.create_topic("large")
         with connect(broker.bootstrap_servers) as connection:
             for number in range(BATCHES):
@@ -111,6 +119,10 @@ def slow_reader(broker: Broker, request: FetchRequest) -> socket.socket:
     reader.connect((host, int(port)))
     reader.sendall(frame(request, FETCH_VERSION))
     return reader
+
+
+def refuse_descriptor(*_: object) -> int:
+    raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
 
 def test_a_reader_gets_the_whole_log(broker: Broker, sendings: Sendings) -> None:
@@ -179,6 +191,30 @@ def test_a_reader_that_takes_its_time_holds_up_nobody(broker: Broker, sendings: 
     assert sendings.bytes > (20 + 20 * 5) * MIB // 2
 
 
+@pytest.mark.parametrize("broker", [{"socket_send_buffer_bytes": MIB // 8}], indirect=True)
+@pytest.mark.parametrize("are_copied", [False, True], ids=["from files", "copied"])
+def test_a_slow_reader_is_not_idle_until_it_stops(
+    broker: Broker, clock: ManualClock, sendings: Sendings, monkeypatch: pytest.MonkeyPatch, *, are_copied: bool
+) -> None:
+    """A part of a reply in every 7 minutes of the 10 that are allowed."""
+    if are_copied:
+        monkeypatch.setattr(OsFiles, "duplicate", refuse_descriptor)
+
+    def wait(duration_ms: int) -> None:
+        clock.advance(duration_ms)
+        broker.clock.advance(IDLE_CHECK_INTERVAL_MS)  # which is the broker's, not that of its sockets
+
+    with slow_reader(broker, EVERYTHING) as reader, reader.makefile("rb") as stream:
+        for _ in range(4):  # each time more than the buffers of both sockets hold, so some of it was sent just now
+            assert len(stream.read(MIB)) == MIB
+            wait(7 * 60_000)
+        assert len(stream.read(MIB)) == MIB
+        assert bool(sendings.bytes) is not are_copied
+        wait(7 * 60_000)
+        wait(10 * 60_000 + 1)
+        assert is_closed(reader)
+
+
 def test_readers_that_leave_take_their_descriptors_along(broker: Broker, sendings: Sendings) -> None:
     def opened() -> int:
         return len(os.listdir("/proc/self/fd"))
@@ -230,10 +266,7 @@ def test_a_disk_that_fails_ends_the_connection(broker: Broker, sendings: Sending
 def test_without_descriptors_the_records_are_copied(
     broker: Broker, sendings: Sendings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(*_: object) -> int:
-        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-
-    monkeypatch.setattr(OsFiles, "duplicate", refuse)
+    monkeypatch.setattr(OsFiles, "duplicate", refuse_descriptor)
     with connect(broker.bootstrap_servers) as connection:
         records = records_of(ask(connection, fetch(0), FETCH_VERSION, FetchResponse))
     assert log_file(broker).startswith(records)
