@@ -285,6 +285,10 @@ class Broker:
         endpoint = self._listeners[0].advertised
         return f"{endpoint.host}:{endpoint.port}"
 
+    def ports(self) -> dict[str, int]:
+        """The port that each listener is bound to, by its name."""
+        return {listener.name: listener.bound.port for listener in self._listeners}
+
     # --- stopping ---------------------------------------------------------------------------------
 
     async def stop(self) -> None:

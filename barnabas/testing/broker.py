@@ -59,7 +59,8 @@ class Broker:
         self._offset_clock = OffsetClock(clock)
         self._lock = threading.RLock()
         self._life: BrokerThread | None = None
-        self._port = 0
+        self._listeners: str | None = None
+        """`listeners` with the ports of the first life, which later ones keep; None before it."""
         self._topics: dict[str, Topic] = {}
         self.clock = BrokerClock(self._offset_clock, self._move_time)
         self.data_dir = Path()
@@ -81,7 +82,7 @@ class Broker:
         with self._lock:
             if self._life is not None:
                 raise RuntimeError(f"this broker runs already, at {self.bootstrap_servers}: use another Broker()")
-            if not self._port:
+            if self._listeners is None:
                 self._make_data_dir()
             try:
                 self._begin()
@@ -106,7 +107,7 @@ class Broker:
             if self._life is not None:
                 life, self._life = self._life, None
                 life.end()
-            elif not self._port:
+            elif self._listeners is None:
                 raise _not_running()
             self._begin()
 
@@ -251,15 +252,18 @@ class Broker:
         return life
 
     def _begin(self) -> None:
-        defaults = {"listeners": f"PLAINTEXT://127.0.0.1:{self._port}", "log.dirs": str(self.data_dir)}
+        options = {"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(self.data_dir)}
         if "log.dir" in self._overrides:
-            del defaults["log.dirs"]
-        config = broker_config.load(options=defaults | self._overrides)
+            del options["log.dirs"]
+        options |= self._overrides
+        if self._listeners is not None:
+            options["listeners"] = self._listeners
+        config = broker_config.load(options=options)
         for problem in config.warnings:  # above all a misspelt keyword, which no test would notice
             warnings.warn(problem, stacklevel=3)
         self._life = BrokerThread(config, self._offset_clock, is_durable=self._given_data_dir is not None)
         self.bootstrap_servers = self._life.server.bootstrap_servers()
-        self._port = int(self.bootstrap_servers.rpartition(":")[2])
+        self._listeners = _with_ports(options["listeners"], self._life.server.ports())
 
     def _make_data_dir(self) -> None:
         if self._given_data_dir is not None:
@@ -272,7 +276,7 @@ class Broker:
         shutil.rmtree(self.data_dir, ignore_errors=True)
 
     def _forget(self) -> None:
-        self._port = 0
+        self._listeners = None
         self._topics.clear()
         if self._given_data_dir is None and self.data_dir != Path():
             atexit.unregister(self._remove_data)
@@ -301,6 +305,17 @@ def _not_running() -> RuntimeError:
 def _check(error_code: int, message: str | None) -> None:
     if error_code:
         raise ApiError(ErrorCode.of(error_code), message or "")
+
+
+def _with_ports(listeners: str, ports: Mapping[str, int]) -> str:
+    """The value of `listeners` with the ports that were bound, by listener name, in place of 0."""
+
+    def entry(text: str) -> str:
+        address, _, port = text.strip().rpartition(":")
+        name = address.partition("://")[0].upper()
+        return f"{address}:{ports.get(name, port)}"
+
+    return ",".join(map(entry, filter(str.strip, listeners.split(","))))
 
 
 def _text(value: object) -> str:

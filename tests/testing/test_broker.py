@@ -165,6 +165,31 @@ def test_a_restart_keeps_port_topics_records_and_offsets() -> None:
         assert broker.wait_group("g", "Empty").offsets == {("t", 0): 1}
 
 
+@pytest.mark.parametrize(
+    "configs",
+    [
+        {"listeners": "PLAINTEXT://localhost:0"},
+        {
+            "listeners": "PLAINTEXT://127.0.0.1:0, Other://127.0.0.1:0",
+            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,OTHER:PLAINTEXT",
+            "inter.broker.listener.name": "PLAINTEXT",
+        },
+        {"advertised.listeners": "PLAINTEXT://proxy.example:9"},
+    ],
+    ids=["one", "two", "advertised"],
+)
+def test_every_listener_keeps_its_port(configs: dict[str, object]) -> None:
+    with Broker(configs=configs) as broker:
+        address, ports = broker.bootstrap_servers, broker.server.ports()
+        assert 0 not in ports.values()
+        broker.restart()
+        assert (broker.bootstrap_servers, broker.server.ports()) == (address, ports)
+        broker.kill()
+        broker.start()
+        assert (broker.bootstrap_servers, broker.server.ports()) == (address, ports)
+        assert all(connects(f"127.0.0.1:{port}") for port in ports.values())
+
+
 def test_a_producer_gets_over_a_kill_without_loss_or_duplicate() -> None:
     with Broker() as broker:
         topic = broker.create_topic("t")
