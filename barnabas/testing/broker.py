@@ -2,6 +2,7 @@
 
 import asyncio
 import atexit
+import os
 import shutil
 import tempfile
 import threading
@@ -62,6 +63,7 @@ class Broker:
         self._listeners: str | None = None
         """`listeners` with the ports of the first life, which later ones keep; None before it."""
         self._topics: dict[str, Topic] = {}
+        self._pid = 0
         self.clock = BrokerClock(self._offset_clock, self._move_time)
         self.data_dir = Path()
         self.bootstrap_servers = ""
@@ -82,6 +84,7 @@ class Broker:
         with self._lock:
             if self._life is not None:
                 raise RuntimeError(f"this broker runs already, at {self.bootstrap_servers}: use another Broker()")
+            self._pid = os.getpid()
             if self._listeners is None:
                 self._make_data_dir()
             try:
@@ -92,11 +95,14 @@ class Broker:
         return self
 
     def stop(self) -> None:
-        """Stop cleanly, and remove the temporary directory; does nothing when there is nothing to stop."""
+        """Stop cleanly, and remove the temporary directory; does nothing when there is nothing to stop.
+
+        In a process that was forked from the broker's there is nothing to stop: the broker goes on in its own.
+        """
         with self._lock:
             life, self._life = self._life, None
             try:
-                if life is not None:
+                if life is not None and self._is_our_process:
                     life.end()
             finally:
                 self._forget()
@@ -272,8 +278,13 @@ class Broker:
         self.data_dir = Path(tempfile.mkdtemp(prefix="barnabas-"))
         atexit.register(self._remove_data)  # for brokers that nobody stops
 
+    @property
+    def _is_our_process(self) -> bool:
+        return os.getpid() == self._pid
+
     def _remove_data(self) -> None:
-        shutil.rmtree(self.data_dir, ignore_errors=True)
+        if self._is_our_process:
+            shutil.rmtree(self.data_dir, ignore_errors=True)
 
     def _forget(self) -> None:
         self._listeners = None

@@ -300,6 +300,36 @@ print(broker.data_dir)
     assert done.stderr == ""
 
 
+FORKS = """
+import os, signal, sys
+from barnabas.testing import Broker
+
+def fork():
+    child = os.fork()
+    if not child:
+        signal.alarm(20)  # a child that hangs is an error, too
+        sys.exit()  # as programs end: `with` blocks are left, and what is registered with atexit runs
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+def check(broker):
+    broker.create_topic("t").produce("v")
+    fork()
+    broker.kill()
+    broker.start()
+    assert [record.value for record in broker.topic("t").records()] == [b"v"]
+
+"""
+
+
+@pytest.mark.parametrize(
+    "use",
+    ["with Broker() as broker:\n    check(broker)", "broker = Broker().start()\ncheck(broker)\nbroker.stop()"],
+    ids=["with", "atexit"],
+)
+def test_a_forked_child_leaves_the_broker_alone(use: str) -> None:
+    subprocess.run([sys.executable, "-c", FORKS + use], timeout=60, check=True)
+
+
 def test_topics_come_and_go_with_kafkas_errors() -> None:
     with Broker(num_partitions=2, auto_create_topics_enable=False) as broker:
         topic = broker.create_topic("t", configs={"retention.ms": 1000, "preallocate": False})
