@@ -196,6 +196,10 @@ class ThreadTimes:
         self._before = self._read()
 
     @property
+    def loop_ms(self) -> float:
+        return self._read()[0] - self._before[0]
+
+    @property
     def threads_ms(self) -> float:
         return self._read()[1] - self._before[1]
 

@@ -31,6 +31,7 @@ from tools.hostile import (
     MIB,
     HealthyClient,
     Memory,
+    ThreadTimes,
     ask,
     connect,
     create_topic,
@@ -83,21 +84,24 @@ LYING = {
 def test_a6_lengths_and_counts_that_lie(
     shared_broker: BarnabasProcess, shared_healthy: HealthyClient, figure: Figure, attack: str
 ) -> None:
+    """Processor time is judged, the healthy client's included, at the best of three: others may be at work too."""
     data = LYING[attack]
-    memory = Memory(shared_broker.pid)
-    memory.mark()
-    with connect(shared_broker.bootstrap_servers) as connection:
-        started = time.monotonic()
-        with contextlib.suppress(OSError):
-            connection.sendall(data)
-        closed = is_closed(connection, 20)
-        taken = time.monotonic() - started
-    figure(attack=attack, bytes=len(data), ms=round(taken * 1000, 1), growth_mib=round(memory.growth / MIB, 1),
+    memory, times = Memory(shared_broker.pid), ThreadTimes(shared_broker.pid)
+    spent_ms, growths = [], []
+    for _ in range(3):
+        memory.mark()
+        times.mark()
+        with connect(shared_broker.bootstrap_servers) as connection:
+            with contextlib.suppress(OSError):
+                connection.sendall(data)
+            assert is_closed(connection, 20)
+        spent_ms.append(times.loop_ms + times.threads_ms)
+        growths.append(memory.growth)
+    figure(attack=attack, bytes=len(data), ms=round(min(spent_ms), 1), growth_mib=round(max(growths) / MIB, 1),
            **shared_healthy.figures)  # fmt: skip
-    assert closed
-    assert taken <= max(0.5, 0.010 * len(data) / 1024)
+    assert min(spent_ms) <= max(5, 0.05 * len(data) / 1024)
     # A frame's buffer grows as its bytes come: at worst it is copied once more, while the old one is still there.
-    assert memory.growth <= 2 * len(data) + 4 * MIB
+    assert max(growths) <= 2 * len(data) + 4 * MIB
 
 
 def test_a6_numbers_of_partitions_that_nobody_wants(
