@@ -28,11 +28,13 @@ class SystemClock:
 
 
 class ManualClock:
-    """A clock that moves only when told to; wall and monotonic time move together."""
+    """A clock that moves only when told to; wall and monotonic time move together.
 
-    def __init__(self, now_ms: int = 1_700_000_000_000) -> None:
-        self._now_ms = now_ms
-        self._start_ms = now_ms
+    It starts at `now_ms`, by default at what the machine's clock says then.
+    """
+
+    def __init__(self, now_ms: int | None = None) -> None:
+        self._now_ms = self._start_ms = SystemClock().now_ms() if now_ms is None else now_ms
 
     def now_ms(self) -> int:
         return self._now_ms

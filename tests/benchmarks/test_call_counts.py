@@ -54,7 +54,7 @@ def calls() -> Iterator[Calls]:
 
 
 def test_produce(calls: Calls) -> None:
-    with Broker(clock=ManualClock()) as broker:
+    with Broker(clock=ManualClock(now_ms=1_700_000_000_000)) as broker:
         topic = broker.create_topic("t")
         per_request, _ = calls_per_request(calls, broker, PRODUCE, version=9)
         assert len(topic.records()) == 2 * REQUESTS
@@ -62,7 +62,7 @@ def test_produce(calls: Calls) -> None:
 
 
 def test_fetch(calls: Calls) -> None:
-    with Broker(clock=ManualClock()) as broker:
+    with Broker(clock=ManualClock(now_ms=1_700_000_000_000)) as broker:
         broker.create_topic("t").produce("something to fetch")
         per_request, answer = calls_per_request(calls, broker, FETCH, version=11)
     assert b"something to fetch" in answer

@@ -56,7 +56,7 @@ class Dispatcher:
     """Answers a frame with its own bytes: at once, later (`wait...`), or as the second stage of two (`stage...`)."""
 
     def __init__(self) -> None:
-        self.clock = ManualClock()
+        self.clock = ManualClock(now_ms=1_700_000_000_000)
         self.served: list[bytes] = []
         self.pending: dict[bytes, asyncio.Future[list[bytes] | None]] = {}
 

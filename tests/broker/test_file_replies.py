@@ -52,7 +52,7 @@ def sendings(monkeypatch: pytest.MonkeyPatch) -> Sendings:
 
 @pytest.fixture
 def clock() -> ManualClock:
-    return ManualClock()
+    return ManualClock(now_ms=1_700_000_000_000)
 
 
 @pytest.fixture

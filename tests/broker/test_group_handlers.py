@@ -82,7 +82,7 @@ class Server:
     """
 
     def __init__(self):
-        clock = ManualClock()
+        clock = ManualClock(now_ms=1_700_000_000_000)
         self.log = ListLog()
         timers = Timers(clock, asyncio.get_running_loop())
         ids = iter(range(1, 1000))

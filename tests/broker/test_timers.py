@@ -6,7 +6,7 @@ from barnabas.clock import ManualClock, SystemClock
 
 def test_fire_due_runs_what_the_clock_has_passed_in_order() -> None:
     async def scenario() -> None:
-        clock = ManualClock()
+        clock = ManualClock(now_ms=0)
         timers = Timers(clock, asyncio.get_running_loop())
         fired: list[str] = []
         timers.call_later(200, lambda: fired.append("b"))
@@ -22,7 +22,7 @@ def test_fire_due_runs_what_the_clock_has_passed_in_order() -> None:
 
 def test_a_timer_may_schedule_one_that_is_due_too() -> None:
     async def scenario() -> None:
-        clock = ManualClock()
+        clock = ManualClock(now_ms=0)
         timers = Timers(clock, asyncio.get_running_loop())
         fired: list[int] = []
 
@@ -42,7 +42,7 @@ def test_a_timer_may_schedule_one_that_is_due_too() -> None:
 
 def test_a_cancelled_timer_never_runs_and_costs_no_memory_for_long() -> None:
     async def scenario() -> None:
-        clock = ManualClock()
+        clock = ManualClock(now_ms=0)
         timers = Timers(clock, asyncio.get_running_loop())
         for _ in range(50_000):
             timers.call_later(30_000, lambda: None).cancel()

@@ -62,7 +62,7 @@ class Server:
 
     def __init__(self, settings: ControllerSettings) -> None:
         self.settings = settings
-        self.clock = ManualClock()
+        self.clock = ManualClock(now_ms=1_700_000_000_000)
         self.channel = Applied()
         self._ids = itertools.count(1)
 

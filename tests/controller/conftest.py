@@ -144,7 +144,7 @@ def end_session(address: str, client_id: tuple[int, bytes]) -> None:
 
 @pytest.fixture
 def clock() -> ManualClock:
-    return ManualClock()
+    return ManualClock(now_ms=1_700_000_000_000)
 
 
 @pytest.fixture(scope="session")

@@ -211,7 +211,7 @@ def test_after_each_crash_the_file_holds_what_was_acknowledged(
     directory = tmp_path_factory.mktemp("store")
 
     async def run() -> None:
-        clock = ManualClock()
+        clock = ManualClock(now_ms=1_700_000_000_000)
         path = directory / "metadata.sqlite"
         expected: dict[str, tuple[bytes, int]] = {"/": (b"", 0)}
         for life, transactions in enumerate(lives):

@@ -76,7 +76,7 @@ class Logs:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.clock = ManualClock()
+        self.clock = ManualClock(now_ms=1_700_000_000_000)
         self.files = FaultyFiles()
         self.config = LogConfig()
         self.failures: list[str] = []

@@ -49,7 +49,7 @@ def open_manager(disk, clock):
 @pytest.fixture(scope="module", params=["closed", "flushed", "unflushed"])
 def directory(request):
     """A log of several segments with transactions and epochs; its batches; the files."""
-    disk, clock = SimulatedDisk(), ManualClock()
+    disk, clock = SimulatedDisk(), ManualClock(now_ms=1_700_000_000_000)
     manager = open_manager(disk, clock)
     log = manager.get_or_create("t", 0, bytes(range(1, 17)), CONFIG)
     written = []
@@ -130,7 +130,7 @@ def read_until_error(log):
 def outcome_of(disk, written):
     """What a start makes of a directory, in a word; an AssertionError if something wrong is served for right."""
     try:
-        manager = open_manager(disk, ManualClock(now_ms=ManualClock().now_ms() + 1000))
+        manager = open_manager(disk, ManualClock(now_ms=1_700_000_001_000))
     except DirectoryMismatch:
         return "refused"
     try:

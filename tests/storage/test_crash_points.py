@@ -47,7 +47,7 @@ class Scene:
 
     def __init__(self, files, **settings):
         self.files = files
-        self.clock = ManualClock()
+        self.clock = ManualClock(now_ms=1_700_000_000_000)
         settings = {"segment_bytes": 2500, "index_interval_bytes": 300, "file_delete_delay_ms": 0, **settings}
         self.config = LogConfig(**settings)
         self.histories = defaultdict(LogHistory)

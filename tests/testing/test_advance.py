@@ -298,3 +298,32 @@ def test_a_manual_clock_stands_still() -> None:
     with Broker(clock=ManualClock(now_ms=1_700_000_000_000)) as broker:
         topic = broker.create_topic("t")
         assert {topic.produce("v").timestamp for _ in range(3)} == {1_700_000_000_000}
+
+
+def test_stock_clients_get_on_with_a_clock_that_stands_still() -> None:
+    with Broker(clock=ManualClock(), group_initial_rebalance_delay_ms=0) as broker:
+        broker.create_topic("t")
+        producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
+        reader = consumer(broker)
+        reader.subscribe(["t"])
+        for value in (b"stamped by the client", b"for a fetch that waits"):
+            refusals: list[object] = []
+            producer.produce("t", value, on_delivery=lambda error, _, refusals=refusals: refusals.append(error))
+            assert producer.flush(10) == 0
+            assert refusals == [None]
+            [message] = reader.consume(1, timeout=20)
+            assert message.value() == value
+        reader.close()
+
+
+def test_rebalances_wait_for_a_clock_that_stands_still() -> None:
+    with Broker(clock=ManualClock(), group_initial_rebalance_delay_ms=3_000) as broker:
+        broker.create_topic("t")
+        reader = consumer(broker)
+        reader.subscribe(["t"])
+        broker.wait_group("g", "PreparingRebalance", members=1)
+        broker.clock.advance(2_999)
+        assert broker.group("g").state == "PreparingRebalance"
+        broker.clock.advance(1)
+        broker.wait_group("g", "Stable", members=1)
+        reader.close()

@@ -27,6 +27,12 @@ def test_it_is_the_machines_clock_by_default() -> None:
     assert isinstance(clock.base, SystemClock)
 
 
+def test_a_manual_clock_starts_at_the_machines_time() -> None:
+    clock = ManualClock()
+    assert abs(clock.now_ms() - SystemClock().now_ms()) < 10_000
+    assert clock.monotonic_ms() == 0
+
+
 def test_time_does_not_go_back() -> None:
     with pytest.raises(ValueError, match="cannot go back by 1 ms"):
         OffsetClock().advance(-1)

@@ -83,7 +83,7 @@ class Bench:
     """A service with its clock and log."""
 
     def __init__(self, **settings):
-        self.clock = ManualClock()
+        self.clock = ManualClock(now_ms=1_700_000_000_000)
         self.log = MemoryLog()
         self.timers = Timers(self.clock, asyncio.get_running_loop())
         self.ids = iter(range(1, 10_000))
