@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import json
+import os
 import random
 import socket
 import struct
@@ -21,6 +23,7 @@ from barnabas.wire.messages.create_partitions import (
     CreatePartitionsTopic,
 )
 from barnabas.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
+from barnabas.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
 from barnabas.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from barnabas.wire.messages.produce import ProduceResponse
 from barnabas.wire.primitives import unsigned_varint
@@ -217,12 +220,31 @@ NAMES = [
 ]
 
 
-def test_a17_topic_names_that_are_paths(broker: BarnabasProcess, healthy: HealthyClient, figure: Figure) -> None:
-    """INVALID_TOPIC_EXCEPTION wherever a name comes in, and no file outside of the data directory."""
-    root = broker.log_dir.parent
-    before = _outside(root, broker.log_dir)
+@pytest.fixture
+def changes(broker: BarnabasProcess) -> Callable[[], dict[Path, set[str]]]:
+    """Restarts the broker and tells which paths it changes from then on, and how."""
+    record = broker.log_dir.parent / "changed-paths"
+    broker.stop()
+    broker.module = f"tools.changed_paths:{record}"
+    broker.start()
+
+    def found() -> dict[Path, set[str]]:
+        paths: dict[Path, set[str]] = {}
+        for event, path in map(json.loads, record.read_text().splitlines()):
+            paths.setdefault(Path(path).resolve(), set()).add(event)
+        return paths
+
+    return found
+
+
+def test_a17_topic_names_that_are_paths(
+    broker: BarnabasProcess, changes: Callable[[], dict[Path, set[str]]], healthy: HealthyClient, figure: Figure
+) -> None:
+    """INVALID_TOPIC_EXCEPTION wherever a name comes in, and nothing outside of the data directory is made, written,
+    renamed or removed, not even for a moment."""
     healthy.mark()
     batch = build_batch([Record(0, 1_700_000_000_000, None, b"v")])
+    unknown = (ErrorCode.INVALID_TOPIC_EXCEPTION, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     with connect(broker.bootstrap_servers) as connection:
         for name in NAMES:
             created = ask(connection, _creation(name), 5, CreateTopicsResponse)
@@ -231,18 +253,25 @@ def test_a17_topic_names_that_are_paths(broker: BarnabasProcess, healthy: Health
             found = ask(connection, request, 9, MetadataResponse)
             assert found.topics[0].error_code == ErrorCode.INVALID_TOPIC_EXCEPTION, name
             written = ask(connection, produce(name, batch), 9, ProduceResponse)
-            code = written.responses[0].partition_responses[0].error_code
-            assert code in (ErrorCode.INVALID_TOPIC_EXCEPTION, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), name
+            assert written.responses[0].partition_responses[0].error_code in unknown, name
+            assert _delete(connection, name) in unknown, name
         # Kafka's metrics take both characters for the same one, so names may not differ in them only.
         assert ask(connection, _creation("a.b"), 5, CreateTopicsResponse).topics[0].error_code == 0
         collision = ask(connection, _creation("a_b"), 5, CreateTopicsResponse)
         assert collision.topics[0].error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
         assert ask(connection, _creation("x" * 249), 5, CreateTopicsResponse).topics[0].error_code == 0
-    assert _outside(root, broker.log_dir) == before
-    assert not Path("/tmp/evil").exists()
-    topics = {path.name for path in broker.log_dir.iterdir() if path.is_dir()}
+        assert ask(connection, _creation("unwanted"), 5, CreateTopicsResponse).topics[0].error_code == 0
+        assert _delete(connection, "unwanted") == 0
+    data = broker.log_dir.resolve()
+    changed = changes()
+    assert [path for path in changed if not path.is_relative_to(data)] == []
+    assert {"os.mkdir", "os.rename"} <= changed[data / "unwanted-0"], "else the record is not complete"
+    assert "open" in changed[data / "a.b-0" / f"{0:020}.log"]
+    # Beside the data are its log and the record.
+    assert [path for path in _open_for_writing(broker.pid) if not path.is_relative_to(data.parent)] == []
+    topics = {path.name for path in data.iterdir() if path.is_dir() and not path.name.endswith("-delete")}
     assert topics == {"a.b-0", "x" * 249 + "-0", "healthy-0"}
-    figure(names=len(NAMES), **healthy.figures)
+    figure(names=len(NAMES), changed=len(changed), **healthy.figures)
 
 
 def _creation(name: str) -> CreateTopicsRequest:
@@ -251,24 +280,19 @@ def _creation(name: str) -> CreateTopicsRequest:
     )
 
 
-def _outside(root: Path, data: Path) -> set[Path]:
-    return {path for path in root.rglob("*") if data not in path.parents}
+def _delete(connection: socket.socket, name: str) -> int:
+    request = DeleteTopicsRequest(topic_names=[name], timeout_ms=15_000)
+    code: int = ask(connection, request, 5, DeleteTopicsResponse).responses[0].error_code
+    return code
 
 
-@pytest.mark.usefixtures("healthy")
-def test_a17_no_name_opens_a_file_elsewhere(broker: BarnabasProcess) -> None:
-    """What the process holds open for writing lies in its data directory, its log, or is no file."""
-    create_topic(broker.bootstrap_servers, "t")
-    with connect(broker.bootstrap_servers) as connection:
-        assert isinstance(connection, socket.socket)
-        for name in NAMES:
-            ask(connection, _creation(name), 5, CreateTopicsResponse)
-    for link in Path(f"/proc/{broker.pid}/fd").iterdir():
-        try:
+def _open_for_writing(pid: int) -> list[Path]:
+    """The files that a process holds open for writing, whoever opened them."""
+    found = []
+    for link in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # closed meanwhile
             target = link.readlink()
-        except FileNotFoundError:
-            continue  # closed meanwhile
-        if not target.is_absolute() or str(target).startswith(("/dev/", "/proc/")):
-            continue
-        flags = int((Path(f"/proc/{broker.pid}/fdinfo") / link.name).read_text().split("flags:")[1].split()[0], 8)
-        assert flags & 3 == 0 or target.is_relative_to(broker.log_dir.parent), target
+            flags = int((Path(f"/proc/{pid}/fdinfo") / link.name).read_text().split("flags:")[1].split()[0], 8)
+            if flags & os.O_ACCMODE and target.is_absolute() and not str(target).startswith(("/dev/", "/proc/")):
+                found.append(target)
+    return found
