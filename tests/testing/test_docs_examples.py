@@ -2,27 +2,23 @@
 
 import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+
+from tools.jvm.ivy import exclusive, ivy_home, ivy_settings
+from tools.jvm.java import JavaMissing, cache_folder, find_java, say
+from tools.required import tool_missing
 
 pytest_plugins = ["pytester"]
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "testing.md"
 README = PAGE.parent.parent / "README.md"
 
-ASYNC_TESTS = '''
-import asyncio
-import inspect
-
-
-def pytest_pyfunc_call(pyfuncitem):
-    """Runs async tests, as pytest-asyncio would."""
-    if inspect.iscoroutinefunction(pyfuncitem.obj):
-        asyncio.run(pyfuncitem.obj())
-        return True
-    return None
-'''
+CACHE = cache_folder()  # before `pytester` changes $HOME
+PYTEST_ASYNCIO = "pytest-asyncio==1.5.0"
 
 ONE_IVY_AT_A_TIME = """
 import pytest
@@ -46,6 +42,25 @@ def is_spark(block: str) -> bool:
     return "pyspark" in block
 
 
+def is_async(block: str) -> bool:
+    return "async def test_" in block
+
+
+def asyncio_plugin() -> Path:
+    """A folder with pytest-asyncio, for PYTHONPATH. It is fetched once, and not installed beside the project's own
+    packages: there it would take part in all tests. Skips where it cannot be had."""
+    folder = CACHE / "python" / PYTEST_ASYNCIO
+    with exclusive(folder.with_name(folder.name + ".lock")):
+        if not (folder / ".complete").exists():
+            say(f"Fetching {PYTEST_ASYNCIO} ...")
+            install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--upgrade", "--target", folder]
+            done = subprocess.run([*install, PYTEST_ASYNCIO], capture_output=True, text=True, timeout=120, check=False)
+            if done.returncode:
+                tool_missing(f"{PYTEST_ASYNCIO} cannot be fetched: {done.stderr.strip()}")
+            (folder / ".complete").touch()
+    return folder
+
+
 def write(pytester: pytest.Pytester, examples: list[str]) -> int:
     """Write examples as files; returns how many tests they hold."""
     pytester.makepyfile(**{f"test_example_{number}": block for number, block in enumerate(examples)})
@@ -54,12 +69,22 @@ def write(pytester: pytest.Pytester, examples: list[str]) -> int:
 
 @pytest.mark.slow
 def test_examples(pytester: pytest.Pytester) -> None:
-    pytester.makeconftest(ASYNC_TESTS)
-    count = write(pytester, [block for block in blocks("python") if "def test_" in block and not is_spark(block)])
+    examples = [block for block in blocks("python") if "def test_" in block]
+    count = write(pytester, [block for block in examples if not is_spark(block) and not is_async(block)])
     assert count >= 10
     result = pytester.runpytest_subprocess(
         "-p", "no:cacheprovider", "-p", "no:hypothesispytest", "-W", "error", "--durations=3"
     )
+    result.assert_outcomes(passed=count)
+
+
+@pytest.mark.slow
+def test_async_example(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(asyncio_plugin()), prepend=os.pathsep)
+    pytester.makeini("[pytest]\nasyncio_mode = auto\nasyncio_default_fixture_loop_scope = function")
+    count = write(pytester, [block for block in blocks("python") if is_async(block)])
+    assert count >= 1
+    result = pytester.runpytest_subprocess("-p", "no:cacheprovider", "-p", "no:hypothesispytest", "-W", "error")
     result.assert_outcomes(passed=count)
 
 
@@ -90,10 +115,7 @@ def test_configuration_by_file(pytester: pytest.Pytester) -> None:
 @pytest.mark.spark
 @pytest.mark.slow
 def test_spark_example(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tools.jvm.ivy import ivy_home, ivy_settings
-    from tools.jvm.java import JavaMissing, find_java
-    from tools.required import tool_missing
-
+    monkeypatch.setenv("BARNABAS_CACHE", str(CACHE))
     try:
         monkeypatch.setenv("JAVA_HOME", str(find_java().resolve().parent.parent))
     except JavaMissing as missing:
