@@ -6,7 +6,7 @@ import heapq
 import itertools
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from barnabas.storage.log import LogAppendInfo, PartitionLog
 from barnabas.wire.errors import ApiError, ErrorCode
@@ -18,6 +18,14 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 Listener = Callable[["Partition"], None]
+
+
+class _CommitWaiter(NamedTuple):
+    end_offset: int
+    sequence: int
+    """Tells waiters for the same offset apart."""
+    future: asyncio.Future[None]
+    is_patient: bool
 
 
 class Partition:
@@ -73,7 +81,7 @@ class Partition:
         self.replicas: list[int] = []
         self.isr: list[int] = []
         self._listeners: dict[Listener, None] | None = None
-        self._commit_waiters: list[tuple[int, int, asyncio.Future[None]]] | None = None
+        self._commit_waiters: list[_CommitWaiter] | None = None
         self._commit_sequence = itertools.count()
 
     def __str__(self) -> str:
@@ -151,36 +159,45 @@ class Partition:
             log.update_high_watermark(end_offset)
             self._release_commit_waiters()
 
-    def fail_commit_waiters(self, error: ApiError) -> None:
-        """What waits to be committed never will be: the disk failed."""
-        waiters, self._commit_waiters = self._commit_waiters, None
-        for _, _, future in waiters or ():
-            if not future.done():
-                future.set_exception(error)
+    def flush_failed(self, error: ApiError) -> None:
+        """Tell who waits for a commit; whoever is patient only if no later flush will do."""
+        waiters, self._commit_waiters = self._commit_waiters or [], None
+        for waiter in waiters:
+            if waiter.is_patient and self.log.failure is None:
+                self._add_commit_waiter(waiter)
+            elif not waiter.future.done():
+                waiter.future.set_exception(error)
 
     # --- waiting ----------------------------------------------------------------------------------
 
-    def committed(self, end_offset: int) -> "asyncio.Future[None] | None":
+    def committed(self, end_offset: int, *, is_patient: bool = False) -> "asyncio.Future[None] | None":
         """None when everything below `end_offset` is committed, else a future; it fails with ApiError when leadership
-        is lost first."""
+        is lost first, or the log, or, unless `is_patient`, when a flush fails that will be repeated."""
         if self.log.high_watermark >= end_offset:
             return None
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._add_commit_waiter(_CommitWaiter(end_offset, next(self._commit_sequence), future, is_patient))
+        return future
+
+    def _add_commit_waiter(self, waiter: _CommitWaiter) -> None:
         if self._commit_waiters is None:
             self._commit_waiters = []
-        heapq.heappush(self._commit_waiters, (end_offset, next(self._commit_sequence), future))
-        return future
+        heapq.heappush(self._commit_waiters, waiter)
 
     def _release_commit_waiters(self) -> None:
         waiters = self._commit_waiters
-        while waiters and waiters[0][0] <= self.log.high_watermark:
-            future = heapq.heappop(waiters)[2]
+        while waiters and waiters[0].end_offset <= self.log.high_watermark:
+            future = heapq.heappop(waiters).future
             if not future.done():
                 future.set_result(None)
 
     def _fail_commit_waiters_unless_leader(self) -> None:
-        if not self.is_leader:
-            self.fail_commit_waiters(ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER))
+        if self.is_leader:
+            return
+        waiters, self._commit_waiters = self._commit_waiters or [], None
+        for waiter in waiters:
+            if not waiter.future.done():
+                waiter.future.set_exception(ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER))
 
     def add_listener(self, listener: Listener) -> None:
         if self._listeners is None:

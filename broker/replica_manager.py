@@ -341,7 +341,7 @@ class ReplicaManager:
                 await self.flush(log)
                 partition.flushed()
         except StorageError as error:
-            partition.fail_commit_waiters(error)
+            partition.flush_failed(error)
         finally:  # at once, not by a callback: an append in between would find nobody to flush it
             del self._committing[partition]
 
@@ -396,10 +396,11 @@ class InternalTopicLog:
         return info.last_offset + 1
 
     def committed(self, partition: int, end_offset: int) -> "asyncio.Future[None] | None":
+        """Patient: nobody but the coordinator, which has built on what it wrote, can learn later that it counts."""
         hosted = self._replicas.partition(self._topic, partition)
         if hosted is None:
             raise ApiError(ErrorCode.NOT_COORDINATOR)
-        return hosted.committed(end_offset)
+        return hosted.committed(end_offset, is_patient=True)
 
     def read_all(self, partition: int) -> Iterator[Buffer]:
         """Chunks of whole batches from log start to log end; blocks, so it runs in a thread while the shard loads."""

@@ -35,8 +35,8 @@ class CoordinatorLog(Protocol):
         ...
 
     def committed(self, partition: int, end_offset: int) -> "asyncio.Future[None] | None":
-        """None when everything below `end_offset` is committed, else a future that ends when it is, or fails with
-        ApiError when leadership is lost.
+        """None when everything below `end_offset` is committed, else a future that ends when it is, however late, or
+        fails with ApiError when leadership or the log is lost.
         """
         ...
 

@@ -3,13 +3,14 @@
 import errno
 import resource
 import socket
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from barnabas.storage.files import OsFiles
@@ -38,15 +39,16 @@ def produce(producer: Producer, value: bytes, refused: list[Any]) -> None:
 
 
 class Descriptors:
-    """Whether there are any left for the files of t-0."""
+    """Whether there are any left for the files of a partition, t-0 unless told."""
 
     def __init__(self) -> None:
         self.scarce = False
         self.refused = 0
+        self.partition = "t-0"
         self._open = OsFiles.open
 
     def open(self, files: OsFiles, path: str, **options: Any) -> int:
-        if self.scarce and "/t-0/" in path:
+        if self.scarce and f"/{self.partition}/" in path:
             self.refused += 1
             raise OSError(errno.EMFILE, "too many open files")
         return self._open(files, path, **options)
@@ -93,6 +95,80 @@ def test_what_nobody_sends_again_is_committed_later(left: Descriptors) -> None:
         assert len(broker.topic("t").records()) == 1
         left.scarce = False
         wait_until(lambda: len(broker.topic("t").records()) == 2, "not committed")
+
+
+@pytest.mark.parametrize("is_commit", [True, False], ids=["commit", "abort"])
+def test_a_transaction_whose_end_is_flushed_late_ends(left: Descriptors, is_commit: bool) -> None:
+    with Broker(configs=FLUSHED[0] | {"transaction.state.log.num.partitions": "1"}) as broker:
+        broker.create_topic("t")
+        log = broker.server.log_manager.get("t", 0)  # type: ignore[union-attr]
+        left.partition = "__transaction_state-0"
+        config = {"bootstrap.servers": broker.bootstrap_servers, "transactional.id": "x", "log_level": 0}
+        producer = Producer(config)
+        producer.init_transactions(60)
+        producer.begin_transaction()
+        producer.produce("t", b"0", partition=0)
+        assert producer.flush(30) == 0
+        ended: list[None] = []
+        end = producer.commit_transaction if is_commit else producer.abort_transaction
+        left.scarce = True
+        ending = threading.Thread(target=lambda: ended.append(end(60)))
+        ending.start()
+        wait_until(lambda: left.refused > 100, "no second flush")
+        assert (log.last_stable_offset, log.log_end_offset) == (0, 1), "its markers were written before its end is safe"
+        left.scarce = False
+        ending.join(60)
+        assert ended, "the producer was told of an error"
+        wait_until(lambda: log.last_stable_offset == 2, "no marker")
+        Producer(config).init_transactions(60)
+
+
+def test_a_transaction_whose_beginning_is_flushed_late_times_out(left: Descriptors) -> None:
+    settings = FLUSHED[0] | {
+        "transaction.state.log.num.partitions": "1",
+        "transaction.abort.timed.out.transaction.cleanup.interval.ms": "100",
+    }
+    with Broker(configs=settings) as broker:
+        broker.create_topic("t")
+        log = broker.server.log_manager.get("t", 0)  # type: ignore[union-attr]
+        left.partition = "__transaction_state-0"
+        producer = Producer(
+            {"bootstrap.servers": broker.bootstrap_servers, "transactional.id": "x", "transaction.timeout.ms": 5_000,
+             "log_level": 0}
+        )  # fmt: skip
+        producer.init_transactions(60)
+        left.scarce = True
+        producer.begin_transaction()
+        producer.produce("t", b"0", partition=0)
+        wait_until(lambda: left.refused > 100, "no second flush")
+        left.scarce = False
+        wait_until(lambda: log.log_end_offset > 0, "the record is not written")
+        wait_until(lambda: log.last_stable_offset == 2, "not aborted")
+
+
+def test_a_commit_of_offsets_that_is_flushed_late_is_acknowledged(left: Descriptors) -> None:
+    settings = FLUSHED[0] | {"offsets.topic.num.partitions": "1", "offsets.commit.timeout.ms": "60000"}
+    with Broker(configs=settings) as broker:
+        broker.create_topic("t")
+        left.partition = "__consumer_offsets-0"
+        consumer = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": "g", "log_level": 0})
+        place = TopicPartition("t", 0)
+        place.offset = 5
+        consumer.commit(offsets=[place], asynchronous=False)
+        log = broker.server.log_manager.get("__consumer_offsets", 0)  # type: ignore[union-attr]
+        end_offset = log.log_end_offset
+        left.scarce = True
+        place.offset = 7
+        committing = threading.Thread(target=lambda: consumer.commit(offsets=[place], asynchronous=False))
+        committing.start()
+        wait_until(lambda: left.refused > 100, "no second flush")
+        assert log.high_watermark == end_offset
+        left.scarce = False
+        committing.join(60)
+        assert log.high_watermark == log.log_end_offset == end_offset + 1, "it was sent again"
+        (found,) = consumer.committed([place], timeout=30)
+        assert found.offset == 7
+        consumer.close()
 
 
 def descriptors(pid: int) -> list[int]:
