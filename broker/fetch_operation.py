@@ -90,15 +90,18 @@ class FetchOperation:
                 self._accept(asked, partition, data)
         return None
 
-    def supply(self, data: FetchData) -> None:
-        """The bytes of the partition at which the pass stopped."""
+    def supply(self, cold: ColdRead, data: FetchData) -> None:
+        """The bytes of the partition at which the pass stopped. If the log dropped some meanwhile, and perhaps with
+        them what it knew of aborted transactions, they are of no use, and the pass looks there again.
+        """
         asked = self._asked[len(self.results)]
         try:
             partition, _ = self._locate(asked)
         except ApiError as error:
             self._add_error(asked, error.error)
         else:
-            self._accept(asked, partition, data)
+            if partition.log.has_all_of(cold) and asked.fetch_offset >= partition.log.log_start_offset:
+                self._accept(asked, partition, data)
 
     @property
     def is_satisfied(self) -> bool:
@@ -117,7 +120,7 @@ class FetchOperation:
     async def _finish_pass(self, cold: ColdRead | None) -> None:
         while cold is not None:
             try:
-                self.supply(await asyncio.to_thread(cold.load))
+                self.supply(cold, await asyncio.to_thread(cold.load))
             except ApiError as error:
                 self._add_error(self._asked[len(self.results)], error.error)
             cold = self.read_now()
@@ -189,7 +192,8 @@ class FetchOperation:
     async def _wait(self) -> None:
         """Until enough has become readable, something changed that the client must hear of, or `max_wait_ms` are
         over."""
-        enough: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        enough: asyncio.Future[None] = loop.create_future()
         readable: dict[Partition, int] = {}
         asked_of: dict[Partition, FetchPartition] = {}
         total = 0
@@ -211,7 +215,8 @@ class FetchOperation:
             if not enough.done():
                 enough.set_result(None)
 
-        timer = self._broker.timers.call_later(self._limits.max_wait_ms, give_up)
+        # The client's patience, and so in real time: while this waits, its connection's next request does.
+        timer = loop.call_later(self._limits.max_wait_ms / 1000, give_up)
         for asked in self._asked:
             partition = (
                 self._broker.replicas.partition(asked.topic, asked.partition) if asked.topic is not None else None

@@ -25,9 +25,9 @@ class BrokerClock:
         """Move the broker's time ahead by a timedelta or by so many ms.
 
         Everything that is due then has happened on return: session, rebalance and transaction timeouts, retention,
-        expiry of offsets and producers, rolling and deletion of files, waiting fetches. A periodic job runs once,
-        however often it would have run. Timeouts of sockets, the clients' own timers and the timestamps that clients
-        write keep the real time.
+        expiry of offsets and producers, rolling and deletion of files. A periodic job runs once, however often it would
+        have run. Timeouts of sockets, what clients time (their own timers, how long a fetch waits) and the timestamps
+        that they write keep the real time.
 
         Errors: ValueError for a negative duration.
         """
