@@ -22,7 +22,6 @@ from barnabas.broker.replica_manager import ReplicaManager
 from barnabas.clock import Clock
 from barnabas.storage.cleaner import CleanedSegment, CleaningJob, PassEnd, remove_cleaned_files, run_pass
 from barnabas.storage.cleaner_manager import (
-    CleanerCheckpoint,
     LogToClean,
     SegmentSwap,
     describe_failure,
@@ -31,8 +30,9 @@ from barnabas.storage.cleaner_manager import (
     make_job,
 )
 from barnabas.storage.errors import CorruptFile, CorruptLog, StorageError
-from barnabas.storage.files import Files, UnsyncedFiles
+from barnabas.storage.files import UnsyncedFiles
 from barnabas.storage.log import PartitionLog
+from barnabas.storage.log_manager import LogManager
 from barnabas.wire.records import DEFAULT_MAX_DECOMPRESSED_BYTES
 
 logger = logging.getLogger(__name__)
@@ -70,25 +70,21 @@ class Compaction:
     """
 
     def __init__(
-        self, replicas: ReplicaManager, clock: Clock, files: Files, config: Callable[[], BrokerConfig]
+        self, replicas: ReplicaManager, clock: Clock, log_manager: LogManager, config: Callable[[], BrokerConfig]
     ) -> None:
         self._replicas = replicas
         self._clock = clock
-        self._files = files
+        self._log_manager = log_manager
+        self._files = log_manager.files
         self._config = config
-        self._checkpoint = CleanerCheckpoint(files)
         self._set_aside: dict[PartitionLog, _SetAside] = {}
         self._unopened: set[PartitionLog] = set()
-        self._is_loaded = False
         self._stopping = False
         self._process: subprocess.Popen[bytes] | None = None
         self.counts = CompactionCounts()
 
     async def run(self) -> None:
         """Clean logs as long as one is dirty enough."""
-        if not self._is_loaded:
-            self._is_loaded = True
-            await asyncio.to_thread(self._checkpoint.load, self._replicas.logs)
         disturbed: set[PartitionLog] = set()
         while not self._stopping:
             to_clean = dirtiest(found for found in self._candidates() if found.log not in disturbed)
@@ -115,7 +111,7 @@ class Compaction:
                 continue
             if log.config.is_compacted and log.failure is None:
                 try:
-                    to_clean = log_to_clean(log, self._checkpoint.get(log), now_ms)
+                    to_clean = log_to_clean(log, log.clean_offset, now_ms)
                 except (StorageError, OSError) as error:
                     self._leave_alone(log, error)
                     continue
@@ -147,12 +143,9 @@ class Compaction:
             self._leave_alone(log, error)
             return False
         is_complete = False
-        if self._checkpoint.get(log) is None:
-            # From the first swap on the log may have gaps, and a start after a crash has to know that.
-            await asyncio.to_thread(
-                self._checkpoint.write, *self._checkpoint.update(log, job.first_dirty_offset, self._replicas.logs)
-            )
         try:
+            if log.clean_offset is None:
+                await asyncio.to_thread(self._log_manager.checkpoint_clean_offset, log, job.first_dirty_offset)
             async with contextlib.aclosing(self._results(job)) as results:
                 async for result in results:
                     if self._stopping or not await self._take(log, job, result):
@@ -196,7 +189,7 @@ class Compaction:
             existing = set(self._replicas.logs)
             self._set_aside = {found: why for found, why in self._set_aside.items() if found in existing}
             self._set_aside.pop(log, None)
-            await asyncio.to_thread(self._checkpoint.write, *self._checkpoint.update(log, result.end_offset, existing))
+            await asyncio.to_thread(self._log_manager.checkpoint_clean_offset, log, result.end_offset)
             return True
         swap = SegmentSwap(log, job, result)
         if not swap.begin():

@@ -182,7 +182,7 @@ class Broker:
             on_resigned=self._resigned,
             flush_before_ack=self.config.barnabas_flush_before_ack,
         )
-        self.compaction = Compaction(self.replicas, self.clock, self.log_manager.files, lambda: self.config)
+        self.compaction = Compaction(self.replicas, self.clock, self.log_manager, lambda: self.config)
         self.groups = GroupService(
             self.replicas.coordinator_log(GROUP_METADATA_TOPIC),
             self.timers,

@@ -6,15 +6,14 @@ Source: org.apache.kafka.storage.internals.log.LogCleanerManager, LogToClean.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from barnabas.storage.checkpoints import CLEANER_OFFSET_FILE, TopicPartition, read_offsets, write_offsets
 from barnabas.storage.cleaner import CleanedSegment, CleaningJob, LastRecord, SourceSegment
 from barnabas.storage.cleaner_map import ENTRY_BYTES
-from barnabas.storage.errors import CorruptFile, StorageError
-from barnabas.storage.files import Files, LogFile, lacks_descriptors, unlink_if_exists
+from barnabas.storage.errors import StorageError
+from barnabas.storage.files import LogFile, lacks_descriptors, unlink_if_exists
 from barnabas.storage.log import PartitionLog
 from barnabas.storage.segment import (
     CLEANED_SUFFIX,
@@ -218,66 +217,6 @@ class SegmentSwap:
             for segment, source in zip(segments, self._sources, strict=False)
         ]
         return segments if segments and len(segments) == len(self._sources) and all(unchanged) else None
-
-
-class CleanerCheckpoint:
-    """Up to which offset each log is clean, kept in `cleaner-offset-checkpoint` of each log directory.
-
-    An entry belongs to a log, not to its name: a topic that is created again starts without one.
-    """
-
-    def __init__(self, files: Files) -> None:
-        self._files = files
-        self._offsets: dict[PartitionLog, int] = {}
-
-    def load(self, logs: Iterable[PartitionLog]) -> None:
-        """Read what an earlier run knew of these logs. Blocking."""
-        known: dict[str, Mapping[TopicPartition, int]] = {}
-        for log in logs:
-            parent = log.directory.rpartition("/")[0]
-            if parent not in known:
-                try:
-                    known[parent] = read_offsets(self._files, parent, CLEANER_OFFSET_FILE)
-                except FileNotFoundError:
-                    known[parent] = {}
-                except (CorruptFile, OSError) as error:
-                    logger.warning("ignoring %s/%s: %s", parent, CLEANER_OFFSET_FILE, error)
-                    known[parent] = {}
-            offset = known[parent].get((log.topic, log.partition))
-            if offset is not None:
-                self._offsets[log] = offset
-
-    def get(self, log: PartitionLog) -> int | None:
-        """Where the last pass over a log ended; None if there was none."""
-        offset = self._offsets.get(log)
-        if offset is not None and offset > log.log_end_offset:
-            # What the pass saw was truncated since: nothing that comes instead is clean.
-            del self._offsets[log]
-            return None
-        return offset
-
-    def update(
-        self, log: PartitionLog, offset: int, logs: Iterable[PartitionLog]
-    ) -> tuple[str, dict[TopicPartition, int]]:
-        """Note where a pass ended; returns directory and content of the checkpoint, for `write`. `logs` are all that
-        still exist.
-        """
-        self._offsets[log] = offset
-        existing = set(logs)
-        self._offsets = {known: clean for known, clean in self._offsets.items() if known in existing}
-        parent = log.directory.rpartition("/")[0]
-        return parent, {
-            (known.topic, known.partition): clean
-            for known, clean in self._offsets.items()
-            if known.directory.rpartition("/")[0] == parent
-        }
-
-    def write(self, directory: str, offsets: Mapping[TopicPartition, int]) -> None:
-        """Replace a directory's checkpoint. Blocking, any thread. A failure only means that a pass is made again."""
-        try:
-            write_offsets(self._files, directory, CLEANER_OFFSET_FILE, offsets)
-        except OSError as error:
-            logger.error("writing %s/%s failed: %s", directory, CLEANER_OFFSET_FILE, error)
 
 
 def describe_failure(error: StorageError | OSError) -> str:

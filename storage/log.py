@@ -84,7 +84,7 @@ class PartitionLog(LocalLog):
     producer snapshot.
     """
 
-    __slots__ = ("_leader_epochs", "_producers", "_snapshots", "high_watermark", "log_start_offset")
+    __slots__ = ("_leader_epochs", "_producers", "_snapshots", "clean_offset", "high_watermark", "log_start_offset")
 
     def __init__(
         self,
@@ -99,6 +99,7 @@ class PartitionLog(LocalLog):
         log_end_offset: int,
         recovery_point: int,
         high_watermark: int = 0,
+        clean_offset: int | None = None,
         snapshots: list[int] | None = None,
         leader_epochs: LeaderEpochs | None = None,
         producers: ProducerState | None = None,
@@ -115,6 +116,8 @@ class PartitionLog(LocalLog):
         )
         self.log_start_offset = log_start_offset
         self.high_watermark = max(log_start_offset, min(high_watermark, log_end_offset))
+        self.clean_offset = None if clean_offset is None else min(clean_offset, log_end_offset)
+        """Up to where the last compaction looked; None if there was none ever, so that no offset may be missing."""
         self._snapshots = snapshots if snapshots is not None else []
         self._leader_epochs = leader_epochs
         self._producers = producers
@@ -620,6 +623,7 @@ class PartitionLog(LocalLog):
         self._producers = None
         self.log_start_offset = min(self.log_start_offset, self.log_end_offset)
         self.high_watermark = min(self.high_watermark, self.log_end_offset)
+        self._limit_clean_offset()
         return True
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
@@ -631,6 +635,12 @@ class PartitionLog(LocalLog):
         self.leader_epochs.clear()
         self._producers = ProducerState(offset, self.context.producer_id_expiration_ms)
         self.log_start_offset = self.high_watermark = offset
+        self._limit_clean_offset()
+
+    def _limit_clean_offset(self) -> None:
+        """Nothing that takes the place of what was removed is clean."""
+        if self.clean_offset is not None:
+            self.clean_offset = min(self.clean_offset, self.log_end_offset)
 
     # --- flushing
 

@@ -11,6 +11,7 @@ meta.properties                   broker id and cluster id the directory belongs
 recovery-point-offset-checkpoint  per partition: everything before this offset is on the disk
 log-start-offset-checkpoint       per partition: everything before this offset is deleted
 replication-offset-checkpoint     per partition: the high watermark
+cleaner-offset-checkpoint         per partition that was ever compacted: everything before this offset is clean
 barnabas-transaction-indexes      per segment with aborted transactions: size and checksum of its transaction index
 TOPIC-PARTITION/                  a log; the topic may contain dashes
 TOPIC-PARTITION.HEX-delete/       a deleted log whose files are still to be removed
@@ -65,6 +66,7 @@ class FoundLogs(NamedTuple):
     logs: dict[TopicPartition, LogCheckpoints]
     is_clean: bool
     has_recovery_points: bool
+    has_clean_offsets: bool
 
 
 class LogDirectory:
@@ -137,9 +139,9 @@ class LogDirectory:
         recovery_points = self._read_checkpoint(RECOVERY_POINT_FILE)
         log_starts = self._read_checkpoint(LOG_START_FILE) or {}
         high_watermarks = self._read_checkpoint(HIGH_WATERMARK_FILE) or {}
-        cleaned = self._read_checkpoint(CLEANER_OFFSET_FILE) or {}
+        clean_offsets = self._read_checkpoint(CLEANER_OFFSET_FILE)
         self._txn_indexes = self._read_txn_index_notes()
-        self.checkpointed = {*(recovery_points or ()), *log_starts, *high_watermarks}
+        self.checkpointed = {*(recovery_points or ()), *log_starts, *high_watermarks, *(clean_offsets or ())}
         logs = {}
         for name in sorted(self._partition_directories()):
             key = parse_log_name(name)
@@ -150,14 +152,18 @@ class LogDirectory:
                 (recovery_points or {}).get(key, 0),
                 log_starts.get(key, 0),
                 high_watermarks.get(key, 0),
-                may_have_gaps=recovery_points is None or key in cleaned,
+                # Without the file nobody knows which logs were compacted: all may have been, and say so from now on.
+                clean_offset=0 if clean_offsets is None else clean_offsets.get(key),
+                may_have_gaps=recovery_points is None,
                 txn_indexes=self._txn_indexes.get(key, {}),
             )
-        return FoundLogs(logs, is_clean, recovery_points is not None)
+        return FoundLogs(logs, is_clean, recovery_points is not None, clean_offsets is not None)
 
     def _read_checkpoint(self, name: str) -> dict[TopicPartition, int] | None:
-        """What a checkpoint says; None if it is not there or unusable."""
+        """What a checkpoint says; None if it is not there, empty (Kafka makes it so) or unusable."""
         try:
+            if not self._files.stat(f"{self.path}/{name}").size:
+                return None
             return read_offsets(self._files, self.path, name)
         except FileNotFoundError:
             return None
@@ -225,6 +231,9 @@ class LogDirectory:
                 offsets[key] = log.recovery_point_to_write
             elif name == HIGH_WATERMARK_FILE:
                 offsets[key] = log.high_watermark
+            elif name == CLEANER_OFFSET_FILE:
+                if log.clean_offset is not None:
+                    offsets[key] = log.clean_offset
             elif log.log_start_offset > 0:
                 # Also where the first segment says so: the names of deleted ones may not be off the disk yet.
                 offsets[key] = log.log_start_offset
@@ -233,6 +242,9 @@ class LogDirectory:
                 offsets[key] = checkpoints.recovery_point
             elif name == HIGH_WATERMARK_FILE:
                 offsets[key] = checkpoints.high_watermark
+            elif name == CLEANER_OFFSET_FILE:
+                if checkpoints.clean_offset is not None:
+                    offsets[key] = checkpoints.clean_offset
             else:
                 offsets[key] = checkpoints.log_start_offset
         return offsets

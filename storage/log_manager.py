@@ -16,6 +16,7 @@ from typing import Final, TypeVar
 
 from barnabas.clock import Clock
 from barnabas.storage.checkpoints import (
+    CLEANER_OFFSET_FILE,
     HIGH_WATERMARK_FILE,
     LOG_START_FILE,
     RECOVERY_POINT_FILE,
@@ -196,6 +197,15 @@ class LogManager:
         if not all(logs.has_recovery_points and logs.is_clean for logs in found):
             # What was recovered is on the disk: the next start need not look at it again.
             self._checkpoint(RECOVERY_POINT_FILE)
+        for directory, logs in zip(self._directories, found, strict=True):
+            if not logs.has_clean_offsets or any(
+                directory.logs[key].clean_offset != known.clean_offset
+                for key, known in logs.logs.items()
+                if key in directory.logs
+            ):
+                # Before anything is compacted or appended: a log that it does not name has no gaps, and what comes in
+                # the place of what was lost is not clean.
+                directory.write_checkpoints((CLEANER_OFFSET_FILE,))
 
     def _open_log(
         self,
@@ -306,7 +316,7 @@ class LogManager:
         for stale in self._directories:
             if key in stale.checkpointed:
                 # What the checkpoints say of an earlier log of this name would delete records of the new one.
-                stale.write_checkpoints((RECOVERY_POINT_FILE, LOG_START_FILE, HIGH_WATERMARK_FILE))
+                stale.write_checkpoints((RECOVERY_POINT_FILE, LOG_START_FILE, HIGH_WATERMARK_FILE, CLEANER_OFFSET_FILE))
                 stale.checkpointed = set(stale.logs)
         context = directory.context
         path = f"{directory.path}/{topic}-{partition}"
@@ -390,7 +400,7 @@ class LogManager:
         """
         log.truncate_to(offset)
         try:
-            self._by_log[log.topic, log.partition].write_checkpoints((RECOVERY_POINT_FILE,))
+            self._by_log[log.topic, log.partition].write_checkpoints((RECOVERY_POINT_FILE, CLEANER_OFFSET_FILE))
         except OSError as error:
             log.fail(StorageError(f"writing the recovery point of {log.directory} failed: {error}"))
             raise StorageError(str(error)) from error
@@ -464,6 +474,25 @@ class LogManager:
         """Write down the high watermarks. Blocking, any thread."""
         self._checkpoint(HIGH_WATERMARK_FILE)
 
+    def checkpoint_clean_offset(self, log: PartitionLog, offset: int) -> None:
+        """Write down up to where a log is clean. Before the first swap: from then on offsets may be missing, and a
+        start after a crash has to know that. Blocking, any thread.
+
+        Raises:
+            OSError: the disk refused; the log counts as it did.
+        """
+        directory = self._by_log.get((log.topic, log.partition))
+        if directory is None or directory.logs.get((log.topic, log.partition)) is not log:
+            return  # deleted meanwhile
+        before, log.clean_offset = log.clean_offset, offset
+        try:
+            directory.write_checkpoints((CLEANER_OFFSET_FILE,))
+        except OSError as error:
+            log.clean_offset = before
+            if not is_passing(error):
+                self._disk_failed(directory, CLEANER_OFFSET_FILE, error)
+            raise
+
     def _checkpoint(self, name: str) -> None:
         for directory in self._directories:
             self._checkpoint_directory(directory, name)
@@ -477,8 +506,11 @@ class LogManager:
         except OSError as error:
             logger.error("writing %s/%s failed: %s", directory.path, name, error)
             if not is_passing(error):
-                directory.has_failed = True
-                self._on_failure(f"{directory.path}: writing {name} failed: {error}")
+                self._disk_failed(directory, name, error)
+
+    def _disk_failed(self, directory: LogDirectory, name: str, error: OSError) -> None:
+        directory.has_failed = True
+        self._on_failure(f"{directory.path}: writing {name} failed: {error}")
 
     # --- closing
 

@@ -398,7 +398,8 @@ class ProducerState:
             if not batches or len(batches) == BATCHES_RETAINED:
                 continue
             last_offset = header.base_offset + header.last_offset_delta
-            if last_offset < batches[0].first_offset:
+            is_next = (header.last_sequence + 1) & _SEQUENCE_MASK == batches[0].first_sequence
+            if is_next and last_offset < batches[0].first_offset:
                 batches.insert(
                     0,
                     BatchMetadata(

@@ -49,13 +49,14 @@ Progress = Callable[[str, int, int], None]
 class LogCheckpoints:
     """What the checkpoints of the log directory say about one log.
 
-    `may_have_gaps` says that offsets between its segments may be missing for a good reason: it was compacted, or nobody
-    knows.
+    `may_have_gaps` says that offsets between its segments may be missing for a good reason: nobody knows that it was
+    never compacted.
     """
 
     recovery_point: int = 0
     log_start_offset: int = 0
     high_watermark: int = 0
+    clean_offset: int | None = None
     may_have_gaps: bool = False
     txn_indexes: Mapping[int, TransactionIndexNote] = field(default_factory=dict)
     """What is known of the transaction indexes, by the base offset of their segments."""
@@ -110,7 +111,7 @@ class _Loader:
         self.now_ms = context.clock.now_ms()
         self.segments: list[Segment] = []
         self.snapshots: list[int] = []
-        self.may_have_gaps = checkpoints.may_have_gaps or config.is_compacted
+        self.may_have_gaps = checkpoints.may_have_gaps or checkpoints.clean_offset is not None or config.is_compacted
 
     def load(self, *, is_clean: bool) -> PartitionLog:
         self._list(finish_interrupted_swaps(self.files, self.directory))
@@ -456,6 +457,7 @@ class _Loader:
             log_end_offset=end_offset,
             recovery_point=recovery_point,
             high_watermark=self.checkpoints.high_watermark,
+            clean_offset=self.checkpoints.clean_offset,
             snapshots=self.snapshots,
             leader_epochs=epochs,
             producers=producers,

@@ -23,7 +23,16 @@ from typing import Final
 
 from barnabas.storage.config import LogConfig
 from barnabas.storage.errors import CorruptFile, StorageError
-from barnabas.storage.files import Buffer, DescriptorCache, Files, LogFile, read_file, write_file, write_fully
+from barnabas.storage.files import (
+    Buffer,
+    DescriptorCache,
+    Files,
+    LogFile,
+    read_file,
+    unlink_if_exists,
+    write_file,
+    write_fully,
+)
 from barnabas.storage.offset_index import ENTRY_SIZE as OFFSET_ENTRY_SIZE
 from barnabas.storage.offset_index import OffsetIndex
 from barnabas.storage.read import OFFSET_INDEX_SUFFIX as OFFSET_INDEX_SUFFIX
@@ -316,6 +325,8 @@ class Segment:
             write_file(files, self.path(TXN_INDEX_SUFFIX), index.to_bytes(), sync=True)
             self.txn_index = self.txn_index_note = None
         self.rebuild_indexes(read, index_interval_bytes)
+        for suffix in (OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX):
+            unlink_if_exists(files, self.path(suffix))  # of before; written when the segment is sealed
         return end_offset
 
     # --- sealing

@@ -235,6 +235,31 @@ def test_what_the_disk_had_no_room_for_is_compacted_later(monkeypatch: pytest.Mo
         assert {record.key for record in topic.records()} == {b"0", b"1", b"2"}
 
 
+def test_nothing_is_swapped_before_a_start_would_know_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Recovery takes gaps in a log that was never compacted for losses."""
+    refused: list[str] = []
+    is_full = True
+    open_file = OsFiles.open
+
+    def open_unless_full(files: OsFiles, path: str, **settings: Any) -> int:
+        if is_full and "/cleaner-offset-checkpoint" in path and settings.get("create"):
+            refused.append(path)
+            raise OSError(errno.ENOSPC, "the disk is full")
+        return open_file(files, path, **settings)
+
+    settings = {"cleanup.policy": "compact", "segment.bytes": 2000, "min.cleanable.dirty.ratio": 0.01}
+    with Broker(configs=SETTINGS) as broker:
+        monkeypatch.setattr(OsFiles, "open", open_unless_full)
+        topic = broker.create_topic("t", configs=settings)
+        for number in range(60):
+            topic.produce(b"v" * 200, key=b"%d" % (number % 3))
+        wait_until(lambda: len(refused) >= 2, "no second try")
+        assert len(topic.records()) == 60
+        is_full = False
+        wait_until(lambda: len(topic.records()) < 20, "not compacted")
+        assert {record.key for record in topic.records()} == {b"0", b"1", b"2"}
+
+
 def test_a_pass_whose_process_fails_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is not to be started, ends in the middle of a line, is killed when memory runs out."""
     ends = ["print(end='[\"end\", 1')", "import os; os.kill(os.getpid(), 9)", "print('[]')"]

@@ -18,7 +18,6 @@ from barnabas.storage.cleaner import (
     run_pass,
 )
 from barnabas.storage.cleaner_manager import (
-    CleanerCheckpoint,
     SegmentSwap,
     dirtiest,
     log_to_clean,
@@ -26,7 +25,7 @@ from barnabas.storage.cleaner_manager import (
 )
 from barnabas.storage.cleaner_map import KeyMap
 from barnabas.storage.config import LogConfig
-from barnabas.storage.errors import CorruptLog
+from barnabas.storage.errors import CorruptLog, StorageError
 from barnabas.storage.read import ColdRead
 from barnabas.storage.validation import AppendOrigin
 from barnabas.wire.record_batch import CompressionType, crc_is_valid, iter_headers
@@ -463,22 +462,49 @@ def test_a_swap_without_a_descriptor_is_taken_back(logs, tools, monkeypatch):
 def test_the_checkpoint_of_what_is_clean(logs):
     log = logs.log(**compacted())
     append(logs, log, (b"a", b"1"))
-    checkpoint = CleanerCheckpoint(logs.files)
-    assert checkpoint.get(log) is None
-    checkpoint.write(*checkpoint.update(log, 1, [log]))
     path = logs.path / "cleaner-offset-checkpoint"
+    assert path.read_text() == "0\n0\n", "written before anything is compacted"
+    assert log.clean_offset is None
+    logs.manager.checkpoint_clean_offset(log, 1)
     assert path.read_text() == "0\n1\ntopic 0 1\n"
-    again = CleanerCheckpoint(logs.files)
-    again.load([log])
-    assert again.get(log) == 1
-    again.update(log, 5, [log])
-    assert again.get(log) is None
-    path.write_text("nonsense")
-    again.load([log])
+    logs.restart()
+    assert logs.log().clean_offset == 1
 
 
-def test_a_gap_between_segments_of_a_log_that_was_compacted_once_is_no_damage(logs, tools):
-    """Recovery learns it from the checkpoint, written before the first swap: the policy may have changed since."""
+@pytest.mark.parametrize("clean", [False, True])
+def test_what_was_lost_or_truncated_is_not_clean(logs, clean):
+    log = logs.log(**compacted())
+    for _ in range(4):
+        append(logs, log, (b"a", b"1"))
+    logs.manager.checkpoint_clean_offset(log, 4)
+    logs.manager.truncate_to(log, 3)
+    assert log.clean_offset == 3
+    append(logs, log, (b"a", b"1"))
+    logs.restart(clean=clean)
+    assert logs.log().clean_offset == 3
+    (logs.path / "cleaner-offset-checkpoint").write_text("0\n1\ntopic 0 9\n")
+    logs.restart(clean=clean)
+    append(logs, logs.log(), *[(b"a", b"1")] * 9)
+    logs.restart(clean=clean)
+    assert logs.log().clean_offset == 4
+
+
+def test_a_log_of_a_name_that_was_used_before_is_not_clean(logs):
+    log = logs.log(**compacted())
+    append(logs, log, (b"a", b"1"))
+    logs.manager.checkpoint_clean_offset(log, 1)
+    logs.manager.delete("topic", 0)
+    logs.restart(clean=False)
+    assert logs.log().clean_offset is None
+    logs.restart(clean=False)
+    assert logs.log().clean_offset is None
+
+
+@pytest.mark.parametrize("content", [None, "", "nonsense", "0\n1\ntopic 0 1\n"])
+def test_a_gap_between_segments_of_a_log_that_was_compacted_once_is_no_damage(logs, tools, content):
+    """Recovery learns it from the checkpoint, written before the first swap: the policy may have changed since. Without
+    a checkpoint all logs may have been compacted.
+    """
     log = logs.log(**compacted(segment_bytes=250))
     logs.manager.checkpoint_recovery_points()
     append(logs, log, (b"b", bytes(100)))
@@ -487,12 +513,45 @@ def test_a_gap_between_segments_of_a_log_that_was_compacted_once_is_no_damage(lo
     append(logs, log, (b"a", bytes(100)))
     log.roll()
     append(logs, log, (b"c", b"1"))
-    checkpoint = CleanerCheckpoint(logs.files)
-    checkpoint.write(*checkpoint.update(log, 0, [log]))
+    logs.manager.checkpoint_clean_offset(log, 0)
     clean(log)
     assert [segment.base_offset for segment in log.segments] == [0, 2, 3]
     logs.config = LogConfig()
+    path = logs.path / "cleaner-offset-checkpoint"
+    path.unlink() if content is None else path.write_text(content)
+    recovery_points = (logs.path / "recovery-point-offset-checkpoint").read_bytes()
+    for _ in range(2):
+        (logs.path / "recovery-point-offset-checkpoint").write_bytes(recovery_points)
+        logs.restart(clean=False)
+        log = logs.manager.get("topic", 0)
+        assert records(tools, log) == [(0, b"b", bytes(100)), (2, b"a", bytes(100)), (3, b"c", b"1")]
+        assert log.log_end_offset == 4
+
+
+def test_what_is_known_of_a_log_that_is_offline_is_kept(logs):
+    for topic in ("offline", "other"):
+        log = logs.log(topic, **compacted())
+        append(logs, log, (b"a", b"1"))
+        append(logs, log, (b"b", b"1"))
+        logs.manager.checkpoint_clean_offset(log, 1)
+    path = logs.path / "offline-0" / "00000000000000000000.log"
+    whole = path.read_bytes()
+    path.write_bytes(whole[:20] + b"?" + whole[21:])
     logs.restart(clean=False)
-    log = logs.manager.get("topic", 0)
-    assert records(tools, log) == [(0, b"b", bytes(100)), (2, b"a", bytes(100)), (3, b"c", b"1")]
-    assert log.log_end_offset == 4
+    with pytest.raises(StorageError):
+        logs.log("offline")
+    logs.manager.checkpoint_clean_offset(logs.log("other"), 2)
+    path.write_bytes(whole)
+    logs.restart(clean=False)
+    assert [logs.log(topic).clean_offset for topic in ("offline", "other")] == [1, 2]
+
+
+@pytest.mark.parametrize("passing", [True, False])
+def test_what_the_disk_did_not_take_is_not_clean(logs, passing):
+    log = logs.log(**compacted())
+    append(logs, log, (b"a", b"1"))
+    logs.files.write_limit, logs.files.fail_sync = (0, False) if passing else (None, True)
+    with pytest.raises(OSError, match="disk"):
+        logs.manager.checkpoint_clean_offset(log, 1)
+    assert log.clean_offset is None
+    assert len(logs.failures) == (0 if passing else 1)

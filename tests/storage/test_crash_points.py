@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter, defaultdict
+from dataclasses import replace
 
 import pytest
 
@@ -13,7 +14,7 @@ from barnabas.clock import ManualClock
 from barnabas.storage import checkpoints, local_log, log_directory, recovery, swaps
 from barnabas.storage.checkpoints import CLEAN_SHUTDOWN_FILE
 from barnabas.storage.cleaner import PassEnd, _Pass, run_pass
-from barnabas.storage.cleaner_manager import CleanerCheckpoint, SegmentSwap, log_to_clean, make_job
+from barnabas.storage.cleaner_manager import SegmentSwap, log_to_clean, make_job
 from barnabas.storage.config import LogConfig
 from barnabas.storage.errors import StorageError
 from barnabas.storage.files import unlink_if_exists, write_file
@@ -229,18 +230,35 @@ def compaction(scene):
     scene.flush()
     scene.checkpoint()
     scene.started_at = scene.moment
-    checkpoint = CleanerCheckpoint(scene.files)
-    compact(log, checkpoint, scene.clock.now_ms())
+    compact(log, scene.manager, scene.clock.now_ms())
     scene.append(log, 1, key=b"key-0", deletes=True)
     scene.append(log, 2, key=b"key-2")
     scene.manager.delete_due_files()
     log.roll()
     scene.clock.advance(scene.config.delete_retention_ms + 1)
-    compact(log, checkpoint, scene.clock.now_ms())  # nothing that is not on the disk
+    compact(log, scene.manager, scene.clock.now_ms())  # nothing that is not on the disk
     scene.flush()
-    compact(log, checkpoint, scene.clock.now_ms())
+    compact(log, scene.manager, scene.clock.now_ms())
     scene.append(log, 1, key=b"key-3")
     scene.manager.delete_due_files()
+
+
+def first_compaction(scene):
+    """The first pass of a log leaves gaps between segments, above the recovery point that a start will find."""
+    log = scene.log()
+    scene.history(log).is_compacted = True
+    scene.checkpoint()
+    for number in range(4):
+        scene.append(log, 1, key=b"key-%d" % number, size=1500)
+        scene.append(log, 1, key=b"key", size=300)
+        log.roll()
+    scene.append(log, 1, key=b"key-4")
+    scene.flush()
+    scene.started_at = scene.moment
+    compact(log, scene.manager, scene.clock.now_ms())
+    assert [segment.base_offset for segment in log.segments][:4] == [0, 4, 8, 12]
+    scene.append(log, 2, key=b"key-1")
+    scene.flush()
 
 
 def compaction_refused(scene):
@@ -271,16 +289,18 @@ def compaction_refused(scene):
     scene.checkpoint()
 
 
-def compact(log, checkpoint, now_ms):
+def compact(log, manager, now_ms):
     """A pass as the broker makes it; whether there was something to clean."""
-    found = log_to_clean(log, checkpoint.get(log), now_ms)
+    found = log_to_clean(log, log.clean_offset, now_ms)
     if found is None:
         return False
     job = make_job(found, now_ms, map_bytes=2400, map_load_factor=0.9)
     files = log.context.cache.files
+    if log.clean_offset is None:
+        manager.checkpoint_clean_offset(log, job.first_dirty_offset)
     for result in run_pass(files, job, lambda _: None):
         if isinstance(result, PassEnd):
-            checkpoint.write(*checkpoint.update(log, result.end_offset, [log]))
+            manager.checkpoint_clean_offset(log, result.end_offset)
         else:
             swap = SegmentSwap(log, job, result)
             assert swap.begin()
@@ -320,6 +340,12 @@ SCENES = {
     checkpoints_and_deletion: {"segment_bytes": 2000},
     truncation: {},
     compaction: {
+        "cleanup_policy": frozenset({"compact"}),
+        "min_cleanable_dirty_ratio": 0.0,
+        "segment_bytes": 2200,
+        "delete_retention_ms": 1000,
+    },
+    first_compaction: {
         "cleanup_policy": frozenset({"compact"}),
         "min_cleanable_dirty_ratio": 0.0,
         "segment_bytes": 2200,
@@ -409,15 +435,14 @@ def check_cleaning_goes_on(scene, disk):
         end_offset = log.log_end_offset
         last = {record.key: record for record in committed_records(log, read_log(log))}
         expected = [record for record in last.values() if record.value is not None]
-        checkpoint = CleanerCheckpoint(disk)
-        checkpoint.load([log])
+        log.update_config(scene.config)
         now_ms = scene.clock.now_ms()
         for _ in range(2):
             log.append_as_leader(build_batch([Record(0, now_ms, b"more", b"")]), leader_epoch=0, now_ms=now_ms)
             log.update_high_watermark(log.log_end_offset)
             log.roll()
             log.flush()
-            assert compact(log, checkpoint, now_ms)
+            assert compact(log, manager, now_ms)
             now_ms += scene.config.delete_retention_ms + 1
         found = [record for record in committed_records(log, read_log(log)) if record.offset < end_offset]
         if sorted(found) != sorted(expected):
@@ -427,7 +452,9 @@ def check_cleaning_goes_on(scene, disk):
 
 
 def open_manager(scene, disk, on_failure=lambda _: None):
-    manager = LogManager(disk, [ROOT], lambda _topic: scene.config, scene.clock, node_id=1, cluster_id="a-cluster",
+    """Start as a broker does, which does not know yet which topics are compacted."""
+    config = replace(scene.config, cleanup_policy=frozenset({"delete"}))
+    manager = LogManager(disk, [ROOT], lambda _topic: config, scene.clock, node_id=1, cluster_id="a-cluster",
                          on_failure=on_failure)  # fmt: skip
     manager.open()
     return manager
@@ -644,6 +671,16 @@ def cleans_what_is_not_on_the_disk(patch):
     patch.setitem(globals(), "log_to_clean", find_all)
 
 
+def compaction_not_announced(patch):
+    write = LogManager.checkpoint_clean_offset
+
+    def write_at_the_end(manager, log, offset):
+        if offset:
+            write(manager, log, offset)
+
+    patch.setattr(LogManager, "checkpoint_clean_offset", write_at_the_end)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("scenario", "plant"),
@@ -664,6 +701,7 @@ def cleans_what_is_not_on_the_disk(patch):
         (compaction, start_ignores_cleaned_files),
         (compaction, start_leaves_cleaned_files),
         (compaction, cleans_what_is_not_on_the_disk),
+        (first_compaction, compaction_not_announced),
         (topics_come_and_go, clean_marker_comes_back),
         (topics_come_and_go, clean_marker_too_early),
         (topics_come_and_go, deletion_not_synced),

@@ -437,6 +437,21 @@ def test_after_a_truncation_the_old_index_file_is_not_asked(logs, tools):
     assert not [path for path in logs.files.opened if path.endswith(".index")]
 
 
+def test_after_a_truncation_times_are_looked_up_in_what_there_is(logs):
+    log = logs.log(index_interval_bytes=0)
+    for timestamp in (100, 200, 300):
+        logs.append(log, b"", timestamp=timestamp)
+    logs.restart()
+    log = logs.log(index_interval_bytes=0)
+    log.truncate_to(0)
+    for timestamp in (250, 260, 270):
+        logs.append(log, b"", timestamp=timestamp)
+    for _ in range(2):
+        assert log.offset_for_timestamp(240).offset == 0
+        assert log.max_timestamp_offset().offset == 2
+        log.roll()
+
+
 def test_an_index_entry_behind_which_no_batch_fits_is_wrong(logs, tools):
     log = logs.log(index_interval_bytes=0)
     logs.append(log, b"", b"", b"")

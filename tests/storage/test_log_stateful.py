@@ -104,6 +104,7 @@ def machine_class(tools):  # noqa: C901 - one class, made here because fixtures 
             )
             self.log.update_high_watermark(self.log.log_end_offset)
             self._appended(info, 1)
+            self._take_up_sequences()
 
         def _append_in_sequence(self, producer_id, count, **keywords):
             sequence = self.sequences[producer_id]
@@ -140,12 +141,12 @@ def machine_class(tools):  # noqa: C901 - one class, made here because fixtures 
             self.model.truncate(base_offset)
             self.epoch += 1
             # What producers have sent is forgotten with the batches: new ones take their place.
+            self.sequences = dict.fromkeys(self.sequences, 0)
             self._take_up_sequences()
 
         def _take_up_sequences(self):
-            """Go on where the log expects it: nowhere, if it knows nothing of a producer."""
-            known = {entry.producer_id: entry.last_sequence + 1 for entry in self.log.active_producers()}
-            self.sequences = {producer_id: known.get(producer_id, 0) for producer_id in self.sequences}
+            """Go on where the log expects it: anywhere, if it knows nothing of a producer."""
+            self.sequences |= {entry.producer_id: entry.last_sequence + 1 for entry in self.log.active_producers()}
 
         @rule(data=st.data())
         def delete_records(self, data):
@@ -163,7 +164,7 @@ def machine_class(tools):  # noqa: C901 - one class, made here because fixtures 
             self.log = self.logs.log(**self.settings)
             self.log.update_high_watermark(self.log.log_end_offset)
             last = {producer_id: base for base, producer_id in self.model.producers.items()}
-            before = self.sequences
+            before = dict(self.sequences)
             self._take_up_sequences()
             # A crash, or having nothing left, may make the log forget producers of which no data is left, as in Kafka.
             ends = {found[0]: found[1] for found in self.model.batches}
