@@ -4,13 +4,24 @@ import pytest
 
 from tools.soak.crashes import kill
 from tools.soak.delayed_commits import DelayedCommitter
+from tools.soak.keyed_workers import KeyedProducer, KeyedReader, KeyedTransactionalProducer, compacted_topic
 from tools.soak.run import WORKERS, soak
-from tools.soak.workload import Committer, Deserter, PlainProducer, Reader, TransactionalProducer, Worker, Workers
+from tools.soak.workload import (
+    TOPIC_PREFIX,
+    Committer,
+    Deserter,
+    PlainProducer,
+    Reader,
+    TransactionalProducer,
+    Worker,
+    Workers,
+)
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
 SEED = 20261121
 FEW_WORKERS: Workers = ((PlainProducer, 2), (TransactionalProducer, 2), (Reader, 1))
+KEYED_WORKERS: Workers = ((KeyedProducer, 1), (KeyedTransactionalProducer, 1), (KeyedReader, 1))
 
 
 class Idle(Worker):
@@ -32,6 +43,13 @@ def test_nothing_is_lost_doubled_or_torn_under_kill_9() -> None:
     assert result.commits >= 20
     assert result.done.keys() == {kind.__name__ for kind, _ in WORKERS}
     assert all(result.done.values())
+    # Logs were compacted, those of coordinators too, and a crash came before compaction had time to settle.
+    assert result.compactions.keys() == {
+        compacted_topic(f"{TOPIC_PREFIX}1"),
+        "__consumer_offsets",
+        "__transaction_state",
+    }
+    assert result.crash_stages.total() >= 1
 
 
 @pytest.mark.full
@@ -73,6 +91,21 @@ def test_planted_bugs_are_found(bug: str, anomaly: str) -> None:
         reply_loss=0.02,
         workers=FEW_WORKERS,
         quiet=True,
+    )
+    assert anomaly in result.findings.anomalies
+
+
+@pytest.mark.parametrize(
+    ("bug", "anomaly", "seconds"),
+    [
+        ("compaction-drops-newest", "lost-newest", 4),
+        pytest.param("compacted-log-cut-at-gap", "lost-newest", 10, marks=pytest.mark.full),
+        pytest.param("deletions-supersede-nothing", "deleted-key", 20, marks=pytest.mark.full),
+    ],
+)
+def test_planted_bugs_of_compaction_are_found(bug: str, anomaly: str, seconds: float) -> None:
+    result = soak(
+        seconds, crash=kill, crashes=2, crash_every_s=2, seed=SEED, plant=bug, workers=KEYED_WORKERS, quiet=True
     )
     assert anomaly in result.findings.anomalies
 

@@ -10,6 +10,7 @@ the broker on purpose: then something must be found, or the harness is worth not
 import argparse
 import random
 import sys
+from pathlib import Path
 
 from tools.soak.crashes import kill
 from tools.soak.planted import BUGS
@@ -24,6 +25,8 @@ def describe(result: Result) -> str:
         f"{findings.acknowledged} acknowledged records, {findings.transactions} transactions, "
         f"{result.commits} offset commits, {findings.operations} operations",
         "done: " + ", ".join(f"{name} {count}" for name, count in result.done.items()),
+        "compacted: " + ", ".join(f"{topic} {count} times" for topic, count in sorted(result.compactions.items())),
+        "crashes: " + ", ".join(f"{count} {stage}" for stage, count in sorted(result.crash_stages.items())),
         f"worst realtime lag {findings.realtime_lag_s:.1f} s, after the last crash of a round "
         f"{findings.realtime_lag_after_faults_s:.1f} s; last stable offsets at the end {result.stall_s:.1f} s "
         "after the longest time-out",
@@ -42,6 +45,7 @@ def main() -> int:
     parser.add_argument("--kill-every", type=float, default=3, metavar="SECONDS", help="on average (default 3)")
     parser.add_argument("--seed", type=int, default=random.randrange(1_000_000))
     parser.add_argument("--plant", choices=sorted(BUGS), help="break the broker on purpose")
+    parser.add_argument("--evidence", type=Path, metavar="DIR", help="copy data and log there if something is found")
     options = parser.parse_args()
     print(f"seed {options.seed}", flush=True)
     result = soak(
@@ -51,6 +55,7 @@ def main() -> int:
         crash_every_s=options.kill_every,
         seed=options.seed,
         plant=options.plant,
+        evidence=options.evidence,
     )
     print(describe(result))
     return int(result.is_clean == (options.plant is not None))

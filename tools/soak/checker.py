@@ -1,5 +1,7 @@
 """Does a history show that the broker broke a promise?
 
+Of compacted topics, of which most records go by right, tools/soak/compacted.py asks that in its own way.
+
 Anomalies (names as in Jepsen's Kafka workload; the last four are ours):
 
 - `inconsistent-offsets`: one offset showed two values.

@@ -1,4 +1,4 @@
-"""How a broker ends in a soak: `kill -9`, with a torn write or without."""
+"""How a broker ends in a soak: `kill -9`, with a torn write or without, at any time or at a swap of compaction."""
 
 import random
 from pathlib import Path
@@ -6,13 +6,20 @@ from pathlib import Path
 from barnabas.wire.record_batch import CorruptBatch, RecordBatchHeader, iter_headers
 from barnabas.wire.records import Record, build_batch
 from tools.barnabas_process import BarnabasProcess
+from tools.soak.compactions import CLEANED, DELETED, SWAP, wait_for_compaction
 from tools.soak.workload import TOPIC_PREFIX
 
 TORN_PROBABILITY = 0.5
+COMPACTION_PROBABILITY = 0.5
+COMPACTION_PATIENCE_S = 1.5
 
 
 def kill(process: BarnabasProcess, chance: random.Random) -> None:
-    """`kill -9`; in half of the cases a write is under way of which the disk took only a part."""
+    """`kill -9`; in half of the cases a write is under way of which the disk took only a part. In half of the cases it
+    waits for some stage of the next compaction.
+    """
+    if chance.random() < COMPACTION_PROBABILITY:
+        wait_for_compaction(process.log_dir, chance.choice((CLEANED, SWAP, SWAP, DELETED)), COMPACTION_PATIENCE_S)
     process.kill()
     if chance.random() < TORN_PROBABILITY:
         tear(chance.choice(sorted(process.log_dir.glob(f"{TOPIC_PREFIX}*[0-9]"))))

@@ -138,6 +138,37 @@ def index_names_the_batch_after() -> None:
     OffsetIndex.lookup = behind  # type: ignore[method-assign]
 
 
+def compaction_drops_newest() -> None:
+    """Of some keys a pass gives up the newest value."""
+    from barnabas.storage.cleaner_map import KeyMap
+
+    put = KeyMap.put
+
+    def put_behind(self: KeyMap, key: bytes, offset: int) -> bool:
+        is_noted = put(self, key, offset + key.endswith(b"7"))
+        self.latest_offset = offset if is_noted else self.latest_offset
+        return is_noted
+
+    KeyMap.put = put_behind  # type: ignore[method-assign]
+
+
+def deletions_supersede_nothing() -> None:
+    """Deletions go after their time, and what they deleted stays."""
+    from barnabas.storage.cleaner import _Pass
+
+    records = _Pass._records
+    _Pass._records = staticmethod(  # type: ignore[method-assign]
+        lambda source, batch, header: (found for found in records(source, batch, header) if found.has_value)
+    )
+
+
+def compacted_log_cut_at_gap() -> None:
+    """Recovery takes offsets that compaction left out for ones that the machine lost."""
+    from barnabas.storage.recovery import _Loader
+
+    _Loader._lost_before = lambda self, segment, end_offset: segment.base_offset > end_offset  # type: ignore[method-assign]
+
+
 def fsync_is_a_no_op() -> None:
     """Flushes of a log do not wait for the disk. Only a power cut can show it."""
     from barnabas.storage.files import OsFiles
@@ -164,6 +195,9 @@ BUGS: dict[str, Callable[[], None]] = {
     "lso-is-high-watermark": lso_is_high_watermark,
     "aborted-index-empty": aborted_index_empty,
     "abort-marker-skipped": abort_marker_skipped,
+    "compacted-log-cut-at-gap": compacted_log_cut_at_gap,
+    "compaction-drops-newest": compaction_drops_newest,
+    "deletions-supersede-nothing": deletions_supersede_nothing,
     "commits-answered-early": commits_answered_early,
     "commits-of-old-generations-accepted": commits_of_old_generations_accepted,
     "crc-unchecked-in-recovery": crc_unchecked_in_recovery,

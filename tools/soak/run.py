@@ -1,6 +1,7 @@
 """One run: load from stock clients, crashes, and the check of what the clients were told."""
 
 import random
+import shutil
 import sys
 import time
 from collections import Counter
@@ -18,9 +19,22 @@ from tools.barnabas_process import BarnabasProcess
 from tools.kafka_runtime import free_ports
 from tools.soak.checker import Findings, check
 from tools.soak.commits import moved_back
+from tools.soak.compacted import DELETE_RETENTION_S, check_keyed
+from tools.soak.compactions import passes, stage_of_crash
 from tools.soak.copier import Copier
 from tools.soak.delayed_commits import DelayedCommitter
 from tools.soak.java_producer import JavaTransactionalProducer
+from tools.soak.keyed_workers import (
+    PARTITIONS as COMPACTED_PARTITIONS,
+)
+from tools.soak.keyed_workers import (
+    KeyedProducer,
+    KeyedReader,
+    KeyedTransactionalProducer,
+    KeyedWorker,
+    compacted_topic,
+    read_compacted,
+)
 from tools.soak.proxy import LossyProxy
 from tools.soak.workload import (
     TOPIC_PREFIX,
@@ -56,8 +70,19 @@ OVERRIDES = {
     "offsets.topic.num.partitions": "2",
     "transaction.state.log.num.partitions": "2",
     "log.segment.bytes": "1048576",  # many rolls
+    # Compaction all the time, of what coordinators write too.
+    "offsets.topic.segment.bytes": "16384",
+    "transaction.state.log.segment.bytes": "16384",
+    "log.cleaner.backoff.ms": "100",
+    "log.cleaner.min.cleanable.ratio": "0.01",
+    "log.segment.delete.delay.ms": "2000",
     "group.initial.rebalance.delay.ms": "0",
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
+}
+COMPACTED = {
+    "cleanup.policy": "compact",
+    "segment.bytes": "4096",
+    "delete.retention.ms": str(round(DELETE_RETENTION_S * 1000)),
 }
 WORKERS: Workers = (
     (PlainProducer, 2),
@@ -69,6 +94,9 @@ WORKERS: Workers = (
     (Committer, 1),
     (DelayedCommitter, 1),
     (Deserter, 1),
+    (KeyedProducer, 1),
+    (KeyedTransactionalProducer, 2),
+    (KeyedReader, 1),
 )
 """What runs at once, and how many of each."""
 
@@ -84,7 +112,7 @@ class Result:
 
     `lost` counts acknowledged records that are not there in the end; `problems` is what the clients themselves noticed
     (offsets that moved back, fatal errors, a log that does not come to its end). `done` counts, for each kind of
-    worker, what it is there for.
+    worker, what it is there for; `compactions` the passes by topic, `crash_stages` where compaction was at crashes.
     """
 
     rounds: int = 0
@@ -95,6 +123,8 @@ class Result:
     done: Counter[str] = field(default_factory=Counter)
     problems: list[str] = field(default_factory=list)
     findings: Findings = field(default_factory=Findings)
+    compactions: Counter[str] = field(default_factory=Counter)
+    crash_stages: Counter[str] = field(default_factory=Counter)
 
     @property
     def is_clean(self) -> bool:
@@ -118,13 +148,14 @@ def soak(
     overrides: Mapping[str, str] | None = None,
     data_dir: Path | None = None,
     round_records: int = ROUND_RECORDS,
+    evidence: Path | None = None,
     quiet: bool = False,
 ) -> Result:
     """Load for `seconds` and at least `crashes` crashes, one about every `crash_every_s`, in rounds of `round_records`
     acknowledged records; each ends with one more crash without load, and the check.
 
     `plant` names a bug of tools/soak/planted.py. `data_dir` is where the broker keeps its data, if not in a temporary
-    folder.
+    folder. When something is found, data and log are copied to `evidence`, which must not exist.
     """
     result, chance = Result(), random.Random(seed)
     module = "barnabas" if plant is None else f"tools.soak.planted:{plant}"
@@ -149,6 +180,8 @@ def soak(
             crash(process, chance)
             proxy.loses_all = False
             result.crashes += 1
+            if stage := stage_of_crash(process.log_dir):
+                result.crash_stages[stage] += 1
             process.start()
             _show(bar, round(time.monotonic() - started), result)
 
@@ -164,6 +197,11 @@ def soak(
                 lambda recorder: is_over() or recorder.acknowledged >= round_records,
             )
         result.cuts = proxy.cuts
+        result.compactions = passes(process.log_text())
+        if evidence is not None and not result.is_clean:
+            process.kill()
+            shutil.copytree(process.log_dir, evidence)
+            (evidence / "server.log").write_text(process.log_text())
     return result
 
 
@@ -176,10 +214,16 @@ class _Round:
         self._result = result
         self._recorder = Recorder()
         self._admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 0})
-        _insist(
-            lambda: self._admin.create_topics([NewTopic(topic, num_partitions=PARTITIONS)])[topic],
-            KafkaError.TOPIC_ALREADY_EXISTS,
-        )
+        self._topics = [NewTopic(topic, num_partitions=PARTITIONS)]
+        if any(issubclass(kind, KeyedWorker) for kind, _ in kinds):
+            self._topics.append(
+                NewTopic(compacted_topic(topic), num_partitions=COMPACTED_PARTITIONS, config=dict(COMPACTED))
+            )
+        for each in self._topics:
+            _insist(
+                lambda each=each: self._admin.create_topics([each])[each.topic],  # type: ignore[misc]
+                KafkaError.TOPIC_ALREADY_EXISTS,
+            )
         self._workers: list[Worker] = []
         for kind, count in kinds:
             for _ in range(count):
@@ -213,13 +257,33 @@ class _Round:
             committed = recorder.commits()
             result.problems += moved_back(committed, read_commits(self._bootstrap_servers, self._topic, committed))
             recorder.history.final = read_everything(self._bootstrap_servers, self._topic, PARTITIONS)
-            _insist(lambda: self._admin.delete_topics([self._topic])[self._topic], KafkaError.UNKNOWN_TOPIC_OR_PART)
+            self._read_compacted()
         except (RuntimeError, TimeoutError, KafkaException) as error:  # the broker does not start, or nothing goes on
             result.problems.append(str(error))
         findings = check(recorder.history)
+        findings += check_keyed(recorder.keyed)
         if findings.realtime_lag_after_faults_s > LAG_MAX_S:
             result.problems.append(f"a reader was {findings.realtime_lag_after_faults_s:.1f} s behind after the faults")
         result.findings += findings
+        if result.is_clean:
+            self._delete_topics()
+
+    def _delete_topics(self) -> None:
+        for each in self._topics:
+            try:
+                _insist(
+                    lambda name=each.topic: self._admin.delete_topics([name])[name],  # type: ignore[misc]
+                    KafkaError.UNKNOWN_TOPIC_OR_PART,
+                )
+            except KafkaException as error:
+                self._result.problems.append(str(error))
+
+    def _read_compacted(self) -> None:
+        """The last reading of the compacted topic, if there is one."""
+        for each in self._topics[1:]:
+            reading = read_compacted(self._bootstrap_servers, each.topic, is_last=True)
+            if reading is not None:
+                self._recorder.add_reading(reading)
 
     def _wait_for_everybody(self) -> None:
         """Until some worker of each kind did what it is there for since the last crash. Raises TimeoutError."""
@@ -265,8 +329,10 @@ class _Round:
         self._result.stall_s = max(self._result.stall_s, time.monotonic() - stalled_from)
 
     def _has_open_transactions(self) -> bool:
-        """Whether a partition's last stable offset is not its high watermark, or nobody tells yet."""
-        partitions = {TopicPartition(self._topic, each): LATEST for each in range(PARTITIONS)}
+        """Whether any partition's last stable offset is not its high watermark, or nobody tells yet."""
+        partitions = {
+            TopicPartition(topic.topic, each): LATEST for topic in self._topics for each in range(topic.num_partitions)
+        }
         try:
             committed, all_of_it = (
                 [each.result().offset for each in self._admin.list_offsets(partitions, isolation_level=level).values()]

@@ -6,7 +6,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from math import inf
 from typing import Any
@@ -22,6 +22,7 @@ from confluent_kafka import (
 )
 
 from tools.soak.commits import Place, fetch, moved_back
+from tools.soak.compacted import KeyedHistory, KeyedOperation, KeyedRecord, Reading
 from tools.soak.history import History, Mode, Operation, Poll, Send, Status, Value
 
 TOPIC_PREFIX = "soak-"
@@ -36,9 +37,11 @@ class Recorder:
 
     def __init__(self) -> None:
         self.history = History()
+        self.keyed = KeyedHistory()
         self.acknowledged = 0
         self.committed: dict[Place, int] = defaultdict(int)
         """The largest offset whose commit was acknowledged, by group and partition."""
+        self._records: dict[KeyedRecord, KeyedRecord] = {}
         self._lock = threading.Lock()
 
     def add(self, operation: Operation) -> None:
@@ -46,6 +49,19 @@ class Recorder:
             self.history.events.append(operation)
             if operation.status is Status.OK:
                 self.acknowledged += sum(1 for _ in operation.sends())
+
+    def add_keyed(self, operation: KeyedOperation) -> None:
+        with self._lock:
+            self.keyed.operations.append(operation)
+            if operation.status is Status.OK:
+                self.acknowledged += len(operation.writes)
+
+    def add_reading(self, reading: Reading) -> None:
+        with self._lock:
+            # Most records of a reading stand in others too.
+            known = self._records
+            same = [known.setdefault(record, record) for record in reading.records]
+            self.keyed.readings.append(Reading(same, reading.ends, reading.seconds))
 
     def add_commit(self, group: str, offsets: dict[int, int]) -> None:
         with self._lock:
@@ -460,4 +476,4 @@ def value_of(written: bytes | str | None) -> Value:
     return int(written) if written and written.isdigit() else written
 
 
-Workers = tuple[tuple[Callable[..., Worker], int], ...]
+Workers = tuple[tuple[type[Worker], int], ...]

@@ -1,0 +1,53 @@
+"""What a crash found of compaction, and how much of it there was: a soak without any would say nothing of it."""
+
+import os
+import re
+import time
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from barnabas.clock import SystemClock
+
+CLEANED, SWAP, DELETED = ".cleaned", ".swap", ".deleted"
+SHORTLY_S = 1.0
+POLL_S = 0.0005
+PASS = re.compile(r"(\S+)-\d+: compacted up to offset \d+")
+
+
+def wait_for_compaction(log_dir: Path, stage: str, patience_s: float) -> None:
+    """Until a file of a stage (`.cleaned`, `.swap` or `.deleted`) appears that was not there, or for so long."""
+    logs = list(log_dir.glob("*[0-9]"))
+    before = set(_files(logs, {stage}))
+    deadline = time.monotonic() + patience_s
+    while time.monotonic() < deadline and before.issuperset(_files(logs, {stage})):
+        time.sleep(POLL_S)
+
+
+def stage_of_crash(log_dir: Path) -> str | None:
+    """Where compaction was when the broker ended just now."""
+    found = set(_files(log_dir.glob("*[0-9]"), {CLEANED, SWAP, DELETED}))
+    suffixes = {path.suffix for path in found}
+    if SWAP in suffixes:
+        return "during a swap"
+    if CLEANED in suffixes:
+        return "during a pass"
+    recent_s = SystemClock().now_ms() / 1000 - SHORTLY_S
+    if any(path.suffix == DELETED and path.stat().st_ctime > recent_s for path in found):
+        return f"less than {SHORTLY_S:g} s after a swap"
+    return None
+
+
+def _files(logs: Iterable[Path], suffixes: Collection[str]) -> Iterator[Path]:
+    """Those that a pass has ready or begins to write (`.cleaned`), swaps in (`.swap`) or has replaced (`.deleted`)."""
+    for log in logs:
+        with suppress(FileNotFoundError):  # a deleted topic
+            for name in os.listdir(log):
+                if name.endswith(tuple(suffixes)):
+                    yield log / name
+
+
+def passes(log_text: str) -> Counter[str]:
+    """How many passes the broker made, by topic."""
+    return Counter(match[1] for match in PASS.finditer(log_text))
