@@ -24,6 +24,7 @@ from barnabas.storage.files import Buffer, Files, is_passing, read_file, replace
 from barnabas.storage.flush import FlushTask
 from barnabas.storage.log_context import DoomedFiles, LogContext
 from barnabas.storage.log_reader import LogReader
+from barnabas.storage.read import ColdRead
 from barnabas.storage.segment import (
     DELETED_SUFFIX,
     INDEX_SUFFIXES,
@@ -258,6 +259,12 @@ class LocalLog:
         return Segment.create(self.context.cache, self.directory, base_offset, now_ms, self.context.jitter(self.config))
 
     # --- reading
+
+    def has_all_of(self, read: ColdRead) -> bool:
+        """Whether what a read finds is still what the log holds: it is of this log, and since it was planned no batches
+        were deleted, compacted or truncated. Otherwise `aborted_transactions` may know nothing of what was read.
+        """
+        return self._reader.has_all_of(read)
 
     def aborted_transactions(self, start_offset: int, upper_offset: int) -> list[tuple[int, int]]:
         """(producer id, first offset) of aborted transactions that overlap [start_offset, upper_offset). Blocking the

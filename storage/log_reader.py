@@ -84,6 +84,10 @@ class LogReader:
         self.forget_recent()
         self._hints = {}
 
+    def has_all_of(self, read: ColdRead) -> bool:
+        """Whether a read is of this log, and no batches were removed since it was planned."""
+        return read.adds_to(self._hints)
+
     def slot(self, offset: int) -> int:
         """The index of the last segment that starts at or before `offset`."""
         if offset >= self.segments[-1].base_offset:

@@ -222,6 +222,10 @@ class ColdRead(Exception):
         for file in self._held:
             cache.hold(file)
 
+    def adds_to(self, hints: dict[int, tuple[int, int]]) -> bool:
+        """Whether what it finds will be added to these very hints."""
+        return self._hints is hints
+
     def load(self) -> FetchData:
         """Read from the disk.
 
