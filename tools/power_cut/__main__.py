@@ -8,6 +8,7 @@ cuts are none. Needs root, to mount an image.
 import argparse
 import random
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 from tools.barnabas_process import BarnabasProcess
@@ -60,10 +61,11 @@ def power_cuts(
 def write_back_some(disk: CuttableDisk, directory: Path, chance: random.Random) -> None:
     """Let a part of what nobody has synced reach the disk: a stretch of pages of every other segment."""
     for segment in sorted(directory.glob("*/*.log")):
-        size = segment.stat().st_size
-        if size and chance.random() < 0.5:
-            start, end = sorted(chance.randrange(0, size + PAGE_BYTES, PAGE_BYTES) for _ in range(2))
-            disk.write_back(segment, start, end - start)
+        with suppress(FileNotFoundError):  # compaction has replaced it
+            size = segment.stat().st_size
+            if size and chance.random() < 0.5:
+                start, end = sorted(chance.randrange(0, size + PAGE_BYTES, PAGE_BYTES) for _ in range(2))
+                disk.write_back(segment, start, end - start)
 
 
 def main() -> int:
