@@ -273,6 +273,19 @@ def markdown(runs: Sequence[Run], told: dict[str, str]) -> str:
     return "\n".join([*text, *(f"| {' | '.join(line)} |" for line in lines(runs)), "", outliers(runs)])
 
 
+def together(files: Sequence[Path]) -> tuple[list[Run], dict[str, str]]:
+    """The runs that `--json` wrote to several files, and what they were made on."""
+    runs: list[Run] = []
+    told: dict[str, list[str]] = {}
+    for file in files:
+        found = json.loads(file.read_text())
+        runs += [Run(**run) for run in found["runs"]]
+        for name, value in found["environment"].items():
+            if value not in told.setdefault(name, []):
+                told[name].append(value)
+    return runs, {name: "; then ".join(values) for name, values in told.items()}
+
+
 # --- the command line ---------------------------------------------------------------------------------------------
 
 
@@ -288,6 +301,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="few rows, one pair: shows that everything runs")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every run to a file, too")
     parser.add_argument("--into", type=Path, metavar="DOCUMENT", help="replace the results there")
+    parser.add_argument(
+        "--from", dest="files", type=Path, nargs="+", metavar="FILE", help="put these files' runs together, unmeasured"
+    )
     options = parser.parse_args()
     if options.into and (options.quick or options.pipelines != list(JOBS)):
         parser.error("--into takes the table of all pipelines at full size")
@@ -352,8 +368,11 @@ def main() -> int:
     )
     if options.pipelines != list(JOBS):
         command += f" --pipelines {' '.join(options.pipelines)}"
-    told = {**environment(""), "command": f"`{command}`"}
-    runs = measure(options, told)
+    if options.files:
+        runs, told = together(options.files)
+    else:
+        told = {**environment(""), "command": f"`{command}`"}
+        runs = measure(options, told)
     show(runs)
     if options.into:
         options.into.write_text(with_results(options.into.read_text(), markdown(runs, told)))
