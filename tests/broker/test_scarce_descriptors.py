@@ -97,6 +97,7 @@ def test_what_nobody_sends_again_is_committed_later(left: Descriptors) -> None:
         wait_until(lambda: len(broker.topic("t").records()) == 2, "not committed")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_commit", [True, False], ids=["commit", "abort"])
 def test_a_transaction_whose_end_is_flushed_late_ends(left: Descriptors, is_commit: bool) -> None:
     with Broker(configs=FLUSHED[0] | {"transaction.state.log.num.partitions": "1"}) as broker:
@@ -123,6 +124,7 @@ def test_a_transaction_whose_end_is_flushed_late_ends(left: Descriptors, is_comm
         Producer(config).init_transactions(60)
 
 
+@pytest.mark.slow
 def test_a_transaction_whose_beginning_is_flushed_late_times_out(left: Descriptors) -> None:
     settings = FLUSHED[0] | {
         "transaction.state.log.num.partitions": "1",
@@ -146,6 +148,7 @@ def test_a_transaction_whose_beginning_is_flushed_late_times_out(left: Descripto
         wait_until(lambda: log.last_stable_offset == 2, "not aborted")
 
 
+@pytest.mark.slow
 def test_a_commit_of_offsets_that_is_flushed_late_is_acknowledged(left: Descriptors) -> None:
     settings = FLUSHED[0] | {"offsets.topic.num.partitions": "1", "offsets.commit.timeout.ms": "60000"}
     with Broker(configs=settings) as broker:

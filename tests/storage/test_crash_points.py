@@ -488,6 +488,7 @@ def histories_at(scene, moment):
     return scene.histories
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scenario", SCENES, ids=lambda scenario: scenario.__name__)
 def test_every_crash_leaves_what_was_synced_and_nothing_else(scenario):
     counts = crash_everywhere(play(scenario), SAMPLES)
@@ -519,6 +520,7 @@ def crash_while_recovering(scene, every, samples):
     return states
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scenario", SCENES, ids=lambda scenario: scenario.__name__)
 def test_a_crash_during_recovery_is_recovered_from(scenario):
     states = crash_while_recovering(play(scenario), every=9 if scenario is compaction else 17, samples=0)

@@ -87,6 +87,7 @@ def committed_values(broker: Broker, topic: str) -> list[bytes]:
     raise AssertionError(f"{topic} is not read to its end: {values}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("what", "is_commit"),
     [("", True), ("", False), ("/{topic}-0/", True), ("/{topic}-0/", False), (".txnindex", False)],
