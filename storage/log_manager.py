@@ -204,8 +204,8 @@ class LogManager:
                 if key in directory.logs
             ):
                 # Before anything is compacted or appended: a log that it does not name has no gaps, and what comes in
-                # the place of what was lost is not clean.
-                directory.write_checkpoints((CLEANER_OFFSET_FILE,))
+                # the place of what was lost is not clean. As long as there is no file, every log may have gaps.
+                self._checkpoint_directory(directory, CLEANER_OFFSET_FILE)
 
     def _open_log(
         self,

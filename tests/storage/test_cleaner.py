@@ -546,6 +546,21 @@ def test_what_is_known_of_a_log_that_is_offline_is_kept(logs):
     assert [logs.log(topic).clean_offset for topic in ("offline", "other")] == [1, 2]
 
 
+@pytest.mark.parametrize("content", [None, "nonsense"])
+def test_a_full_disk_does_not_keep_a_broker_from_starting_without_the_checkpoint(logs, content):
+    append(logs, logs.log(**compacted()), (b"a", b"1"))
+    logs.stop()
+    path = logs.path / "cleaner-offset-checkpoint"
+    path.unlink() if content is None else path.write_text(content)
+    logs.files.write_limit = 0
+    logs.start()
+    assert logs.manager.get("topic", 0).clean_offset == 0
+    logs.files.write_limit = None
+    logs.restart(clean=False)
+    assert logs.manager.get("topic", 0).clean_offset == 0
+    assert not logs.failures
+
+
 @pytest.mark.parametrize("passing", [True, False])
 def test_what_the_disk_did_not_take_is_not_clean(logs, passing):
     log = logs.log(**compacted())
