@@ -10,7 +10,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaExcepti
 
 from tools.soak.compacted import KeyedOperation, KeyedRecord, KeyedWrite, Reading
 from tools.soak.history import Status, Value
-from tools.soak.workload import ABORT_PROBABILITY, TRANSACTION_TIMEOUT_S, Worker, end_transaction, value_of
+from tools.soak.workload import ABORT_PROBABILITY, Worker, end_transaction, fencing_producer, value_of
 
 PARTITIONS = 2
 NUMBER_HEADER = "number"
@@ -125,18 +125,8 @@ class KeyedTransactionalProducer(KeyedWorker):
         self._producer: Producer | None = None
 
     def _open(self) -> Producer:
-        """A producer that has fenced its predecessor."""
         if self._producer is None:
-            producer = Producer(
-                self.config(
-                    **{
-                        "transactional.id": f"soak-{self.process}",
-                        "transaction.timeout.ms": round(TRANSACTION_TIMEOUT_S * 1000),
-                    }
-                )
-            )
-            producer.init_transactions(120)
-            self._producer = producer
+            self._producer = fencing_producer(self)
         return self._producer
 
     def run_once(self) -> None:

@@ -198,6 +198,17 @@ class PlainProducer(Worker):
         time.sleep(self.PAUSE_S)
 
 
+def fencing_producer(worker: Worker) -> Producer:
+    """A transactional producer that has fenced the worker's former one."""
+    settings = {
+        "transactional.id": f"soak-{worker.process}",
+        "transaction.timeout.ms": round(TRANSACTION_TIMEOUT_S * 1000),
+    }
+    producer = Producer(worker.config(**settings))
+    producer.init_transactions(120)
+    return producer
+
+
 class TransactionalProducer(Worker):
     """Transactions of a few records; one in ten is aborted on purpose."""
 
@@ -206,18 +217,8 @@ class TransactionalProducer(Worker):
         self._producer: Producer | None = None
 
     def _open(self) -> Producer:
-        """A producer that has fenced its predecessor."""
         if self._producer is None:
-            producer = Producer(
-                self.config(
-                    **{
-                        "transactional.id": f"soak-{self.process}",
-                        "transaction.timeout.ms": round(TRANSACTION_TIMEOUT_S * 1000),
-                    }
-                )
-            )
-            producer.init_transactions(120)
-            self._producer = producer
+            self._producer = fencing_producer(self)
         return self._producer
 
     def run_once(self) -> None:
