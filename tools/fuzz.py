@@ -6,8 +6,8 @@
 
 A finding is written to tests/fuzz/corpus/TARGET/, from where `make test` replays it for ever. Findings are: an
 exception that the reader does not document, and an input that takes longer than 100 ms + 10 ms per KiB of CPU time.
-Memory after the last tenth of a target's inputs is compared with that after the first: it may grow by 5 %. (Not with
-atheris, which holds what it found itself; there a process has 2 GiB.)
+Memory after the last tenth of a target's inputs is compared with that after the first: it may grow by 5 %. (With
+atheris that is libFuzzer's memory, too, which holds every input that reached something new.)
 """
 
 from __future__ import annotations
@@ -24,8 +24,10 @@ import tempfile
 import time
 import traceback
 from collections.abc import Sequence
+from multiprocessing.connection import Connection
 from pathlib import Path
 from types import FunctionType
+from typing import NamedTuple
 
 import barnabas
 from tools.fuzz_targets import ROOT, TARGETS, Target, targets
@@ -70,6 +72,19 @@ def held_kib() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE_KIB
 
 
+class Sample(NamedTuple):
+    """Memory held after so many inputs."""
+
+    inputs: int
+    kib: int
+
+
+def first_tenth_and_last(samples: Sequence[Sample]) -> tuple[int, int]:
+    """Memory held, in KiB, after the first tenth of the inputs and after the last of them."""
+    last = samples[-1]
+    return next(each.kib for each in samples if each.inputs >= last.inputs / 10), last.kib
+
+
 class Session:
     """Fuzzing of one target: counts inputs, remembers where it failed, so that each bug is kept once, and samples the
     memory held."""
@@ -78,8 +93,8 @@ class Session:
         self.target = target
         self.inputs = 0
         self.found: dict[str, Path] = {}
+        self.samples: list[Sample] = []
         self._folder = folder / target.name
-        self._samples: list[tuple[int, int]] = []
 
     def feed(self, data: bytes) -> None:
         """One input. A failure is kept, not raised."""
@@ -89,18 +104,19 @@ class Session:
         except Exception as error:  # noqa: BLE001 - any exception is a finding
             self._keep(data, error)
 
-    def sample_memory(self) -> None:
-        """To be called regularly; looks when there were a twentieth more inputs than the last time. How many there will
-        be is not known before, so the first tenth is found among the samples at the end."""
-        if not self._samples or self.inputs >= self._samples[-1][0] * _SAMPLE_RATIO:
-            self._samples.append((self.inputs, held_kib()))
+    def sample_memory(self) -> bool:
+        """To be called regularly; looks when there were a twentieth more inputs than the last time, and tells whether
+        it did. How many there will be is not known before, so the first tenth is found among the samples at the end."""
+        due = not self.samples or self.inputs >= self.samples[-1].inputs * _SAMPLE_RATIO
+        if due:
+            self.samples.append(Sample(self.inputs, held_kib()))
+        return due
 
     @property
     def memory_kib(self) -> tuple[int, int]:
         """Memory held after the first tenth of the inputs and after all of them."""
-        self._samples.append((self.inputs, held_kib()))
-        early = next(kib for inputs, kib in self._samples if inputs >= self.inputs / 10)
-        return early, self._samples[-1][1]
+        self.samples.append(Sample(self.inputs, held_kib()))
+        return first_tenth_and_last(self.samples)
 
     def _keep(self, data: bytes, error: Exception) -> None:
         frames = traceback.extract_tb(error.__traceback__)
@@ -125,27 +141,41 @@ def fuzz(target: Target, seconds: float, rng: random.Random, folder: Path) -> bo
             session.feed(mutator.next())
         session.sample_memory()
     early_kib, late_kib = session.memory_kib
-    growth = late_kib / early_kib
+    _tell(target, session.inputs, elapsed, len(session.found), early_kib, late_kib)
+    return not session.found and late_kib <= GROWTH_MAX * early_kib
+
+
+def _tell(target: Target, inputs: int, seconds: float, findings: int, early_kib: int, late_kib: int) -> None:
     print(
-        f"{target.name:20} {session.inputs:>10} inputs in {elapsed:6.1f} s, {len(session.found)} findings, "
-        f"memory {early_kib / 1024:.1f} -> {late_kib / 1024:.1f} MiB (x {growth:.3f})",
+        f"{target.name:20} {inputs:>10} inputs in {seconds:6.1f} s, {findings} findings, "
+        f"memory {early_kib / 1024:.1f} -> {late_kib / 1024:.1f} MiB (x {late_kib / early_kib:.3f})",
         flush=True,
     )
-    return not session.found and growth <= GROWTH_MAX
 
 
 def fuzz_with_atheris(target: Target, seconds: float, seed: int, folder: Path) -> bool:
-    """The same with libFuzzer's inputs, in a process of its own, which it ends itself."""
+    """The same with libFuzzer's inputs, in a process of its own, which libFuzzer ends: what it saw comes by a pipe."""
     kept = set(corpus(target, folder))
-    process = multiprocessing.get_context("fork").Process(target=_run_atheris, args=(target, seconds, seed, folder))
+    context = multiprocessing.get_context("fork")
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=_run_atheris, args=(target, seconds, seed, folder, sender))
+    started = time.monotonic()
     process.start()
+    sender.close()
+    samples = []
+    with contextlib.suppress(EOFError):
+        while True:
+            samples.append(receiver.recv())
     process.join()
     found = set(corpus(target, folder)) - kept
-    print(f"{target.name:20} {len(found)} findings, libFuzzer ended with {process.exitcode}", flush=True)
-    return not found and process.exitcode == 0
+    early_kib, late_kib = first_tenth_and_last(samples)
+    _tell(target, samples[-1].inputs, time.monotonic() - started, len(found), early_kib, late_kib)
+    if process.exitcode:
+        print(f"libFuzzer ended with {process.exitcode}", flush=True)
+    return not found and process.exitcode == 0 and late_kib <= GROWTH_MAX * early_kib
 
 
-def _run_atheris(target: Target, seconds: float, seed: int, folder: Path) -> None:
+def _run_atheris(target: Target, seconds: float, seed: int, folder: Path, samples: Connection) -> None:
     import atheris
 
     grown = Path(tempfile.gettempdir()) / "barnabas-fuzz" / target.name
@@ -156,6 +186,13 @@ def _run_atheris(target: Target, seconds: float, seed: int, folder: Path) -> Non
         run_one(target, data)  # compiles the decoders it needs, to be instrumented with the rest
     for function in (target.run, *_own_functions()):
         atheris.instrument_func(function)
+    session = Session(target, folder)
+
+    def feed(data: bytes) -> None:
+        session.feed(data)
+        if session.inputs % _BATCH == 0 and session.sample_memory():
+            samples.send(session.samples[-1])
+
     arguments = [
         f"-max_total_time={int(seconds)}",
         f"-seed={seed}",
@@ -165,7 +202,7 @@ def _run_atheris(target: Target, seconds: float, seed: int, folder: Path) -> Non
         "-rss_limit_mb=2048",
         "-print_final_stats=1",
     ]
-    atheris.Setup([sys.argv[0], *arguments, str(grown)], Session(target, folder).feed)
+    atheris.Setup([sys.argv[0], *arguments, str(grown)], feed)
     atheris.Fuzz()
 
 
