@@ -83,7 +83,8 @@ class LogDirectory:
         self.failed: dict[TopicPartition, tuple[StorageError, LogCheckpoints]] = {}
         self.checkpointed: set[TopicPartition] = set()
         """Logs that the checkpoint files may name."""
-        self._txn_indexes: dict[TopicPartition, dict[int, TransactionIndexNote]] = {}
+        self._txn_indexes: dict[TopicPartition, dict[int, TransactionIndexNote]] | None = None
+        """What is noted of them; None as long as nothing is."""
         self.has_unsynced_deletions = False
         self.has_failed = False
         """The disk did not take a checkpoint: a clean shutdown is not to be claimed."""
@@ -141,6 +142,11 @@ class LogDirectory:
         high_watermarks = self._read_checkpoint(HIGH_WATERMARK_FILE) or {}
         clean_offsets = self._read_checkpoint(CLEANER_OFFSET_FILE)
         self._txn_indexes = self._read_txn_index_notes()
+        # Without the file nobody knows which logs were compacted. Nor where Kafka was killed, which names a log only
+        # after its first compaction; without a file of our own it may have been here. So all may have been compacted,
+        # and say so from now on.
+        was_kafka_killed = not is_clean and self._txn_indexes is None
+        unnamed = 0 if clean_offsets is None or was_kafka_killed else None
         self.checkpointed = {*(recovery_points or ()), *log_starts, *high_watermarks, *(clean_offsets or ())}
         logs = {}
         for name in sorted(self._partition_directories()):
@@ -152,12 +158,11 @@ class LogDirectory:
                 (recovery_points or {}).get(key, 0),
                 log_starts.get(key, 0),
                 high_watermarks.get(key, 0),
-                # Without the file nobody knows which logs were compacted: all may have been, and say so from now on.
-                clean_offset=0 if clean_offsets is None else clean_offsets.get(key),
+                clean_offset=(clean_offsets or {}).get(key, unnamed),
                 may_have_gaps=recovery_points is None,
-                txn_indexes=self._txn_indexes.get(key, {}),
+                txn_indexes=(self._txn_indexes or {}).get(key, {}),
             )
-        return FoundLogs(logs, is_clean, recovery_points is not None, clean_offsets is not None)
+        return FoundLogs(logs, is_clean, recovery_points is not None, has_clean_offsets=unnamed is None)
 
     def _read_checkpoint(self, name: str) -> dict[TopicPartition, int] | None:
         """What a checkpoint says; None if it is not there, empty (Kafka makes it so) or unusable."""
@@ -171,11 +176,11 @@ class LogDirectory:
             logger.warning("ignoring %s/%s: %s", self.path, name, error)
             return None
 
-    def _read_txn_index_notes(self) -> dict[TopicPartition, dict[int, TransactionIndexNote]]:
+    def _read_txn_index_notes(self) -> dict[TopicPartition, dict[int, TransactionIndexNote]] | None:
         try:
             return decode_txn_index_notes(read_file(self._files, f"{self.path}/{TRANSACTION_INDEXES_FILE}"))
         except FileNotFoundError:
-            return {}
+            return None
         except CorruptFile as error:
             logger.warning("ignoring %s/%s: %s", self.path, TRANSACTION_INDEXES_FILE, error)
             return {}
@@ -211,7 +216,7 @@ class LogDirectory:
         """
         notes = {key: dict(checkpoints.txn_indexes) for key, (_, checkpoints) in list(self.failed.items())}
         for key, log in list(self.logs.items()):
-            segments, known = log.segments, self._txn_indexes.get(key, {})
+            segments, known = log.segments, (self._txn_indexes or {}).get(key, {})
             of_log = notes[key] = {}
             for segment in segments:
                 if segment.has_txn_index:

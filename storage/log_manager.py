@@ -194,9 +194,6 @@ class LogManager:
             if not logs.is_clean:
                 # A process that was killed may have left names that are not on the disk: what is served from now on is.
                 self._files.sync_directory(directory.path)
-        if not all(logs.has_recovery_points and logs.is_clean for logs in found):
-            # What was recovered is on the disk: the next start need not look at it again.
-            self._checkpoint(RECOVERY_POINT_FILE)
         for directory, logs in zip(self._directories, found, strict=True):
             if not logs.has_clean_offsets or any(
                 directory.logs[key].clean_offset != known.clean_offset
@@ -206,6 +203,9 @@ class LogManager:
                 # Before anything is compacted or appended: a log that it does not name has no gaps, and what comes in
                 # the place of what was lost is not clean. As long as there is no file, every log may have gaps.
                 self._checkpoint_directory(directory, CLEANER_OFFSET_FILE)
+        if not all(logs.has_recovery_points and logs.is_clean for logs in found):
+            # What was recovered is on the disk: the next start need not look at it again.
+            self._checkpoint(RECOVERY_POINT_FILE)
 
     def _open_log(
         self,

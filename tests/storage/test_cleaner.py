@@ -237,7 +237,7 @@ def test_aborted_records_are_not_taken_for_the_last_ones_where_an_index_is_missi
     before = batches(tools, log)
     logs.stop(clean=True)
     (logs.path / "topic-0" / f"{0:020}.txnindex").unlink()
-    (logs.path / "barnabas-transaction-indexes").unlink()
+    (logs.path / "barnabas-transaction-indexes").unlink(missing_ok=True)
     logs.start()
     log = logs.log(**compacted())
     with pytest.raises(CorruptLog, match="no transaction index"):
@@ -500,10 +500,13 @@ def test_a_log_of_a_name_that_was_used_before_is_not_clean(logs):
     assert logs.log().clean_offset is None
 
 
-@pytest.mark.parametrize("content", [None, "", "nonsense", "0\n1\ntopic 0 1\n"])
-def test_a_gap_between_segments_of_a_log_that_was_compacted_once_is_no_damage(logs, tools, content):
+@pytest.mark.parametrize(
+    ("content", "was_kafka_here"),
+    [(None, False), ("", False), ("nonsense", False), ("0\n1\ntopic 0 1\n", False), ("0\n1\nother 0 1\n", True)],
+)
+def test_a_gap_between_segments_of_a_log_that_was_compacted_once_is_no_damage(logs, tools, content, was_kafka_here):
     """Recovery learns it from the checkpoint, written before the first swap: the policy may have changed since. Without
-    a checkpoint all logs may have been compacted.
+    a checkpoint all logs may have been compacted, and where Kafka was killed, which writes it after the swap.
     """
     log = logs.log(**compacted(segment_bytes=250))
     logs.manager.checkpoint_recovery_points()
@@ -519,6 +522,8 @@ def test_a_gap_between_segments_of_a_log_that_was_compacted_once_is_no_damage(lo
     logs.config = LogConfig()
     path = logs.path / "cleaner-offset-checkpoint"
     path.unlink() if content is None else path.write_text(content)
+    if was_kafka_here:
+        (logs.path / "barnabas-transaction-indexes").unlink(missing_ok=True)
     recovery_points = (logs.path / "recovery-point-offset-checkpoint").read_bytes()
     for _ in range(2):
         (logs.path / "recovery-point-offset-checkpoint").write_bytes(recovery_points)
