@@ -1,5 +1,6 @@
 """The `barnabas` command: `serve` starts without the libraries that the other commands are made with."""
 
+import gc
 import sys
 
 
@@ -7,6 +8,7 @@ def main(arguments: list[str] | None = None) -> None:
     """Run one command and exit with its status."""
     arguments = sys.argv[1:] if arguments is None else arguments
     if arguments[:1] == ["serve"]:
+        gc.disable()  # until it has started, see `barnabas.broker.server.run`
         from barnabas.broker.cli.serve import main as serve
 
         sys.exit(serve(arguments[1:]))

@@ -6,6 +6,7 @@ clean-shutdown marker.
 """
 
 import asyncio
+import gc
 import logging
 import os
 import secrets
@@ -512,6 +513,11 @@ async def run(config: BrokerConfig) -> int:
     started = time.perf_counter()
     broker = Broker(config, on_failure=fail)
     await broker.start()
+    # What a broker is made of stays: Python need not look for garbage in it, neither while it comes to be (`main` in
+    # __main__.py) nor ever after. Each time it did, the event loop stood still, for 13 ms with one partition and 80 ms
+    # with 5,000.
+    gc.freeze()
+    gc.enable()
     sys.stdout.write(broker.ready_line() + "\n")
     sys.stdout.flush()
     logger.info("started in %.0f ms", (time.perf_counter() - started) * 1000)
