@@ -6,8 +6,9 @@
 
 A finding is written to tests/fuzz/corpus/TARGET/, from where `make test` replays it for ever. Findings are: an
 exception that the reader does not document, and an input that takes longer than 100 ms + 10 ms per KiB of CPU time.
-Memory after the last tenth of a target's inputs is compared with that after the first: it may grow by 5 %. (With
-atheris that is libFuzzer's memory, too, which holds every input that reached something new.)
+Memory after the last tenth of a target's inputs is compared with that after the first: it may grow by 5 %, and so may
+the number of Python's blocks. With atheris that is libFuzzer's memory, too, which holds every input that reached
+something new: repeat a run that grew, it starts with what the last one has found.
 """
 
 from __future__ import annotations
@@ -73,16 +74,36 @@ def held_kib() -> int:
 
 
 class Sample(NamedTuple):
-    """Memory held after so many inputs."""
+    """Memory held after so many inputs: of the process, and Python's blocks in it, libFuzzer's left out."""
 
     inputs: int
     kib: int
+    blocks: int
+
+    @classmethod
+    def take(cls, inputs: int) -> Sample:
+        return cls(inputs, held_kib(), sys.getallocatedblocks())
 
 
-def first_tenth_and_last(samples: Sequence[Sample]) -> tuple[int, int]:
-    """Memory held, in KiB, after the first tenth of the inputs and after the last of them."""
-    last = samples[-1]
-    return next(each.kib for each in samples if each.inputs >= last.inputs / 10), last.kib
+class Growth(NamedTuple):
+    """Memory held after the first tenth of the inputs and after the last of them."""
+
+    early: Sample
+    late: Sample
+
+    @classmethod
+    def of(cls, samples: Sequence[Sample]) -> Growth:
+        last = samples[-1]
+        return cls(next(each for each in samples if each.inputs >= last.inputs / 10), last)
+
+    @property
+    def is_too_much(self) -> bool:
+        return self.late.kib > GROWTH_MAX * self.early.kib or self.late.blocks > GROWTH_MAX * self.early.blocks
+
+    def __str__(self) -> str:
+        ratio, blocks_ratio = self.late.kib / self.early.kib, self.late.blocks / self.early.blocks
+        kib = f"memory {self.early.kib / 1024:.1f} -> {self.late.kib / 1024:.1f} MiB (x {ratio:.3f})"
+        return f"{kib}, Python's blocks {self.early.blocks} -> {self.late.blocks} (x {blocks_ratio:.3f})"
 
 
 class Session:
@@ -109,14 +130,14 @@ class Session:
         it did. How many there will be is not known before, so the first tenth is found among the samples at the end."""
         due = not self.samples or self.inputs >= self.samples[-1].inputs * _SAMPLE_RATIO
         if due:
-            self.samples.append(Sample(self.inputs, held_kib()))
+            self.samples.append(Sample.take(self.inputs))
         return due
 
     @property
-    def memory_kib(self) -> tuple[int, int]:
-        """Memory held after the first tenth of the inputs and after all of them."""
-        self.samples.append(Sample(self.inputs, held_kib()))
-        return first_tenth_and_last(self.samples)
+    def growth(self) -> Growth:
+        """Between the first tenth of the inputs and now."""
+        self.samples.append(Sample.take(self.inputs))
+        return Growth.of(self.samples)
 
     def _keep(self, data: bytes, error: Exception) -> None:
         frames = traceback.extract_tb(error.__traceback__)
@@ -140,17 +161,14 @@ def fuzz(target: Target, seconds: float, rng: random.Random, folder: Path) -> bo
         for _ in range(_BATCH):
             session.feed(mutator.next())
         session.sample_memory()
-    early_kib, late_kib = session.memory_kib
-    _tell(target, session.inputs, elapsed, len(session.found), early_kib, late_kib)
-    return not session.found and late_kib <= GROWTH_MAX * early_kib
+    growth = session.growth
+    _tell(target, elapsed, len(session.found), growth)
+    return not session.found and not growth.is_too_much
 
 
-def _tell(target: Target, inputs: int, seconds: float, findings: int, early_kib: int, late_kib: int) -> None:
-    print(
-        f"{target.name:20} {inputs:>10} inputs in {seconds:6.1f} s, {findings} findings, "
-        f"memory {early_kib / 1024:.1f} -> {late_kib / 1024:.1f} MiB (x {late_kib / early_kib:.3f})",
-        flush=True,
-    )
+def _tell(target: Target, seconds: float, findings: int, growth: Growth) -> None:
+    inputs = growth.late.inputs
+    print(f"{target.name:20} {inputs:>10} inputs in {seconds:6.1f} s, {findings} findings, {growth}", flush=True)
 
 
 def fuzz_with_atheris(target: Target, seconds: float, seed: int, folder: Path) -> bool:
@@ -168,11 +186,11 @@ def fuzz_with_atheris(target: Target, seconds: float, seed: int, folder: Path) -
             samples.append(receiver.recv())
     process.join()
     found = set(corpus(target, folder)) - kept
-    early_kib, late_kib = first_tenth_and_last(samples)
-    _tell(target, samples[-1].inputs, time.monotonic() - started, len(found), early_kib, late_kib)
+    growth = Growth.of(samples)
+    _tell(target, time.monotonic() - started, len(found), growth)
     if process.exitcode:
         print(f"libFuzzer ended with {process.exitcode}", flush=True)
-    return not found and process.exitcode == 0 and late_kib <= GROWTH_MAX * early_kib
+    return not found and process.exitcode == 0 and not growth.is_too_much
 
 
 def _run_atheris(target: Target, seconds: float, seed: int, folder: Path, samples: Connection) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tools.fuzz import GROWTH_MAX, ROOT, Session, corpus, run_one
+from tools.fuzz import ROOT, Session, corpus, run_one
 from tools.fuzz_targets import TARGETS, Target
 from tools.mutation import Mutator
 
@@ -69,9 +69,26 @@ def test_memory_is_compared_by_tenths_of_the_inputs(leaks: bool, tmp_path: Path)
     for _ in range(1_000):
         session.feed(b"")
         session.sample_memory()
-    early_kib, late_kib = session.memory_kib
-    assert (late_kib > GROWTH_MAX * early_kib) == leaks
-    assert (late_kib - early_kib > 80_000) == leaks  # nine tenths of 97,656 KiB
+    growth = session.growth
+    assert growth.is_too_much == leaks
+    assert (growth.late.kib - growth.early.kib > 80_000) == leaks  # nine tenths of 97,656 KiB
+
+
+@pytest.mark.parametrize("leaks", [False, True])
+def test_many_small_leaks_show_in_pythons_blocks(leaks: bool, tmp_path: Path) -> None:
+    held: list[object] = []
+
+    def run(_data: bytes) -> None:
+        if leaks:
+            held.extend([[], []])
+
+    session = Session(Target("planted", run, lambda: [b""]), tmp_path)
+    for _ in range(100_000):
+        session.feed(b"")
+        session.sample_memory()
+    growth = session.growth
+    assert growth.is_too_much == leaks
+    assert (growth.late.blocks - growth.early.blocks > 150_000) == leaks
 
 
 PLANTED = """
