@@ -512,10 +512,10 @@ async def run(config: BrokerConfig) -> int:
         loop.add_signal_handler(number, stopping.set)
     started = time.perf_counter()
     broker = Broker(config, on_failure=fail)
+    loop.call_later(60, gc.enable)  # a start may have to wait for long, for ZooKeeper, say
     await broker.start()
     # What a broker is made of stays: Python need not look for garbage in it, neither while it comes to be (`main` in
-    # __main__.py) nor ever after. Each time it did, the event loop stood still, for 13 ms with one partition and 80 ms
-    # with 5,000.
+    # __main__.py) nor ever after. Each time it did, the event loop stood still (docs/performance.md).
     gc.freeze()
     gc.enable()
     sys.stdout.write(broker.ready_line() + "\n")

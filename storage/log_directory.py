@@ -12,7 +12,8 @@ recovery-point-offset-checkpoint  per partition: everything before this offset i
 log-start-offset-checkpoint       per partition: everything before this offset is deleted
 replication-offset-checkpoint     per partition: the high watermark
 cleaner-offset-checkpoint         per partition that was ever compacted: everything before this offset is clean
-barnabas-transaction-indexes      per segment with aborted transactions: size and checksum of its transaction index
+barnabas-transaction-indexes      per segment with aborted transactions: size and checksum of its transaction index;
+                                  where it is missing, Barnabas was not here yet
 TOPIC-PARTITION/                  a log; the topic may contain dashes
 TOPIC-PARTITION.HEX-delete/       a deleted log whose files are still to be removed
 ================================= ==================================================================================
@@ -67,6 +68,7 @@ class FoundLogs(NamedTuple):
     is_clean: bool
     has_recovery_points: bool
     has_clean_offsets: bool
+    has_txn_index_notes: bool
 
 
 class LogDirectory:
@@ -143,8 +145,8 @@ class LogDirectory:
         clean_offsets = self._read_checkpoint(CLEANER_OFFSET_FILE)
         self._txn_indexes = self._read_txn_index_notes()
         # Without the file nobody knows which logs were compacted. Nor where Kafka was killed, which names a log only
-        # after its first compaction; without a file of our own it may have been here. So all may have been compacted,
-        # and say so from now on.
+        # after its first compaction; without notes of our own it may have been here. So all may have been compacted,
+        # and say so from now on (see `write_checkpoints`).
         was_kafka_killed = not is_clean and self._txn_indexes is None
         unnamed = 0 if clean_offsets is None or was_kafka_killed else None
         self.checkpointed = {*(recovery_points or ()), *log_starts, *high_watermarks, *(clean_offsets or ())}
@@ -162,7 +164,13 @@ class LogDirectory:
                 may_have_gaps=recovery_points is None,
                 txn_indexes=(self._txn_indexes or {}).get(key, {}),
             )
-        return FoundLogs(logs, is_clean, recovery_points is not None, has_clean_offsets=unnamed is None)
+        return FoundLogs(
+            logs,
+            is_clean,
+            has_recovery_points=recovery_points is not None,
+            has_clean_offsets=clean_offsets is not None,
+            has_txn_index_notes=self._txn_indexes is not None,
+        )
 
     def _read_checkpoint(self, name: str) -> dict[TopicPartition, int] | None:
         """What a checkpoint says; None if it is not there, empty (Kafka makes it so) or unusable."""
@@ -199,11 +207,28 @@ class LogDirectory:
 
     # --- checkpoints
 
+    def stale_checkpoints(self, found: FoundLogs) -> list[str]:
+        """What has to be written once the logs are open, in this order, before anything is appended or compacted."""
+        names = []
+        if not found.has_clean_offsets or any(
+            self.logs[key].clean_offset != known.clean_offset for key, known in found.logs.items() if key in self.logs
+        ):
+            # A log that it does not name has no gaps, and what comes in the place of what was lost is not clean. As
+            # long as there is no file, every log may have gaps.
+            names.append(CLEANER_OFFSET_FILE)
+        if not (found.is_clean and found.has_recovery_points and found.has_txn_index_notes):
+            # What was recovered is on the disk: the next start need not look at it again.
+            names.append(RECOVERY_POINT_FILE)
+        return names
+
     def write_checkpoints(self, names: Sequence[str]) -> None:
         """The values are taken under the lock that the files are written under, so that none is replaced by an older
         one. Blocking, any thread.
         """
         with self._checkpoint_lock:
+            if RECOVERY_POINT_FILE in names and self._txn_indexes is None and CLEANER_OFFSET_FILE not in names:
+                # With the first notes the next start believes that a log which is not named there was never compacted.
+                names = (CLEANER_OFFSET_FILE, *names)
             for name in names:
                 write_offsets(self._files, self.path, name, self._offsets(name))
             self.checkpointed.update(list(self.logs))

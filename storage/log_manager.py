@@ -195,17 +195,7 @@ class LogManager:
                 # A process that was killed may have left names that are not on the disk: what is served from now on is.
                 self._files.sync_directory(directory.path)
         for directory, logs in zip(self._directories, found, strict=True):
-            if not logs.has_clean_offsets or any(
-                directory.logs[key].clean_offset != known.clean_offset
-                for key, known in logs.logs.items()
-                if key in directory.logs
-            ):
-                # Before anything is compacted or appended: a log that it does not name has no gaps, and what comes in
-                # the place of what was lost is not clean. As long as there is no file, every log may have gaps.
-                self._checkpoint_directory(directory, CLEANER_OFFSET_FILE)
-        if not all(logs.has_recovery_points and logs.is_clean for logs in found):
-            # What was recovered is on the disk: the next start need not look at it again.
-            self._checkpoint(RECOVERY_POINT_FILE)
+            self._checkpoint_directory(directory, *directory.stale_checkpoints(logs))
 
     def _open_log(
         self,
@@ -497,16 +487,17 @@ class LogManager:
         for directory in self._directories:
             self._checkpoint_directory(directory, name)
 
-    def _checkpoint_directory(self, directory: LogDirectory, name: str) -> None:
-        """Nothing depends on a new checkpoint, so a full disk may keep it from being written; a disk that fails is not
+    def _checkpoint_directory(self, directory: LogDirectory, *names: str) -> None:
+        """Nothing depends on new checkpoints, so a full disk may keep them from being written; a disk that fails is not
         trusted any more.
         """
         try:
-            directory.write_checkpoints((name,))
+            directory.write_checkpoints(names)
         except OSError as error:
-            logger.error("writing %s/%s failed: %s", directory.path, name, error)
+            what = ", ".join(names)
+            logger.error("%s: writing %s failed: %s", directory.path, what, error)
             if not is_passing(error):
-                self._disk_failed(directory, name, error)
+                self._disk_failed(directory, what, error)
 
     def _disk_failed(self, directory: LogDirectory, name: str, error: OSError) -> None:
         directory.has_failed = True

@@ -186,11 +186,12 @@ def fuzz_with_atheris(target: Target, seconds: float, seed: int, folder: Path) -
             samples.append(receiver.recv())
     process.join()
     found = set(corpus(target, folder)) - kept
+    if process.exitcode or not samples:
+        print(f"{target.name:20} libFuzzer ended with {process.exitcode}, see its lines above", flush=True)
+        return False
     growth = Growth.of(samples)
     _tell(target, time.monotonic() - started, len(found), growth)
-    if process.exitcode:
-        print(f"libFuzzer ended with {process.exitcode}", flush=True)
-    return not found and process.exitcode == 0 and not growth.is_too_much
+    return not found and not growth.is_too_much
 
 
 def _run_atheris(target: Target, seconds: float, seed: int, folder: Path, samples: Connection) -> None:

@@ -1,15 +1,20 @@
 """Reading a topic from its start."""
 
+import statistics
+
 from benchmarks.clients import LiveProducer, create_topics
 from benchmarks.floor import fetch_floor
 from benchmarks.java_tools import consume_together, fill
 from benchmarks.model import GIB, MIB, Figure, Figures, Scale, Workload, at_least, at_most
 from benchmarks.processes import CpuUse, disk_reads_mib, drop_page_cache, resident
 from benchmarks.spread import percentile
-from benchmarks.systems import System
+from benchmarks.systems import Server, System
 
 WARM = 1_000
 """Live records before any is measured."""
+
+COLD_READS = 3
+"""A disk that stalls once for half a second decides the p99 of a single one, whoever reads."""
 
 
 def catch_up(system: System, scale: Scale) -> Figures:
@@ -31,13 +36,18 @@ def catch_up(system: System, scale: Scale) -> Figures:
                 yield cpu.per_gib(name, consumers * size, at_most(0.6))
                 if cache == "cold":
                     yield Figure(f"{name}: from the disk", disk_reads_mib(server.pid) - before_mib, "MiB")
-        with LiveProducer(server, "live") as live:
-            live.wait_for(WARM)
-            drop_page_cache(server.log_dir)
-            reading = consume_together(server, "measured", records, 1)
-        found = live.latencies_ms(reading.start_s, reading.end_s)
-        yield Figure("live produce p99 during a cold read", percentile(found, 99), "ms", (at_most(1.0),))
+        live_p99s_ms = [_live_p99_ms(server, records) for _ in range(COLD_READS)]
+        name = f"live produce p99 during a cold read, median of {COLD_READS}"
+        yield Figure(name, statistics.median(live_p99s_ms), "ms", (at_most(1.0),))
         yield resident(server)
+
+
+def _live_p99_ms(server: Server, records: int) -> float:
+    with LiveProducer(server, "live") as live:
+        live.wait_for(WARM)
+        drop_page_cache(server.log_dir)
+        reading = consume_together(server, "measured", records, 1)
+    return percentile(live.latencies_ms(reading.start_s, reading.end_s), 99)
 
 
 CATCH_UP = Workload("W4", "catch-up fetch of 1 KiB records, hot and cold page cache", catch_up, fetch_floor)

@@ -159,6 +159,7 @@ class CoordinatorRuntime(Generic[ShardType, RunnerType]):
             slot.retry.cancel()
         if slot.runner is not None:
             slot.runner.close(ApiError(ErrorCode.NOT_COORDINATOR))
+            slot.runner = None  # it knows the slot
 
     def on_lost(self, partition: int) -> None:
         """The log failed in a way that leaves open what it holds: start over from what it does hold."""

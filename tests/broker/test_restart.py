@@ -160,3 +160,19 @@ def test_signals_stop_the_broker_cleanly(tmp_path: Path, number: signal.Signals)
     process.stdout.close()
     assert rest == "", "more than one line on stdout"
     assert (tmp_path / "data" / ".kafka_cleanshutdown").exists()
+
+
+def test_garbage_is_looked_for_once_a_broker_has_started(tmp_path: Path) -> None:
+    program = """
+import atexit, gc, sys
+from barnabas.__main__ import main
+atexit.register(lambda: print(gc.isenabled(), gc.get_freeze_count() > 10_000))
+main(sys.argv[1:])
+"""
+    command = [sys.executable, "-c", program, "serve", "--listen", "127.0.0.1:0", "--data-dir", str(tmp_path / "data")]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline().startswith("ready: ")
+    process.send_signal(signal.SIGTERM)
+    out, _ = process.communicate(timeout=30)
+    assert (process.returncode, out) == (0, "True True\n")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tools.fuzz import ROOT, Session, corpus, run_one
+from tools.fuzz import ROOT, Growth, Sample, Session, corpus, run_one
 from tools.fuzz_targets import TARGETS, Target
 from tools.mutation import Mutator
 
@@ -74,21 +74,17 @@ def test_memory_is_compared_by_tenths_of_the_inputs(leaks: bool, tmp_path: Path)
     assert (growth.late.kib - growth.early.kib > 80_000) == leaks  # nine tenths of 97,656 KiB
 
 
-@pytest.mark.parametrize("leaks", [False, True])
-def test_many_small_leaks_show_in_pythons_blocks(leaks: bool, tmp_path: Path) -> None:
-    held: list[object] = []
+@pytest.mark.parametrize(("blocks", "kib", "is_too_much"), [(100, 100, False), (106, 100, True), (100, 106, True)])
+def test_growth_of_memory_and_of_pythons_blocks_is_bounded(blocks: int, kib: int, is_too_much: bool) -> None:
+    samples = [Sample(5, 50, 50), Sample(10, 100, 100), Sample(50, 200, 200), Sample(100, kib, blocks)]
+    assert Growth.of(samples).is_too_much == is_too_much
 
-    def run(_data: bytes) -> None:
-        if leaks:
-            held.extend([[], []])
 
-    session = Session(Target("planted", run, lambda: [b""]), tmp_path)
-    for _ in range(100_000):
-        session.feed(b"")
-        session.sample_memory()
-    growth = session.growth
-    assert growth.is_too_much == leaks
-    assert (growth.late.blocks - growth.early.blocks > 150_000) == leaks
+def test_many_small_blocks_are_counted() -> None:
+    before = Sample.take(0)
+    held: list[list[object]] = [[] for _ in range(100_000)]
+    assert 90_000 < Sample.take(0).blocks - before.blocks < 110_000
+    del held
 
 
 PLANTED = """

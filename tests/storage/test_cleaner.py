@@ -237,7 +237,7 @@ def test_aborted_records_are_not_taken_for_the_last_ones_where_an_index_is_missi
     before = batches(tools, log)
     logs.stop(clean=True)
     (logs.path / "topic-0" / f"{0:020}.txnindex").unlink()
-    (logs.path / "barnabas-transaction-indexes").unlink(missing_ok=True)
+    (logs.path / "barnabas-transaction-indexes").unlink()
     logs.start()
     log = logs.log(**compacted())
     with pytest.raises(CorruptLog, match="no transaction index"):
@@ -523,7 +523,7 @@ def test_a_gap_between_segments_of_a_log_that_was_compacted_once_is_no_damage(lo
     path = logs.path / "cleaner-offset-checkpoint"
     path.unlink() if content is None else path.write_text(content)
     if was_kafka_here:
-        (logs.path / "barnabas-transaction-indexes").unlink(missing_ok=True)
+        (logs.path / "barnabas-transaction-indexes").unlink()
     recovery_points = (logs.path / "recovery-point-offset-checkpoint").read_bytes()
     for _ in range(2):
         (logs.path / "recovery-point-offset-checkpoint").write_bytes(recovery_points)
@@ -561,6 +561,34 @@ def test_a_full_disk_does_not_keep_a_broker_from_starting_without_the_checkpoint
     logs.start()
     assert logs.manager.get("topic", 0).clean_offset == 0
     logs.files.write_limit = None
+    logs.restart(clean=False)
+    assert logs.manager.get("topic", 0).clean_offset == 0
+    assert not logs.failures
+
+
+@pytest.mark.parametrize("full", ["cleaner-offset-checkpoint", "recovery-point-offset-checkpoint"])
+def test_notes_of_our_own_follow_the_checkpoint_that_they_make_believed(logs, monkeypatch, full):
+    """Where Kafka was killed, all logs are named before there are notes, which say that it was not Kafka."""
+    append(logs, logs.log(**compacted()), (b"a", b"1"))
+    logs.stop(clean=False)
+    (logs.path / "barnabas-transaction-indexes").unlink()
+    checkpoint = logs.path / "cleaner-offset-checkpoint"
+    checkpoint.write_text("0\n1\nother 0 1\n")
+    open_file = type(logs.files).open
+
+    def open_unless_full(files, path, **settings):
+        if full in path and settings.get("create"):
+            raise OSError(errno.ENOSPC, "the disk is full")
+        return open_file(files, path, **settings)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(logs.files), "open", open_unless_full)
+        logs.start()
+        assert logs.manager.get("topic", 0).clean_offset == 0
+        assert ("topic 0 0" in checkpoint.read_text()) == (full != "cleaner-offset-checkpoint")
+        assert not (logs.path / "barnabas-transaction-indexes").exists()
+    logs.manager.checkpoint_recovery_points()
+    assert "topic 0 0" in checkpoint.read_text()
     logs.restart(clean=False)
     assert logs.manager.get("topic", 0).clean_offset == 0
     assert not logs.failures
