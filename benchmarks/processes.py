@@ -2,7 +2,10 @@
 
 import contextlib
 import os
+import re
 import resource
+import shutil
+import subprocess
 from pathlib import Path
 
 from benchmarks.model import GIB, MIB, Figure, Goal
@@ -23,6 +26,20 @@ def resident_mib(pid: int) -> float:
     """The memory a process has resident now."""
     [line] = [line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("VmRSS")]
     return int(line.split()[1]) / 1024
+
+
+def live_heap_mib(pid: int) -> float:
+    """What a Java process' heap holds after a collection; 0 for another process, and without a JDK's `jcmd`."""
+    jcmd = shutil.which("jcmd")
+    if jcmd is None or Path(f"/proc/{pid}/comm").read_text().strip() != "java":
+        return 0.0
+    subprocess.run([jcmd, str(pid), "GC.run"], stdout=subprocess.DEVNULL, check=True, timeout=60)
+    command = [jcmd, str(pid), "GC.heap_info"]
+    told = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+    used = re.search(r"\bheap\b.*\bused (\d+)K", told)
+    if used is None:
+        raise RuntimeError(f"jcmd does not tell what the heap holds: {told}")
+    return int(used[1]) / 1024
 
 
 def disk_reads_mib(pid: int) -> float:
