@@ -195,7 +195,8 @@ class LogManager:
                 # A process that was killed may have left names that are not on the disk: what is served from now on is.
                 self._files.sync_directory(directory.path)
         for directory, logs in zip(self._directories, found, strict=True):
-            self._checkpoint_directory(directory, *directory.stale_checkpoints(logs))
+            if stale := directory.stale_checkpoints(logs):
+                self._checkpoint_directory(directory, *stale)
 
     def _open_log(
         self,
