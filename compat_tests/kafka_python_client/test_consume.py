@@ -119,9 +119,13 @@ def test_many_partitions_with_and_without_fetch_sessions(
         assert values == {b"%d-%d" % (round_number, number) for number in range(12)}
 
 
-def test_an_unknown_topic_is_created_by_subscribing(group: str, produce: Any, make_consumer: Any, take: Any) -> None:
+def test_an_unknown_topic_is_created_by_subscribing(
+    admin: Any, group: str, produce: Any, make_consumer: Any, take: Any
+) -> None:
     topic = f"auto-{group}"
     consumer = make_consumer(topic, group_id=group, metadata_max_age_ms=500)
-    consumer.poll(timeout_ms=500)
+    deadline = time.monotonic() + 30
+    while topic not in admin.list_topics():
+        assert time.monotonic() < deadline
     produce(topic, [b"hello"])
     assert [record.value for record in take(consumer, 1)] == [b"hello"]

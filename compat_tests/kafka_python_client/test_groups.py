@@ -10,12 +10,17 @@ from kafka import ConsumerRebalanceListener, TopicPartition
 from kafka.errors import CommitFailedError, KafkaError
 from kafka.structs import OffsetAndMetadata
 
-# Fresh metadata, because a leader that does not know a new topic yet assigns nothing of it until the next refresh.
+# Fresh metadata, because a leader that does not know another member's topic assigns nothing of it until the next refresh.
 FAST = {"session_timeout_ms": 6000, "heartbeat_interval_ms": 300, "metadata_max_age_ms": 1000}
 
 
 class Member(ConsumerRebalanceListener):  # type: ignore[misc]
-    """A consumer polled by its own thread; keeps what it was assigned and what it read."""
+    """A consumer polled by its own thread; keeps what it was assigned and what it read.
+
+    It knows the topic before it joins. Otherwise kafka-python joins, sees the topic's partitions and joins again for
+    them; and if a poll's timeout ends within that second join, kafka-python 3.0.12 forgets to look at its result: the
+    member never sends a heartbeat, nor is it told its partitions, with whatever broker.
+    """
 
     def __init__(self, consumer: Any, topic: str) -> None:
         self.consumer = consumer
@@ -24,6 +29,7 @@ class Member(ConsumerRebalanceListener):  # type: ignore[misc]
         self.values: list[bytes] = []
         self._stopping = threading.Event()
         consumer.subscribe([topic], listener=self)
+        consumer.topics()
         self._thread = threading.Thread(target=self._poll, daemon=True)
         self._thread.start()
 
