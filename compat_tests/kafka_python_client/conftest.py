@@ -18,7 +18,7 @@ with warnings.catch_warnings():
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A client that is closed while it connects (to the coordinator, say) leaves that socket to the garbage collector."""
+    """A client that is closed while it connects (to a coordinator, say) leaves its socket to the garbage collector."""
     for item in items:
         if item.path.is_relative_to(Path(__file__).parent):
             item.add_marker(pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"))

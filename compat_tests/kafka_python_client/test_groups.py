@@ -10,7 +10,7 @@ from kafka import ConsumerRebalanceListener, TopicPartition
 from kafka.errors import CommitFailedError, KafkaError
 from kafka.structs import OffsetAndMetadata
 
-# Fresh metadata, because a leader that does not know another member's topic assigns nothing of it until the next refresh.
+# Fresh metadata, because a leader that does not know another member's topic assigns nothing of it until it does.
 FAST = {"session_timeout_ms": 6000, "heartbeat_interval_ms": 300, "metadata_max_age_ms": 1000}
 
 
