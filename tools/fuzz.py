@@ -7,8 +7,8 @@
 A finding is written to tests/fuzz/corpus/TARGET/, from where `make test` replays it for ever. Findings are: an
 exception that the reader does not document, and an input that takes longer than 100 ms + 10 ms per KiB of CPU time.
 Memory after the last tenth of a target's inputs is compared with that after the first: it may grow by 5 %, and so may
-the number of Python's blocks. With atheris that is libFuzzer's memory, too, which holds every input that reached
-something new: repeat a run that grew, it starts with what the last one has found.
+the number of Python's blocks. libFuzzer's memory, which holds every input that reached something new, is not counted:
+it has a process of its own.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def held_kib() -> int:
 
 
 class Sample(NamedTuple):
-    """Memory held after so many inputs: of the process, and Python's blocks in it, libFuzzer's left out."""
+    """Memory held after so many inputs: of the process, and Python's blocks in it."""
 
     inputs: int
     kib: int
@@ -172,29 +172,34 @@ def _tell(target: Target, seconds: float, findings: int, growth: Growth) -> None
 
 
 def fuzz_with_atheris(target: Target, seconds: float, seed: int, folder: Path) -> bool:
-    """The same with libFuzzer's inputs, in a process of its own, which libFuzzer ends: what it saw comes by a pipe."""
-    kept = set(corpus(target, folder))
+    """The same with libFuzzer's inputs. It reads each in a process of its own, to see what the input reaches; here the
+    input is read once more, where nothing holds memory but the reader."""
     context = multiprocessing.get_context("fork")
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(target=_run_atheris, args=(target, seconds, seed, folder, sender))
+    session = Session(target, folder)
     started = time.monotonic()
     process.start()
     sender.close()
-    samples = []
+    gc.collect()
+    gc.freeze()
     with contextlib.suppress(EOFError):
         while True:
-            samples.append(receiver.recv())
+            for data in receiver.recv():
+                session.feed(data)
+            session.sample_memory()
     process.join()
-    found = set(corpus(target, folder)) - kept
-    if process.exitcode or not samples:
+    if process.exitcode or not session.inputs:
         print(f"{target.name:20} libFuzzer ended with {process.exitcode}, see its lines above", flush=True)
         return False
-    growth = Growth.of(samples)
-    _tell(target, time.monotonic() - started, len(found), growth)
-    return not found and not growth.is_too_much
+    growth = session.growth
+    _tell(target, time.monotonic() - started, len(session.found), growth)
+    return not session.found and not growth.is_too_much
 
 
-def _run_atheris(target: Target, seconds: float, seed: int, folder: Path, samples: Connection) -> None:
+def _run_atheris(target: Target, seconds: float, seed: int, folder: Path, inputs: Connection) -> None:
+    """Sends lists of the inputs that libFuzzer chose; the last list, which libFuzzer's own end cuts off, is lost unless
+    it holds a finding."""
     import atheris
 
     grown = Path(tempfile.gettempdir()) / "barnabas-fuzz" / target.name
@@ -205,12 +210,17 @@ def _run_atheris(target: Target, seconds: float, seed: int, folder: Path, sample
         run_one(target, data)  # compiles the decoders it needs, to be instrumented with the rest
     for function in (target.run, *_own_functions()):
         atheris.instrument_func(function)
-    session = Session(target, folder)
+    batch: list[bytes] = []
 
     def feed(data: bytes) -> None:
-        session.feed(data)
-        if session.inputs % _BATCH == 0 and session.sample_memory():
-            samples.send(session.samples[-1])
+        batch.append(data)
+        is_well = False
+        with contextlib.suppress(Exception):  # it is told where the input is read once more
+            target.run(data)
+            is_well = True
+        if len(batch) >= _BATCH or not is_well:
+            inputs.send(batch)
+            batch.clear()
 
     arguments = [
         f"-max_total_time={int(seconds)}",
