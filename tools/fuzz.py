@@ -2,7 +2,7 @@
 
     make fuzz SECONDS=600                               all targets, 600 seconds in total
     python -m tools.fuzz --seed 7 records frames        these targets, reproducibly (the seed is printed)
-    python -m tools.fuzz --engine atheris records       guided by coverage; needs `pip install -e '.[fuzz]'` (Linux)
+    python -m tools.fuzz --engine atheris records       guided by coverage (Linux on x86-64)
 
 A finding is written to tests/fuzz/corpus/TARGET/, from where `make test` replays it for ever. Findings are: an
 exception that the reader does not document, and an input that takes longer than 100 ms + 10 ms per KiB of CPU time.
@@ -122,7 +122,9 @@ class Session:
         self.inputs += 1
         try:
             run_one(self.target, data)
-        except Exception as error:  # noqa: BLE001 - any exception is a finding
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:  # noqa: BLE001 - any exception is a finding, and a codec's in Rust is no Exception
             self._keep(data, error)
 
     def sample_memory(self) -> bool:
@@ -139,7 +141,7 @@ class Session:
         self.samples.append(Sample.take(self.inputs))
         return Growth.of(self.samples)
 
-    def _keep(self, data: bytes, error: Exception) -> None:
+    def _keep(self, data: bytes, error: BaseException) -> None:
         frames = traceback.extract_tb(error.__traceback__)
         place = f"{type(error).__name__} at {Path(frames[-1].filename).name}:{frames[-1].lineno}"
         if place in self.found:
@@ -215,7 +217,7 @@ def _run_atheris(target: Target, seconds: float, seed: int, folder: Path, inputs
     def feed(data: bytes) -> None:
         batch.append(data)
         is_well = False
-        with contextlib.suppress(Exception):  # it is told where the input is read once more
+        with contextlib.suppress(BaseException):  # it is told where the input is read once more
             target.run(data)
             is_well = True
         if len(batch) >= _BATCH or not is_well:

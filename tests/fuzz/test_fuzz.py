@@ -13,6 +13,7 @@ import pytest
 from tools.fuzz import ROOT, Growth, Sample, Session, corpus, run_one
 from tools.fuzz_targets import TARGETS, Target
 from tools.mutation import Mutator
+from tools.required import tool_missing
 
 INPUTS = 3_000
 
@@ -102,11 +103,10 @@ print(fuzz_with_atheris(Target("planted", run, lambda: [b"a", b"b"]), 5, 1, Path
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(
-    importlib.util.find_spec("atheris") is None, reason="atheris is not installed: pip install '.[fuzz]'"
-)
 @pytest.mark.parametrize("planted", ["bug", "nothing"])
 def test_atheris_finds_what_is_planted(planted: str, tmp_path: Path) -> None:
+    if importlib.util.find_spec("atheris") is None:
+        tool_missing("there is no atheris for this machine")
     command = [sys.executable, "-c", PLANTED, planted, str(tmp_path)]
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60, check=True)
