@@ -156,10 +156,13 @@ class Connection(asyncio.BufferedProtocol):
             return
         finally:
             self._send_gathered()
-        if not self._reader.has_partial_frame:
+        if self._reader.has_partial_frame:
+            if self.frame_started_ms is None:
+                self.frame_started_ms = now_ms
+        elif self.frame_started_ms is None and not self._waiting:
+            return  # nothing is held, nor was it before
+        else:
             self.frame_started_ms = None
-        elif self.frame_started_ms is None:
-            self.frame_started_ms = now_ms
         self._report_held()
 
     def eof_received(self) -> bool:
@@ -323,7 +326,7 @@ class Connection(asyncio.BufferedProtocol):
     # --- replies, in request order ----------------------------------------------------------------
 
     def _reply(self, parts: Parts) -> None:
-        if self._replies or self._is_sending_files:
+        if self._replies or self._pause_reasons & self._PAUSED_BY_FILES:
             if self._replies is None:
                 self._replies = deque()
             reply = _Reply()
@@ -364,7 +367,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         if self._gathered is None:
             self._gathered = []
-        self._gathered += cast(list[bytes | bytearray | memoryview], parts)
+        self._gathered += parts  # type: ignore[arg-type]  # no regions of files among them
         self._gathered_bytes += size
         if not self._is_gathering or self._gathered_bytes >= GATHERED_BYTES_MAX:
             self._send()

@@ -42,13 +42,14 @@ _REPLY_LENGTH = struct.Struct(">i")
 class _Route:
     """Everything that is needed to serve one (API, version), compiled on its first request."""
 
-    __slots__ = ("decode", "encode", "handle")
+    __slots__ = ("decode", "encode", "handle", "pack_header")
 
     def __init__(self, handler: "Handler", version: int) -> None:
         api = messages.api(handler.key)
         self.handle = handler.handle
         self.decode: Callable[..., tuple[Any, int]] = codec.decoder(api.request_class, version)
         self.encode: Callable[[Any, list[Any]], None] = codec.encoder(api.response_class, version)
+        self.pack_header: Callable[[int], bytes] = headers.response_header_packer(handler.key, version)
 
 
 class Dispatcher:
@@ -121,7 +122,7 @@ class Dispatcher:
             return None
         parts: list[Any] = [b""]
         route.encode(response, parts)
-        header = headers.response_header(context.api_key, context.api_version, context.correlation_id)
+        header = route.pack_header(context.correlation_id)
         size = len(header) + sum(map(len, parts))
         parts[0] = _REPLY_LENGTH.pack(size) + header
         self.metrics.record(context.api_key, time.perf_counter_ns() - started_ns, request_bytes, size)

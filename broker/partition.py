@@ -122,7 +122,7 @@ class Partition:
             if current_leader_epoch < self.leader_epoch:
                 raise ApiError(ErrorCode.FENCED_LEADER_EPOCH)
             raise ApiError(ErrorCode.UNKNOWN_LEADER_EPOCH)
-        if not self.is_leader:
+        if self.leader != self.node_id:
             raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
     # --- writing ----------------------------------------------------------------------------------
@@ -133,7 +133,8 @@ class Partition:
         return min(self.log.config.min_insync_replicas, max(1, len(self.replicas)))
 
     def check_enough_replicas(self) -> None:
-        if len(self.isr) < self.min_in_sync_replicas:
+        # The setting first: what is effective has to be known only in trouble.
+        if len(self.isr) < self.log.config.min_insync_replicas and len(self.isr) < self.min_in_sync_replicas:
             raise ApiError(
                 ErrorCode.NOT_ENOUGH_REPLICAS,
                 f"{self} has {len(self.isr)} in-sync replicas, min.insync.replicas wants {self.min_in_sync_replicas}",
@@ -143,7 +144,8 @@ class Partition:
         """The log took a batch: commit what this makes committable and wake who waits."""
         if not info.duplicate:
             self._advance_high_watermark()
-            self._notify()
+            if self._listeners:
+                self._notify()
 
     def flushed(self) -> None:
         """A flush is done, which makes more committable with `flush_before_ack`."""
@@ -157,7 +159,8 @@ class Partition:
         end_offset = log.recovery_point if self.flush_before_ack else log.log_end_offset
         if len(self.isr) == 1 and self.isr[0] == self.node_id and log.high_watermark < end_offset:
             log.update_high_watermark(end_offset)
-            self._release_commit_waiters()
+            if self._commit_waiters:
+                self._release_commit_waiters()
 
     def flush_failed(self, error: ApiError) -> None:
         """Tell who waits for a commit; whoever is patient only if no later flush will do."""
@@ -209,9 +212,8 @@ class Partition:
             self._listeners.pop(listener, None)
 
     def _notify(self) -> None:
-        if self._listeners:
-            for listener in list(self._listeners):
-                listener(self)
+        for listener in list(self._listeners or ()):
+            listener(self)
 
     def progressed(self) -> None:
         """Something that readers wait for may have changed (log start offset, configuration, failure): let them look

@@ -260,7 +260,7 @@ class ReplicaManager:
             raise StorageError(f"the disk of {partition} is full")
 
     def _leader(self, topic: str, index: int, acks: int) -> Partition:
-        partition = self.partition_or_error(topic, index)
+        partition = self._partitions.get((topic, index)) or self.partition_or_error(topic, index)
         partition.check_leader()
         if acks == -1:
             partition.check_enough_replicas()

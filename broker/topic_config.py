@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Final, Protocol
 
 from barnabas.broker.config import BrokerConfig, effective_value
@@ -78,9 +78,9 @@ DEFAULT_ENTITY: Final = "<default>"
 _LOG_CONFIGS_MAX: Final = 1_000
 _UNIT_MS: Final = {"minutes": 60_000, "hours": 3_600_000}
 _LOG_CONFIG_NAMES: Final = tuple(
-    name
-    for name in LogConfig.__dataclass_fields__
-    if name not in ("cleanup_policy", "compression_type", "segment_bytes", "validate_records")
+    field.name
+    for field in fields(LogConfig)
+    if field.init and field.name not in ("cleanup_policy", "compression_type", "segment_bytes", "validate_records")
 )
 _CODECS: Final = {
     "producer": None,
@@ -238,7 +238,7 @@ def log_config(config: BrokerConfig, dynamic: Mapping[str, str], overrides: Mapp
     `dynamic` holds broker keys changed at run time (`BrokerLevels.dynamic()`), `overrides` the topic's own.
     """
     values = topic_values(config, dynamic, overrides)
-    fields: dict[str, Any] = {name: values[name.replace("_", ".")] for name in _LOG_CONFIG_NAMES}
+    same: dict[str, Any] = {name: values[name.replace("_", ".")] for name in _LOG_CONFIG_NAMES}
     policies = values["cleanup.policy"]
     assert isinstance(policies, tuple)
     segment_bytes = values["internal.segment.bytes"] or values["segment.bytes"]
@@ -250,7 +250,7 @@ def log_config(config: BrokerConfig, dynamic: Mapping[str, str], overrides: Mapp
         validate_records=config.barnabas_validate_records
         if validate_records is None
         else validate_records.strip().lower() == "true",
-        **fields,
+        **same,
     )
 
 

@@ -7,7 +7,7 @@ not here.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from barnabas.wire.record_batch import CompressionType
@@ -56,24 +56,22 @@ class LogConfig:
     min_cleanable_dirty_ratio: float = 0.5
     validate_records: bool = False
 
-    @property
-    def is_compacted(self) -> bool:
-        """Whether `cleanup.policy` asks for compaction (records then need keys)."""
-        return "compact" in self.cleanup_policy
+    # What follows from the settings is asked for at every append.
+    is_compacted: bool = field(init=False, repr=False, compare=False)
+    """Whether `cleanup.policy` asks for compaction (records then need keys)."""
+    segment_age_max_ms: int = field(init=False, repr=False, compare=False)
+    """When a segment is old enough to be sealed: before max.compaction.lag.ms is over, lest it is never cleaned."""
+    uses_log_append_time: bool = field(init=False, repr=False, compare=False)
+    """Whether the broker stamps records with the time of their append."""
 
-    @property
-    def segment_age_max_ms(self) -> int:
-        """When a segment is old enough to be sealed: before max.compaction.lag.ms is over, lest it is never cleaned."""
-        if self.max_compaction_lag_ms < self.segment_ms and self.is_compacted:
-            return self.max_compaction_lag_ms
-        return self.segment_ms
+    def __post_init__(self) -> None:
+        is_compacted = "compact" in self.cleanup_policy
+        age_max_ms = min(self.segment_ms, self.max_compaction_lag_ms) if is_compacted else self.segment_ms
+        object.__setattr__(self, "is_compacted", is_compacted)
+        object.__setattr__(self, "segment_age_max_ms", age_max_ms)
+        object.__setattr__(self, "uses_log_append_time", self.message_timestamp_type == "LogAppendTime")
 
     @property
     def deletes_by_retention(self) -> bool:
         """Whether `cleanup.policy` lets retention delete whole segments."""
         return "delete" in self.cleanup_policy
-
-    @property
-    def uses_log_append_time(self) -> bool:
-        """Whether the broker stamps records with the time of their append."""
-        return self.message_timestamp_type == "LogAppendTime"

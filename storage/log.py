@@ -60,6 +60,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_new_tuple = tuple.__new__  # of a NamedTuple that is made for every batch: the class itself is called in Python
+
 
 class LogAppendInfo(NamedTuple):
     """What an append did.
@@ -231,19 +233,16 @@ class PartitionLog(LocalLog):
                 known = (self._producers or self.producer_state).check(header, origin)
                 if known is not None:
                     return self._duplicate(known)
-        epochs = self._leader_epochs or self.leader_epochs
+        epochs = self._leader_epochs if self._leader_epochs is not None else self.leader_epochs
         if epochs.latest_epoch != leader_epoch:
             self.assign_leader_epoch(leader_epoch, base_offset)
         last_offset = base_offset + header.last_offset_delta
         patch(batch, 0, base_offset, leader_epoch)
         self._append(batch, header, base_offset, last_offset, max_timestamp, marker, now_ms)
-        return LogAppendInfo(
-            base_offset,
-            last_offset,
-            log_append_time_ms,
-            self.log_start_offset,
-            False,
-            last_offset + 1 - self.recovery_point >= config.flush_messages,
+        flush_required = last_offset + 1 - self.recovery_point >= config.flush_messages
+        return _new_tuple(
+            LogAppendInfo,
+            (base_offset, last_offset, log_append_time_ms, self.log_start_offset, False, flush_required),
         )
 
     def validate(self, batch: WriteBuffer, *, now_ms: int, produce_version: int) -> ValidationResult:
@@ -331,9 +330,8 @@ class PartitionLog(LocalLog):
         segment = self._segments[-1]
         if segment.offset_index is None:
             self._load_active(segment)
-        if self._producers is None:
-            # Now, because taking in the batches on the disk and then this one must not count it twice.
-            _ = self.producer_state
+        # Now, because taking in the batches on the disk and then this one must not count it twice.
+        producers = self._producers or self.producer_state
         if segment.should_roll(len(batch), max_timestamp, last_offset, self.config, now_ms):
             segment = self._roll(max(base_offset, self.log_end_offset), now_ms)
         if marker is not None and header.producer_id >= 0:
@@ -341,7 +339,7 @@ class PartitionLog(LocalLog):
             return
         self._write(segment, batch, base_offset, last_offset, max_timestamp)
         if header.producer_id >= 0 and not header.attributes & CONTROL_MASK:
-            self.producer_state.record(header, base_offset)
+            producers.record(header, base_offset)
 
     def _load_active(self, segment: Segment) -> None:
         """Prepare for the first append since the start. Blocking, small files."""
@@ -509,7 +507,8 @@ class PartitionLog(LocalLog):
 
     def update_high_watermark(self, offset: int) -> int:
         """Set the high watermark, kept within the log; returns it."""
-        offset = max(self.log_start_offset, min(offset, self.log_end_offset))
+        if not self.log_start_offset <= offset <= self.log_end_offset:
+            offset = max(self.log_start_offset, min(offset, self.log_end_offset))
         self.high_watermark = offset
         if self._producers is not None and self._producers.unreplicated:
             self._producers.forget_replicated(offset)

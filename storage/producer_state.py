@@ -16,7 +16,7 @@ from barnabas.storage.errors import CorruptFile
 from barnabas.storage.txn_index import AbortedTransaction
 from barnabas.storage.validation import AppendOrigin
 from barnabas.wire.errors import ApiError, ErrorCode
-from barnabas.wire.record_batch import RecordBatchHeader
+from barnabas.wire.record_batch import TRANSACTIONAL_MASK, RecordBatchHeader
 
 if TYPE_CHECKING:
     from barnabas.wire.records import EndTxnMarker
@@ -46,6 +46,8 @@ _SNAPSHOT_VERSION: Final = 1
 _SNAPSHOT_HEADER: Final = struct.Struct(">hIi")
 _SNAPSHOT_ENTRY: Final = struct.Struct(">qhiqiqiq")
 _CRC_END: Final = 6
+
+_new_tuple = tuple.__new__  # of a NamedTuple that is made for every batch: the class itself is called in Python
 
 
 class BatchMetadata(NamedTuple):
@@ -86,6 +88,11 @@ class ProducerEntry:
     def last_sequence(self) -> int:
         """-1 if no batch is known."""
         return self.batches[-1].last_sequence if self.batches else -1
+
+    @property
+    def next_sequence(self) -> int:
+        """What follows the last batch; 0 if none is known."""
+        return (self.batches[-1].last_sequence + 1) & _SEQUENCE_MASK if self.batches else 0
 
     def add(self, epoch: int, batch: BatchMetadata) -> None:
         """Remember a batch that was appended."""
@@ -201,16 +208,17 @@ class ProducerState:
             if self.verifications and origin is AppendOrigin.CLIENT:
                 self._check_verified_sequence(None, header)
             return None
-        if origin is AppendOrigin.CLIENT:
-            duplicate = entry.find_duplicate(header)
-            if duplicate is not None:
+        is_next = header.producer_epoch == entry.epoch and header.base_sequence == entry.next_sequence
+        if not is_next:
+            if origin is AppendOrigin.CLIENT and (duplicate := entry.find_duplicate(header)) is not None:
                 return duplicate
-        self._check_epoch(entry, header.producer_epoch, origin)
+            self._check_epoch(entry, header.producer_epoch, origin)
         if origin is AppendOrigin.CLIENT:
             if self.verifications:
                 self._check_verified_sequence(entry, header)
-            self._check_sequence(entry, header)
-        if entry.transaction_first_offset != NO_OFFSET and not header.is_transactional:
+            if not is_next:
+                self._check_sequence(entry, header)
+        if entry.transaction_first_offset != NO_OFFSET and not header.attributes & TRANSACTIONAL_MASK:
             raise ApiError(
                 ErrorCode.INVALID_TXN_STATE,
                 f"producer {header.producer_id} has an open transaction but sent a batch outside it",
@@ -248,7 +256,7 @@ class ProducerState:
                     f"producer {header.producer_id} starts epoch {header.producer_epoch} with sequence {first}, not 0",
                 )
             return
-        expected = (entry.last_sequence + 1) & _SEQUENCE_MASK
+        expected = entry.next_sequence
         if first != expected and entry.epoch != _NO_EPOCH:
             raise ApiError(
                 ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
@@ -267,12 +275,14 @@ class ProducerState:
         last_offset = base_offset + delta
         entry.add(
             header.producer_epoch,
-            BatchMetadata(header.base_sequence, header.last_sequence, last_offset, delta, header.max_timestamp),
+            _new_tuple(
+                BatchMetadata, (header.base_sequence, header.last_sequence, last_offset, delta, header.max_timestamp)
+            ),
         )
-        if header.is_transactional and entry.transaction_first_offset == NO_OFFSET:
-            entry.transaction_first_offset = base_offset
-            self.ongoing[base_offset] = producer_id
-        if self.verifications and header.is_transactional:
+        if header.attributes & TRANSACTIONAL_MASK:
+            if entry.transaction_first_offset == NO_OFFSET:
+                entry.transaction_first_offset = base_offset
+                self.ongoing[base_offset] = producer_id
             self.verifications.pop(producer_id, None)
         self.end_offset = last_offset + 1
 

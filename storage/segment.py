@@ -190,20 +190,22 @@ class Segment:
 
     def should_roll(self, size: int, max_timestamp: int, last_offset: int, config: LogConfig, now_ms: int) -> bool:
         """Whether a batch has to go into a new segment: this one is full, too old, or cannot express its offset."""
-        if self.size and self.size + size > config.segment_bytes:
-            return True
         if last_offset - self.base_offset > _MAX_RELATIVE_OFFSET:
             return True
-        if self.size:
-            first = self.first_timestamp
-            waited_ms = max_timestamp - first if first >= 0 else now_ms - self.created_ms
-            if waited_ms > config.segment_age_max_ms - self.jitter_ms:
-                return True
+        if not self.size:
+            return False
+        if self.size + size > config.segment_bytes:
+            return True
+        first = self.first_timestamp
+        waited_ms = max_timestamp - first if first >= 0 else now_ms - self.created_ms
+        if waited_ms > config.segment_age_max_ms - self.jitter_ms:
+            return True
         assert self.offset_index is not None
         assert self.time_index is not None
         limit = config.segment_index_bytes
-        return self.size > 0 and (
-            len(self.offset_index) >= limit // OFFSET_ENTRY_SIZE or len(self.time_index) >= limit // TIME_ENTRY_SIZE - 1
+        return (
+            len(self.offset_index.positions) >= limit // OFFSET_ENTRY_SIZE
+            or len(self.time_index.timestamps) >= limit // TIME_ENTRY_SIZE - 1
         )
 
     # --- what is read when it is first needed

@@ -43,6 +43,7 @@ _MAGIC_POSITION: Final = 16
 _HEADER_SIZE_UP_TO_MAGIC: Final = 17
 _MINIMUM_LENGTH: Final = 14
 _UNKNOWN_CODEC: Final = 5
+_new_tuple = tuple.__new__  # of a NamedTuple that is made for every batch: the class itself is called in Python
 MAX_RECORD_ERRORS: Final = 1000
 """More per-record errors than this are counted but not listed: a reply should not outgrow its request."""
 
@@ -112,7 +113,7 @@ def parse_produced_batch(records: ReadBuffer, produce_version: int) -> RecordBat
         header = parse_header(records)
     except CorruptBatch as error:
         _refuse_first_batch(records, str(error))
-    end = header.end_position
+    end = LOG_OVERHEAD + header.batch_length
     if end > size:
         raise ApiError(ErrorCode.INVALID_RECORD, f"Record batch of {end} bytes is truncated to {size}")
     if produce_version < _ZSTD_MINIMUM_PRODUCE_VERSION and header.codec == CompressionType.ZSTD:
@@ -176,7 +177,7 @@ def validate_batch(
             UNSUPPORTED_COMPRESSION_TYPE.
     """
     from_client = origin is AppendOrigin.CLIENT
-    size = header.size_in_bytes
+    size = LOG_OVERHEAD + header.batch_length
     if from_client and header.base_offset != 0:
         raise ApiError(
             ErrorCode.INVALID_RECORD, f"Base offset of a produced batch is {header.base_offset} instead of 0"
@@ -198,11 +199,12 @@ def validate_batch(
     elif config.compression_type is not None or config.uses_log_append_time:
         result = _assign(batch, header, config, now_ms, header.max_timestamp, rebuild=False)
     else:
-        result = ValidationResult(batch, header, header.max_timestamp, NO_TIMESTAMP, False)
-    if result.header.size_in_bytes > config.segment_bytes:
+        result = _new_tuple(ValidationResult, (batch, header, header.max_timestamp, NO_TIMESTAMP, False))
+    size = len(result.batch)
+    if size > config.segment_bytes:
         raise ApiError(
             ErrorCode.RECORD_LIST_TOO_LARGE,
-            f"Record batch of {result.header.size_in_bytes} bytes is larger than a segment of {config.segment_bytes}",
+            f"Record batch of {size} bytes is larger than a segment of {config.segment_bytes}",
         )
     return result
 
@@ -222,7 +224,7 @@ def _check_client_header(header: RecordBatchHeader) -> None:
             ErrorCode.INVALID_RECORD,
             f"Record batch counts {count} records, its last offset delta is {header.last_offset_delta}",
         )
-    if count > max(RECORDS_MAX, header.batch_length):
+    if count > RECORDS_MAX and count > header.batch_length:
         raise ApiError(ErrorCode.INVALID_RECORD, f"Record batch of {header.size_in_bytes} bytes counts {count} records")
     if header.attributes & CONTROL_MASK:
         raise ApiError(ErrorCode.INVALID_RECORD, "Clients may not write control records")

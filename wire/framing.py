@@ -77,40 +77,44 @@ class FrameReader:
         closed.
         """
         if self._buffer is None:
-            yield from self._split(self._shared.view[:count])
-            return
+            return self._split(self._shared.view[:count])
+        return self._continue(self._buffer, count)
+
+    def _continue(self, buffer: bytearray, count: int) -> Iterator[memoryview]:
+        """More of a partial frame."""
         self._filled += count
         if self._frame_end == 0 and self._filled == LENGTH_SIZE:
-            self._frame_end = LENGTH_SIZE + self._length_at(self._buffer, 0)
+            length: int = _LENGTH.unpack_from(buffer, 0)[0]
+            if not 0 <= length <= self.frame_bytes_max:
+                raise self._bad_length(length)
+            self._frame_end = LENGTH_SIZE + length
         if self._frame_end and self._filled == self._frame_end:
-            buffer, self._buffer = self._buffer, None
-            yield self._complete(memoryview(buffer)[LENGTH_SIZE : self._frame_end])
+            self._buffer = None
+            self._largest_frame = max(self._largest_frame, self._frame_end - LENGTH_SIZE)
+            yield memoryview(buffer)[LENGTH_SIZE : self._frame_end]
 
     def _split(self, data: memoryview) -> Iterator[memoryview]:
         position, end = 0, len(data)
         while end - position >= LENGTH_SIZE:
             frame_start = position + LENGTH_SIZE
-            frame_end = frame_start + self._length_at(data, position)
+            length: int = _LENGTH.unpack_from(data, position)[0]
+            if not 0 <= length <= self.frame_bytes_max:
+                raise self._bad_length(length)
+            frame_end = frame_start + length
             if frame_end > end:
                 self._keep(data[position:], frame_end - position)
                 return
             position = frame_end
-            yield self._complete(data[frame_start:frame_end])
+            if length > self._largest_frame:
+                self._largest_frame = length
+            yield data[frame_start:frame_end]
         if position < end:
             self._keep(data[position:], 0)
 
-    def _complete(self, frame: memoryview) -> memoryview:
-        if len(frame) > self._largest_frame:
-            self._largest_frame = len(frame)
-        return frame
-
-    def _length_at(self, data: bytearray | memoryview, position: int) -> int:
-        length: int = _LENGTH.unpack_from(data, position)[0]
-        if not 0 <= length <= self.frame_bytes_max:
-            raise ProtocolError(
-                f"frame length {length} is not between 0 and {self.frame_bytes_max} (socket.request.max.bytes)"
-            )
-        return length
+    def _bad_length(self, length: int) -> ProtocolError:
+        return ProtocolError(
+            f"frame length {length} is not between 0 and {self.frame_bytes_max} (socket.request.max.bytes)"
+        )
 
     def _keep(self, part: memoryview, frame_end: int) -> None:
         """Move the start of a frame out of the shared buffer."""

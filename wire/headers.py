@@ -9,9 +9,10 @@ Source: RequestHeader.json, ResponseHeader.json and ApiMessageType of Kafka 3.9 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from struct import Struct
 from struct import error as struct_error
-from typing import Final
+from typing import Final, NamedTuple
 
 from barnabas.wire.errors import ProtocolError
 from barnabas.wire.primitives import Buffer, skip_tagged_fields
@@ -89,25 +90,17 @@ _CORRELATION_ID_AND_TAGS: Final = Struct(">ix")
 _NEVER: Final = 32768
 
 
-class RequestHeader:
+class RequestHeader(NamedTuple):
     """Who asks what. `body_position` is where the request itself begins in the buffer the header was read from."""
 
-    __slots__ = ("api_key", "api_version", "body_position", "client_id", "correlation_id")
+    api_key: int
+    api_version: int
+    correlation_id: int
+    client_id: str | None
+    body_position: int
 
-    def __init__(
-        self, api_key: int, api_version: int, correlation_id: int, client_id: str | None, body_position: int
-    ) -> None:
-        self.api_key = api_key
-        self.api_version = api_version
-        self.correlation_id = correlation_id
-        self.client_id = client_id
-        self.body_position = body_position
 
-    def __repr__(self) -> str:
-        return (
-            f"RequestHeader(api_key={self.api_key}, api_version={self.api_version}, "
-            f"correlation_id={self.correlation_id}, client_id={self.client_id!r})"
-        )
+_new_tuple = tuple.__new__  # one for every request: the class itself is called in Python
 
 
 def parse_request_header(buffer: Buffer) -> RequestHeader:
@@ -133,7 +126,7 @@ def parse_request_header(buffer: Buffer) -> RequestHeader:
             position = position + 1 if buffer[position] == 0 else skip_tagged_fields(buffer, position)
     except (struct_error, IndexError, UnicodeDecodeError) as error:
         raise ProtocolError(f"request header: {error}") from None
-    return RequestHeader(api_key, api_version, correlation_id, client_id, position)
+    return _new_tuple(RequestHeader, (api_key, api_version, correlation_id, client_id, position))
 
 
 def request_header(api_key: int, api_version: int, correlation_id: int, client_id: str | None) -> bytes:
@@ -148,9 +141,12 @@ def request_header(api_key: int, api_version: int, correlation_id: int, client_i
 
 def response_header(api_key: int, api_version: int, correlation_id: int) -> bytes:
     """The header of the response to a request of this key and version."""
-    if response_header_is_flexible(api_key, api_version):
-        return _CORRELATION_ID_AND_TAGS.pack(correlation_id)
-    return _CORRELATION_ID.pack(correlation_id)
+    return response_header_packer(api_key, api_version)(correlation_id)
+
+
+def response_header_packer(api_key: int, api_version: int) -> Callable[[int], bytes]:
+    """What makes the headers of responses of this key and version from correlation ids."""
+    return (_CORRELATION_ID_AND_TAGS if response_header_is_flexible(api_key, api_version) else _CORRELATION_ID).pack
 
 
 def parse_response_header(buffer: Buffer, api_key: int, api_version: int) -> tuple[int, int]:

@@ -95,7 +95,6 @@ class _Appends:
         self._response = ProduceResponse()
         self._pending: _Pending = []
         self._steps = self._all_steps()
-        self._expensive: _Step | None = None
 
     def _all_steps(self) -> Iterator[_Step]:
         for topic_data in self._request.topic_data:
@@ -107,7 +106,12 @@ class _Appends:
 
     def begin(self) -> ProduceResponse | Awaitable[ProduceResponse | None] | None:
         """Append all; the reply, as a handler gives it."""
-        return self.answer() if self.run() else self.finish()
+        for step in self._steps:
+            try:
+                self._append(step)
+            except ExpensiveBatch:
+                return self._finish_later(step)
+        return self.answer()
 
     async def begin_when_verified(self, verified: "Awaitable[Verified]") -> ProduceResponse | None:
         """Append once the coordinator has answered; the connection serves nothing else meanwhile."""
@@ -121,16 +125,6 @@ class _Appends:
             topic.partition_responses.append(self._refusal(topic_data.name, data, ApiError(error)))
         return self.answer()
 
-    def run(self) -> bool:
-        """Append at once; False when it came to a batch whose records have to be opened in a thread."""
-        for step in self._steps:
-            try:
-                self._append(step)
-            except ExpensiveBatch:
-                self._expensive = step
-                return False
-        return True
-
     def answer(self) -> ProduceResponse | Awaitable[ProduceResponse] | None:
         """The reply; a future while something has to be committed first, None with acks=0."""
         if self._request.acks == 0:
@@ -140,10 +134,10 @@ class _Appends:
             return asyncio.ensure_future(_when_committed(self._response, self._pending, self._request.timeout_ms))
         return self._response
 
-    def finish(self) -> Awaitable[ProduceResponse | None]:
-        """The rest of a request with expensive batches; the connection serves nothing else meanwhile: order holds."""
-        assert self._expensive is not None
-        rest = [self._expensive, *self._steps]
+    def _finish_later(self, expensive: _Step) -> Awaitable[ProduceResponse | None]:
+        """The rest, from a batch on whose records have to be opened in a thread; the connection serves nothing else
+        meanwhile: order holds."""
+        rest = [expensive, *self._steps]
         for _, _, data in rest:
             _keep_records(data)
         return self._finish(rest)

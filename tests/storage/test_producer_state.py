@@ -1,11 +1,13 @@
-"""What a log remembers of producers is bounded, whoever they are."""
+"""What a log remembers of producers: which batches follow, which are retries; and that all of it is bounded."""
 
 import pytest
 
 from barnabas.storage import producer_state
 from barnabas.storage.producer_state import ProducerState, bound_producers
-from barnabas.wire.record_batch import RecordBatchHeader, parse_header
-from barnabas.wire.records import Record, build_batch
+from barnabas.storage.validation import AppendOrigin
+from barnabas.wire.errors import ApiError, ErrorCode
+from barnabas.wire.record_batch import TRANSACTIONAL_MASK, RecordBatchHeader, parse_header
+from barnabas.wire.records import ControlRecordType, EndTxnMarker, Record, build_batch
 
 
 def header(producer_id: int, *, transactional: bool = False, timestamp: int = 0) -> RecordBatchHeader:
@@ -47,3 +49,66 @@ def test_a_log_with_few_producers_forgets_none_for_the_sake_of_others() -> None:
     assert [len(state.producers) for state in states] == [5, 100, 20, 100]
     assert set(states[1].producers) == set(range(200, 300))
     bound_producers([], 225)
+
+
+LAST_SEQUENCE = 2**31 - 1
+
+
+def batch(sequence: int, *, epoch: int = 1, records: int = 3) -> RecordBatchHeader:
+    return header(7)._replace(
+        producer_epoch=epoch, base_sequence=sequence, last_offset_delta=records - 1, record_count=records
+    )
+
+
+@pytest.mark.parametrize("first", [0, 100, LAST_SEQUENCE - 8])  # the last one wraps around
+def test_a_retry_is_known_and_only_the_next_sequence_follows(first: int) -> None:
+    def sequence(number: int) -> int:
+        return (first + 3 * number) & LAST_SEQUENCE
+
+    state = ProducerState()
+    for number in range(6):
+        assert state.check(batch(sequence(number)), AppendOrigin.CLIENT) is None
+        state.record(batch(sequence(number)), 3 * number)
+    for number in range(1, 6):  # the last five
+        known = state.check(batch(sequence(number)), AppendOrigin.CLIENT)
+        assert known is not None
+        assert (known.first_offset, known.last_offset) == (3 * number, 3 * number + 2)
+    assert state.check(batch(sequence(6)), AppendOrigin.CLIENT) is None
+    for number in (0, 5, 7):  # too old, of another length, too early
+        with pytest.raises(ApiError) as raised:
+            state.check(batch(sequence(number), records=2), AppendOrigin.CLIENT)
+        assert raised.value.error is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+@pytest.mark.parametrize(
+    ("epoch", "sequence", "error"),
+    [
+        (2, 0, None),
+        (2, 3, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER),
+        (0, 3, ErrorCode.INVALID_PRODUCER_EPOCH),
+        (0, 0, ErrorCode.INVALID_PRODUCER_EPOCH),
+    ],
+)
+def test_an_epoch_starts_at_sequence_0_and_an_older_one_is_fenced(
+    epoch: int, sequence: int, error: ErrorCode | None
+) -> None:
+    state = ProducerState()
+    state.record(batch(0), 0)
+    if error is None:
+        assert state.check(batch(sequence, epoch=epoch), AppendOrigin.CLIENT) is None
+        return
+    with pytest.raises(ApiError) as raised:
+        state.check(batch(sequence, epoch=epoch), AppendOrigin.CLIENT)
+    assert raised.value.error is error
+
+
+def test_after_a_marker_the_sequence_goes_on_or_the_new_epoch_starts_at_0() -> None:
+    for marker_epoch, sequence in ((1, 3), (2, 0)):
+        state = ProducerState()
+        state.record(batch(0)._replace(attributes=TRANSACTIONAL_MASK), 0)
+        with pytest.raises(ApiError) as raised:
+            state.check(batch(3), AppendOrigin.CLIENT)  # outside of the open transaction
+        assert raised.value.error is ErrorCode.INVALID_TXN_STATE
+        marker = batch(-1, epoch=marker_epoch, records=1)
+        state.record_marker(marker, 3, EndTxnMarker(ControlRecordType.COMMIT, 0))
+        assert state.check(batch(sequence, epoch=marker_epoch), AppendOrigin.CLIENT) is None
