@@ -293,7 +293,8 @@ class Connection(asyncio.BufferedProtocol):
             return
         if parts is not None:
             self._reply(parts)
-        self._serve_waiting()
+        if self._waiting or self._pause_reasons & self._PAUSED_BY_REQUEST:
+            self._serve_waiting()
 
     def _ask_for_turn(self) -> None:
         if not self._has_turn_coming:

@@ -77,6 +77,10 @@ class FetchPartition:
         self.last_fetched_epoch = request.last_fetched_epoch
         self.log_start_offset = request.log_start_offset
 
+    def was_told(self, high_watermark: int, log_start_offset: int) -> bool:
+        """Whether an incremental reply without records of this partition would say nothing new."""
+        return self.told_high_watermark == high_watermark and self.told_log_start_offset == log_start_offset
+
     def must_tell(self, data: PartitionData) -> bool:
         """Whether an incremental reply has to carry `data`; remembers what was told."""
         has_error = data.error_code != ErrorCode.NONE

@@ -9,6 +9,9 @@ from benchmarks.processes import CpuUse, cpu_seconds, resident
 from benchmarks.systems import System
 
 ROUND_ROBIN = {"partitioner.class": "org.apache.kafka.clients.producer.RoundRobinPartitioner"}
+WARM_UP = {**ROUND_ROBIN, "enable.idempotence": "false"}
+"""To partitions that are only just there. In two of three runs Apache Kafka refused some of an idempotent producer's
+first batches with OUT_OF_ORDER_SEQUENCE_NUMBER until they expired after two minutes."""
 TOPIC_PARTITIONS = 1_000
 
 
@@ -18,7 +21,7 @@ def many_written(system: System, scale: Scale) -> Figures:
     with system.running() as server:
         create_topics(server, TOPIC_PARTITIONS, "measured")
         wait_for_leaders(server, TOPIC_PARTITIONS)
-        produce(server, "measured", records // 10, size, ROUND_ROBIN)  # warm, as is the reading
+        produce(server, "measured", records // 10, size, WARM_UP)  # as is the reading
         consume(server, "measured", records // 10)
         with CpuUse(server) as cpu:
             produced = produce(server, "measured", records, size, ROUND_ROBIN)

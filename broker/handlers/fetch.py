@@ -45,7 +45,7 @@ def handle(request: FetchRequest, context: RequestContext) -> FetchResponse | Aw
         request.session_id,
         request.session_epoch,
         _asked(request, broker.metadata, uses_topic_ids),
-        _forgotten(request, uses_topic_ids),
+        _forgotten(request, uses_topic_ids) if request.forgotten_topics_data else (),
         uses_topic_ids=uses_topic_ids,
         now_ms=broker.clock.monotonic_ms(),
     )
@@ -62,7 +62,7 @@ def handle(request: FetchRequest, context: RequestContext) -> FetchResponse | Aw
         replica_id=replica_id,
     )
     operation = FetchOperation(broker, plan.partitions, limits)
-    cold = operation.read_now()
+    cold = None if operation.has_nothing_to_read else operation.read_now()
     if cold is None and operation.is_satisfied:
         return _response(plan, operation.results, context)
 
