@@ -1,10 +1,9 @@
 """Reading records for one Fetch request: what is there now, and waiting until there is enough (Kafka's
 ReplicaManager.readFromLog, DelayedFetch).
 
-The first pass runs at once on the event loop, unless the client waits and has read everything there is. It ends the
-request when it found `min_bytes`, an error, or when the client does not wait; otherwise the operation listens to its
-partitions, keeps a running sum of what has become readable, and reads once more when the sum is enough or the wait is
-over.
+The first pass runs at once on the event loop. It ends the request when it found `min_bytes`, an error, or when the
+client does not wait; otherwise the operation listens to its partitions, keeps a running sum of what has become
+readable, and reads once more when the sum is enough or the wait is over.
 """
 
 import asyncio
@@ -65,21 +64,6 @@ class FetchOperation:
         self._must_reply = False
 
     # --- reading ----------------------------------------------------------------------------------
-
-    @property
-    def has_nothing_to_read(self) -> bool:
-        """Whether a client that waits is at the end of all its partitions, so that a pass would find nothing: what most
-        fetches of a consumer that keeps up begin with."""
-        if self.is_satisfied:
-            return False
-        try:
-            for asked in self._asked:
-                partition, max_offset = self._locate(asked)
-                if not self._finds_nothing(asked, partition.log, max_offset):
-                    return False
-        except ApiError:
-            return False
-        return True
 
     def read_now(self) -> ColdRead | None:
         """Continue the pass over the partitions; stops at the first one whose bytes are not in memory and returns what

@@ -21,7 +21,7 @@ def many_written(system: System, scale: Scale) -> Figures:
     with system.running() as server:
         create_topics(server, TOPIC_PARTITIONS, "measured")
         wait_for_leaders(server, TOPIC_PARTITIONS)
-        produce(server, "measured", records // 10, size, WARM_UP)  # as is the reading
+        produce(server, "measured", records // 10, size, WARM_UP)  # reading is warmed up, too
         consume(server, "measured", records // 10)
         with CpuUse(server) as cpu:
             produced = produce(server, "measured", records, size, ROUND_ROBIN)

@@ -62,7 +62,7 @@ def handle(request: FetchRequest, context: RequestContext) -> FetchResponse | Aw
         replica_id=replica_id,
     )
     operation = FetchOperation(broker, plan.partitions, limits)
-    cold = None if operation.has_nothing_to_read else operation.read_now()
+    cold = operation.read_now()
     if cold is None and operation.is_satisfied:
         return _response(plan, operation.results, context)
 
