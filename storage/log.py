@@ -44,6 +44,7 @@ from barnabas.storage.validation import (
     validate_batch,
 )
 from barnabas.wire.errors import ApiError, ErrorCode
+from barnabas.wire.primitives import new_tuple
 from barnabas.wire.record_batch import (
     CONTROL_MASK,
     CorruptBatch,
@@ -59,8 +60,6 @@ if TYPE_CHECKING:
     from barnabas.wire.records import EndTxnMarker
 
 logger = logging.getLogger(__name__)
-
-_new_tuple = tuple.__new__  # of a NamedTuple that is made for every batch: the class itself is called in Python
 
 
 class LogAppendInfo(NamedTuple):
@@ -240,7 +239,7 @@ class PartitionLog(LocalLog):
         patch(batch, 0, base_offset, leader_epoch)
         self._append(batch, header, base_offset, last_offset, max_timestamp, marker, now_ms)
         flush_required = last_offset + 1 - self.recovery_point >= config.flush_messages
-        return _new_tuple(
+        return new_tuple(
             LogAppendInfo,
             (base_offset, last_offset, log_append_time_ms, self.log_start_offset, False, flush_required),
         )

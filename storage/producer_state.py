@@ -16,6 +16,7 @@ from barnabas.storage.errors import CorruptFile
 from barnabas.storage.txn_index import AbortedTransaction
 from barnabas.storage.validation import AppendOrigin
 from barnabas.wire.errors import ApiError, ErrorCode
+from barnabas.wire.primitives import new_tuple
 from barnabas.wire.record_batch import TRANSACTIONAL_MASK, RecordBatchHeader
 
 if TYPE_CHECKING:
@@ -46,8 +47,6 @@ _SNAPSHOT_VERSION: Final = 1
 _SNAPSHOT_HEADER: Final = struct.Struct(">hIi")
 _SNAPSHOT_ENTRY: Final = struct.Struct(">qhiqiqiq")
 _CRC_END: Final = 6
-
-_new_tuple = tuple.__new__  # of a NamedTuple that is made for every batch: the class itself is called in Python
 
 
 class BatchMetadata(NamedTuple):
@@ -275,7 +274,7 @@ class ProducerState:
         last_offset = base_offset + delta
         entry.add(
             header.producer_epoch,
-            _new_tuple(
+            new_tuple(
                 BatchMetadata, (header.base_sequence, header.last_sequence, last_offset, delta, header.max_timestamp)
             ),
         )

@@ -17,6 +17,7 @@ from typing import Final, NamedTuple, NoReturn
 
 from barnabas.storage.config import NO_LIMIT, LogConfig
 from barnabas.wire.errors import ApiError, ErrorCode
+from barnabas.wire.primitives import new_tuple
 from barnabas.wire.record_batch import (
     CODEC_MASK,
     CONTROL_MASK,
@@ -43,7 +44,6 @@ _MAGIC_POSITION: Final = 16
 _HEADER_SIZE_UP_TO_MAGIC: Final = 17
 _MINIMUM_LENGTH: Final = 14
 _UNKNOWN_CODEC: Final = 5
-_new_tuple = tuple.__new__  # of a NamedTuple that is made for every batch: the class itself is called in Python
 MAX_RECORD_ERRORS: Final = 1000
 """More per-record errors than this are counted but not listed: a reply should not outgrow its request."""
 
@@ -199,7 +199,7 @@ def validate_batch(
     elif config.compression_type is not None or config.uses_log_append_time:
         result = _assign(batch, header, config, now_ms, header.max_timestamp, rebuild=False)
     else:
-        result = _new_tuple(ValidationResult, (batch, header, header.max_timestamp, NO_TIMESTAMP, False))
+        result = new_tuple(ValidationResult, (batch, header, header.max_timestamp, NO_TIMESTAMP, False))
     size = len(result.batch)
     if size > config.segment_bytes:
         raise ApiError(

@@ -15,7 +15,7 @@ from struct import error as struct_error
 from typing import Final, NamedTuple
 
 from barnabas.wire.errors import ProtocolError
-from barnabas.wire.primitives import Buffer, skip_tagged_fields
+from barnabas.wire.primitives import Buffer, new_tuple, skip_tagged_fields
 
 API_VERSIONS: Final = 18
 CONTROLLED_SHUTDOWN: Final = 7
@@ -100,9 +100,6 @@ class RequestHeader(NamedTuple):
     body_position: int
 
 
-_new_tuple = tuple.__new__  # one for every request: the class itself is called in Python
-
-
 def parse_request_header(buffer: Buffer) -> RequestHeader:
     """Read the header at the start of a frame.
 
@@ -126,7 +123,7 @@ def parse_request_header(buffer: Buffer) -> RequestHeader:
             position = position + 1 if buffer[position] == 0 else skip_tagged_fields(buffer, position)
     except (struct_error, IndexError, UnicodeDecodeError) as error:
         raise ProtocolError(f"request header: {error}") from None
-    return _new_tuple(RequestHeader, (api_key, api_version, correlation_id, client_id, position))
+    return new_tuple(RequestHeader, (api_key, api_version, correlation_id, client_id, position))
 
 
 def request_header(api_key: int, api_version: int, correlation_id: int, client_id: str | None) -> bytes:

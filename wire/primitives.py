@@ -21,6 +21,10 @@ INT64_MIN = -0x8000_0000_0000_0000
 TAGGED_FIELDS_MAX = 127
 """In one struct; no message of Kafka has ten. Passing over one takes a microsecond, for two bytes."""
 
+new_tuple = tuple.__new__
+"""Makes a NamedTuple of `(class, values)` where that happens for every request or batch: the class itself is called in
+Python."""
+
 _ONE_BYTE = tuple(bytes((value,)) for value in range(128))
 
 

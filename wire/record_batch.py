@@ -34,6 +34,8 @@ from typing import Final, NamedTuple, TypeAlias
 
 import crc32c
 
+from barnabas.wire.primitives import new_tuple
+
 ReadBuffer: TypeAlias = bytes | bytearray | memoryview
 WriteBuffer: TypeAlias = bytearray | memoryview
 
@@ -185,9 +187,6 @@ class RecordBatchHeader(NamedTuple):
         return self.base_timestamp if self.attributes & DELETE_HORIZON_MASK else None
 
 
-_new_tuple = tuple.__new__
-
-
 def parse_header(buffer: ReadBuffer, position: int = 0) -> RecordBatchHeader:
     """Read the header at `position`. Only the header's 61 bytes need to be there, not the whole batch.
 
@@ -203,7 +202,7 @@ def parse_header(buffer: ReadBuffer, position: int = 0) -> RecordBatchHeader:
         raise UnsupportedMagic(fields[3])
     if fields[1] < _MINIMUM_LENGTH:
         raise CorruptBatch(f"batch length {fields[1]} is less than the minimum of {_MINIMUM_LENGTH}")
-    return _new_tuple(RecordBatchHeader, (position, *fields))
+    return new_tuple(RecordBatchHeader, (position, *fields))
 
 
 def _too_short(buffer: ReadBuffer, position: int) -> CorruptBatch:
