@@ -10,18 +10,19 @@ import logging
 import select
 import sys
 from collections import deque
-from collections.abc import Awaitable
-from typing import TYPE_CHECKING, cast
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, cast
 
 from barnabas.broker.file_sender import FileSender
 from barnabas.broker.inflight_budget import InflightBudget
+from barnabas.broker.registry import Delayed
 from barnabas.storage.file_region import FileRegion
 from barnabas.wire.errors import ProtocolError
 from barnabas.wire.framing import FrameReader, ReceiveBuffer
 
 if TYPE_CHECKING:
     from barnabas.broker.connections import Connections
-    from barnabas.broker.dispatch import Dispatcher
+    from barnabas.broker.dispatch import Dispatcher, Outcome
 
 logger = logging.getLogger(__name__)
 
@@ -63,6 +64,7 @@ class Connection(asyncio.BufferedProtocol):
         "_budget",
         "_busy",
         "_closing",
+        "_delayed",
         "_dispatcher",
         "_file_sender",
         "_gathered",
@@ -113,6 +115,7 @@ class Connection(asyncio.BufferedProtocol):
         self.frame_started_ms: int | None = None
         self._transport: asyncio.Transport | None = None
         self._task: asyncio.Task[None] | None = None
+        self._delayed: Delayed | None = None
         self._busy = False
         self._closing = False
         self._has_turn_coming = False
@@ -148,7 +151,11 @@ class Connection(asyncio.BufferedProtocol):
         self._is_gathering = True
         try:
             for number, frame in enumerate(self._reader.received(nbytes)):
-                self._accept(frame, is_too_many=number >= FRAMES_PER_TURN)
+                is_too_many = number >= FRAMES_PER_TURN
+                if is_too_many or self._busy or self._waiting or self._pause_reasons & self._CANNOT_REPLY:
+                    self._keep(frame, is_too_many=is_too_many)
+                else:
+                    self._serve(self._dispatcher.dispatch, frame, self)
                 if self._closing:
                     return
         except ProtocolError as error:
@@ -156,7 +163,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         finally:
             self._send_gathered()
-        if self._reader.has_partial_frame:
+        if self._reader.partial_frame is not None:
             if self.frame_started_ms is None:
                 self.frame_started_ms = now_ms
         elif self.frame_started_ms is None and not self._waiting:
@@ -173,6 +180,8 @@ class Connection(asyncio.BufferedProtocol):
         self.connections.discard(self)
         if self._task is not None:
             self._task.cancel()
+        if self._delayed is not None:
+            self._delayed.ready.cancel()
         if self._file_sender is not None:
             self._file_sender.close()
         self._waiting = None
@@ -252,22 +261,20 @@ class Connection(asyncio.BufferedProtocol):
         if self._transport is not None:
             self._transport.abort()
 
-    def _accept(self, frame: memoryview, *, is_too_many: bool) -> None:
-        """Serve a frame now, or keep a copy of it until the request in progress is done or the next turn comes."""
-        if is_too_many or self._busy or self._waiting or self._pause_reasons & self._CANNOT_REPLY:
-            if self._waiting is None:
-                self._waiting = deque()
-            self._waiting.append(bytearray(frame))
-            self._waiting_bytes += len(frame)
-            self._pause(self._PAUSED_BY_REQUEST)
-            if is_too_many:
-                self._ask_for_turn()
-        else:
-            self._serve(frame)
+    def _keep(self, frame: memoryview, *, is_too_many: bool) -> None:
+        """Keep a copy of a frame until the request in progress is done, or the next turn comes."""
+        if self._waiting is None:
+            self._waiting = deque()
+        self._waiting.append(bytearray(frame))
+        self._waiting_bytes += len(frame)
+        self._pause(self._PAUSED_BY_REQUEST)
+        if is_too_many:
+            self._ask_for_turn()
 
-    def _serve(self, frame: memoryview | bytearray) -> None:
+    def _serve(self, step: "Callable[..., Outcome]", *arguments: Any) -> None:
+        """Take a step with a request: the first, or the one after a delay."""
         try:
-            outcome = self._dispatcher.dispatch(frame, self)
+            outcome = step(*arguments)
         except (ProtocolError, CloseConnection) as error:
             self.close(str(error) or "request refused")
             return
@@ -275,9 +282,24 @@ class Connection(asyncio.BufferedProtocol):
             self._reply(outcome)
         elif isinstance(outcome, asyncio.Future):
             self._reply_later(outcome)
+        elif isinstance(outcome, Delayed):
+            self._busy = True
+            self._delayed = outcome
+            outcome.ready.add_done_callback(self._resume_delayed)
         elif outcome is not None:
             self._busy = True
             self._task = asyncio.get_running_loop().create_task(self._finish(outcome))
+
+    def _resume_delayed(self, _ready: "asyncio.Future[None]") -> None:
+        assert self._delayed is not None
+        resume = self._delayed.resume
+        self._delayed = None
+        self._busy = False
+        if self._closing:
+            return
+        self._serve(resume)
+        if self._waiting or self._pause_reasons & self._PAUSED_BY_REQUEST:
+            self._serve_waiting()
 
     async def _finish(self, outcome: Awaitable[Parts | None]) -> None:
         """The rest of a request that waits for something; the connection serves nothing else meanwhile."""
@@ -314,7 +336,7 @@ class Connection(asyncio.BufferedProtocol):
                 break
             frame = self._waiting.popleft()
             self._waiting_bytes -= len(frame)
-            self._serve(frame)
+            self._serve(self._dispatcher.dispatch, frame, self)
             served += 1
         self._send_gathered()
         if self._closing:
@@ -363,7 +385,7 @@ class Connection(asyncio.BufferedProtocol):
         """Send a reply, or keep it for a moment while the next request of the same read is served: one system call, and
         one wake-up of the client, for the replies to all of them."""
         size = sum(map(len, parts))
-        if size >= GATHERED_BYTES_MAX and any(isinstance(part, FileRegion) for part in parts):
+        if size >= GATHERED_BYTES_MAX and FileRegion in map(type, parts):
             self._write_files(parts)
             return
         if self._gathered is None:

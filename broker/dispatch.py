@@ -10,12 +10,14 @@ import logging
 import struct
 import time
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
 
 from barnabas.broker.connection import CloseConnection, Connection, Parts
 from barnabas.broker.context import RequestContext
 from barnabas.broker.handlers import load_handler, served_apis
 from barnabas.broker.metrics import RequestMetrics
+from barnabas.broker.registry import Delayed
 from barnabas.clock import Clock
 from barnabas.wire import codec, headers, messages
 from barnabas.wire.errors import ProtocolError
@@ -34,7 +36,7 @@ REQUEST_BYTES_MAX = 8 * 1024 * 1024
 """Of every request but Produce: what is decoded becomes objects, several times as large. The largest requests of real
 clients, SyncGroup of a leader of thousands of members, could not be stored beyond the size of a batch, 1 MiB."""
 
-Outcome = Parts | None | Awaitable[Parts | None]
+Outcome = Parts | None | Awaitable[Parts | None] | Delayed
 
 _REPLY_LENGTH = struct.Struct(">i")
 
@@ -64,9 +66,9 @@ class Dispatcher:
     def dispatch(self, frame: memoryview | bytearray, connection: Connection) -> Outcome:
         """Serve one request.
 
-        Returns the reply's parts, None where there is no reply, a coroutine where the connection must wait, or a future
-        where it need not (the ordered stage is done). Raises ProtocolError or CloseConnection when the connection must
-        be closed. Views of `frame` are not kept.
+        Returns the reply's parts, None where there is no reply, a coroutine or `Delayed` (whose `resume` returns one of
+        these) where the connection must wait, or a future where it need not (the ordered stage is done). Raises
+        ProtocolError or CloseConnection when the connection must be closed. Views of `frame` are not kept.
         """
         started_ns = time.perf_counter_ns()
         header = headers.parse_request_header(frame)
@@ -87,17 +89,7 @@ class Dispatcher:
             connection.client_host,
             connection.connection_id,
         )
-        size = len(frame)
-        try:
-            response = route.handle(request, context)
-            if response is None or isinstance(response, Message):
-                return self._encode(route, context, response, started_ns, size)
-        except (CloseConnection, ProtocolError):
-            raise
-        except Exception as error:
-            raise self._unforeseen(context, error) from error
-        outcome = self._encode_later(route, context, response, started_ns, size)
-        return asyncio.ensure_future(outcome) if isinstance(response, asyncio.Future) else outcome
+        return self._answer(route, context, started_ns, len(frame), route.handle, request, context)
 
     def _route(self, key: int, version: int) -> _Route | None:
         """The route of a served API and version; None for ApiVersions at a version that is not served."""
@@ -114,29 +106,56 @@ class Dispatcher:
         route = self._routes[key, version] = _Route(handler, version)
         return route
 
-    def _encode(
-        self, route: _Route, context: RequestContext, response: Any, started_ns: int, request_bytes: int
-    ) -> Parts | None:
-        if response is None:
-            self.metrics.record(context.api_key, time.perf_counter_ns() - started_ns, request_bytes, 0)
-            return None
-        parts: list[Any] = [b""]
-        route.encode(response, parts)
-        header = route.pack_header(context.correlation_id)
-        size = len(header) + sum(map(len, parts))
-        parts[0] = _REPLY_LENGTH.pack(size) + header
-        self.metrics.record(context.api_key, time.perf_counter_ns() - started_ns, request_bytes, size)
-        return parts
-
-    async def _encode_later(
-        self, route: _Route, context: RequestContext, response: Awaitable[Any], started_ns: int, request_bytes: int
-    ) -> Parts | None:
+    def _answer(
+        self,
+        route: _Route,
+        context: RequestContext,
+        started_ns: int,
+        request_bytes: int,
+        handle: Callable[..., Any],
+        *arguments: Any,
+    ) -> Outcome:
+        """Have a request handled, or what was delayed resumed, and encode the response if there is one by now."""
+        parts: list[Any] | None = None
         try:
-            return self._encode(route, context, await response, started_ns, request_bytes)
+            response = handle(*arguments)
+            if isinstance(response, Message):
+                parts = [b""]
+                route.encode(response, parts)
+            elif response is not None:
+                return self._answer_later(route, context, started_ns, request_bytes, response)
         except (CloseConnection, ProtocolError):
             raise
         except Exception as error:
             raise self._unforeseen(context, error) from error
+        size = 0
+        if parts is not None:
+            header = route.pack_header(context.correlation_id)
+            size = len(header) + sum(map(len, parts))
+            parts[0] = _REPLY_LENGTH.pack(size) + header
+        self.metrics.record(context.api_key, time.perf_counter_ns() - started_ns, request_bytes, size)
+        return parts
+
+    def _answer_later(
+        self, route: _Route, context: RequestContext, started_ns: int, request_bytes: int, response: Any
+    ) -> Outcome:
+        answer = partial(self._answer, route, context, started_ns, request_bytes)
+        if isinstance(response, Delayed):
+            response.resume = partial(answer, response.resume)
+            return response
+        outcome = self._await(response, context, answer)
+        return asyncio.ensure_future(outcome) if isinstance(response, asyncio.Future) else outcome
+
+    async def _await(
+        self, response: Awaitable[Any], context: RequestContext, answer: Callable[..., Outcome]
+    ) -> Parts | None:
+        try:
+            known = await response
+        except (CloseConnection, ProtocolError):
+            raise
+        except Exception as error:
+            raise self._unforeseen(context, error) from error
+        return cast("Parts | None", answer(lambda: known))
 
     def _unforeseen(self, context: RequestContext, error: Exception) -> CloseConnection:
         logger.error(

@@ -10,6 +10,7 @@ import asyncio
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from barnabas.broker.fetch_sessions import FetchPartition
@@ -33,8 +34,13 @@ REGIONS_MAX = 64 if sys.platform == "linux" else 0
 """Partitions of one fetch whose batches stay in their files, as each takes a descriptor: some more than Java's defaults
 ask for, 50 MiB with 1 MiB of each. Elsewhere sendfile loses count when the socket is full."""
 
+_OF_FOLLOWERS = attrgetter("log_end_offset")
+_OF_COMMITTED_READERS = attrgetter("last_stable_offset")
+_OF_READERS = attrgetter("high_watermark")
+"""The offset of a log that they may not pass."""
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(slots=True)
 class FetchLimits:
     """How much a fetch returns and how long it waits; `read_committed` stops at the last stable offset instead of the
     high watermark."""
@@ -53,6 +59,10 @@ class FetchOperation:
         self._broker = broker
         self._asked = partitions
         self._limits = limits
+        if limits.replica_id >= 0:
+            self._max_offset = _OF_FOLLOWERS
+        else:
+            self._max_offset = _OF_COMMITTED_READERS if limits.read_committed else _OF_READERS
         self._begin_pass()
 
     def _begin_pass(self) -> None:
@@ -78,7 +88,7 @@ class FetchOperation:
                     else:
                         self._add(asked, partition, b"", asked.fetch_offset)
                     continue
-                diverging = self._diverging_epoch(partition, asked)
+                diverging = self._diverging_epoch(partition, asked) if asked.last_fetched_epoch >= 0 else None
                 if diverging is not None:
                     self._add(asked, partition, b"", asked.fetch_offset)
                     self.results[-1][1].diverging_epoch = diverging
@@ -128,16 +138,19 @@ class FetchOperation:
         limits = self._limits
         return limits.max_wait_ms <= 0 or not self._asked or self._bytes_read >= limits.min_bytes or self._must_reply
 
-    async def run(self, cold: ColdRead | None) -> Results:
-        """The rest of a fetch that could not be answered at once."""
-        await self._finish_pass(cold)
-        if not self.is_satisfied:
-            await self._wait()
-            self._begin_pass()
-            await self._finish_pass(self.read_now())
-        return self.results
+    def read_again(self) -> ColdRead | None:
+        """The second pass, after the wait: as `read_now`. It ends the request whatever it finds."""
+        self._begin_pass()
+        return self.read_now()
 
-    async def _finish_pass(self, cold: ColdRead | None) -> None:
+    async def run(self, cold: ColdRead | None) -> None:
+        """The rest of a fetch whose first pass had to stop for `cold`."""
+        await self.finish_pass(cold)
+        if not self.is_satisfied:
+            await self.wait()
+            await self.finish_pass(self.read_again())
+
+    async def finish_pass(self, cold: ColdRead | None) -> None:
         while cold is not None:
             try:
                 self.supply(cold, await asyncio.to_thread(cold.load))
@@ -152,22 +165,15 @@ class FetchOperation:
         partition = self._broker.replicas.partition_or_error(asked.topic, asked.partition)
         if asked.topic_id not in (ZERO_TOPIC_ID, partition.topic_id):
             raise ApiError(ErrorCode.INCONSISTENT_TOPIC_ID)
-        partition.check_leader(max(-1, asked.current_leader_epoch))
+        partition.check_leader(asked.current_leader_epoch)
         replica_id = self._limits.replica_id
         if replica_id >= 0 and (replica_id not in partition.replicas or replica_id == self._broker.node_id):
             raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        return partition, self._max_offset(partition)
-
-    def _max_offset(self, partition: Partition) -> int:
-        if self._limits.replica_id >= 0:
-            return partition.log.log_end_offset
-        return partition.log.last_stable_offset if self._limits.read_committed else partition.log.high_watermark
+        return partition, self._max_offset(partition.log)
 
     @staticmethod
     def _diverging_epoch(partition: Partition, asked: FetchPartition) -> EpochEndOffset | None:
-        """Where the fetcher's log stopped being a prefix of this one, if it did (KIP-595)."""
-        if asked.last_fetched_epoch < 0:
-            return None
+        """Where the fetcher's log stopped being a prefix of this one, if it did (KIP-595); it told its last epoch."""
         epoch, end_offset = partition.log.end_offset_for_epoch(asked.last_fetched_epoch)
         if epoch < 0 or end_offset < 0 or asked.fetch_offset < partition.log.log_start_offset:
             raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE)
@@ -211,9 +217,9 @@ class FetchOperation:
 
     # --- waiting ----------------------------------------------------------------------------------
 
-    async def _wait(self) -> None:
-        """Until enough has become readable, something changed that the client must hear of, or `max_wait_ms` are
-        over."""
+    def wait(self) -> asyncio.Future[None]:
+        """Listen to the partitions. The future is done when enough has become readable since the pass, when something
+        changed that the client must hear of, or when `max_wait_ms` are over; whoever cancels it ends the listening."""
         loop = asyncio.get_running_loop()
         enough: asyncio.Future[None] = loop.create_future()
         readable: dict[Partition, int] = {}
@@ -237,8 +243,14 @@ class FetchOperation:
             if not enough.done():
                 enough.set_result(None)
 
+        def stop(_enough: asyncio.Future[None]) -> None:
+            timer.cancel()
+            for partition in asked_of:
+                partition.remove_listener(look)
+
         # The client's patience, and so in real time: while this waits, its connection's next request does.
         timer = loop.call_later(self._limits.max_wait_ms / 1000, give_up)
+        enough.add_done_callback(stop)
         for asked in self._asked:
             partition = (
                 self._broker.replicas.partition(asked.topic, asked.partition) if asked.topic is not None else None
@@ -246,25 +258,20 @@ class FetchOperation:
             if partition is not None:
                 asked_of[partition], readable[partition] = asked, 0
                 partition.add_listener(look)
-        try:
-            for partition in asked_of:  # what came between the first pass and now
-                look(partition)
-            await enough
-        finally:
-            timer.cancel()
-            for partition in asked_of:
-                partition.remove_listener(look)
+        for partition in asked_of:  # what the pass found, too little as yet
+            look(partition)
+        return enough
 
     def _readable(self, partition: Partition, asked: FetchPartition) -> int | None:
-        """Bytes that a read would return now; None when the read would end in an error."""
-        try:
-            partition.check_leader(max(-1, asked.current_leader_epoch))
-        except ApiError:
+        """Bytes that a read would return now, or as many as are waited for if it is more; None when the read would end
+        in an error."""
+        if partition.leader != partition.node_id or asked.current_leader_epoch not in (-1, partition.leader_epoch):
             return None
         log = partition.log
         if not log.log_start_offset <= asked.fetch_offset <= log.log_end_offset:
             return None
-        return log.readable_bytes(asked.fetch_offset, self._max_offset(partition), asked.max_bytes)
+        limit = min(asked.max_bytes, self._limits.min_bytes)
+        return log.readable_bytes(asked.fetch_offset, self._max_offset(log), limit)
 
 
 _UNKNOWN_TOPIC = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)

@@ -34,6 +34,7 @@ class FetchPartition:
     __slots__ = (
         "current_leader_epoch",
         "fetch_offset",
+        "key",
         "last_fetched_epoch",
         "log_start_offset",
         "max_bytes",
@@ -60,15 +61,12 @@ class FetchPartition:
         self.partition = partition
         self.fetch_offset = fetch_offset
         self.max_bytes = max_bytes
-        self.current_leader_epoch = current_leader_epoch
+        self.current_leader_epoch = current_leader_epoch if current_leader_epoch >= 0 else -1
         self.last_fetched_epoch = last_fetched_epoch
         self.log_start_offset = log_start_offset
         self.told_high_watermark = -1
         self.told_log_start_offset = -1
-
-    @property
-    def key(self) -> PartitionKey:
-        return (self.topic or "" if self.topic_id == ZERO_TOPIC_ID else self.topic_id, self.partition)
+        self.key: PartitionKey = (topic or "" if topic_id == ZERO_TOPIC_ID else topic_id, partition)
 
     def ask_again(self, request: "FetchPartition") -> None:
         self.fetch_offset = request.fetch_offset
@@ -120,7 +118,7 @@ class FetchSession:
             self.partitions.pop(key, None)
 
 
-@dataclass(slots=True, frozen=True)
+@dataclass(slots=True)
 class FetchPlan:
     """What to read for one request, and how its reply is made.
 

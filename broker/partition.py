@@ -211,6 +211,11 @@ class Partition:
         if self._listeners is not None:
             self._listeners.pop(listener, None)
 
+    @property
+    def is_waited_for(self) -> bool:
+        """Whether somebody listens."""
+        return bool(self._listeners)
+
     def _notify(self) -> None:
         for listener in list(self._listeners or ()):
             listener(self)

@@ -447,7 +447,8 @@ class PartitionLog(LocalLog):
             ApiError: OFFSET_OUT_OF_RANGE.
             ColdRead: the disk would have to be waited for; `load` it in a thread.
         """
-        self._check()
+        if self._failure is not None:
+            self._check()
         end_offset = self.log_end_offset
         if not self.log_start_offset <= start_offset <= end_offset:
             raise ApiError(
@@ -458,15 +459,19 @@ class PartitionLog(LocalLog):
             max_offset = end_offset
         if start_offset >= max_offset:
             return nothing_at(start_offset, self._segments[-1])
+        index_interval_bytes = self.config.index_interval_bytes
         return self._reader.read(
-            ReadRequest(
-                start_offset,
-                max_bytes,
-                max_offset,
-                min_one_message,
-                end_offset,
-                self.config.index_interval_bytes,
-                may_stay_in_file,
+            new_tuple(
+                ReadRequest,
+                (
+                    start_offset,
+                    max_bytes,
+                    max_offset,
+                    min_one_message,
+                    end_offset,
+                    index_interval_bytes,
+                    may_stay_in_file,
+                ),
             )
         )
 
@@ -477,6 +482,8 @@ class PartitionLog(LocalLog):
         """
         if start_offset >= max_offset or start_offset < self.log_start_offset:
             return 0
+        if limit <= 1:
+            return limit  # there is something, and nobody asks how much
         return self._reader.readable_bytes(start_offset, max_offset, self.log_end_offset, limit)
 
     # --- offsets by time and epoch

@@ -26,6 +26,7 @@ from barnabas.storage.read import (
     find_batch,
 )
 from barnabas.storage.segment import Segment
+from barnabas.wire.primitives import new_tuple
 from barnabas.wire.record_batch import LOG_OVERHEAD
 
 logger = logging.getLogger(__name__)
@@ -114,9 +115,10 @@ class LogReader:
         if not plan.has_index:
             raise self._cold_read(plan, slot, request)
         try:
-            found = self._region(plan, slot, request) if request.may_stay_in_file else None
-            if found is not None:
-                return found
+            if request.may_stay_in_file and min(plan.max_bytes, plan.limit - plan.position) >= REGION_BYTES_MIN:
+                region = self._region(plan, slot, request)
+                if region is not None:
+                    return region
             found = execute(plan, self._cached_reader(self.segments[slot]))
         except ReadWouldBlock:
             raise self._cold_read(plan, slot, request) from None
@@ -132,11 +134,11 @@ class LogReader:
         return found
 
     def _region(self, plan: ReadPlan, slot: int, request: ReadRequest) -> FetchData | None:
-        """The read without its bytes, if it is large and the index tells where a batch ends; may raise what `execute`
+        """A large read without its bytes, if the index tells where a batch ends; may raise what `execute`
         does. `next_offset` is one at or beyond that of the next batch, which stands in the file. Whoever sends a region
         has to learn whether it is in the page cache, which not every file system tells.
         """
-        if min(plan.max_bytes, plan.limit - plan.position) < REGION_BYTES_MIN or not self._context.reads_cached:
+        if not self._context.reads_cached:
             return None
         segment = self.segments[slot]
         start = plan.position if plan.is_exact else find_batch(plan, self._cached_reader(segment))
@@ -174,21 +176,24 @@ class LogReader:
         segment = self.segments[slot]
         limit, limit_offset = self._limit(slot, request.max_offset, request.end_offset)
         position, is_exact, has_index, index_offset = self._start(slot, request.start_offset)
-        return ReadPlan(
-            segment.file,
-            segment.base_offset,
-            request.start_offset,
-            request.max_offset,
-            request.max_bytes,
-            request.min_one_message,
-            segment.size,
-            limit,
-            limit_offset,
-            position,
-            is_exact,
-            has_index,
-            index_offset,
-            request.index_interval_bytes,
+        return new_tuple(
+            ReadPlan,
+            (
+                segment.file,
+                segment.base_offset,
+                request.start_offset,
+                request.max_offset,
+                request.max_bytes,
+                request.min_one_message,
+                segment.size,
+                limit,
+                limit_offset,
+                position,
+                is_exact,
+                has_index,
+                index_offset,
+                request.index_interval_bytes,
+            ),
         )
 
     def _limit(self, slot: int, max_offset: int, end_offset: int) -> tuple[int, int]:

@@ -40,7 +40,7 @@ class FrameReader:
     (`socket.request.max.bytes`). `has_room` says whether so many bytes may be had for a frame that has not arrived yet.
     """
 
-    __slots__ = ("_buffer", "_filled", "_frame_end", "_has_room", "_largest_frame", "_shared", "frame_bytes_max")
+    __slots__ = ("_filled", "_frame_end", "_has_room", "_largest_frame", "_shared", "frame_bytes_max", "partial_frame")
 
     def __init__(
         self, shared: ReceiveBuffer, frame_bytes_max: int, has_room: Callable[[int], bool] = lambda _size: True
@@ -48,27 +48,24 @@ class FrameReader:
         self.frame_bytes_max = frame_bytes_max
         self._shared = shared
         self._has_room = has_room
-        self._buffer: bytearray | None = None
+        self.partial_frame: bytearray | None = None
+        """The start of a frame whose end has not arrived yet; for others to look whether there is one."""
         self._filled = 0
-        self._frame_end = 0  # where the partial frame in `_buffer` ends; 0 while its length is not known yet
+        self._frame_end = 0  # where `partial_frame` ends; 0 while its length is not known yet
         self._largest_frame = 0
 
     @property
     def buffered_bytes(self) -> int:
-        return 0 if self._buffer is None else len(self._buffer)
-
-    @property
-    def has_partial_frame(self) -> bool:
-        return self._buffer is not None
+        return 0 if self.partial_frame is None else len(self.partial_frame)
 
     def get_buffer(self) -> memoryview:
         """Where the next bytes of the socket go; never empty."""
-        if self._buffer is None:
+        if self.partial_frame is None:
             return self._shared.view
         end = self._frame_end or LENGTH_SIZE
-        if self._filled == len(self._buffer):
+        if self._filled == len(self.partial_frame):
             self._grow(end)
-        return memoryview(self._buffer)[self._filled : min(end, len(self._buffer))]
+        return memoryview(self.partial_frame)[self._filled : min(end, len(self.partial_frame))]
 
     def received(self, count: int) -> Iterator[memoryview]:
         """Frames completed by `count` bytes written to the last `get_buffer()`, without their length prefix.
@@ -76,9 +73,9 @@ class FrameReader:
         Raises ProtocolError on a negative or too large length: the connection cannot be resynchronised and must be
         closed.
         """
-        if self._buffer is None:
+        if self.partial_frame is None:
             return self._split(self._shared.view[:count])
-        return self._continue(self._buffer, count)
+        return self._continue(self.partial_frame, count)
 
     def _continue(self, buffer: bytearray, count: int) -> Iterator[memoryview]:
         """More of a partial frame."""
@@ -89,7 +86,7 @@ class FrameReader:
                 raise self._bad_length(length)
             self._frame_end = LENGTH_SIZE + length
         if self._frame_end and self._filled == self._frame_end:
-            self._buffer = None
+            self.partial_frame = None
             self._largest_frame = max(self._largest_frame, self._frame_end - LENGTH_SIZE)
             yield memoryview(buffer)[LENGTH_SIZE : self._frame_end]
 
@@ -118,19 +115,19 @@ class FrameReader:
 
     def _keep(self, part: memoryview, frame_end: int) -> None:
         """Move the start of a frame out of the shared buffer."""
-        self._buffer = bytearray(self._capacity(len(part), frame_end or LENGTH_SIZE))
-        self._buffer[: len(part)] = part
+        self.partial_frame = bytearray(self._capacity(len(part), frame_end or LENGTH_SIZE))
+        self.partial_frame[: len(part)] = part
         self._filled = len(part)
         self._frame_end = frame_end
 
     def _grow(self, frame_end: int) -> None:
-        assert self._buffer is not None
+        assert self.partial_frame is not None
         more = bytes(self._capacity(self._filled + 1, frame_end) - self._filled)
         try:
             # In place: the kernel moves the pages of a large buffer, so that old and new do not exist at the same time.
-            self._buffer.extend(more)
+            self.partial_frame.extend(more)
         except BufferError:  # whoever fills our buffers still holds a view
-            self._buffer = self._buffer + more
+            self.partial_frame = self.partial_frame + more
 
     def _capacity(self, needed: int, frame_end: int) -> int:
         """At most twice what has arrived, a quarter more from 1 MiB on, but at once the whole frame where the peer has

@@ -28,20 +28,36 @@ Python."""
 _ONE_BYTE = tuple(bytes((value,)) for value in range(128))
 
 
-def read_unsigned_varint(buffer: Buffer, position: int) -> tuple[int, int]:
-    """Read up to 5 bytes, 32 bits. Errors: ProtocolError when it is longer, larger, or the buffer ends inside it."""
-    return _read(buffer, position, 32)
+def read_unsigned_varint(buffer: Buffer, position: int, bits: int = 32) -> tuple[int, int]:
+    """Read an integer of so many bits, for 32 up to 5 bytes. Errors: ProtocolError when it is longer, larger, or the
+    buffer ends inside it."""
+    value = shift = 0
+    try:
+        while True:
+            byte = buffer[position]
+            position += 1
+            value |= (byte & 0x7F) << shift
+            if byte < 128:
+                break
+            shift += 7
+            if shift >= bits:
+                raise ProtocolError(f"a variable-length integer has more than {bits} bits")
+    except IndexError:
+        raise ProtocolError("the message ends inside a variable-length integer") from None
+    if value >> bits:
+        raise ProtocolError(f"a variable-length integer has more than {bits} bits")
+    return value, position
 
 
 def read_varint(buffer: Buffer, position: int) -> tuple[int, int]:
     """Read a zig-zag coded 32-bit integer of up to 5 bytes. Errors: ProtocolError as in read_unsigned_varint."""
-    value, position = _read(buffer, position, 32)
+    value, position = read_unsigned_varint(buffer, position)
     return (value >> 1) ^ -(value & 1), position
 
 
 def read_varlong(buffer: Buffer, position: int) -> tuple[int, int]:
     """Read a zig-zag coded 64-bit integer of up to 10 bytes. Errors: ProtocolError as in read_unsigned_varint."""
-    value, position = _read(buffer, position, 64)
+    value, position = read_unsigned_varint(buffer, position, 64)
     return (value >> 1) ^ -(value & 1), position
 
 
@@ -88,22 +104,3 @@ def skip_tagged_fields(buffer: Buffer, position: int) -> int:
         if position > len(buffer):
             raise ProtocolError(f"a tagged field of {size} bytes does not fit into the message")
     return position
-
-
-def _read(buffer: Buffer, position: int, bits: int) -> tuple[int, int]:
-    value = shift = 0
-    try:
-        while True:
-            byte = buffer[position]
-            position += 1
-            value |= (byte & 0x7F) << shift
-            if byte < 128:
-                break
-            shift += 7
-            if shift >= bits:
-                raise ProtocolError(f"a variable-length integer has more than {bits} bits")
-    except IndexError:
-        raise ProtocolError("the message ends inside a variable-length integer") from None
-    if value >> bits:
-        raise ProtocolError(f"a variable-length integer has more than {bits} bits")
-    return value, position

@@ -13,12 +13,13 @@ watermark that a follower knows (KIP-1166).
 """
 
 from collections.abc import Awaitable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from barnabas.broker.context import RequestContext
 from barnabas.broker.fetch_operation import FetchLimits, FetchOperation, Results
 from barnabas.broker.fetch_sessions import FetchPartition, FetchPlan, PartitionKey
-from barnabas.broker.registry import Handler
+from barnabas.broker.registry import Delayed, Handler
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.fetch import (
     FetchableTopicResponse,
@@ -37,7 +38,7 @@ READ_COMMITTED = 1
 UNSENT_BYTES_MAX = 32 * 1024 * 1024
 
 
-def handle(request: FetchRequest, context: RequestContext) -> FetchResponse | Awaitable[FetchResponse]:
+def handle(request: FetchRequest, context: RequestContext) -> FetchResponse | Awaitable[FetchResponse] | Delayed:
     broker = context.broker
     uses_topic_ids = context.api_version >= 13
     replica_id = request.replica_state.replica_id if context.api_version >= 15 else request.replica_id
@@ -63,13 +64,27 @@ def handle(request: FetchRequest, context: RequestContext) -> FetchResponse | Aw
     )
     operation = FetchOperation(broker, plan.partitions, limits)
     cold = operation.read_now()
-    if cold is None and operation.is_satisfied:
+    if cold is not None:
+        return _finished(operation.run(cold), operation, plan, context)
+    if operation.is_satisfied:
         return _response(plan, operation.results, context)
+    return Delayed(operation.wait(), partial(_read_again, operation, plan, context))
 
-    async def later() -> FetchResponse:
-        return _response(plan, await operation.run(cold), context)
 
-    return later()
+def _read_again(
+    operation: FetchOperation, plan: FetchPlan, context: RequestContext
+) -> FetchResponse | Awaitable[FetchResponse]:
+    cold = operation.read_again()
+    if cold is not None:
+        return _finished(operation.finish_pass(cold), operation, plan, context)
+    return _response(plan, operation.results, context)
+
+
+async def _finished(
+    rest: Awaitable[None], operation: FetchOperation, plan: FetchPlan, context: RequestContext
+) -> FetchResponse:
+    await rest
+    return _response(plan, operation.results, context)
 
 
 def _asked(request: FetchRequest, metadata: "MetadataCache", uses_topic_ids: bool) -> list[FetchPartition]:
@@ -109,7 +124,8 @@ def _resolve_names(plan: FetchPlan, metadata: "MetadataCache") -> None:
 
 def _response(plan: FetchPlan, results: Results, context: RequestContext) -> FetchResponse:
     broker = context.broker
-    error, session_id, told = broker.fetch_sessions.finish(plan, results, broker.clock.monotonic_ms())
+    now_ms = broker.clock.monotonic_ms() if plan.wants_session else 0
+    error, session_id, told = broker.fetch_sessions.finish(plan, results, now_ms)
     response = FetchResponse(error_code=error, session_id=session_id)
     topic: FetchableTopicResponse | None = None
     for asked, data in told:

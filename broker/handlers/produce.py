@@ -187,9 +187,10 @@ class _Appends:
             log_start_offset=info.log_start_offset,
         )
         topic.partition_responses.append(reply)
-        acknowledgeable = context.broker.replicas.when_acknowledgeable(partition, info, acks)
-        if acknowledgeable is not None:
-            self._pending.append((reply, acknowledgeable))
+        if info.flush_required or partition.log.high_watermark <= info.last_offset:  # else nothing is waited for
+            acknowledgeable = context.broker.replicas.when_acknowledgeable(partition, info, acks)
+            if acknowledgeable is not None:
+                self._pending.append((reply, acknowledgeable))
 
     def _unverified(
         self, verified: "Verified", topic: str, data: PartitionProduceData

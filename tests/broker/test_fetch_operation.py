@@ -1,10 +1,12 @@
-"""What a fetch of several partitions tells of those that it finds no records in, or has no room for."""
+"""What a fetch of several partitions tells of those that it finds no records in, or has no room for; and fetches that
+wait."""
 
 import socket
 from collections.abc import Iterator
 
 import pytest
 
+from barnabas.broker.partition import Partition
 from barnabas.testing import Broker
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.delete_records import (
@@ -14,7 +16,7 @@ from barnabas.wire.messages.delete_records import (
     DeleteRecordsTopic,
 )
 from barnabas.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
-from tools.hostile import ask, connect
+from tools.hostile import answer, ask, connect, eventually, frame
 
 FETCH_VERSION = 12
 DELETE_RECORDS_VERSION = 2
@@ -132,3 +134,79 @@ def test_a_log_start_offset_that_moved_is_told_without_records(broker: Broker, c
     told = fetcher.fetch()
     assert told.keys() == {2}
     assert (told[2].log_start_offset, bool(told[2].records)) == (2, False)
+
+
+# --- fetches that wait ---------------------------------------------------------------------------
+
+
+def waiting_fetch(offset: int = 0, *, max_wait_ms: int = 60_000, min_bytes: int = 1) -> FetchRequest:
+    """Without a session, of partition 0."""
+    return FetchRequest(
+        max_wait_ms=max_wait_ms,
+        min_bytes=min_bytes,
+        max_bytes=1 << 20,
+        session_id=0,
+        session_epoch=-1,
+        topics=[
+            FetchTopic(
+                topic="t", partitions=[FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=1 << 20)]
+            )
+        ],
+    )
+
+
+def send(connection: socket.socket, broker: Broker, request: FetchRequest) -> Partition:
+    """Send a fetch, and return the partition once it waits there."""
+    partition = broker.server.replicas.partition_or_error("t", 0)
+    connection.sendall(frame(request, FETCH_VERSION))
+    assert eventually(lambda: partition.is_waited_for, within_s=20)
+    return partition
+
+
+def take(connection: socket.socket) -> PartitionData:
+    return answer(connection, waiting_fetch(), FETCH_VERSION, FetchResponse).responses[0].partitions[0]
+
+
+def test_a_fetch_waits_for_as_many_bytes_as_it_asks_for(broker: Broker, connection: socket.socket) -> None:
+    partition = send(connection, broker, waiting_fetch(min_bytes=2_500))
+    for _ in range(2):
+        broker.topic("t").produce("x" * 1_000, partition=0)
+        assert partition.is_waited_for
+    broker.topic("t").produce("x" * 1_000, partition=0)
+    assert len(take(connection).records) > 3_000
+    assert eventually(lambda: not partition.is_waited_for, within_s=20)
+
+
+def test_a_fetch_counts_what_its_first_pass_found(broker: Broker, connection: socket.socket) -> None:
+    broker.topic("t").produce("x" * 1_000, partition=0)
+    send(connection, broker, waiting_fetch(min_bytes=1_500))
+    broker.topic("t").produce("x" * 1_000, partition=0)
+    assert len(take(connection).records) > 2_000
+
+
+def test_a_fetch_that_waited_long_enough_tells_what_there_is(broker: Broker, connection: socket.socket) -> None:
+    broker.topic("t").produce("x" * 1_000, partition=0)
+    connection.sendall(frame(waiting_fetch(max_wait_ms=50, min_bytes=10_000), FETCH_VERSION))
+    assert len(take(connection).records) > 1_000
+    assert not broker.server.replicas.partition_or_error("t", 0).is_waited_for
+
+
+def test_the_next_request_waits_behind_a_fetch_that_waits(broker: Broker, connection: socket.socket) -> None:
+    send(connection, broker, waiting_fetch())
+    connection.sendall(frame(waiting_fetch(max_wait_ms=0), FETCH_VERSION))
+    broker.topic("t").produce("x", partition=0)
+    assert take(connection).records
+    assert take(connection).records, "it was answered before there was a record"
+
+
+def test_a_fetch_hears_of_the_end_of_its_topic(broker: Broker, connection: socket.socket) -> None:
+    send(connection, broker, waiting_fetch())
+    broker.delete_topic("t")
+    assert take(connection).error_code in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+
+
+def test_nobody_listens_for_a_client_that_is_gone(broker: Broker) -> None:
+    with connect(broker.bootstrap_servers) as connection:
+        partition = send(connection, broker, waiting_fetch())
+    assert eventually(lambda: not partition.is_waited_for, within_s=20)
+    broker.topic("t").produce("x", partition=0)

@@ -28,7 +28,7 @@ def framed(*bodies: bytes) -> bytes:
 def test_frames_come_out_as_they_went_in(bodies: list[bytes], read_size: int, shared: int) -> None:
     reader = FrameReader(ReceiveBuffer(shared), 1000)
     assert feed(reader, framed(*bodies), read_size) == bodies
-    assert not reader.has_partial_frame
+    assert reader.partial_frame is None
 
 
 def test_two_connections_share_one_buffer_without_mixing() -> None:
