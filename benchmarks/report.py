@@ -2,9 +2,10 @@
 
 import argparse
 import json
+import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,14 @@ RESULTS_START, RESULTS_END = "<!-- results -->", "<!-- end of results -->"
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """All measurements of one call of the harness; `environment` says what they were made on and with."""
+    """All measurements of one call of the harness, or of several; `environment` says what they were made on and with,
+    `made` the same of single rows where that differs."""
 
     environment: dict[str, str]
     systems: dict[str, str]
     is_quick: bool
     measurements: list[Measurement]
+    made: dict[str, str] = field(default_factory=dict)
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), indent=1)
@@ -171,8 +174,8 @@ def markdown(run: Run) -> str:
     headings = ["", *_headings(systems.values())]
     text += ["", f"| {' | '.join(headings)} |", "|---|---|" + "---:|" * (len(headings) - 2)]
     for row, title, of_row in _blocks(run.measurements):
-        told = title if of_row else f"{title}: failed"
-        text.append(f"| **{row}** | **{told}** |" + " |" * (len(headings) - 2))
+        told = f"**{title if of_row else f'{title}: failed'}**" + (f" ({run.made[row]})" if row in run.made else "")
+        text.append(f"| **{row}** | {told} |" + " |" * (len(headings) - 2))
         text += [f"| | {' | '.join(cells(line, systems))} |" for line in of_row]
     failed = [each for each in run.measurements if each.error]
     text += ["", *(f"- {each.row} failed on {each.system}: {each.error.splitlines()[0]}" for each in failed)]
@@ -180,35 +183,71 @@ def markdown(run: Run) -> str:
 
 
 def with_results(document: str, results: str) -> str:
-    """A document with its part between the marks replaced. Raises ValueError when it has no marks."""
+    """A document with its part between the marks replaced; rows of its table that the new one has not stay, with what
+    is told about their failures.
+
+    Raises ValueError when it has no marks, or the table that is there has other columns.
+    """
     head, start, rest = document.partition(RESULTS_START)
-    _, end, tail = rest.partition(RESULTS_END)
+    there, end, tail = rest.partition(RESULTS_END)
     if not start or not end:
         raise ValueError(f"the document has no {RESULTS_START} ... {RESULTS_END}")
-    return f"{head}{start}\n{results}\n{end}{tail}"
+    made_on, old, old_failures = _split(there)
+    told, new, failures = _split(results)
+    if not old.keys() <= new.keys():
+        if made_on.splitlines()[-2:] != told.splitlines()[-2:]:
+            raise ValueError("the document's table has other columns: give the files of all its rows")
+        stay = [line for line in old_failures if line[2:].partition(" ")[0] not in new]
+        blocks = {**old, **new}
+        results = "\n".join([told, *(blocks[row] for row in sorted(blocks, key=_place)), "", *stay, *failures])
+    return f"{head}{start}\n{results.rstrip()}\n{end}{tail}"
+
+
+def _split(results: str) -> tuple[str, dict[str, str], list[str]]:
+    """What `markdown` made: up to the table's first row, the lines of each row, and those about failures."""
+    head, *blocks = re.split(r"\n(?=\| \*\*W\d)", results.strip())
+    table, _, failures = blocks[-1].partition("\n\n") if blocks else ("", "", "")
+    of_row = {block.split("*", 3)[2]: block for block in [*blocks[:-1], table] if block}
+    return head, of_row, failures.splitlines()
+
+
+def _place(row: str) -> int:
+    return int(row.removeprefix("W"))
 
 
 def together(runs: Sequence[Run]) -> Run:
     """Runs of different workloads as one; of the same workload, the last one counts. What they were made on is told by
-    the last; their commands and dates, by all."""
+    the last; dates and versions of what was measured, by each row."""
     measurements: dict[str, list[Measurement]] = {}
+    made: dict[str, str] = {}
     for run in runs:
-        measurements.update({row: [] for row in {each.row for each in run.measurements}})
+        rows = {each.row for each in run.measurements}
+        measurements.update({row: [] for row in rows})
         for each in run.measurements:
             measurements[each.row].append(each)
-    environments = [run.environment for run in runs]
-    told = {name: "; ".join(dict.fromkeys(each.get(name, "?") for each in environments)) for name in environments[-1]}
+        made.update({row: _made(run, row) for row in rows})
+    environment = {name: value for name, value in runs[-1].environment.items() if name not in _OF_ROWS}
     systems = {name: title for run in runs for name, title in run.systems.items()}
-    in_order = sorted(measurements, key=lambda row: int(row.removeprefix("W")))
-    found = [each for row in in_order for each in measurements[row]]
-    return Run(told, systems, any(run.is_quick for run in runs), found)
+    found = [each for row in sorted(measurements, key=_place) for each in measurements[row]]
+    return Run(environment, systems, any(run.is_quick for run in runs), found, made)
+
+
+_OF_ROWS = ("command", "date", "Barnabas", "Python")
+
+
+def _made(run: Run, row: str) -> str:
+    """When and with what a row was measured, and how many times."""
+    pairs = 1 + max(each.pair for each in run.measurements if each.row == row)
+    date, commit, python = (run.environment.get(name, "?") for name in _OF_ROWS[1:])
+    return f"{date[:10]}, {commit}, Python {python.partition(',')[0]}, {pairs} {'pair' if pairs == 1 else 'pairs'}"
 
 
 def main() -> int:
-    """Print the table of files that `make bench ARGS='--json FILE'` wrote, or put it into a document."""
+    """Print the table of files that `make bench ARGS='--json FILE'` wrote, or put it into a document; rows that no file
+    has stay there as they are."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.report", description=main.__doc__)
     parser.add_argument("files", type=Path, nargs="+", metavar="FILE")
-    parser.add_argument("--into", type=Path, metavar="DOCUMENT", help="replace the results there")
+    parser.add_argument("--into", type=Path, metavar="DOCUMENT", help="replace these rows there")
     options = parser.parse_args()
     results = markdown(together([Run.from_json(file.read_text()) for file in options.files]))
     if options.into is None:

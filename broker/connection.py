@@ -297,7 +297,11 @@ class Connection(asyncio.BufferedProtocol):
         self._busy = False
         if self._closing:
             return
-        self._serve(resume)
+        try:
+            self._serve(resume)
+        except BaseException:
+            self.abort()  # as the transport does when `buffer_updated` fails: the reply would be missing
+            raise
         if self._waiting or self._pause_reasons & self._PAUSED_BY_REQUEST:
             self._serve_waiting()
 

@@ -124,16 +124,16 @@ class Dispatcher:
                 route.encode(response, parts)
             elif response is not None:
                 return self._answer_later(route, context, started_ns, request_bytes, response)
+            size = 0
+            if parts is not None:
+                header = route.pack_header(context.correlation_id)
+                size = len(header) + sum(map(len, parts))
+                parts[0] = _REPLY_LENGTH.pack(size) + header
+            self.metrics.record(context.api_key, time.perf_counter_ns() - started_ns, request_bytes, size)
         except (CloseConnection, ProtocolError):
             raise
         except Exception as error:
             raise self._unforeseen(context, error) from error
-        size = 0
-        if parts is not None:
-            header = route.pack_header(context.correlation_id)
-            size = len(header) + sum(map(len, parts))
-            parts[0] = _REPLY_LENGTH.pack(size) + header
-        self.metrics.record(context.api_key, time.perf_counter_ns() - started_ns, request_bytes, size)
         return parts
 
     def _answer_later(

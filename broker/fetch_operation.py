@@ -8,7 +8,7 @@ readable, and reads once more when the sum is enough or the wait is over.
 
 import asyncio
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import TYPE_CHECKING
@@ -34,22 +34,69 @@ REGIONS_MAX = 64 if sys.platform == "linux" else 0
 """Partitions of one fetch whose batches stay in their files, as each takes a descriptor: some more than Java's defaults
 ask for, 50 MiB with 1 MiB of each. Elsewhere sendfile loses count when the socket is full."""
 
-_OF_FOLLOWERS = attrgetter("log_end_offset")
-_OF_COMMITTED_READERS = attrgetter("last_stable_offset")
-_OF_READERS = attrgetter("high_watermark")
-"""The offset of a log that they may not pass."""
+# The offset of a log that a reader of each kind may not pass.
+_MAX_OFFSET_OF_FOLLOWERS = attrgetter("log_end_offset")
+_MAX_OFFSET_OF_COMMITTED = attrgetter("last_stable_offset")
+_MAX_OFFSET_OF_OTHERS = attrgetter("high_watermark")
 
 
 @dataclass(slots=True)
 class FetchLimits:
     """How much a fetch returns and how long it waits; `read_committed` stops at the last stable offset instead of the
-    high watermark."""
+    high watermark. (Frozen, making one would take three times as long.)"""
 
     max_wait_ms: int
     min_bytes: int
     max_bytes: int
     read_committed: bool
     replica_id: int
+
+
+class _Listening:
+    """Looks at the partitions of a fetch whenever they change, until `enough` is done."""
+
+    def __init__(
+        self,
+        asked_of: dict[Partition, FetchPartition],
+        limits: FetchLimits,
+        readable: Callable[[Partition, FetchPartition], int | None],
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        self.enough: asyncio.Future[None] = loop.create_future()
+        self._asked_of = asked_of
+        self._min_bytes = limits.min_bytes
+        self._readable = readable
+        self._found = dict.fromkeys(asked_of, 0)
+        self._total = 0
+        # The client's patience, and so in real time: while this waits, its connection's next request does.
+        self._timer = loop.call_later(limits.max_wait_ms / 1000, self._end)
+        self.enough.add_done_callback(self._stop)
+        try:
+            for partition in asked_of:
+                partition.add_listener(self._look)
+                self._look(partition)  # what the pass found, too little as yet
+        except BaseException:
+            self.enough.cancel()
+            raise
+
+    def _look(self, partition: Partition) -> None:
+        if self.enough.done():
+            return
+        size = self._readable(partition, self._asked_of[partition])
+        if size is not None:
+            self._total += size - self._found[partition]
+            self._found[partition] = size
+        if size is None or self._total >= self._min_bytes:
+            self._end()
+
+    def _end(self) -> None:
+        if not self.enough.done():
+            self.enough.set_result(None)
+
+    def _stop(self, _enough: asyncio.Future[None]) -> None:
+        self._timer.cancel()
+        for partition in self._asked_of:
+            partition.remove_listener(self._look)
 
 
 class FetchOperation:
@@ -59,10 +106,11 @@ class FetchOperation:
         self._broker = broker
         self._asked = partitions
         self._limits = limits
+        self._max_offset: Callable[[PartitionLog], int]
         if limits.replica_id >= 0:
-            self._max_offset = _OF_FOLLOWERS
+            self._max_offset = _MAX_OFFSET_OF_FOLLOWERS
         else:
-            self._max_offset = _OF_COMMITTED_READERS if limits.read_committed else _OF_READERS
+            self._max_offset = _MAX_OFFSET_OF_COMMITTED if limits.read_committed else _MAX_OFFSET_OF_OTHERS
         self._begin_pass()
 
     def _begin_pass(self) -> None:
@@ -147,7 +195,7 @@ class FetchOperation:
         """The rest of a fetch whose first pass had to stop for `cold`."""
         await self.finish_pass(cold)
         if not self.is_satisfied:
-            await self.wait()
+            await self.listen()
             await self.finish_pass(self.read_again())
 
     async def finish_pass(self, cold: ColdRead | None) -> None:
@@ -186,9 +234,13 @@ class FetchOperation:
         if data.region is not None:
             records = data.region
             self._regions += 1
-        size = len(records)
+        size = taken = len(records)
+        if size and data.is_cut:
+            # Kafka sends a part of the batch that does not fit, too: such a partition takes all that it may. Who counts
+            # only whole batches looks into all the other partitions for one that fits into what little is left.
+            taken = max(size, min(asked.max_bytes, self._bytes_left))
         self._bytes_read += size
-        self._bytes_left = max(0, self._bytes_left - size)
+        self._bytes_left = max(0, self._bytes_left - taken)
         self._add(asked, partition, records, data.next_offset)
 
     def _add(self, asked: FetchPartition, partition: Partition, records: Buffer | FileRegion, next_offset: int) -> None:
@@ -217,50 +269,16 @@ class FetchOperation:
 
     # --- waiting ----------------------------------------------------------------------------------
 
-    def wait(self) -> asyncio.Future[None]:
+    def listen(self) -> asyncio.Future[None]:
         """Listen to the partitions. The future is done when enough has become readable since the pass, when something
         changed that the client must hear of, or when `max_wait_ms` are over; whoever cancels it ends the listening."""
-        loop = asyncio.get_running_loop()
-        enough: asyncio.Future[None] = loop.create_future()
-        readable: dict[Partition, int] = {}
-        asked_of: dict[Partition, FetchPartition] = {}
-        total = 0
-
-        def look(partition: Partition) -> None:
-            nonlocal total
-            if enough.done():
-                return
-            size = self._readable(partition, asked_of[partition])
-            if size is None:
-                enough.set_result(None)
-                return
-            total += size - readable[partition]
-            readable[partition] = size
-            if total >= self._limits.min_bytes:
-                enough.set_result(None)
-
-        def give_up() -> None:
-            if not enough.done():
-                enough.set_result(None)
-
-        def stop(_enough: asyncio.Future[None]) -> None:
-            timer.cancel()
-            for partition in asked_of:
-                partition.remove_listener(look)
-
-        # The client's patience, and so in real time: while this waits, its connection's next request does.
-        timer = loop.call_later(self._limits.max_wait_ms / 1000, give_up)
-        enough.add_done_callback(stop)
-        for asked in self._asked:
-            partition = (
-                self._broker.replicas.partition(asked.topic, asked.partition) if asked.topic is not None else None
-            )
-            if partition is not None:
-                asked_of[partition], readable[partition] = asked, 0
-                partition.add_listener(look)
-        for partition in asked_of:  # what the pass found, too little as yet
-            look(partition)
-        return enough
+        hosted = self._broker.replicas.partition
+        asked_of = {
+            partition: asked
+            for asked in self._asked
+            if asked.topic is not None and (partition := hosted(asked.topic, asked.partition)) is not None
+        }
+        return _Listening(asked_of, self._limits, self._readable).enough
 
     def _readable(self, partition: Partition, asked: FetchPartition) -> int | None:
         """Bytes that a read would return now, or as many as are waited for if it is more; None when the read would end

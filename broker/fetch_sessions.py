@@ -60,7 +60,7 @@ class FetchPartition:
         self.topic_id = topic_id
         self.partition = partition
         self.fetch_offset = fetch_offset
-        self.max_bytes = max_bytes
+        self.max_bytes = max_bytes if max_bytes >= 0 else 0
         self.current_leader_epoch = current_leader_epoch if current_leader_epoch >= 0 else -1
         self.last_fetched_epoch = last_fetched_epoch
         self.log_start_offset = log_start_offset

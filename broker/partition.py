@@ -213,7 +213,7 @@ class Partition:
 
     @property
     def is_waited_for(self) -> bool:
-        """Whether somebody listens."""
+        """Whether somebody listens, for tests."""
         return bool(self._listeners)
 
     def _notify(self) -> None:

@@ -17,7 +17,7 @@ class Delayed:
     """An answer that has to wait for something but needs no coroutine for it (Kafka's DelayedOperation).
 
     When `ready` is done, `resume()` gives what a handler gives: the response, or a coroutine. `ready` is cancelled when
-    nobody wants the answer any more.
+    nobody wants the answer any more. (On its way to the connection, `Dispatcher` puts the encoding into `resume`.)
     """
 
     ready: asyncio.Future[None]

@@ -134,9 +134,9 @@ class LogReader:
         return found
 
     def _region(self, plan: ReadPlan, slot: int, request: ReadRequest) -> FetchData | None:
-        """A large read without its bytes, if the index tells where a batch ends; may raise what `execute`
-        does. `next_offset` is one at or beyond that of the next batch, which stands in the file. Whoever sends a region
-        has to learn whether it is in the page cache, which not every file system tells.
+        """A large read without its bytes, if the index tells where a batch ends; may raise what `execute` does.
+        `next_offset` is one at or beyond that of the next batch, which stands in the file. Whoever sends a region has
+        to learn whether it is in the page cache, which not every file system tells.
         """
         if not self._context.reads_cached:
             return None
@@ -161,7 +161,7 @@ class LogReader:
             if len(self._hints) >= _HINTS:
                 self._hints.clear()
             region.tell_end(self._hints, segment.base_offset, last_offset)
-        return FetchData(b"", plan.start_offset, next_offset, plan.base_offset, start, region=region)
+        return FetchData(b"", plan.start_offset, next_offset, plan.base_offset, start, end < plan.limit, region)
 
     def _is_cut_off(self, start: int, end: int, segment: Segment) -> bool:
         """Whether the first batch is longer, because the index is wrong: nobody could use the answer. An answer that

@@ -34,8 +34,8 @@ class FetchData(NamedTuple):
     """What a read found: whole batches, in `records`.
 
     `next_offset` is the offset after the last of them, or -1 where finding out would have cost another look at them;
-    equal to the asked offset when there are none. `first_entry_incomplete` says that the first batch is larger than
-    the read allowed, so nothing is returned. Who asked for it may get a `region` instead of `records`; `next_offset`
+    equal to the asked offset when there are none. `is_cut` says that there was more than the read allowed: of a first
+    batch that is larger, nothing is returned. Who asked for it may get a `region` instead of `records`; `next_offset`
     may be later then, within the batch that follows.
     """
 
@@ -44,7 +44,7 @@ class FetchData(NamedTuple):
     next_offset: int
     segment_base_offset: int
     position: int
-    first_entry_incomplete: bool = False
+    is_cut: bool = False
     region: FileRegion | None = None
 
 
@@ -93,10 +93,11 @@ def execute(plan: ReadPlan, read: Read) -> FetchData | None:
             return None
     available = plan.limit - position
     wanted = min(plan.max_bytes, available)
+    is_cut = wanted < available
     if plan.min_one_message and wanted < HEADER_SIZE:
         wanted = min(available, HEADER_SIZE)
     if wanted <= 0:
-        return FetchData(b"", plan.start_offset, plan.start_offset, plan.base_offset, position, available > 0)
+        return FetchData(b"", plan.start_offset, plan.start_offset, plan.base_offset, position, is_cut)
     data = read(wanted, position)
     if wanted == available and plan.limit_offset >= 0 and len(data) == wanted:
         return FetchData(data, plan.start_offset, plan.limit_offset, plan.base_offset, position)
@@ -109,9 +110,9 @@ def execute(plan: ReadPlan, read: Read) -> FetchData | None:
             data = read(size, position)
             end, next_offset = whole_batches(data, plan.max_offset)
         if end == 0:
-            return FetchData(b"", plan.start_offset, plan.start_offset, plan.base_offset, position, size > 0)
+            return FetchData(b"", plan.start_offset, plan.start_offset, plan.base_offset, position, is_cut)
     records = data if end == len(data) else memoryview(data)[:end]
-    return FetchData(records, plan.start_offset, next_offset, plan.base_offset, position)
+    return FetchData(records, plan.start_offset, next_offset, plan.base_offset, position, is_cut)
 
 
 def whole_batches(data: Buffer, max_offset: int) -> tuple[int, int]:

@@ -5,6 +5,7 @@ from typing import Any
 
 from barnabas.broker.context import RequestContext
 from barnabas.broker.handlers import load_handler
+from barnabas.broker.registry import Delayed
 from barnabas.broker.server import Broker as Server
 
 CLIENT_ID = "barnabas.testing"
@@ -24,4 +25,7 @@ async def ask(server: Server, request: Any, version: int) -> Any:
         connection_id=NO_CONNECTION_ID,
     )
     answer = load_handler(request.API_KEY).handle(request, context)
+    if isinstance(answer, Delayed):
+        await answer.ready
+        answer = answer.resume()
     return await answer if inspect.isawaitable(answer) else answer

@@ -12,7 +12,7 @@ last fetched epoch; 13 topic ids (KIP-516); 15 replica state; 16 node endpoints 
 watermark that a follower knows (KIP-1166).
 """
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -20,6 +20,7 @@ from barnabas.broker.context import RequestContext
 from barnabas.broker.fetch_operation import FetchLimits, FetchOperation, Results
 from barnabas.broker.fetch_sessions import FetchPartition, FetchPlan, PartitionKey
 from barnabas.broker.registry import Delayed, Handler
+from barnabas.storage.read import ColdRead
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.fetch import (
     FetchableTopicResponse,
@@ -65,10 +66,10 @@ def handle(request: FetchRequest, context: RequestContext) -> FetchResponse | Aw
     operation = FetchOperation(broker, plan.partitions, limits)
     cold = operation.read_now()
     if cold is not None:
-        return _finished(operation.run(cold), operation, plan, context)
+        return _finish(operation.run, cold, operation, plan, context)
     if operation.is_satisfied:
         return _response(plan, operation.results, context)
-    return Delayed(operation.wait(), partial(_read_again, operation, plan, context))
+    return Delayed(operation.listen(), partial(_read_again, operation, plan, context))
 
 
 def _read_again(
@@ -76,14 +77,18 @@ def _read_again(
 ) -> FetchResponse | Awaitable[FetchResponse]:
     cold = operation.read_again()
     if cold is not None:
-        return _finished(operation.finish_pass(cold), operation, plan, context)
+        return _finish(operation.finish_pass, cold, operation, plan, context)
     return _response(plan, operation.results, context)
 
 
-async def _finished(
-    rest: Awaitable[None], operation: FetchOperation, plan: FetchPlan, context: RequestContext
+async def _finish(
+    rest: Callable[[ColdRead], Awaitable[None]],
+    cold: ColdRead,
+    operation: FetchOperation,
+    plan: FetchPlan,
+    context: RequestContext,
 ) -> FetchResponse:
-    await rest
+    await rest(cold)
     return _response(plan, operation.results, context)
 
 
@@ -124,7 +129,7 @@ def _resolve_names(plan: FetchPlan, metadata: "MetadataCache") -> None:
 
 def _response(plan: FetchPlan, results: Results, context: RequestContext) -> FetchResponse:
     broker = context.broker
-    now_ms = broker.clock.monotonic_ms() if plan.wants_session else 0
+    now_ms = broker.clock.monotonic_ms() if plan.wants_session else 0  # only a new session is told the time
     error, session_id, told = broker.fetch_sessions.finish(plan, results, now_ms)
     response = FetchResponse(error_code=error, session_id=session_id)
     topic: FetchableTopicResponse | None = None

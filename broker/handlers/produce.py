@@ -187,7 +187,7 @@ class _Appends:
             log_start_offset=info.log_start_offset,
         )
         topic.partition_responses.append(reply)
-        if info.flush_required or partition.log.high_watermark <= info.last_offset:  # else nothing is waited for
+        if info.flush_required or partition.log.high_watermark <= info.last_offset:  # else it would say None
             acknowledgeable = context.broker.replicas.when_acknowledgeable(partition, info, acks)
             if acknowledgeable is not None:
                 self._pending.append((reply, acknowledgeable))

@@ -63,13 +63,21 @@ def test_what_is_less_than_nothing_is_not_compared():
 
 
 def test_runs_together_have_each_workload_once_and_in_order():
-    first = Run({"command": "a", "machine": "m"}, {BARNABAS: "Barnabas 1"}, False, [measurement(BARNABAS, 0, 1, 1)])
-    other = Measurement("W10", "flushed", KAFKA, 0, 1, ())
-    second = Run({"command": "b", "machine": "m"}, {KAFKA: "Kafka 4"}, False, [other, *MEASURED])
-    made = together([first, second])
-    assert made.measurements == [*MEASURED, other]
-    assert made.environment == {"command": "a; b", "machine": "m"}
-    assert made.systems == {BARNABAS: "Barnabas 1", KAFKA: "Kafka 4"}
+    def told(day: int, commit: str) -> dict[str, str]:
+        return {"command": "make bench", "date": f"2026-11-{day} 10:00 UTC", "machine": f"m{day}", "Barnabas": commit,
+                "Python": "3.13.1, uvloop 1"}  # fmt: skip
+
+    flushed = Measurement("W10", "flushed", KAFKA, 0, 1, ())
+    first = Run(told(21, "a"), {BARNABAS: "Barnabas 1"}, False, [measurement(BARNABAS, 0, 1, 1), flushed])
+    second = Run(told(22, "b"), {KAFKA: "Kafka 4"}, False, MEASURED)
+    run = together([first, second])
+    assert run.measurements == [*MEASURED, flushed]
+    assert run.environment == {"machine": "m22"}
+    assert run.systems == {BARNABAS: "Barnabas 1", KAFKA: "Kafka 4"}
+    assert run.made == {
+        "W1": "2026-11-22, b, Python 3.13.1, 3 pairs",
+        "W10": "2026-11-21, a, Python 3.13.1, 1 pair",
+    }
 
 
 def test_a_run_is_the_same_after_its_file():
@@ -101,6 +109,22 @@ def test_results_are_replaced_and_nothing_else():
     assert with_results(document, "new") == f"before\n{RESULTS_START}\nnew\n{RESULTS_END}\nafter\n"
     with pytest.raises(ValueError, match="no <!-- results"):
         with_results("no marks", "new")
+
+
+def test_rows_that_were_not_measured_again_stay():
+    columns = "| | figure | Kafka |\n|---|---|---|\n"
+
+    def block(row: str, value: int) -> str:
+        return f"| **{row}** | **title** | |\n| | rate | {value} |\n"
+
+    failures = "\n- W2 failed on kafka: y\n- W3 failed on kafka: x"
+    old = "- machine: a\n\n" + columns + block("W2", 1) + block("W3", 1) + block("W10", 1) + failures
+    new = "- machine: b\n\n" + columns + block("W1", 2) + block("W3", 2)
+    document = with_results(f"before\n{RESULTS_START}\n{old}\n{RESULTS_END}\nafter\n", new)
+    rows = block("W1", 2) + block("W2", 1) + block("W3", 2) + block("W10", 1) + "\n- W2 failed on kafka: y\n"
+    assert document == f"before\n{RESULTS_START}\n- machine: b\n\n{columns}{rows}{RESULTS_END}\nafter\n"
+    with pytest.raises(ValueError, match="other columns"):
+        with_results(document, "| | figure | floor |\n|---|---|---|\n" + block("W1", 3))
 
 
 def test_numbers_keep_three_digits():

@@ -11,6 +11,7 @@ import pytest
 from barnabas.broker.connection import FRAMES_PER_TURN, GATHERED_BYTES_MAX, CloseConnection, Connection
 from barnabas.broker.connections import ABANDONED_TIMEOUT_MS, PARTIAL_FRAME_TIMEOUT_MS, Connections
 from barnabas.broker.inflight_budget import InflightBudget
+from barnabas.broker.registry import Delayed
 from barnabas.clock import ManualClock
 from barnabas.wire.framing import ReceiveBuffer
 
@@ -53,7 +54,8 @@ class Transport(asyncio.Transport):
 
 
 class Dispatcher:
-    """Answers a frame with its own bytes: at once, later (`wait...`), or as the second stage of two (`stage...`)."""
+    """Answers a frame with its own bytes: at once, later (`wait...`, `delay...`), or as the second stage of two
+    (`stage...`). After the delay, `delay-close`, `delay-fail` and `delay-wait` have something else in store."""
 
     def __init__(self) -> None:
         self.clock = ManualClock(now_ms=1_700_000_000_000)
@@ -67,6 +69,9 @@ class Dispatcher:
             return self._later(body)
         if body.startswith(b"wait"):
             return self._coroutine(body)
+        if body.startswith(b"delay"):
+            self.pending[body] = ready = asyncio.get_running_loop().create_future()
+            return Delayed(ready, lambda: self._resume(body))  # type: ignore[arg-type]
         if body.startswith(b"close"):
             raise CloseConnection("as asked")
         return None if body.startswith(b"silent") else [body]
@@ -74,6 +79,14 @@ class Dispatcher:
     def _later(self, body: bytes) -> "asyncio.Future[list[bytes] | None]":
         self.pending[body] = asyncio.get_running_loop().create_future()
         return self.pending[body]
+
+    def _resume(self, body: bytes) -> Any:
+        self.served.append(b"again " + body)
+        if body.startswith(b"delay-close"):
+            raise CloseConnection("as asked")
+        if body.startswith(b"delay-fail"):
+            raise RuntimeError("as asked")
+        return self._coroutine(b"rest") if body.startswith(b"delay-wait") else [body]
 
     async def _coroutine(self, body: bytes) -> list[bytes] | None:
         return await self._later(body)
@@ -193,16 +206,17 @@ def test_a_burst_of_a_peer_that_leaves_is_forgotten() -> None:
     asyncio.run(scenario())
 
 
-def test_a_request_that_waits_holds_back_the_next_one() -> None:
+@pytest.mark.parametrize("first", [b"wait1", b"delay1"])
+def test_a_request_that_waits_holds_back_the_next_one(first: bytes) -> None:
     async def run() -> None:
         peer = Peer()
-        peer.send(b"wait1", b"now2", b"silent3", b"now4")
+        peer.send(first, b"now2", b"silent3", b"now4")
         await asyncio.sleep(0)
-        assert peer.dispatcher.served == [b"wait1"]
+        assert peer.dispatcher.served == [first]
         assert not peer.transport.reading
-        await peer.answer(b"wait1")
-        assert peer.dispatcher.served == [b"wait1", b"now2", b"silent3", b"now4"]
-        assert peer.transport.written == b"wait1now2now4"
+        await peer.answer(first)
+        assert peer.dispatcher.served[-3:] == [b"now2", b"silent3", b"now4"]
+        assert peer.transport.written == first + b"now2now4"
         assert peer.transport.reading
         assert peer.budget.used_bytes == 0
 
@@ -224,16 +238,75 @@ def test_a_peer_that_does_not_read_is_served_no_further() -> None:
     scenario(run())
 
 
-def test_a_lost_connection_cancels_what_waits() -> None:
+def test_a_delayed_request_may_go_on_as_one_that_waits() -> None:
     async def run() -> None:
         peer = Peer()
-        peer.send(b"wait1", b"now2")
+        peer.send(b"delay-wait1", b"now2")
+        await peer.answer(b"delay-wait1")
+        assert peer.dispatcher.served == [b"delay-wait1", b"again delay-wait1"]
+        assert not peer.transport.reading
+        await peer.answer(b"rest")
+        assert peer.transport.written == b"restnow2"
+        assert peer.transport.reading
+
+    scenario(run())
+
+
+def test_a_delayed_reply_keeps_its_place() -> None:
+    async def run() -> None:
+        peer = Peer()
+        peer.send(b"stage1", b"delay2", b"now3")
+        await peer.answer(b"delay2")
+        assert peer.transport.written == b""
+        await peer.answer(b"stage1")
+        assert peer.transport.written == b"stage1delay2now3"
+
+    scenario(run())
+
+
+@pytest.mark.parametrize("lost", [True, False])
+def test_nothing_is_resumed_for_a_connection_that_ended_meanwhile(lost: bool) -> None:
+    async def run() -> None:
+        peer = Peer()
+        peer.send(b"delay1", b"now2")
+        peer.dispatcher.pending[b"delay1"].set_result(None)
+        if lost:
+            peer.connection.connection_lost(None)
+        else:
+            peer.connection.close()
+        await asyncio.sleep(0)
+        assert peer.dispatcher.served == [b"delay1"]
+        assert peer.transport.written == b""
+
+    scenario(run())
+
+
+def test_a_delayed_request_can_close_the_connection_and_cuts_it_when_it_fails() -> None:
+    async def run() -> None:
+        failures: list[dict[str, Any]] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(context))
+        for body, aborted in ((b"delay-close", False), (b"delay-fail", True)):
+            peer = Peer()
+            peer.send(body, b"now2")
+            await peer.answer(body)
+            assert (peer.transport.closed, peer.transport.aborted) == (not aborted, aborted)
+            assert peer.transport.written == b""
+        assert [str(failure["exception"]) for failure in failures] == ["as asked"]
+
+    scenario(run())
+
+
+@pytest.mark.parametrize("first", [b"wait1", b"delay1"])
+def test_a_lost_connection_cancels_what_waits(first: bytes) -> None:
+    async def run() -> None:
+        peer = Peer()
+        peer.send(first, b"now2")
         await asyncio.sleep(0)
         peer.connection.pause_writing()
         peer.connection.connection_lost(None)
         assert peer.connections.unsent_bytes == 0
         await asyncio.sleep(0)
-        assert peer.dispatcher.pending[b"wait1"].cancelled()
+        assert peer.dispatcher.pending[first].cancelled()
         assert len(peer.connections) == 0
         assert peer.budget.used_bytes == 0
 

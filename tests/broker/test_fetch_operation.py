@@ -122,6 +122,20 @@ def test_partitions_without_room_come_first_the_next_time(broker: Broker, connec
     assert fetcher.fetch() == {}
 
 
+def test_a_partition_that_has_more_takes_all_that_it_may_as_in_kafka(broker: Broker, connection: socket.socket) -> None:
+    for index, size in ((0, 600), (0, 600), (1, 600), (1, 600), (2, 10)):
+        broker.topic("t").produce("x" * size, partition=index)
+    told = Fetcher(connection, max_bytes=1_500).fetch()
+    sizes = {index: len(data.records) for index, data in told.items()}
+    assert 1_200 < sizes[0] < 1_500  # both records
+    assert sizes[1] == 0  # none fits, so the room is left to others
+    assert 0 < sizes[2] < 150
+    told = Fetcher(connection, max_bytes=1_000).fetch()
+    sizes = {index: len(data.records) for index, data in told.items()}
+    assert 600 < sizes[0] < 1_000  # one record; Kafka would add a part of the other
+    assert sizes[1] == sizes[2] == 0
+
+
 def test_a_log_start_offset_that_moved_is_told_without_records(broker: Broker, connection: socket.socket) -> None:
     for _ in range(3):
         broker.topic("t").produce("x", partition=2)
@@ -192,8 +206,9 @@ def test_a_fetch_that_waited_long_enough_tells_what_there_is(broker: Broker, con
 
 
 def test_the_next_request_waits_behind_a_fetch_that_waits(broker: Broker, connection: socket.socket) -> None:
-    send(connection, broker, waiting_fetch())
-    connection.sendall(frame(waiting_fetch(max_wait_ms=0), FETCH_VERSION))
+    partition = broker.server.replicas.partition_or_error("t", 0)
+    connection.sendall(frame(waiting_fetch(), FETCH_VERSION) + frame(waiting_fetch(max_wait_ms=0), FETCH_VERSION))
+    assert eventually(lambda: partition.is_waited_for, within_s=20)
     broker.topic("t").produce("x", partition=0)
     assert take(connection).records
     assert take(connection).records, "it was answered before there was a record"

@@ -62,7 +62,7 @@ def test_max_bytes_cuts_at_whole_batches_and_the_first_is_always_whole(logs, too
     for max_bytes in (0, 1, 60, 61, size - 1, size, size + 1):
         assert tools.base_offsets(tools.read(log, 1, max_bytes).records) == [1], max_bytes
     small = tools.read(log, 1, size - 1, min_one_message=False)
-    assert (small.records, small.first_entry_incomplete) == (b"", True)
+    assert (small.records, small.is_cut) == (b"", True)
     assert tools.read(log, 1, 0, min_one_message=False).records == b""
 
 
