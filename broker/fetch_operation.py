@@ -43,7 +43,7 @@ _MAX_OFFSET_OF_OTHERS = attrgetter("high_watermark")
 @dataclass(slots=True)
 class FetchLimits:
     """How much a fetch returns and how long it waits; `read_committed` stops at the last stable offset instead of the
-    high watermark. (Frozen, making one would take three times as long.)"""
+    high watermark. (Not frozen: one is made for every request, which takes longer if it is.)"""
 
     max_wait_ms: int
     min_bytes: int
@@ -71,10 +71,11 @@ class _Listening:
         # The client's patience, and so in real time: while this waits, its connection's next request does.
         self._timer = loop.call_later(limits.max_wait_ms / 1000, self._end)
         self.enough.add_done_callback(self._stop)
+        look = self._look
         try:
             for partition in asked_of:
-                partition.add_listener(self._look)
-                self._look(partition)  # what the pass found, too little as yet
+                partition.add_listener(look)
+                look(partition)  # what the pass found, too little as yet
         except BaseException:
             self.enough.cancel()
             raise
@@ -95,8 +96,9 @@ class _Listening:
 
     def _stop(self, _enough: asyncio.Future[None]) -> None:
         self._timer.cancel()
+        look = self._look
         for partition in self._asked_of:
-            partition.remove_listener(self._look)
+            partition.remove_listener(look)
 
 
 class FetchOperation:
