@@ -1,6 +1,7 @@
 """`make bench`: workloads on Barnabas and Apache Kafka in turn, and one table of what came out."""
 
 import argparse
+import contextlib
 import signal
 import sys
 from collections.abc import Mapping
@@ -23,7 +24,7 @@ console = Console(width=max(150, Console().width))
 
 
 def main() -> int:
-    """Measure, print, and write; 1 if a workload failed on some system."""
+    """Measure, print, and write; 1 if a workload failed on some system, 130 if somebody ended it early."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # brokers are stopped and their files removed
     available = systems()
     options = _options(list(available))
@@ -31,12 +32,19 @@ def main() -> int:
     workloads = _named({workload.row: workload for workload in WORKLOADS}, options.only)
     titles = {**{system.name: system.title for system in chosen}, "floor": "floor"}
     run = Run(environment(" ".join(sys.argv[1:])), titles, options.quick, [])
-    _measure_all(run, workloads, chosen, options)
+    if run.environment["disk"] == "tmpfs":
+        console.print("Files lie in memory here: name a folder on a disk in TMPDIR.", style="red")
+    is_complete = False
+    with contextlib.suppress(KeyboardInterrupt):  # what there is by then is told
+        _measure_all(run, workloads, chosen, options)
+        is_complete = True
     console.print(rich_table(run))
+    for name, value in run.environment.items():
+        console.print(f"{name}: {value}", markup=False)
     failed = [each for each in run.measurements if each.error]
     for each in failed:
         console.print(f"{each.row} failed on {each.system}: {each.error}", style="red", markup=False)
-    return 1 if failed else 0
+    return 1 if failed else 0 if is_complete else 130
 
 
 def _measure_all(run: Run, workloads: list[Workload], chosen: list[System], options: argparse.Namespace) -> None:
@@ -46,18 +54,19 @@ def _measure_all(run: Run, workloads: list[Workload], chosen: list[System], opti
     pairs_max = pairs_min if options.quick or options.pairs else options.pairs_max
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console) as progress:
-        task = progress.add_task("", total=len(workloads))
-        for workload in workloads:
-            progress.update(task, description=f"{workload.row} {workload.title}")
+        task = progress.add_task("", total=len(workloads) * pairs_min)
+        for number, workload in enumerate(workloads):
+            progress.update(task, description=f"{workload.row} {workload.title}", completed=number * pairs_min)
             for measurement in in_turn(workload, chosen, scale, pairs_min, pairs_max):
                 run.measurements.append(measurement)
+                progress.update(task, completed=number * pairs_min + min(measurement.pair, pairs_min - 1))
                 told = f"{measurement.row} {measurement.system}, pair {measurement.pair + 1}"
                 progress.console.print(
                     f"{told}: {measurement.elapsed_s:.0f} s {measurement.error.partition(chr(10))[0]}", markup=False
                 )
                 if options.json:
                     options.json.write_text(run.to_json())
-            progress.advance(task)
+        progress.update(task, completed=len(workloads) * pairs_min)
 
 
 def _named(known: Mapping[str, T], names: str) -> list[T]:

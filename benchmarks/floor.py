@@ -17,7 +17,7 @@ from time import perf_counter
 from crc32c import crc32c
 
 from benchmarks.model import GIB, MIB, Figure, Figures, Scale
-from benchmarks.processes import cpu_seconds, resident_mib
+from benchmarks.processes import cpu_seconds, drop_page_cache, resident_mib
 
 WRITTEN_FRAME = 128 * 1024
 """batch.size of W1."""
@@ -100,6 +100,7 @@ def _ask_for_frames(connection: socket.socket, count: int) -> None:
 
 
 def _figures(name: str, way: bytes, load: Callable[[socket.socket, int], None], frame: int, size: int) -> Figures:
+    """As with the brokers, what is measured was done once before; what is written finds memory that was just freed."""
     with tempfile.TemporaryDirectory(prefix="floor-") as folder:
         path = Path(folder) / "file"
         with path.open("wb") as file:
@@ -110,16 +111,24 @@ def _figures(name: str, way: bytes, load: Callable[[socket.socket, int], None], 
             try:
                 assert process.stdout is not None
                 port = int(process.stdout.readline())
+                _run(port, way, load, size // frame)
+                if way == b"w":
+                    os.truncate(path, 0)
+                    drop_page_cache(path.parent)
                 before_s, started_s = cpu_seconds(process.pid), perf_counter()
-                with socket.create_connection(("127.0.0.1", port)) as connection:
-                    connection.sendall(way)
-                    load(connection, size // frame)
+                _run(port, way, load, size // frame)
                 elapsed_s, cpu_s = perf_counter() - started_s, cpu_seconds(process.pid) - before_s
                 yield Figure(f"{name}throughput", size / MIB / elapsed_s, "MiB/s")
                 yield Figure(f"{name}broker CPU", cpu_s / (size / GIB), "s/GiB")
                 yield Figure("resident memory", resident_mib(process.pid), "MiB")
             finally:
                 process.kill()
+
+
+def _run(port: int, way: bytes, load: Callable[[socket.socket, int], None], frames: int) -> None:
+    with socket.create_connection(("127.0.0.1", port)) as connection:
+        connection.sendall(way)
+        load(connection, frames)
 
 
 def produce_floor(scale: Scale) -> Figures:

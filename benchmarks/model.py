@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, TypeVar
 if TYPE_CHECKING:
     from benchmarks.systems import System
 
-BARNABAS, KAFKA, MESH, FLOOR = "barnabas", "kafka", "mesh", "floor"
+BARNABAS, KAFKA, MESH, KFAKE, FLOOR = "barnabas", "kafka", "mesh", "kfake", "floor"
+PEERS = (MESH, KFAKE)
+"""Brokers that no goal is about."""
 MIB = 1024 * 1024
 GIB = 1024 * MIB
 
@@ -76,15 +78,15 @@ Figures = Iterator[Figure]
 class Workload:
     """A row of the plan: what is done to a broker, and what comes out.
 
-    `measure` starts a broker of its own. `floor` does the same work without a protocol, where that is possible;
-    `has_peers` says that brokers of fewer abilities can run it, too.
+    `measure` starts a broker of its own. `floor` does the same work without a protocol, where that is possible; `peers`
+    are the brokers of fewer abilities that can run it, too.
     """
 
     row: str
     title: str
     measure: "Callable[[System, Scale], Figures]"
     floor: Callable[[Scale], Figures] | None = None
-    has_peers: bool = False
+    peers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

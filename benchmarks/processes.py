@@ -10,6 +10,7 @@ from pathlib import Path
 
 from benchmarks.model import GIB, MIB, Figure, Goal
 from benchmarks.systems import Server
+from tools.jvm.java import find_java
 
 DROP_CACHES = Path("/proc/sys/vm/drop_caches")
 REQUESTS = 100_000
@@ -29,17 +30,17 @@ def resident_mib(pid: int) -> float:
 
 
 def live_heap_mib(pid: int) -> float:
-    """What a Java process' heap holds after a collection; 0 for another process, and without a JDK's `jcmd`."""
-    jcmd = shutil.which("jcmd")
+    """What a Java process' heap holds that is not garbage, after the full collection that a histogram begins with;
+    0 for another process, and without a JDK's `jcmd`."""
+    jcmd = shutil.which("jcmd", path=f"{find_java().parent}{os.pathsep}{os.environ.get('PATH', '')}")
     if jcmd is None or Path(f"/proc/{pid}/comm").read_text().strip() != "java":
         return 0.0
-    subprocess.run([jcmd, str(pid), "GC.run"], stdout=subprocess.DEVNULL, check=True, timeout=60)
-    command = [jcmd, str(pid), "GC.heap_info"]
+    command = [jcmd, str(pid), "GC.class_histogram"]
     told = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
-    used = re.search(r"\bheap\b.*\bused (\d+)K", told)
-    if used is None:
-        raise RuntimeError(f"jcmd does not tell what the heap holds: {told}")
-    return int(used[1]) / 1024
+    total = re.search(r"^Total +\d+ +(\d+)$", told, re.M)
+    if total is None:
+        raise RuntimeError(f"jcmd does not tell what the heap holds: {told[:1000]}")
+    return int(total[1]) / MIB
 
 
 def disk_reads_mib(pid: int) -> float:

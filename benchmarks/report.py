@@ -11,7 +11,7 @@ from typing import Any
 
 from rich.table import Table
 
-from benchmarks.model import BARNABAS, KAFKA, Figure, Goal, Measurement
+from benchmarks.model import BARNABAS, FLOOR, KAFKA, Figure, Goal, Measurement
 from benchmarks.spread import Spread
 
 RESULTS_START, RESULTS_END = "<!-- results -->", "<!-- end of results -->"
@@ -47,8 +47,8 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One figure of one workload: of each system, and Barnabas' in relation to Kafka's; verdicts in the goals' order,
-    None where there is nothing to compare with."""
+    """One figure of one workload: of each system, and Barnabas' in relation to Kafka's; for each goal the values of the
+    pairs that it is about, and the verdict, None where there is nothing to compare with."""
 
     row: str
     title: str
@@ -57,6 +57,7 @@ class Line:
     values: dict[str, Spread]
     ratio: Spread | None
     goals: tuple[Goal, ...]
+    compared: tuple[list[float], ...]
     verdicts: tuple[bool | None, ...]
 
 
@@ -91,25 +92,24 @@ def lines(measurements: Sequence[Measurement]) -> list[Line]:
                     figure.value for figure in measurement.figures if figure.name == name
                 )
         to_kafka = ratios(measurements, row, name, KAFKA)
+        has_failed = any(each.error for each in measurements if each.row == row and each.system == BARNABAS)
+        compared = [values.get(BARNABAS, []) if goal.of is None else ratios(measurements, row, name, goal.of)
+                    for goal in goals]  # fmt: skip
         line = Line(
             row, title, name, unit,
             {system: Spread.of(each) for system, each in values.items() if each},
             Spread.of(to_kafka) if to_kafka else None,
-            goals, tuple(_verdict(goal, measurements, row, name) for goal in goals),
+            goals, tuple(compared),
+            tuple(_verdict(goal, each, has_failed=has_failed) for goal, each in zip(goals, compared, strict=True)),
         )  # fmt: skip
         found.setdefault(row, []).append(line)
     return [line for of_row in found.values() for line in of_row]
 
 
-def _verdict(goal: Goal, measurements: Sequence[Measurement], row: str, name: str) -> bool | None:
+def _verdict(goal: Goal, compared: Sequence[float], *, has_failed: bool) -> bool | None:
     """Judged by the median; a system that failed once has not met it."""
-    if any(each.error for each in measurements if each.row == row and each.system == BARNABAS):
+    if has_failed:
         return False
-    if goal.of is not None:
-        compared = ratios(measurements, row, name, goal.of)
-    else:
-        ours = [each for each in measurements if each.row == row and each.system == BARNABAS]
-        compared = [figure.value for each in ours for figure in each.figures if figure.name == name]
     return goal.is_met_by(Spread.of(compared).median) if compared else None
 
 
@@ -120,13 +120,22 @@ def number(value: float) -> str:
     return f"{value:.1f}" if value >= 10 else f"{value:.2f}" if value >= 0.1 else f"{value:.3f}"
 
 
+def _met(goal: Goal, compared: Sequence[float], verdict: bool | None) -> str:
+    """The verdict, in how many of the pairs the goal is met where they disagree, and a ratio that has no column."""
+    told = {True: "yes", False: "no", None: "?"}[verdict]
+    met = sum(map(goal.is_met_by, compared))
+    if 0 < met < len(compared):
+        told += f" ({met} of {len(compared)})"
+    return f"{told}: {number(Spread.of(compared).median)} x" if goal.of == FLOOR and compared else told
+
+
 def cells(line: Line, systems: Iterable[str]) -> list[str]:
     """A line's texts: figure, each system's median, ratio, goals, verdicts."""
     values = [number(line.values[system].median) if system in line.values else "" for system in systems]
     ratio = line.ratio
-    told = f"{ratio.median:.2f} ({ratio.low:.2f} - {ratio.high:.2f})" if ratio else ""
-    verdicts = [{True: "yes", False: "no", None: "?"}[verdict] for verdict in line.verdicts]
-    return [f"{line.name}, {line.unit}", *values, told, ", ".join(map(str, line.goals)), ", ".join(verdicts)]
+    told = f"{number(ratio.median)} ({number(ratio.low)} - {number(ratio.high)})" if ratio else ""
+    met = map(_met, line.goals, line.compared, line.verdicts)
+    return [f"{line.name}, {line.unit}", *values, told, "; ".join(map(str, line.goals)), "; ".join(met)]
 
 
 def _present(run: Run) -> dict[str, str]:
@@ -186,7 +195,8 @@ def with_results(document: str, results: str) -> str:
     """A document with its part between the marks replaced; rows of its table that the new one has not stay, with what
     is told about their failures.
 
-    Raises ValueError when it has no marks, or the table that is there has other columns.
+    Raises ValueError when it has no marks, or rows would stay of a table that was made on another machine, with other
+    versions or other columns.
     """
     head, start, rest = document.partition(RESULTS_START)
     there, end, tail = rest.partition(RESULTS_END)
@@ -195,8 +205,10 @@ def with_results(document: str, results: str) -> str:
     made_on, old, old_failures = _split(there)
     told, new, failures = _split(results)
     if not old.keys() <= new.keys():
-        if made_on.splitlines()[-2:] != told.splitlines()[-2:]:
-            raise ValueError("the document's table has other columns: give the files of all its rows")
+        if made_on != told:
+            raise ValueError(
+                "the table there has other columns, versions or another machine: give files of all its rows"
+            )
         stay = [line for line in old_failures if line[2:].partition(" ")[0] not in new]
         blocks = {**old, **new}
         results = "\n".join([told, *(blocks[row] for row in sorted(blocks, key=_place)), "", *stay, *failures])
@@ -239,7 +251,7 @@ def _made(run: Run, row: str) -> str:
     """When and with what a row was measured, and how many times."""
     pairs = 1 + max(each.pair for each in run.measurements if each.row == row)
     date, commit, python = (run.environment.get(name, "?") for name in _OF_ROWS[1:])
-    return f"{date[:10]}, {commit}, Python {python.partition(',')[0]}, {pairs} {'pair' if pairs == 1 else 'pairs'}"
+    return f"{date[:10]}, {commit}, Python {python}, {pairs} {'pair' if pairs == 1 else 'pairs'}"
 
 
 def main() -> int:

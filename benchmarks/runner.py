@@ -4,7 +4,7 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 
-from benchmarks.model import BARNABAS, FLOOR, KAFKA, MESH, Figures, Measurement, Scale, Workload
+from benchmarks.model import BARNABAS, FLOOR, KAFKA, Figures, Measurement, Scale, Workload
 from benchmarks.report import ratios
 from benchmarks.spread import Spread
 from benchmarks.systems import System
@@ -20,9 +20,9 @@ def in_turn(
     done: list[Measurement] = []
     pair = 0
     while pair < pairs_min or (pair < pairs_max and is_wide(done)):
-        for name in (BARNABAS, KAFKA, MESH):
+        for name in (BARNABAS, KAFKA, *(workload.peers if pair == 0 else ())):
             system = next((each for each in systems if each.name == name), None)
-            if system is not None and (name != MESH or (workload.has_peers and pair == 0)):
+            if system is not None:
                 done.append(_measure(workload, name, pair, workload.measure(system, scale)))
                 yield done[-1]
         if workload.floor is not None:
@@ -33,8 +33,14 @@ def in_turn(
 
 def is_wide(measurements: Sequence[Measurement]) -> bool:
     """Whether the pairs disagree about a figure that has a goal."""
-    names = {(each.row, figure.name) for each in measurements for figure in each.figures if figure.goals}
-    found = (ratios(measurements, row, name, KAFKA) for row, name in names)
+    compared = {
+        (each.row, figure.name, goal.of)
+        for each in measurements
+        for figure in each.figures
+        for goal in figure.goals
+        if goal.of is not None
+    }
+    found = (ratios(measurements, *each) for each in compared)
     return any(Spread.of(each).relative > WIDE for each in found if each)
 
 

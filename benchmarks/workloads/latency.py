@@ -5,7 +5,7 @@ import contextlib
 from barnabas.wire.messages.api_versions import ApiVersionsRequest
 from benchmarks.clients import LiveProducer, at_rate_ms, create_topics, one_by_one_ms
 from benchmarks.java_tools import end_to_end_average_ms
-from benchmarks.model import Figure, Figures, Scale, Workload, at_most, no_more_than
+from benchmarks.model import KFAKE, PEERS, Figure, Figures, Scale, Workload, at_most, no_more_than
 from benchmarks.processes import CpuUse, live_heap_mib, raise_descriptor_limit, resident, resident_mib
 from benchmarks.spread import percentile
 from benchmarks.systems import System
@@ -67,5 +67,5 @@ def idle_connections(system: System, scale: Scale) -> Figures:
         yield resident(server)
 
 
-END_TO_END = Workload("W5", "latency end to end, 1 KB records, linger.ms=0, acks=1", end_to_end)
-IDLE_CONNECTIONS = Workload("W13", "10,000 idle connections", idle_connections, has_peers=True)
+END_TO_END = Workload("W5", "latency end to end, 1 KB records, linger.ms=0, acks=1", end_to_end, peers=(KFAKE,))
+IDLE_CONNECTIONS = Workload("W13", "10,000 idle connections", idle_connections, peers=PEERS)

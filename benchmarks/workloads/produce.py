@@ -3,7 +3,7 @@
 from benchmarks.clients import create_topics
 from benchmarks.floor import produce_floor
 from benchmarks.java_tools import LARGE_BATCHES, produce
-from benchmarks.model import FLOOR, MIB, Figure, Figures, Scale, Workload, at_least, at_most
+from benchmarks.model import FLOOR, MIB, PEERS, Figure, Figures, Scale, Workload, at_least, at_most
 from benchmarks.processes import CpuUse, drop_page_cache, resident
 from benchmarks.systems import System
 
@@ -20,7 +20,7 @@ def one_producer(system: System, scale: Scale) -> Figures:
     records, size = scale.of(2_000_000, 200_000), 1024
     with system.running() as server:
         create_topics(server, 1, "warm-up", "measured", "idempotent")
-        produce(server, "warm-up", records // 5, size, LARGE_BATCHES)
+        produce(server, "warm-up", records, size, LARGE_BATCHES)
         drop_page_cache(server.log_dir)
         with CpuUse(server) as cpu:
             produced = produce(server, "measured", records, size, LARGE_BATCHES)
@@ -39,7 +39,7 @@ def defaults(system: System, scale: Scale) -> Figures:
     """W2: what an application gets that sets nothing: idempotence, acks=all, batches of 16 KiB."""
     with system.running() as server:
         create_topics(server, 1, "warm-up", "1024", "100")
-        produce(server, "warm-up", scale.of(200_000, 40_000), 1024, {})
+        produce(server, "warm-up", scale.of(1_000_000, 40_000), 1024, {})
         for size, records in ((1024, scale.of(1_000_000, 150_000)), (100, scale.of(5_000_000, 500_000))):
             name = "1 KiB" if size == 1024 else f"{size} B"
             with CpuUse(server) as cpu:
@@ -55,6 +55,6 @@ ONE_PRODUCER = Workload(
     "produce 1 KiB, one producer, batch.size=131072, linger.ms=5, acks=1",
     one_producer,
     produce_floor,
-    has_peers=True,
+    peers=PEERS,
 )
-DEFAULTS = Workload("W2", "produce with every default of the Java client", defaults, has_peers=True)
+DEFAULTS = Workload("W2", "produce with every default of the Java client", defaults, peers=PEERS)

@@ -1,7 +1,7 @@
 """One record a request: what a request costs, and what a flush before its reply costs."""
 
 from benchmarks.clients import create_topics, requests_per_second
-from benchmarks.model import Figure, Figures, Scale, Workload, at_least
+from benchmarks.model import PEERS, Figure, Figures, Scale, Workload, at_least
 from benchmarks.processes import CpuUse, resident
 from benchmarks.systems import System
 
@@ -40,6 +40,6 @@ def _connections(count: int) -> str:
 
 
 UNBATCHED_REQUESTS = Workload(
-    "W3", "produce unbatched: 100 B, one record a request, 5 requests in flight", unbatched, has_peers=True
+    "W3", "produce unbatched: 100 B, one record a request, 5 requests in flight", unbatched, peers=PEERS
 )
 FLUSHED_REQUESTS = Workload("W10", "produce unbatched, each record on the disk before its acknowledgement", flushed)

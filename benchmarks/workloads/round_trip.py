@@ -2,7 +2,7 @@
 
 from benchmarks.clients import create_topics
 from benchmarks.java_tools import LARGE_BATCHES, consume, produce
-from benchmarks.model import MIB, Figure, Figures, Scale, Workload, at_least
+from benchmarks.model import KFAKE, MIB, PEERS, Figure, Figures, Scale, Workload, at_least
 from benchmarks.processes import CpuUse, resident
 from benchmarks.systems import System
 
@@ -13,7 +13,7 @@ TRANSACTION = ("--transactional-id", "benchmark", "--transaction-duration-ms", "
 
 def codecs(system: System, scale: Scale) -> Figures:
     """W9: batches that the producer compressed (the topic keeps them as they are); MiB before compression."""
-    records, size = scale.of(500_000, 60_000), 1024
+    records, size = scale.of(1_000_000, 60_000), 1024
     with system.running() as server:
         create_topics(server, 1, *CODECS_BY_NAME, *(f"warm-up-{codec}" for codec in CODECS_BY_NAME))
         for codec in CODECS_BY_NAME:
@@ -34,7 +34,7 @@ def codecs(system: System, scale: Scale) -> Figures:
 
 def transactions(system: System, scale: Scale) -> Figures:
     """W11: a transaction every 100 ms, and a consumer of committed records only."""
-    records, size = scale.of(1_000_000, 100_000), 1024
+    records, size = scale.of(2_000_000, 100_000), 1024
     with system.running() as server:
         create_topics(server, 1, "warm-up", "measured")
         produce(server, "warm-up", records // 5, size, {}, arguments=TRANSACTION)
@@ -51,5 +51,5 @@ def transactions(system: System, scale: Scale) -> Figures:
         yield resident(server)
 
 
-CODECS = Workload("W9", "compressed by the producer: produce and fetch, 1 KiB", codecs)
-TRANSACTIONS = Workload("W11", "transactions of 100 ms, 1 KiB", transactions, has_peers=True)
+CODECS = Workload("W9", "compressed by the producer: produce and fetch, 1 KiB", codecs, peers=(KFAKE,))
+TRANSACTIONS = Workload("W11", "transactions of 100 ms, 1 KiB", transactions, peers=PEERS)

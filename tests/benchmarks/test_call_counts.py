@@ -23,14 +23,15 @@ from tools.hostile import connect, frame, receive
 
 REQUESTS = 100
 PRODUCE_CALLS_MAX = 57
+FULL_BATCH_PRODUCE_CALLS_MAX = 59
+"""Two for the index entries that so many bytes get, none for the records."""
 IDEMPOTENT_PRODUCE_CALLS_MAX = 64
 FETCH_CALLS_MAX = 62
+FETCH_FROM_FILE_CALLS_MAX = 100
 DELAYED_FETCH_CALLS_MAX = 150
 RECORD = Record(0, 1_700_000_000_000, None, b"x" * 100, [], 0)
-FETCH = FetchRequest(
-    replica_id=-1, max_wait_ms=500, min_bytes=1, max_bytes=1 << 20, session_id=0, session_epoch=-1,
-    topics=[FetchTopic(topic="t", partitions=[FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=200)])],
-)  # fmt: skip
+FULL_BATCH_RECORDS = 100
+FULL_BATCH = build_batch([RECORD._replace(offset=offset) for offset in range(FULL_BATCH_RECORDS)])
 
 
 class Calls:
@@ -56,6 +57,10 @@ def plain(_number: int) -> ProduceRequest:
     return produce(1, build_batch([RECORD]))
 
 
+def many_records(_number: int) -> ProduceRequest:
+    return produce(1, FULL_BATCH)
+
+
 def idempotent(number: int) -> ProduceRequest:
     return produce(-1, build_batch([RECORD], producer_id=1, producer_epoch=0, base_sequence=number))
 
@@ -67,22 +72,32 @@ def produce(acks: int, batch: bytearray) -> ProduceRequest:
 
 
 @pytest.mark.parametrize(
-    ("request_of", "calls_max"), [(plain, PRODUCE_CALLS_MAX), (idempotent, IDEMPOTENT_PRODUCE_CALLS_MAX)]
+    ("request_of", "records", "calls_max"),
+    [
+        (plain, 1, PRODUCE_CALLS_MAX),
+        (many_records, FULL_BATCH_RECORDS, FULL_BATCH_PRODUCE_CALLS_MAX),
+        (idempotent, 1, IDEMPOTENT_PRODUCE_CALLS_MAX),
+    ],
 )
-def test_produce(calls: Calls, request_of: Callable[[int], ProduceRequest], calls_max: int) -> None:
+def test_produce(calls: Calls, request_of: Callable[[int], ProduceRequest], records: int, calls_max: int) -> None:
     with Broker(clock=ManualClock(now_ms=1_700_000_000_000)) as broker:
         topic = broker.create_topic("t")
         per_request, _ = calls_per_request(calls, broker, map(request_of, count()), version=9)
-        assert len(topic.records()) == 2 * REQUESTS
+        assert len(topic.records()) == 2 * REQUESTS * records
     assert 0.8 * calls_max < per_request <= calls_max, "far fewer: then something is not counted"
 
 
-def test_fetch(calls: Calls) -> None:
+@pytest.mark.parametrize(("size", "calls_max"), [(100, FETCH_CALLS_MAX), (512 * 1024, FETCH_FROM_FILE_CALLS_MAX)])
+def test_fetch(calls: Calls, size: int, calls_max: int) -> None:
+    value = "x" * size
+    request = fetch(FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=size + 100), max_wait_ms=500)
     with Broker(clock=ManualClock(now_ms=1_700_000_000_000)) as broker:
-        broker.create_topic("t").produce("something to fetch")
-        per_request, answer = calls_per_request(calls, broker, repeat(FETCH), version=11)
-    assert b"something to fetch" in answer
-    assert 0.8 * FETCH_CALLS_MAX < per_request <= FETCH_CALLS_MAX, "far fewer: then something is not counted"
+        topic = broker.create_topic("t")
+        topic.produce(value)
+        topic.produce("the next batch, which does not fit")
+        per_request, answer = calls_per_request(calls, broker, repeat(request), version=11)
+    assert value.encode() in answer
+    assert 0.8 * calls_max < per_request <= calls_max, "far fewer: then something is not counted"
 
 
 def test_a_fetch_that_waits_for_a_record(calls: Calls) -> None:
@@ -95,11 +110,7 @@ def test_a_fetch_that_waits_for_a_record(calls: Calls) -> None:
                 if offset == REQUESTS:
                     before = calls.count
                 waiting = FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=1 << 20)
-                request = FetchRequest(
-                    replica_id=-1, max_wait_ms=30_000, min_bytes=1, max_bytes=1 << 20, session_id=0, session_epoch=-1,
-                    topics=[FetchTopic(topic="t", partitions=[waiting])],
-                )  # fmt: skip
-                consumer.sendall(frame(request, 11))
+                consumer.sendall(frame(fetch(waiting, max_wait_ms=30_000), 11))
                 while not partition.is_waited_for:
                     time.sleep(0.001)
                 ask(producer, plain(offset), 9)
@@ -108,6 +119,13 @@ def test_a_fetch_that_waits_for_a_record(calls: Calls) -> None:
                 assert b"x" * 100 in answer
         per_record = (calls.count - before) / REQUESTS
     assert 0.8 * DELAYED_FETCH_CALLS_MAX < per_record <= DELAYED_FETCH_CALLS_MAX, "far fewer: then something is missing"
+
+
+def fetch(partition: FetchPartition, max_wait_ms: int) -> FetchRequest:
+    return FetchRequest(
+        replica_id=-1, max_wait_ms=max_wait_ms, min_bytes=1, max_bytes=1 << 20, session_id=0, session_epoch=-1,
+        topics=[FetchTopic(topic="t", partitions=[partition])],
+    )  # fmt: skip
 
 
 def calls_per_request(calls: Calls, broker: Broker, requests: Iterator[Message], version: int) -> tuple[float, bytes]:

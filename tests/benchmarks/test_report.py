@@ -1,7 +1,7 @@
 import pytest
 
 from benchmarks.model import BARNABAS, FLOOR, KAFKA, Figure, Measurement, at_least, at_most, no_more_than
-from benchmarks.report import RESULTS_END, RESULTS_START, Run, lines, markdown, number, together, with_results
+from benchmarks.report import RESULTS_END, RESULTS_START, Run, cells, lines, markdown, number, together, with_results
 from benchmarks.spread import Spread
 
 RATE = (at_least(1.3),)
@@ -55,6 +55,13 @@ def test_a_goal_is_not_met_by_a_system_that_fails():
     assert (rate.ratio.median, rate.verdicts) == (1.5, (False,))
 
 
+def test_a_ratio_however_small_has_digits_that_mean_something():
+    times = [Measurement("W5", "latency", system, 0, 1, (Figure("p50", value, "ms"),))
+             for system, value in ((BARNABAS, 0.41), (KAFKA, 103.0))]  # fmt: skip
+    [line] = lines(times)
+    assert cells(line, [BARNABAS, KAFKA])[3] == "0.004 (0.004 - 0.004)"
+
+
 def test_what_is_less_than_nothing_is_not_compared():
     grown = [Measurement("W13", "idle", system, 0, 1, (Figure("memory", value, "KiB", CPU[:1]),))
              for system, value in ((BARNABAS, 8.0), (KAFKA, -1.5))]  # fmt: skip
@@ -75,8 +82,8 @@ def test_runs_together_have_each_workload_once_and_in_order():
     assert run.environment == {"machine": "m22"}
     assert run.systems == {BARNABAS: "Barnabas 1", KAFKA: "Kafka 4"}
     assert run.made == {
-        "W1": "2026-11-22, b, Python 3.13.1, 3 pairs",
-        "W10": "2026-11-21, a, Python 3.13.1, 1 pair",
+        "W1": "2026-11-22, b, Python 3.13.1, uvloop 1, 3 pairs",
+        "W10": "2026-11-21, a, Python 3.13.1, uvloop 1, 1 pair",
     }
 
 
@@ -96,8 +103,9 @@ def test_markdown():
         "|  | figure | Barnabas 1 | Kafka 4 | floor | Barnabas / Kafka | goal | met |",
         "|---|---|---:|---:|---:|---:|---:|---:|",
         "| **W1** | **produce** | | | | | | |",
-        "| | rate, MiB/s | 300 | 200 | 900 | 1.50 (1.00 - 1.60) | ≥ 1.3 x | yes |",
-        "| | CPU, s/GiB | 1.10 | 4.00 | 0.50 | 0.25 (0.20 - 0.50) | ≤ 0.4 x, ≤ 1.5 x floor | yes, no |",
+        "| | rate, MiB/s | 300 | 200 | 900 | 1.50 (1.00 - 1.60) | ≥ 1.3 x | yes (2 of 3) |",
+        "| | CPU, s/GiB | 1.10 | 4.00 | 0.50 | 0.25 (0.20 - 0.50) | ≤ 0.4 x; ≤ 1.5 x floor "
+        "| yes (2 of 3); no: 2.20 x |",
         "| **W2** | **defaults: failed** | | | | | | |",
         "",
         "- W2 failed on kafka: RuntimeError: no",
@@ -112,19 +120,20 @@ def test_results_are_replaced_and_nothing_else():
 
 
 def test_rows_that_were_not_measured_again_stay():
-    columns = "| | figure | Kafka |\n|---|---|---|\n"
+    head = "- machine: a\n\n| | figure | Kafka |\n|---|---|---|\n"
 
     def block(row: str, value: int) -> str:
         return f"| **{row}** | **title** | |\n| | rate | {value} |\n"
 
     failures = "\n- W2 failed on kafka: y\n- W3 failed on kafka: x"
-    old = "- machine: a\n\n" + columns + block("W2", 1) + block("W3", 1) + block("W10", 1) + failures
-    new = "- machine: b\n\n" + columns + block("W1", 2) + block("W3", 2)
+    old = head + block("W2", 1) + block("W3", 1) + block("W10", 1) + failures
+    new = head + block("W1", 2) + block("W3", 2)
     document = with_results(f"before\n{RESULTS_START}\n{old}\n{RESULTS_END}\nafter\n", new)
     rows = block("W1", 2) + block("W2", 1) + block("W3", 2) + block("W10", 1) + "\n- W2 failed on kafka: y\n"
-    assert document == f"before\n{RESULTS_START}\n- machine: b\n\n{columns}{rows}{RESULTS_END}\nafter\n"
-    with pytest.raises(ValueError, match="other columns"):
-        with_results(document, "| | figure | floor |\n|---|---|---|\n" + block("W1", 3))
+    assert document == f"before\n{RESULTS_START}\n{head}{rows}{RESULTS_END}\nafter\n"
+    for other in (head.replace("Kafka", "floor"), head.replace("machine: a", "machine: b")):
+        with pytest.raises(ValueError, match="other columns, versions or another machine"):
+            with_results(document, other + block("W1", 3))
 
 
 def test_numbers_keep_three_digits():

@@ -36,7 +36,7 @@ def test_pairs_are_measured_in_turn():
 
 def test_peers_and_the_floor_take_part_where_they_can():
     floor = lambda scale: iter([Figure("rate", 900, "1/s")])  # noqa: E731
-    with_all = workload([100], has_peers=True, floor=floor)
+    with_all = workload([100], peers=(MESH,), floor=floor)
     assert order(in_turn(with_all, ALL, Scale.QUICK, 1, 1)) == [BARNABAS, KAFKA, MESH, FLOOR]
 
 
