@@ -9,11 +9,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from itertools import count, islice, repeat
+from pathlib import Path
 from types import FrameType
 
 import pytest
 
 from barnabas.clock import ManualClock
+from barnabas.storage.file_region import REGION_BYTES_MIN
+from barnabas.storage.files import OsFiles
 from barnabas.testing import Broker
 from barnabas.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from barnabas.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
@@ -25,8 +28,8 @@ REQUESTS = 100
 PRODUCE_CALLS_MAX = 57
 FULL_BATCH_PRODUCE_CALLS_MAX = 59
 """Two for the index entries that so many bytes get, none for the records."""
-IDEMPOTENT_PRODUCE_CALLS_MAX = 64
-FETCH_CALLS_MAX = 62
+IDEMPOTENT_PRODUCE_CALLS_MAX = 63
+FETCH_CALLS_MAX = 61
 FETCH_FROM_FILE_CALLS_MAX = 100
 DELAYED_FETCH_CALLS_MAX = 150
 RECORD = Record(0, 1_700_000_000_000, None, b"x" * 100, [], 0)
@@ -88,10 +91,12 @@ def test_produce(calls: Calls, request_of: Callable[[int], ProduceRequest], reco
 
 
 @pytest.mark.parametrize(("size", "calls_max"), [(100, FETCH_CALLS_MAX), (512 * 1024, FETCH_FROM_FILE_CALLS_MAX)])
-def test_fetch(calls: Calls, size: int, calls_max: int) -> None:
+def test_fetch(calls: Calls, size: int, calls_max: int, tmp_path: Path) -> None:
+    if size >= REGION_BYTES_MIN and not OsFiles().reads_cached(str(tmp_path)):
+        pytest.skip("this file system does not tell what is in the page cache: nothing is sent from files")
     value = "x" * size
     request = fetch(FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=size + 100), max_wait_ms=500)
-    with Broker(clock=ManualClock(now_ms=1_700_000_000_000)) as broker:
+    with Broker(data_dir=tmp_path, clock=ManualClock(now_ms=1_700_000_000_000)) as broker:
         topic = broker.create_topic("t")
         topic.produce(value)
         topic.produce("the next batch, which does not fit")
