@@ -149,6 +149,7 @@ class BrokerConfig:
 
     barnabas_disk_reserve_bytes: int
     barnabas_flush_before_ack: bool
+    barnabas_group_newcomer_delay_ms: int
     barnabas_http_address: str | None
     barnabas_log_format: str
     barnabas_log_level: str

@@ -57,6 +57,7 @@ class Broker:
         self._overrides = {key.replace("_", "."): _text(value) for key, value in keywords.items()}
         self._overrides.update({key: _text(value) for key, value in (configs or {}).items()})
         self._given_data_dir = data_dir or self._overrides.get("log.dirs") or self._overrides.get("log.dir")
+        self._has_own_clock = clock is not None
         self._offset_clock = OffsetClock(clock)
         self._lock = threading.RLock()
         self._life: BrokerThread | None = None
@@ -261,6 +262,8 @@ class Broker:
         options = {"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(self.data_dir)}
         if "log.dir" in self._overrides:
             del options["log.dirs"]
+        if self._has_own_clock:  # which nobody may move: a rebalance must not wait for it
+            options["barnabas.group.newcomer.delay.ms"] = "0"
         options |= self._overrides
         if self._listeners is not None:
             options["listeners"] = self._listeners

@@ -162,18 +162,21 @@ class LeaderElected(NamedTuple):
 class RebalancePrepared(NamedTuple):
     """The group waits for its members to join; requests parked in SyncGroup have been answered.
 
-    `initial_delay_left_ms` is how much longer the first rebalance of an empty group may be put off; None in every
-    other rebalance.
+    `delay_left_ms` is how much longer it may be put off for the sake of newcomers; None when they are not waited for.
     """
 
     at_ms: int
-    initial_delay_left_ms: int | None
+    delay_left_ms: int | None
 
 
-class InitialDelayExtended(NamedTuple):
-    """Newcomers arrived during the first rebalance, which waits once more."""
+class DelayExtended(NamedTuple):
+    """Newcomers arrived while the rebalance was put off, which waits for more of them once more."""
 
     left_ms: int
+
+
+class DelayOver(NamedTuple):
+    """Newcomers are not waited for any more: the rebalance ends when all members have joined."""
 
 
 class GenerationStarted(NamedTuple):
@@ -201,7 +204,8 @@ GroupChange = (
     | MemberRemoved
     | LeaderElected
     | RebalancePrepared
-    | InitialDelayExtended
+    | DelayExtended
+    | DelayOver
     | GenerationStarted
     | SyncArrived
 )

@@ -10,6 +10,8 @@ SESSION: Final = "session"
 """Timer kind: a member has not been heard of for its session timeout."""
 JOIN: Final = "join"
 """Timer kind: the members had their time to join."""
+NEWCOMERS: Final = "newcomers"
+"""Timer kind: newcomers had their time to come before the rebalance goes on."""
 SYNC: Final = "sync"
 """Timer kind: the members had their time to send SyncGroup."""
 

@@ -20,6 +20,7 @@ from barnabas.broker.coordinator.changes import (
 from barnabas.broker.coordinator.draft import Draft, member_error
 from barnabas.broker.coordinator.events import (
     JOIN,
+    NEWCOMERS,
     SESSION,
     SYNC,
     Effects,
@@ -44,6 +45,7 @@ from barnabas.broker.coordinator.rebalance import (
     current_generation_reply,
     join_time_over,
     joined_members,
+    newcomers_time_over,
     prepare_rebalance,
     rebalance_or_complete_join,
     spread_assignment,
@@ -154,7 +156,8 @@ def _add_member(draft: Draft, event: JoinGroup, member_id: str) -> None:
     )
     draft.change(MemberJoined(member, event.token))
     draft.schedule_session(member_id, NEW_MEMBER_JOIN_TIMEOUT_MS)
-    rebalance_or_complete_join(draft, "adding member %s; client reason: %s", member_id, event.reason or NO_REASON)
+    reason = "adding member %s; client reason: %s"
+    rebalance_or_complete_join(draft, reason, member_id, event.reason or NO_REASON, newcomer=True)
 
 
 def _rejoin(draft: Draft, event: JoinGroup, member: Member) -> None:
@@ -331,6 +334,8 @@ def _timer_fired(draft: Draft, event: TimerFired) -> None:
         return
     if event.key.kind == SESSION:
         _session_over(draft, event.key.member_id)
+    elif event.key.kind == NEWCOMERS:
+        newcomers_time_over(draft)
     elif event.key.kind == JOIN:
         join_time_over(draft)
     elif event.key.kind == SYNC:

@@ -7,18 +7,22 @@ tryCompleteInitialRebalanceElseSchedule, propagateAssignment).
 from typing import Final
 
 from barnabas.broker.coordinator.changes import (
+    DelayExtended,
+    DelayOver,
     GenerationStarted,
     GroupRecord,
-    InitialDelayExtended,
     LeaderElected,
     RebalancePrepared,
 )
 from barnabas.broker.coordinator.draft import Draft
-from barnabas.broker.coordinator.events import JOIN, SYNC, JoinedMember, JoinReply, SyncReply
+from barnabas.broker.coordinator.events import JOIN, NEWCOMERS, SYNC, JoinedMember, JoinReply, SyncReply
 from barnabas.broker.coordinator.state import Group, GroupState
 from barnabas.wire.errors import ErrorCode
 
 GENERATION_MAX: Final = 2**31 - 1
+
+NEWCOMER_DELAY_MAX_MS: Final = 1_000
+"""A later rebalance is not put off longer than this, however many newcomers keep arriving."""
 
 
 def next_generation(generation: int) -> int:
@@ -36,29 +40,34 @@ def joined_members(group: Group) -> tuple[JoinedMember, ...]:
     )
 
 
-def rebalance_or_complete_join(draft: Draft, reason: str, *arguments: object) -> None:
+def rebalance_or_complete_join(draft: Draft, reason: str, *arguments: object, newcomer: bool = False) -> None:
     """After the members changed: begin a rebalance, or end the join phase of the one under way if nobody is missing
     any more.
     """
     if draft.group.state is GroupState.PREPARING_REBALANCE:
         complete_join_if_all_joined(draft)
     else:
-        prepare_rebalance(draft, reason, *arguments)
+        prepare_rebalance(draft, reason, *arguments, newcomer=newcomer)
 
 
 def prepare_rebalance(
-    draft: Draft, reason: str, *arguments: object, sync_error: ErrorCode = ErrorCode.REBALANCE_IN_PROGRESS
+    draft: Draft,
+    reason: str,
+    *arguments: object,
+    newcomer: bool = False,
+    sync_error: ErrorCode = ErrorCode.REBALANCE_IN_PROGRESS,
 ) -> None:
     """Have every member join again. The first members of an empty group are given `group.initial.rebalance.delay.ms`
-    to gather. Who waits for an assignment gets `sync_error` instead.
+    to gather, later newcomers `barnabas.group.newcomer.delay.ms`. Who waits for an assignment gets `sync_error`
+    instead.
     """
     group = draft.group
     is_initial = group.state is GroupState.EMPTY
     if group.state is GroupState.COMPLETING_REBALANCE:
         _answer_waiting_syncs(draft, sync_error)
     draft.cancel(SYNC)
-    delay_ms = draft.settings.group_initial_rebalance_delay_ms
-    left_ms = max(group.rebalance_timeout_ms - delay_ms, 0) if is_initial else None
+    delay_ms = _delay_ms(draft, is_initial) if newcomer else 0
+    delay_max_ms = group.rebalance_timeout_ms if is_initial else NEWCOMER_DELAY_MAX_MS
     draft.note(
         f"Preparing to rebalance group %s in state %s with old generation %d (reason: {reason})",
         group.group_id,
@@ -66,39 +75,58 @@ def prepare_rebalance(
         group.generation,
         *arguments,
     )
-    draft.change(RebalancePrepared(draft.now_ms, left_ms))
-    if is_initial and delay_ms > 0:
-        draft.schedule(JOIN, delay_ms)
+    draft.change(RebalancePrepared(draft.now_ms, max(delay_max_ms - delay_ms, 0) if delay_ms else None))
+    if delay_ms:
+        draft.schedule(NEWCOMERS, delay_ms)
     elif is_initial or draft.group.all_members_joined:
         complete_join(draft)
-    else:
+        return
+    if not is_initial:
         draft.schedule(JOIN, draft.group.rebalance_timeout_ms)
 
 
+def _delay_ms(draft: Draft, is_initial: bool) -> int:
+    """How long newcomers are waited for after the first one, and then after each that came."""
+    settings = draft.settings
+    return settings.group_initial_rebalance_delay_ms if is_initial else settings.barnabas_group_newcomer_delay_ms
+
+
 def complete_join_if_all_joined(draft: Draft) -> None:
-    """End the join phase early, unless it is the first one of an empty group: more members are probably starting up."""
+    """End the join phase early, unless more newcomers are probably starting up."""
     group = draft.group
-    if group.state is GroupState.PREPARING_REBALANCE and not group.is_initial_rebalance and group.all_members_joined:
+    if group.state is GroupState.PREPARING_REBALANCE and not group.is_put_off and group.all_members_joined:
         complete_join(draft)
 
 
-def join_time_over(draft: Draft) -> None:
-    """The join timer fired: extend the first rebalance while newcomers keep arriving, else end the join phase."""
+def newcomers_time_over(draft: Draft) -> None:
+    """Wait on while newcomers keep arriving. Then the first rebalance of an empty group ends, a later one as soon as
+    all members have joined.
+    """
     group = draft.group
-    if group.state is not GroupState.PREPARING_REBALANCE:
+    left_ms = group.delay_left_ms
+    if left_ms is None:
         return
-    left_ms = group.initial_delay_left_ms
     if left_ms and group.new_member_added:
-        delay_ms = draft.settings.group_initial_rebalance_delay_ms
-        draft.change(InitialDelayExtended(max(left_ms - delay_ms, 0)))
-        draft.schedule(JOIN, min(delay_ms, left_ms))
+        delay_ms = _delay_ms(draft, group.is_initial_rebalance)
+        draft.change(DelayExtended(max(left_ms - delay_ms, 0)))
+        draft.schedule(NEWCOMERS, min(delay_ms, left_ms))
+    elif group.is_initial_rebalance:
+        complete_join(draft)
     else:
+        draft.change(DelayOver())
+        complete_join_if_all_joined(draft)
+
+
+def join_time_over(draft: Draft) -> None:
+    """The members had their rebalance timeout to come back."""
+    if draft.group.state is GroupState.PREPARING_REBALANCE:
         complete_join(draft)
 
 
 def complete_join(draft: Draft) -> None:
     """End the join phase: drop dynamic members that did not come, and start the next generation with those who did."""
     draft.cancel(JOIN)
+    draft.cancel(NEWCOMERS)
     group = draft.group
     absent = [
         member.member_id

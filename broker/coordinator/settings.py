@@ -10,10 +10,12 @@ def _key(name: str, default: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class GroupSettings:
-    """Kafka's `group.*`, `offsets.*` and `offset.*` keys that the coordinator obeys, with Kafka's defaults; the key
-    is in each field's metadata.
+    """Kafka's `group.*`, `offsets.*` and `offset.*` keys that the coordinator obeys, with Kafka's defaults, and one
+    of its own; the key is in each field's metadata.
     """
 
+    barnabas_group_newcomer_delay_ms: int = _key("barnabas.group.newcomer.delay.ms", 50)
+    """How long a rebalance that a newcomer began waits for more of them; 0 as in Kafka."""
     group_min_session_timeout_ms: int = _key("group.min.session.timeout.ms", 6_000)
     group_max_session_timeout_ms: int = _key("group.max.session.timeout.ms", 1_800_000)
     group_initial_rebalance_delay_ms: int = _key("group.initial.rebalance.delay.ms", 3_000)

@@ -11,11 +11,12 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from barnabas.broker.coordinator.changes import (
+    DelayExtended,
+    DelayOver,
     GenerationStarted,
     GroupChange,
     GroupRecord,
     GroupTombstone,
-    InitialDelayExtended,
     LeaderElected,
     Member,
     MemberIdIssued,
@@ -73,9 +74,9 @@ class Group:
     """
 
     __slots__ = (
+        "delay_left_ms",
         "generation",
         "group_id",
-        "initial_delay_left_ms",
         "leader_id",
         "members",
         "new_member_added",
@@ -111,7 +112,7 @@ class Group:
         self.waiting_syncs: dict[str, Token] = {}
         self.supporters: dict[str, int] = {}
         self.new_member_added = False
-        self.initial_delay_left_ms: int | None = None
+        self.delay_left_ms: int | None = None
 
     def copy(self) -> "Group":
         """An independent group with the same content: O(members), no member is copied."""
@@ -122,8 +123,13 @@ class Group:
         return copy
 
     @property
+    def is_put_off(self) -> bool:
+        """The rebalance waits for newcomers, though all members may have joined: a timer ends that wait."""
+        return self.delay_left_ms is not None
+
+    @property
     def is_initial_rebalance(self) -> bool:
-        """The group waits for the first members of an empty group: only a timer ends that wait."""
+        """The group waits for the first members of an empty group."""
         return self.state is GroupState.PREPARING_REBALANCE and self.previous_state is GroupState.EMPTY
 
     @property
@@ -234,7 +240,7 @@ def _apply_record(group: Group, record: GroupRecord) -> None:
     group.pending_syncs.intersection_update(group.members)
     group.new_members.intersection_update(group.members)
     group.waiting_syncs.clear()
-    group.initial_delay_left_ms = None
+    group.delay_left_ms = None
     group.new_member_added = False
     state = GroupState.STABLE if record.members else GroupState.EMPTY
     if state is not group.state:
@@ -266,7 +272,7 @@ def _issue_member_id(group: Group, change: MemberIdIssued) -> None:
 
 def _join(group: Group, change: MemberJoined) -> None:
     member = change.member
-    if group.is_initial_rebalance:
+    if group.is_put_off:
         group.new_member_added = True
     if not group.members:
         group.protocol_type = member.protocol_type
@@ -338,12 +344,16 @@ def _prepare(group: Group, change: RebalancePrepared) -> None:
     group.pending_syncs.clear()
     group.waiting_syncs.clear()
     group.new_member_added = False
-    group.initial_delay_left_ms = change.initial_delay_left_ms
+    group.delay_left_ms = change.delay_left_ms
 
 
-def _extend_initial_delay(group: Group, change: InitialDelayExtended) -> None:
+def _extend_delay(group: Group, change: DelayExtended) -> None:
     group.new_member_added = False
-    group.initial_delay_left_ms = change.left_ms
+    group.delay_left_ms = change.left_ms
+
+
+def _end_delay(group: Group, _: DelayOver) -> None:
+    group.delay_left_ms = None
 
 
 def _start_generation(group: Group, change: GenerationStarted) -> None:
@@ -353,7 +363,7 @@ def _start_generation(group: Group, change: GenerationStarted) -> None:
     group.waiting_joins.clear()
     group.new_members.clear()
     group.new_member_added = False
-    group.initial_delay_left_ms = None
+    group.delay_left_ms = None
     group.pending_syncs = set(group.members)
 
 
@@ -371,7 +381,8 @@ _APPLIERS: Final[Mapping[type, Callable[[Group, Any], None]]] = {
     MemberRemoved: _remove,
     LeaderElected: _elect,
     RebalancePrepared: _prepare,
-    InitialDelayExtended: _extend_initial_delay,
+    DelayExtended: _extend_delay,
+    DelayOver: _end_delay,
     GenerationStarted: _start_generation,
     SyncArrived: _sync,
 }

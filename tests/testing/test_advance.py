@@ -1,5 +1,6 @@
 """Moving a broker's time: what is due has happened when `advance` returns, and sockets do not notice."""
 
+import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
@@ -307,6 +308,21 @@ def test_stock_clients_get_on_with_a_clock_that_stands_still() -> None:
             [message] = reader.consume(1, timeout=20)
             assert message.value() == value
         reader.close()
+
+
+def test_newcomers_are_not_waited_for_with_a_clock_that_stands_still() -> None:
+    with Broker(clock=ManualClock()) as broker:
+        broker.create_topic("t", partitions=2)
+        readers = [consumer(broker) for _ in range(2)]
+        for reader in readers:
+            reader.subscribe(["t"])
+        deadline_s = time.monotonic() + 30
+        while not all(reader.assignment() for reader in readers) and time.monotonic() < deadline_s:
+            for reader in readers:
+                reader.poll(0.01)
+        assert [len(reader.assignment()) for reader in readers] == [1, 1]
+        for reader in readers:
+            reader.close()
 
 
 def test_rebalances_wait_for_a_clock_that_stands_still() -> None:

@@ -26,6 +26,7 @@ from barnabas.wire.records import ControlRecordType, EndTxnMarker, build_batch, 
 from barnabas.wire.records import Record as LogRecord
 
 START_MS = 1_000_000
+NO_DELAYS = GroupSettings(group_initial_rebalance_delay_ms=0, barnabas_group_newcomer_delay_ms=0)
 
 
 class Machine:
@@ -34,7 +35,7 @@ class Machine:
     """
 
     def __init__(self, **settings: int) -> None:
-        self.settings = replace(GroupSettings(group_initial_rebalance_delay_ms=0), **settings)
+        self.settings = replace(NO_DELAYS, **settings)
         self.shard = Shard()
         self.now_ms = START_MS
         self.log: list[bytes] = []

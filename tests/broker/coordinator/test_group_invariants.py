@@ -40,9 +40,15 @@ class Client:
 class GroupMachine(RuleBasedStateMachine):
     machine_type: type
 
-    @initialize(delay_ms=st.sampled_from([0, 3000]), size=st.sampled_from([2, 100]))
-    def start(self, delay_ms, size):
-        self.machine = self.machine_type(group_initial_rebalance_delay_ms=delay_ms, group_max_size=size)
+    @initialize(
+        delay_ms=st.sampled_from([0, 3000]), newcomer_delay_ms=st.sampled_from([0, 50]), size=st.sampled_from([2, 100])
+    )
+    def start(self, delay_ms, newcomer_delay_ms, size):
+        self.machine = self.machine_type(
+            group_initial_rebalance_delay_ms=delay_ms,
+            barnabas_group_newcomer_delay_ms=newcomer_delay_ms,
+            group_max_size=size,
+        )
         self.clients = [Client(name) for name in range(5)]
         self.open: dict[int, Client | None] = {}
         self.generation = 0
@@ -214,7 +220,8 @@ class GroupMachine(RuleBasedStateMachine):
         if group is None:
             return
         if group.state is GroupState.PREPARING_REBALANCE:
-            assert "join" in kinds
+            assert "newcomers" in kinds if group.is_initial_rebalance else "join" in kinds
+            assert group.is_put_off == ("newcomers" in kinds)
         if group.state is GroupState.COMPLETING_REBALANCE:
             assert "sync" in kinds or not group.pending_syncs
         sessions = {key.member_id for _, key in self.machine.timers if key.kind == "session"}

@@ -88,6 +88,7 @@ class Bench:
         self.timers = Timers(self.clock, asyncio.get_running_loop())
         self.ids = iter(range(1, 10_000))
         settings.setdefault("group_initial_rebalance_delay_ms", 0)
+        settings.setdefault("barnabas_group_newcomer_delay_ms", 0)
         self.settings = GroupSettings(**settings)
         self.groups = self.make()
 
