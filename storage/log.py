@@ -651,16 +651,23 @@ class PartitionLog(LocalLog):
 
     def flush_is_due(self, now_ms: int) -> bool:
         """Whether there is a leader epoch that the disk does not know, or another reason, as `LocalLog` says."""
+        return self._dirty_epochs is not None or super().flush_is_due(now_ms)
+
+    @property
+    def _dirty_epochs(self) -> LeaderEpochs | None:
+        """The leader epochs, if the disk has to know them. Those of a log without records it need not: the next start
+        forgets epochs that nothing was written in.
+        """
         epochs = self._leader_epochs
-        return (epochs is not None and epochs.dirty) or super().flush_is_due(now_ms)
+        return epochs if epochs is not None and epochs.dirty and self.log_start_offset < self.log_end_offset else None
 
     def prepare_flush(self) -> FlushTask | None:
         """Capture a flush of everything up to the log's end; None if there is nothing to do or a flush is under way."""
         self._check()
         if self._flushing is not None:
             return None
-        epochs = self._leader_epochs
-        if epochs is None or not epochs.dirty:
+        epochs = self._dirty_epochs
+        if epochs is None:
             return self._prepare_flush(None)
         epochs.dirty = False
         return self._prepare_flush((f"{self.directory}/{LEADER_EPOCH_FILE}", encode_leader_epochs(epochs.entries)))
@@ -695,14 +702,18 @@ class PartitionLog(LocalLog):
         self._check()
         segment = self._segments[-1]
         if segment.offset_index is not None or self.recovery_point < self.log_end_offset:
-            if segment.offset_index is None:
-                self._load_active(segment)
-            with self._failing_if(f"closing {self.directory}"):
-                segment.write_indexes(self.context.cache.files)
+            if segment.size:
+                self._write_active_indexes(segment)
             self._take_snapshot(self.log_end_offset)
-            # Contents, not names: an index that is missing is built anew, an old one would be believed.
-            self._unsynced_files += [segment.path(OFFSET_INDEX_SUFFIX), segment.path(TIME_INDEX_SUFFIX)]
         return self.prepare_flush()
+
+    def _write_active_indexes(self, segment: Segment) -> None:
+        if segment.offset_index is None:
+            self._load_active(segment)
+        with self._failing_if(f"closing {self.directory}"):
+            segment.write_indexes(self.context.cache.files)
+        # Contents, not names: an index that is missing is built anew, an old one would be believed.
+        self._unsynced_files += [segment.path(OFFSET_INDEX_SUFFIX), segment.path(TIME_INDEX_SUFFIX)]
 
 
 def _read_marker(batch: ReadBuffer, header: RecordBatchHeader) -> EndTxnMarker | None:

@@ -11,6 +11,7 @@ from barnabas.clock import Clock
 from barnabas.storage.config import LogConfig
 from barnabas.storage.errors import StorageError
 from barnabas.storage.files import DescriptorCache, LogFile
+from barnabas.storage.flush import SharedSync
 from barnabas.storage.offset_index import OffsetIndexCache
 
 if TYPE_CHECKING:
@@ -31,7 +32,8 @@ class LogContext:
     """What all logs of one directory share.
 
     `reads_cached`: whether reads that never wait for the disk work there. `random_below(n)` draws the jitter of
-    segment.jitter.ms. `doomed` collects files for the log manager to unlink. `on_failure` is told once per log.
+    segment.jitter.ms. `doomed` collects files for the log manager to unlink. `names` are those of
+    the logs. `on_failure` is told once per log.
     """
 
     cache: DescriptorCache
@@ -41,6 +43,7 @@ class LogContext:
     producer_id_expiration_ms: int = 86_400_000
     random_below: Callable[[int], int] = lambda _: 0
     doomed: deque[DoomedFiles] = field(default_factory=deque)
+    names: SharedSync = field(default_factory=SharedSync)
     on_failure: Callable[[LocalLog, StorageError], None] = lambda _log, _error: None
 
     def jitter(self, config: LogConfig) -> int:

@@ -139,6 +139,9 @@ class Segment:
         """Bring the indexes into memory, for appending; rebuild what is missing or wrong. Blocking."""
         if self.offset_index is not None:
             return
+        if not self.size:
+            self.reset_indexes()
+            return
         files = cache.files
         read = _reader(cache, self.file)
         try:
@@ -146,14 +149,13 @@ class Segment:
                 self.base_offset, read_file(files, self.path(OFFSET_INDEX_SUFFIX)), self.size
             )
             self.time_index = TimeIndex.from_bytes(self.base_offset, read_file(files, self.path(TIME_INDEX_SUFFIX)))
-            if self.size and not len(self.time_index):
+            if not len(self.time_index):
                 raise CorruptFile("the time index of a segment with batches is empty")
             if len(self.offset_index) and not _leads_to_a_batch(self.offset_index, read):
                 raise CorruptFile("the last entry of the offset index leads to another batch")
             self.max_timestamp, self.max_timestamp_offset = self.time_index.last_entry
         except (FileNotFoundError, CorruptFile) as error:
-            if self.size:
-                logger.warning("building the indexes of %s anew: %s", self.file.path, error)
+            logger.warning("building the indexes of %s anew: %s", self.file.path, error)
             self.rebuild_indexes(read, index_interval_bytes)
 
     def rebuild_indexes(self, read: Read, index_interval_bytes: int) -> None:
@@ -369,10 +371,12 @@ def load_time_index(files: Files, read: Read, file: LogFile, base_offset: int, s
     """A sealed segment's time index, rebuilt from the batches if the file is missing or wrong. Blocking; any thread
     if `read` is that thread's.
     """
+    if not size:
+        return TimeIndex(base_offset)
     stem, _, renamed = file.path.rpartition(LOG_SUFFIX)
     try:
         index = TimeIndex.from_bytes(base_offset, read_file(files, stem + TIME_INDEX_SUFFIX + renamed))
-        if len(index) or not size:
+        if len(index):
             return index
     except (FileNotFoundError, CorruptFile):
         pass

@@ -5,7 +5,7 @@ import time
 from benchmarks.clients import TIMEOUT_S, create_topics, wait_for_leaders
 from benchmarks.java_tools import consume, produce
 from benchmarks.model import MIB, Figure, Figures, Scale, Workload, at_least, at_most
-from benchmarks.processes import CpuUse, cpu_seconds, resident
+from benchmarks.processes import CpuUse, cpu_seconds, put_aside, resident
 from benchmarks.systems import System
 
 ROUND_ROBIN = {"partitioner.class": "org.apache.kafka.clients.producer.RoundRobinPartitioner"}
@@ -54,6 +54,8 @@ def many_hosted(system: System, scale: Scale) -> Figures:
         yield Figure("time to restart", time.monotonic() - started_s, "s", (at_most(1.0),))
         yield Figure("of it to stop", stopped_s - started_s, "s")
         yield Figure("start: broker CPU", cpu_seconds(server.pid), "s")
+        server.stop(timeout_s=TIMEOUT_S)
+        put_aside(server.log_dir)
 
 
 MANY_WRITTEN = Workload("W6", "1,000 partitions: one producer round robin, one consumer of all, 1 KiB", many_written)

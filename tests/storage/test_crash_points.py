@@ -555,7 +555,12 @@ def segments_not_synced(patch):
 
 def names_not_synced(patch):
     run = FlushTask.run
-    patch.setattr(FlushTask, "run", lambda task: (task.directories.clear(), run(task)))
+
+    def run_without_names(task):
+        task.names_dirty, task.number = False, 0
+        run(task)
+
+    patch.setattr(FlushTask, "run", run_without_names)
 
 
 def replaced_without_syncing_the_name(patch):

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import subprocess
 import sys
 import time
+from collections import Counter
 
 import pytest
 
 from barnabas.storage.config import LogConfig
 from barnabas.storage.errors import DirectoryLocked, DirectoryMismatch
 from barnabas.storage.files import OsFiles
+from barnabas.storage.flush import SharedSync
 from barnabas.storage.log_directory import parse_log_name
 from barnabas.storage.log_manager import LogManager
 from barnabas.wire.errors import ApiError, ErrorCode
@@ -325,6 +328,59 @@ def test_a_clean_stop_syncs_what_has_changed_and_nothing_twice(logs, tools, tmp_
     ]
 
 
+def test_a_clean_stop_of_new_logs_syncs_their_directory_once_and_writes_nothing_for_those_without_records(
+    logs, tools, tmp_path
+):
+    files = CountingFiles()
+    root = tmp_path / "counted"
+    manager = LogManager(files, [root], lambda _topic: LogConfig(), logs.clock, node_id=1, cluster_id="a-cluster")
+    manager.open()
+    new = [manager.get_or_create("t", index, bytes([1] * 16), LogConfig()) for index in range(3)]
+    for log in new:
+        log.assign_leader_epoch(0)
+    logs.append(new[2], b"a")
+    files.synced.clear()
+    manager.close()
+    found = Counter(path.removeprefix(f"{root}/") for path in files.synced if "/t-" in path)
+    segment = f"{0:020}"
+    with_records = [f"t-2/{segment}.index", f"t-2/{segment}.timeindex", "t-2/leader-epoch-checkpoint.tmp"]
+    of_all = [
+        name for log in ("t-0", "t-1", "t-2") for name in (log, f"{log}/{segment}.log", f"{log}/partition.metadata")
+    ]
+    assert found == Counter([*of_all, *with_records])
+    checkpoints_and_marker = 4
+    assert files.synced.count(str(root)) == 1 + checkpoints_and_marker
+    assert sorted(path.name for path in (root / "t-0").iterdir()) == [f"{segment}.log", "partition.metadata"]
+
+
+def test_names_that_wait_for_one_sync_share_it_and_its_failure():
+    class Disk:
+        synced = 0
+        error = None
+
+        def sync_directory(self, path):
+            if self.error is not None:
+                raise self.error
+            self.synced += 1
+
+    disk, names = Disk(), SharedSync()
+    first, second = names.note_name(), names.note_name()
+    names.sync(disk, "logs", first)
+    names.sync(disk, "logs", second)
+    assert disk.synced == 1
+    third = names.note_name()
+    disk.error = OSError(errno.EMFILE, "too many open files")
+    with pytest.raises(OSError, match="too many"):
+        names.sync(disk, "logs", third)
+    disk.error = OSError(errno.EIO, "lost")
+    with pytest.raises(OSError, match="lost"):
+        names.sync(disk, "logs", third)
+    disk.error = None
+    with pytest.raises(OSError, match="lost"):
+        names.sync(disk, "logs", third)
+    assert disk.synced == 1
+
+
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("clean", [True, False])
 def test_several_threads_open_and_close_the_same_logs(logs, tools, tmp_path, threads, clean):
@@ -363,3 +419,20 @@ def test_a_stop_in_the_middle_of_a_flush_is_not_clean(logs):
     assert not (logs.path / ".kafka_cleanshutdown").exists()
     logs.start()
     assert logs.log().log_end_offset == 1
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_index_files_beside_a_segment_without_records_are_not_believed(logs, clean):
+    logs.append(logs.log(), b"a", timestamp=1_700_000_000_000)
+    logs.stop()
+    [time_index] = logs.path.glob("topic-0/*.timeindex")
+    content = time_index.read_bytes()
+    logs.start()
+    logs.log().truncate_to(0)
+    logs.stop(clean=clean)
+    assert content
+    time_index.write_bytes(content)
+    logs.start()
+    assert logs.log().max_timestamp_offset() is None
+    logs.append(logs.log(), b"b", timestamp=1_600_000_000_000)
+    assert logs.log().max_timestamp_offset().timestamp == 1_600_000_000_000
