@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -13,9 +14,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from benchmarks.environment import environment
-from benchmarks.model import Scale, Workload
+from benchmarks.model import BARNABAS, KAFKA, Scale, Workload
 from benchmarks.report import Run, rich_table
-from benchmarks.runner import in_turn
+from benchmarks.runner import in_turn, of_whole_pairs
 from benchmarks.systems import System, systems
 from benchmarks.workloads import WORKLOADS
 from tools.foreign_languages import BuildFailed
@@ -30,10 +31,15 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # brokers are stopped and their files removed
     available = systems()
     options = _options(list(available))
-    chosen = [system for system in _named(available, options.systems) if _is_ready(system)]
     workloads = _named({workload.row: workload for workload in WORKLOADS}, options.only)
+    needed = {BARNABAS, KAFKA}.union(*(workload.peers for workload in workloads))
+    chosen = [each for each in _named(available, options.systems) if each.name in needed and _is_ready(each)]
+    if not chosen:
+        sys.exit("none of these systems can run any of these rows here")
     titles = {**{system.name: system.title for system in chosen}, "floor": "floor"}
     run = Run(environment(" ".join(sys.argv[1:])), titles, options.quick, [])
+    if options.resume:
+        run = _resumed(run, options.json)
     if run.environment["disk"] == "tmpfs":
         console.print("Files lie in memory here: name a folder on a disk in TMPDIR.", style="red")
     is_complete = False
@@ -53,10 +59,25 @@ def _is_ready(system: System) -> bool:
     """Whether it can be had on this machine; says so if not."""
     try:
         system.prepare()
-    except (BuildFailed, subprocess.TimeoutExpired) as failure:
+    except (BuildFailed, OSError, subprocess.TimeoutExpired) as failure:
         console.print(f"{system.title} is left out: {failure}", style="red", markup=False)
         return False
     return True
+
+
+def _resumed(run: Run, file: Path) -> Run:
+    """The run that the file has, to go on with. Raises SystemExit if it was made on or with something else."""
+    before = Run.from_json(file.read_text())
+    for name, value in run.environment.items():
+        if name not in ("command", "date") and before.environment.get(name) != value:
+            sys.exit(f"{file} was made with {name} {before.environment.get(name)}, now it is {value}")
+    if before.is_quick != run.is_quick:
+        sys.exit(f"{file} has other sizes: --quick or not, as before")
+    return replace(
+        before,
+        systems={**before.systems, **run.systems},
+        measurements=of_whole_pairs(before.measurements, [*run.systems]),
+    )
 
 
 def _measure_all(run: Run, workloads: list[Workload], chosen: list[System], options: argparse.Namespace) -> None:
@@ -69,7 +90,8 @@ def _measure_all(run: Run, workloads: list[Workload], chosen: list[System], opti
         task = progress.add_task("", total=len(workloads) * pairs_min)
         for number, workload in enumerate(workloads):
             progress.update(task, description=f"{workload.row} {workload.title}", completed=number * pairs_min)
-            for measurement in in_turn(workload, chosen, scale, pairs_min, pairs_max):
+            before = [each for each in run.measurements if each.row == workload.row]
+            for measurement in in_turn(workload, chosen, scale, pairs_min, pairs_max, before):
                 run.measurements.append(measurement)
                 progress.update(task, completed=number * pairs_min + min(measurement.pair, pairs_min - 1))
                 told = f"{measurement.row} {measurement.system}, pair {measurement.pair + 1}"
@@ -99,9 +121,15 @@ def _options(available: list[str]) -> argparse.Namespace:
     parser.add_argument("--systems", metavar="A,B", default=",".join(available), help=f"of {','.join(available)}")
     parser.add_argument("--quick", action="store_true", help="small sizes and one pair: shows that everything runs")
     parser.add_argument("--pairs", type=int, metavar="N", help="exactly so many (default 3, more where they disagree)")
-    parser.add_argument("--pairs-max", type=int, metavar="N", default=7, help="how many more at most (default 7)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write every measurement there")
-    return parser.parse_args()
+    parser.add_argument("--pairs-max", type=int, metavar="N", default=5, help="and so many at most (default 5)")
+    parser.add_argument(
+        "--json", type=Path, metavar="FILE", help="write every measurement there, as soon as it is made"
+    )
+    parser.add_argument("--resume", action="store_true", help="go on with the run that FILE has, ended before its end")
+    options = parser.parse_args()
+    if options.resume and not (options.json and options.json.exists()):
+        parser.error("--resume needs --json and the file of a run")
+    return options
 
 
 if __name__ == "__main__":

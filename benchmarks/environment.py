@@ -15,10 +15,12 @@ from benchmarks.clients import now_s
 from tools.jvm.java import find_java
 from tools.kafka_runtime import ORACLE_VERSION
 
+MEASURED = ("barnabas", "broker", "controller", "storage", "wire", "benchmarks", "tools", "pyproject.toml")
+
 
 def environment(arguments: str) -> dict[str, str]:
     """Machine, versions and command, as lines for a report; where the measurements went is nobody's concern."""
-    arguments = re.sub(r"\s*--json[= ]\S+", "", arguments)
+    arguments = re.sub(r"\s*--(json[= ]\S+|resume)", "", arguments)
     bindings = importlib.metadata.version("confluent-kafka")
     load = os.getloadavg()[0]
     now = datetime.fromtimestamp(now_s(), UTC)
@@ -57,11 +59,14 @@ def _file_system(folder: str) -> str:
 
 
 def _commit() -> str:
-    root = Path(__file__).parent
-    told = subprocess.run(
-        ["git", "describe", "--always", "--dirty"], cwd=root, capture_output=True, text=True, check=False
-    )
-    return told.stdout.strip() or "unknown"
+    """The last commit that changed what is measured or what measures, not those of documents and tests after it."""
+    told = _git("log", "-1", "--format=%h", "--", *MEASURED)
+    return (told or "unknown") + ("-dirty" if _git("status", "--porcelain", "--", *MEASURED) else "")
+
+
+def _git(*arguments: str) -> str:
+    root = Path(__file__).parent.parent
+    return subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True, check=False).stdout.strip()
 
 
 def _java() -> str:

@@ -15,6 +15,8 @@ from benchmarks.systems import Server
 from tools.jvm.java import find_java
 
 DROP_CACHES = Path("/proc/sys/vm/drop_caches")
+INODES_MIN = 1_000_000
+"""With fewer left, files are not kept."""
 REQUESTS = 100_000
 """CPU time of requests is told for so many."""
 
@@ -105,8 +107,10 @@ def put_aside(log_dir: Path) -> None:
     """Keep the many files of a broker that has stopped until this program ends.
 
     ext4 without a journal does not use an inode again for some minutes, and looks at each of them when it needs one: to
-    remove 60,000 files now would cost the broker that comes next a millisecond for every file that it makes.
+    remove 60,000 files now would cost the brokers that come next a millisecond for every file that they make.
     """
+    if os.statvfs(log_dir).f_favail < INODES_MIN:
+        return
     kept = tempfile.mkdtemp(prefix="measured-")
     atexit.register(shutil.rmtree, kept, ignore_errors=True)
     log_dir.rename(Path(kept, log_dir.name))

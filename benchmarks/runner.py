@@ -10,38 +10,52 @@ from benchmarks.spread import Spread
 from benchmarks.systems import System
 
 WIDE = 0.2
-"""More pairs are measured while the ratios of a figure with a goal lie this far apart, as a share of their median."""
+"""Pairs disagree when a figure's ratios lie this far apart, as a share of their median, on both sides of a goal."""
 
 
 def in_turn(
-    workload: Workload, systems: Sequence[System], scale: Scale, pairs_min: int, pairs_max: int
+    workload: Workload,
+    systems: Sequence[System],
+    scale: Scale,
+    pairs_min: int,
+    pairs_max: int,
+    before: Sequence[Measurement] = (),
 ) -> Iterator[Measurement]:
-    """Measure a workload on those of the systems that can run it, pair by pair; a peer, that no goal is about, once."""
-    done: list[Measurement] = []
+    """Measure a workload on those of the systems that can run it, pair by pair; a peer, that no goal is about, once.
+    What was measured `before` is not measured again.
+    """
+    done = list(before)
+    known = {(each.pair, each.system) for each in before}
     pair = 0
-    while pair < pairs_min or (pair < pairs_max and is_wide(done)):
+    while pair < pairs_min or (pair < pairs_max and disagree(done)):
         for name in (BARNABAS, KAFKA, *(workload.peers if pair == 0 else ())):
             system = next((each for each in systems if each.name == name), None)
-            if system is not None:
+            if system is not None and (pair, name) not in known:
                 done.append(_measure(workload, name, pair, workload.measure(system, scale)))
                 yield done[-1]
-        if workload.floor is not None:
+        if workload.floor is not None and (pair, FLOOR) not in known:
             done.append(_measure(workload, FLOOR, pair, workload.floor(scale)))
             yield done[-1]
         pair += 1
 
 
-def is_wide(measurements: Sequence[Measurement]) -> bool:
-    """Whether the pairs disagree about a figure that has a goal."""
-    compared = {
-        (each.row, figure.name, goal.of)
-        for each in measurements
-        for figure in each.figures
-        for goal in figure.goals
-        if goal.of is not None
-    }
-    found = (ratios(measurements, *each) for each in compared)
-    return any(Spread.of(each).relative > WIDE for each in found if each)
+def disagree(measurements: Sequence[Measurement]) -> bool:
+    """Whether the pairs are far apart and do not agree whether a goal is met."""
+    goals = {(each.row, figure.name, goal) for each in measurements for figure in each.figures for goal in figure.goals}
+    for row, name, goal in goals:
+        found = ratios(measurements, row, name, goal.of) if goal.of is not None else []
+        if 0 < sum(map(goal.is_met_by, found)) < len(found) and Spread.of(found).relative > WIDE:
+            return True
+    return False
+
+
+def of_whole_pairs(measurements: Sequence[Measurement], systems: Sequence[str]) -> list[Measurement]:
+    """Without what an end before the end left of a pair: neighbours are compared, and one is missing."""
+    sides = {BARNABAS, KAFKA} & set(systems)
+    found: dict[tuple[str, int], set[str]] = {}
+    for each in measurements:
+        found.setdefault((each.row, each.pair), set()).add(each.system)
+    return [each for each in measurements if sides <= found[each.row, each.pair]]
 
 
 def _measure(workload: Workload, system: str, pair: int, figures: Figures) -> Measurement:

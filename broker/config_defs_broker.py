@@ -191,7 +191,7 @@ BROKER_ROWS: Final[tuple[tuple[Any, ...], ...]] = (
     ("barnabas.cluster.id", STRING, None, ("non_empty",), LOW),
     ("barnabas.disk.reserve.bytes", LONG, 67_108_864, ("min", 0), MEDIUM),
     ("barnabas.flush.before.ack", BOOLEAN, False, None, HIGH),
-    ("barnabas.group.newcomer.delay.ms", INT, 50, ("min", 0), LOW),
+    ("barnabas.group.newcomer.delay.ms", INT, 50, ("range", 0, 1_000), LOW),
     ("barnabas.http.address", STRING, None, None, LOW),
     ("barnabas.log.format", STRING, "text", ("in", "text", "json"), LOW),
     ("barnabas.log.level", STRING, "INFO", ("in_ignoring_case", "DEBUG", "INFO", "WARNING", "ERROR"), LOW),

@@ -52,7 +52,7 @@ _BROKER_DOCS: Final[dict[str, str]] = {
     "barnabas.flush.before.ack": "Acknowledge and show to consumers only what is on the disk; "
     "waiting producers share a flush.",
     "barnabas.group.newcomer.delay.ms": "How long a rebalance that a new member began waits for more of them, "
-    "and again after each that came, at most a second; 0: not at all, as in Kafka.",
+    "and again if more came in that time, at most a second; 0: not at all, as in Kafka.",
     "barnabas.http.address": "HOST:PORT for /healthz, /readyz and /metrics; without it there is no HTTP server.",
     "barnabas.log.format": "How log lines are written to standard error: text or json.",
     "barnabas.log.level": "The least important log lines that are written: DEBUG, INFO, WARNING or ERROR.",

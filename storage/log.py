@@ -704,8 +704,20 @@ class PartitionLog(LocalLog):
         if segment.offset_index is not None or self.recovery_point < self.log_end_offset:
             if segment.size:
                 self._write_active_indexes(segment)
+            else:
+                self._write_empty_files(segment)
             self._take_snapshot(self.log_end_offset)
         return self.prepare_flush()
+
+    def _write_empty_files(self, segment: Segment) -> None:
+        """What Kafka misses beside a segment without records; nobody has to find it on the disk after a power cut."""
+        files = self.context.cache.files
+        with self._failing_if(f"closing {self.directory}"):
+            for suffix in (OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX):
+                write_file(files, segment.path(suffix), b"")
+            epochs, path = self._leader_epochs, f"{self.directory}/{LEADER_EPOCH_FILE}"
+            if epochs is not None and not files.exists(path):
+                write_file(files, path, encode_leader_epochs(epochs.entries))
 
     def _write_active_indexes(self, segment: Segment) -> None:
         if segment.offset_index is None:

@@ -32,6 +32,8 @@ def many_written(system: System, scale: Scale) -> Figures:
         yield Figure("consume: throughput", throughput, "MiB/s", (at_least(1.0),))
         yield cpu.per_gib("consume", records * size)
         yield resident(server)
+        server.stop(timeout_s=TIMEOUT_S)
+        put_aside(server.log_dir)
 
 
 def many_hosted(system: System, scale: Scale) -> Figures:

@@ -75,8 +75,8 @@ def prepare_rebalance(
         group.generation,
         *arguments,
     )
-    draft.change(RebalancePrepared(draft.now_ms, max(delay_max_ms - delay_ms, 0) if delay_ms else None))
-    if delay_ms:
+    draft.change(RebalancePrepared(draft.now_ms, max(delay_max_ms - delay_ms, 0) if delay_ms > 0 else None))
+    if delay_ms > 0:
         draft.schedule(NEWCOMERS, delay_ms)
     elif is_initial or draft.group.all_members_joined:
         complete_join(draft)
@@ -86,15 +86,19 @@ def prepare_rebalance(
 
 
 def _delay_ms(draft: Draft, is_initial: bool) -> int:
-    """How long newcomers are waited for after the first one, and then after each that came."""
-    settings = draft.settings
-    return settings.group_initial_rebalance_delay_ms if is_initial else settings.barnabas_group_newcomer_delay_ms
+    """How long newcomers are waited for after the first one, and again if more came in that time."""
+    if is_initial:
+        return draft.settings.group_initial_rebalance_delay_ms
+    return min(draft.settings.barnabas_group_newcomer_delay_ms, NEWCOMER_DELAY_MAX_MS)
 
 
 def complete_join_if_all_joined(draft: Draft) -> None:
-    """End the join phase early, unless more newcomers are probably starting up."""
+    """End the join phase early, unless more newcomers are probably starting up. (The first rebalance of an empty group
+    waits for them even when those who came are gone again, as in Kafka.)
+    """
     group = draft.group
-    if group.state is GroupState.PREPARING_REBALANCE and not group.is_put_off and group.all_members_joined:
+    is_put_off = group.is_put_off and (group.is_initial_rebalance or bool(group.members))
+    if group.state is GroupState.PREPARING_REBALANCE and not is_put_off and group.all_members_joined:
         complete_join(draft)
 
 
@@ -119,7 +123,10 @@ def newcomers_time_over(draft: Draft) -> None:
 
 def join_time_over(draft: Draft) -> None:
     """The members had their rebalance timeout to come back."""
-    if draft.group.state is GroupState.PREPARING_REBALANCE:
+    group = draft.group
+    if group.state is GroupState.PREPARING_REBALANCE:
+        if group.is_put_off:
+            draft.change(DelayOver())
         complete_join(draft)
 
 

@@ -45,7 +45,7 @@ GROUPS_PER_TURN: Final = 256
 """Background work gives way to requests after so many groups."""
 
 TIMERS_MAX: Final = 20_000
-"""Timers of all groups: one for each member or id that was handed out, another for each rebalance. A group with one
+"""Timers of all groups: one for each member or id that was handed out, one or two for each rebalance. A group with one
 member takes up to 4 KiB; newcomers beyond that are told to come back.
 """
 

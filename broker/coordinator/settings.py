@@ -15,7 +15,7 @@ class GroupSettings:
     """
 
     barnabas_group_newcomer_delay_ms: int = _key("barnabas.group.newcomer.delay.ms", 50)
-    """How long a rebalance that a newcomer began waits for more of them; 0 as in Kafka."""
+    """How long a rebalance that a newcomer began waits for more of them, at most 1,000; 0 as in Kafka."""
     group_min_session_timeout_ms: int = _key("group.min.session.timeout.ms", 6_000)
     group_max_session_timeout_ms: int = _key("group.max.session.timeout.ms", 1_800_000)
     group_initial_rebalance_delay_ms: int = _key("group.initial.rebalance.delay.ms", 3_000)

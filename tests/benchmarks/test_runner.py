@@ -1,7 +1,7 @@
 from collections.abc import Iterator
 
 from benchmarks.model import BARNABAS, FLOOR, KAFKA, MESH, Figure, Scale, Workload, at_least
-from benchmarks.runner import in_turn
+from benchmarks.runner import in_turn, of_whole_pairs
 from benchmarks.systems import Server, System
 
 
@@ -40,9 +40,18 @@ def test_peers_and_the_floor_take_part_where_they_can():
     assert order(in_turn(with_all, ALL, Scale.QUICK, 1, 1)) == [BARNABAS, KAFKA, MESH, FLOOR]
 
 
-def test_pairs_that_disagree_ask_for_more_up_to_a_bound():
-    assert len(list(in_turn(workload([100, 130, 100, 100, 100]), ALL, Scale.QUICK, 2, 5))) == 10
-    assert len(list(in_turn(workload([100, 119]), ALL, Scale.QUICK, 2, 5))) == 4
+def test_pairs_that_disagree_about_a_goal_ask_for_more_up_to_a_bound():
+    assert len(list(in_turn(workload([90, 130, 100, 100, 100]), ALL, Scale.QUICK, 2, 5))) == 10
+    assert len(list(in_turn(workload([95, 110]), ALL, Scale.QUICK, 2, 5))) == 4
+    assert len(list(in_turn(workload([100, 130]), ALL, Scale.QUICK, 2, 5))) == 4
+
+
+def test_a_run_goes_on_after_its_last_whole_pair():
+    before = list(in_turn(workload([90, 130]), ALL, Scale.QUICK, 2, 2))
+    whole = of_whole_pairs(before[:-1], [BARNABAS, KAFKA])
+    assert whole == before[:2]
+    rest = list(in_turn(workload([120, 110]), ALL, Scale.QUICK, 3, 3, whole))
+    assert [(each.system, each.pair) for each in rest] == [(BARNABAS, 1), (KAFKA, 1), (BARNABAS, 2), (KAFKA, 2)]
 
 
 def test_a_failure_is_told_and_the_others_go_on():

@@ -328,7 +328,7 @@ def test_a_clean_stop_syncs_what_has_changed_and_nothing_twice(logs, tools, tmp_
     ]
 
 
-def test_a_clean_stop_of_new_logs_syncs_their_directory_once_and_writes_nothing_for_those_without_records(
+def test_a_clean_stop_of_new_logs_syncs_their_directory_once_and_nothing_else_of_those_without_records(
     logs, tools, tmp_path
 ):
     files = CountingFiles()
@@ -350,7 +350,24 @@ def test_a_clean_stop_of_new_logs_syncs_their_directory_once_and_writes_nothing_
     assert found == Counter([*of_all, *with_records])
     checkpoints_and_marker = 4
     assert files.synced.count(str(root)) == 1 + checkpoints_and_marker
-    assert sorted(path.name for path in (root / "t-0").iterdir()) == [f"{segment}.log", "partition.metadata"]
+    files_of_kafka = [f"{segment}.{kind}" for kind in ("index", "log", "timeindex")]
+    files_of_kafka += ["leader-epoch-checkpoint", "partition.metadata"]
+    assert sorted(path.name for path in (root / "t-0").iterdir()) == files_of_kafka
+
+
+def test_a_name_that_is_made_during_a_sync_needs_another_one():
+    class Disk:
+        synced = 0
+
+        def sync_directory(self, path):
+            self.synced += 1
+            if self.synced == 1:
+                later.append(names.note_name())
+
+    disk, names, later = Disk(), SharedSync(), []
+    names.sync(disk, "logs", names.note_name())
+    names.sync(disk, "logs", later[0])
+    assert disk.synced == 2
 
 
 def test_names_that_wait_for_one_sync_share_it_and_its_failure():

@@ -41,7 +41,9 @@ class GroupMachine(RuleBasedStateMachine):
     machine_type: type
 
     @initialize(
-        delay_ms=st.sampled_from([0, 3000]), newcomer_delay_ms=st.sampled_from([0, 50]), size=st.sampled_from([2, 100])
+        delay_ms=st.sampled_from([0, 3000]),
+        newcomer_delay_ms=st.sampled_from([0, 50, 30_000]),
+        size=st.sampled_from([2, 100]),
     )
     def start(self, delay_ms, newcomer_delay_ms, size):
         self.machine = self.machine_type(
