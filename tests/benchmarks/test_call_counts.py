@@ -22,13 +22,15 @@ from barnabas.clock import ManualClock
 from barnabas.storage.file_region import REGION_BYTES_MIN
 from barnabas.storage.files import OsFiles
 from barnabas.testing import Broker
-from barnabas.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from barnabas.wire.codec import decode
+from barnabas.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from barnabas.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from barnabas.wire.records import Record, build_batch
 from barnabas.wire.schema import Message
 from tools.hostile import connect, frame, receive
 
 REQUESTS = 100
+CORRELATION_ID_SIZE = 4
 INSTRUCTIONS_ALLOWANCE = 1.0 if sys.version_info[:2] == (3, 11) else 1.3
 """Each Python has instructions of its own; the limits are counts of 3.11."""
 RECORD = Record(0, 1_700_000_000_000, None, b"x" * 100, [], 0)
@@ -58,6 +60,9 @@ PRODUCE_OF_FULL_BATCH = Work(59, 2_490)
 IDEMPOTENT_PRODUCE = Work(63, 2_600)
 FETCH = Work(61, 2_500)
 FETCH_FROM_FILE = Work(100, 3_500)
+FETCH_OF_SESSION = Work(119, 4_050)
+SESSION_PARTITIONS = 10
+"""One has a record for each fetch, the others have none."""
 DELAYED_FETCH = Work(150, 5_750)
 
 
@@ -140,6 +145,25 @@ def test_fetch(counter: Counter, size: int, most: Work, tmp_path: Path) -> None:
     assert work.is_within(most)
 
 
+def test_a_fetch_of_a_session(counter: Counter) -> None:
+    """What a consumer of several partitions sends, KIP-227: the request names only what changed."""
+    with Broker(clock=ManualClock(now_ms=1_700_000_000_000)) as broker:
+        broker.create_topic("t", partitions=SESSION_PARTITIONS).produce("x" * 100, partition=0)
+        changed = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)
+        idle = [FetchPartition(partition=index, partition_max_bytes=1 << 20) for index in range(1, SESSION_PARTITIONS)]
+        with connect(broker.bootstrap_servers) as connection:
+            request = fetch(changed, *idle, max_wait_ms=500, session_epoch=0)
+            opened = decode(FetchResponse, 11, ask(connection, request, 11), CORRELATION_ID_SIZE)
+            for epoch in range(1, 2 * REQUESTS + 1):
+                if epoch == REQUESTS + 1:
+                    before = counter.now()
+                request = fetch(changed, max_wait_ms=500, session_id=opened.session_id, session_epoch=epoch)
+                answer = ask(connection, request, 11)
+        work = counter.since(before)
+    assert b"x" * 100 in answer
+    assert work.is_within(FETCH_OF_SESSION)
+
+
 def test_a_fetch_that_waits_for_a_record(counter: Counter) -> None:
     """A record's way from producer to consumer: Fetch, Produce, and the second pass of the Fetch."""
     with Broker(clock=ManualClock(now_ms=1_700_000_000_000)) as broker:
@@ -161,10 +185,11 @@ def test_a_fetch_that_waits_for_a_record(counter: Counter) -> None:
     assert work.is_within(DELAYED_FETCH)
 
 
-def fetch(partition: FetchPartition, max_wait_ms: int) -> FetchRequest:
+def fetch(*partitions: FetchPartition, max_wait_ms: int, session_id: int = 0, session_epoch: int = -1) -> FetchRequest:
+    topics = [FetchTopic(topic="t", partitions=list(partitions))]
     return FetchRequest(
-        replica_id=-1, max_wait_ms=max_wait_ms, min_bytes=1, max_bytes=1 << 20, session_id=0, session_epoch=-1,
-        topics=[FetchTopic(topic="t", partitions=[partition])],
+        replica_id=-1, max_wait_ms=max_wait_ms, min_bytes=1, max_bytes=1 << 20, session_id=session_id,
+        session_epoch=session_epoch, topics=topics,
     )  # fmt: skip
 
 
