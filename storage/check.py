@@ -19,7 +19,7 @@ from barnabas.storage import checkpoints
 from barnabas.storage.check_report import Finding, Level, Report
 from barnabas.storage.check_segment import FileWindow, SegmentCheck
 from barnabas.storage.errors import CorruptFile
-from barnabas.storage.files import DirectoryEntry, Files, OsFiles
+from barnabas.storage.files import TEMPORARY_SUFFIX, DirectoryEntry, Files, OsFiles
 from barnabas.storage.leader_epochs import LeaderEpochs
 from barnabas.storage.producer_state import decode_snapshot
 from barnabas.wire.names import topic_id_to_text
@@ -36,7 +36,7 @@ _DELETED_FOLDER: Final = re.compile(r".+\.[0-9a-f]{32}-delete")
 _UNFINISHED_FOLDER: Final = re.compile(r".+\.[0-9a-f]{32}-(future|stray)")
 _SEGMENT_FILE: Final = re.compile(r"(?P<offset>[0-9]{20})(?P<suffix>\.[a-z]+)")
 _SEGMENT_SUFFIXES: Final = frozenset({".log", ".index", ".timeindex", ".txnindex", ".snapshot"})
-_LEFT_OVER_SUFFIXES: Final = (".deleted", ".cleaned", ".swap", ".tmp")
+_LEFT_OVER_SUFFIXES: Final = (".deleted", ".cleaned", ".swap", TEMPORARY_SUFFIX)
 _ROOT_CHECKPOINTS: Final = (
     checkpoints.RECOVERY_POINT_FILE,
     checkpoints.HIGH_WATERMARK_FILE,

@@ -20,6 +20,9 @@ from barnabas.storage.errors import DirectoryLocked, ReadWouldBlock
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
+TEMPORARY_SUFFIX: Final = ".tmp"
+"""Of a file that is written in full before it gets its name."""
+
 _NOWAIT: Final[int] = getattr(os, "RWF_NOWAIT", 0)
 _FULL_FSYNC: Final[int | None] = getattr(fcntl, "F_FULLFSYNC", None) if sys.platform == "darwin" else None
 _NO_DESCRIPTORS: Final = frozenset({errno.EMFILE, errno.ENFILE})
@@ -339,14 +342,14 @@ def write_file(files: Files, path: str, data: Buffer, *, sync: bool = False) -> 
         files.close(descriptor)
 
 
-def replace_file(files: Files, path: str, data: Buffer, *, sync: bool = True, sync_name: bool = True) -> None:
+def replace_file(files: Files, path: str, data: Buffer, *, sync: bool = True) -> None:
     """Replace a file so that a crash leaves the old or the new content: temporary file, sync, rename, sync of the
-    directory; with `sync_name` False the last is left to the caller. Blocking.
+    directory. Blocking.
     """
-    temporary = path + ".tmp"
+    temporary = path + TEMPORARY_SUFFIX
     write_file(files, temporary, data, sync=sync)
     files.rename(temporary, path)
-    if sync and sync_name:
+    if sync:
         files.sync_directory(path.rpartition("/")[0] or "/")
 
 

@@ -6,7 +6,16 @@ import threading
 from dataclasses import dataclass, field
 
 from barnabas.storage.errors import StorageError
-from barnabas.storage.files import DescriptorCache, Files, LogFile, is_passing, lacks_descriptors, replace_file
+from barnabas.storage.files import (
+    TEMPORARY_SUFFIX,
+    DescriptorCache,
+    Files,
+    LogFile,
+    is_passing,
+    lacks_descriptors,
+    unlink_if_exists,
+    write_file,
+)
 
 
 class SharedSync:
@@ -72,6 +81,10 @@ class FlushTask:
     error: StorageError | None = field(default=None, init=False)
     may_be_repeated: bool = field(default=False, init=False)
     """It failed, but no sync did: the disk is full, or there was no descriptor to sync a file through."""
+    moved: bool = field(default=False, init=False)
+    """The log was about to move away while this flush was under way; its leader epochs may not be written."""
+    _naming: threading.Lock = field(default_factory=threading.Lock, init=False)
+    """Held while a file gets its name in `directory`, and while that is noted."""
 
     def run(self) -> None:
         """Do it. Blocking. Errors end in `error`."""
@@ -98,10 +111,24 @@ class FlushTask:
             for file in self.segments:
                 self.cache.release(file)
 
+    def note_move(self) -> None:
+        """The log's directory is about to be renamed, and its name may soon be another log's. Event loop only."""
+        with self._naming:
+            self.moved = True
+
     def _write_epochs(self, path: str, content: bytes) -> None:
-        """The only bytes that a flush adds: that they do not fit says nothing of those that are to be kept."""
+        """The only bytes that a flush adds: that they do not fit says nothing of those that are to be kept.
+
+        Another log may have the directory's name by now: it finds no name there that it makes itself.
+        """
+        files, temporary = self.cache.files, f"{path}.{id(self):x}{TEMPORARY_SUFFIX}"
         try:
-            replace_file(self.cache.files, path, content, sync_name=False)
+            write_file(files, temporary, content, sync=True)
+            with self._naming:
+                if not self.moved:
+                    files.rename(temporary, path)
+                    return
+            unlink_if_exists(files, temporary)
         except OSError as error:
             self.may_be_repeated = is_passing(error)
             raise

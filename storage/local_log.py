@@ -421,14 +421,15 @@ class LocalLog:
         moved away under it, or it may be repeated.
         """
         self._flushing = None
-        if task.may_be_repeated:
+        has_stayed = task.directory == self.directory
+        if task.may_be_repeated or (task.moved and has_stayed):
             self._unsynced_files += task.others
             self._unsynced_seal = self._unsynced_seal if task.unsynced_seal is None else task.unsynced_seal
             self._number = self._number or task.number
             self._names_dirty = True
             return
         if task.error is not None:
-            if task.directory == self.directory:
+            if has_stayed:
                 self.fail(task.error)
             return
         self._last_flush_ms = self.context.clock.now_ms()
@@ -444,6 +445,8 @@ class LocalLog:
 
     def move_to(self, directory: str) -> None:
         """Rename the log's directory; reads and flushes under way find their files again. Blocking."""
+        if self._flushing is not None:
+            self._flushing.note_move()
         self.context.cache.files.rename(self.directory, directory)
         for segment in self._segments:
             segment.file.path = directory + segment.file.path[len(self.directory) :]

@@ -675,7 +675,8 @@ class PartitionLog(LocalLog):
     def complete_flush(self, task: FlushTask) -> None:
         """As `LocalLog.complete_flush`."""
         super().complete_flush(task)
-        if task.may_be_repeated and task.leader_epochs is not None and self._leader_epochs is not None:
+        unwritten = task.may_be_repeated or task.moved
+        if unwritten and task.leader_epochs is not None and self._leader_epochs is not None:
             self._leader_epochs.dirty = True
 
     def flush(self) -> None:

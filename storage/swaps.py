@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from barnabas.storage.files import Files, LogFile, unlink_if_exists
+from barnabas.storage.files import TEMPORARY_SUFFIX, Files, LogFile, unlink_if_exists
 from barnabas.storage.read import file_headers
 from barnabas.storage.scan import OpenSegment
 from barnabas.storage.segment import (
@@ -29,12 +29,16 @@ FILE_NAME: Final = re.compile(
 
 
 def finish_interrupted_swaps(files: Files, directory: str) -> list[str]:
-    """Finish or undo what a compaction left half done, and remove what was about to be deleted; the names that remain.
+    """Finish or undo what a compaction left half done, and remove what was about to be deleted or was not yet complete;
+    the names that remain.
 
     A `.swap` file replaces the segments it spans, unless a `.cleaned` file at or before it says that the replacement
     was not complete.
     """
     names = [entry.name for entry in files.list(directory) if not entry.is_directory]
+    for name in [name for name in names if name.endswith(TEMPORARY_SUFFIX)]:
+        unlink_if_exists(files, f"{directory}/{name}")
+        names.remove(name)
     matches = [match for match in map(FILE_NAME.fullmatch, names) if match and match[3]]
     matches.sort(key=_turn)
     if not matches:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import re
 import subprocess
 import sys
 import time
@@ -11,7 +12,7 @@ from collections import Counter
 import pytest
 
 from barnabas.storage.config import LogConfig
-from barnabas.storage.errors import DirectoryLocked, DirectoryMismatch
+from barnabas.storage.errors import DirectoryLocked, DirectoryMismatch, StorageError
 from barnabas.storage.files import OsFiles
 from barnabas.storage.flush import SharedSync
 from barnabas.storage.log_directory import parse_log_name
@@ -202,6 +203,49 @@ def test_a_delete_under_a_flush_is_no_failure(logs):
     assert logs.failures == []
 
 
+def test_a_flush_leaves_the_leader_epochs_of_a_log_that_took_the_name_alone(logs):
+    old = logs.log()
+    logs.append(old, b"a", epoch=7)
+    task = old.prepare_flush()
+    assert task.leader_epochs is not None
+    logs.manager.delete("topic", 0)
+    new = logs.log()
+    task.run()
+    old.complete_flush(task)
+    assert not list((logs.path / "topic-0").glob("leader-epoch-checkpoint*"))
+    assert new.leader_epochs.entries == []
+    assert logs.failures == []
+
+
+def test_a_flush_whose_log_could_not_move_away_writes_its_leader_epochs_the_next_time(logs, monkeypatch):
+    log = logs.log()
+    logs.append(log, b"a", epoch=7)
+    task = log.prepare_flush()
+    with monkeypatch.context() as patched:
+        patched.setattr(logs.files, "rename", refuse_rename)
+        with pytest.raises(StorageError, match="deleting"):
+            logs.manager.delete("topic", 0)
+    task.run()
+    log.complete_flush(task)
+    assert log.recovery_point == 0, "the next start has to look at the batches for their epochs"
+    log.flush()
+    assert log.recovery_point == 1
+    assert (logs.path / "topic-0" / "leader-epoch-checkpoint").read_text() == "0\n1\n7 0\n"
+
+
+def test_a_start_removes_what_was_not_complete(logs):
+    logs.append(logs.log(), b"a")
+    logs.stop(clean=False)
+    (logs.path / "topic-0" / "leader-epoch-checkpoint.7f00.tmp").write_bytes(b"0")
+    logs.start()
+    logs.log()
+    assert not list((logs.path / "topic-0").glob("*.tmp"))
+
+
+def refuse_rename(_old, _new):
+    raise OSError(errno.EIO, "the disk refused")
+
+
 def test_names_of_log_directories():
     assert parse_log_name("a-b-3") == ("a-b", 3)
     for name in ("plain", "-3", "a-", "a-b", "a-٣", "snapshots"):
@@ -341,7 +385,8 @@ def test_a_clean_stop_of_new_logs_syncs_their_directory_once_and_nothing_else_of
     logs.append(new[2], b"a")
     files.synced.clear()
     manager.close()
-    found = Counter(path.removeprefix(f"{root}/") for path in files.synced if "/t-" in path)
+    synced = [re.sub(r"\.[0-9a-f]+(?=\.tmp$)", "", path.removeprefix(f"{root}/")) for path in files.synced]
+    found = Counter(path for path in synced if path.startswith("t-"))
     segment = f"{0:020}"
     with_records = [f"t-2/{segment}.index", f"t-2/{segment}.timeindex", "t-2/leader-epoch-checkpoint.tmp"]
     of_all = [
