@@ -5,6 +5,7 @@ import contextlib
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from benchmarks.environment import environment
 from benchmarks.model import BARNABAS, KAFKA, Scale, Workload
+from benchmarks.processes import has_inodes_to_keep
 from benchmarks.report import Run, rich_table
 from benchmarks.runner import in_turn, of_whole_pairs
 from benchmarks.systems import System, systems
@@ -42,6 +44,9 @@ def main() -> int:
         run = _resumed(run, options.json)
     if run.environment["disk"] == "tmpfs":
         console.print("Files lie in memory here: name a folder on a disk in TMPDIR.", style="red")
+    makes_many_files = {"W6", "W7"} & {workload.row for workload in workloads}
+    if makes_many_files and run.environment["disk"] == "ext4" and not has_inodes_to_keep(Path(tempfile.gettempdir())):
+        console.print("Few inodes are free here: W6 and W7 may slow down what comes after them.", style="red")
     is_complete = False
     with contextlib.suppress(KeyboardInterrupt):  # what there is by then is told
         _measure_all(run, workloads, chosen, options)
@@ -73,10 +78,13 @@ def _resumed(run: Run, file: Path) -> Run:
             sys.exit(f"{file} was made with {name} {before.environment.get(name)}, now it is {value}")
     if before.is_quick != run.is_quick:
         sys.exit(f"{file} has other sizes: --quick or not, as before")
+    commands = [*before.environment["command"].split("; "), run.environment["command"]]
+    rows_with_floor = {workload.row for workload in WORKLOADS if workload.floor is not None}
     return replace(
         before,
         systems={**before.systems, **run.systems},
-        measurements=of_whole_pairs(before.measurements, [*run.systems]),
+        environment={**before.environment, "command": "; ".join(dict.fromkeys(commands))},
+        measurements=of_whole_pairs(before.measurements, [*run.systems], rows_with_floor),
     )
 
 

@@ -273,7 +273,7 @@ def _receive_at_rate(bootstrap_servers: str, topic: str, count: int, results: Co
         results.send(None)
         while len(found) < count:
             message = consumer.poll(TIMEOUT_S)
-            value = message.value() if message is not None else None
+            value = message.value() if message is not None and message.error() is None else None
             if value is None:
                 return
             found.append((time.monotonic_ns() - _DUE.unpack_from(value)[0]) / 1e6)

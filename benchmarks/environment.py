@@ -15,7 +15,11 @@ from benchmarks.clients import now_s
 from tools.jvm.java import find_java
 from tools.kafka_runtime import ORACLE_VERSION
 
-MEASURED = ("barnabas", "broker", "controller", "storage", "wire", "benchmarks", "tools", "pyproject.toml")
+MEASURED = (
+    "barnabas", "broker", "controller", "storage", "wire", "benchmarks", "spark_examples", "tools", "Makefile",
+    "pyproject.toml",
+)  # fmt: skip
+"""What a measurement depends on: a run is resumed, and its commit told, by these paths alone."""
 
 
 def environment(arguments: str) -> dict[str, str]:

@@ -106,6 +106,7 @@ def _figures(name: str, way: bytes, load: Callable[[socket.socket, int], None], 
         with path.open("wb") as file:
             for _ in range(size // MIB if way == b"r" else 0):
                 file.write(os.urandom(MIB))
+        os.sync()
         command = [sys.executable, "-m", "benchmarks.floor", str(path)]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
             try:

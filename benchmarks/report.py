@@ -11,7 +11,7 @@ from typing import Any
 
 from rich.table import Table
 
-from benchmarks.model import BARNABAS, FLOOR, KAFKA, Figure, Goal, Measurement
+from benchmarks.model import BARNABAS, FLOOR, KAFKA, PEERS, Figure, Goal, Measurement
 from benchmarks.spread import Spread
 
 RESULTS_START, RESULTS_END = "<!-- results -->", "<!-- end of results -->"
@@ -228,30 +228,47 @@ def _place(row: str) -> int:
 
 
 def together(runs: Sequence[Run]) -> Run:
-    """Runs of different workloads as one; of the same workload, the last one counts. What they were made on is told by
-    the last; dates and versions of what was measured, by each row."""
+    """Runs of different workloads as one; of the same workload, the last one counts, but peers that were measured
+    alone, which nothing is compared with, join the others. Dates, commands and versions of what was measured are told
+    by each row.
+
+    Raises ValueError when they were made on several machines, or with several versions of what is not Barnabas.
+    """
+    environments = [{name: value for name, value in run.environment.items() if name not in _OF_ROWS} for run in runs]
+    if any(each != environments[0] for each in environments):
+        raise ValueError(f"these runs were made on different machines, or with different versions: {environments}")
+    parts = [
+        (run, row, [each for each in run.measurements if each.row == row])
+        for run in runs
+        for row in dict.fromkeys(each.row for each in run.measurements)
+    ]
     measurements: dict[str, list[Measurement]] = {}
     made: dict[str, str] = {}
-    for run in runs:
-        rows = {each.row for each in run.measurements}
-        measurements.update({row: [] for row in rows})
-        for each in run.measurements:
-            measurements[each.row].append(each)
-        made.update({row: _made(run, row) for row in rows})
-    environment = {name: value for name, value in runs[-1].environment.items() if name not in _OF_ROWS}
+    for run, row, of_row in sorted(parts, key=lambda part: _are_peers(part[2])):
+        if _are_peers(of_row) and row in measurements:
+            names = {each.system for each in of_row}
+            measurements[row] = [each for each in measurements[row] if each.system not in names] + of_row
+            made[row] += f"; {' and '.join(sorted(names))} alone: {_made(run, of_row)}"
+        else:
+            measurements[row], made[row] = of_row, _made(run, of_row)
     systems = {name: title for run in runs for name, title in run.systems.items()}
     found = [each for row in sorted(measurements, key=_place) for each in measurements[row]]
-    return Run(environment, systems, any(run.is_quick for run in runs), found, made)
+    return Run(environments[0], systems, any(run.is_quick for run in runs), found, made)
+
+
+def _are_peers(measurements: Iterable[Measurement]) -> bool:
+    return all(each.system in PEERS for each in measurements)
 
 
 _OF_ROWS = ("command", "date", "Barnabas", "Python")
 
 
-def _made(run: Run, row: str) -> str:
-    """When and with what a row was measured, and how many times."""
-    pairs = 1 + max(each.pair for each in run.measurements if each.row == row)
-    date, commit, python = (run.environment.get(name, "?") for name in _OF_ROWS[1:])
-    return f"{date[:10]}, {commit}, Python {python}, {pairs} {'pair' if pairs == 1 else 'pairs'}"
+def _made(run: Run, of_row: Sequence[Measurement]) -> str:
+    """When, how and with what a row was measured, and how many times."""
+    pairs = 1 + max(each.pair for each in of_row)
+    told = [run.environment.get(name, "?") for name in ("date", "command", "Barnabas")]
+    told += [f"Python {run.environment.get('Python', '?')}", f"{pairs} {'pair' if pairs == 1 else 'pairs'}"]
+    return ", ".join(told)
 
 
 def main() -> int:
@@ -261,11 +278,14 @@ def main() -> int:
     parser.add_argument("files", type=Path, nargs="+", metavar="FILE")
     parser.add_argument("--into", type=Path, metavar="DOCUMENT", help="replace these rows there")
     options = parser.parse_args()
-    results = markdown(together([Run.from_json(file.read_text()) for file in options.files]))
-    if options.into is None:
-        print(results)
-    else:
-        options.into.write_text(with_results(options.into.read_text(), results))
+    try:
+        results = markdown(together([Run.from_json(file.read_text()) for file in options.files]))
+        if options.into is None:
+            print(results)
+        else:
+            options.into.write_text(with_results(options.into.read_text(), results))
+    except ValueError as error:
+        sys.exit(str(error))
     return 0
 
 

@@ -2,7 +2,8 @@
 
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
 
 from benchmarks.model import BARNABAS, FLOOR, KAFKA, Figures, Measurement, Scale, Workload
 from benchmarks.report import ratios
@@ -24,6 +25,8 @@ def in_turn(
     """Measure a workload on those of the systems that can run it, pair by pair; a peer, that no goal is about, once.
     What was measured `before` is not measured again.
     """
+    if not {BARNABAS, KAFKA} & {each.name for each in systems}:  # peers alone
+        workload, pairs_min, pairs_max = replace(workload, floor=None), 1, 1
     done = list(before)
     known = {(each.pair, each.system) for each in before}
     pair = 0
@@ -49,13 +52,16 @@ def disagree(measurements: Sequence[Measurement]) -> bool:
     return False
 
 
-def of_whole_pairs(measurements: Sequence[Measurement], systems: Sequence[str]) -> list[Measurement]:
+def of_whole_pairs(
+    measurements: Sequence[Measurement], systems: Sequence[str], rows_with_floor: Collection[str]
+) -> list[Measurement]:
     """Without what an end before the end left of a pair: neighbours are compared, and one is missing."""
     sides = {BARNABAS, KAFKA} & set(systems)
     found: dict[tuple[str, int], set[str]] = {}
     for each in measurements:
         found.setdefault((each.row, each.pair), set()).add(each.system)
-    return [each for each in measurements if sides <= found[each.row, each.pair]]
+    needed = {each.row: sides | ({FLOOR} if each.row in rows_with_floor else set()) for each in measurements}
+    return [each for each in measurements if needed[each.row] <= found[each.row, each.pair]]
 
 
 def _measure(workload: Workload, system: str, pair: int, figures: Figures) -> Measurement:

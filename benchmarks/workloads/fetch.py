@@ -6,7 +6,7 @@ import statistics
 from benchmarks.clients import LiveProducer, create_topics
 from benchmarks.floor import fetch_floor
 from benchmarks.java_tools import consume_together, fill
-from benchmarks.model import GIB, MIB, Figure, Figures, Scale, Workload, at_least, at_most
+from benchmarks.model import GIB, KFAKE, MIB, Figure, Figures, Scale, Workload, at_least, at_most
 from benchmarks.processes import CpuUse, disk_reads_mib, drop_page_cache, resident
 from benchmarks.spread import percentile
 from benchmarks.systems import Server, System
@@ -27,7 +27,7 @@ def catch_up(system: System, scale: Scale) -> Figures:
         consume_together(server, "measured", records, 1)  # warm
         os.sync()  # what the kernel still has to bring to the disk is not the reader's
         for consumers in (1, 4):
-            for cache in ("hot", "cold"):
+            for cache in ("hot", "cold") if system.has_files else ("hot",):
                 name = f"{consumers} consumer{'s' if consumers > 1 else ''}, {cache}"
                 if cache == "cold":
                     drop_page_cache(server.log_dir)
@@ -38,9 +38,10 @@ def catch_up(system: System, scale: Scale) -> Figures:
                 yield cpu.per_gib(name, consumers * size, at_most(0.6))
                 if cache == "cold":
                     yield Figure(f"{name}: from the disk", disk_reads_mib(server.pid) - before_mib, "MiB")
-        live_p99s_ms = [_live_p99_ms(server, records) for _ in range(COLD_READS)]
-        name = f"live produce p99 during a cold read, median of {COLD_READS}"
-        yield Figure(name, statistics.median(live_p99s_ms), "ms", (at_most(1.0),))
+        if system.has_files:
+            live_p99s_ms = [_live_p99_ms(server, records) for _ in range(COLD_READS)]
+            name = f"live produce p99 during a cold read, median of {COLD_READS}"
+            yield Figure(name, statistics.median(live_p99s_ms), "ms", (at_most(1.0),))
         yield resident(server)
 
 
@@ -52,4 +53,6 @@ def _live_p99_ms(server: Server, records: int) -> float:
     return percentile(live.latencies_ms(reading.start_s, reading.end_s), 99)
 
 
-CATCH_UP = Workload("W4", "catch-up fetch of 1 KiB records, hot and cold page cache", catch_up, fetch_floor)
+CATCH_UP = Workload(
+    "W4", "catch-up fetch of 1 KiB records, hot and cold page cache", catch_up, fetch_floor, peers=(KFAKE,)
+)

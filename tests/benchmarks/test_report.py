@@ -1,6 +1,8 @@
+from pathlib import Path
+
 import pytest
 
-from benchmarks.model import BARNABAS, FLOOR, KAFKA, Figure, Measurement, at_least, at_most, no_more_than
+from benchmarks.model import BARNABAS, FLOOR, KAFKA, KFAKE, MESH, Figure, Measurement, at_least, at_most, no_more_than
 from benchmarks.report import RESULTS_END, RESULTS_START, Run, cells, lines, markdown, number, together, with_results
 from benchmarks.spread import Spread
 
@@ -71,7 +73,7 @@ def test_what_is_less_than_nothing_is_not_compared():
 
 def test_runs_together_have_each_workload_once_and_in_order():
     def told(day: int, commit: str) -> dict[str, str]:
-        return {"command": "make bench", "date": f"2026-11-{day} 10:00 UTC", "machine": f"m{day}", "Barnabas": commit,
+        return {"command": "make bench", "date": f"2026-11-{day} 10:00 UTC", "machine": "m", "Barnabas": commit,
                 "Python": "3.13.1, uvloop 1"}  # fmt: skip
 
     flushed = Measurement("W10", "flushed", KAFKA, 0, 1, ())
@@ -79,12 +81,32 @@ def test_runs_together_have_each_workload_once_and_in_order():
     second = Run(told(22, "b"), {KAFKA: "Kafka 4"}, False, MEASURED)
     run = together([first, second])
     assert run.measurements == [*MEASURED, flushed]
-    assert run.environment == {"machine": "m22"}
+    assert run.environment == {"machine": "m"}
     assert run.systems == {BARNABAS: "Barnabas 1", KAFKA: "Kafka 4"}
     assert run.made == {
-        "W1": "2026-11-22, b, Python 3.13.1, uvloop 1, 3 pairs",
-        "W10": "2026-11-21, a, Python 3.13.1, uvloop 1, 1 pair",
+        "W1": "2026-11-22 10:00 UTC, make bench, b, Python 3.13.1, uvloop 1, 3 pairs",
+        "W10": "2026-11-21 10:00 UTC, make bench, a, Python 3.13.1, uvloop 1, 1 pair",
     }
+    other = Run({**told(22, "b"), "machine": "another"}, {}, False, MEASURED)
+    with pytest.raises(ValueError, match="different machines"):
+        together([first, other])
+
+
+@pytest.mark.parametrize("peers_come_first", [False, True])
+def test_peers_that_were_measured_alone_join_the_row_of_another_run(peers_come_first):
+    told = {"command": "make bench", "date": "2026-11-21 10:00 UTC", "Barnabas": "commit a", "Python": "3.13.1"}
+    first = Run(told, {BARNABAS: "Barnabas 1", KAFKA: "Kafka 4"}, False, [*MEASURED, measurement(KFAKE, 0, 1, 1)])
+    peer, other = measurement(KFAKE, 0, 210, 2), Measurement("W2", "defaults", MESH, 0, 1, ())
+    later = {**told, "command": "make bench ARGS='--systems kfake'", "date": "2026-11-22", "Barnabas": "commit b"}
+    second = Run(later, {KFAKE: "kfake"}, False, [peer, other])
+    run = together([second, first] if peers_come_first else [first, second])
+    assert run.measurements == [*MEASURED, peer, other]
+    joined = "2026-11-22, make bench ARGS='--systems kfake', commit b, Python 3.13.1, 1 pair"
+    assert run.made == {
+        "W1": f"2026-11-21 10:00 UTC, make bench, commit a, Python 3.13.1, 3 pairs; kfake alone: {joined}",
+        "W2": joined,
+    }
+    assert {*run.systems} == {BARNABAS, KAFKA, KFAKE}
 
 
 def test_a_run_is_the_same_after_its_file():
@@ -140,3 +162,10 @@ def test_numbers_keep_three_digits():
     assert [number(value) for value in (12345.6, 123.4, 12.34, 1.234, 0.01234)] == [
         "12,346", "123", "12.3", "1.23", "0.012",
     ]  # fmt: skip
+
+
+def test_the_table_of_the_documents_is_that_of_the_measurements():
+    docs = Path(__file__).parents[2] / "docs"
+    runs = [Run.from_json(file.read_text()) for file in sorted(docs.glob("benchmarks*.json"))]
+    page = (docs / "benchmarks.md").read_text()
+    assert with_results(page, markdown(together(runs))) == page, "run python -m benchmarks.report ... --into"

@@ -40,6 +40,11 @@ def test_peers_and_the_floor_take_part_where_they_can():
     assert order(in_turn(with_all, ALL, Scale.QUICK, 1, 1)) == [BARNABAS, KAFKA, MESH, FLOOR]
 
 
+def test_peers_alone_are_measured_once_and_without_the_floor():
+    with_all = workload([], peers=(MESH,), floor=lambda scale: iter([Figure("rate", 900, "1/s")]))
+    assert order(in_turn(with_all, [system(MESH)], Scale.QUICK, 3, 5)) == [MESH]
+
+
 def test_pairs_that_disagree_about_a_goal_ask_for_more_up_to_a_bound():
     assert len(list(in_turn(workload([90, 130, 100, 100, 100]), ALL, Scale.QUICK, 2, 5))) == 10
     assert len(list(in_turn(workload([95, 110]), ALL, Scale.QUICK, 2, 5))) == 4
@@ -48,10 +53,17 @@ def test_pairs_that_disagree_about_a_goal_ask_for_more_up_to_a_bound():
 
 def test_a_run_goes_on_after_its_last_whole_pair():
     before = list(in_turn(workload([90, 130]), ALL, Scale.QUICK, 2, 2))
-    whole = of_whole_pairs(before[:-1], [BARNABAS, KAFKA])
+    whole = of_whole_pairs(before[:-1], [BARNABAS, KAFKA], [])
     assert whole == before[:2]
     rest = list(in_turn(workload([120, 110]), ALL, Scale.QUICK, 3, 3, whole))
     assert [(each.system, each.pair) for each in rest] == [(BARNABAS, 1), (KAFKA, 1), (BARNABAS, 2), (KAFKA, 2)]
+
+
+def test_a_pair_without_its_floor_is_not_whole():
+    with_floor = workload([90, 130], floor=lambda scale: iter([Figure("rate", 900, "1/s")]))
+    before = list(in_turn(with_floor, ALL, Scale.QUICK, 2, 2))
+    assert of_whole_pairs(before[:-1], [BARNABAS, KAFKA], ["W1"]) == before[:3]
+    assert of_whole_pairs(before, [BARNABAS, KAFKA], ["W1"]) == before
 
 
 def test_a_failure_is_told_and_the_others_go_on():

@@ -313,7 +313,7 @@ def test_stock_clients_get_on_with_a_clock_that_stands_still() -> None:
 def test_newcomers_are_not_waited_for_with_a_clock_that_stands_still() -> None:
     with Broker(clock=ManualClock()) as broker:
         broker.create_topic("t", partitions=2)
-        readers = [consumer(broker) for _ in range(2)]
+        readers = [consumer(broker, **{"heartbeat.interval.ms": 100}) for _ in range(2)]
         for reader in readers:
             reader.subscribe(["t"])
         deadline_s = time.monotonic() + 30
