@@ -117,7 +117,8 @@ def put_aside(log_dir: Path) -> None:
     if not has_inodes_to_keep(log_dir):
         return
     for path in log_dir.rglob("*.log"):
-        os.truncate(path, 0)
+        with contextlib.suppress(OSError):
+            os.truncate(path, 0)
     kept = tempfile.mkdtemp(prefix="measured-")
     atexit.register(shutil.rmtree, kept, ignore_errors=True)
     log_dir.rename(Path(kept, log_dir.name))

@@ -244,13 +244,16 @@ def together(runs: Sequence[Run]) -> Run:
     ]
     measurements: dict[str, list[Measurement]] = {}
     made: dict[str, str] = {}
+    alone: dict[tuple[str, str], str] = {}
     for run, row, of_row in sorted(parts, key=lambda part: _are_peers(part[2])):
         if _are_peers(of_row) and row in measurements:
             names = {each.system for each in of_row}
             measurements[row] = [each for each in measurements[row] if each.system not in names] + of_row
-            made[row] += f"; {' and '.join(sorted(names))} alone: {_made(run, of_row)}"
+            alone.update({(row, name): _made(run, of_row) for name in names})
         else:
             measurements[row], made[row] = of_row, _made(run, of_row)
+    for (row, name), told in sorted(alone.items()):
+        made[row] += f"; {name} alone: {told}"
     systems = {name: title for run in runs for name, title in run.systems.items()}
     found = [each for row in sorted(measurements, key=_place) for each in measurements[row]]
     return Run(environments[0], systems, any(run.is_quick for run in runs), found, made)

@@ -60,7 +60,8 @@ def of_whole_pairs(
     found: dict[tuple[str, int], set[str]] = {}
     for each in measurements:
         found.setdefault((each.row, each.pair), set()).add(each.system)
-    needed = {each.row: sides | ({FLOOR} if each.row in rows_with_floor else set()) for each in measurements}
+    floor = {FLOOR} if sides else set()  # peers alone are measured without
+    needed = {each.row: sides | floor if each.row in rows_with_floor else sides for each in measurements}
     return [each for each in measurements if needed[each.row] <= found[each.row, each.pair]]
 
 

@@ -116,7 +116,7 @@ class PeerServer:
     def __enter__(self) -> "PeerServer":
         try:
             self.start()
-        except RuntimeError:
+        except BaseException:
             self.__exit__(None, None, None)
             raise
         return self

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from barnabas.storage.errors import StorageError
@@ -122,16 +123,20 @@ class FlushTask:
         Another log may have the directory's name by now: it finds no name there that it makes itself.
         """
         files, temporary = self.cache.files, f"{path}.{id(self):x}{TEMPORARY_SUFFIX}"
+        has_name = False
         try:
             write_file(files, temporary, content, sync=True)
             with self._naming:
                 if not self.moved:
                     files.rename(temporary, path)
-                    return
-            unlink_if_exists(files, temporary)
+                    has_name = True
         except OSError as error:
             self.may_be_repeated = is_passing(error)
             raise
+        finally:
+            if not has_name:
+                with suppress(OSError):
+                    unlink_if_exists(files, temporary)
 
     def _sync_segment(self, file: LogFile) -> None:
         descriptor = self.cache.open_privately(file)

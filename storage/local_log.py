@@ -422,7 +422,7 @@ class LocalLog:
         """
         self._flushing = None
         has_stayed = task.directory == self.directory
-        if task.may_be_repeated or (task.moved and has_stayed):
+        if task.may_be_repeated or (task.moved and has_stayed and task.error is None):
             self._unsynced_files += task.others
             self._unsynced_seal = self._unsynced_seal if task.unsynced_seal is None else task.unsynced_seal
             self._number = self._number or task.number

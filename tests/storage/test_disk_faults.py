@@ -255,3 +255,30 @@ def test_an_index_of_transactions_that_cannot_be_cut_back_takes_the_log_offline(
     assert log.aborted_transactions(0, 2) == []
     abort_transaction(logs, log, 1)
     assert log.aborted_transactions(0, 3) == [(1, 0)]
+
+
+def test_a_failed_sync_is_final_for_a_log_that_could_not_move_away_too(logs):
+    log = logs.log()
+    append(logs, log)
+    task = log.prepare_flush()
+    refuse(logs.files, "rename", errno.EIO)
+    with pytest.raises(StorageError, match="deleting"):
+        logs.manager.delete("topic", 0)
+    heal(logs.files, "rename")
+    refuse(logs.files, "sync", errno.EIO)
+    task.run()
+    log.complete_flush(task)
+    assert len(logs.failures) == 1
+
+
+def test_flushes_of_a_full_disk_leave_no_temporary_files(logs):
+    log = logs.log()
+    append(logs, log)
+    refuse(logs.files, "rename", errno.ENOSPC)
+    with pytest.raises(StorageError):
+        log.flush()
+    assert not list((logs.path / "topic-0").glob("*.tmp"))
+    heal(logs.files, "rename")
+    log.flush()
+    assert (logs.path / "topic-0" / "leader-epoch-checkpoint").exists()
+    assert logs.failures == []
