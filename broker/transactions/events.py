@@ -68,11 +68,12 @@ class EndTransaction(NamedTuple):
 
 
 class TimeOut(NamedTuple):
-    """The transaction of this producer has been open for too long."""
+    """The transaction of this producer seemed to have been open for too long; whether it still is, the decision says."""
 
     transactional_id: str
     token: Token
     producer_id: int
+    producer_epoch: int
     fresh_producer_id: int = NO_PRODUCER_ID
 
 

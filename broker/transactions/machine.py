@@ -251,12 +251,14 @@ class _Decision:
         return effects
 
     def time_out(self, event: TimeOut) -> Effects:
+        """Between the list of those that timed out and this decision the producer may have ended its transaction and
+        begun another: the epoch tells those of version 2 apart, the time tells all of them."""
         known = self.known
         if (
             known is None
             or self.waits
-            or known.state is not TransactionState.ONGOING
-            or known.producer_id != event.producer_id
+            or (known.producer_id, known.producer_epoch) != (event.producer_id, event.producer_epoch)
+            or not is_timed_out(known, self.now_ms)
         ):
             return _refuse_producer(ErrorCode.CONCURRENT_TRANSACTIONS)
         effects = self._fence(event.fresh_producer_id, ProducerReply(ErrorCode.NONE))

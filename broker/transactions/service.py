@@ -170,7 +170,9 @@ class TransactionService:
 
     async def _abort(self, transaction: Transaction) -> None:
         try:
-            await self.producer(TimeOut(transaction.transactional_id, 0, transaction.producer_id))
+            await self.producer(
+                TimeOut(transaction.transactional_id, 0, transaction.producer_id, transaction.producer_epoch)
+            )
         except ApiError as error:
             log.warning("Transactional id %r: cannot abort it yet: %s", transaction.transactional_id, error)
 

@@ -106,7 +106,7 @@ class TransactionalId(RuleBasedStateMachine):
     @precondition(lambda self: self.known is not None)
     @rule()
     def time_out(self):
-        self.run(TimeOut("t", 0, self.known.producer_id))
+        self.run(TimeOut("t", 0, self.known.producer_id, self.known.producer_epoch))
 
     @rule(delay_ms=st.sampled_from([1, 60_001]))
     def wait(self, delay_ms):

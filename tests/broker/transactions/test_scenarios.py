@@ -107,7 +107,7 @@ class Transcript:
     def do_check_timeouts(self, _, __):
         if self.known is None or not is_timed_out(self.known, self.machine.now_ms):
             return ["nothing timed out"]
-        return self.run(TimeOut("t", 0, self.known.producer_id))
+        return self.run(TimeOut("t", 0, self.known.producer_id, self.known.producer_epoch))
 
     def do_expire(self, _, __):
         return self.run(Expire("t", 0)) or ["nothing expired"]

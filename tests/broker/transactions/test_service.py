@@ -13,6 +13,7 @@ from barnabas.broker.transactions.events import (
     PartitionsReply,
     ProducerIdAndEpoch,
     ProducerReply,
+    TimeOut,
     VerifyPartitions,
 )
 from barnabas.broker.transactions.runner import MARKERS_PER_TURN, RETRY_DELAY_MS
@@ -369,6 +370,59 @@ async def test_timed_out_transactions_are_aborted_and_their_producers_fenced():
     assert bench.state is TransactionState.COMPLETE_ABORT
     assert (await bench.end(producer)).error is ErrorCode.PRODUCER_FENCED
     assert (await bench.init())[1:] == (producer[0], producer[1] + 2)
+
+
+@pytest.mark.parametrize("version", [0, 2])
+def test_a_transaction_that_began_after_the_look_at_the_clock_is_not_aborted(version):
+    """Who is aborted first waits for its record to be replicated; by then the next one's producer, which keeps its
+    epoch under version 0, has ended what had timed out and begun anew."""
+
+    async def check():
+        bench = await Bench().up()
+        ask, runtime = bench.service, bench.service.runtime
+        first, second = [name for name in map(str, range(50)) if runtime.partition_for(name) == 0][:2]
+        producers = {}
+        for name in (first, second):
+            producers[name] = (await ask.producer(InitProducerId(name, 0, 60_000)))[1:]
+            await ask.partitions(AddPartitions(name, 0, *producers[name], TARGETS, version))
+        bench.clock.advance(60_001)
+        bench.log.replicated = False
+        aborting = asyncio.ensure_future(ask.abort_timed_out())
+        while not bench.log.waiting:
+            await asyncio.sleep(0)
+        bench.log.replicated = True
+        ended = await ask.producer(EndTransaction(second, 0, *producers[second], True, version))
+        assert ended.error is ErrorCode.NONE
+        producer = ended[1:] if version == 2 else producers[second]
+        began = await ask.partitions(AddPartitions(second, 0, *producer, TARGETS, version))
+        assert began == PartitionsReply(ErrorCode.NONE)
+        bench.clock.advance(1_270)
+        bench.log.replicate()
+        await aborting
+        assert ask.describe(first).state is TransactionState.COMPLETE_ABORT
+        assert ask.describe(second).state is TransactionState.ONGOING
+        assert (await ask.producer(EndTransaction(second, 0, *producer, True, version))).error is ErrorCode.NONE
+
+    asyncio.run(check())
+
+
+@pytest.mark.parametrize("change", ["epoch", "time"])
+def test_a_time_out_is_decided_by_what_is_true_then(change):
+    """Both are looked at: the list that asks for it, or a fresh producer id that it had to wait for, may be old."""
+
+    async def check():
+        bench = await Bench().up()
+        producer = await bench.begin()
+        stale = TimeOut("t", 0, producer[0], producer[1] - (change == "epoch"))
+        bench.clock.advance(60_001 if change == "epoch" else 60_000)
+        assert (await bench.service.producer(stale)).error is ErrorCode.CONCURRENT_TRANSACTIONS
+        assert bench.state is TransactionState.ONGOING
+        bench.clock.advance(1)
+        timely = TimeOut("t", 0, *producer)
+        assert (await bench.service.producer(timely)).error is ErrorCode.NONE
+        assert bench.state is TransactionState.COMPLETE_ABORT
+
+    asyncio.run(check())
 
 
 @run
