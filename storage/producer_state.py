@@ -7,7 +7,10 @@ KIP-360).
 from __future__ import annotations
 
 import struct
+from bisect import bisect_left
+from collections import OrderedDict
 from collections.abc import Iterable
+from operator import itemgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import crc32c
@@ -147,6 +150,10 @@ class ProducerState:
     The three steps of an append: `check` and `check_marker` only look and raise, `record` and `record_marker` change.
     `end_offset` is the offset up to which the log has been taken in.
 
+    `ongoing` has the producer of each open transaction by its first offset, in the order of offsets. `unreplicated`
+    has (first offset, offset of the marker) of those whose markers may not be replicated yet, in the order of both:
+    one that began after another, and ends before it, holds nothing back.
+
     Ownership: the event loop (or the one thread that recovers the log).
     """
 
@@ -156,10 +163,9 @@ class ProducerState:
         self.end_offset = end_offset
         self.expiration_ms = expiration_ms
         self.producers: dict[int, ProducerEntry] = {}
-        # First offset -> producer id, and -> offset of the marker. Both are small; offsets only grow, so they stay
-        # sorted.
-        self.ongoing: dict[int, int] = {}
-        self.unreplicated: dict[int, int] = {}
+        # A plain dict finds its first key by going over all that were removed before it.
+        self.ongoing: OrderedDict[int, int] = OrderedDict()
+        self.unreplicated: list[tuple[int, int]] = []
         self.verifications: dict[int, Verification] = {}
 
     def begin_verification(
@@ -267,7 +273,7 @@ class ProducerState:
         producer_id = header.producer_id
         entry = self.producers.get(producer_id)
         if entry is None:
-            if len(self.producers) >= PRODUCERS_MAX:
+            if len(self.producers) - len(self.ongoing) >= PRODUCERS_MAX:
                 self.forget_oldest(PRODUCERS_MAX // 10)
             entry = self.producers[producer_id] = ProducerEntry(producer_id)
         delta = header.last_offset_delta
@@ -340,7 +346,9 @@ class ProducerState:
         self.end_offset = base_offset + header.last_offset_delta + 1
         if first_offset != NO_OFFSET:
             self.ongoing.pop(first_offset, None)
-            self.unreplicated[first_offset] = base_offset
+            while self.unreplicated and self.unreplicated[-1][0] >= first_offset:
+                self.unreplicated.pop()
+            self.unreplicated.append((first_offset, base_offset))
         return aborted
 
     def aborted_by(self, producer_id: int, base_offset: int, marker: EndTxnMarker) -> AbortedTransaction | None:
@@ -349,22 +357,22 @@ class ProducerState:
         if entry is None or entry.transaction_first_offset == NO_OFFSET or marker.control_type == _COMMIT:
             return None
         others = (offset for offset, owner in self.ongoing.items() if owner != producer_id)
-        last_stable_offset = min(others, default=base_offset + 1)
+        last_stable_offset = next(others, base_offset + 1)
         return AbortedTransaction(producer_id, entry.transaction_first_offset, base_offset, last_stable_offset)
 
     @property
     def first_unstable_offset(self) -> int | None:
         """The first offset of a transaction that is open, or whose marker may not be replicated yet."""
-        if not self.ongoing and not self.unreplicated:
-            return None
-        return min((*self.ongoing, *self.unreplicated))
+        undecided = next(iter(self.ongoing), None)
+        if not self.unreplicated:
+            return undecided
+        unreplicated = self.unreplicated[0][0]
+        return unreplicated if undecided is None else min(undecided, unreplicated)
 
     def forget_replicated(self, high_watermark: int) -> None:
         """Transactions whose marker lies below the high watermark no longer hold the last stable offset back."""
-        if self.unreplicated:
-            self.unreplicated = {
-                first: marker for first, marker in self.unreplicated.items() if marker >= high_watermark
-            }
+        replicated = bisect_left(self.unreplicated, high_watermark, key=itemgetter(1))
+        del self.unreplicated[:replicated]
 
     def remove_expired(self, now_ms: int) -> None:
         """Forget producers without an open transaction that have not written for `producer.id.expiration.ms`."""
@@ -386,7 +394,7 @@ class ProducerState:
 
     def load(self, entries: Iterable[ProducerEntry], end_offset: int, now_ms: int) -> None:
         """Start from a snapshot's entries."""
-        for entry in entries:
+        for entry in sorted(entries, key=lambda entry: entry.transaction_first_offset):
             if self._is_expired(entry, now_ms):
                 continue
             self.producers[entry.producer_id] = entry

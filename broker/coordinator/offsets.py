@@ -33,6 +33,8 @@ from barnabas.broker.coordinator.subscriptions import is_subscribed, subscribed_
 from barnabas.wire.errors import ErrorCode
 
 NO_PRODUCER_ID: Final = -1
+DEFAULT_RETENTION_MS: Final = -1
+TIMESTAMP_MAX: Final = 2**63 - 1
 
 
 class StoredOffset(NamedTuple):
@@ -167,7 +169,7 @@ def _commit(group: Group | None, _: Offsets, event: CommitOffsets, now_ms: int, 
         # In the classic protocol a commit is as good as a heartbeat; one by a producer is not the member's.
         session_ms = group.members[event.member_id].session_timeout_ms
         effects.timers.append(Schedule(TimerKey(SESSION, event.member_id), session_ms))
-    expire_at_ms = now_ms + event.retention_ms if event.retention_ms >= 0 else -1
+    expire_at_ms = _expire_at_ms(event.retention_ms, now_ms)
     results = []
     for topic, topic_id, partitions in event.topics:
         answers = []
@@ -181,6 +183,15 @@ def _commit(group: Group | None, _: Offsets, event: CommitOffsets, now_ms: int, 
         results.append((topic, tuple(answers)))
     effects.replies.append((event.token, OffsetsReply(ErrorCode.NONE, tuple(results))))
     return effects
+
+
+def _expire_at_ms(retention_ms: int, now_ms: int) -> int:
+    """When an offset expires that is committed with a retention of its own, -1 without one. Beyond the end of time
+    is at its end; Kafka's sum overflows, and the offset is gone with the next look (OffsetMetadataManager).
+    """
+    if retention_ms == DEFAULT_RETENTION_MS:
+        return -1
+    return max(0, min(now_ms + retention_ms, TIMESTAMP_MAX))
 
 
 def _delete_offsets(

@@ -1,9 +1,13 @@
 """What a log remembers of producers: which batches follow, which are retries; and that all of it is bounded."""
 
+import random
+from collections import OrderedDict
+from collections.abc import Iterator
+
 import pytest
 
 from barnabas.storage import producer_state
-from barnabas.storage.producer_state import ProducerState, bound_producers
+from barnabas.storage.producer_state import NO_OFFSET, ProducerState, bound_producers
 from barnabas.storage.validation import AppendOrigin
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.record_batch import TRANSACTIONAL_MASK, RecordBatchHeader, parse_header
@@ -112,3 +116,79 @@ def test_after_a_marker_the_sequence_goes_on_or_the_new_epoch_starts_at_0() -> N
         marker = batch(-1, epoch=marker_epoch, records=1)
         state.record_marker(marker, 3, EndTxnMarker(ControlRecordType.COMMIT, 0))
         assert state.check(batch(sequence, epoch=marker_epoch), AppendOrigin.CLIENT) is None
+
+
+class CountedLooks(OrderedDict[int, int]):
+    """Counts the keys that somebody went over."""
+
+    looks = 0
+
+    def __iter__(self) -> Iterator[int]:
+        for key in super().__iter__():
+            self.looks += 1
+            yield key
+
+
+COMMIT = EndTxnMarker(ControlRecordType.COMMIT, 0)
+
+
+def marker_header(producer_id: int) -> RecordBatchHeader:
+    return header(producer_id)._replace(base_sequence=-1)
+
+
+def test_the_first_unstable_offset_is_found_without_going_over_the_open_transactions() -> None:
+    """Every reader of committed data asks for it after every produce."""
+    state = ProducerState()
+    for producer_id in range(10_000):
+        state.record(header(producer_id, transactional=True), producer_id)
+    state.ongoing = ongoing = CountedLooks(state.ongoing)
+    ongoing.looks = 0
+    for _ in range(100):
+        assert state.first_unstable_offset == 0
+    for producer_id in range(5_000):
+        state.record_marker(marker_header(producer_id), 10_000 + producer_id, COMMIT)
+        state.forget_replicated(10_001 + producer_id)
+        assert state.first_unstable_offset == producer_id + 1
+    assert ongoing.looks <= 2 * 5_100
+
+
+def test_open_transactions_do_not_have_every_new_producer_search_for_idle_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    searches = []
+    monkeypatch.setattr(producer_state, "PRODUCERS_MAX", 100)
+    monkeypatch.setattr(ProducerState, "forget_oldest", lambda _, count: searches.append(count))
+    state = ProducerState()
+    for producer_id in range(300):
+        state.record(header(producer_id, transactional=True), producer_id)
+    assert searches == []
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_first_unstable_offset_is_that_of_a_plain_search(seed: int) -> None:
+    """Producers begin, end and are replicated in any order; now and then the log is loaded again."""
+    rng = random.Random(seed)
+    state = ProducerState()
+    unreplicated: dict[int, int] = {}
+    high_watermark = 0
+    for offset in range(400):
+        producer_id = rng.randrange(30)
+        entry = state.producers.get(producer_id)
+        first = NO_OFFSET if entry is None else entry.transaction_first_offset
+        if first != NO_OFFSET and rng.randrange(2):
+            state.record_marker(marker_header(producer_id), offset, COMMIT)
+            unreplicated[first] = offset
+        else:
+            state.record(header(producer_id, transactional=True), offset)
+        if not rng.randrange(10):
+            high_watermark = rng.randint(high_watermark, offset + 1)
+            state.forget_replicated(high_watermark)
+            unreplicated = {first: marker for first, marker in unreplicated.items() if marker >= high_watermark}
+        if not rng.randrange(50):
+            entries = list(state.producers.values())
+            rng.shuffle(entries)
+            state = ProducerState()
+            state.load(entries, offset + 1, 0)
+            unreplicated = {}
+        open_since = {entry.transaction_first_offset for entry in state.producers.values()} - {NO_OFFSET}
+        assert state.first_unstable_offset == min(open_since | unreplicated.keys(), default=None), f"at {offset}"

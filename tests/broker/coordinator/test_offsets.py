@@ -20,11 +20,12 @@ from barnabas.broker.coordinator.events import (
     PartitionCommit,
 )
 from barnabas.broker.coordinator.rebalance import GENERATION_MAX, next_generation
-from barnabas.broker.coordinator.records import encode_record
+from barnabas.broker.coordinator.records import decode_record, encode_record
 from barnabas.broker.coordinator.shard import Shard, records_of
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.records import ControlRecordType, EndTxnMarker, Record, build_batch, build_end_txn_marker
 
+START_MS = 1_000_000
 WEEK_MS = 7 * 86_400_000
 
 
@@ -173,3 +174,30 @@ def test_generations_wrap_to_one():
     assert next_generation(0) == 1
     assert next_generation(GENERATION_MAX - 1) == GENERATION_MAX
     assert next_generation(GENERATION_MAX) == 1
+
+
+LONG_MIN, LONG_MAX = -(2**63), 2**63 - 1
+
+
+@pytest.mark.parametrize(
+    ("retention_ms", "expire_at_ms"),
+    [
+        (LONG_MIN, 0),
+        (-2, START_MS - 2),
+        (-1, -1),
+        (0, START_MS),
+        (1, START_MS + 1),
+        (LONG_MAX - START_MS, LONG_MAX),
+        (LONG_MAX - START_MS + 1, LONG_MAX),
+        (LONG_MAX, LONG_MAX),
+    ],
+)
+def test_a_retention_of_any_length_ends_within_time(machine, retention_ms, expire_at_ms):
+    commits = (PartitionCommit(0, 1, -1, ""),)
+    effects = machine.run(
+        CommitOffsets("g", 1, "", None, -1, retention_ms, (("t", bytes(16), commits),), ErrorCode.NONE)
+    )
+    assert machine.replies[1].topics == (("t", ((0, ErrorCode.NONE),)),)
+    (record,) = records_of(effects.changes)
+    assert record.committed.expire_at_ms == expire_at_ms
+    assert decode_record(*encode_record(record)).committed.expire_at_ms == expire_at_ms
