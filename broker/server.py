@@ -164,6 +164,8 @@ class Broker:
             threads_per_directory=self.config.num_recovery_threads_per_data_dir,
         )
         await asyncio.to_thread(self.log_manager.open)
+        if self.log_manager.previous_broker_epoch >= 0:
+            logger.info("the last stop was clean, at broker epoch %d", self.log_manager.previous_broker_epoch)
 
     async def _open_coordination(self) -> None:
         self._store = MetadataStore(self.config, self.clock, self._fail, is_durable=self._is_durable)
@@ -295,7 +297,11 @@ class Broker:
     async def stop(self) -> None:
         """Stop cleanly: no more requests, everything on disk, the clean-shutdown marker written. Also undoes a start
         that failed half-way."""
-        await self._end(Connection.close, LogManager.close)
+        await self._end(Connection.close, lambda logs: logs.close(self._broker_epoch()))
+
+    def _broker_epoch(self) -> int:
+        """That of the last registration; -1 if the start did not come so far."""
+        return self.controller.broker_epoch if hasattr(self, "controller") else -1
 
     async def crash(self) -> None:
         """End as after a kill, for tests: connections are cut, and files are left as they are, without the marker, so

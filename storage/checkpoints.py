@@ -160,21 +160,40 @@ class MetaProperties:
 
 
 def write_clean_shutdown(files: Files, directory: str, broker_epoch: int) -> None:
-    """Leave the marker that everything before it is on the disk. Blocking; the last thing a broker does."""
+    """Leave the marker that everything before it is on the disk. Blocking; the last thing a broker does.
+
+    `broker_epoch` is that of its last registration, -1 if there was none.
+    """
     content = json.dumps({"version": 0, "brokerEpoch": broker_epoch}, separators=(",", ":"))
     write_file(files, f"{directory}/{CLEAN_SHUTDOWN_FILE}", content.encode(), sync=True)
     files.sync_directory(directory)
 
 
-def take_clean_shutdown(files: Files, directory: str) -> bool:
-    """Whether the marker was there; removes it durably, so that a crash from now on is noticed. Blocking.
+def take_clean_shutdown(files: Files, directory: str) -> int | None:
+    """The broker epoch of the marker, None if it was not there; removes it durably, so that a crash from now on is
+    noticed. Blocking.
 
-    Before KIP-966 the file was empty, so only its presence counts.
+    Before KIP-966 the file was empty, so its presence is what counts: the epoch is -1 where it does not tell one.
     """
-    found = unlink_if_exists(files, f"{directory}/{CLEAN_SHUTDOWN_FILE}")
-    if found:
-        files.sync_directory(directory)
-    return found
+    path = f"{directory}/{CLEAN_SHUTDOWN_FILE}"
+    try:
+        broker_epoch = decode_clean_shutdown(read_file(files, path))
+    except FileNotFoundError:
+        return None
+    unlink_if_exists(files, path)
+    files.sync_directory(directory)
+    return broker_epoch
+
+
+def decode_clean_shutdown(data: bytes) -> int:
+    """The broker epoch in the marker of a clean shutdown; -1 if there is none that can be read
+    (CleanShutdownFileHandler.read).
+    """
+    try:
+        broker_epoch = json.loads(data)["brokerEpoch"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return -1
+    return broker_epoch if type(broker_epoch) is int else -1
 
 
 def read_offsets(files: Files, directory: str, name: str) -> dict[TopicPartition, int]:

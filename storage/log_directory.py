@@ -62,10 +62,13 @@ _owned_directories_lock = threading.Lock()
 
 
 class FoundLogs(NamedTuple):
-    """What a log directory holds before it is opened: each log's checkpoints."""
+    """What a log directory holds before it is opened: each log's checkpoints. `broker_epoch` is that of the mark of a
+    clean shutdown, -1 where none is told.
+    """
 
     logs: dict[TopicPartition, LogCheckpoints]
     is_clean: bool
+    broker_epoch: int
     has_recovery_points: bool
     has_clean_offsets: bool
     has_txn_index_notes: bool
@@ -138,7 +141,8 @@ class LogDirectory:
         """Which logs there are, and what the checkpoints say of them. The mark of a clean shutdown is taken away.
         Blocking.
         """
-        is_clean = take_clean_shutdown(self._files, self.path)
+        broker_epoch = take_clean_shutdown(self._files, self.path)
+        is_clean = broker_epoch is not None
         recovery_points = self._read_checkpoint(RECOVERY_POINT_FILE)
         log_starts = self._read_checkpoint(LOG_START_FILE) or {}
         high_watermarks = self._read_checkpoint(HIGH_WATERMARK_FILE) or {}
@@ -167,6 +171,7 @@ class LogDirectory:
         return FoundLogs(
             logs,
             is_clean,
+            -1 if broker_epoch is None else broker_epoch,
             has_recovery_points=recovery_points is not None,
             has_clean_offsets=clean_offsets is not None,
             has_txn_index_notes=self._txn_indexes is not None,

@@ -114,6 +114,9 @@ class LogManager:
         self._by_log: dict[TopicPartition, LogDirectory] = {}
         self._doomed: deque[_DoomedDirectory] = deque()
         self._deletions = 0
+        self.previous_broker_epoch = -1
+        """The epoch that the broker had when it stopped cleanly; -1 if it did not in each of the directories, or not in
+        all of them at once (LogManager.readBrokerEpochFromCleanShutdownFiles)."""
 
     # --- opening
 
@@ -132,6 +135,8 @@ class LogManager:
             for directory in self._directories:
                 directory.check_owner(self._node_id, self._cluster_id)
             found = [directory.find_logs() for directory in self._directories]
+            broker_epochs = {logs.broker_epoch for logs in found}
+            self.previous_broker_epoch = broker_epochs.pop() if len(broker_epochs) == 1 else -1
             for directory, logs in zip(self._directories, found, strict=True):
                 self._place(directory, logs)
             self._load_logs(found)

@@ -594,7 +594,7 @@ def checksums_not_compared(patch):
 
 def clean_marker_comes_back(patch):
     def take(files, directory):
-        return unlink_if_exists(files, f"{directory}/{CLEAN_SHUTDOWN_FILE}")
+        return -1 if unlink_if_exists(files, f"{directory}/{CLEAN_SHUTDOWN_FILE}") else None
 
     patch.setattr(log_directory, "take_clean_shutdown", take)
 

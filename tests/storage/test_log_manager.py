@@ -135,6 +135,25 @@ def test_checkpoints_are_kafkas_text(logs):
     assert (log.log_start_offset, log.high_watermark, log.log_end_offset) == (1, 1, 2)
 
 
+def test_the_epoch_before_counts_if_all_directories_tell_the_same(logs, tmp_path):
+    logs.stop()
+    paths = [logs.path, tmp_path / "second"]
+    for epoch in (7, 8):
+        manager = open_manager(logs, paths)
+        manager.close(broker_epoch=epoch)
+    manager = open_manager(logs, paths[:1])
+    assert manager.previous_broker_epoch == 8
+    manager.close(broker_epoch=9)
+    manager = open_manager(logs, paths)
+    assert manager.previous_broker_epoch == -1, "one says 9, the other 8"
+    manager.close(broker_epoch=10)
+    (paths[1] / ".kafka_cleanshutdown").write_bytes(b"garbage")
+    manager = open_manager(logs, paths)
+    assert manager.previous_broker_epoch == -1
+    manager.close()
+    logs.start()
+
+
 def test_a_directory_with_a_failed_log_is_not_called_clean(logs):
     log = logs.log()
     logs.append(log, b"a")
