@@ -115,6 +115,8 @@ def main() -> None:
         _say("error", str(error))
     except OSError as error:
         _say("refused", error.errno, error.strerror)
+    except Exception as error:  # noqa: BLE001 - the parent tells it
+        _say("error", f"{type(error).__name__}: {error}")
 
 
 def _say(*fields: object) -> None:

@@ -14,12 +14,13 @@ import time
 from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final
 
 from barnabas.broker.cleaner_process import Throttle, command, decode_result, encode_job
 from barnabas.broker.config import BrokerConfig
 from barnabas.broker.replica_manager import ReplicaManager
 from barnabas.clock import Clock
+from barnabas.set_aside import SetAside
 from barnabas.storage.cleaner import CleanedSegment, CleaningJob, PassEnd, remove_cleaned_files, run_pass
 from barnabas.storage.cleaner_manager import (
     LogToClean,
@@ -39,17 +40,8 @@ logger = logging.getLogger(__name__)
 
 _THREAD_BYTES_MAX: Final = 4 << 20
 """Passes over no more than this run in a thread: starting a process would cost as much."""
-_DELAY_MS_MAX: Final = 3_600_000
-_NEVER: Final = 1 << 62
 _SLICE_S: Final = 0.0005
 _REST_S: Final = 0.002
-
-
-class _SetAside(NamedTuple):
-    """A log that is not to be cleaned before `until_ms` (monotonic), and how long that was when it began."""
-
-    until_ms: int
-    delay_ms: int
 
 
 @dataclass(slots=True)
@@ -64,9 +56,10 @@ class CompactionCounts:
 class Compaction:
     """Compacts the logs of a broker, one at a time.
 
-    A log that cannot be cleaned (a damaged batch, a disk that fails) is left alone until the next start; it goes on
-    serving what it has. Whatever else ends a pass early (a full disk, a process that was killed), it is tried again,
-    each time after twice as long, up to an hour.
+    A log that cannot be cleaned is set aside (Kafka: `LogCleanerManager.markPartitionUncleanable`); it goes on serving
+    what it has, and the others are cleaned. With a damaged batch or a disk that fails that lasts until the next start.
+    Whatever else ends a pass early (a full disk, a process that was killed, records that nobody foresaw), it is tried
+    again, each time after twice as long, up to an hour.
     """
 
     def __init__(
@@ -77,7 +70,9 @@ class Compaction:
         self._log_manager = log_manager
         self._files = log_manager.files
         self._config = config
-        self._set_aside: dict[PartitionLog, _SetAside] = {}
+        self.set_aside = SetAside[PartitionLog](
+            "compaction", clock, first_delay_ms=max(config().log_cleaner_backoff_ms, 1)
+        )
         self._unopened: set[PartitionLog] = set()
         self._stopping = False
         self._process: subprocess.Popen[bytes] | None = None
@@ -103,43 +98,33 @@ class Compaction:
         return [partition.log for partition in self._replicas.partitions()]
 
     def _candidates(self) -> list[LogToClean]:
-        now_ms, monotonic_ms = self._clock.now_ms(), self._clock.monotonic_ms()
+        now_ms = self._clock.now_ms()
         found = []
-        for log in self._logs():
-            set_aside = self._set_aside.get(log)
-            if set_aside is not None and set_aside.until_ms > monotonic_ms:
-                continue
+        for log in self.set_aside.ready(self._logs()):
             if log.config.is_compacted and log.failure is None:
                 try:
                     to_clean = log_to_clean(log, log.clean_offset, now_ms)
-                except (StorageError, OSError) as error:
+                except Exception as error:  # noqa: BLE001 - whatever is wrong with this log, the others are cleaned
                     self._leave_alone(log, error)
                     continue
                 if to_clean is not None:
                     found.append(to_clean)
         return found
 
-    def _leave_alone(self, log: PartitionLog, error: StorageError | OSError) -> None:
+    def _leave_alone(self, log: PartitionLog, error: Exception) -> None:
         """Until the next start, if trying again might do harm or cannot help; else for a while."""
         if self._stopping:
             return
-        reason = describe_failure(error)
-        if isinstance(error, CorruptLog) or (isinstance(error, OSError) and error.errno == errno.EIO):
-            self._set_aside[log] = _SetAside(_NEVER, 0)
-            logger.error("%s-%d cannot be compacted: %s", log.topic, log.partition, reason)
-            return
-        before = self._set_aside.get(log)
-        delay_ms = self._config().log_cleaner_backoff_ms if before is None else before.delay_ms * 2
-        delay_ms = min(max(delay_ms, 1), _DELAY_MS_MAX)
-        self._set_aside[log] = _SetAside(self._clock.monotonic_ms() + delay_ms, delay_ms)
-        logger.warning("%s-%d is compacted in %d s or later: %s", log.topic, log.partition, delay_ms // 1000, reason)
+        is_final = isinstance(error, CorruptLog) or (isinstance(error, OSError) and error.errno == errno.EIO)
+        reason = describe_failure(error) if isinstance(error, (StorageError, OSError)) else ""
+        self.set_aside.put(log, error, reason=reason, is_final=is_final)
 
     async def _clean(self, to_clean: LogToClean) -> bool:
         """Run one pass over a log; whether it came to its end. Whatever ends it early, the log is as good as before."""
         log = to_clean.log
         try:
             job = self._job(to_clean)
-        except (StorageError, OSError) as error:
+        except Exception as error:  # noqa: BLE001 - as in `_candidates`
             self._leave_alone(log, error)
             return False
         is_complete = False
@@ -155,7 +140,7 @@ class Compaction:
             # Retention or a deletion of the topic took the files away; anything else would be strange.
             if log.failure is None and log.directory == job.directory and _has_all(log, job):
                 self._leave_alone(log, error)
-        except (StorageError, OSError) as error:
+        except Exception as error:  # noqa: BLE001 - as in `_candidates`
             self._leave_alone(log, error)
         if not is_complete and log.failure is None:
             with contextlib.suppress(OSError):
@@ -186,9 +171,7 @@ class Compaction:
                 logger.warning("%s-%d: %d batches that cannot be decompressed to at most %d MiB stay as they are",
                                log.topic, log.partition, result.batches_unopened,
                                DEFAULT_MAX_DECOMPRESSED_BYTES >> 20)  # fmt: skip
-            existing = set(self._replicas.logs)
-            self._set_aside = {found: why for found, why in self._set_aside.items() if found in existing}
-            self._set_aside.pop(log, None)
+            self.set_aside.release(log)
             await asyncio.to_thread(self._log_manager.checkpoint_clean_offset, log, result.end_offset)
             return True
         swap = SegmentSwap(log, job, result)

@@ -61,6 +61,24 @@ class GroupFigures:
 
 
 @dataclass(frozen=True, slots=True)
+class SetAsideFigures:
+    """Of one activity of upkeep: who is set aside now, and how often somebody failed at it."""
+
+    activity: str
+    count: int
+    failures: int
+
+
+@dataclass(frozen=True, slots=True)
+class UncleanableFigures:
+    """The logs of a log directory that compaction has set aside."""
+
+    directory: str
+    count: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
     """Everything on the page, read at one moment."""
 
@@ -72,6 +90,8 @@ class Snapshot:
     apis: tuple[ApiFigures, ...]
     partitions: tuple[PartitionFigures, ...]
     groups: tuple[GroupFigures, ...]
+    set_aside: tuple[SetAsideFigures, ...]
+    uncleanable: tuple[UncleanableFigures, ...]
 
 
 def take_snapshot(broker: Broker) -> Snapshot:
@@ -109,7 +129,18 @@ def take_snapshot(broker: Broker) -> Snapshot:
             GroupFigures(group.group_id, group.state.value, group.member_count, group.offsets)
             for group in broker.groups.summaries()
         ),
+        set_aside=tuple(
+            SetAsideFigures(aside.activity, len(aside), aside.failures) for aside in broker.activities_with_set_aside()
+        ),
+        uncleanable=tuple(_uncleanable(broker)),
     )
+
+
+def _uncleanable(broker: Broker) -> Iterator[UncleanableFigures]:
+    logs = broker.compaction.set_aside.members
+    for directory in map(str, broker.log_manager.directories):
+        sizes = [log.size_in_bytes for log in logs if log.directory.rpartition("/")[0] == directory]
+        yield UncleanableFigures(directory, len(sizes), sum(sizes))
 
 
 class MetricsPage(Collector):
@@ -135,6 +166,7 @@ class MetricsPage(Collector):
         yield from _api_metrics(snapshot.apis)
         yield from _partition_metrics(snapshot.partitions)
         yield from _group_metrics(snapshot)
+        yield from _set_aside_metrics(snapshot)
 
 
 def _broker_metrics(snapshot: Snapshot) -> Iterator[Metric]:
@@ -201,3 +233,20 @@ def _group_metrics(snapshot: Snapshot) -> Iterator[Metric]:
             if high_watermark is not None:
                 lag.add_metric(names, max(0, high_watermark - offset))
     yield from (members, offsets, lag)
+
+
+def _set_aside_metrics(snapshot: Snapshot) -> Iterator[Metric]:
+    """The last two are Kafka's `uncleanable-partitions-count` and `uncleanable-bytes`."""
+    labels = ["activity"]
+    members = GaugeMetricFamily("barnabas_set_aside", "What upkeep leaves out because it failed.", labels=labels)
+    failures = CounterMetricFamily("barnabas_upkeep_failures", "How often upkeep failed at something.", labels=labels)
+    for aside in snapshot.set_aside:
+        members.add_metric([aside.activity], aside.count)
+        failures.add_metric([aside.activity], aside.failures)
+    labels = ["directory"]
+    count = GaugeMetricFamily("barnabas_uncleanable_partitions", "Logs that compaction leaves out.", labels=labels)
+    size = GaugeMetricFamily("barnabas_uncleanable_bytes", "Bytes of these logs.", labels=labels)
+    for uncleanable in snapshot.uncleanable:
+        count.add_metric([uncleanable.directory], uncleanable.count)
+        size.add_metric([uncleanable.directory], uncleanable.size_bytes)
+    yield from (members, failures, count, size)

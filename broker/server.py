@@ -51,6 +51,7 @@ from barnabas.controller.registrations import Registrations
 from barnabas.controller.runner import Controller, ControllerSettings
 from barnabas.controller.state import BrokerRegistration, EndPoint
 from barnabas.controller.topics import NewTopic, TopicDefaults
+from barnabas.set_aside import SetAside
 from barnabas.storage.files import OsFiles, UnsyncedFiles
 from barnabas.storage.log_manager import LogManager
 from barnabas.storage.producer_state import bound_producers
@@ -414,6 +415,10 @@ class Broker:
             self.transactions.runtime.on_resigned(partition.index)
 
     # --- housekeeping -----------------------------------------------------------------------------
+
+    def activities_with_set_aside(self) -> "list[SetAside[Any]]":
+        """Upkeep that may have set somebody aside, for /metrics."""
+        return [self.compaction.set_aside]
 
     def _schedule_housekeeping(self) -> None:
         config, every, logs = self.config, self.housekeeping.every, self.log_manager

@@ -28,6 +28,7 @@ from barnabas.wire.record_batch import (
 from barnabas.wire.records import DEFAULT_MAX_DECOMPRESSED_BYTES, assemble_batch
 from barnabas.wire.varint import VarintTooLong, encode_varint, read_varint, read_varlong
 
+_LONG_MAX: Final = 2**63 - 1
 _KEPT_ATTRIBUTES: Final = CODEC_MASK | TIMESTAMP_TYPE_MASK | TRANSACTIONAL_MASK | CONTROL_MASK
 
 
@@ -103,17 +104,19 @@ def rebuilt_batch(
 ) -> bytearray:
     """The batch with only `records` (at least one). A delete horizon takes the place of the base timestamp (KIP-534).
 
-    The batch may grow, when less compresses worse or timestamps need more bytes.
+    The batch may grow, when less compresses worse or timestamps need more bytes. Nobody has to have looked at its
+    timestamps before: sums that a long cannot hold wrap around, as in Kafka and in every reader in Java. A horizon
+    does not: one that is beyond a long is never reached.
     """
     append_time = header.max_timestamp if header.attributes & TIMESTAMP_TYPE_MASK else None
     if append_time is None:
-        timestamps = [header.base_timestamp + record.timestamp_delta for record in records]
+        timestamps = [_as_long(header.base_timestamp + record.timestamp_delta) for record in records]
     else:
         timestamps = [append_time] * len(records)
-    base_timestamp = timestamps[0] if delete_horizon_ms is None else delete_horizon_ms
+    base_timestamp = timestamps[0] if delete_horizon_ms is None else min(delete_horizon_ms, _LONG_MAX)
     parts = []
     for record, timestamp in zip(records, timestamps, strict=True):
-        delta = timestamp - base_timestamp
+        delta = _as_long(timestamp - base_timestamp)
         if delta == record.timestamp_delta:
             parts.append(payload[record.start : record.end])
         else:
@@ -135,3 +138,8 @@ def rebuilt_batch(
         ),
         data,
     )
+
+
+def _as_long(value: int) -> int:
+    """What a Java long holds of a sum."""
+    return (value + 2**63) % 2**64 - 2**63

@@ -128,6 +128,9 @@ class PartitionLog(LocalLog):
     def __repr__(self) -> str:
         return f"<PartitionLog {self.topic}-{self.partition} [{self.log_start_offset}, {self.log_end_offset})>"
 
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
     # --- what is known about it
 
     @property

@@ -24,6 +24,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 
 from barnabas.broker import compaction
 from barnabas.broker.cleaner_process import Throttle, command, decode_result, encode_job
+from barnabas.broker.metrics_page import take_snapshot
 from barnabas.storage.cleaner import CleanedSegment, CleaningJob, SourceSegment
 from barnabas.storage.errors import CorruptLog, StorageError
 from barnabas.storage.files import OsFiles, is_passing
@@ -31,6 +32,7 @@ from barnabas.testing import Broker
 from barnabas.wire.messages.produce import ProduceResponse
 from barnabas.wire.record_batch import iter_headers, parse_header, patch
 from barnabas.wire.records import Record, assemble_batch, build_batch
+from barnabas.wire.varint import encode_varint
 from tools import hostile
 from tools.barnabas_process import BarnabasProcess
 from tools.hostile import Memory, ask, connect
@@ -357,6 +359,83 @@ def test_what_the_disk_failed_at_is_left_alone(monkeypatch: pytest.MonkeyPatch) 
             wait_until(lambda: len(good.records()) < 20, "not compacted")
         assert len(refused) == 1
         assert len(bad.records()) == 60
+
+
+def crafted(number: int) -> bytearray:
+    """A batch whose two records' timestamps no long can hold."""
+    now_ms = time.time_ns() // 1_000_000
+    parts = []
+    for delta, (key, value) in enumerate([(b"same", b"%d" % number), (b"", None)]):
+        body = b"\0" + encode_varint(2**63 - 1) + encode_varint(delta) + encode_varint(len(key)) + key
+        body += (encode_varint(-1) if value is None else encode_varint(len(value)) + value) + encode_varint(0)
+        parts.append(encode_varint(len(body)) + body)
+    header = parse_header(build_batch([Record(0, now_ms, b"", b""), Record(1, now_ms, b"", b"")]))
+    return assemble_batch(header._replace(base_sequence=-1), b"".join(parts))
+
+
+@pytest.mark.slow
+def test_tombstones_that_stay_for_ever_and_crafted_batches_are_compacted_and_so_is_all_else(
+    process: BarnabasProcess,
+) -> None:
+    create(process, "ever", segment_bytes="14000", delete_retention_ms=str(2**63 - 1))
+    create(process, "crafted", cleanup_policy="delete", segment_bytes="5000")
+    create(process, "good", segment_bytes="14000")
+    producer = Producer({"bootstrap.servers": process.bootstrap_servers})
+    producer.produce("ever", key=b"dead", value=None)
+    assert producer.flush(30) == 0
+    with connect(process.bootstrap_servers) as connection:
+        for number in range(80):
+            response = ask(connection, hostile.produce("crafted", crafted(number)), 9, ProduceResponse)
+            assert response.responses[0].partition_responses[0].error_code == 0
+    policy = ConfigEntry("cleanup.policy", "compact", incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ConfigResource.Type.TOPIC, "crafted", incremental_configs=[policy])
+    admin = AdminClient({"bootstrap.servers": process.bootstrap_servers})
+    admin.incremental_alter_configs([resource])[resource].result(30)
+    for topic in ("ever", "good"):
+        produce(process, topic, 200, 3)
+    for topic in ("ever", "crafted", "good"):
+        wait_until(lambda topic=topic: clean_offset(process, topic) > 50, f"{topic} is not compacted")  # type: ignore[misc]
+    assert (0, b"dead", None) in read(process, "ever")
+    assert "Traceback" not in process.log_text()
+
+
+@pytest.mark.parametrize("plan", ["log_to_clean", "make_job", "run_pass"])
+def test_a_log_that_raises_is_set_aside_and_the_others_are_compacted(
+    plan: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    is_bad = True
+    real = getattr(compaction, plan)
+
+    def raising(*arguments: Any, **settings: Any) -> Any:
+        if is_bad and "/bad-0" in repr(arguments) + repr([vars_of(found) for found in arguments]):
+            raise ValueError("nobody foresaw this")
+        return real(*arguments, **settings)
+
+    def vars_of(found: object) -> str:
+        return getattr(getattr(found, "log", found), "directory", "")
+
+    monkeypatch.setattr(compaction, plan, raising)
+    settings = {"cleanup.policy": "compact", "segment.bytes": 2000, "min.cleanable.dirty.ratio": 0.01}
+    with Broker(configs={**SETTINGS, "barnabas.http.address": "127.0.0.1:0"}) as broker:
+        bad, good = (broker.create_topic(name, configs=settings) for name in ("bad", "good"))
+        for topic in (bad, good):
+            for number in range(60):
+                topic.produce(b"v" * 200, key=b"%d" % (number % 3))
+        aside = broker.server.compaction.set_aside
+        wait_until(lambda: aside.failures > 1 and len(good.records()) < 20, "not compacted, or no second try")
+        figures = take_snapshot(broker.server)
+        (uncleanable,) = figures.uncleanable
+        assert (uncleanable.count, uncleanable.directory) == (1, str(broker.data_dir))
+        assert uncleanable.size_bytes > 60 * 200
+        assert [(found.activity, found.count) for found in figures.set_aside if found.count] == [("compaction", 1)]
+        assert len(bad.records()) == 60
+        is_bad = False
+        wait_until(lambda: len(bad.records()) < 20, "not compacted")
+        assert not aside.members
+    assert next(record.getMessage() for record in caplog.records if record.name == "barnabas.set_aside") == (
+        "compaction of bad-0 failed, the next try is in 0 s or later: ValueError: nobody foresaw this"
+    )
+    assert caplog.text.count("Traceback") == 1
 
 
 def test_the_cleaning_process_tells_what_the_disk_said() -> None:

@@ -5,6 +5,8 @@ from typing import Any, cast
 
 from barnabas.broker.metrics import DURATION_BOUNDS_NS, RequestMetrics
 from barnabas.broker.metrics_page import MetricsPage, take_snapshot
+from barnabas.clock import ManualClock
+from barnabas.set_aside import SetAside
 
 HOSTILE_GROUP = 'a"b\\c\nd'
 
@@ -24,6 +26,10 @@ def broker() -> Any:
         member_count=3,
         offsets=(("flights", 2, 30), ("elsewhere", 0, 7)),
     )
+    aside = SetAside[str]("retention", ManualClock())
+    for _ in range(2):
+        aside.put("flights-2", ValueError())
+    uncleanable = SimpleNamespace(directory="/data/a/flights-2", size_in_bytes=1234)
     return SimpleNamespace(
         node_id=1,
         cluster_id="cluster",
@@ -32,6 +38,9 @@ def broker() -> Any:
         metrics=metrics,
         replicas=SimpleNamespace(partitions=lambda: iter([partition])),
         groups=SimpleNamespace(summaries=lambda: iter([summary])),
+        compaction=SimpleNamespace(set_aside=SimpleNamespace(members=[uncleanable])),
+        log_manager=SimpleNamespace(directories=["/data/a", "/data/b"]),
+        activities_with_set_aside=lambda: [aside],
     )
 
 
@@ -50,6 +59,11 @@ def test_page() -> None:
     lines = body.decode().splitlines()
     assert content_type.startswith("text/plain")
     for line in (
+        'barnabas_set_aside{activity="retention"} 1.0',
+        'barnabas_upkeep_failures_total{activity="retention"} 2.0',
+        'barnabas_uncleanable_partitions{directory="/data/a"} 1.0',
+        'barnabas_uncleanable_bytes{directory="/data/a"} 1234.0',
+        'barnabas_uncleanable_partitions{directory="/data/b"} 0.0',
         'barnabas_requests_total{api="Produce"} 2.0',
         'barnabas_requests_total{api="999"} 1.0',
         'barnabas_request_bytes_total{api="Produce"} 300.0',

@@ -28,15 +28,17 @@ from barnabas.storage.config import LogConfig
 from barnabas.storage.errors import CorruptLog, StorageError
 from barnabas.storage.read import ColdRead
 from barnabas.storage.validation import AppendOrigin
-from barnabas.wire.record_batch import CompressionType, crc_is_valid, iter_headers
+from barnabas.wire.record_batch import CompressionType, crc_is_valid, iter_headers, parse_header, patch
 from barnabas.wire.records import (
     ControlRecordType,
     EndTxnMarker,
     Record,
+    assemble_batch,
     build_batch,
     build_end_txn_marker,
     iter_records,
 )
+from barnabas.wire.varint import encode_varint
 
 DAY_MS = 86_400_000
 
@@ -171,6 +173,48 @@ def test_tombstones_stay_until_their_horizon(logs, tools):
     logs.clock.advance(1)
     clean(log, clean_offset=0)
     assert records(tools, log)[:2] == [(1, b"b", b"1"), (3, b"c", b"1")]
+
+
+@pytest.mark.parametrize("delete_retention_ms", [2**63 - 1, 2**63 - 2_000_000_000_000])
+def test_a_horizon_beyond_what_a_long_holds_is_never_reached(logs, tools, delete_retention_ms):
+    log = logs.log(**compacted(delete_retention_ms=delete_retention_ms))
+    append(logs, log, (b"a", b"1"), (b"b", None))
+    log.roll()
+    append(logs, log, (b"active", b""))
+    written_ms = logs.clock.now_ms()
+    for _ in range(2):
+        clean(log, clean_offset=0)
+        logs.clock.advance(365 * DAY_MS)
+        header, found = batches(tools, log)[0]
+        assert header.delete_horizon_ms == min(written_ms + delete_retention_ms, 2**63 - 1)
+        assert [(record.key, record.value, record.timestamp) for record in found] == [
+            (b"a", b"1", written_ms),
+            (b"b", None, written_ms),
+        ]
+
+
+@pytest.mark.parametrize("delta", [2**63 - 1, -(2**63)])
+def test_timestamps_that_nobody_looked_at_wrap_around(logs, tools, delta):
+    """A topic that is not compacted takes them, as records of small batches are not opened; it may become compacted."""
+    log = logs.log(**compacted(segment_bytes=1 << 20))
+    now_ms = logs.clock.now_ms()
+    for base_timestamp in (now_ms, 2**63 - 1, -(2**63)):
+        start = log.log_end_offset
+        parts = []
+        for number, (key, value) in enumerate([(b"same", b"1"), (b"other%d" % (base_timestamp % 7), None)]):
+            body = b"\0" + encode_varint(delta) + encode_varint(number) + encode_varint(len(key)) + key
+            body += (encode_varint(-1) if value is None else encode_varint(len(value)) + value) + encode_varint(0)
+            parts.append(encode_varint(len(body)) + body)
+        header = parse_header(build_batch([Record(0, now_ms, b"", b""), Record(1, now_ms, b"", b"")]))
+        batch = assemble_batch(header._replace(base_timestamp=base_timestamp, max_timestamp=now_ms), b"".join(parts))
+        patch(batch, 0, start, 0)
+        log.append_as_follower(batch, now_ms=now_ms)
+    log.roll()
+    append(logs, log, (b"active", b""))
+    clean(log, clean_offset=0)
+    data = b"".join(Path(segment.file.path).read_bytes() for segment in log.segments)
+    assert data.count(b"same") == 1
+    assert all(crc_is_valid(data, header) for header in iter_headers(data))
 
 
 def test_the_last_batch_of_a_pass_and_of_each_producer_stays(logs, tools):
