@@ -27,13 +27,13 @@ class LocalChannel:
         if isinstance(request, StopReplicaRequest):
             return await self._broker.replicas.stop_replica(request)
         removed = self._broker.metadata.update(request)
-        group_topic = self._broker.metadata.topic(GROUP_METADATA_TOPIC)
-        if group_topic is not None:
-            # What the topic was made with counts, not what offsets.topic.num.partitions says by now.
-            self._broker.groups.runtime.partition_count = len(group_topic.partitions)
-        transaction_topic = self._broker.metadata.topic(TRANSACTION_STATE_TOPIC)
-        if transaction_topic is not None:
-            self._broker.transactions.runtime.partition_count = len(transaction_topic.partitions)
+        for name, runtime in (
+            (GROUP_METADATA_TOPIC, self._broker.groups.runtime),
+            (TRANSACTION_STATE_TOPIC, self._broker.transactions.runtime),
+        ):
+            topic = self._broker.metadata.topic(name)
+            if topic is not None:
+                runtime.on_topic(topic.topic_id, topic.partition_count)
         if removed:
             await self._broker.groups.on_topics_deleted([topic.name for topic in removed])
         return UpdateMetadataResponse()

@@ -74,6 +74,11 @@ class TopicMetadata:
     def is_internal(self) -> bool:
         return self.name in INTERNAL_TOPICS
 
+    @property
+    def partition_count(self) -> int:
+        """How many partitions there are, also when one of them could not be read from the store."""
+        return max(self.partitions) + 1
+
 
 class MetadataCache:
     """The cluster as the controller last told it; owned by the event loop. `listeners` are called after every

@@ -16,6 +16,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 from barnabas.broker.timers import TimerHandle, Timers
 from barnabas.clock import Clock
 from barnabas.wire.errors import ApiError, ErrorCode
+from barnabas.wire.names import ZERO_TOPIC_ID, TopicId
 
 log = logging.getLogger(__name__)
 
@@ -93,7 +94,7 @@ class _Slot(Generic[RunnerType]):
 class CoordinatorRuntime(Generic[ShardType, RunnerType]):
     """The shards of one coordinator; owned by the event loop.
 
-    `partition_count` is the number of partitions of the topic; it may be set until the first key is served.
+    `partition_count` is how many partitions the topic will have, until `on_topic` tells how many it has.
     `new_runner(partition, leader_epoch, shard)` takes a loaded shard; `leader_epoch()` is that of the partition, now.
     `entities` names what is coordinated, for log lines.
     """
@@ -108,8 +109,10 @@ class CoordinatorRuntime(Generic[ShardType, RunnerType]):
         new_shard: Callable[[], ShardType],
         new_runner: Callable[[int, Callable[[], int], ShardType], RunnerType],
     ) -> None:
-        self.partition_count = partition_count
         self.is_active = False
+        self._topic_id = ZERO_TOPIC_ID
+        self._partition_count = partition_count
+        self._partition_count_told = partition_count
         self._entities = entities
         self._log = coordinator_log
         self._timers = timers
@@ -132,6 +135,24 @@ class CoordinatorRuntime(Generic[ShardType, RunnerType]):
             self.on_resigned(partition)
         while self._tasks:
             await asyncio.wait(set(self._tasks))
+
+    def on_topic(self, topic_id: TopicId, partition_count: int) -> None:
+        """The topic exists, with so many partitions.
+
+        Keys stay where they are while they are served: what the topic had at the start counts, or what it was made
+        with. If it gets more partitions, that is from the next start on (GroupCoordinatorService.startup), and what is
+        stored under most keys is not found any more.
+        """
+        if topic_id != self._topic_id or not self.is_active:
+            self._topic_id = topic_id
+            self._partition_count = partition_count
+        elif partition_count not in (self._partition_count, self._partition_count_told):
+            log.warning(
+                "The topic with the %s has %d partitions now instead of %d: from the next start on most %s will be "
+                "looked for in other partitions than they are stored in",
+                self._entities, partition_count, self._partition_count, self._entities,
+            )  # fmt: skip
+        self._partition_count_told = partition_count
 
     # Shards that come and go
 
@@ -208,7 +229,7 @@ class CoordinatorRuntime(Generic[ShardType, RunnerType]):
 
     def partition_for(self, key: str) -> int:
         """The partition of the topic that holds the key: a group id, a transactional id."""
-        return abs_java_hash(key) % self.partition_count
+        return abs_java_hash(key) % self._partition_count
 
     def runner(self, key: str) -> RunnerType:
         """Who serves a key.

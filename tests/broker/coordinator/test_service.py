@@ -26,6 +26,7 @@ from barnabas.broker.coordinator.state import GroupState
 from barnabas.broker.timers import Timers
 from barnabas.clock import ManualClock
 from barnabas.wire.errors import ApiError, ErrorCode
+from barnabas.wire.names import TopicId
 from barnabas.wire.record_batch import iter_headers, parse_header, patch
 from barnabas.wire.records import iter_records
 
@@ -608,5 +609,46 @@ def test_records_carry_the_time_of_the_commit():
         (batch,) = bench.log.batches[bench.groups.runtime.partition_for("g")]
         (record,) = iter_records(batch, parse_header(batch))
         assert record.timestamp == bench.clock.now_ms()
+
+    run(scenario)
+
+
+def places(bench, keys):
+    return [bench.groups.runtime.partition_for(key) for key in keys]
+
+
+def test_keys_stay_where_they_are_when_the_topic_gets_more_partitions(caplog):
+    """Until the next start; a topic that was made anew counts from the first."""
+    keys = [f"group-{number}" for number in range(30)]
+    of_three = [abs_java_hash(key) % 3 for key in keys]
+    first, second = TopicId(b"1" * 16), TopicId(b"2" * 16)
+
+    async def scenario(bench):
+        bench.groups.runtime.on_topic(first, 3)
+        assert places(bench, keys) == of_three
+        for _ in range(2):
+            bench.groups.runtime.on_topic(first, 4)
+            assert places(bench, keys) == of_three
+        assert [record.message for record in caplog.records if record.levelname == "WARNING"] == [
+            "The topic with the groups has 4 partitions now instead of 3: from the next start on most groups will be "
+            "looked for in other partitions than they are stored in"
+        ]
+        bench.groups.runtime.on_topic(second, 4)
+        assert places(bench, keys) == [abs_java_hash(key) % 4 for key in keys]
+
+    run(scenario)
+
+
+def test_before_the_start_the_last_word_on_the_topic_counts():
+    topic = TopicId(b"1" * 16)
+
+    async def scenario(bench):
+        await bench.groups.stop()
+        bench.groups = bench.make()
+        for count in (2, 3):
+            bench.groups.runtime.on_topic(topic, count)
+        await bench.groups.start()
+        bench.groups.runtime.on_topic(topic, 4)
+        assert set(places(bench, map(str, range(100)))) == {0, 1, 2}
 
     run(scenario)
