@@ -214,6 +214,12 @@ class Connection(asyncio.BufferedProtocol):
         return (self._busy or bool(self._replies)) and not self._is_sending_files
 
     @property
+    def descriptor(self) -> int:
+        """That of the socket; -1 where the transport has none."""
+        socket = None if self._transport is None else self._transport.get_extra_info("socket")
+        return -1 if socket is None else int(socket.fileno())
+
+    @property
     def has_hung_up(self) -> bool:
         """Whether the peer has ended its side. Nobody notices that while the socket is not read."""
         if self._transport is None or self.is_reading:

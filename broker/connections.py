@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Iterator, Mapping
 
 from barnabas.broker.connection import Connection
+from barnabas.storage.files import is_reserved_descriptor
 
 PARTIAL_FRAME_TIMEOUT_MS = 30_000
 ABANDONED_TIMEOUT_MS = 30_000
@@ -47,7 +48,10 @@ class Connections:
         return iter(list(self._connections))
 
     def admit(self, connection: Connection) -> str | None:
-        """Count a new connection; returns why it must be closed at once, or None."""
+        """Count a new connection; returns why it must be closed at once, or None.
+
+        A connection may not take what is left of the descriptors for files: a log that cannot open one helps nobody.
+        """
         host = connection.client_host
         self._connections[connection] = None
         self._per_host[host] = self._per_host.get(host, 0) + 1
@@ -56,6 +60,8 @@ class Connections:
         per_ip_max = self._per_ip_overrides.get(host, self._per_ip_max)
         if self._per_host[host] > per_ip_max:
             return f"more than {per_ip_max} connections from {host} (max.connections.per.ip)"
+        if is_reserved_descriptor(connection.descriptor):
+            return f"{len(self._connections)} connections, and the descriptors that are left are for files"
         return None
 
     def discard(self, connection: Connection) -> None:

@@ -27,6 +27,7 @@ _NOWAIT: Final[int] = getattr(os, "RWF_NOWAIT", 0)
 _FULL_FSYNC: Final[int | None] = getattr(fcntl, "F_FULLFSYNC", None) if sys.platform == "darwin" else None
 _NO_DESCRIPTORS: Final = frozenset({errno.EMFILE, errno.ENFILE})
 _PASSING: Final = _NO_DESCRIPTORS | {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.ENOMEM}
+DESCRIPTOR_RESERVE_MAX: Final = 1_024
 _OPEN_FLAGS: Final = os.O_RDWR | os.O_CLOEXEC
 
 
@@ -303,6 +304,20 @@ def is_passing(error: OSError) -> bool:
     return error.errno in _PASSING
 
 
+def descriptor_reserve(limit: int) -> int:
+    """How many of a process's descriptors are kept for files, of the log and of the metadata store."""
+    return min(limit // 4, DESCRIPTOR_RESERVE_MAX)
+
+
+def is_reserved_descriptor(descriptor: int) -> bool:
+    """Whether a descriptor that was just had is one of those kept for files: then a connection must be closed.
+
+    A new descriptor has the lowest number that is free, so one from the reserve says that all below it are taken.
+    """
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return limit != resource.RLIM_INFINITY and descriptor >= limit - descriptor_reserve(limit)
+
+
 def lacks_descriptors(error: OSError) -> bool:
     """Whether a file could not be opened because the process or the machine has too many open already."""
     return error.errno in _NO_DESCRIPTORS
@@ -390,12 +405,15 @@ class DescriptorCache:
     between a `hold` on the loop and a `release` wherever they end.
     """
 
-    __slots__ = ("_lent", "_lock", "_open", "_pressure", "_retry", "files", "limit")
+    __slots__ = ("_crowded_from", "_lent", "_lock", "_open", "_pressure", "_retry", "files", "limit")
 
     def __init__(self, files: Files, limit: int | None = None) -> None:
         self.files = files
+        descriptors = files.descriptor_limit()
         # A quarter stays free for sockets and for files that are open only for a moment.
-        self.limit = max(8, files.descriptor_limit() * 3 // 4) if limit is None else limit
+        self.limit = max(8, descriptors * 3 // 4) if limit is None else limit
+        # Connections leave a reserve to files (`is_reserved_descriptor`), of which idle files leave half to others.
+        self._crowded_from = descriptors - descriptor_reserve(descriptors) // 2
         self._open: dict[LogFile, None] = {}
         self._lent = 0
         self._lock = threading.Lock()
@@ -422,6 +440,7 @@ class DescriptorCache:
                     raise
             else:
                 self._open[file] = None
+                self._pressure |= file.descriptor >= self._crowded_from
                 return file.descriptor
 
     def lend(self, file: LogFile) -> int:
@@ -433,13 +452,17 @@ class DescriptorCache:
                 return -1
             self._lent += 1
         try:
-            return self.files.duplicate(self.descriptor(file))
+            lent = self.files.duplicate(self.descriptor(file))
         except OSError as error:
             with self._lock:
                 self._lent -= 1
             if lacks_descriptors(error):
                 return -1
             raise
+        if lent >= self._crowded_from:
+            self.give_back(lent)
+            return -1
+        return lent
 
     def give_back(self, descriptor: int) -> None:
         """Close what `lend` returned. Any thread."""
