@@ -83,7 +83,10 @@ class _Listening:
     def _look(self, partition: Partition) -> None:
         if self.enough.done():
             return
-        size = self._readable(partition, self._asked_of[partition])
+        try:
+            size = self._readable(partition, self._asked_of[partition])
+        except Exception:  # noqa: BLE001 - the read that follows tells; whoever moved the partition must not fail
+            size = None
         if size is not None:
             self._total += size - self._found[partition]
             self._found[partition] = size
@@ -151,12 +154,11 @@ class FetchOperation:
                     min_one_message=self._bytes_read == 0,
                     may_stay_in_file=self._regions < REGIONS_MAX,
                 )
+                self._accept(asked, partition, data)
             except ColdRead as cold:
                 return cold
-            except ApiError as error:
-                self._add_error(asked, error.error)
-            else:
-                self._accept(asked, partition, data)
+            except Exception as error:  # noqa: BLE001 - one entry does not take the others with it
+                self._add_error(asked, error)
         return None
 
     def _finds_nothing(self, asked: FetchPartition, log: PartitionLog, max_offset: int) -> bool:
@@ -178,7 +180,7 @@ class FetchOperation:
         try:
             partition, _ = self._locate(asked)
         except ApiError as error:
-            self._add_error(asked, error.error)
+            self._add_error(asked, error)
         else:
             if partition.log.has_all_of(cold) and asked.fetch_offset >= partition.log.log_start_offset:
                 self._accept(asked, partition, data)
@@ -204,8 +206,8 @@ class FetchOperation:
         while cold is not None:
             try:
                 self.supply(cold, await asyncio.to_thread(cold.load))
-            except ApiError as error:
-                self._add_error(self._asked[self._position], error.error)
+            except Exception as error:  # noqa: BLE001 - one entry does not take the others with it
+                self._add_error(self._asked[self._position], error)
             cold = self.read_now()
 
     def _locate(self, asked: FetchPartition) -> tuple[Partition, int]:
@@ -235,15 +237,16 @@ class FetchOperation:
         records: Buffer | FileRegion = data.records
         if data.region is not None:
             records = data.region
-            self._regions += 1
         size = taken = len(records)
         if size and data.is_cut:
             # Kafka sends a part of the batch that does not fit, too: such a partition takes all that it may. Who counts
             # only whole batches looks into all the other partitions for one that fits into what little is left.
             taken = max(size, min(asked.max_bytes, self._bytes_left))
+        self._add(asked, partition, records, data.next_offset)  # may raise: what is not sent does not count
         self._bytes_read += size
         self._bytes_left = max(0, self._bytes_left - taken)
-        self._add(asked, partition, records, data.next_offset)
+        if data.region is not None:
+            self._regions += 1
 
     def _add(self, asked: FetchPartition, partition: Partition, records: Buffer | FileRegion, next_offset: int) -> None:
         log = partition.log
@@ -264,10 +267,11 @@ class FetchOperation:
         self._position += 1
         self.results.append((asked, data))
 
-    def _add_error(self, asked: FetchPartition, error: ErrorCode) -> None:
+    def _add_error(self, asked: FetchPartition, error: Exception) -> None:
+        refusal = self._broker.unforeseen.refusal(error, asked.topic or "", asked.partition)
         self._must_reply = True
         self._position += 1
-        self.results.append((asked, error_data(asked.partition, error)))
+        self.results.append((asked, error_data(asked.partition, refusal.error)))
 
     # --- waiting ----------------------------------------------------------------------------------
 

@@ -90,6 +90,7 @@ class Snapshot:
     apis: tuple[ApiFigures, ...]
     partitions: tuple[PartitionFigures, ...]
     groups: tuple[GroupFigures, ...]
+    unforeseen_errors: int
     set_aside: tuple[SetAsideFigures, ...]
     uncleanable: tuple[UncleanableFigures, ...]
 
@@ -129,6 +130,7 @@ def take_snapshot(broker: Broker) -> Snapshot:
             GroupFigures(group.group_id, group.state.value, group.member_count, group.offsets)
             for group in broker.groups.summaries()
         ),
+        unforeseen_errors=broker.unforeseen.count,
         set_aside=tuple(
             SetAsideFigures(aside.activity, len(aside), aside.failures) for aside in broker.activities_with_set_aside()
         ),
@@ -250,3 +252,8 @@ def _set_aside_metrics(snapshot: Snapshot) -> Iterator[Metric]:
         count.add_metric([uncleanable.directory], uncleanable.count)
         size.add_metric([uncleanable.directory], uncleanable.size_bytes)
     yield from (members, failures, count, size)
+    yield CounterMetricFamily(
+        "barnabas_unforeseen_errors",
+        "Entries of requests that were refused because of a mistake in the broker.",
+        value=snapshot.unforeseen_errors,
+    )

@@ -45,6 +45,7 @@ from barnabas.broker.transactions.local_markers import LocalMarkers
 from barnabas.broker.transactions.service import TransactionService
 from barnabas.broker.transactions.settings import TransactionSettings
 from barnabas.broker.transactions.verification import TransactionVerification
+from barnabas.broker.unforeseen import UnforeseenErrors
 from barnabas.clock import Clock, SystemClock
 from barnabas.controller.configs import ConfigRepository
 from barnabas.controller.registrations import Registrations
@@ -108,6 +109,7 @@ class Broker:
         self.housekeeping = Housekeeping(self.timers)
         self.metadata = MetadataCache()
         self.metrics = RequestMetrics()
+        self.unforeseen = UnforeseenErrors(self.clock)
         self.fetch_sessions = FetchSessions(
             config.max_incremental_fetch_session_cache_slots, new_id=lambda: secrets.randbelow(2**31 - 1) + 1
         )

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from barnabas.broker.context import RequestContext
 from barnabas.broker.registry import Handler
 from barnabas.broker.transactions.events import AddPartitions, PartitionsReply, VerifyPartitions
-from barnabas.wire.errors import ApiError, ErrorCode
+from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.add_partitions_to_txn import (
     AddPartitionsToTxnPartitionResult,
     AddPartitionsToTxnRequest,
@@ -71,8 +71,9 @@ async def _add(
             if transaction.verify_only
             else AddPartitions(*named, client_version=2 if context.api_version >= 4 else 0)
         )
-    except ApiError as error:
-        reply = PartitionsReply(error.error)
+    except Exception as found:  # noqa: BLE001 - one entry does not take the others with it
+        what = f"transactional id {transaction.transactional_id!r}"
+        reply = PartitionsReply(context.broker.unforeseen.refusal(found, what).error)
     if reply.error is ErrorCode.PRODUCER_FENCED and context.api_version < 2:
         reply = PartitionsReply(ErrorCode.INVALID_PRODUCER_EPOCH)
     return [

@@ -9,7 +9,7 @@ Versions: 1 throttling before the reply (KIP-219); 2 flexible.
 from barnabas.broker.context import RequestContext
 from barnabas.broker.coordinator.events import DeleteGroup
 from barnabas.broker.registry import Handler
-from barnabas.wire.errors import ApiError, ErrorCode
+from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
 
 
@@ -25,8 +25,8 @@ async def handle(request: DeleteGroupsRequest, context: RequestContext) -> Delet
 async def _delete(group_id: str, context: RequestContext) -> ErrorCode:
     try:
         return (await context.broker.groups.answer(DeleteGroup(group_id, 0))).error
-    except ApiError as error:
-        return error.error
+    except Exception as error:  # noqa: BLE001 - one entry does not take the others with it
+        return context.broker.unforeseen.refusal(error, f"group {group_id!r}").error
 
 
 HANDLER = Handler(key=42, min_version=0, max_version=2, handle=handle)

@@ -49,8 +49,8 @@ def _delete(topic: str, asked: DeleteRecordsPartition, context: RequestContext) 
             raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE)
         context.broker.replicas.delete_records(partition, offset)
         result.low_watermark = log.log_start_offset
-    except ApiError as error:
-        result.error_code = error.error
+    except Exception as error:  # noqa: BLE001 - one entry does not take the others with it
+        result.error_code = context.broker.unforeseen.refusal(error, topic, asked.partition_index).error
     return result
 
 

@@ -32,7 +32,8 @@ def handle(request: DescribeGroupsRequest, context: RequestContext) -> DescribeG
 def _describe(group_id: str, context: RequestContext) -> DescribedGroup:
     try:
         group = context.broker.groups.describe(group_id)
-    except ApiError as error:
+    except Exception as found:  # noqa: BLE001 - one entry does not take the others with it
+        error = context.broker.unforeseen.refusal(found, f"group {group_id!r}")
         return _failed(group_id, error, context.api_version)
     return DescribedGroup(
         group_id=group_id,

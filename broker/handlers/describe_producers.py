@@ -1,6 +1,7 @@
 """DescribeProducers (key 61): the producers that a partition's leader remembers (KIP-664).   Version 0.
 
-Errors per partition: INVALID_TOPIC_EXCEPTION, UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER.
+Errors per partition: INVALID_TOPIC_EXCEPTION, UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER,
+KAFKA_STORAGE_ERROR.
 """
 
 from barnabas.broker.context import RequestContext
@@ -41,20 +42,21 @@ def _partition(topic: str, index: int, context: RequestContext) -> PartitionResp
     try:
         partition = context.broker.replicas.partition_or_error(topic, index)
         partition.check_leader()
-    except ApiError as error:  # Kafka has no message for these
-        answer.error_code = error.error
-        return answer
-    answer.active_producers = [
-        ProducerState(
-            producer_id=producer.producer_id,
-            producer_epoch=producer.epoch,
-            last_sequence=producer.last_sequence,
-            last_timestamp=producer.last_timestamp,
-            coordinator_epoch=producer.coordinator_epoch,
-            current_txn_start_offset=producer.transaction_first_offset,
-        )
-        for producer in partition.log.active_producers()
-    ]
+        answer.active_producers = [
+            ProducerState(
+                producer_id=producer.producer_id,
+                producer_epoch=producer.epoch,
+                last_sequence=producer.last_sequence,
+                last_timestamp=producer.last_timestamp,
+                coordinator_epoch=producer.coordinator_epoch,
+                current_txn_start_offset=producer.transaction_first_offset,
+            )
+            for producer in partition.log.active_producers()
+        ]
+    except Exception as error:  # noqa: BLE001 - one entry does not take the others with it
+        answer.error_code = context.broker.unforeseen.refusal(
+            error, topic, index
+        ).error  # Kafka has no message for these
     return answer
 
 

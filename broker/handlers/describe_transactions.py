@@ -7,7 +7,6 @@ COORDINATOR_NOT_AVAILABLE.
 
 from barnabas.broker.context import RequestContext
 from barnabas.broker.registry import Handler
-from barnabas.wire.errors import ApiError
 from barnabas.wire.messages.describe_transactions import (
     DescribeTransactionsRequest,
     DescribeTransactionsResponse,
@@ -25,7 +24,8 @@ def handle(request: DescribeTransactionsRequest, context: RequestContext) -> Des
 def _describe(transactional_id: str, context: RequestContext) -> TransactionState:
     try:
         transaction = context.broker.transactions.describe(transactional_id)
-    except ApiError as error:
+    except Exception as found:  # noqa: BLE001 - one entry does not take the others with it
+        error = context.broker.unforeseen.refusal(found, f"transactional id {transactional_id!r}")
         return TransactionState(transactional_id=transactional_id, error_code=error.error)
     topics: dict[str, TopicData] = {}
     for topic, index in sorted(transaction.partitions):

@@ -57,8 +57,9 @@ async def handle(request: ListOffsetsRequest, context: RequestContext) -> ListOf
                 continue
             try:
                 answer = await _look_up(topic.name, partition, request, context)
-            except ApiError as error:
-                answer = _answer(partition, _error_of(error, context.api_version))
+            except Exception as error:  # noqa: BLE001 - one entry does not take the others with it
+                refusal = context.broker.unforeseen.refusal(error, topic.name, partition.partition_index)
+                answer = _answer(partition, _error_of(refusal, context.api_version))
             if context.api_version < 4:
                 answer.leader_epoch = UNKNOWN
             answers.partitions.append(answer)

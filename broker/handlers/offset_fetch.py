@@ -16,7 +16,7 @@ from typing import NamedTuple
 from barnabas.broker.context import RequestContext
 from barnabas.broker.coordinator.events import FetchedOffset
 from barnabas.broker.registry import Handler
-from barnabas.wire.errors import ApiError, ErrorCode
+from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestTopic,
@@ -67,8 +67,11 @@ async def _fetch(
             asked.setdefault(topic.name, []).extend(topic.partition_indexes)
     try:
         fetched = await context.broker.groups.fetch_offsets(group_id, asked, require_stable=require_stable)
-    except ApiError as error:
-        return _Fetched({}, error.error)
+    except Exception as error:  # noqa: BLE001 - one entry does not take the others with it
+        return _Fetched(
+            {},
+            context.broker.unforeseen.refusal(error, f"group {group_id!r}").error,
+        )
     return _Fetched(fetched, ErrorCode.NONE)
 
 

@@ -3,13 +3,13 @@
 2-4.
 Behaviour: the largest epoch not above the one asked, and the offset at which the next one starts (the log end offset
 for the current epoch); (-1, -1) when the epoch is unknown.
-Errors per partition: UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER, FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH.
+Errors per partition: UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER, FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH,
+KAFKA_STORAGE_ERROR.
 Versions: 2 current leader epoch; 3 replica id; 4 flexible.
 """
 
 from barnabas.broker.context import RequestContext
 from barnabas.broker.registry import Handler
-from barnabas.wire.errors import ApiError
 from barnabas.wire.messages.offset_for_leader_epoch import (
     EpochEndOffset,
     OffsetForLeaderEpochRequest,
@@ -37,8 +37,8 @@ def _end_offset(topic: str, asked: OffsetForLeaderPartition, context: RequestCon
         partition = context.broker.replicas.partition_or_error(topic, asked.partition)
         partition.check_leader(asked.current_leader_epoch)
         answer.leader_epoch, answer.end_offset = partition.log.end_offset_for_epoch(asked.leader_epoch)
-    except ApiError as error:
-        answer.error_code = error.error
+    except Exception as error:  # noqa: BLE001 - one entry does not take the others with it
+        answer.error_code = context.broker.unforeseen.refusal(error, topic, asked.partition).error
     return answer
 
 

@@ -154,7 +154,7 @@ class _Appends:
                     validated = await context.broker.replicas.validate(
                         name, data.index, data.records, self._request.acks, context.api_version
                     )
-                except ApiError as error:
+                except Exception as error:  # noqa: BLE001 - one entry does not take the others with it
                     topic.partition_responses.append(self._refusal(name, data, error))
                 else:
                     self._append(step, validated)
@@ -177,7 +177,9 @@ class _Appends:
             partition, info = context.broker.replicas.append(
                 name, data.index, data.records, acks, context.api_version, validated=validated
             )
-        except ApiError as error:
+        except ExpensiveBatch:
+            raise
+        except Exception as error:  # noqa: BLE001 - one entry does not take the others with it
             topic.partition_responses.append(self._refusal(name, data, error))
             return
         reply = PartitionProduceResponse(
@@ -210,7 +212,8 @@ class _Appends:
             )
         return None
 
-    def _refusal(self, topic: str, data: PartitionProduceData, error: ApiError) -> PartitionProduceResponse:
+    def _refusal(self, topic: str, data: PartitionProduceData, found: Exception) -> PartitionProduceResponse:
+        error = self._context.broker.unforeseen.refusal(found, topic, data.index)
         fault = _fault(data.records, self._context.api_version)
         reply = PartitionProduceResponse(
             index=data.index,

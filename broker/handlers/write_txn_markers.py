@@ -42,8 +42,8 @@ async def handle(request: WriteTxnMarkersRequest, context: RequestContext) -> Wr
                 errors[topic.name, index] = ErrorCode.NONE
                 try:
                     committed = _write(topic.name, index, marker, context)
-                except ApiError as error:
-                    errors[topic.name, index] = error.error
+                except Exception as error:  # noqa: BLE001 - one entry does not take the others with it
+                    errors[topic.name, index] = context.broker.unforeseen.refusal(error, topic.name, index).error
                     continue
                 if committed is not None:
                     pending.append((entry.producer_id, (topic.name, index), committed))

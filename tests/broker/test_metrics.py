@@ -40,6 +40,7 @@ def broker() -> Any:
         groups=SimpleNamespace(summaries=lambda: iter([summary])),
         compaction=SimpleNamespace(set_aside=SimpleNamespace(members=[uncleanable])),
         log_manager=SimpleNamespace(directories=["/data/a", "/data/b"]),
+        unforeseen=SimpleNamespace(count=3),
         activities_with_set_aside=lambda: [aside],
     )
 
@@ -63,6 +64,7 @@ def test_page() -> None:
         'barnabas_upkeep_failures_total{activity="retention"} 2.0',
         'barnabas_uncleanable_partitions{directory="/data/a"} 1.0',
         'barnabas_uncleanable_bytes{directory="/data/a"} 1234.0',
+        "barnabas_unforeseen_errors_total 3.0",
         'barnabas_uncleanable_partitions{directory="/data/b"} 0.0',
         'barnabas_requests_total{api="Produce"} 2.0',
         'barnabas_requests_total{api="999"} 1.0',
