@@ -1,8 +1,35 @@
-"""Time comes in from outside: everything that decides takes `now_ms`, everything that waits takes a `Clock`."""
+"""Time comes in from outside: everything that decides takes `now_ms`, everything that waits takes a `Clock`.
+
+Durations come from strangers: whatever is to be waited for goes through `delay_ms`, `interval_ms` or `wait_s` first.
+"""
 
 import threading
 import time
-from typing import Protocol
+from typing import Final, Protocol
+
+DELAY_MIN_MS: Final = 1
+"""No timer is due at once: what sets itself again in its own call would never come to an end."""
+
+DELAY_MAX_MS: Final = 100 * 365 * 24 * 60 * 60 * 1000
+"""A hundred years stand for "never": more (Kafka's Long.MAX) fits into no wait of a thread or event loop."""
+
+REPEAT_MIN_MS: Final = 100
+"""The least interval of what runs over and over by itself, whatever a configuration says."""
+
+
+def delay_ms(asked_ms: int) -> int:
+    """A duration that came from a request, a configuration or arithmetic, as a timer can take it, in ms."""
+    return min(max(asked_ms, DELAY_MIN_MS), DELAY_MAX_MS)
+
+
+def interval_ms(asked_ms: int) -> int:
+    """The same for what runs again and again."""
+    return min(max(asked_ms, REPEAT_MIN_MS), DELAY_MAX_MS)
+
+
+def wait_s(asked_ms: int) -> float:
+    """How long to wait at most, in seconds, for asyncio's and threads' waits, which may be over at once."""
+    return min(max(asked_ms, 0), DELAY_MAX_MS) / 1000
 
 
 class Clock(Protocol):

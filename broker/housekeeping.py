@@ -1,18 +1,29 @@
 """What a broker does by itself, over and over: retention, checkpoints, flushes by time, expiry, idle connections.
 
 Each job runs again `interval_ms` of the broker's clock after it finished; one that fails is logged and tried again.
+Intervals come from the configuration: see `Housekeeping.every`.
 """
 
 import asyncio
 import inspect
 import logging
 from collections.abc import Awaitable, Callable
+from typing import NamedTuple
 
 from barnabas.broker.timers import TimerHandle, Timers
+from barnabas.clock import interval_ms as bounded_interval_ms
 
 logger = logging.getLogger(__name__)
 
 Job = Callable[[], None] | Callable[[], Awaitable[None]]
+
+
+class _Periodic(NamedTuple):
+    """A job and how long it rests after each run; None when it runs only once."""
+
+    name: str
+    job: Job
+    interval_ms: int | None
 
 
 class Housekeeping:
@@ -26,30 +37,41 @@ class Housekeeping:
         self._closed = False
 
     def every(self, name: str, interval_ms: int, job: Job, *, initial_delay_ms: int | None = None) -> None:
-        """Run `job` every `interval_ms`, first after `initial_delay_ms` (default: one interval)."""
-        delay_ms = interval_ms if initial_delay_ms is None else initial_delay_ms
-        self._handles[name] = self._timers.call_later(delay_ms, lambda: self._start(name, interval_ms, job))
+        """Run `job` every `interval_ms`, first after `initial_delay_ms` (default: one interval).
 
-    def _start(self, name: str, interval_ms: int, job: Job) -> None:
+        With an interval of 0 or less it runs once, as in Kafka (KafkaScheduler.schedule); a small one is made
+        `clock.REPEAT_MIN_MS`, since what a job looks at takes time.
+        """
+        bounded_ms = bounded_interval_ms(interval_ms)
+        periodic = _Periodic(name, job, bounded_ms if interval_ms > 0 else None)
+        self._run_later(bounded_ms if initial_delay_ms is None else initial_delay_ms, periodic)
+
+    def _run_later(self, delay_ms: int, periodic: "_Periodic") -> None:
+        self._handles[periodic.name] = self._timers.call_later(delay_ms, lambda: self._start(periodic))
+
+    def _start(self, periodic: "_Periodic") -> None:
         try:
-            pending = job()
+            pending = periodic.job()
         except Exception:
-            logger.exception("%s failed", name)
+            logger.exception("%s failed", periodic.name)
             pending = None
         if inspect.isawaitable(pending):
-            task = asyncio.ensure_future(self._finish(name, interval_ms, job, pending))
+            task = asyncio.ensure_future(self._finish(periodic, pending))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
-        elif not self._closed:
-            self.every(name, interval_ms, job)
+        else:
+            self._finished(periodic)
 
-    async def _finish(self, name: str, interval_ms: int, job: Job, pending: Awaitable[None]) -> None:
+    async def _finish(self, periodic: "_Periodic", pending: Awaitable[None]) -> None:
         try:
             await pending
         except Exception:
-            logger.exception("%s failed", name)
-        if not self._closed:
-            self.every(name, interval_ms, job)
+            logger.exception("%s failed", periodic.name)
+        self._finished(periodic)
+
+    def _finished(self, periodic: "_Periodic") -> None:
+        if periodic.interval_ms is not None and not self._closed:
+            self._run_later(periodic.interval_ms, periodic)
 
     def running(self) -> "list[asyncio.Task[None]]":
         """Jobs that are under way."""

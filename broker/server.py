@@ -46,7 +46,7 @@ from barnabas.broker.transactions.service import TransactionService
 from barnabas.broker.transactions.settings import TransactionSettings
 from barnabas.broker.transactions.verification import TransactionVerification
 from barnabas.broker.unforeseen import UnforeseenErrors
-from barnabas.clock import Clock, SystemClock
+from barnabas.clock import REPEAT_MIN_MS, Clock, SystemClock
 from barnabas.controller.configs import ConfigRepository
 from barnabas.controller.registrations import Registrations
 from barnabas.controller.runner import Controller, ControllerSettings
@@ -70,7 +70,6 @@ IDLE_CHECK_INTERVAL_MS = 2_000
 FILE_DELETE_INTERVAL_MS = 1_000
 FREE_SPACE_INTERVAL_MS = 500
 PRODUCERS_CHECK_INTERVAL_MS = 5_000
-COMPACTION_INTERVAL_MIN_MS = 100
 FLUSH_CHECK_INTERVAL_MS = 1_000
 LAG_CHECK_INTERVAL_S = 1.0
 
@@ -431,7 +430,7 @@ class Broker:
         every("retention", config.log_retention_check_interval_ms, self.replicas.run_retention)
         every("deleting files", FILE_DELETE_INTERVAL_MS, _in_thread(logs.delete_due_files))
         if config.log_cleaner_enable and config.log_cleaner_threads > 0:
-            every("compaction", max(config.log_cleaner_backoff_ms, COMPACTION_INTERVAL_MIN_MS), self.compaction.run)
+            every("compaction", max(config.log_cleaner_backoff_ms, REPEAT_MIN_MS), self.compaction.run)
         every("flushing", FLUSH_CHECK_INTERVAL_MS, self.replicas.run_flushes)
         every(
             "writing the recovery point checkpoint",

@@ -1,16 +1,29 @@
 """Timers over an injected clock.
 
 One heap holds every timer of the broker and one event-loop callback waits for the earliest. Timers follow the clock
-that was handed in, not the loop's own: a test that moves the clock calls `fire_due()` and every timer that came due has
-run when it returns.
+that was handed in, not the loop's own: a test that moves the clock calls `fire_due()` and every timer that was due by
+it has run when it returns.
+
+Timers cannot keep the loop: none is due before a millisecond has passed, so that what a timer's call schedules belongs
+to a later round, and a round that has many calls to make lets the loop do other work in between.
 """
 
 import asyncio
 import heapq
 import itertools
+import logging
+import time
 from collections.abc import Callable
+from typing import Final
 
-from barnabas.clock import Clock
+from barnabas.clock import Clock, delay_ms
+
+logger = logging.getLogger(__name__)
+
+SLICE_S: Final = 0.01
+"""Timers that are due run for so long before the event loop does other work."""
+
+PATIENCE_MAX_MS: Final = 1_000
 
 
 class TimerHandle:
@@ -36,13 +49,21 @@ class Timers:
         self._loop = loop
         self._heap: list[tuple[int, int, TimerHandle]] = []
         self._sequence = itertools.count()
-        self._wakeup: asyncio.TimerHandle | None = None
+        self._wakeup: asyncio.Handle | None = None
         self._wakeup_at_ms = 0
+        self._patience_ms = 0
         self._compact_above = self._COMPACT_ABOVE_MIN
         self._closed = False
 
     def call_at(self, at_ms: int, callback: Callable[[], None]) -> TimerHandle:
-        """Call `callback` once the clock's monotonic time has reached `at_ms`; callbacks must not raise."""
+        """Call `callback` once the clock's monotonic time has reached `at_ms`, any integer; in a millisecond at the
+        earliest.
+        """
+        return self.call_later(at_ms - self._clock.monotonic_ms(), callback)
+
+    def call_later(self, after_ms: int, callback: Callable[[], None]) -> TimerHandle:
+        """Call `callback` when so much time has passed: any integer, see `clock.delay_ms`. What it raises is logged."""
+        at_ms = self._clock.monotonic_ms() + delay_ms(after_ms)
         handle = TimerHandle(at_ms, callback)
         heapq.heappush(self._heap, (at_ms, next(self._sequence), handle))
         if len(self._heap) > self._compact_above:
@@ -51,19 +72,11 @@ class Timers:
             self._arm()
         return handle
 
-    def call_later(self, delay_ms: int, callback: Callable[[], None]) -> TimerHandle:
-        return self.call_at(self._clock.monotonic_ms() + delay_ms, callback)
-
     def fire_due(self) -> None:
-        """Run every timer that is due by the clock, in order of their instants, including those that they schedule."""
-        while self._heap:
-            at_ms, _, handle = self._heap[0]
-            if handle.callback is not None and at_ms > self._clock.monotonic_ms():
-                break
-            heapq.heappop(self._heap)
-            callback, handle.callback = handle.callback, None
-            if callback is not None:
-                callback()
+        """Run every timer that is due by the clock now, in order of their instants, however long that takes."""
+        now_ms = self._clock.monotonic_ms()
+        while self._fire_next(now_ms):
+            pass
         self._arm()
 
     def close(self) -> None:
@@ -73,19 +86,53 @@ class Timers:
             self._wakeup.cancel()
             self._wakeup = None
 
+    def _fire_next(self, now_ms: int) -> bool:
+        """Run the first timer if it was due at `now_ms`; whether there was one to run, or a cancelled one to forget."""
+        if not self._heap:
+            return False
+        at_ms, _, handle = self._heap[0]
+        if handle.callback is not None and at_ms > now_ms:
+            return False
+        heapq.heappop(self._heap)
+        callback, handle.callback = handle.callback, None
+        if callback is not None:
+            try:
+                callback()
+            except Exception:  # the other timers are none the worse for it
+                logger.exception("what a timer called failed")
+        return True
+
     def _arm(self) -> None:
         if self._wakeup is not None:
             self._wakeup.cancel()
             self._wakeup = None
         if self._heap and not self._closed:
             self._wakeup_at_ms = self._heap[0][0]
-            # One millisecond more than the rounded-down difference: waking early would only arm again.
-            delay_ms = max(0, self._wakeup_at_ms - self._clock.monotonic_ms())
-            self._wakeup = self._loop.call_later((delay_ms + 0.5) / 1000 if delay_ms else 0, self._on_wakeup)
+            # Half a millisecond more than the rounded-down difference: waking early would only arm again.
+            left_ms = max(delay_ms(self._wakeup_at_ms - self._clock.monotonic_ms()), self._patience_ms)
+            self._wakeup = self._loop.call_later((left_ms + 0.5) / 1000, self._on_wakeup)
 
     def _on_wakeup(self) -> None:
+        """Run what is due; what is left after a slice comes after the loop's other work."""
         self._wakeup = None
-        self.fire_due()
+        now_ms = self._clock.monotonic_ms()
+        end_s = time.monotonic() + SLICE_S  # the loop's own time may stand still while it runs us
+        # A clock that only a test moves is asked less and less often.
+        self._patience_ms = min(2 * self._patience_ms or 1, PATIENCE_MAX_MS)
+        while self._fire_next(now_ms):
+            self._patience_ms = 0
+            if time.monotonic() > end_s:
+                self._go_on_soon()
+                return
+        self._arm()
+
+    def _go_on_soon(self) -> None:
+        if self._wakeup is not None:
+            self._wakeup.cancel()
+            self._wakeup = None
+        if not self._closed:
+            self._wakeup_at_ms = self._clock.monotonic_ms()
+            self._wakeup = self._loop.call_soon(self._on_wakeup)
 
     def _drop_cancelled(self) -> None:
         """Cancelled timers stay in the heap until due; forget them now and then, so that heartbeats cannot fill memory

@@ -37,7 +37,7 @@ from barnabas.broker.coordinator.settings import GroupSettings
 from barnabas.broker.coordinator.shard import Shard
 from barnabas.broker.coordinator.views import DescribedGroup, GroupSummary, ListedGroup
 from barnabas.broker.timers import TimerHandle, Timers
-from barnabas.clock import Clock
+from barnabas.clock import Clock, interval_ms
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.records import EndTxnMarker
 
@@ -214,9 +214,8 @@ class GroupService:
 
     def _schedule_expiry(self) -> None:
         if self.runtime.is_active:
-            self._expiry = self._timers.call_later(
-                self.settings.offsets_retention_check_interval_ms, self._start_expiry
-            )
+            check_ms = interval_ms(self.settings.offsets_retention_check_interval_ms)
+            self._expiry = self._timers.call_later(check_ms, self._start_expiry)
 
     def _start_expiry(self) -> None:
         self.runtime.spawn(self._expire_offsets())
