@@ -24,6 +24,11 @@ GENERATION_MAX: Final = 2**31 - 1
 NEWCOMER_DELAY_MAX_MS: Final = 1_000
 """A later rebalance is not put off longer than this, however many newcomers keep arriving."""
 
+NOBODY_JOINED_MIN_MS: Final = 1_000
+"""So long at least is waited again for static members of whom none joined. Their rebalance timeout is what they said,
+which may be 0 or less: nothing but time would pass between one look and the next (Kafka looks without pause).
+"""
+
 
 def next_generation(generation: int) -> int:
     """The id of the generation that follows; after the largest comes 1 (Kafka would wrap to a negative id, which
@@ -151,7 +156,7 @@ def complete_join(draft: Draft) -> None:
     else:
         # Only static members are left and none came: their sessions decide who stays.
         draft.note("Group %s could not complete its rebalance: no member joined", group.group_id)
-        draft.schedule(JOIN, draft.group.rebalance_timeout_ms)
+        draft.schedule(JOIN, max(draft.group.rebalance_timeout_ms, NOBODY_JOINED_MIN_MS))
 
 
 def _elect_joined_leader(draft: Draft) -> bool:
