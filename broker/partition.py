@@ -194,13 +194,13 @@ class Partition:
             if not future.done():
                 future.set_result(None)
 
-    def _fail_commit_waiters_unless_leader(self) -> None:
+    def _fail_commit_waiters_unless_leader(self, error: ErrorCode = ErrorCode.NOT_LEADER_OR_FOLLOWER) -> None:
         if self.is_leader:
             return
         waiters, self._commit_waiters = self._commit_waiters or [], None
         for waiter in waiters:
             if not waiter.future.done():
-                waiter.future.set_exception(ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER))
+                waiter.future.set_exception(ApiError(error))
 
     def add_listener(self, listener: Listener) -> None:
         if self._listeners is None:
@@ -225,8 +225,8 @@ class Partition:
         again."""
         self._notify()
 
-    def stop(self) -> None:
-        """This broker no longer hosts the partition: whoever waits is told."""
+    def stop(self, error: ErrorCode) -> None:
+        """This broker no longer hosts the partition: whoever waits is told, with `error` if it was for a commit."""
         self.leader = -1
-        self._fail_commit_waiters_unless_leader()
+        self._fail_commit_waiters_unless_leader(error)
         self._notify()

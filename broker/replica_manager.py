@@ -16,7 +16,7 @@ from barnabas.broker.metadata import MetadataCache
 from barnabas.broker.partition import Partition
 from barnabas.clock import Clock
 from barnabas.storage.config import LogConfig
-from barnabas.storage.errors import StorageError
+from barnabas.storage.errors import LogDeleted, StorageError
 from barnabas.storage.files import Buffer
 from barnabas.storage.log import LogAppendInfo, PartitionLog
 from barnabas.storage.log_manager import LogManager
@@ -44,6 +44,11 @@ RECORD_READERS = 1
 """Threads that open the records of batches. That is work for the interpreter, so that more of them would not get more
 done; but the event loop would have to wait for its turn behind each. (Six batches of 100,000 records at a time, over
 and over: beside six threads 36 of 100 small requests a second were served, beside one thread all of them.)"""
+
+FLUSHES_PER_DIRECTORY = 4
+"""Of those that nobody waits for, in each log directory, which is a disk: a log whose sync takes long holds back no
+other, and syncs side by side share the journal's commits. No more, since each takes one of the threads that cold reads
+need, too."""
 
 T = TypeVar("T")
 
@@ -85,11 +90,16 @@ class ReplicaManager:
         self._first_full_at = _NEVER
         self._flushes: dict[PartitionLog, asyncio.Future[None]] = {}
         self._committing: dict[Partition, asyncio.Future[None]] = {}
+        self._flushers: dict[str, set[asyncio.Task[None]]] = {}
+        self._is_stopping = False
         self._record_readers = ThreadPoolExecutor(RECORD_READERS, "record-reader")
 
     async def close(self) -> None:
-        """End the thread that opens records."""
+        """End the thread that opens records; returns when no flush is under way, so that the logs can be closed."""
+        self.stop_flushing()
         await asyncio.to_thread(self._record_readers.shutdown, cancel_futures=True)
+        while under_way := self.flushing():
+            await asyncio.wait(under_way)
 
     # --- looking up -------------------------------------------------------------------------------
 
@@ -109,9 +119,12 @@ class ReplicaManager:
         broker hosts it."""
         partition = self._partitions.get((topic, index))
         if partition is None:
-            known = self._metadata.has_partition(topic, index)
-            raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER if known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            raise ApiError(self._error_of_absent(topic, index))
         return partition
+
+    def _error_of_absent(self, topic: str, index: int) -> ErrorCode:
+        known = self._metadata.has_partition(topic, index)
+        return ErrorCode.NOT_LEADER_OR_FOLLOWER if known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
     # --- the controller's word --------------------------------------------------------------------
 
@@ -183,7 +196,7 @@ class ReplicaManager:
         partition = self._partitions.pop((topic, index), None)
         if partition is not None:
             was_leader = partition.is_leader
-            partition.stop()
+            partition.stop(self._error_of_absent(topic, index))
             if was_leader:
                 self._on_resigned(partition)
         try:
@@ -298,6 +311,7 @@ class ReplicaManager:
         Raises:
             StorageError (KAFKA_STORAGE_ERROR): it failed. If a sync did, that is final, and the log is offline; where
             only descriptors or room were lacking, `run_flushes` tries again.
+            LogDeleted: the log was deleted, before or meanwhile.
         """
         end_offset = log.log_end_offset
         while True:
@@ -321,8 +335,9 @@ class ReplicaManager:
                     raise task.error
             elif log.recovery_point < log.log_end_offset:
                 raise StorageError(f"somebody else flushes {log.directory}")
-            if log.failure is not None:
-                raise StorageError(log.failure.message)
+            log.check()
+        except LogDeleted:
+            raise
         except StorageError as error:
             logger.error("flushing %s-%d failed: %s", log.topic, log.partition, error.message)
             raise
@@ -347,9 +362,26 @@ class ReplicaManager:
 
     # --- upkeep ---------------------------------------------------------------------------------
 
-    async def run_flushes(self) -> None:
-        """Flush the logs that ask for it: new files, a sealed segment, a new leader epoch, `flush.ms` over."""
+    def run_flushes(self) -> None:
+        """Begin to flush the logs that ask for it: new files, a sealed segment, a new leader epoch, `flush.ms` over."""
+        by_directory: dict[str, list[PartitionLog]] = {}
         for log in self._log_manager.logs_to_flush(self._clock.now_ms()):
+            by_directory.setdefault(log.directory.rpartition("/")[0], []).append(log)
+        for directory, logs in by_directory.items():
+            flushers = self._flushers.setdefault(directory, set())
+            due = iter(logs)
+            for _ in range(FLUSHES_PER_DIRECTORY - len(flushers)):
+                task = asyncio.get_running_loop().create_task(self._flush_in_turn(due))
+                flushers.add(task)
+                task.add_done_callback(flushers.discard)
+
+    async def _flush_in_turn(self, logs: Iterator[PartitionLog]) -> None:
+        """One of those that share a list, which grows old while they wait for the disk: each log is looked at again."""
+        for log in logs:
+            if self._is_stopping:
+                return
+            if log.failure is not None or log in self._flushes or not log.flush_is_due(self._clock.now_ms()):
+                continue
             try:
                 await self.flush(log)
             except StorageError:
@@ -357,6 +389,15 @@ class ReplicaManager:
             partition = self._partitions.get((log.topic, log.partition))
             if partition is not None and partition.log is log and self._flush_before_ack:
                 partition.flushed()  # what an earlier flush failed at is committable now
+
+    def flushing(self) -> "list[asyncio.Future[None]]":
+        """Flushes that are under way, and what goes on when they are done."""
+        flushers = [task for tasks in self._flushers.values() for task in tasks]
+        return [*flushers, *self._flushes.values(), *self._committing.values()]
+
+    def stop_flushing(self) -> None:
+        """Begin no more flushes but those that somebody waits for: closing the logs brings everything to the disk."""
+        self._is_stopping = True
 
     def run_retention(self) -> None:
         """Delete what retention no longer keeps; readers that wait there look again."""

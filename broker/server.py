@@ -324,6 +324,7 @@ class Broker:
             await self._http.stop()
         if hasattr(self, "compaction"):
             self.compaction.stop()
+            self.replicas.stop_flushing()
         await self.housekeeping.close()
         if hasattr(self, "_store"):
             await self._store.stay_out()
@@ -345,6 +346,7 @@ class Broker:
             self.timers.fire_due()
             work = [
                 *self.housekeeping.running(),
+                *self.replicas.flushing(),
                 *self.groups.runtime.running(),
                 *self.transactions.runtime.running(),
             ]

@@ -12,6 +12,15 @@ class StorageError(ApiError):
         super().__init__(ErrorCode.KAFKA_STORAGE_ERROR, message)
 
 
+class LogDeleted(StorageError):
+    """The log was deleted, maybe while somebody waited for it: no failure of the disk, there is nothing any more that
+    could fail. Clients are told UNKNOWN_TOPIC_OR_PARTITION.
+    """
+
+    def __init__(self, message: str) -> None:
+        ApiError.__init__(self, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, message)
+
+
 class CorruptLog(StorageError):
     """A segment is damaged where no torn write can explain it, so nothing is cut off: an operator has to decide.
 

@@ -19,7 +19,7 @@ from barnabas.storage.checkpoints import (
     encode_partition_metadata,
 )
 from barnabas.storage.config import LogConfig
-from barnabas.storage.errors import CorruptFile, StorageError
+from barnabas.storage.errors import CorruptFile, LogDeleted, StorageError
 from barnabas.storage.files import Buffer, Files, is_passing, read_file, replace_file, write_fully
 from barnabas.storage.flush import FlushTask
 from barnabas.storage.log_context import DoomedFiles, LogContext
@@ -157,8 +157,13 @@ class LocalLog:
 
     @property
     def failure(self) -> StorageError | None:
-        """Why the log is offline; None while it works."""
+        """Why the log is offline, LogDeleted if it was deleted; None while it works."""
         return self._failure
+
+    @property
+    def is_deleted(self) -> bool:
+        """Whether the log was deleted. Whoever has waited with it in hand sees nothing but errors that say so."""
+        return isinstance(self._failure, LogDeleted)
 
     def fail(self, error: StorageError) -> None:
         """Take the log offline: nothing is acknowledged, read or retried any more until a restart finds out what is
@@ -169,9 +174,10 @@ class LocalLog:
             logger.error("%s-%d is offline: %s", self.topic, self.partition, error.message)
             self.context.on_failure(self, error)
 
-    def _check(self) -> None:
+    def check(self) -> None:
+        """Raises StorageError if the log is offline, LogDeleted if it was deleted."""
         if self._failure is not None:
-            raise StorageError(self._failure.message)
+            raise (LogDeleted if self.is_deleted else StorageError)(self._failure.message)
 
     def _refused(self, what: str, error: OSError) -> StorageError:
         """The disk refused with nothing changed yet. A full one may take it later, any other takes the log offline."""
@@ -272,7 +278,7 @@ class LocalLog:
         """(producer id, first offset) of aborted transactions that overlap [start_offset, upper_offset). Blocking the
         first time, if some segment has any.
         """
-        self._check()
+        self.check()
         found = []
         for segment in self._segments[self._reader.slot(start_offset) :]:
             if segment.has_txn_index:
@@ -444,13 +450,16 @@ class LocalLog:
             self.context.indexes.drop(segment.file)
 
     def move_to(self, directory: str) -> None:
-        """Rename the log's directory; reads and flushes under way find their files again. Blocking."""
+        """Rename the log's directory, since the log is deleted; reads and flushes under way find their files again.
+        From here on nothing that befalls the log is a failure. Blocking.
+        """
         if self._flushing is not None:
             self._flushing.note_move()
         self.context.cache.files.rename(self.directory, directory)
         for segment in self._segments:
             segment.file.path = directory + segment.file.path[len(self.directory) :]
         self._unsynced_files = []
+        self._failure = LogDeleted(f"{self.directory} was deleted")
         self.directory = directory
 
 

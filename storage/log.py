@@ -216,7 +216,7 @@ class PartitionLog(LocalLog):
             succeed.
         """
         if self._failure is not None:
-            self._check()
+            self.check()
         config = self.config
         if validated is None:
             header = parse_produced_batch(batch, produce_version)
@@ -277,7 +277,7 @@ class PartitionLog(LocalLog):
             RECORD_LIST_TOO_LARGE.
                 The batches before the refused one are in the log.
         """
-        self._check()
+        self.check()
         first_offset = last_offset = -1
         with memoryview(batches) as view:
             try:
@@ -388,7 +388,7 @@ class PartitionLog(LocalLog):
 
     def roll(self) -> None:
         """Seal the active segment and start a new one at the log's end. An empty one stays."""
-        self._check()
+        self.check()
         segment = self._segments[-1]
         if segment.size:
             if segment.offset_index is None:
@@ -451,7 +451,7 @@ class PartitionLog(LocalLog):
             ColdRead: the disk would have to be waited for; `load` it in a thread.
         """
         if self._failure is not None:
-            self._check()
+            self.check()
         end_offset = self.log_end_offset
         if not self.log_start_offset <= start_offset <= end_offset:
             raise ApiError(
@@ -493,7 +493,7 @@ class PartitionLog(LocalLog):
 
     def timestamp_lookup(self) -> TimestampLookup:
         """Capture the log for a search by timestamp, which blocks and belongs into a thread."""
-        self._check()
+        self.check()
         captures = []
         for segment in self._segments[self._reader.slot(self.log_start_offset) :]:
             known = segment.max_timestamp if segment.max_timestamp >= -1 else None
@@ -530,7 +530,7 @@ class PartitionLog(LocalLog):
         Raises:
             ApiError: OFFSET_OUT_OF_RANGE, if `offset` lies beyond the high watermark.
         """
-        self._check()
+        self.check()
         if offset > self.high_watermark:
             raise ApiError(
                 ErrorCode.OFFSET_OUT_OF_RANGE,
@@ -553,7 +553,7 @@ class PartitionLog(LocalLog):
         May read the last bytes of time indexes, or file times, the first time. Their files are renamed now and
         unlinked later.
         """
-        self._check()
+        self.check()
         deleted = self._delete_segments(
             retention.breached_by_start((segment.base_offset for segment in self._segments[1:]), self.log_start_offset),
             "log start offset",
@@ -606,7 +606,7 @@ class PartitionLog(LocalLog):
         From now on a crash is followed by what `swaps` does at the start: the old files go, the new ones stay. Reads
         of the old segments that are under way find their files under other names.
         """
-        self._check()
+        self.check()
         slot = self._segments.index(old[0])
         self._doom(old, {offset for offset in self._snapshots if offset != new.base_offset})
         self._forget_snapshots(old, kept=new.base_offset)
@@ -618,7 +618,7 @@ class PartitionLog(LocalLog):
         """Remove all batches that reach to `offset` or beyond (a follower that diverged); whether there were any.
         Blocking.
         """
-        self._check()
+        self.check()
         self.leader_epochs.truncate_from_end(min(offset, self.log_end_offset))
         if offset >= self.log_end_offset:
             return False
@@ -636,7 +636,7 @@ class PartitionLog(LocalLog):
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
         """Remove everything and go on at `offset` (a follower whose leader no longer has what it needs). Blocking."""
-        self._check()
+        self.check()
         logger.info("%s-%d: starting anew at %d", self.topic, self.partition, offset)
         self._remove_snapshots(0)
         self._start_anew(offset)
@@ -666,7 +666,7 @@ class PartitionLog(LocalLog):
 
     def prepare_flush(self) -> FlushTask | None:
         """Capture a flush of everything up to the log's end; None if there is nothing to do or a flush is under way."""
-        self._check()
+        self.check()
         if self._flushing is not None:
             return None
         epochs = self._dirty_epochs
@@ -692,7 +692,7 @@ class PartitionLog(LocalLog):
         if task is not None:
             task.run()
             self.complete_flush(task)
-            self._check()
+            self.check()
             if task.error is not None:
                 raise task.error
 
@@ -703,7 +703,7 @@ class PartitionLog(LocalLog):
         a clean shutdown of it; None if there is nothing to do. After `complete_flush` the log is not used any more.
         Blocking.
         """
-        self._check()
+        self.check()
         segment = self._segments[-1]
         if segment.offset_index is not None or self.recovery_point < self.log_end_offset:
             if segment.size:

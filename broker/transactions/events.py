@@ -68,7 +68,7 @@ class EndTransaction(NamedTuple):
 
 
 class TimeOut(NamedTuple):
-    """The transaction of this producer seemed to have been open for too long; whether it still is, the decision says."""
+    """The transaction of this producer seemed to have been open for too long. Whether it has, the decision says."""
 
     transactional_id: str
     token: Token
