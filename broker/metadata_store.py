@@ -1,13 +1,13 @@
 """The broker's session with its coordination store: opened at start, and in ZooKeeper's case again whenever it is lost.
 
-Without `zookeeper.connect` the store is a file in the first log directory, and its loss (a failed disk) ends the
+Without `zookeeper.connect` the store is a file in one of the log directories, and its loss (a failed disk) ends the
 broker. With ZooKeeper the loss of a session means that the cluster took the broker for dead: it goes on serving what it
 leads, registers again with a new epoch, and its controller reads everything anew, as in Kafka.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +17,7 @@ from barnabas.controller.configs import ConfigRepository
 from barnabas.controller.coordination.interface import CoordinationError, CoordinationStore, NoNode
 from barnabas.controller.runner import Controller
 from barnabas.controller.znodes import BROKER_IDS
+from barnabas.storage.errors import DirectoryMismatch
 
 if TYPE_CHECKING:
     from barnabas.controller.coordination.embedded import EmbeddedStore
@@ -30,16 +31,48 @@ class OtherBrokersInCluster(Exception):
     """The cluster has brokers that this version cannot work with."""
 
 
+def find_metadata_file(directories: Sequence[Path], cluster_id: str | None, missing: Collection[str]) -> Path:
+    """The store's file in whichever of the log directories it is; in the first one if the broker is a new one.
+
+    `cluster_id` is what the directories say, None where they belong to nobody yet; `missing` are directories that could
+    not be looked into. Blocking.
+
+    Raises: DirectoryMismatch, if there are two, or none although there must have been one.
+    """
+    found = [path for directory in directories if (path := directory / METADATA_FILE).exists()]
+    if len(found) > 1:
+        raise DirectoryMismatch(
+            f"there are {len(found)} metadata stores, {', '.join(map(str, found))}: only one of them can be this"
+            " broker's, so move the others away"
+        )
+    if not found and cluster_id is not None:
+        where = f": mount or add again what is missing ({', '.join(missing)})" if missing else ""
+        raise DirectoryMismatch(
+            f"the metadata store, {METADATA_FILE}, of cluster {cluster_id} is in none of the log directories"
+            f" {', '.join(map(str, directories))}{where or ': add the one that has it to log.dirs again'}"
+            " (a cluster in ZooKeeper needs zookeeper.connect)"
+        )
+    return found[0] if found else directories[0] / METADATA_FILE
+
+
 class MetadataStore:
     """Opens sessions, and tells `configs` and `controller` (see `follow`) of a new one.
 
-    `on_failure` is called when the broker cannot go on; with `is_durable` False a file does not survive a power cut.
+    `find_file` says where the file is, or is to be. `on_failure` is called when the broker cannot go on; with
+    `is_durable` False a file does not survive a power cut.
     """
 
     def __init__(
-        self, config: BrokerConfig, clock: Clock, on_failure: Callable[[str], None], *, is_durable: bool = True
+        self,
+        config: BrokerConfig,
+        clock: Clock,
+        find_file: Callable[[], Path],
+        on_failure: Callable[[str], None],
+        *,
+        is_durable: bool = True,
     ) -> None:
         self._config = config
+        self._find_file = find_file
         self._clock = clock
         self._on_failure = on_failure
         self._is_durable = is_durable
@@ -54,7 +87,8 @@ class MetadataStore:
     async def open(self) -> CoordinationStore:
         """The first session.
 
-        Raises: CoordinationError (a file that cannot be used, no ZooKeeper in time), OtherBrokersInCluster.
+        Raises: CoordinationError (a file that cannot be used, no ZooKeeper in time), OtherBrokersInCluster,
+        DirectoryMismatch (no file, or two).
         """
         if self._config.zookeeper_connect is None:
             return await self._open_file()
@@ -85,8 +119,8 @@ class MetadataStore:
     async def _open_file(self) -> CoordinationStore:
         from barnabas.controller.coordination.embedded import EmbeddedStore
 
-        path = str(Path(self._config.log_dirs[0]) / METADATA_FILE)
-        self._embedded = EmbeddedStore(path, self._clock, is_durable=self._is_durable)
+        path = await asyncio.to_thread(self._find_file)
+        self._embedded = EmbeddedStore(str(path), self._clock, is_durable=self._is_durable)
         await self._embedded.open()
         self._session = await self._embedded.session()
         self._session.on_expired(lambda: self._on_failure("the metadata store failed"))

@@ -83,6 +83,8 @@ class ReplicaManager:
         self._on_resigned = on_resigned
         self._flush_before_ack = flush_before_ack
         self._partitions: dict[tuple[str, int], Partition] = {}
+        self._offline: set[tuple[str, int]] = set()
+        """Partitions that this broker should host, but whose log it cannot open (Kafka's HostedPartition.Offline)."""
         self._controller_epoch = -1
         self.appended_bytes = 0
         """What was offered since the start, refused or not."""
@@ -115,14 +117,16 @@ class ReplicaManager:
         return iter(list(self._partitions.values()))
 
     def partition_or_error(self, topic: str, index: int) -> Partition:
-        """The hosted partition; raises ApiError UNKNOWN_TOPIC_OR_PARTITION, or NOT_LEADER_OR_FOLLOWER where another
-        broker hosts it."""
+        """The hosted partition; raises ApiError UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER where another
+        broker hosts it, KAFKA_STORAGE_ERROR where its log is offline."""
         partition = self._partitions.get((topic, index))
         if partition is None:
             raise ApiError(self._error_of_absent(topic, index))
         return partition
 
     def _error_of_absent(self, topic: str, index: int) -> ErrorCode:
+        if (topic, index) in self._offline:
+            return ErrorCode.KAFKA_STORAGE_ERROR
         known = self._metadata.has_partition(topic, index)
         return ErrorCode.NOT_LEADER_OR_FOLLOWER if known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
@@ -156,7 +160,9 @@ class ReplicaManager:
             return ErrorCode.STALE_CONTROLLER_EPOCH
         try:
             if partition is None:
-                log = self._log_manager.get_or_create(*key, topic_id, self._config_of(topic.topic_name))
+                log = self._log_manager.get_or_create(
+                    *key, topic_id, self._config_of(topic.topic_name), is_new=state.is_new
+                )
                 partition = self._partitions[key] = Partition(
                     *key, topic_id, log, self._node_id, flush_before_ack=self._flush_before_ack
                 )
@@ -164,7 +170,10 @@ class ReplicaManager:
             elected = partition.become_leader_or_follower(state)
         except ApiError as error:
             logger.error("cannot host %s-%d: %s", *key, error)
+            if error.error is ErrorCode.KAFKA_STORAGE_ERROR:
+                self._offline.add(key)
             return error.error
+        self._offline.discard(key)
         if elected:
             self._on_elected(partition)
         elif was_leader and not partition.is_leader:
@@ -205,6 +214,7 @@ class ReplicaManager:
         except ApiError as error:
             logger.error("cannot delete %s-%d: %s", topic, index, error)
             return error.error
+        self._offline.discard((topic, index))
         return ErrorCode.NONE
 
     def reconfigure(self, topic: str) -> None:

@@ -34,7 +34,7 @@ from barnabas.broker.inflight_budget import InflightBudget
 from barnabas.broker.listeners import BoundListener
 from barnabas.broker.local_channel import LocalChannel
 from barnabas.broker.metadata import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC, MetadataCache
-from barnabas.broker.metadata_store import MetadataStore
+from barnabas.broker.metadata_store import MetadataStore, find_metadata_file
 from barnabas.broker.metrics import RequestMetrics
 from barnabas.broker.partition import Partition
 from barnabas.broker.producer_ids import ProducerIds
@@ -163,6 +163,7 @@ class Broker:
             on_failure=self._fail,
             producer_id_expiration_ms=self.config.producer_id_expiration_ms,
             random_below=secrets.randbelow,
+            new_id=_random_id,
             threads_per_directory=self.config.num_recovery_threads_per_data_dir,
         )
         await asyncio.to_thread(self.log_manager.open)
@@ -170,7 +171,14 @@ class Broker:
             logger.info("the last stop was clean, at broker epoch %d", self.log_manager.previous_broker_epoch)
 
     async def _open_coordination(self) -> None:
-        self._store = MetadataStore(self.config, self.clock, self._fail, is_durable=self._is_durable)
+        logs = self.log_manager
+        self._store = MetadataStore(
+            self.config,
+            self.clock,
+            lambda: find_metadata_file(logs.directories, logs.found_cluster_id, logs.missing_directories),
+            self._fail,
+            is_durable=self._is_durable,
+        )
         self._session = await self._store.open()
         self.configs = ConfigRepository(self._session, self.clock)
         self.topic_configs = TopicConfigs(self.config, self.configs)
@@ -491,7 +499,7 @@ def _transaction_settings(config: BrokerConfig) -> TransactionSettings:
 
 
 def _random_id() -> str:
-    """A random UUID as text (member ids)."""
+    """A random UUID as text (member ids, log directories)."""
     digits = secrets.token_hex(16)
     return (
         f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-{'89ab'[int(digits[16], 16) % 4]}{digits[17:20]}-{digits[20:]}"

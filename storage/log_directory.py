@@ -14,6 +14,7 @@ replication-offset-checkpoint     per partition: the high watermark
 cleaner-offset-checkpoint         per partition that was ever compacted: everything before this offset is clean
 barnabas-transaction-indexes      per segment with aborted transactions: size and checksum of its transaction index;
                                   where it is missing, Barnabas was not here yet
+barnabas-log-directories          which directories the broker has (`known_directories`), where there are several
 TOPIC-PARTITION/                  a log; the topic may contain dashes
 TOPIC-PARTITION.HEX-delete/       a deleted log whose files are still to be removed
 ================================= ==================================================================================
@@ -32,6 +33,7 @@ from barnabas.storage.checkpoints import (
     CLEANER_OFFSET_FILE,
     HIGH_WATERMARK_FILE,
     LOCK_FILE,
+    LOG_DIRECTORIES_FILE,
     LOG_START_FILE,
     META_PROPERTIES_FILE,
     RECOVERY_POINT_FILE,
@@ -46,6 +48,7 @@ from barnabas.storage.checkpoints import (
 )
 from barnabas.storage.errors import CorruptFile, DirectoryLocked, DirectoryMismatch, StorageError
 from barnabas.storage.files import Files, read_file, replace_file, unlink_if_exists
+from barnabas.storage.known_directories import DirectoryNote, SeenDirectory
 from barnabas.storage.log import PartitionLog
 from barnabas.storage.log_context import LogContext
 from barnabas.storage.recovery import LogCheckpoints
@@ -62,11 +65,12 @@ _owned_directories_lock = threading.Lock()
 
 
 class FoundLogs(NamedTuple):
-    """What a log directory holds before it is opened: each log's checkpoints. `broker_epoch` is that of the mark of a
-    clean shutdown, -1 where none is told.
+    """What a log directory holds before it is opened: each log's checkpoints. `named` are those of logs that its
+    checkpoint files name, `broker_epoch` is that of the mark of a clean shutdown, -1 where none is told.
     """
 
     logs: dict[TopicPartition, LogCheckpoints]
+    named: dict[TopicPartition, LogCheckpoints]
     is_clean: bool
     broker_epoch: int
     has_recovery_points: bool
@@ -115,8 +119,8 @@ class LogDirectory:
             _owned_directories.discard(self.path)
             self._files.close(self._lock_descriptor)
 
-    def check_owner(self, node_id: int, cluster_id: str | None) -> None:
-        """Compare `meta.properties` with who we are, or write it if the cluster is known. Blocking.
+    def check_owner(self, node_id: int, cluster_id: str | None) -> str | None:
+        """Compare `meta.properties` with who we are; the cluster that it names, None if there is none. Blocking.
 
         Raises:
             DirectoryMismatch: it belongs to somebody else.
@@ -125,15 +129,25 @@ class LogDirectory:
         try:
             found = MetaProperties.decode(read_file(self._files, path))
         except FileNotFoundError:
-            if cluster_id is not None:
-                replace_file(self._files, path, MetaProperties(node_id, cluster_id).encode())
-            return
+            return None
         except CorruptFile as error:
             raise DirectoryMismatch(f"{path}: {error}") from None
         if found.broker_id != node_id:
             raise DirectoryMismatch(f"{path} belongs to broker {found.broker_id}, not {node_id}")
         if cluster_id is not None and found.cluster_id != cluster_id:
             raise DirectoryMismatch(f"{path} belongs to cluster {found.cluster_id}, not {cluster_id}")
+        return found.cluster_id
+
+    def set_owner(self, node_id: int, cluster_id: str) -> None:
+        """Write `meta.properties`, if there is none; raises DirectoryMismatch as `check_owner` does. Blocking."""
+        if self.check_owner(node_id, cluster_id) is None:
+            path = f"{self.path}/{META_PROPERTIES_FILE}"
+            replace_file(self._files, path, MetaProperties(node_id, cluster_id).encode())
+
+    def write_note(self, note: DirectoryNote) -> None:
+        """Note which directories there are, if that has changed. Blocking."""
+        if read_note(self._files, self.path) != note:
+            replace_file(self._files, f"{self.path}/{LOG_DIRECTORIES_FILE}", note.encode())
 
     # --- what it holds
 
@@ -154,13 +168,9 @@ class LogDirectory:
         was_kafka_killed = not is_clean and self._txn_indexes is None
         unnamed = 0 if clean_offsets is None or was_kafka_killed else None
         self.checkpointed = {*(recovery_points or ()), *log_starts, *high_watermarks, *(clean_offsets or ())}
-        logs = {}
-        for name in sorted(self._partition_directories()):
-            key = parse_log_name(name)
-            if key is None:
-                logger.warning("ignoring %s/%s: not the name of a log", self.path, name)
-                continue
-            logs[key] = LogCheckpoints(
+
+        def checkpoints(key: TopicPartition) -> LogCheckpoints:
+            return LogCheckpoints(
                 (recovery_points or {}).get(key, 0),
                 log_starts.get(key, 0),
                 high_watermarks.get(key, 0),
@@ -168,8 +178,17 @@ class LogDirectory:
                 may_have_gaps=recovery_points is None,
                 txn_indexes=(self._txn_indexes or {}).get(key, {}),
             )
+
+        logs = {}
+        for name in sorted(self._partition_directories()):
+            key = parse_log_name(name)
+            if key is None:
+                logger.warning("ignoring %s/%s: not the name of a log", self.path, name)
+                continue
+            logs[key] = checkpoints(key)
         return FoundLogs(
             logs,
+            {key: checkpoints(key) for key in self.checkpointed},
             is_clean,
             -1 if broker_epoch is None else broker_epoch,
             has_recovery_points=recovery_points is not None,
@@ -283,6 +302,28 @@ class LogDirectory:
             else:
                 offsets[key] = checkpoints.log_start_offset
         return offsets
+
+
+def look_at(files: Files, path: str) -> SeenDirectory:
+    """What can be seen of a log directory before it is locked; nothing is changed. Blocking."""
+    try:
+        if not files.exists(path):
+            return SeenDirectory(path, None, is_owned=False)
+        names = {entry.name for entry in files.list(path)}
+        return SeenDirectory(path, read_note(files, path), is_owned=META_PROPERTIES_FILE in names)
+    except OSError as error:
+        return SeenDirectory(path, None, is_owned=False, problem=error.strerror or str(error))
+
+
+def read_note(files: Files, path: str) -> DirectoryNote | None:
+    """A directory's note of all directories; None if there is none, or none that can be read. Blocking."""
+    try:
+        return DirectoryNote.decode(read_file(files, f"{path}/{LOG_DIRECTORIES_FILE}"))
+    except FileNotFoundError:
+        return None
+    except CorruptFile as error:
+        logger.warning("ignoring %s/%s: %s", path, LOG_DIRECTORIES_FILE, error)
+        return None
 
 
 def remove_tree(files: Files, path: str) -> None:

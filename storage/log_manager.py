@@ -5,6 +5,7 @@ Source: kafka.log.LogManager.
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -18,6 +19,7 @@ from barnabas.clock import Clock
 from barnabas.storage.checkpoints import (
     CLEANER_OFFSET_FILE,
     HIGH_WATERMARK_FILE,
+    LOG_DIRECTORIES_FILE,
     LOG_START_FILE,
     RECOVERY_POINT_FILE,
     TopicPartition,
@@ -35,11 +37,12 @@ from barnabas.storage.files import (
     unlink_if_exists,
 )
 from barnabas.storage.flush import FlushTask
+from barnabas.storage.known_directories import KnownDirectories, identify
 from barnabas.storage.leader_epochs import LeaderEpochs
 from barnabas.storage.local_log import LocalLog
 from barnabas.storage.log import PartitionLog
 from barnabas.storage.log_context import LogContext
-from barnabas.storage.log_directory import DELETE_SUFFIX, FoundLogs, LogDirectory, remove_tree
+from barnabas.storage.log_directory import DELETE_SUFFIX, FoundLogs, LogDirectory, look_at, remove_tree
 from barnabas.storage.offset_index import OffsetIndexCache
 from barnabas.storage.producer_state import ProducerState
 from barnabas.storage.recovery import LogCheckpoints, Progress, open_log
@@ -49,6 +52,9 @@ from barnabas.wire.names import ZERO_TOPIC_ID
 logger = logging.getLogger(__name__)
 
 _MAX_NAME_SIZE: Final = 255
+_LOG_CHECKPOINTS: Final = (RECOVERY_POINT_FILE, LOG_START_FILE, HIGH_WATERMARK_FILE, CLEANER_OFFSET_FILE)
+
+_numbers = itertools.count()
 
 Outcome = TypeVar("Outcome")
 
@@ -79,6 +85,7 @@ class LogManager:
         progress: told how recovery gets on.
         producer_id_expiration_ms: `producer.id.expiration.ms`.
         random_below: draws the jitter of `segment.jitter.ms`: a number from 0 to below its argument.
+        new_id: draws the id of a new log directory; by default unique in this process only.
         threads_per_directory: `num.recovery.threads.per.data.dir`: so many open and close each directory's logs.
     """
 
@@ -95,6 +102,7 @@ class LogManager:
         progress: Progress | None = None,
         producer_id_expiration_ms: int = 86_400_000,
         random_below: Callable[[int], int] = lambda _limit: 0,
+        new_id: Callable[[], str] = lambda: f"directory-{next(_numbers)}",
         threads_per_directory: int = 1,
     ) -> None:
         self._files = files
@@ -106,11 +114,19 @@ class LogManager:
         self._progress = progress
         self._producer_id_expiration_ms = producer_id_expiration_ms
         self._random_below = random_below
+        self._new_id = new_id
         self.threads_per_directory = threads_per_directory
         self._cache = DescriptorCache(files)
         self._indexes = OffsetIndexCache()
         self._paths = [str(directory) for directory in directories]
         self._directories: list[LogDirectory] = []
+        self._configured: dict[str, LogDirectory] = {}
+        """By the path that `log.dirs` has."""
+        self._known = KnownDirectories({}, {}, {})
+        self._out_of_reach: set[TopicPartition] = set()
+        """Logs that only a missing directory can hold."""
+        self.found_cluster_id: str | None = None
+        """The cluster that the directories belong to, None as long as no directory names one."""
         self._by_log: dict[TopicPartition, LogDirectory] = {}
         self._doomed: deque[_DoomedDirectory] = deque()
         self._deletions = 0
@@ -126,23 +142,58 @@ class LogManager:
         Raises:
             DirectoryLocked: somebody else uses a directory.
             DirectoryMismatch: a directory belongs to another broker or cluster, or two of them hold the same partition.
-            OSError: a directory cannot be used at all.
+            OSError: a directory cannot be used at all. One that was used before is only missed, if there are others.
         """
         try:
-            for path in map(self._files.real_path, self._paths):
-                make_durable_directory(self._files, path)
-                self._directories.append(LogDirectory.lock(path, self._make_context(path)))
+            self._lock_directories()
             for directory in self._directories:
-                directory.check_owner(self._node_id, self._cluster_id)
+                self.found_cluster_id = directory.check_owner(self._node_id, self._cluster_id) or self.found_cluster_id
             found = [directory.find_logs() for directory in self._directories]
             broker_epochs = {logs.broker_epoch for logs in found}
             self.previous_broker_epoch = broker_epochs.pop() if len(broker_epochs) == 1 else -1
             for directory, logs in zip(self._directories, found, strict=True):
                 self._place(directory, logs)
-            self._load_logs(found)
+            self._load_logs(*_follow_moves(found))
         except BaseException:
             self._unlock_all()
             raise
+
+    def _lock_directories(self) -> None:
+        """Lock the directories that are there; name those that are missed.
+
+        What is in them is offline until they are back: nothing takes its place in another directory.
+        """
+        seen = [look_at(self._files, path) for path in self._paths]
+        known = identify(seen, self._new_id)
+        for directory in seen:
+            path = directory.path
+            if directory.problem and path not in known.missing:
+                raise OSError(f"log directory {path} cannot be used: {directory.problem}")
+            if path not in known.present:
+                continue
+            try:
+                real_path = self._files.real_path(path)
+                make_durable_directory(self._files, real_path)
+                locked = LogDirectory.lock(real_path, self._make_context(real_path))
+            except OSError as error:
+                if directory.note is None or len(known.present) == 1:
+                    raise OSError(f"log directory {path} cannot be used: {error.strerror}") from error
+                known = known.without(path, error.strerror or str(error))
+            else:
+                self._directories.append(locked)
+                self._configured[path] = locked
+        self._known = known
+        for path, problem in known.missing.items():
+            logger.error(
+                "log directory %s is missing (%s): the partitions in it are offline until a start finds it."
+                " To give it up, delete its line from %s in the other log directories",
+                path, problem, LOG_DIRECTORIES_FILE,
+            )  # fmt: skip
+
+    @property
+    def missing_directories(self) -> dict[str, str]:
+        """Directories that the broker once had and that could not be used at the start: why, by path."""
+        return self._known.missing
 
     def _make_context(self, path: str) -> LogContext:
         return LogContext(
@@ -159,19 +210,23 @@ class LogManager:
         for directory in self._directories:
             directory.unlock()
         self._directories = []
+        self._configured = {}
 
     def _log_failed(self, log: LocalLog, error: StorageError) -> None:
         self._on_failure(f"{log.directory}: {error.message}")
 
     def set_cluster_id(self, cluster_id: str) -> None:
-        """Note the cluster's id in every directory. Blocking where a directory is new.
+        """Note the cluster's id in every directory, and which directories there are: once the metadata store is there,
+        so that a directory which names a cluster stands for one that has a store. Blocking where something is new.
 
         Raises:
             DirectoryMismatch: a directory belongs to another cluster.
         """
-        self._cluster_id = cluster_id
+        self._cluster_id = self.found_cluster_id = cluster_id
         for directory in self._directories:
-            directory.check_owner(self._node_id, cluster_id)
+            directory.set_owner(self._node_id, cluster_id)
+        for path, note in self._known.notes().items():
+            self._configured[path].write_note(note)
 
     def _place(self, directory: LogDirectory, found: FoundLogs) -> None:
         for key in found.logs:
@@ -179,11 +234,19 @@ class LogManager:
             if other is not directory:
                 raise DirectoryMismatch(f"both {directory.path} and {other.path} hold {key[0]}-{key[1]}")
 
-    def _load_logs(self, found: list[FoundLogs]) -> None:
+    def _load_logs(self, found: list[FoundLogs], moves: dict[TopicPartition, FoundLogs]) -> None:
+        """Open what was found. `moves` holds the logs that come from another directory, and what was found there."""
         opened = self._in_threads(
             [
                 [
-                    partial(self._open_log, directory, key, self._config_of(key[0]), known, is_clean=logs.is_clean)
+                    partial(
+                        self._open_log,
+                        directory,
+                        key,
+                        self._config_of(key[0]),
+                        known,
+                        is_clean=logs.is_clean and moves.get(key, logs).is_clean,
+                    )
                     for key, known in logs.logs.items()
                 ]
                 for directory, logs in zip(self._directories, found, strict=True)
@@ -199,6 +262,10 @@ class LogManager:
             if not logs.is_clean:
                 # A process that was killed may have left names that are not on the disk: what is served from now on is.
                 self._files.sync_directory(directory.path)
+        for directory, logs in zip(self._directories, found, strict=True):
+            if not moves.keys().isdisjoint(logs.logs):
+                # Before the directory that they come from forgets them.
+                self._checkpoint_directory(directory, *_LOG_CHECKPOINTS)
         for directory, logs in zip(self._directories, found, strict=True):
             if stale := directory.stale_checkpoints(logs):
                 self._checkpoint_directory(directory, *stale)
@@ -283,17 +350,25 @@ class LogManager:
             raise StorageError(failed[0].message)
         return directory.logs[topic, partition]
 
-    def get_or_create(self, topic: str, partition: int, topic_id: bytes, config: LogConfig) -> PartitionLog:
+    def get_or_create(
+        self, topic: str, partition: int, topic_id: bytes, config: LogConfig, *, is_new: bool = True
+    ) -> PartitionLog:
         """A partition's log, created in the directory that has the fewest. `topic_id` ZERO_TOPIC_ID is not compared.
+
+        That of a partition which is not new may be in a directory that is missing: then none is created
+        (LogManager.getOrCreateLog).
 
         A new log is on the disk only after its first flush, which it is in line for.
 
         Raises:
             ApiError: INCONSISTENT_TOPIC_ID, if there is a log of another topic of this name.
-            StorageError: the disk refused, or the log could not be opened.
+            StorageError: the disk refused, the log could not be opened, or its directory is missing.
         """
         log = self.get(topic, partition)
         if log is None:
+            if not is_new and self.missing_directories:
+                self._out_of_reach.add((topic, partition))
+                raise StorageError(f"its log directory is missing ({', '.join(self.missing_directories)})")
             try:
                 log = self._create(topic, partition, config)
             except OSError as error:
@@ -312,7 +387,7 @@ class LogManager:
         for stale in self._directories:
             if key in stale.checkpointed:
                 # What the checkpoints say of an earlier log of this name would delete records of the new one.
-                stale.write_checkpoints((RECOVERY_POINT_FILE, LOG_START_FILE, HIGH_WATERMARK_FILE, CLEANER_OFFSET_FILE))
+                stale.write_checkpoints(_LOG_CHECKPOINTS)
                 stale.checkpointed = set(stale.logs)
         context = directory.context
         path = f"{directory.path}/{topic}-{partition}"
@@ -340,10 +415,12 @@ class LogManager:
         """Take a log away: its directory is renamed now, and removed after file.delete.delay.ms. Fine if there is none.
 
         Raises:
-            StorageError: the disk refused.
+            StorageError: the disk refused, or the log's directory is missing: it would come back with it.
         """
         key = (topic, partition)
         directory = self._by_log.get(key)
+        if key in self._out_of_reach:
+            raise StorageError(f"its log directory is missing ({', '.join(self.missing_directories)})")
         if directory is None:
             return
         log = directory.logs.get(key)
@@ -547,3 +624,19 @@ class LogManager:
         """Give everything up as a crash would, but for the locks: for tests of recovery."""
         self._cache.close_all()
         self._unlock_all()
+
+
+def _follow_moves(found: Sequence[FoundLogs]) -> tuple[list[FoundLogs], dict[TopicPartition, FoundLogs]]:
+    """What was found, where each log that somebody moved to another directory meanwhile has the checkpoints that it had
+    before; and the moved ones, with what was found in the directory they come from.
+    """
+    moves = {}
+    followed = []
+    for logs in found:
+        known = dict(logs.logs)
+        for key in known.keys() - logs.named.keys():
+            for origin in found:
+                if key in origin.named and key not in origin.logs:
+                    known[key], moves[key] = origin.named[key], origin
+        followed.append(logs._replace(logs=known))
+    return followed, moves

@@ -13,11 +13,17 @@ from barnabas.controller.coordination.interface import StoreUnavailable
 from tools.zookeeper import ZooKeeperServer
 
 
+def no_file() -> Path:
+    raise AssertionError("with ZooKeeper there is no file")
+
+
 def test_a_lost_file_ends_the_broker(tmp_path: Path) -> None:
     async def lose() -> list[str]:
         reasons: list[str] = []
         config = load(options={"log.dirs": str(tmp_path)})
-        store = MetadataStore(config, ManualClock(now_ms=1_700_000_000_000), reasons.append)
+        store = MetadataStore(
+            config, ManualClock(now_ms=1_700_000_000_000), lambda: tmp_path / "metadata.sqlite", reasons.append
+        )
         session = await store.open()
         assert (tmp_path / "metadata.sqlite").exists()
         assert store._embedded is not None
@@ -33,7 +39,10 @@ def test_a_clean_stop_is_no_failure(tmp_path: Path) -> None:
     async def stop() -> list[str]:
         reasons: list[str] = []
         store = MetadataStore(
-            load(options={"log.dirs": str(tmp_path)}), ManualClock(now_ms=1_700_000_000_000), reasons.append
+            load(options={"log.dirs": str(tmp_path)}),
+            ManualClock(now_ms=1_700_000_000_000),
+            lambda: tmp_path / "metadata.sqlite",
+            reasons.append,
         )
         await store.open()
         await store.close()
@@ -51,7 +60,9 @@ def test_no_zookeeper_is_an_error_with_its_address(tmp_path: Path) -> None:
     }
 
     async def start() -> None:
-        store = MetadataStore(load(options=options), ManualClock(now_ms=1_700_000_000_000), lambda reason: None)
+        store = MetadataStore(
+            load(options=options), ManualClock(now_ms=1_700_000_000_000), no_file, lambda reason: None
+        )
         try:
             await store.open()
         finally:
@@ -71,7 +82,7 @@ def test_another_broker_that_came_meanwhile_ends_one_that_was_out(tmp_path: Path
 
         async def lose() -> str:
             ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-            store = MetadataStore(config, ManualClock(now_ms=1_700_000_000_000), ended.set_result)
+            store = MetadataStore(config, ManualClock(now_ms=1_700_000_000_000), no_file, ended.set_result)
             session: Any = await store.open()
             await asyncio.to_thread(register_another_and_end, session._client.client_id)
             reason = await ended

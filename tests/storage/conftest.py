@@ -95,6 +95,7 @@ class Logs:
             on_failure=self.failures.append,
         )
         self.manager.open()
+        self.manager.set_cluster_id("a-cluster")
         return self.manager
 
     def log(self, topic: str = "topic", partition: int = 0, **settings: Any) -> PartitionLog:

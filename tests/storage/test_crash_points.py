@@ -61,6 +61,7 @@ class Scene:
             self.files, [root], lambda _topic: self.config, self.clock, node_id=1, cluster_id="a-cluster"
         )
         self.manager.open()
+        self.manager.set_cluster_id("a-cluster")
         self.started_at = self.started_at or self.moment
 
     @property
@@ -457,6 +458,7 @@ def open_manager(scene, disk, on_failure=lambda _: None):
     manager = LogManager(disk, [ROOT], lambda _topic: config, scene.clock, node_id=1, cluster_id="a-cluster",
                          on_failure=on_failure)  # fmt: skip
     manager.open()
+    manager.set_cluster_id("a-cluster")
     return manager
 
 

@@ -27,6 +27,8 @@ def open_manager(logs, paths, node_id=1, cluster_id="a-cluster"):
         logs.files, paths, lambda _topic: LogConfig(), logs.clock, node_id=node_id, cluster_id=cluster_id
     )
     manager.open()
+    if cluster_id is not None:
+        manager.set_cluster_id(cluster_id)
     return manager
 
 

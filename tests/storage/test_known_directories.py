@@ -1,0 +1,223 @@
+"""Which log directories are there, which are new and which are missed."""
+
+import errno
+import itertools
+import os
+import shutil
+
+import pytest
+
+from barnabas.storage.config import LogConfig
+from barnabas.storage.errors import CorruptFile, DirectoryMismatch, StorageError
+from barnabas.storage.known_directories import DirectoryNote, SeenDirectory, identify
+from barnabas.storage.log_manager import LogManager
+from barnabas.wire.names import ZERO_TOPIC_ID
+
+NOTE = "barnabas-log-directories"
+AB = {"a": "/a", "b": "/b"}
+
+
+def seen(path, directory_id=None, known=AB, *, is_owned=None, problem=""):
+    note = None if directory_id is None else DirectoryNote(directory_id, known)
+    return SeenDirectory(path, note, note is not None if is_owned is None else is_owned, problem)
+
+
+def decide(*directories):
+    names = itertools.count()
+    return identify(directories, lambda: f"new{next(names)}")
+
+
+def test_directories_are_known_by_their_ids_and_their_paths():
+    assert decide(seen("/a"), seen("/b")).present == {"/a": "new0", "/b": "new1"}
+    for order in itertools.permutations([seen("/a", "a"), seen("/b", "b")]):
+        assert decide(*order) == ({"/a": "a", "/b": "b"}, {}, {})
+    # Mounted elsewhere, and a new one where it was.
+    assert decide(seen("/a", "a"), seen("/c", "b"), seen("/b")) == ({"/a": "a", "/c": "b", "/b": "new0"}, {}, {})
+    # Its note is lost.
+    assert decide(seen("/a", "a"), seen("/b", is_owned=True)) == ({"/a": "a", "/b": "b"}, {}, {})
+    # A copy of another one.
+    assert decide(seen("/a", "a"), seen("/c", "a"), seen("/b", "b")).present == {"/a": "a", "/b": "b", "/c": "new0"}
+
+
+def test_a_directory_that_others_know_of_is_missed():
+    for place in (seen("/b"), seen("/b", problem="Input/output error")):
+        present, missing, ids = decide(seen("/a", "a"), place, seen("/c"))
+        assert present == {"/a": "a", "/c": "new0"}
+        assert missing == {"/b": place.problem or "it is not there, or empty: is its disk mounted?"}
+        assert ids == {"/b": "b"}
+    found = decide(seen("/a", "a"))
+    assert found.missing == {"/b": "it is not in log.dirs any more"}
+    assert found.notes() == {"/a": DirectoryNote("a", AB)}, "it is missed until somebody gives it up"
+    # One that nobody knows of, and that cannot be read, is neither there nor missed.
+    assert decide(seen("/a", "a", {"a": "/a"}), seen("/b", problem="x")) == ({"/a": "a"}, {}, {})
+
+
+def test_a_note_is_a_text_of_which_a_line_can_be_taken_out():
+    note = DirectoryNote("b", {"a": "/with a space\n", "b": "/b", "c": "/c"})
+    assert DirectoryNote.decode(note.encode()) == note
+    lines = note.encode().splitlines(keepends=True)
+    assert lines[2].startswith(b"b "), "its own first"
+    shorter = DirectoryNote.decode(b"".join(lines[:-1]))
+    assert shorter == DirectoryNote("b", {"a": "/with a space\n", "b": "/b"})
+    for damaged in (b"", b"0\n0\n", b"1\n1\na /a\n", b"0\n1\na\n", b"\xff"):
+        with pytest.raises(CorruptFile):
+            DirectoryNote.decode(damaged)
+
+
+class Directories:
+    """Two log directories, and managers that use them in any order."""
+
+    def __init__(self, logs, folder):
+        logs.stop()
+        self.logs = logs
+        self.paths = [folder / "d0", folder / "d1"]
+        self.away = folder / "away"
+
+    def open(self, *paths):
+        manager = LogManager(
+            self.logs.files, paths or self.paths, lambda _topic: LogConfig(), self.logs.clock, node_id=1
+        )
+        manager.open()
+        manager.set_cluster_id("a-cluster")
+        return manager
+
+    def log(self, manager, topic, *, is_new=False):
+        return manager.get_or_create(topic, 0, ZERO_TOPIC_ID, LogConfig(), is_new=is_new)
+
+    def fill(self):
+        """A log in each directory, with one record."""
+        manager = self.open()
+        for topic in ("t", "u"):
+            self.logs.append(self.log(manager, topic, is_new=True), topic.encode())
+        manager.close()
+        assert (self.paths[0] / "t-0").exists()
+        assert (self.paths[1] / "u-0").exists()
+
+
+@pytest.fixture
+def directories(logs, tmp_path):
+    yield Directories(logs, tmp_path)
+    logs.start()
+
+
+def test_one_directory_has_no_note(logs):
+    assert not (logs.path / NOTE).exists()
+
+
+@pytest.mark.parametrize("how", ["gone", "empty", "a file", "not in log.dirs"])
+def test_no_log_is_created_in_the_place_of_one_in_a_missing_directory(directories, caplog, how):
+    directories.fill()
+    first, second = directories.paths
+    second.rename(directories.away)
+    if how == "empty":
+        second.mkdir()
+    elif how == "a file":
+        second.write_text("")
+    manager = directories.open(*directories.paths[: 1 if how == "not in log.dirs" else 2])
+    assert list(manager.missing_directories) == [str(second)]
+    assert [record.message for record in caplog.records if "is missing" in record.message] == [
+        f"log directory {second} is missing ({manager.missing_directories[str(second)]}): the partitions in it are"
+        f" offline until a start finds it. To give it up, delete its line from {NOTE} in the other log directories"
+    ]
+    assert directories.log(manager, "t").log_end_offset == 1
+    with pytest.raises(StorageError, match=str(second)):
+        directories.log(manager, "u")
+    with pytest.raises(StorageError, match=str(second)):
+        manager.delete("u", 0)  # it would be there again with its directory
+    assert directories.log(manager, "new", is_new=True).directory == f"{first}/new-0"
+    manager.close()
+    if how == "empty":
+        assert not list(second.iterdir()), "not even a lock"
+        second.rmdir()
+    elif how == "a file":
+        second.unlink()
+    directories.away.rename(second)
+    manager = directories.open()
+    assert not manager.missing_directories
+    assert [directories.log(manager, topic).log_end_offset for topic in ("t", "u", "new")] == [1, 1, 0]
+    manager.close()
+
+
+def test_a_directory_is_given_up_by_its_line(directories):
+    directories.fill()
+    first, second = directories.paths
+    shutil.rmtree(second)
+    note = first / NOTE
+    note.write_text("".join(line for line in note.read_text().splitlines(keepends=True) if "/d1" not in line))
+    manager = directories.open()
+    assert not manager.missing_directories
+    assert directories.log(manager, "u").log_end_offset == 0
+    manager.close()
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_a_directory_that_cannot_be_locked_is_missed_if_it_is_known(directories, monkeypatch, is_known):
+    if is_known:
+        directories.fill()
+    lock = directories.logs.files.lock
+
+    def refuse(path):
+        if path.startswith(str(directories.paths[1])):
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+        return lock(path)
+
+    monkeypatch.setattr(directories.logs.files, "lock", refuse)
+    if not is_known:
+        with pytest.raises(
+            OSError, match=f"log directory {directories.paths[1]} cannot be used: Read-only file system"
+        ):
+            directories.open()
+        return
+    manager = directories.open()
+    assert manager.missing_directories == {str(directories.paths[1]): "Read-only file system"}
+    manager.close()
+    with pytest.raises(OSError, match="cannot be used: Read-only file system"):
+        directories.open(directories.paths[1])
+
+
+def test_a_new_path_that_is_a_file_is_refused(directories):
+    directories.paths[1].write_text("")
+    with pytest.raises(OSError, match=f"^log directory {directories.paths[1]} cannot be used: Not a directory$"):
+        directories.open()
+
+
+def test_a_log_that_was_moved_keeps_what_its_checkpoints_said(directories):
+    """Where it starts, that it was compacted, that the directory it comes from was not closed cleanly."""
+    directories.fill()
+    manager = directories.open()
+    log = directories.log(manager, "u")
+    directories.logs.append(log, b"2")
+    log.increment_log_start_offset(1)
+    manager.checkpoint_clean_offset(log, 1)
+    manager.close()
+    first, second = directories.paths
+    (second / "u-0").rename(first / "u-0")
+    for is_clean in (True, False):
+        manager = directories.open()
+        log = directories.log(manager, "u")
+        assert log.directory == f"{first}/u-0"
+        assert (log.log_start_offset, log.high_watermark, log.clean_offset, log.log_end_offset) == (1, 2, 1, 2)
+        manager.close() if is_clean else manager.abandon()
+    manager = directories.open()
+    assert directories.log(manager, "u").clean_offset == 1
+    manager.abandon()
+
+
+def test_a_log_that_comes_from_a_directory_not_closed_cleanly_is_recovered(directories):
+    directories.fill()
+    first, second = directories.paths
+    (second / ".kafka_cleanshutdown").unlink()
+    (second / "u-0").rename(first / "u-0")
+    directories.logs.files.opened.clear()
+    manager = directories.open()
+    opened = {path for path in directories.logs.files.opened if path.endswith(".log")}
+    assert {path.split("/")[-2] for path in opened} == {"u-0"}
+    manager.close()
+
+
+def test_the_same_log_in_two_directories_is_refused(directories):
+    directories.fill()
+    first, second = directories.paths
+    shutil.copytree(second / "u-0", first / "u-0")
+    with pytest.raises(DirectoryMismatch, match="hold u-0"):
+        directories.open()
