@@ -1,0 +1,144 @@
+"""Messages with their numbers at the ends of what the wire can carry: every numeric field, wherever it is nested."""
+
+import itertools
+import struct
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import crc32c
+
+from barnabas.wire.schema import Array, Message
+
+DOUBLE_MAX: Final = 1.7976931348623157e308
+
+
+def _integers(bits: int, *, signed: bool = True) -> tuple[int, ...]:
+    return (-(1 << bits - 1), -1, 0, 1, (1 << bits - 1) - 1) if signed else (0, 1, (1 << bits) - 1)
+
+
+EXTREMES: Final[Mapping[str, Sequence[float]]] = {
+    "int8": _integers(8),
+    "int16": _integers(16),
+    "uint16": _integers(16, signed=False),
+    "int32": _integers(32),
+    "uint32": _integers(32, signed=False),
+    "int64": _integers(64),
+    "float64": (-DOUBLE_MAX, -1.0, 0.0, 1.0, DOUBLE_MAX, float("inf"), float("nan")),
+}
+"""The values that each numeric type is tried with: the least, -1, 0, 1, the greatest."""
+
+
+class Place(NamedTuple):
+    """A number inside a message: its path for people, its type, and how it is set in a copy of that message."""
+
+    path: str
+    type: str
+    set: Callable[[Message, Any], None]
+
+
+def places(message: Message, version: int, path: str = "") -> Iterator[Place]:
+    """Every number that the message has at this version; of a list, those of its first element."""
+    for field in message.FIELDS:
+        if not field.exists_in(version):
+            continue
+        value, name = getattr(message, field.name), path + field.name
+        if isinstance(field.type, str):
+            if field.type in EXTREMES:
+                yield Place(name, field.type, _setter(field.name))
+        elif not isinstance(field.type, Array):
+            yield from _within(field.name, places(value, version, name + "."))
+        elif not value:
+            continue
+        elif isinstance(field.type.element, str):
+            if field.type.element in EXTREMES:
+                yield Place(name, field.type.element, _element_setter(field.name))
+        else:
+            yield from _within(field.name, places(value[0], version, name + "."))
+
+
+def _setter(name: str) -> Callable[[Message, Any], None]:
+    return lambda message, value: setattr(message, name, value)
+
+
+def _element_setter(name: str) -> Callable[[Message, Any], None]:
+    return lambda message, value: setattr(message, name, [value, *getattr(message, name)[1:]])
+
+
+def _within(name: str, inner: Iterator[Place]) -> Iterator[Place]:
+    for place in inner:
+
+        def reach(message: Message, value: Any, place: Place = place) -> None:
+            child = getattr(message, name)
+            place.set(child[0] if isinstance(child, list) else child, value)
+
+        yield place._replace(set=reach)
+
+
+def copied(message: Message, cls: type[Message] | None = None) -> Message:
+    """A copy that shares no struct or list with the message; shared defaults are made anew (`cls`)."""
+    copy = (cls or type(message))()
+    for field in message.FIELDS:
+        value = getattr(message, field.name)
+        if isinstance(value, Message):
+            assert isinstance(field.type, type)
+            value = copied(value, field.type)
+        elif isinstance(value, list):
+            value = [copied(each) if isinstance(each, Message) else each for each in value]
+        setattr(copy, field.name, value)
+    return copy
+
+
+class Change(NamedTuple):
+    """What is set in one request: places and values, at most one for each place."""
+
+    places: tuple[Place, ...]
+    values: tuple[float, ...]
+
+    def __str__(self) -> str:
+        return ", ".join(f"{place.path}={value}" for place, value in zip(self.places, self.values, strict=True))
+
+    def apply(self, message: Message) -> Message:
+        """A copy of the message that is changed so."""
+        changed = copied(message)
+        for place, value in zip(self.places, self.values, strict=True):
+            place.set(changed, value)
+        return changed
+
+
+def changes(message: Message, version: int, together: int) -> Iterator[Change]:
+    """All of `together` numbers at once, each at its extremes."""
+    for chosen in itertools.combinations(tuple(places(message, version)), together):
+        for values in itertools.product(*(EXTREMES[place.type] for place in chosen)):
+            yield Change(chosen, values)
+
+
+BATCH_FIELDS: Final[Mapping[str, tuple[int, str, str]]] = {
+    "base_offset": (0, ">q", "int64"),
+    "batch_length": (8, ">i", "int32"),
+    "partition_leader_epoch": (12, ">i", "int32"),
+    "magic": (16, ">b", "int8"),
+    "attributes": (21, ">h", "int16"),
+    "last_offset_delta": (23, ">i", "int32"),
+    "base_timestamp": (27, ">q", "int64"),
+    "max_timestamp": (35, ">q", "int64"),
+    "producer_id": (43, ">q", "int64"),
+    "producer_epoch": (51, ">h", "int16"),
+    "base_sequence": (53, ">i", "int32"),
+    "record_count": (57, ">i", "int32"),
+}
+"""The numbers in a batch's header, but for its checksum: where they are, and what they are."""
+
+_CRC: Final = struct.Struct(">I")
+_CRC_POSITION, _CRC_START = 17, 21
+
+
+def batch_changes() -> Iterator[tuple[str, Callable[[bytearray], None]]]:
+    """What sets one number of a batch's header to one of its extremes, under a right checksum."""
+    for name, (position, layout, kind) in BATCH_FIELDS.items():
+        for value in EXTREMES[kind]:
+
+            def change(batch: bytearray, position: int = position, layout: str = layout, value: float = value) -> None:
+                struct.pack_into(layout, batch, position, value)
+                _CRC.pack_into(batch, _CRC_POSITION, crc32c.crc32c(bytes(batch[_CRC_START:])))
+
+            yield f"{name}={value}", change
