@@ -64,6 +64,11 @@ the session timeout that its asker chose. Beyond it the oldest is forgotten: who
 once, and who comes too late gets another.
 """
 
+MEMBER_NAME_MAX: Final = 1_000
+"""Characters of the client's or instance's id that a member id begins with. Kafka takes all of it; of the longest,
+32,767 bytes, it makes a member id that no reply can carry.
+"""
+
 NEW_MEMBER_JOIN_TIMEOUT_MS: Final = 5 * 60 * 1000
 """A newcomer does not know its id yet and cannot send heartbeats: so long may its first JoinGroup wait (Kafka's
 constant).
@@ -125,14 +130,14 @@ def _has_room(group: Group, member_id: str, group_max_size: int) -> bool:
 def _join_newcomer(draft: Draft, event: JoinGroup) -> None:
     group = draft.group
     if event.group_instance_id is not None:
-        member_id = f"{event.group_instance_id}-{event.fresh_id}"
+        member_id = _new_member_id(event.group_instance_id, event)
         holder = group.static_members.get(event.group_instance_id)
         if holder is None:
             _add_member(draft, event, member_id)
         else:
             _replace_static_member(draft, event, holder, member_id)
         return
-    member_id = f"{event.client_id}-{event.fresh_id}"
+    member_id = _new_member_id(event.client_id, event)
     if event.member_id_required:
         if len(group.pending_members) >= PENDING_MEMBERS_MAX:
             draft.remove(next(iter(group.pending_members)))
@@ -141,6 +146,11 @@ def _join_newcomer(draft: Draft, event: JoinGroup) -> None:
         draft.reply(event.token, JoinReply(ErrorCode.MEMBER_ID_REQUIRED, member_id))
     else:
         _add_member(draft, event, member_id)
+
+
+def _new_member_id(name: str, event: JoinGroup) -> str:
+    """A member id as Kafka makes them, but of no longer name than every reply and record can carry."""
+    return f"{name[:MEMBER_NAME_MAX]}-{event.fresh_id}"
 
 
 def _add_member(draft: Draft, event: JoinGroup, member_id: str) -> None:

@@ -28,11 +28,17 @@ from barnabas.broker.coordinator.events import (
     TimerKey,
 )
 from barnabas.broker.coordinator.settings import GroupSettings
-from barnabas.broker.coordinator.state import CONSUMER_PROTOCOL_TYPE, Group, GroupState
+from barnabas.broker.coordinator.state import CONSUMER_PROTOCOL_TYPE, Group, GroupState, text_bytes
 from barnabas.broker.coordinator.subscriptions import is_subscribed, subscribed_topics
 from barnabas.wire.errors import ErrorCode
 
 NO_PRODUCER_ID: Final = -1
+
+OFFSET_BYTES: Final = 400
+OFFSETS_OF_TOPIC_BYTES: Final = 350
+OFFSETS_OF_GROUP_BYTES: Final = 350
+PRODUCER_BYTES: Final = 450
+"""What an offset takes besides its metadata, and the tables for a topic, a group and a transaction."""
 DEFAULT_RETENTION_MS: Final = -1
 TIMESTAMP_MAX: Final = 2**63 - 1
 
@@ -48,16 +54,27 @@ OffsetKey = tuple[str, str, int]
 """(group id, topic, partition)"""
 
 
+def stored_bytes(committed: CommittedOffset) -> int:
+    """About how much memory a committed offset takes."""
+    return OFFSET_BYTES + text_bytes(committed.metadata)
+
+
+def pending_offset_bytes(key: OffsetKey, committed: CommittedOffset) -> int:
+    """About how much memory an offset of an open transaction takes."""
+    return stored_bytes(committed) + text_bytes(key[0])
+
+
 class Offsets:
     """The committed offsets of one shard; owned by it.
 
     Offsets that a log holds from an open transaction wait in `pending`, by producer id, until its marker tells
-    whether they count.
+    whether they count. `held_bytes` is about how much memory all of them take.
     """
 
-    __slots__ = ("by_group", "pending")
+    __slots__ = ("by_group", "held_bytes", "pending")
 
     def __init__(self) -> None:
+        self.held_bytes = 0
         self.by_group: dict[str, dict[str, dict[int, StoredOffset]]] = {}
         self.pending: dict[int, dict[OffsetKey, StoredOffset]] = {}
 
@@ -95,35 +112,68 @@ class Offsets:
             return
         stored = StoredOffset(record.committed, record_offset)
         if producer_id == NO_PRODUCER_ID:
-            topics = self.by_group.setdefault(record.group_id, {})
-            topics.setdefault(record.topic, {})[record.partition] = stored
-        else:
-            self.pending.setdefault(producer_id, {})[record.group_id, record.topic, record.partition] = stored
+            self._store(record.group_id, record.topic, record.partition, stored)
+            return
+        offsets = self.pending.get(producer_id)
+        if offsets is None:
+            offsets = self.pending[producer_id] = {}
+            self.held_bytes += PRODUCER_BYTES
+        key = (record.group_id, record.topic, record.partition)
+        self.held_bytes += pending_offset_bytes(key, stored.committed) - self._pending_bytes(offsets, key)
+        offsets[key] = stored
 
     def end_transaction(self, producer_id: int, *, is_commit: bool) -> None:
         """A transaction's marker: its offsets count from now on unless a later record already replaced them, or
         never.
         """
-        offsets = self.pending.pop(producer_id, {})
-        if not is_commit:
+        offsets = self.pending.pop(producer_id, None)
+        if offsets is None:
             return
-        for (group_id, topic, partition), stored in offsets.items():
-            partitions = self.by_group.setdefault(group_id, {}).setdefault(topic, {})
-            known = partitions.get(partition)
-            if known is None or known.record_offset < stored.record_offset:
-                partitions[partition] = stored
+        self.held_bytes -= PRODUCER_BYTES
+        for key, stored in offsets.items():
+            self.held_bytes -= pending_offset_bytes(key, stored.committed)
+            group_id, topic, partition = key
+            known = self.by_group.get(group_id, {}).get(topic, {}).get(partition)
+            if is_commit and (known is None or known.record_offset < stored.record_offset):
+                self._store(group_id, topic, partition, stored)
+
+    def _store(self, group_id: str, topic: str, partition: int, stored: StoredOffset) -> None:
+        topics = self.by_group.get(group_id)
+        if topics is None:
+            topics = self.by_group[group_id] = {}
+            self.held_bytes += OFFSETS_OF_GROUP_BYTES
+        partitions = topics.get(topic)
+        if partitions is None:
+            partitions = topics[topic] = {}
+            self.held_bytes += OFFSETS_OF_TOPIC_BYTES
+        known = partitions.get(partition)
+        partitions[partition] = stored
+        if known is None:
+            self.held_bytes += stored_bytes(stored.committed)
+        else:
+            self.held_bytes += stored_bytes(stored.committed) - stored_bytes(known.committed)
+
+    def _pending_bytes(self, offsets: dict[OffsetKey, StoredOffset], key: OffsetKey) -> int:
+        known = offsets.get(key)
+        return 0 if known is None else pending_offset_bytes(key, known.committed)
 
     def _forget(self, record: OffsetTombstone) -> None:
-        for offsets in self.pending.values():
-            offsets.pop((record.group_id, record.topic, record.partition), None)  # the producer stays until its marker
+        key = (record.group_id, record.topic, record.partition)
+        for offsets in self.pending.values():  # the producer stays until its marker
+            self.held_bytes -= self._pending_bytes(offsets, key)
+            offsets.pop(key, None)
         topics = self.by_group.get(record.group_id)
         if topics is None or record.topic not in topics:
             return
-        topics[record.topic].pop(record.partition, None)
+        known = topics[record.topic].pop(record.partition, None)
+        if known is not None:
+            self.held_bytes -= stored_bytes(known.committed)
         if not topics[record.topic]:
             del topics[record.topic]
+            self.held_bytes -= OFFSETS_OF_TOPIC_BYTES
         if not topics:
             del self.by_group[record.group_id]
+            self.held_bytes -= OFFSETS_OF_GROUP_BYTES
 
     def fetch(self, group_id: str, topics: Mapping[str, list[int]] | None, *, require_stable: bool) -> FetchReply:
         """The offsets of the partitions asked for, or of all that have one (`topics` is None).

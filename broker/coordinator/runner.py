@@ -109,6 +109,11 @@ class GroupRunner:
         self.is_closed = False
 
     @property
+    def held_bytes(self) -> int:
+        """About how much memory the groups and the offsets take."""
+        return self.shard.held_bytes
+
+    @property
     def alarm_count(self) -> int:
         """Timers that are set."""
         return len(self._alarms)

@@ -31,6 +31,7 @@ from barnabas.broker.coordinator.events import (
     SyncGroup,
     SyncReply,
 )
+from barnabas.broker.coordinator.memory import added_bytes
 from barnabas.broker.coordinator.runner import GroupRunner
 from barnabas.broker.coordinator.runtime import CoordinatorLog, CoordinatorRuntime
 from barnabas.broker.coordinator.settings import GroupSettings
@@ -51,6 +52,14 @@ member takes up to 4 KiB; newcomers beyond that are told to come back.
 
 TIMERS_OF_USED_GROUPS_MAX: Final = 30_000
 """The same for groups with committed offsets: a flood of new groups does not keep their consumers from coming back."""
+
+HELD_BYTES_MAX: Final = 192 * 1024 * 1024
+"""Of all groups, their members' metadata and assignments, and all committed offsets, about."""
+
+HELD_BYTES_OF_USED_GROUPS_MAX: Final = 256 * 1024 * 1024
+"""The same for groups with committed offsets."""
+
+_GROWING_EVENTS: Final = (JoinGroup, SyncGroup, CommitOffsets)
 
 _NAMED_GROUP_EVENTS: Final = (JoinGroup, SyncGroup, Heartbeat, LeaveGroup, DeleteOffsets)
 """These need a group id that is not empty; offsets may be kept under the empty id, as ever."""
@@ -77,8 +86,10 @@ class GroupService:
         self.listeners: set[Callable[[], None]] = set()
         self._timers = timers
         self._expiry: TimerHandle | None = None
+        self._left_bytes = 0
 
         def new_runner(partition: int, _leader_epoch: Callable[[], int], shard: Shard) -> GroupRunner:
+            self._left_bytes = 0  # sum it up with this shard
             return GroupRunner(
                 partition, shard, coordinator_log, timers, clock, settings, self.runtime.on_lost, self._changed
             )
@@ -120,6 +131,8 @@ class GroupService:
         runner = self.runtime.runner(event.group_id)
         if isinstance(event, JoinGroup) and not event.member_id and self._is_full(runner, event.group_id):
             raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "there are too many group members")
+        if isinstance(event, _GROWING_EVENTS) and self._lacks_memory(runner, event):
+            raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "groups and offsets take too much memory")
         return runner.ask(event)
 
     def _is_full(self, runner: GroupRunner, group_id: str) -> bool:
@@ -127,6 +140,22 @@ class GroupService:
         timers = sum(runner.alarm_count for runner in self.runtime.runners())
         is_used = group_id in runner.shard.offsets.by_group
         return timers >= (TIMERS_OF_USED_GROUPS_MAX if is_used else TIMERS_MAX)
+
+    def _lacks_memory(self, runner: GroupRunner, event: JoinGroup | SyncGroup | CommitOffsets) -> bool:
+        """Whether an event that adds to what is remembered must wait; one that does not is always let in.
+
+        What is left when it was last summed up is enough for many an event, which then costs no sum.
+        """
+        added = added_bytes(runner.shard, event)
+        if added <= 0:
+            return False
+        self._left_bytes -= added
+        if self._left_bytes >= 0:
+            return False
+        held = sum(runner.held_bytes for runner in self.runtime.runners())
+        self._left_bytes = HELD_BYTES_MAX - held - added
+        is_used = event.group_id in runner.shard.offsets.by_group
+        return held + added > (HELD_BYTES_OF_USED_GROUPS_MAX if is_used else HELD_BYTES_MAX)
 
     @overload
     async def answer(self, event: JoinGroup) -> JoinReply: ...

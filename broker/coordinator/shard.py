@@ -8,6 +8,7 @@ from barnabas.broker.coordinator import group as group_machine
 from barnabas.broker.coordinator import offsets as offset_machine
 from barnabas.broker.coordinator.changes import (
     Change,
+    GroupChange,
     GroupRecord,
     GroupTombstone,
     OffsetRecord,
@@ -49,16 +50,22 @@ class Shard:
     `end_offset` is the offset after the last record that is applied.
     """
 
-    __slots__ = ("end_offset", "groups", "offsets", "skipped")
+    __slots__ = ("_groups_bytes", "end_offset", "groups", "offsets", "skipped")
 
     def __init__(self) -> None:
         self.groups: dict[str, Group] = {}
         self.offsets = Offsets()
         self.end_offset = 0
+        self._groups_bytes = 0
         self.skipped: Counter[str] = Counter()
 
     def __len__(self) -> int:
         return len(self.groups)
+
+    @property
+    def held_bytes(self) -> int:
+        """About how much memory the groups and the offsets take."""
+        return self._groups_bytes + self.offsets.held_bytes
 
     def decide(self, event: GroupEvent | OffsetEvent, now_ms: int, settings: GroupSettings) -> Effects:
         """What the event means; alters nothing."""
@@ -85,7 +92,7 @@ class Shard:
             if isinstance(change, _OFFSET_RECORDS):
                 self._apply_offset(change, record_offset, producer_id)
             else:
-                self._keep(group_id, apply(self.groups.get(group_id), change))
+                self._apply_group(group_id, change)
             if isinstance(change, _RECORDS):
                 record_offset += 1
 
@@ -121,7 +128,7 @@ class Shard:
         if isinstance(record, _OFFSET_RECORDS):
             self._apply_offset(record, record_offset, producer_id)
         else:
-            self._keep(record.group_id, apply(self.groups.get(record.group_id), record))
+            self._apply_group(record.group_id, record)
 
     def _load_marker(self, chunk: bytes | bytearray | memoryview, header: RecordBatchHeader) -> None:
         for record in iter_records(chunk, header):
@@ -133,10 +140,16 @@ class Shard:
     def _apply_offset(self, record: OffsetRecord | OffsetTombstone, record_offset: int, producer_id: int) -> None:
         self.offsets.apply(record, record_offset, producer_id)
         if isinstance(record, OffsetRecord) and record.group_id not in self.groups:
-            self.groups[record.group_id] = Group(record.group_id, record.committed.commit_timestamp_ms)
+            group = self.groups[record.group_id] = Group(record.group_id, record.committed.commit_timestamp_ms)
+            self._groups_bytes += group.held_bytes
 
-    def _keep(self, group_id: str, group: Group | None) -> None:
+    def _apply_group(self, group_id: str, change: GroupChange) -> None:
+        group = self.groups.get(group_id)
+        if group is not None:
+            self._groups_bytes -= group.held_bytes
+        group = apply(group, change)
         if group is None:
             self.groups.pop(group_id, None)
         else:
             self.groups[group_id] = group
+            self._groups_bytes += group.held_bytes

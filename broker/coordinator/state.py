@@ -35,6 +35,13 @@ CONSUMER_PROTOCOL_TYPE: Final = "consumer"
 """The protocol type of Kafka's consumers: only then does the coordinator read subscriptions."""
 
 
+GROUP_BYTES: Final = 1_800
+MEMBER_BYTES: Final = 2_000
+PENDING_MEMBER_BYTES: Final = 600
+PROTOCOL_BYTES: Final = 200
+"""What a group, and each of what it has, takes besides the text and the bytes that clients chose, with its timers."""
+
+
 class GroupState(Enum):
     """Where a group is in its life; the values are the names that DescribeGroups and ListGroups show."""
 
@@ -70,13 +77,15 @@ class Group:
     `waiting_joins` and `waiting_syncs` map member ids to the requests they are owed an answer for. `pending_members`
     are ids handed out to newcomers who have not joined yet, oldest first; `pending_syncs` are members of this
     generation that have not sent SyncGroup; `new_members` joined in this rebalance and do not know their id before it
-    ends. `supporters` counts, per protocol name, the members that offer it.
+    ends. `supporters` counts, per protocol name, the members that offer it. `held_bytes` is about how much memory all
+    that takes.
     """
 
     __slots__ = (
         "delay_left_ms",
         "generation",
         "group_id",
+        "held_bytes",
         "leader_id",
         "members",
         "new_member_added",
@@ -96,6 +105,7 @@ class Group:
 
     def __init__(self, group_id: str, state_since_ms: int = -1) -> None:
         self.group_id = group_id
+        self.held_bytes = GROUP_BYTES + text_bytes(group_id)
         self.state = GroupState.EMPTY
         self.previous_state = GroupState.DEAD
         self.state_since_ms = state_since_ms
@@ -192,7 +202,26 @@ class Group:
         assert state in TRANSITIONS[self.state], (self.group_id, self.state, state)
         self.previous_state, self.state, self.state_since_ms = self.state, state, at_ms
 
-    def count_support(self, member: Member, step: int) -> None:
+    def put(self, member: Member) -> None:
+        """Add a member, or replace what is known of it, in its place."""
+        known = self.members.get(member.member_id)
+        if known is not None:
+            self._count(known, -1)
+        self.members[member.member_id] = member
+        if member.group_instance_id is not None:
+            self.static_members[member.group_instance_id] = member.member_id
+        self._count(member, 1)
+
+    def take(self, member_id: str) -> Member:
+        """Remove a member."""
+        member = self.members.pop(member_id)
+        if member.group_instance_id is not None:
+            self.static_members.pop(member.group_instance_id, None)
+        self._count(member, -1)
+        return member
+
+    def _count(self, member: Member, step: int) -> None:
+        self.held_bytes += step * member_bytes(member)
         for name, _ in member.protocols:
             count = self.supporters.get(name, 0) + step
             if count:
@@ -200,11 +229,26 @@ class Group:
             else:
                 del self.supporters[name]
 
-    def replace_member(self, member: Member) -> None:
-        """Put a newer value of a member that the group has."""
-        self.count_support(self.members[member.member_id], -1)
-        self.members[member.member_id] = member
-        self.count_support(member, 1)
+
+def text_bytes(text: str | None) -> int:
+    """How much memory a text takes at most."""
+    return 0 if text is None else 60 + len(text) * (1 if text.isascii() else 4)
+
+
+def protocols_bytes(protocols: tuple[Protocol, ...]) -> int:
+    """About how much memory the protocols of a member take."""
+    return sum(PROTOCOL_BYTES + text_bytes(name) + len(metadata) for name, metadata in protocols)
+
+
+def member_bytes(member: Member) -> int:
+    """About how much memory a member takes."""
+    texts = (member.member_id, member.group_instance_id, member.client_id, member.protocol_type)
+    return MEMBER_BYTES + sum(map(text_bytes, texts)) + protocols_bytes(member.protocols) + len(member.assignment)
+
+
+def pending_member_bytes(member_id: str) -> int:
+    """About how much memory an id takes that was handed out."""
+    return PENDING_MEMBER_BYTES + text_bytes(member_id)
 
 
 def apply(group: Group | None, change: GroupChange) -> Group | None:
@@ -227,16 +271,11 @@ def _apply_record(group: Group, record: GroupRecord) -> None:
     group.protocol_name = record.protocol_name
     group.generation = record.generation
     group.leader_id = record.leader_id
-    known = group.members
-    group.members = {}
-    group.static_members = {}
-    group.supporters = {}
+    known = dict(group.members)
+    for member_id in known:
+        group.take(member_id)
     for entry in record.members:
-        member = _member_of(record, entry, known.get(entry.member_id))
-        group.members[member.member_id] = member
-        if member.group_instance_id is not None:
-            group.static_members[member.group_instance_id] = member.member_id
-        group.count_support(member, 1)
+        group.put(_member_of(record, entry, known.get(entry.member_id)))
     group.pending_syncs.intersection_update(group.members)
     group.new_members.intersection_update(group.members)
     group.waiting_syncs.clear()
@@ -268,6 +307,7 @@ def _member_of(record: GroupRecord, entry: MemberRecord, known: Member | None) -
 
 def _issue_member_id(group: Group, change: MemberIdIssued) -> None:
     group.pending_members[change.member_id] = None
+    group.held_bytes += pending_member_bytes(change.member_id)
 
 
 def _join(group: Group, change: MemberJoined) -> None:
@@ -278,17 +318,20 @@ def _join(group: Group, change: MemberJoined) -> None:
         group.protocol_type = member.protocol_type
     if group.leader_id is None:
         group.leader_id = member.member_id
-    group.members[member.member_id] = member
-    if member.group_instance_id is not None:
-        group.static_members[member.group_instance_id] = member.member_id
-    group.count_support(member, 1)
-    group.pending_members.pop(member.member_id, None)
+    group.put(member)
+    _forget_pending(group, member.member_id)
     group.new_members.add(member.member_id)
     group.waiting_joins[member.member_id] = change.token
 
 
+def _forget_pending(group: Group, member_id: str) -> None:
+    if member_id in group.pending_members:
+        del group.pending_members[member_id]
+        group.held_bytes -= pending_member_bytes(member_id)
+
+
 def _rejoin(group: Group, change: MemberRejoined) -> None:
-    group.replace_member(
+    group.put(
         group.members[change.member_id]._replace(
             protocols=change.protocols,
             rebalance_timeout_ms=change.rebalance_timeout_ms,
@@ -300,10 +343,9 @@ def _rejoin(group: Group, change: MemberRejoined) -> None:
 
 
 def _replace(group: Group, change: MemberReplaced) -> None:
-    old = group.members.pop(change.old_member_id)
+    old = group.take(change.old_member_id)
     assert old.group_instance_id is not None, change
-    group.members[change.member_id] = old._replace(member_id=change.member_id)
-    group.static_members[old.group_instance_id] = change.member_id
+    group.put(old._replace(member_id=change.member_id))
     group.waiting_joins.pop(change.old_member_id, None)
     group.waiting_syncs.pop(change.old_member_id, None)
     group.new_members.discard(change.old_member_id)
@@ -316,13 +358,10 @@ def _replace(group: Group, change: MemberReplaced) -> None:
 
 def _remove(group: Group, change: MemberRemoved) -> None:
     member_id = change.member_id
-    group.pending_members.pop(member_id, None)
-    member = group.members.pop(member_id, None)
-    if member is None:
+    _forget_pending(group, member_id)
+    if member_id not in group.members:
         return
-    group.count_support(member, -1)
-    if member.group_instance_id is not None:
-        del group.static_members[member.group_instance_id]
+    group.take(member_id)
     group.waiting_joins.pop(member_id, None)
     group.waiting_syncs.pop(member_id, None)
     group.pending_syncs.discard(member_id)
@@ -338,8 +377,8 @@ def _elect(group: Group, change: LeaderElected) -> None:
 def _prepare(group: Group, change: RebalancePrepared) -> None:
     if group.state is GroupState.COMPLETING_REBALANCE:
         # The assignments of a generation that was never stored would only mislead DescribeGroups.
-        for member_id, member in group.members.items():
-            group.members[member_id] = member._replace(assignment=b"")
+        for member in [member for member in group.members.values() if member.assignment]:
+            group.put(member._replace(assignment=b""))
     group.move_to(GroupState.PREPARING_REBALANCE, change.at_ms)
     group.pending_syncs.clear()
     group.waiting_syncs.clear()

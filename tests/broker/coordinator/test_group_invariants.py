@@ -17,7 +17,7 @@ from barnabas.broker.coordinator.events import (
     SyncGroup,
     SyncReply,
 )
-from barnabas.broker.coordinator.state import GroupState
+from barnabas.broker.coordinator.state import Group, GroupState, member_bytes, pending_member_bytes
 from barnabas.wire.errors import ErrorCode
 
 PROTOCOLS = st.sampled_from([(("range", b"1"),), (("sticky", b"2"), ("range", b"1")), (("range", b"3"), ("own", b""))])
@@ -209,6 +209,9 @@ class GroupMachine(RuleBasedStateMachine):
             for name, _ in member.protocols:
                 counted[name] = counted.get(name, 0) + 1
         assert group.supporters == counted
+        assert group.held_bytes == Group("g").held_bytes + sum(map(member_bytes, group.members.values())) + sum(
+            map(pending_member_bytes, group.pending_members)
+        )
 
     @invariant()
     def nobody_waits_for_ever(self):

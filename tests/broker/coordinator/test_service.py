@@ -48,7 +48,7 @@ class MemoryLog:
         self.gate.set()
         self.read_error = None
 
-    def append(self, partition, batch):
+    def append(self, partition, batch, transaction_version=0):
         if self.refusal is not None:
             raise self.refusal
         batches = self.batches.setdefault(partition, [])
