@@ -10,7 +10,7 @@ from barnabas.broker.coordinator.offsets import (
     pending_offset_bytes,
     stored_bytes,
 )
-from barnabas.wire.errors import ErrorCode
+from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.records import ControlRecordType, EndTxnMarker
 from tests.broker.coordinator.test_service import Bench, error_of, run
 
@@ -45,7 +45,7 @@ def test_metadata_has_a_budget_and_members_keep_what_they_have() -> None:
             join = bench.join(f"g{let_in}", member_id_required=False, protocols=(("range", bytes(20_000)),))
             try:
                 await join
-            except Exception:
+            except ApiError:
                 break
             let_in += 1
         assert let_in == 3
@@ -87,7 +87,7 @@ def test_offsets_count(producer_id: int) -> None:
         while stored < 1_000:
             try:
                 await bench.groups.answer(commit(f"g{stored}", 20, producer_id=producer_id))
-            except Exception:
+            except ApiError:
                 break
             stored += 1
         assert 5 <= stored < 100_000 // (20 * 400)
