@@ -6,15 +6,17 @@ these records are committed. A log that refuses the records leaves the shard as 
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any, Final
 
 from barnabas.broker.coordinator.runtime import CoordinatorLog
-from barnabas.broker.timers import TimerHandle, Timers
+from barnabas.broker.timers import Timers
 from barnabas.broker.transactions.events import Event, Expire, MarkersWritten, Reply
 from barnabas.broker.transactions.machine import is_expired, is_timed_out
 from barnabas.broker.transactions.markers import SUPERSEDED, MarkerWriter, TransactionMarker
 from barnabas.broker.transactions.records import encode_record
+from barnabas.broker.transactions.retries import MARKERS_PER_TURN, Retries
 from barnabas.broker.transactions.settings import TransactionSettings
 from barnabas.broker.transactions.shard import Shard, records_of
 from barnabas.broker.transactions.state import Record, TopicPartition, Transaction
@@ -24,12 +26,6 @@ from barnabas.wire.records import Record as LogRecord
 from barnabas.wire.records import build_batch
 
 log = logging.getLogger(__name__)
-
-RETRY_DELAY_MS: Final = 100
-"""A marker, or the record that ends a transaction, is tried again after this time."""
-
-MARKERS_PER_TURN: Final = 64
-"""So many markers are written before other work gets its turn."""
 
 _REPLY_ERRORS: Final = {
     ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
@@ -41,17 +37,19 @@ _REPLY_ERRORS: Final = {
 
 class _Ending:
     """A prepared transaction whose markers are on their way: those to be written, those not yet committed, and those
-    that are, which the shard has not been told of.
+    that are, which the shard has not been told of. Once something was refused `waits` tells that all that is left will
+    be tried again later.
     """
 
-    __slots__ = ("in_flight", "marker", "retry", "todo", "written")
+    __slots__ = ("in_flight", "marker", "todo", "waits", "was_told", "written")
 
     def __init__(self, marker: TransactionMarker, partitions: Iterable[TopicPartition]) -> None:
         self.marker = marker
-        self.todo = sorted(partitions, reverse=True)
+        self.todo = deque(sorted(partitions))
         self.in_flight = 0
         self.written: set[TopicPartition] = set()
-        self.retry: TimerHandle | None = None
+        self.waits = False
+        self.was_told = False
 
 
 class TransactionRunner:
@@ -66,6 +64,7 @@ class TransactionRunner:
         shard: Shard,
         coordinator_log: CoordinatorLog,
         markers: MarkerWriter,
+        retries: Retries,
         timers: Timers,
         clock: Clock,
         settings: Callable[[], TransactionSettings],
@@ -77,6 +76,7 @@ class TransactionRunner:
         self.shard = shard
         self._log = coordinator_log
         self._markers = markers
+        self._retries = retries
         self._timers = timers
         self._clock = clock
         self._settings = settings
@@ -97,9 +97,6 @@ class TransactionRunner:
     def close(self, error: ApiError) -> None:
         """Stop: whoever waits gets the error."""
         self.is_closed = True
-        for ending in self._endings.values():
-            if ending.retry is not None:
-                ending.retry.cancel()
         self._endings.clear()
         for future in list(self._waiting):
             if not future.done():
@@ -229,42 +226,43 @@ class TransactionRunner:
             transaction.state.is_commit,
             transaction.client_version,
         )
-        self._endings[transactional_id] = _Ending(marker, transaction.partitions)
-        self._write_markers(transactional_id)
+        ending = self._endings[transactional_id] = _Ending(marker, transaction.partitions)
+        self._write_markers(transactional_id, ending)
 
-    def _write_markers(self, transactional_id: str) -> None:
-        ending = self._endings.get(transactional_id)
-        if ending is None or self.is_closed:
-            return
-        ending.retry = None
-        refused: list[TopicPartition] = []
-        for _ in range(min(MARKERS_PER_TURN, len(ending.todo))):
-            topic_partition = ending.todo.pop()
+    def _write_markers(self, transactional_id: str, ending: _Ending, at_most: int = MARKERS_PER_TURN) -> int:
+        """Write some of the markers that are left; how many were tried."""
+        if self.is_closed or self._endings.get(transactional_id) is not ending:
+            return 0
+        tried = min(at_most, len(ending.todo))
+        is_refused = False
+        for _ in range(tried):
+            topic_partition = ending.todo.popleft()
             try:
                 committed = self._markers.write(*topic_partition, ending.marker)
             except ApiError as error:
                 if self._is_superseded(transactional_id, topic_partition, error):
-                    return
+                    return tried
                 if _is_gone(error):
                     ending.written.add(topic_partition)
                 else:
-                    refused.append(topic_partition)
+                    ending.todo.append(topic_partition)
+                    is_refused = True
                 continue
             if committed is None:
                 ending.written.add(topic_partition)
             else:
                 ending.in_flight += 1
                 self._wait_for_marker(transactional_id, ending, topic_partition, committed)
-        more = bool(ending.todo)
-        ending.todo.extend(refused)
-        if more:
-            self._spawn(self._write_more_markers(transactional_id))
-        elif refused:
+        if is_refused:
             self._retry(transactional_id, ending)
+        elif ending.todo:
+            self._spawn(self._write_more_markers(transactional_id, ending))
         self._record_written(transactional_id, ending)
+        return tried
 
-    async def _write_more_markers(self, transactional_id: str) -> None:
-        self._write_markers(transactional_id)
+    async def _write_more_markers(self, transactional_id: str, ending: _Ending) -> None:
+        if not ending.waits:
+            self._write_markers(transactional_id, ending)
 
     def _wait_for_marker(
         self,
@@ -297,8 +295,13 @@ class TransactionRunner:
         return True
 
     def _retry(self, transactional_id: str, ending: _Ending) -> None:
-        if ending.retry is None:
-            ending.retry = self._timers.call_later(RETRY_DELAY_MS, lambda: self._write_markers(transactional_id))
+        if not ending.waits:
+            ending.waits = True
+            self._retries.add(lambda at_most: self._try_again(transactional_id, ending, at_most))
+
+    def _try_again(self, transactional_id: str, ending: _Ending, at_most: int) -> int:
+        ending.waits = False
+        return self._write_markers(transactional_id, ending, at_most)
 
     def _record_written(self, transactional_id: str, ending: _Ending) -> None:
         """Tell the shard which partitions have their markers; after the last one the transaction is complete."""
@@ -309,7 +312,9 @@ class TransactionRunner:
             self.ask(MarkersWritten(transactional_id, 0, frozenset(ending.written)))
         except ApiError as error:
             if not self.is_closed:
-                log.warning("Transactional id %r: cannot complete it yet: %s", transactional_id, error)
+                if not ending.was_told:
+                    ending.was_told = True
+                    log.warning("Transactional id %r: cannot complete it yet: %s", transactional_id, error)
                 self._retry(transactional_id, ending)
             return
         ending.written.clear()

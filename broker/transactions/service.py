@@ -21,6 +21,7 @@ from barnabas.broker.transactions.events import (
     TimeOut,
 )
 from barnabas.broker.transactions.markers import MarkerWriter
+from barnabas.broker.transactions.retries import Retries
 from barnabas.broker.transactions.runner import TransactionRunner
 from barnabas.broker.transactions.settings import TransactionSettings
 from barnabas.broker.transactions.shard import Shard
@@ -32,6 +33,9 @@ log = logging.getLogger(__name__)
 
 IDS_PER_TURN: Final = 256
 """Background work gives way to requests after so many transactional ids."""
+
+ABORTS_PER_TURN: Final = 32
+"""And after so many that are aborted, which costs more."""
 
 
 class ListedTransactions(NamedTuple):
@@ -62,6 +66,7 @@ class TransactionService:
         """Replaced as a whole when the finalised level of `transaction.version` moves."""
         self._clock = clock
         self._next_producer_id = next_producer_id
+        retries = Retries(timers)
 
         def new_runner(partition: int, leader_epoch: Callable[[], int], shard: Shard) -> TransactionRunner:
             return TransactionRunner(
@@ -70,6 +75,7 @@ class TransactionService:
                 shard,
                 coordinator_log,
                 markers,
+                retries,
                 timers,
                 clock,
                 lambda: self.settings,
@@ -164,8 +170,12 @@ class TransactionService:
     async def abort_timed_out(self) -> None:
         """Abort transactions that have been open for longer than their timeout, under a new epoch."""
         for runner in self.runtime.runners():
-            for transaction in runner.timed_out():
+            for number, transaction in enumerate(runner.timed_out(), start=1):
+                if runner.is_closed:
+                    break
                 await self._abort(transaction)
+                if number % ABORTS_PER_TURN == 0:
+                    await asyncio.sleep(0)
             await asyncio.sleep(0)
 
     async def _abort(self, transaction: Transaction) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 
+from barnabas.broker.transactions.retries import MARKERS_PER_TURN
 from barnabas.testing import Broker
 
 TIMEOUT_S = 60
@@ -121,3 +122,34 @@ def test_a_transaction_ends_when_there_is_room(broker: Broker, what: str, is_com
     producer.commit_transaction(TIMEOUT_S)
     assert committed_values(broker, topic) == ([b"value", b"next"] if is_commit else [b"next"])
     assert log.last_stable_offset == log.log_end_offset == 4
+
+
+@pytest.mark.slow
+def test_many_markers_that_a_full_disk_refuses_leave_the_processor_alone(broker: Broker) -> None:
+    partitions = 2 * MARKERS_PER_TURN
+    topic = broker.create_topic("many", partitions=partitions)
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "transactional.id": "many"})
+    producer.init_transactions(TIMEOUT_S)
+    producer.begin_transaction()
+    for partition in range(partitions):
+        producer.produce(topic.name, b"value", partition=partition)
+    assert producer.flush(TIMEOUT_S) == 0
+    with FullDisk(broker, lambda path: "/many-" in path) as disk:
+        ending = threading.Thread(target=producer.commit_transaction, args=(TIMEOUT_S,))
+        ending.start()
+        disk.refuses()
+        shares = []
+        for _ in range(3):
+            refusals, used_s = disk.refusals, broker.call(loop_time_s())
+            time.sleep(1)  # what is measured is a span of time
+            shares.append((broker.call(loop_time_s()) - used_s, disk.refusals - refusals))
+    ending.join(TIMEOUT_S)
+    assert not ending.is_alive()
+    used_s, refusals = min(shares)
+    assert 0 < refusals <= 12 * MARKERS_PER_TURN, shares
+    assert used_s < 0.25, shares
+
+
+async def loop_time_s() -> float:
+    """The processor time that the broker's event loop has used."""
+    return time.thread_time()

@@ -16,7 +16,7 @@ from barnabas.broker.transactions.events import (
     TimeOut,
     VerifyPartitions,
 )
-from barnabas.broker.transactions.runner import MARKERS_PER_TURN, RETRY_DELAY_MS
+from barnabas.broker.transactions.retries import MARKERS_PER_TURN, RETRY_DELAY_MS, Retries
 from barnabas.broker.transactions.service import TransactionService
 from barnabas.broker.transactions.settings import TransactionSettings
 from barnabas.broker.transactions.state import TransactionState
@@ -88,8 +88,13 @@ class Markers:
         self.errors = {}
         self.futures = None
         self.crash_after = None
+        self.tried = []
+        self.refuses_all = False
 
     def write(self, topic, partition, marker):
+        self.tried.append((topic, partition))
+        if self.refuses_all:
+            raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR)
         if self.crash_after is not None and len(self.written) >= self.crash_after:
             raise Crash
         waiting = self.errors.get((topic, partition))
@@ -343,6 +348,102 @@ async def test_the_record_of_completion_is_tried_again():
     bench.advance(RETRY_DELAY_MS)
     assert bench.state is TransactionState.COMPLETE_COMMIT
     assert len(bench.markers.written) == len(TARGETS), "no marker is written twice for that"
+
+
+@run
+async def test_many_markers_that_are_refused_wait_between_tries():
+    """A full disk refuses them all: a few are tried at a time, each gets its turn, and when there is room all go."""
+    bench = await Bench().up()
+    targets = frozenset(("many", partition) for partition in range(3 * MARKERS_PER_TURN))
+    producer = (await bench.init())[1:]
+    await bench.add(producer, targets)
+    bench.markers.refuses_all = True
+    await bench.end(producer)
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert len(bench.markers.tried) == MARKERS_PER_TURN
+    for turn in range(2, 12):
+        bench.advance(RETRY_DELAY_MS)
+        for _ in range(100):
+            await asyncio.sleep(0)
+            bench.timers.fire_due()
+        assert len(bench.markers.tried) == turn * MARKERS_PER_TURN
+    assert set(bench.markers.tried) == targets
+    bench.markers.refuses_all = False
+    bench.advance(RETRY_DELAY_MS)
+    await bench.loaded()
+    assert sorted(bench.markers.targets()) == sorted(targets)
+    assert bench.state is TransactionState.COMPLETE_COMMIT
+
+
+@run
+async def test_many_markers_that_do_not_replicate_wait_between_tries():
+    bench = await Bench().up()
+    targets = frozenset(("many", partition) for partition in range(3 * MARKERS_PER_TURN))
+    producer = (await bench.init())[1:]
+    await bench.add(producer, targets)
+    bench.markers.futures = []
+    ending = asyncio.ensure_future(bench.end(producer))
+
+    async def fail_what_was_written():
+        for _ in range(200):
+            await asyncio.sleep(0)
+            for future in bench.markers.futures:
+                if not future.done():
+                    future.set_exception(ApiError(ErrorCode.NOT_ENOUGH_REPLICAS))
+
+    await fail_what_was_written()
+    await ending
+    for turn in range(1, 12):
+        assert len(bench.markers.tried) <= turn * len(targets)
+        bench.advance(RETRY_DELAY_MS)
+        await fail_what_was_written()
+    bench.markers.futures = None
+    for _ in targets:
+        bench.advance(RETRY_DELAY_MS)
+        await bench.loaded()
+    assert bench.state is TransactionState.COMPLETE_COMMIT
+
+
+@run
+async def test_many_transactions_whose_markers_are_refused_wait_between_tries():
+    """However many there are: together they try no more than one with many markers."""
+    bench = await Bench().up()
+    ids = [f"t{number}" for number in range(5 * MARKERS_PER_TURN)]
+    bench.markers.refuses_all = True
+    for transactional_id in ids:
+        reply = await bench.service.producer(InitProducerId(transactional_id, 0, 60_000, None))
+        producer = (reply.producer_id, reply.producer_epoch)
+        await bench.service.partitions(AddPartitions(transactional_id, 0, *producer, frozenset({("a", 0)}), 0))
+        await bench.service.producer(EndTransaction(transactional_id, 0, *producer, True, 0))
+    assert len(bench.markers.tried) == len(ids), "each was tried once, at once"
+    bench.markers.tried.clear()
+    for turn in range(1, 6):
+        bench.advance(RETRY_DELAY_MS)
+        bench.timers.fire_due()
+        assert len(bench.markers.tried) == turn * MARKERS_PER_TURN
+    bench.markers.refuses_all = False
+    bench.advance(RETRY_DELAY_MS)
+    for _ in range(5):
+        bench.advance(1)
+    assert len(bench.markers.written) == len(ids)
+    states = {bench.service.describe(transactional_id).state for transactional_id in ids}
+    assert states == {TransactionState.COMPLETE_COMMIT}
+
+
+@run
+async def test_what_raises_when_it_is_tried_again_does_not_keep_the_others():
+    bench = await Bench().up()
+    retries, tried = Retries(bench.timers), []
+
+    def fail(_):
+        raise ZeroDivisionError
+
+    retries.add(fail)
+    retries.add(lambda at_most: tried.append(at_most) or 1)
+    bench.advance(RETRY_DELAY_MS)
+    bench.advance(1)
+    assert tried == [MARKERS_PER_TURN]
 
 
 @run
