@@ -112,7 +112,7 @@ async def _alter_one(
         else:
             _check_topic_configs(context, name, overrides)
         if not validate_only:
-            await broker.configs.replace(entity_type, name, overrides)
+            await broker.configs.replace(entity_type, name, overrides, if_topic_exists=entity_type == "topics")
 
 
 def _check_names(resource: Resource) -> None:

@@ -9,8 +9,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from barnabas.broker.metadata import MetadataCache
 from barnabas.broker.partition import Partition
@@ -21,7 +20,7 @@ from barnabas.storage.files import Buffer
 from barnabas.storage.log import LogAppendInfo, PartitionLog
 from barnabas.storage.log_manager import LogManager
 from barnabas.storage.read import ColdRead, FetchData
-from barnabas.storage.validation import AppendOrigin, ValidationResult
+from barnabas.storage.validation import AppendOrigin, ExpensiveBatch, ValidationResult
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.messages.leader_and_isr import (
     LeaderAndIsrPartitionError,
@@ -245,15 +244,18 @@ class ReplicaManager:
         acks: int,
         produce_version: int,
         origin: AppendOrigin = AppendOrigin.CLIENT,
-        validated: ValidationResult | None = None,
+        validated: "Validated | None" = None,
         transaction_version: int = 0,
     ) -> tuple[Partition, LogAppendInfo]:
         """Append one batch (a writable buffer: offsets are patched in place; None is refused) as leader.
         `transaction_version` is for markers.
 
-        Raises ApiError; ExpensiveBatch for a batch that `validate` has to look at first.
+        Raises ApiError; ExpensiveBatch for a batch that `validate` has to look at first, or again, because the topic
+        has changed since.
         """
         partition = self._leader(topic, index, acks)
+        if validated is not None and not validated.holds_for(partition.log):
+            raise ExpensiveBatch
         if batch is None:
             raise ApiError(ErrorCode.INVALID_RECORD, "the request holds no records for the partition")
         self.appended_bytes += len(batch)
@@ -265,7 +267,7 @@ class ReplicaManager:
             now_ms=self._clock.now_ms(),
             origin=origin,
             produce_version=produce_version,
-            validated=validated,
+            validated=None if validated is None else validated.result,
             transaction_version=transaction_version,
         )
         partition.appended(info)
@@ -289,13 +291,16 @@ class ReplicaManager:
             partition.check_enough_replicas()
         return partition
 
-    async def validate(
-        self, topic: str, index: int, batch: bytearray, acks: int, produce_version: int
-    ) -> ValidationResult:
+    async def validate(self, topic: str, index: int, batch: bytearray, acks: int, produce_version: int) -> "Validated":
         """Open and check the records of a batch in a thread, for a later `append`; raises ApiError."""
         log = self._leader(topic, index, acks).log
-        now_ms = self._clock.now_ms()
-        return await self.read_records(partial(log.validate, batch, now_ms=now_ms, produce_version=produce_version))
+        config, now_ms = log.config, self._clock.now_ms()
+
+        def validate() -> ValidationResult:
+            # A copy: what is stamped for these settings may have to be validated again for others.
+            return log.validate(bytearray(batch), config, now_ms=now_ms, produce_version=produce_version)
+
+        return Validated(await self.read_records(validate), log, config)
 
     async def read_records(self, job: Callable[[], T]) -> T:
         """Run what opens many records in the thread for that; one job after the other."""
@@ -419,6 +424,17 @@ class ReplicaManager:
 
     def coordinator_log(self, topic: str) -> "InternalTopicLog":
         return InternalTopicLog(self, topic)
+
+
+class Validated(NamedTuple):
+    """A batch as a log takes it, as long as it is this log with these settings."""
+
+    result: ValidationResult
+    log: PartitionLog
+    config: LogConfig
+
+    def holds_for(self, log: PartitionLog) -> bool:
+        return self.log is log and self.config is log.config
 
 
 class InternalTopicLog:

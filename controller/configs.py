@@ -19,6 +19,7 @@ from barnabas.clock import Clock
 from barnabas.controller import znodes
 from barnabas.controller.bootstrap import create_missing
 from barnabas.controller.coordination.interface import (
+    Check,
     ConnectionLost,
     CoordinationError,
     CoordinationStore,
@@ -42,6 +43,8 @@ CHANGE_EXPIRATION_MS = 15 * 60 * 1000
 REPLACE_TIMEOUT_S = 30.0
 """How long a change waits for a store that is out of reach: Kafka's default `request.timeout.ms`, after which its
 client has given up."""
+
+_ANY_VERSION = -1
 
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 
@@ -110,17 +113,22 @@ class ConfigRepository:
         """Call `listener(entity_type, name)` after each change of overrides, whoever made it. It must not raise."""
         self._listeners.append(listener)
 
-    async def replace(self, entity_type: str, name: str, configs: Mapping[str, str]) -> None:
-        """Make `configs` the entity's overrides and tell all brokers.
+    async def replace(
+        self, entity_type: str, name: str, configs: Mapping[str, str], *, if_topic_exists: bool = False
+    ) -> None:
+        """Make `configs` the entity's overrides and tell all brokers; with `if_topic_exists` the store refuses them if
+        the topic of that name was deleted since the caller looked.
 
         On return the cache has them and the listeners were called.
 
-        Raises: ApiError(REQUEST_TIMED_OUT) if the store is out of reach: the change may come into effect later;
+        Raises: ApiError(UNKNOWN_TOPIC_OR_PARTITION) for a topic that is gone;
+        ApiError(REQUEST_TIMED_OUT) if the store is out of reach: the change may come into effect later;
         ApiError(KAFKA_STORAGE_ERROR) if it could not be written (a full disk): nothing has changed.
         """
         try:
             async with asyncio.timeout(REPLACE_TIMEOUT_S):
-                await self._replace(entity_type, name, znodes.encode_config(configs))
+                held_by = [Check(znodes.topic_path(name), _ANY_VERSION)] if if_topic_exists else []
+                await self._replace(entity_type, name, znodes.encode_config(configs), held_by)
                 await self.refresh(entity_type, [name])
         except (ConnectionLost, SessionExpired, TimeoutError) as error:
             raise ApiError(ErrorCode.REQUEST_TIMED_OUT, "The metadata store is out of reach.") from error
@@ -128,7 +136,7 @@ class ConfigRepository:
             logger.error("a change of configuration could not be written: %s", error)
             raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, "The metadata store could not be written.") from error
 
-    async def _replace(self, entity_type: str, name: str, payload: bytes) -> None:
+    async def _replace(self, entity_type: str, name: str, payload: bytes, held_by: list[Check]) -> None:
         path = znodes.config_path(entity_type, name)
         notification = Create(
             f"{znodes.CONFIG_CHANGES}/{znodes.CONFIG_CHANGE_PREFIX}",
@@ -138,10 +146,14 @@ class ConfigRepository:
         while True:
             exists = await self._store.exists(path) is not None
             try:
-                await self._store.multi([SetData(path, payload) if exists else Create(path, payload), notification])
+                write = SetData(path, payload) if exists else Create(path, payload)
+                await self._store.multi([*held_by, write, notification])
                 return
             except (NoNode, NodeExists) as error:
-                if error.operation_index != 0:
+                if held_by and error.operation_index == 0:
+                    message = f"The topic '{name}' does not exist."
+                    raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, message) from error
+                if error.operation_index != len(held_by):
                     raise
 
     async def refresh(self, entity_type: str, names: Iterable[str]) -> None:

@@ -247,14 +247,14 @@ class PartitionLog(LocalLog):
             (base_offset, last_offset, log_append_time_ms, self.log_start_offset, False, flush_required),
         )
 
-    def validate(self, batch: WriteBuffer, *, now_ms: int, produce_version: int) -> ValidationResult:
+    def validate(self, batch: WriteBuffer, config: LogConfig, *, now_ms: int, produce_version: int) -> ValidationResult:
         """The checks of `append_as_leader` for a client's batch, which may open its records. Any thread.
 
         Raises:
             RecordErrors, ApiError: as `append_as_leader`.
         """
         header = parse_produced_batch(batch, produce_version)
-        return validate_batch(batch, header, self.config, now_ms, topic_partition=self.topic)
+        return validate_batch(batch, header, config, now_ms, topic_partition=self.topic)
 
     def _duplicate(self, known: BatchMetadata) -> LogAppendInfo:
         """The answer to a batch that was appended before; if just before, it may still have to be flushed."""

@@ -77,8 +77,8 @@ AfterLoading = Callable[[RunnerType], Awaitable[None]]
 
 
 class _Slot(Generic[RunnerType]):
-    """A partition that this broker leads. `runner` is None until the shard is loaded, after which `afterwards` has its
-    turn.
+    """A partition that this broker leads. `runner` is None until the shard is loaded. `afterwards` is what every shard
+    is told: each has its turn when the shard is loaded, and stays here until it is done.
     """
 
     __slots__ = ("afterwards", "is_given_up", "leader_epoch", "retry", "runner")
@@ -188,6 +188,7 @@ class CoordinatorRuntime(Generic[ShardType, RunnerType]):
         if lost is not None and lost.runner is not None:
             self.on_resigned(partition)
             slot = self._slots[partition] = _Slot(lost.leader_epoch)
+            slot.afterwards = lost.afterwards  # what it was being told may be written only in part
             self._load_later(partition, slot)
 
     def _load_later(self, partition: int, slot: _Slot[RunnerType]) -> None:
@@ -213,8 +214,7 @@ class CoordinatorRuntime(Generic[ShardType, RunnerType]):
         runner = slot.runner = self._new_runner(partition, lambda: slot.leader_epoch, shard)
         if self.is_active:
             runner.start()
-        for act in slot.afterwards:
-            await act(runner)
+        await self._tell(slot)
 
     def _read(self, partition: int, slot: _Slot[RunnerType]) -> ShardType:
         """Build the shard from its log. Runs in a thread; touches nothing else but `is_given_up`."""
@@ -273,12 +273,21 @@ class CoordinatorRuntime(Generic[ShardType, RunnerType]):
     # Background work
 
     async def tell_all(self, act: AfterLoading[RunnerType]) -> None:
-        """Have `act` done with every shard, and with those on their way when they are loaded."""
-        for slot in self._slots.values():
-            if slot.runner is None:
-                slot.afterwards.append(act)
-        for runner in self.runners():
-            await act(runner)
+        """Have `act` done with every shard, and with those on their way when they are loaded; more than once with one
+        that is lost meanwhile."""
+        slots = list(self._slots.values())
+        for slot in slots:
+            slot.afterwards.append(act)
+        for slot in slots:
+            await self._tell(slot)
+
+    async def _tell(self, slot: _Slot[RunnerType]) -> None:
+        """Do what is left to be done with a shard, unless it is lost first: then that waits for its next life."""
+        while slot.runner is not None and slot.afterwards:
+            act = slot.afterwards[0]
+            await act(slot.runner)
+            if not slot.is_given_up and act in slot.afterwards:
+                slot.afterwards.remove(act)
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Run a task until it ends, or the runtime does."""

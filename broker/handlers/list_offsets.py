@@ -97,6 +97,9 @@ async def _look_up(
     lookup = log.timestamp_lookup()
     search = lookup.largest if timestamp == MAX_TIMESTAMP else partial(lookup.first_at_or_after, timestamp)
     found = await context.broker.replicas.read_records(search)
+    partition.check_leader(asked.current_leader_epoch)  # it may be gone by now
+    if found is not None and found.offset < log.log_start_offset:
+        return await _look_up(topic, asked, request, context)  # what was found is gone
     if found is None or found.offset >= last_fetchable:
         if lagging:
             raise ApiError(ErrorCode.OFFSET_NOT_AVAILABLE)

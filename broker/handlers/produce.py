@@ -25,7 +25,7 @@ from barnabas.broker.connection import CloseConnection
 from barnabas.broker.context import RequestContext
 from barnabas.broker.metadata import INTERNAL_TOPICS
 from barnabas.broker.registry import Handler
-from barnabas.storage.validation import ExpensiveBatch, RecordErrors, ValidationResult, parse_produced_batch
+from barnabas.storage.validation import ExpensiveBatch, RecordErrors, parse_produced_batch
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.messages.produce import (
     BatchIndexAndErrorMessage,
@@ -42,6 +42,7 @@ from barnabas.wire.names import TopicId
 from barnabas.wire.record_batch import MAGIC, TRANSACTIONAL_MASK, CorruptBatch, parse_header
 
 if TYPE_CHECKING:
+    from barnabas.broker.replica_manager import Validated
     from barnabas.broker.transactions.verification import Verified
 
 ACKS_ALL = -1
@@ -146,22 +147,24 @@ class _Appends:
         context = self._context
         for step in rest:
             topic, topic_data, data = step
-            try:
-                self._append(step)
-            except ExpensiveBatch:
-                name = _topic_name(topic_data, context)
+            validated: Validated | None = None
+            while True:
+                try:
+                    self._append(step, validated)
+                    break
+                except ExpensiveBatch:  # the first time, or because the topic has changed since
+                    name = _topic_name(topic_data, context)
                 try:
                     validated = await context.broker.replicas.validate(
                         name, data.index, data.records, self._request.acks, context.api_version
                     )
                 except Exception as error:  # noqa: BLE001 - one entry does not take the others with it
                     topic.partition_responses.append(self._refusal(name, data, error))
-                else:
-                    self._append(step, validated)
+                    break
         answer = self.answer()
         return await answer if isinstance(answer, Awaitable) else answer
 
-    def _append(self, step: _Step, validated: ValidationResult | None = None) -> None:
+    def _append(self, step: _Step, validated: "Validated | None" = None) -> None:
         """Append one partition's batch and note its reply, and what must be committed before. Raises ExpensiveBatch."""
         topic, topic_data, data = step
         context, acks, name = self._context, self._request.acks, topic_data.name

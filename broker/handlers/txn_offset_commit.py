@@ -42,7 +42,10 @@ _Commits = tuple[str, bytes, tuple[PartitionCommit, ...]]
 
 
 async def handle(request: TxnOffsetCommitRequest, context: RequestContext) -> TxnOffsetCommitResponse:
+    """First the coordinator's word, which may take its time, then everything else in one go: a topic that is deleted
+    meanwhile would keep an offset, and the next one of its name would be read from there."""
     response = TxnOffsetCommitResponse()
+    refusal = await _refusal(request, context) if _names_known_partition(request, context) else None
     commits: list[_Commits] = []
     # The answers that the coordinators decide, in the order of what the group coordinator is asked.
     undecided: list[TxnOffsetCommitResponsePartition] = []
@@ -68,7 +71,7 @@ async def handle(request: TxnOffsetCommitRequest, context: RequestContext) -> Tx
         if stored:
             commits.append((topic.name, ZERO_TOPIC_ID, tuple(stored)))
     if commits:
-        reply = await _commit(request, tuple(commits), context)
+        reply = refusal or await _commit(request, tuple(commits), context)
         errors = [error for _, partitions in reply.topics for _, error in partitions]
         if reply.error is not ErrorCode.NONE:
             errors = [_spelled(reply.error, context)] * len(undecided)
@@ -84,13 +87,41 @@ def _spelled(error: ErrorCode, context: RequestContext) -> ErrorCode:
     return error
 
 
-async def _commit(
-    request: TxnOffsetCommitRequest, topics: tuple[_Commits, ...], context: RequestContext
-) -> OffsetsReply:
+def _names_known_partition(request: TxnOffsetCommitRequest, context: RequestContext) -> bool:
+    metadata = context.broker.metadata
+    return any(
+        metadata.has_partition(topic.name, partition.partition_index)
+        for topic in request.topics
+        for partition in topic.partitions
+    )
+
+
+async def _refusal(request: TxnOffsetCommitRequest, context: RequestContext) -> OffsetsReply | None:
+    """Why the group's partition takes no offsets of this producer, if it does not: it has to be part of the
+    transaction."""
     broker = context.broker
     if not request.group_id:
         return OffsetsReply(ErrorCode.INVALID_GROUP_ID)
     partition = (GROUP_METADATA_TOPIC, broker.groups.runtime.partition_for(request.group_id))
+    try:
+        verified = broker.transaction_verification.verify(
+            request.transactional_id,
+            request.producer_id,
+            request.producer_epoch,
+            {partition: NO_SEQUENCE},
+            Operation.of_offset_commit(context.api_version),
+        )
+        if not isinstance(verified, Verified):
+            verified = await verified
+        verified.check(partition, broker.replicas)
+    except ApiError as error:
+        return OffsetsReply(error.error)
+    return None
+
+
+async def _commit(
+    request: TxnOffsetCommitRequest, topics: tuple[_Commits, ...], context: RequestContext
+) -> OffsetsReply:
     event = CommitOffsets(
         group_id=request.group_id,
         token=0,
@@ -104,17 +135,7 @@ async def _commit(
         producer_epoch=request.producer_epoch,
     )
     try:
-        verified = broker.transaction_verification.verify(
-            request.transactional_id,
-            request.producer_id,
-            request.producer_epoch,
-            {partition: NO_SEQUENCE},
-            Operation.of_offset_commit(context.api_version),
-        )
-        if not isinstance(verified, Verified):
-            verified = await verified
-        verified.check(partition, broker.replicas)
-        return await broker.groups.answer(event)
+        return await context.broker.groups.answer(event)
     except ApiError as error:
         return OffsetsReply(error.error)
 

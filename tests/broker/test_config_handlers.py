@@ -41,7 +41,7 @@ class Repository:
     def overrides(self, entity_type: str, name: str) -> Mapping[str, str]:
         return self.stored.get((entity_type, name), {})
 
-    async def replace(self, entity_type: str, name: str, configs: Mapping[str, str]) -> None:
+    async def replace(self, entity_type: str, name: str, configs: Mapping[str, str], *, if_topic_exists: bool) -> None:
         await asyncio.sleep(0)
         self.stored[entity_type, name] = dict(configs)
 
