@@ -48,6 +48,7 @@ class _WriterCompiler:
             "varint": unsigned_varint,
             "put_records": _put_records,
             "records_size": _records_size,
+            "fitting": _fitting,
             "unsupported": self._make_unsupported(),
             "FAILURES": (struct_error, AttributeError, TypeError),
         }
@@ -100,11 +101,14 @@ class _WriterCompiler:
         if kind in PRIMITIVE_FORMATS:
             self.run.append((PRIMITIVE_FORMATS[kind], value))
             return
+        is_told = value.endswith("error_message")
         value = self.variable("v", value)
         length = self.name("n")
         content = value if kind != "string" else self.name("e")
         size = f"records_size({value})" if kind == "records" else f"len({content})"
-        encode = f"{content} = {value}.encode(); " if kind == "string" else ""
+        # Names come from requests and fit; what is told people about them may be too long.
+        encoded = f"fitting({value})" if is_told else f"{value}.encode()"
+        encode = f"{content} = {encoded}; " if kind == "string" else ""
         present = f"{encode}{length} = {size}{' + 1' if self.flexible else ''}"
         if nullable:
             nothing = "" if kind == "records" else f"; {content} = b''"
@@ -246,6 +250,12 @@ class _WriterCompiler:
             raise ValueError(f"{title} has no field {struct}.{field}, which is not its default here")
 
         return unsupported
+
+
+def _fitting(text: str) -> bytes:
+    """The text, or as much of it as a string can carry."""
+    encoded = text.encode()
+    return encoded if len(encoded) <= STRING_SIZE_MAX else encoded[:STRING_SIZE_MAX].decode(errors="ignore").encode()
 
 
 def _records_size(records: Any) -> int:
