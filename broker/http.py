@@ -24,6 +24,9 @@ logger = logging.getLogger(__name__)
 
 _SHUTDOWN_TIMEOUT_S: Final = 1.0
 
+HEADERS_MAX: Final = 64
+"""Of a request, each of 8 KiB at most (aiohttp's own limit)."""
+
 _UNHEARD: Final = logging.Logger("aiohttp.server", logging.CRITICAL + 1)
 """aiohttp logs a traceback for whatever a stranger sends that is no HTTP; the answer tells it to who has to know."""
 
@@ -51,7 +54,12 @@ class HttpServer:
         application.router.add_get("/readyz", self._readyz)
         application.router.add_get("/metrics", self._metrics)
         self._runner = web.AppRunner(
-            application, access_log=None, logger=_UNHEARD, shutdown_timeout=_SHUTDOWN_TIMEOUT_S, lingering_time=0
+            application,
+            access_log=None,
+            logger=_UNHEARD,
+            shutdown_timeout=_SHUTDOWN_TIMEOUT_S,
+            lingering_time=0,
+            max_headers=HEADERS_MAX,
         )
         await self._runner.setup()
         assert self._runner.server is not None
