@@ -7,7 +7,6 @@ sleeps more than it works (decision 6).
 
 import asyncio
 import contextlib
-import errno
 import logging
 import subprocess
 import time
@@ -31,7 +30,7 @@ from barnabas.storage.cleaner_manager import (
     make_job,
 )
 from barnabas.storage.errors import CorruptFile, CorruptLog, StorageError
-from barnabas.storage.files import UnsyncedFiles
+from barnabas.storage.files import UnsyncedFiles, is_passing
 from barnabas.storage.log import PartitionLog
 from barnabas.storage.log_manager import LogManager
 from barnabas.wire.records import DEFAULT_MAX_DECOMPRESSED_BYTES
@@ -115,7 +114,9 @@ class Compaction:
         """Until the next start, if trying again might do harm or cannot help; else for a while."""
         if self._stopping:
             return
-        is_final = isinstance(error, CorruptLog) or (isinstance(error, OSError) and error.errno == errno.EIO)
+        is_final = isinstance(error, CorruptLog) or (
+            isinstance(error, OSError) and not is_passing(error) and not isinstance(error, FileNotFoundError)
+        )
         reason = describe_failure(error) if isinstance(error, (StorageError, OSError)) else ""
         self.set_aside.put(log, error, reason=reason, is_final=is_final)
 

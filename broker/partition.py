@@ -95,18 +95,17 @@ class Partition:
 
     def become_leader_or_follower(self, state: "LeaderAndIsrPartitionState") -> bool:
         """Take over the controller's word on this partition; returns whether this broker has become its leader in a new
-        epoch."""
-        new_epoch = state.leader_epoch > self.leader_epoch
+        epoch. Raises StorageError if it cannot, with nothing changed."""
+        elected = state.leader == self.node_id and state.leader_epoch > self.leader_epoch
+        if elected:
+            self.log.assign_leader_epoch(state.leader_epoch)
+            self.leader_epoch_start_offset = self.log.log_end_offset
         self.leader = state.leader
         self.leader_epoch = state.leader_epoch
         self.partition_epoch = state.partition_epoch
         self.controller_epoch = state.controller_epoch
         self.replicas = list(state.replicas)
         self.isr = list(state.isr)
-        elected = self.is_leader and new_epoch
-        if elected:
-            self.leader_epoch_start_offset = self.log.log_end_offset
-            self.log.assign_leader_epoch(self.leader_epoch)
         if self.is_leader:
             self._advance_high_watermark()
         self._fail_commit_waiters_unless_leader()

@@ -138,6 +138,7 @@ class ReplicaManager:
             return LeaderAndIsrResponse(error_code=ErrorCode.STALE_CONTROLLER_EPOCH)
         self._controller_epoch = request.controller_epoch
         response = LeaderAndIsrResponse()
+        await self._reopen(request)
         for topic in request.topic_states:
             errors = LeaderAndIsrTopicError(topic_id=topic.topic_id)
             for state in topic.partition_states:
@@ -148,6 +149,16 @@ class ReplicaManager:
             response.topics.append(errors)
             await asyncio.sleep(0)  # creating many logs takes a while: let connections live meanwhile
         return response
+
+    async def _reopen(self, request: LeaderAndIsrRequest) -> None:
+        """Logs that lacked room or descriptors when they were opened: their partitions' roles are given again and
+        again (see `Controller`)."""
+        for topic in request.topic_states:
+            for state in topic.partition_states:
+                open_log = self._log_manager.reopening(topic.topic_name, state.partition_index)
+                if open_log is not None:
+                    outcome = await asyncio.to_thread(open_log)
+                    self._log_manager.reopened(topic.topic_name, state.partition_index, outcome)
 
     def _apply(self, topic: LeaderAndIsrTopicState, state: LeaderAndIsrPartitionState) -> ErrorCode:
         key = (topic.topic_name, state.partition_index)
@@ -168,7 +179,8 @@ class ReplicaManager:
             was_leader = partition.is_leader
             elected = partition.become_leader_or_follower(state)
         except ApiError as error:
-            logger.error("cannot host %s-%d: %s", *key, error)
+            if key not in self._offline:
+                logger.error("cannot host %s-%d: %s", *key, error)
             if error.error is ErrorCode.KAFKA_STORAGE_ERROR:
                 self._offline.add(key)
             return error.error
@@ -197,6 +209,7 @@ class ReplicaManager:
             # Before the controller forgets the topic: a log that came back later would belong to nobody.
             await asyncio.to_thread(self._log_manager.sync_deletions)
         except StorageError as error:
+            logger.error("deleted logs may come back: %s", error.message)
             response.error_code = error.error
         return response
 

@@ -48,23 +48,26 @@ class BrokerCommands:
         new: Collection[TopicPartition],
         request_type: int,
     ) -> list[TopicPartition]:
-        """Have one broker lead and follow its share of the partitions; returns those whose log it could not open."""
+        """Have one broker lead and follow its share of the partitions; returns those whose log it could not open, for
+        now or for good.
+        """
         message = requests.leader_and_isr(self._sender, cluster, broker_id, partitions, new, request_type)
         if message is None:
             return []
         response: LeaderAndIsrResponse = await self._channel.send(broker_id, message)
-        self._check(broker_id, response.error_code)
+        if self._check(broker_id, response.error_code) is not ErrorCode.NONE:
+            return [(t.topic_name, state.partition_index) for t in message.topic_states for state in t.partition_states]
         failed = []
         for topic_id, refusal in [(t.topic_id, error) for t in response.topics for error in t.partition_errors]:
             error = ErrorCode.of(refusal.error_code)
             if error is ErrorCode.NONE:
                 continue
             name = cluster.topic_name(topic_id)
-            logger.error(
-                "broker %d refused its role in %s-%d: %s", broker_id, name, refusal.partition_index, error.name
-            )
+            partition = (name or "?", refusal.partition_index)
+            if cluster.is_online(broker_id, partition):  # else this was told before
+                logger.error("broker %d refused its role in %s-%d: %s", broker_id, *partition, error.name)
             if error is ErrorCode.KAFKA_STORAGE_ERROR and name is not None:
-                failed.append((name, refusal.partition_index))
+                failed.append(partition)
         return failed
 
     async def update_metadata(
@@ -95,16 +98,21 @@ class BrokerCommands:
             if message is None:
                 continue
             response: StopReplicaResponse = await self._channel.send(broker_id, message)
-            self._check(broker_id, response.error_code)
-            failed = {e.topic_name: ErrorCode.of(e.error_code) for e in response.partition_errors if e.error_code}
+            error = self._check(broker_id, response.error_code)
+            failed: dict[str, ErrorCode] = {}
+            if error is not ErrorCode.NONE:
+                failed = dict.fromkeys((topic.topic_name for topic in message.topic_states), error)
+            failed |= {e.topic_name: ErrorCode.of(e.error_code) for e in response.partition_errors if e.error_code}
             for name, code in failed.items():
                 logger.error("broker %d could not delete its replicas of topic %s: %s", broker_id, name, code.name)
                 obstacles[name] = ApiError(code, "A replica could not be deleted; the topic stays queued for deletion.")
         return obstacles
 
-    def _check(self, broker_id: int, error_code: int) -> None:
+    def _check(self, broker_id: int, error_code: int) -> ErrorCode:
+        """The error of a command as a whole."""
         error = ErrorCode.of(error_code)
         if error is ErrorCode.STALE_CONTROLLER_EPOCH:
             raise Deposed(f"broker {broker_id} knows a newer controller")
         if error is not ErrorCode.NONE:
             logger.error("broker %d refused a command of the controller: %s", broker_id, error.name)
+        return error

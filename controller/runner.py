@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from barnabas.clock import Clock
 from barnabas.controller import requests, znodes
-from barnabas.controller.admin import AdminRequest, Timers
+from barnabas.controller.admin import AdminRequest, CancellableTimer, Timers
 from barnabas.controller.bootstrap import prepare_store
 from barnabas.controller.brokers import BrokerChannel, BrokerCommands
 from barnabas.controller.configs import ConfigRepository
@@ -73,6 +73,11 @@ ALLOCATION_TIMEOUT_S = 5.0
 RECOVERY_RETRY_DELAY_MS = 1_000
 """When a controller that could not read or tell the cluster's state tries again: a disk may be full for a while."""
 
+REFUSAL_RETRY_DELAY_MS = 1_000
+REFUSAL_RETRY_DELAY_MS_MAX = 60_000
+"""When what a broker could not do is asked of it again (it lacks descriptors or room, which may pass); each time after
+twice as long, up to the latter."""
+
 STOP_PATIENCE_S = 3.0
 """How long a stop waits for the event under way; it may be waiting for a store that is out of reach."""
 
@@ -88,6 +93,13 @@ class Event(NamedTuple):
     def fail(self, error: Exception) -> None:
         if self.request is not None:
             self.request.fail(error)
+
+
+class Awaited(NamedTuple):
+    """A request that is answered when the brokers serve these partitions, too."""
+
+    partitions: frozenset[TopicPartition]
+    finish: Callable[[], None]
 
 
 class ControllerSettings(NamedTuple):
@@ -139,6 +151,11 @@ class Controller:
         self._cluster = ClusterState()
         self._machine = PartitionStateMachine()
         self._is_active = False
+        self._retry: CancellableTimer | None = None
+        self._retry_delay_ms = REFUSAL_RETRY_DELAY_MS
+        self._awaited: list[Awaited] = []
+        self._refused_new: frozenset[TopicPartition] = frozenset()
+        """Partitions that no broker has served yet."""
         self.cluster_id = ""
 
     # -- life
@@ -209,6 +226,8 @@ class Controller:
         """Finish the event under way, refuse those that wait, and end the session, which takes the registration with
         it."""
         self._is_active = False
+        if self._retry is not None:
+            self._retry.cancel()
         if self._task is not None:
             self._events.put_nowait(None)
             await asyncio.wait([self._task], timeout=STOP_PATIENCE_S)
@@ -387,7 +406,7 @@ class Controller:
             logger.info("created topic %s with %d partition(s)", creation.topic.name, len(creation.topic.assignments))
         await self._configs.refresh("topics", names)
         await self._tell(plan)
-        return request.finish(outcomes)
+        return self._finish_when_served(plan, lambda: request.finish(outcomes))
 
     async def _expand(
         self, expansions: Sequence[NewPartitions], validate_only: bool, request: AdminRequest[Results]
@@ -412,7 +431,7 @@ class Controller:
         request.decide(results)
         logger.info("added %d partition(s) to %s", len(new), ", ".join(added))
         await self._tell(plan)
-        return request.finish(results)
+        return self._finish_when_served(plan, lambda: request.finish(results))
 
     async def _delete(
         self, names: Sequence[str], topic_ids: Mapping[str, bytes], request: AdminRequest[Results]
@@ -442,8 +461,8 @@ class Controller:
         """Delete topics that are in the queue: first from everybody's metadata, then their replicas, at last their
         znodes.
 
-        A topic with a replica that cannot be deleted now stays in the queue; it is tried again when it is asked for,
-        and at the next start.
+        A topic with a replica that cannot be deleted now stays in the queue; it is tried again after a while, when it
+        is asked for, and at the next start.
         """
         partitions = [(name, partition) for name in names for partition in self._cluster.topics[name].assignments]
         known = [
@@ -465,6 +484,8 @@ class Controller:
         self._configs.forget("topics", removed)
         for name in removed:
             logger.info("deleted topic %s", name)
+        if any(obstacle.error is ErrorCode.KAFKA_STORAGE_ERROR for obstacle in obstacles.values()):
+            self._retry_later()
         return obstacles
 
     async def _znodes_of(self, name: str) -> list[str]:
@@ -594,15 +615,65 @@ class Controller:
     async def _tell(self, plan: Plan, request_type: int = requests.INCREMENTAL) -> None:
         """Have every broker take its roles in the partitions told, then let all know.
 
-        Replicas whose log does not open go offline.
+        Replicas whose log does not open go offline, until it does.
         """
         for broker_id in list(self._cluster.brokers):
             failed = await self._brokers.assign_roles(self._cluster, broker_id, plan.told, plan.new, request_type)
             if failed:
+                self._retry_later()
+                self._refused_new |= plan.new.intersection(failed)
                 offline = plan_offline_replicas(self._cluster, broker_id, failed, self._office.epoch)
                 await self._office.write(offline.writes)
                 self._adopt(offline)
         await self._brokers.update_metadata(self._cluster, plan.told, request_type)
+
+    # -- what brokers refused
+
+    def _finish_when_served(self, plan: Plan, finish: Callable[[], None]) -> None:
+        self._awaited.append(Awaited(frozenset(plan.told), finish))
+        self._finish_awaited()
+
+    def _finish_awaited(self) -> None:
+        """Answer who waits for nothing any more; whoever waits for too long is answered by his own timer."""
+        refused = {partition for partitions in self._cluster.offline_replicas.values() for partition in partitions}
+        for awaited in self._awaited:
+            if not awaited.partitions & refused:
+                awaited.finish()
+        self._awaited = [awaited for awaited in self._awaited if awaited.partitions & refused]
+
+    def _retry_later(self) -> None:
+        if self._retry is None:
+            self._retry = self._timers.call_later(
+                self._retry_delay_ms, lambda: self._events.put_nowait(Event(self._retry_refused))
+            )
+
+    async def _retry_refused(self) -> None:
+        """Ask again for what brokers refused. Of a partition they are told its state of now, in which they do not lead
+        it; where that works they are elected.
+
+        *Source*: as `KafkaController.onBrokerLogDirFailure` finds out which replicas are offline.
+        """
+        self._retry = None
+        self._retry_delay_ms = min(2 * self._retry_delay_ms, REFUSAL_RETRY_DELAY_MS_MAX)
+        for broker_id, refused in self._cluster.offline_replicas.items():
+            partitions = sorted(partition for partition in refused if partition[0] not in self._cluster.deleting)
+            if not partitions or broker_id not in self._cluster.brokers:
+                continue
+            failed = await self._brokers.assign_roles(
+                self._cluster, broker_id, partitions, self._refused_new, requests.INCREMENTAL
+            )
+            opened = [partition for partition in partitions if partition not in failed]
+            if failed:
+                self._retry_later()
+            self._refused_new = self._refused_new.difference(opened)
+            if opened:
+                self._cluster = self._cluster.without_offline_replicas(broker_id, opened)
+                await self._bring_online(opened, [], requests.INCREMENTAL)
+        if self._cluster.deleting:
+            await self._delete_queued(sorted(self._cluster.deleting))
+        if self._retry is None:
+            self._retry_delay_ms = REFUSAL_RETRY_DELAY_MS
+        self._finish_awaited()
 
 
 def _named_twice() -> ApiError:

@@ -149,3 +149,7 @@ class ClusterState(NamedTuple):
     def with_offline_replicas(self, broker_id: int, partitions: Iterable[TopicPartition]) -> "ClusterState":
         known = self.offline_replicas.get(broker_id, frozenset())
         return self._replace(offline_replicas={**self.offline_replicas, broker_id: known | frozenset(partitions)})
+
+    def without_offline_replicas(self, broker_id: int, partitions: Iterable[TopicPartition]) -> "ClusterState":
+        known = self.offline_replicas.get(broker_id, frozenset())
+        return self._replace(offline_replicas={**self.offline_replicas, broker_id: known - frozenset(partitions)})

@@ -13,7 +13,7 @@ from typing import Final
 from barnabas.storage.cleaner import CleanedSegment, CleaningJob, LastRecord, SourceSegment
 from barnabas.storage.cleaner_map import ENTRY_BYTES
 from barnabas.storage.errors import StorageError
-from barnabas.storage.files import LogFile, lacks_descriptors, unlink_if_exists
+from barnabas.storage.files import LogFile, refusal, unlink_if_exists
 from barnabas.storage.log import PartitionLog
 from barnabas.storage.segment import (
     CLEANED_SUFFIX,
@@ -147,7 +147,11 @@ class SegmentSwap:
         self._sources = [source for source in job.segments if source.base_offset in replaced]
 
     def begin(self) -> bool:
-        """Announce the cleaned segment; False if the log has changed meanwhile and does not want it, or failed."""
+        """Announce the cleaned segment; False if the log has changed meanwhile and does not want it, or failed.
+
+        Raises:
+            StorageError: there was no room; nothing has changed.
+        """
         if self._replaced() is None:
             return False
         try:
@@ -156,7 +160,7 @@ class SegmentSwap:
                 if self._files.exists(path + CLEANED_SUFFIX):
                     self._files.rename(path + CLEANED_SUFFIX, path + SWAP_SUFFIX)
         except OSError as error:
-            return self._failed(error)
+            raise self._refused(error) from error
         return True
 
     def sync(self) -> None:
@@ -167,40 +171,54 @@ class SegmentSwap:
             self._sync_error = error
 
     def finish(self) -> bool:
-        """Put the cleaned segment into the log; False if the log has changed since `begin`, if there was no descriptor
-        for `sync`, or if the log failed.
+        """Put the cleaned segment into the log; False if the log has changed since `begin`, or failed.
+
+        Raises:
+            StorageError: as `begin` does, or the log is offline.
         """
         if self._log.directory != self._directory:
             return False
         old = self._replaced()
-        try:
-            if self._sync_error is not None and not lacks_descriptors(self._sync_error):
-                raise self._sync_error
-            if old is None or self._sync_error is not None:
-                self._take_back()
-                return False
-        except OSError as error:
-            return self._failed(error)
+        if self._sync_error is not None:
+            raise self._refused(self._sync_error)
+        if old is None:
+            self._take_back()
+            return False
         cleaned = self._cleaned
         file = LogFile(self._path(LOG_SUFFIX) + SWAP_SUFFIX)
         new = Segment(cleaned.base_offset, file, cleaned.size, old[-1].created_ms)
         new.has_txn_index = cleaned.has_txn_index
         new.max_timestamp, new.max_timestamp_offset = cleaned.max_timestamp, cleaned.max_timestamp_offset
-        self._log.replace_segments(old, new)
+        try:
+            self._log.replace_segments(old, new)
+        except StorageError:
+            if self._log.failure is None:
+                self._take_back()
+            raise
         return True
 
-    def _failed(self, error: OSError) -> bool:
-        """Nobody knows which names are on the disk; the next start goes by what it finds."""
-        self._log.fail(StorageError(f"swapping cleaned segments of {self._directory} failed: {error}"))
-        return False
+    def _refused(self, error: OSError) -> StorageError:
+        """What passes leaves everything as it was before `begin`; else the next start goes by what it finds."""
+        failure = refusal(f"swapping cleaned segments of {self._directory}", error)
+        if failure.passes:
+            self._take_back()
+        else:
+            self._log.fail(failure)
+        return failure
 
     def _take_back(self) -> None:
-        """Remove the `.swap` files; as long as there is a `.cleaned` one, a start removes the others."""
+        """Remove the `.swap` files; as long as there is a `.cleaned` one, a start removes the others. If that fails,
+        nobody knows which names are on the disk.
+        """
         path = self._path(LOG_SUFFIX)
-        self._files.rename(path + SWAP_SUFFIX, path + CLEANED_SUFFIX)
-        for suffix in INDEX_SUFFIXES:
-            unlink_if_exists(self._files, self._path(suffix) + SWAP_SUFFIX)
-        self._files.unlink(path + CLEANED_SUFFIX)
+        try:
+            if self._files.exists(path + SWAP_SUFFIX):
+                self._files.rename(path + SWAP_SUFFIX, path + CLEANED_SUFFIX)
+            for suffix in INDEX_SUFFIXES:
+                unlink_if_exists(self._files, self._path(suffix) + SWAP_SUFFIX)
+            unlink_if_exists(self._files, path + CLEANED_SUFFIX)
+        except OSError as error:
+            self._log.fail(StorageError(f"undoing the swap of {self._directory} failed: {error}"))
 
     def _path(self, suffix: str) -> str:
         return f"{self._directory}/{file_name(self._cleaned.base_offset, suffix)}"

@@ -6,9 +6,13 @@ from barnabas.wire.errors import ApiError, ErrorCode
 
 
 class StorageError(ApiError):
-    """The disk failed or holds something it should not: the log is offline, clients are told KAFKA_STORAGE_ERROR."""
+    """The disk failed or holds something it should not: the log is offline, clients are told KAFKA_STORAGE_ERROR.
 
-    def __init__(self, message: str) -> None:
+    Where it `passes` the log is not offline: there was no room, or no descriptor, and the same may work later.
+    """
+
+    def __init__(self, message: str, *, passes: bool = False) -> None:
+        self.passes = passes
         super().__init__(ErrorCode.KAFKA_STORAGE_ERROR, message)
 
 

@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, Protocol, TypeAlias
 
-from barnabas.storage.errors import DirectoryLocked, ReadWouldBlock
+from barnabas.storage.errors import DirectoryLocked, ReadWouldBlock, StorageError
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
@@ -26,9 +26,16 @@ TEMPORARY_SUFFIX: Final = ".tmp"
 _NOWAIT: Final[int] = getattr(os, "RWF_NOWAIT", 0)
 _FULL_FSYNC: Final[int | None] = getattr(fcntl, "F_FULLFSYNC", None) if sys.platform == "darwin" else None
 _NO_DESCRIPTORS: Final = frozenset({errno.EMFILE, errno.ENFILE})
-_PASSING: Final = _NO_DESCRIPTORS | {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.ENOMEM}
+_PASSING: Final = _NO_DESCRIPTORS | {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.ENOMEM, errno.EAGAIN}
 DESCRIPTOR_RESERVE_MAX: Final = 1_024
 _OPEN_FLAGS: Final = os.O_RDWR | os.O_CLOEXEC
+
+
+class StateUnknown(OSError):
+    """Nobody can tell what is on the disk, so that this is final whatever `errno` says: a sync failed (the kernel may
+    have dropped what it was to write, and a second try would only seem to work), or what a refused write left behind
+    could not be taken away.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,11 +101,13 @@ class Files(Protocol):
     def truncate(self, descriptor: int, size: int) -> None: ...
 
     def sync(self, descriptor: int) -> None:
-        """Bring data, and the size needed to read it, to the disk (fdatasync)."""
+        """Bring data, and the size needed to read it, to the disk (fdatasync). Raises StateUnknown."""
         ...
 
     def sync_directory(self, path: str) -> None:
-        """Bring created, renamed and removed names to the disk."""
+        """Bring created, renamed and removed names to the disk. Raises StateUnknown; another OSError if the directory
+        could not be opened.
+        """
         ...
 
     def rename(self, old: str, new: str) -> None: ...
@@ -180,7 +189,10 @@ class OsFiles:
         if not _NOWAIT:
             return False
         path = f"{directory}/.nowait-probe-{os.getpid()}"
-        descriptor = self.open(path, create=True, truncate=True)
+        try:
+            descriptor = self.open(path, create=True, truncate=True)
+        except OSError:
+            return False
         try:
             os.pwrite(descriptor, b"x", 0)
             return os.preadv(descriptor, [bytearray(1)], 0, _NOWAIT) == 1
@@ -201,15 +213,20 @@ class OsFiles:
         os.ftruncate(descriptor, size)
 
     def sync(self, descriptor: int) -> None:
-        if _FULL_FSYNC is not None:
-            fcntl.fcntl(descriptor, _FULL_FSYNC)
-        else:
-            os.fdatasync(descriptor)
+        try:
+            if _FULL_FSYNC is not None:
+                fcntl.fcntl(descriptor, _FULL_FSYNC)
+            else:
+                os.fdatasync(descriptor)
+        except OSError as error:
+            raise StateUnknown(*error.args) from error
 
     def sync_directory(self, path: str) -> None:
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(descriptor)
+        except OSError as error:
+            raise StateUnknown(*error.args) from error
         finally:
             os.close(descriptor)
 
@@ -300,8 +317,17 @@ def make_durable_directory(files: Files, path: str) -> None:
 
 
 def is_passing(error: OSError) -> bool:
-    """Whether the disk is whole and only has no room, or the process no descriptors or memory: that may change."""
-    return error.errno in _PASSING
+    """Whether the disk is whole and only has no room, or the process no descriptors or memory: that may change.
+
+    The one place that decides it. What passes is refused and tried again; anything else is final. Callers make final
+    what passes only where it leaves something on the disk that they cannot tell.
+    """
+    return error.errno in _PASSING and not isinstance(error, StateUnknown)
+
+
+def refusal(what: str, error: OSError) -> StorageError:
+    """What the callers of storage are told of an error of the operating system, and whether it passes."""
+    return StorageError(f"{what} failed: {error}", passes=is_passing(error))
 
 
 def descriptor_reserve(limit: int) -> int:
@@ -344,6 +370,14 @@ def write_fully(files: Files, descriptor: int, data: Buffer, position: int) -> N
             if count <= 0:
                 raise OSError(errno.EIO, "the disk took no more bytes")
             written += count
+
+
+def cut_back(files: Files, descriptor: int, size: int) -> None:
+    """Take away what a write that failed left behind `size`. Raises StateUnknown."""
+    try:
+        files.truncate(descriptor, size)
+    except OSError as error:
+        raise StateUnknown(error.errno, f"cutting the file back failed: {error}") from error
 
 
 def write_file(files: Files, path: str, data: Buffer, *, sync: bool = False) -> None:

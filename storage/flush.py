@@ -13,7 +13,6 @@ from barnabas.storage.files import (
     Files,
     LogFile,
     is_passing,
-    lacks_descriptors,
     unlink_if_exists,
     write_file,
 )
@@ -50,7 +49,7 @@ class SharedSync:
             try:
                 files.sync_directory(directory)
             except OSError as error:
-                if not lacks_descriptors(error):  # then nothing was synced
+                if not is_passing(error):  # else nothing was synced
                     self._failure = error
                 raise
             self._synced = made
@@ -81,7 +80,8 @@ class FlushTask:
     """The oldest segment that was sealed since the last flush, if one was."""
     error: StorageError | None = field(default=None, init=False)
     may_be_repeated: bool = field(default=False, init=False)
-    """It failed, but no sync did: the disk is full, or there was no descriptor to sync a file through."""
+    """It failed for a cause that passes, and no sync did: the disk is full, or there was no descriptor to sync a file
+    through."""
     moved: bool = field(default=False, init=False)
     """The log was about to move away while this flush was under way; its leader epochs may not be written."""
     _naming: threading.Lock = field(default_factory=threading.Lock, init=False)
@@ -104,7 +104,7 @@ class FlushTask:
             # Only a log whose directory was renamed for deletion loses its files under a flush.
             self.error = StorageError(f"the log was deleted while it was flushed: {error}")
         except OSError as error:
-            self.may_be_repeated |= lacks_descriptors(error)  # which nothing but opening a file meets with
+            self.may_be_repeated = is_passing(error)
             self.error = StorageError(f"bringing the log to the disk failed: {error}")
         except Exception as error:  # noqa: BLE001 (whatever it was, nobody knows what is on the disk)
             self.error = StorageError(f"bringing the log to the disk failed: {error!r}")
@@ -130,9 +130,6 @@ class FlushTask:
                 if not self.moved:
                     files.rename(temporary, path)
                     has_name = True
-        except OSError as error:
-            self.may_be_repeated = is_passing(error)
-            raise
         finally:
             if not has_name:
                 with suppress(OSError):

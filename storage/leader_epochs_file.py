@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterable
 
 from barnabas.storage.checkpoints import LEADER_EPOCH_FILE, decode_leader_epochs
-from barnabas.storage.errors import CorruptFile, StorageError
+from barnabas.storage.errors import CorruptFile
 from barnabas.storage.files import Files, read_file
 from barnabas.storage.leader_epochs import LeaderEpochs
 from barnabas.storage.read import file_headers
@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 def read_leader_epochs(
     files: Files, directory: str, segments: Iterable[Segment], log_start_offset: int, log_end_offset: int
 ) -> LeaderEpochs:
-    """From the file, or from the batches if that is missing or unusable; nothing outside the log."""
+    """From the file, or from the batches if that is missing or unusable; nothing outside the log. Raises OSError."""
     path = f"{directory}/{LEADER_EPOCH_FILE}"
     try:
         entries = decode_leader_epochs(read_file(files, path))
@@ -28,10 +28,7 @@ def read_leader_epochs(
     except CorruptFile as error:
         logger.warning("rebuilding %s: %s", path, error)
         entries = []
-    try:
-        epochs = LeaderEpochs(entries or _scan(files, segments))
-    except OSError as error:
-        raise StorageError(f"reading the epochs of {directory} failed: {error}") from error
+    epochs = LeaderEpochs(entries or _scan(files, segments))
     epochs.dirty = not entries and len(epochs) > 0
     epochs.truncate_from_start(log_start_offset)
     epochs.truncate_from_end(log_end_offset)

@@ -20,7 +20,19 @@ from barnabas.storage.checkpoints import (
 )
 from barnabas.storage.config import LogConfig
 from barnabas.storage.errors import CorruptFile, LogDeleted, StorageError
-from barnabas.storage.files import Buffer, Files, is_passing, read_file, replace_file, write_fully
+from barnabas.storage.files import (
+    Buffer,
+    Files,
+    LogFile,
+    StateUnknown,
+    cut_back,
+    is_passing,
+    read_file,
+    refusal,
+    replace_file,
+    unlink_if_exists,
+    write_fully,
+)
 from barnabas.storage.flush import FlushTask
 from barnabas.storage.log_context import DoomedFiles, LogContext
 from barnabas.storage.log_reader import LogReader
@@ -56,6 +68,7 @@ class LocalLog:
     __slots__ = (
         "_failure",
         "_flushing",
+        "_lacks_hints",
         "_last_flush_ms",
         "_names_dirty",
         "_number",
@@ -97,6 +110,8 @@ class LocalLog:
         self._topic_id: TopicId | None = None
         self._failure: StorageError | None = None
         self._flushing: FlushTask | None = None
+        self._lacks_hints = False
+        """There was no room for what the next start would have believed."""
         self._last_flush_ms = context.clock.now_ms()
         self._number = 0
         """Under which `context.names` has the log's directory, while the disk does not know it."""
@@ -132,6 +147,8 @@ class LocalLog:
                 self._topic_id = ZERO_TOPIC_ID
             except CorruptFile as error:
                 raise StorageError(f"{self.directory}: {error}") from None
+            except OSError as error:
+                raise refusal(f"reading the topic id of {self.directory}", error) from error
         return self._topic_id
 
     def assign_topic_id(self, topic_id: bytes) -> None:
@@ -180,13 +197,23 @@ class LocalLog:
             raise (LogDeleted if self.is_deleted else StorageError)(self._failure.message)
 
     def _refused(self, what: str, error: OSError) -> StorageError:
-        """The disk refused with nothing changed yet. A full one may take it later, any other takes the log offline."""
-        failure = StorageError(f"{what} failed: {error}")
-        if is_passing(error):
+        """The disk refused with nothing changed yet. What passes may be tried again, anything else takes the log
+        offline.
+        """
+        failure = refusal(what, error)
+        if failure.passes:
             logger.error("%s-%d: %s", self.topic, self.partition, failure.message)
         else:
             self.fail(failure)
         return failure
+
+    @contextmanager
+    def _refusing_if(self, what: str) -> Iterator[None]:
+        """As `_refused`, around what leaves nothing behind that counts."""
+        try:
+            yield
+        except OSError as error:
+            raise self._refused(what, error) from error
 
     @contextmanager
     def _failing_if(self, what: str) -> Iterator[None]:
@@ -226,12 +253,12 @@ class LocalLog:
 
     def _roll_back(self, segment: Segment, descriptor: int, error: OSError) -> StorageError:
         """Cut what a failed write left behind; if even that fails, nobody knows what is in the file."""
-        failure = self._refused(f"appending to {segment.file.path}", error)
+        what = f"appending to {segment.file.path}"
         try:
-            self.context.cache.files.truncate(descriptor, segment.size)
+            cut_back(self.context.cache.files, descriptor, segment.size)
         except OSError as second:
-            self.fail(StorageError(f"{failure.message}; and cutting the file back failed: {second}"))
-        return failure
+            return self._refused(f"{what} failed ({error}), and then", second)
+        return self._refused(what, error)
 
     def _load_indexes(self, segment: Segment) -> None:
         """Prepare the active segment for the first write since the start. Blocking, small files."""
@@ -290,31 +317,60 @@ class LocalLog:
 
     # --- removing
 
-    def _doom(self, segments: list[Segment], snapshots: Container[int] = ()) -> None:
+    def _doom(self, segments: list[Segment], snapshots: Container[int] = ()) -> tuple[int, StorageError | None]:
         """Rename the files of segments that are no longer part of the log, and have them unlinked later; with them
-        those of the `snapshots` that belong to them.
+        those of the `snapshots` that belong to them. How many of the segments went, and why not all of them.
         """
-        cache, files = self.context.cache, self.context.cache.files
-        logs, others = [], []
-        with self._failing_if(f"deleting segments of {self.directory}"):
+        logs: list[LogFile] = []
+        others: list[str] = []
+        failure = None
+        try:
             for segment in segments:
-                paths = [segment.path(suffix) for suffix in (OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX)]
-                if segment.has_txn_index:
-                    paths.append(segment.path(TXN_INDEX_SUFFIX))
-                if segment.base_offset in snapshots:
-                    paths.append(segment.path(SNAPSHOT_SUFFIX))
-                cache.close(segment.file)
-                self.context.indexes.drop(segment.file)
-                suffix = _unused_suffix(files, segment.file.path)
-                files.rename(segment.file.path, segment.file.path + suffix)
-                segment.file.path += suffix
+                self._rename_doomed(segment, snapshots, others)
                 logs.append(segment.file)
-                for path in paths:
-                    if files.exists(path):
-                        files.rename(path, path + suffix)
-                        others.append(path + suffix)
+        except OSError as error:
+            failure = self._refused(f"deleting segments of {self.directory}", error)
         due_ms = self.context.clock.monotonic_ms() + self.config.file_delete_delay_ms
         self.context.doomed.append(DoomedFiles(due_ms, logs, others))
+        return len(logs), failure
+
+    def _rename_doomed(self, segment: Segment, snapshots: Container[int], renamed: list[str]) -> None:
+        """One segment's files; where there is no room for the new name of its log, nothing has changed."""
+        cache, files = self.context.cache, self.context.cache.files
+        paths = [segment.path(suffix) for suffix in (OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX)]
+        if segment.has_txn_index:
+            paths.append(segment.path(TXN_INDEX_SUFFIX))
+        if segment.base_offset in snapshots:
+            paths.append(segment.path(SNAPSHOT_SUFFIX))
+        cache.close(segment.file)
+        suffix = _unused_suffix(files, segment.file.path)
+        files.rename(segment.file.path, segment.file.path + suffix)
+        self.context.indexes.drop(segment.file)
+        segment.file.path += suffix
+        for path in paths:
+            if files.exists(path):
+                self._rename_or_unlink(path, path + suffix)
+                renamed.append(path + suffix)
+
+    def _rename_or_unlink(self, path: str, name: str) -> None:
+        """Readers under way do without an index; a later segment of the same name must not find it."""
+        files = self.context.cache.files
+        try:
+            files.rename(path, name)
+        except OSError as error:
+            if not is_passing(error):
+                raise
+            try:
+                unlink_if_exists(files, path)
+            except OSError as second:
+                raise StateUnknown(second.errno, str(second), path) from second
+
+    def _doom_all(self, segments: list[Segment], snapshots: Container[int] = ()) -> None:
+        """As `_doom`, for who has changed other things already: if not all of them go, the log is offline."""
+        _, failure = self._doom(segments, snapshots)
+        if failure is not None:
+            self.fail(failure)
+            raise failure
 
     def _swap_in(self, new: Segment, slot: int, count: int) -> None:
         """Put a segment whose files are there as `.swap` in the place of `count` others, which are doomed already."""
@@ -335,8 +391,8 @@ class LocalLog:
         """Remove all batches that reach to `offset`, which is in the log, or beyond; on the disk too."""
         slot = self._reader.slot(offset)
         doomed = self._segments[slot + 1 :]
+        self._doom_all(doomed[::-1])  # the last one first, so that a crash in between leaves no gap
         del self._segments[slot + 1 :]
-        self._doom(doomed[::-1])  # the last one first, so that a crash in between leaves no gap
         segment = self._segments[-1]
         with self._failing_if(f"truncating {segment.file.path}"):
             if doomed:
@@ -351,7 +407,7 @@ class LocalLog:
 
     def _start_anew(self, offset: int) -> None:
         """Remove all segments and go on at `offset`."""
-        self._doom(list(self._segments))
+        self._doom_all(list(self._segments))
         with self._failing_if(f"starting {self.directory} anew"):
             self._segments[:] = [self._create_segment(offset, self.context.clock.now_ms())]
         self._reader.forget_all()
@@ -412,7 +468,7 @@ class LocalLog:
     @property
     def is_on_disk(self) -> bool:
         """Whether everything that was written is, so that a start need not look."""
-        return self._failure is None and self.recovery_point == self.log_end_offset
+        return self._failure is None and not self._lacks_hints and self.recovery_point == self.log_end_offset
 
     @property
     def recovery_point_to_write(self) -> int:

@@ -18,7 +18,7 @@ from barnabas.storage.checkpoints import (
 )
 from barnabas.storage.config import LogConfig
 from barnabas.storage.errors import StorageError
-from barnabas.storage.files import Buffer, unlink_if_exists, write_file
+from barnabas.storage.files import Buffer, refusal, unlink_if_exists, write_file
 from barnabas.storage.flush import FlushTask
 from barnabas.storage.leader_epochs import LeaderEpochs
 from barnabas.storage.leader_epochs_file import read_leader_epochs
@@ -137,9 +137,13 @@ class PartitionLog(LocalLog):
     def leader_epochs(self) -> LeaderEpochs:
         """Which leader wrote what. Blocking the first time."""
         if self._leader_epochs is None:
-            self._leader_epochs = read_leader_epochs(
-                self.context.cache.files, self.directory, self._segments, self.log_start_offset, self.log_end_offset
-            )
+            files, directory = self.context.cache.files, self.directory
+            try:
+                self._leader_epochs = read_leader_epochs(
+                    files, directory, self._segments, self.log_start_offset, self.log_end_offset
+                )
+            except OSError as error:
+                raise refusal(f"reading the epochs of {directory}", error) from error
         return self._leader_epochs
 
     @property
@@ -158,7 +162,7 @@ class PartitionLog(LocalLog):
                     self._segments, self._snapshots, self.log_start_offset, self.log_end_offset
                 )
             except OSError as error:
-                raise StorageError(f"reading the producers of {self.directory} failed: {error}") from error
+                raise refusal(f"reading the producers of {self.directory}", error) from error
             self._producers.forget_replicated(self.high_watermark)
         return self._producers
 
@@ -552,8 +556,16 @@ class PartitionLog(LocalLog):
 
         May read the last bytes of time indexes, or file times, the first time. Their files are renamed now and
         unlinked later.
+
+        Raises:
+            StorageError: the disk refused. What passes leaves the rest for the next time, after anything else the log
+            is offline.
         """
         self.check()
+        with self._refusing_if(f"deleting segments of {self.directory}"):
+            return self._delete_old_segments(now_ms)
+
+    def _delete_old_segments(self, now_ms: int) -> int:
         deleted = self._delete_segments(
             retention.breached_by_start((segment.base_offset for segment in self._segments[1:]), self.log_start_offset),
             "log start offset",
@@ -583,14 +595,16 @@ class PartitionLog(LocalLog):
                 self.roll()
         if count <= 0:
             return 0
-        doomed = self._segments[:count]
-        self.increment_log_start_offset(self._segments[count].base_offset)
-        del self._segments[:count]
-        self._reader.forget_all()
-        logger.info("%s-%d: deleting %d segments up to offset %d by %s", self.topic, self.partition, count,
-                    self.log_start_offset, reason)  # fmt: skip
-        self._doom(doomed, self._snapshots)
-        self._forget_snapshots(doomed)
+        count, failure = self._doom(self._segments[:count], self._snapshots)
+        if count:
+            self.increment_log_start_offset(self._segments[count].base_offset)
+            self._forget_snapshots(self._segments[:count])
+            del self._segments[:count]
+            self._reader.forget_all()
+            logger.info("%s-%d: deleting %d segments up to offset %d by %s", self.topic, self.partition, count,
+                        self.log_start_offset, reason)  # fmt: skip
+        if failure is not None:
+            raise failure
         return count
 
     def _forget_snapshots(self, doomed: list[Segment], kept: int = -1) -> None:
@@ -605,10 +619,17 @@ class PartitionLog(LocalLog):
 
         From now on a crash is followed by what `swaps` does at the start: the old files go, the new ones stay. Reads
         of the old segments that are under way find their files under other names.
+
+        Raises:
+            StorageError: the disk refused. Unless the log is offline now, nothing has changed.
         """
         self.check()
         slot = self._segments.index(old[0])
-        self._doom(old, {offset for offset in self._snapshots if offset != new.base_offset})
+        count, failure = self._doom(old, {offset for offset in self._snapshots if offset != new.base_offset})
+        if failure is not None:
+            if count:
+                self.fail(failure)  # the next start finishes it
+            raise failure
         self._forget_snapshots(old, kept=new.base_offset)
         self._swap_in(new, slot, len(old))
 
@@ -701,33 +722,39 @@ class PartitionLog(LocalLog):
     def prepare_close(self) -> FlushTask | None:
         """Write what the next start would otherwise have to find out from the batches, and capture the flush that makes
         a clean shutdown of it; None if there is nothing to do. After `complete_flush` the log is not used any more.
-        Blocking.
+        Where there is no room for the former, the flush is made all the same. Blocking.
         """
         self.check()
         segment = self._segments[-1]
         if segment.offset_index is not None or self.recovery_point < self.log_end_offset:
+            try:
+                self._write_hints(segment)
+            except StorageError:
+                self.check()
+                self._lacks_hints = True
+        return self.prepare_flush()
+
+    def _write_hints(self, segment: Segment) -> None:
+        with self._refusing_if(f"closing {self.directory}"):
             if segment.size:
                 self._write_active_indexes(segment)
             else:
                 self._write_empty_files(segment)
-            self._take_snapshot(self.log_end_offset)
-        return self.prepare_flush()
+        self._take_snapshot(self.log_end_offset)
 
     def _write_empty_files(self, segment: Segment) -> None:
         """What Kafka misses beside a segment without records; nobody has to find it on the disk after a power cut."""
         files = self.context.cache.files
-        with self._failing_if(f"closing {self.directory}"):
-            for suffix in (OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX):
-                write_file(files, segment.path(suffix), b"")
-            epochs, path = self._leader_epochs, f"{self.directory}/{LEADER_EPOCH_FILE}"
-            if epochs is not None and not files.exists(path):
-                write_file(files, path, encode_leader_epochs(epochs.entries))
+        for suffix in (OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX):
+            write_file(files, segment.path(suffix), b"")
+        epochs, path = self._leader_epochs, f"{self.directory}/{LEADER_EPOCH_FILE}"
+        if epochs is not None and not files.exists(path):
+            write_file(files, path, encode_leader_epochs(epochs.entries))
 
     def _write_active_indexes(self, segment: Segment) -> None:
         if segment.offset_index is None:
             self._load_active(segment)
-        with self._failing_if(f"closing {self.directory}"):
-            segment.write_indexes(self.context.cache.files)
+        segment.write_indexes(self.context.cache.files)
         # Contents, not names: an index that is missing is built anew, an old one would be believed.
         self._unsynced_files += [segment.path(OFFSET_INDEX_SUFFIX), segment.path(TIME_INDEX_SUFFIX)]
 

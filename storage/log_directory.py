@@ -95,8 +95,10 @@ class LogDirectory:
         self._txn_indexes: dict[TopicPartition, dict[int, TransactionIndexNote]] | None = None
         """What is noted of them; None as long as nothing is."""
         self.has_unsynced_deletions = False
-        self.has_failed = False
-        """The disk did not take a checkpoint: a clean shutdown is not to be claimed."""
+        self.failure: StorageError | None = None
+        """Why the disk is not trusted any more: nothing is acknowledged that is the directory's, nor a clean shutdown
+        claimed.
+        """
         self._files = context.cache.files
         self._lock_descriptor = lock_descriptor
         self._checkpoint_lock = threading.Lock()
@@ -326,14 +328,16 @@ def read_note(files: Files, path: str) -> DirectoryNote | None:
         return None
 
 
-def remove_tree(files: Files, path: str) -> None:
-    """Remove a deleted log's directory; what cannot be removed is tried again at the next start. Blocking."""
+def remove_tree(files: Files, path: str) -> bool:
+    """Remove a deleted log's directory; whether that worked. Blocking."""
     try:
         for entry in files.list(path):
             unlink_if_exists(files, f"{path}/{entry.name}")
         files.remove_directory(path)
     except OSError as error:
         logger.warning("removing %s failed: %s", path, error)
+        return False
+    return True
 
 
 def parse_log_name(name: str) -> TopicPartition | None:

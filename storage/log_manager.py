@@ -31,9 +31,8 @@ from barnabas.storage.files import (
     DescriptorCache,
     Files,
     LogFile,
-    is_passing,
-    lacks_descriptors,
     make_durable_directory,
+    refusal,
     unlink_if_exists,
 )
 from barnabas.storage.flush import FlushTask
@@ -41,7 +40,7 @@ from barnabas.storage.known_directories import KnownDirectories, identify
 from barnabas.storage.leader_epochs import LeaderEpochs
 from barnabas.storage.local_log import LocalLog
 from barnabas.storage.log import PartitionLog
-from barnabas.storage.log_context import LogContext
+from barnabas.storage.log_context import DoomedFiles, LogContext
 from barnabas.storage.log_directory import DELETE_SUFFIX, FoundLogs, LogDirectory, look_at, remove_tree
 from barnabas.storage.offset_index import OffsetIndexCache
 from barnabas.storage.producer_state import ProducerState
@@ -52,6 +51,7 @@ from barnabas.wire.names import ZERO_TOPIC_ID
 logger = logging.getLogger(__name__)
 
 _MAX_NAME_SIZE: Final = 255
+_REMOVAL_RETRY_MS: Final = 60_000
 _LOG_CHECKPOINTS: Final = (RECOVERY_POINT_FILE, LOG_START_FILE, HIGH_WATERMARK_FILE, CLEANER_OFFSET_FILE)
 
 _numbers = itertools.count()
@@ -347,8 +347,33 @@ class LogManager:
             return None
         failed = directory.failed.get((topic, partition))
         if failed is not None:
-            raise StorageError(failed[0].message)
+            raise StorageError(failed[0].message, passes=failed[0].passes)
         return directory.logs[topic, partition]
+
+    def reopening(self, topic: str, partition: int) -> Callable[[], PartitionLog | StorageError] | None:
+        """A job that tries again to open a log which could not be opened for a cause that passes; `reopened` takes in
+        what it returns. None if there is no such log. The job blocks and may run in any thread.
+        """
+        key = (topic, partition)
+        directory = self._by_log.get(key)
+        if directory is None or key not in directory.failed or not directory.failed[key][0].passes:
+            return None
+        checkpoints = directory.failed[key][1]
+        return partial(self._open_log, directory, key, self._config_of(topic), checkpoints, is_clean=False)
+
+    def reopened(self, topic: str, partition: int, outcome: PartitionLog | StorageError) -> None:
+        """The log works, or is offline as before."""
+        key = (topic, partition)
+        directory = self._by_log[key]
+        checkpoints = directory.failed[key][1]
+        if isinstance(outcome, StorageError):
+            directory.failed[key] = (outcome, checkpoints)
+            return
+        logger.info("%s-%d could be opened", topic, partition)
+        directory.logs[key] = outcome
+        del directory.failed[key]
+        if outcome.clean_offset != checkpoints.clean_offset:
+            self._checkpoint_directory(directory, CLEANER_OFFSET_FILE)
 
     def get_or_create(
         self, topic: str, partition: int, topic_id: bytes, config: LogConfig, *, is_new: bool = True
@@ -369,21 +394,22 @@ class LogManager:
             if not is_new and self.missing_directories:
                 self._out_of_reach.add((topic, partition))
                 raise StorageError(f"its log directory is missing ({', '.join(self.missing_directories)})")
+            directory = min(self._directories, key=lambda found: len(found.logs) + len(found.failed))
             try:
-                log = self._create(topic, partition, config)
+                log = self._create(directory, topic, partition, config)
             except OSError as error:
-                raise StorageError(f"creating the log of {topic}-{partition} failed: {error}") from error
+                raise self._refused(directory, f"creating the log of {topic}-{partition}", error) from error
         log.update_config(config)
         if topic_id != ZERO_TOPIC_ID:
             try:
                 log.assign_topic_id(topic_id)
             except OSError as error:
-                raise StorageError(f"writing the topic id of {topic}-{partition} failed: {error}") from error
+                directory, what = self._by_log[topic, partition], f"writing the topic id of {topic}-{partition}"
+                raise self._refused(directory, what, error) from error
         return log
 
-    def _create(self, topic: str, partition: int, config: LogConfig) -> PartitionLog:
+    def _create(self, directory: LogDirectory, topic: str, partition: int, config: LogConfig) -> PartitionLog:
         key = (topic, partition)
-        directory = min(self._directories, key=lambda found: len(found.logs) + len(found.failed))
         for stale in self._directories:
             if key in stale.checkpointed:
                 # What the checkpoints say of an earlier log of this name would delete records of the new one.
@@ -435,7 +461,7 @@ class LogManager:
             else:
                 self._files.rename(old_path, new_path)
         except OSError as error:
-            raise StorageError(f"deleting {old_path} failed: {error}") from error
+            raise self._refused(directory, f"deleting {old_path}", error) from error
         del self._by_log[key]
         directory.logs.pop(key, None)
         directory.failed.pop(key, None)
@@ -450,13 +476,15 @@ class LogManager:
             StorageError: the disk refused.
         """
         for directory in self._directories:
+            if directory.failure is not None:
+                raise StorageError(directory.failure.message)
             if directory.has_unsynced_deletions:
                 directory.has_unsynced_deletions = False
                 try:
                     self._files.sync_directory(directory.path)
                 except OSError as error:
-                    directory.has_unsynced_deletions |= lacks_descriptors(error)
-                    raise StorageError(f"deleting logs of {directory.path} failed: {error}") from error
+                    directory.has_unsynced_deletions = True
+                    raise self._refused(directory, f"deleting logs of {directory.path}", error) from error
 
     def _deleted_name(self, topic: str, partition: int) -> str:
         """Unique, and no longer than a name may be: Kafka cuts the topic, too."""
@@ -493,29 +521,42 @@ class LogManager:
                 if files.due_ms > now_ms:
                     doomed.append(files)
                     continue
-                for segment in files.segments:
-                    self._cache.unlink(segment)
-                for path in files.others:
-                    unlink_if_exists(self._files, path)
+                try:
+                    self._unlink(files)
+                except OSError as error:
+                    # Nobody reads them any more: that they stay costs no more than room.
+                    logger.warning("removing deleted segments of %s failed: %s", directory.path, error)
+                    doomed.append(DoomedFiles(now_ms + _REMOVAL_RETRY_MS, files.segments, files.others))
+                    continue
                 count += len(files.segments)
         for _ in range(len(self._doomed)):
             deleted = self._doomed.popleft()
             if deleted.due_ms > now_ms or any(segment.holders for segment in deleted.segments):
                 self._doomed.append(deleted)
                 continue
-            remove_tree(self._files, deleted.path)
-            count += 1
+            if remove_tree(self._files, deleted.path):
+                count += 1
+            else:
+                self._doomed.append(_DoomedDirectory(now_ms + _REMOVAL_RETRY_MS, deleted.path, []))
         return count
 
+    def _unlink(self, files: DoomedFiles) -> None:
+        for segment in files.segments:
+            self._cache.unlink(segment)
+        for path in files.others:
+            unlink_if_exists(self._files, path)
+
     def run_retention(self, now_ms: int) -> int:
-        """Delete old segments of all logs; how many. A log that fails goes offline without stopping the others."""
+        """Delete old segments of all logs; how many. A log that fails goes offline without stopping the others; one
+        whose disk only has no room is looked at again the next time.
+        """
         count = 0
         for log in self.logs:
             if log.failure is None:
                 try:
                     count += log.delete_old_segments(now_ms)
-                except StorageError as error:
-                    log.fail(error)
+                except StorageError:
+                    continue  # it has said why
         return count
 
     def logs_to_flush(self, now_ms: int) -> list[PartitionLog]:
@@ -562,8 +603,7 @@ class LogManager:
             directory.write_checkpoints((CLEANER_OFFSET_FILE,))
         except OSError as error:
             log.clean_offset = before
-            if not is_passing(error):
-                self._disk_failed(directory, CLEANER_OFFSET_FILE, error)
+            self._refused(directory, f"writing {CLEANER_OFFSET_FILE}", error)
             raise
 
     def _checkpoint(self, name: str) -> None:
@@ -577,14 +617,18 @@ class LogManager:
         try:
             directory.write_checkpoints(names)
         except OSError as error:
-            what = ", ".join(names)
-            logger.error("%s: writing %s failed: %s", directory.path, what, error)
-            if not is_passing(error):
-                self._disk_failed(directory, what, error)
+            self._refused(directory, f"writing {', '.join(names)}", error)
 
-    def _disk_failed(self, directory: LogDirectory, name: str, error: OSError) -> None:
-        directory.has_failed = True
-        self._on_failure(f"{directory.path}: writing {name} failed: {error}")
+    def _refused(self, directory: LogDirectory, what: str, error: OSError) -> StorageError:
+        """The disk refused what concerns a directory, not one of its logs. What passes may be tried again, anything
+        else is told to whoever runs this.
+        """
+        failure = refusal(what, error)
+        logger.error("%s: %s", directory.path, failure.message)
+        if not failure.passes and directory.failure is None:
+            directory.failure = failure
+            self._on_failure(f"{directory.path}: {failure.message}")
+        return failure
 
     # --- closing
 
@@ -599,12 +643,14 @@ class LogManager:
         for directory in self._directories:
             try:
                 directory.write_checkpoints((RECOVERY_POINT_FILE, LOG_START_FILE, HIGH_WATERMARK_FILE))
-                if not (directory.failed or directory.has_failed) and all(
-                    log.is_on_disk for log in directory.logs.values()
+                if (
+                    not directory.failed
+                    and directory.failure is None
+                    and all(log.is_on_disk for log in directory.logs.values())
                 ):
                     write_clean_shutdown(self._files, directory.path, broker_epoch)
             except OSError as error:
-                logger.error("closing %s failed, it will be recovered at the next start: %s", directory.path, error)
+                self._refused(directory, "closing it", error)
         self._cache.close_all()
         self._unlock_all()
 
@@ -613,9 +659,8 @@ class LogManager:
         for log in directory.logs.values():
             try:
                 task = log.prepare_close()
-            except StorageError as error:
-                log.fail(error)
-                continue
+            except StorageError:
+                continue  # it is offline already
             if task is not None:
                 flushes.append((log, task))
         return flushes

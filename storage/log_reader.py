@@ -10,9 +10,9 @@ from array import array
 from bisect import bisect_left, bisect_right
 from typing import Final, NamedTuple
 
-from barnabas.storage.errors import ReadWouldBlock, StorageError
+from barnabas.storage.errors import ReadWouldBlock
 from barnabas.storage.file_region import REGION_BYTES_MIN, FileRegion
-from barnabas.storage.files import Buffer
+from barnabas.storage.files import Buffer, refusal
 from barnabas.storage.log_context import LogContext
 from barnabas.storage.offset_index import OffsetIndex
 from barnabas.storage.read import (
@@ -126,7 +126,7 @@ class LogReader:
             self._distrust_index(slot, request.index_interval_bytes)
             raise self._cold_read(plan, slot, request) from None
         except OSError as error:
-            raise StorageError(f"reading {plan.file.path} failed: {error}") from error
+            raise refusal(f"reading {plan.file.path}", error) from error
         if found is not None and found.next_offset > request.start_offset:
             if len(self._hints) >= _HINTS:
                 self._hints.clear()

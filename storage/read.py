@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Final, NamedTuple, TypeAlias
 
-from barnabas.storage.errors import CorruptFile, CorruptLog, StorageError
+from barnabas.storage.errors import CorruptFile, CorruptLog
 from barnabas.storage.file_region import FileRegion
-from barnabas.storage.files import Buffer, DescriptorCache, LogFile, read_file, write_file
+from barnabas.storage.files import Buffer, DescriptorCache, LogFile, read_file, refusal, write_file
 from barnabas.storage.offset_index import OffsetIndex, OffsetIndexCache
 from barnabas.wire.record_batch import HEADER_SIZE, LOG_OVERHEAD, CorruptBatch, RecordBatchHeader, parse_header
 
@@ -244,7 +244,7 @@ class ColdRead(Exception):
                         )
                     return found
         except OSError as error:
-            raise StorageError(f"reading {self._plans[0].file.path} failed: {error}") from error
+            raise refusal(f"reading {self._plans[0].file.path}", error) from error
         finally:
             self._release()
         first = self._plans[0]

@@ -11,13 +11,23 @@ this module refuses to open the log, and Kafka would cut it there.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from barnabas.storage.checkpoints import LEADER_EPOCH_FILE, decode_leader_epochs, encode_leader_epochs
 from barnabas.storage.config import LogConfig
-from barnabas.storage.errors import CorruptFile, CorruptLog, StorageError
-from barnabas.storage.files import LogFile, read_file, replace_file, unlink_if_exists, write_file
+from barnabas.storage.errors import CorruptFile, CorruptLog
+from barnabas.storage.files import (
+    TEMPORARY_SUFFIX,
+    LogFile,
+    is_passing,
+    read_file,
+    refusal,
+    replace_file,
+    unlink_if_exists,
+    write_file,
+)
 from barnabas.storage.leader_epochs import LeaderEpochs
 from barnabas.storage.log import PartitionLog
 from barnabas.storage.log_context import LogContext
@@ -84,7 +94,7 @@ def open_log(
     try:
         return loader.load(is_clean=is_clean)
     except OSError as error:
-        raise StorageError(f"opening {directory} failed: {error}") from error
+        raise refusal(f"opening {directory}", error) from error
 
 
 class _Loader:
@@ -385,14 +395,16 @@ class _Loader:
             self.files.sync(descriptor)
         finally:
             self.files.close(descriptor)
-        segment.write_indexes(self.files)
         self._write_txn_index(segment, aborted)
-        for path in (segment.path(OFFSET_INDEX_SUFFIX), segment.path(TIME_INDEX_SUFFIX)):
-            descriptor = self.files.open(path)
-            try:
-                self.files.sync(descriptor)
-            finally:
-                self.files.close(descriptor)
+        paths = (segment.path(OFFSET_INDEX_SUFFIX), segment.path(TIME_INDEX_SUFFIX))
+        with self._room_for(*paths):
+            segment.write_indexes(self.files)
+            for path in paths:
+                descriptor = self.files.open(path)
+                try:
+                    self.files.sync(descriptor)
+                finally:
+                    self.files.close(descriptor)
         if segment is not self.segments[-1]:
             segment.unload()
 
@@ -426,10 +438,26 @@ class _Loader:
 
     def _sync(self, epochs: LeaderEpochs, producers: ProducerState, end_offset: int) -> None:
         """Bring epochs, producers and names to the disk."""
-        replace_file(self.files, f"{self.directory}/{LEADER_EPOCH_FILE}", encode_leader_epochs(epochs.entries))
-        epochs.dirty = False
+        path, epochs.dirty = f"{self.directory}/{LEADER_EPOCH_FILE}", True
+        with self._room_for(path + TEMPORARY_SUFFIX):
+            replace_file(self.files, path, encode_leader_epochs(epochs.entries))
+            epochs.dirty = False
         self._write_snapshot(end_offset, producers)
         self.files.sync_directory(self.directory)
+
+    @contextmanager
+    def _room_for(self, *paths: str) -> Iterator[None]:
+        """Around what can be built anew from the batches: on a full disk the log works without it, but half of it could
+        be believed.
+        """
+        try:
+            yield
+        except OSError as error:
+            if not is_passing(error):
+                raise
+            logger.warning("%s goes on without %s: %s", self.directory, ", ".join(paths), error)
+            for path in paths:
+                unlink_if_exists(self.files, path)
 
     def _write_snapshot(self, offset: int, producers: ProducerState) -> None:
         """Note the producers' state at the start of a segment or at the log's end, unless that was done."""
@@ -437,8 +465,9 @@ class _Loader:
         if offset <= start_offset or offset in self.snapshots:
             return
         path = f"{self.directory}/{file_name(offset, SNAPSHOT_SUFFIX)}"
-        write_file(self.files, path, encode_snapshot(producers.producers.values()), sync=True)
-        self.snapshots.append(offset)
+        with self._room_for(path):
+            write_file(self.files, path, encode_snapshot(producers.producers.values()), sync=True)
+            self.snapshots.append(offset)
 
     def _log(
         self, end_offset: int, recovery_point: int, epochs: LeaderEpochs | None, producers: ProducerState | None

@@ -28,6 +28,7 @@ from barnabas.storage.files import (
     DescriptorCache,
     Files,
     LogFile,
+    cut_back,
     read_file,
     unlink_if_exists,
     write_file,
@@ -285,7 +286,7 @@ class Segment:
             try:
                 write_fully(files, descriptor, entry, position)
             except OSError:
-                files.truncate(descriptor, position)
+                cut_back(files, descriptor, position)
                 raise
         finally:
             files.close(descriptor)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from barnabas.storage.errors import CorruptFile, StorageError
-from barnabas.storage.files import Buffer, DescriptorCache, LogFile, read_file
+from barnabas.storage.files import Buffer, DescriptorCache, LogFile, read_file, refusal
 from barnabas.storage.offset_index import OffsetIndex, OffsetIndexCache
 from barnabas.storage.read import Read, file_headers, index_path
 from barnabas.storage.segment import load_time_index
@@ -73,7 +73,7 @@ class TimestampLookup:
                     return found
             return None
         except OSError as error:
-            raise StorageError(f"searching by timestamp failed: {error}") from error
+            raise refusal("searching by timestamp", error) from error
         finally:
             self._release()
 
@@ -89,7 +89,7 @@ class TimestampLookup:
                     best, best_timestamp = segment, timestamp
             return None if best is None else self._search(best, best_timestamp, largest=True)
         except OSError as error:
-            raise StorageError(f"searching for the largest timestamp failed: {error}") from error
+            raise refusal("searching for the largest timestamp", error) from error
         finally:
             self._release()
 

@@ -34,6 +34,7 @@ from barnabas.controller.coordination.interface import (
     WatchedEvent,
     Watcher,
 )
+from barnabas.controller.coordination.reserve import DiskReserve
 from barnabas.controller.coordination.tree import DataTree, Transaction, Znode, validate_path
 
 logger = logging.getLogger(__name__)
@@ -50,6 +51,9 @@ CREATE TABLE znode (
 CREATE TABLE last_zxid (only INTEGER PRIMARY KEY CHECK (only = 0), zxid INTEGER NOT NULL);
 INSERT INTO last_zxid VALUES (0, 0);
 """
+
+_PASSING = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_CANTOPEN})
+"""SQLite tells of an exhausted quota (EDQUOT) as of a disk that fails."""
 
 _DATA_EVENTS = frozenset({EventType.CREATED, EventType.DATA_CHANGED, EventType.DELETED})
 _CHILD_EVENTS = frozenset({EventType.CHILDREN_CHANGED, EventType.DELETED})
@@ -79,6 +83,8 @@ class EmbeddedStore:
         self._next_session_id = 1
         self._sessions: dict[int, EmbeddedSession] = {}
         self._unwritten: dict[str, Znode | None] = {}
+        self._reserve = DiskReserve(path) if path != ":memory:" else None
+        self._lacks_reserve = True
 
     async def open(self) -> None:
         """Open or create the file and delete the ephemeral znodes of its previous life.
@@ -155,6 +161,11 @@ class EmbeddedStore:
                 raise
             in_use = getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_BUSY
             raise StoreUnavailable(self._path, "another process is using it" if in_use else str(error)) from error
+        self._make_reserve()
+
+    def _make_reserve(self) -> None:
+        if self._reserve is not None:
+            self._lacks_reserve = not self._reserve.make()
 
     def _load(self, database: sqlite3.Connection) -> None:
         (found,) = database.execute("PRAGMA user_version").fetchone()
@@ -188,7 +199,10 @@ class EmbeddedStore:
             _post(session._loop, session._notify_expired)
         ephemerals = self._tree.ephemerals(session_id)
         if ephemerals and self._failure is None:
-            self._commit(self._prepare([Delete(path) for path in ephemerals], session_id))
+            try:
+                self._commit(self._prepare([Delete(path) for path in ephemerals], session_id))
+            except StoreUnavailable as error:  # on a full disk; the next opening deletes them
+                logger.warning("the znodes of a session that has ended stay for now: %s", error)
 
     def _close(self) -> None:
         for session_id in list(self._sessions):
@@ -196,6 +210,8 @@ class EmbeddedStore:
         if self._database is not None:
             self._database.close()
             self._database = None
+            if self._reserve is not None:
+                self._reserve.make(share_max=1)  # in the room of the write-ahead log, which is gone now
 
     def _multi(self, session_id: int, operations: Sequence[Operation]) -> list[OperationResult]:
         self._require_session(session_id)
@@ -235,25 +251,46 @@ class EmbeddedStore:
             for path, z in changes.items()
             if z is not None
         ]
+        deletions = [(path,) for path, znode in changes.items() if znode is None]
         try:
-            self._database.execute("BEGIN IMMEDIATE")
-            self._database.executemany(
-                "DELETE FROM znode WHERE path = ?", [(p,) for p, z in changes.items() if z is None]
-            )
-            self._database.executemany("INSERT OR REPLACE INTO znode VALUES (?,?,?,?,?,?,?,?,?,?)", upserts)
-            self._database.execute("UPDATE last_zxid SET zxid = ?", (zxid,))
-            self._database.execute("COMMIT")
+            self._write_rows(self._database, deletions, upserts, zxid)
         except sqlite3.Error as error:
-            self._fail(error)
+            self._take_back(error)
+            if self._reserve is None or not self._reserve.give_up():
+                raise StoreUnavailable(self._path, "no space left; nothing was written") from error
+            logger.warning("the disk of %s is full: the store goes on in the room that was kept for it", self._path)
+            self._lacks_reserve = True
+            try:
+                self._write_rows(self._database, deletions, upserts, zxid)
+            except sqlite3.Error as second:
+                self._take_back(second)
+                raise StoreUnavailable(self._path, "no space left; nothing was written") from second
+        else:
+            if self._lacks_reserve:
+                self._make_reserve()
 
-    def _fail(self, error: sqlite3.Error) -> None:
-        """A full disk leaves the file as it was; after any other error nobody knows what it holds, so nothing more is
-        answered from it."""
+    def _write_rows(
+        self,
+        database: sqlite3.Connection,
+        deletions: Sequence[tuple[str]],
+        upserts: Sequence[tuple[object, ...]],
+        zxid: int,
+    ) -> None:
+        database.execute("BEGIN IMMEDIATE")
+        database.executemany("DELETE FROM znode WHERE path = ?", deletions)
+        database.executemany("INSERT OR REPLACE INTO znode VALUES (?,?,?,?,?,?,?,?,?,?)", upserts)
+        database.execute("UPDATE last_zxid SET zxid = ?", (zxid,))
+        database.execute("COMMIT")
+
+    def _take_back(self, error: sqlite3.Error) -> None:
+        """A lack of room or memory, or of a descriptor for a file that was not open yet, leaves the file as it was;
+        after any other error nobody knows what it holds, so nothing more is answered from it.
+        """
         assert self._database is not None, "not open"
-        if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL:
+        if (getattr(error, "sqlite_errorcode", 0) & 0xFF) in _PASSING:
             if self._database.in_transaction:
                 self._database.execute("ROLLBACK")
-            raise StoreUnavailable(self._path, "no space left; nothing was written") from error
+            return
         self._failure = str(error)
         logger.critical(
             "the metadata store %s failed and stays closed until the broker restarts: %s", self._path, error

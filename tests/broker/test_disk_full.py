@@ -31,6 +31,7 @@ def broker(request: pytest.FixtureRequest) -> Iterator[BarnabasProcess]:
     process = BarnabasProcess({
         "barnabas.disk.reserve.bytes": request.param,
         "log.cleaner.backoff.ms": "100",
+        "log.retention.check.interval.ms": "300",
         "offsets.topic.num.partitions": "1",
         "transaction.state.log.num.partitions": "1",
     })  # fmt: skip
@@ -259,10 +260,51 @@ def test_transactions_end_and_logs_are_compacted_around_a_full_disk(
     assert "Traceback" not in broker.log_text(), broker.log_text()
 
 
+@pytest.mark.parametrize("end", ["stop", "kill"])
+@pytest.mark.parametrize("broker", ["0"], indirect=True)
+def test_retention_and_a_restart_on_a_full_disk(broker: BarnabasProcess, end: str) -> None:
+    """Retention rolls the active segment, which needs room; a start recovers logs and elects leaders, which does, too.
+    Not a byte is left, so that all of that comes later, or goes on in the room that was kept.
+    """
+    disk, pid = broker.log_dir, broker.pid
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    old = NewTopic("old", 1, 1, config={"retention.ms": "1500", "file.delete.delay.ms": "0"})
+    for created in admin.create_topics([old, NewTopic("t", 1, 1)]).values():
+        created.result(20)
+    commit(broker, 1)
+    aging, writer = Writer(broker, "old", 1_000), Writer(broker, "t", 1_000)
+    for _ in range(20):
+        assert aging.write() is None
+        assert writer.write() is None
+    _fill(disk)
+    wait_until(lambda: broker.log_text().count("old-0: ") >= 3, "retention found the disk full, and tried again")
+    assert broker.pid == pid
+    check_all_read(broker, "old", aging.acknowledged)
+    if end == "stop":
+        broker.stop()
+        _fill(disk)
+    else:
+        broker.kill()
+    broker.start()
+    check_all_read(broker, "t", writer.acknowledged)
+    (disk / "rest").unlink()
+    writer.write_until_taken(20)
+    check_all_read(broker, "t", writer.acknowledged)
+    wait_until(lambda: "old-0: deleting" in broker.log_text(), "retention goes on")
+    commit(broker, 2)
+    broker.kill()
+    broker.start()
+    check_all_read(broker, "t", writer.acknowledged)
+    assert "Traceback" not in broker.log_text(), broker.log_text()
+    broker.stop()
+
+
 def _fill(disk: Path) -> None:
-    with (disk / "rest").open("wb", buffering=0) as rest, contextlib.suppress(OSError):
-        while rest.write(bytes(4096)):
-            pass
+    """To the last byte of the last page of a file."""
+    for size in (4096, 1):
+        with (disk / "rest").open("ab", buffering=0) as rest, contextlib.suppress(OSError):
+            while rest.write(bytes(size)):
+                pass
 
 
 def _free_bytes(path: Path) -> int:

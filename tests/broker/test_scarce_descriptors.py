@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from barnabas.storage.files import OsFiles, descriptor_reserve
@@ -208,3 +208,72 @@ def test_idle_connections_leave_descriptors_to_the_log_and_the_metadata_store() 
         assert len(descriptors(process.pid)) < limit - descriptor_reserve(limit) // 2
         assert not refused
         assert "failed" not in process.log_text()
+
+
+def test_a_topic_created_without_descriptors_is_served_when_there_are_some(left: Descriptors) -> None:
+    """Its client waits so long, and no longer than it likes."""
+    with Broker() as broker:
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+        left.scarce = True
+        waiting = admin.create_topics([NewTopic("t", 1, 1)], operation_timeout=30)["t"]
+        left.partition = "u-0"
+        impatient = admin.create_topics([NewTopic("u", 1, 1)], operation_timeout=1)["u"]
+        with pytest.raises(KafkaException, match="REQUEST_TIMED_OUT"):
+            impatient.result(30)
+        waiting.result(30)  # since its partition's files can be opened, by now
+        left.scarce = False
+        refused: list[Any] = []
+        producer = idempotent_producer(broker.bootstrap_servers)
+        for topic in ("t", "u"):
+            producer.produce(topic, b"0", partition=0, on_delivery=lambda error, _: refused.append(error))
+        assert producer.flush(30) == 0
+        assert refused == [None, None]
+        for topic in ("t", "u"):
+            assert len(broker.topic(topic).records()) == 1
+
+
+def test_groups_find_their_coordinator_when_there_are_descriptors_again(left: Descriptors) -> None:
+    with Broker(configs={"offsets.topic.num.partitions": "4"}) as broker:
+        broker.create_topic("t")
+        left.partition, left.scarce = "__consumer_offsets-2", True
+        committed: list[str] = []
+
+        def commit(group: str) -> None:
+            consumer = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": group, "log_level": 0})
+            place = TopicPartition("t", 0)
+            place.offset = 5
+            deadline = time.monotonic() + 60
+            while time.monotonic() < deadline:
+                with contextlib.suppress(KafkaException):
+                    consumer.commit(offsets=[place], asynchronous=False)
+                    committed.append(group)
+                    break
+            consumer.close()
+
+        groups = [f"g{number}" for number in range(8)]
+        threads = [threading.Thread(target=commit, args=[group]) for group in groups]
+        for thread in threads:
+            thread.start()
+        wait_until(lambda: left.refused > 1, "nobody asked again")
+        left.scarce = False
+        for thread in threads:
+            thread.join(60)
+        assert sorted(committed) == groups
+
+
+def test_a_log_that_could_not_be_opened_at_the_start_is_opened_when_there_are_descriptors(left: Descriptors) -> None:
+    with Broker() as broker:
+        broker.create_topic("t")
+        refused: list[Any] = []
+        producer = idempotent_producer(broker.bootstrap_servers)
+        produce(producer, b"0", refused)
+        assert producer.flush(30) == 0
+        broker.kill()
+        left.scarce = True
+        broker.start()
+        produce(producer, b"1", refused)
+        wait_until(lambda: left.refused > 1, "nobody tried again")
+        left.scarce = False
+        assert producer.flush(30) == 0
+        assert not refused
+        assert [record.value for record in broker.topic("t").records()] == [b"0", b"1"]

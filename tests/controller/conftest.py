@@ -276,6 +276,8 @@ class RecordingChannel:
         self.arrived = asyncio.Event()
         self.failure: Exception | None = None
         self.top_error = ErrorCode.NONE
+        self.stop_error = ErrorCode.NONE
+        """At the top of the answer to StopReplica."""
         self.errors: dict[tuple[str, int], ErrorCode] = {}
 
     async def send(self, broker_id: int, request: Any) -> Any:
@@ -311,7 +313,7 @@ class RecordingChannel:
                 for topic in request.topic_states
                 for state in topic.partition_states
             ]
-            return StopReplicaResponse(error_code=self.top_error, partition_errors=errors)
+            return StopReplicaResponse(error_code=self.stop_error or self.top_error, partition_errors=errors)
         return UpdateMetadataResponse(error_code=self.top_error)
 
     def take(self, kind: type) -> list[Any]:

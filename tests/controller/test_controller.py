@@ -414,15 +414,85 @@ async def test_a_queue_entry_without_a_topic_is_dropped(node: Node) -> None:
 # -- failing brokers and stores
 
 
-async def test_a_replica_whose_log_does_not_open_goes_offline(node: Node) -> None:
+async def fire_retry(node: Node) -> None:
+    """Have the controller ask again for what was refused, and wait until that is done."""
+    (timer,) = [timer for timer in node.timers.waiting if timer.delay_ms < 30_000]
+    timer.cancel()
+    timer.callback()
+    await settled(node)
+
+
+async def test_a_replica_whose_log_does_not_open_goes_offline_until_it_does(node: Node) -> None:
+    """What the broker lacked (descriptors, room) may come back: it is asked again, and the client waits for that."""
     async with node:
         node.channel.clear()
         node.channel.errors["t", 1] = ErrorCode.KAFKA_STORAGE_ERROR
-        (outcome,) = await node.controller.create_topics([NewTopic("t", 2)])
-        assert outcome.error is ErrorCode.NONE
+        creating = asyncio.ensure_future(node.controller.create_topics([NewTopic("t", 2)]))
+        await node.timers.has(1_000)
+        await settled(node)
+        assert not creating.done()
         states = told(node.channel.take(UpdateMetadataRequest))
         assert (states["t", 0].leader, states["t", 0].offline_replicas) == (1, [])
         assert (states["t", 1].leader, states["t", 1].offline_replicas, states["t", 1].isr) == (-1, [1], [1])
+        written = await node.tree("/brokers/topics")
+        for delay_ms in (2_000, 4_000):
+            await fire_retry(node)
+            await node.timers.has(delay_ms)
+        assert await node.tree("/brokers/topics") == written, "a try that fails writes nothing"
+        assert not creating.done()
+        node.channel.errors.clear()
+        node.channel.clear()
+        await fire_retry(node)
+        assert (await creating)[0].error is ErrorCode.NONE
+        state = told(node.channel.take(UpdateMetadataRequest))["t", 1]
+        assert (state.leader, state.offline_replicas) == (1, [])
+        assert not node.timers.waiting
+        assert node.controller.cluster.topics["t"].partitions[1].leader_epoch == 2
+
+
+async def test_a_creation_that_no_broker_serves_in_time_is_answered_so(node: Node) -> None:
+    async with node:
+        node.channel.errors["t", 0] = ErrorCode.KAFKA_STORAGE_ERROR
+        creating = asyncio.ensure_future(node.controller.create_topics([NewTopic("t")], timeout_ms=40_000))
+        await node.timers.has(1_000)
+        (timer,) = [timer for timer in node.timers.waiting if timer.delay_ms == 40_000]
+        timer.callback()
+        assert (await creating)[0].error is ErrorCode.REQUEST_TIMED_OUT
+        node.channel.errors.clear()
+        await fire_retry(node)
+        assert node.controller.cluster.topics["t"].partitions[0].leader == 1
+        await node.controller.delete_topics(["t"])
+
+
+@pytest.mark.parametrize("refusal", ["all", "one"])
+async def test_a_deletion_that_a_broker_refuses_is_told_and_made_later(node: Node, refusal: str) -> None:
+    """The error at the top of StopReplica's answer, too: that the disk may not know of the deletion."""
+    async with node:
+        await node.controller.create_topics([NewTopic("t")])
+        if refusal == "all":
+            node.channel.stop_error = ErrorCode.KAFKA_STORAGE_ERROR
+        else:
+            node.channel.errors["t", 0] = ErrorCode.KAFKA_STORAGE_ERROR
+        results = await node.controller.delete_topics(["t"])
+        error = results["t"]
+        assert error is not None
+        assert error.error is ErrorCode.KAFKA_STORAGE_ERROR
+        assert "/brokers/topics/t" in await node.tree()
+        assert "/admin/delete_topics/t" in await node.tree()
+        node.channel.stop_error = ErrorCode.NONE
+        node.channel.errors.clear()
+        await fire_retry(node)
+        assert "/brokers/topics/t" not in await node.tree()
+        assert "/admin/delete_topics/t" not in await node.tree()
+        assert not node.timers.waiting
+
+
+async def test_a_replica_that_could_not_be_opened_may_lead_in_the_next_life(node: Node) -> None:
+    async with node:
+        await node.controller.create_topics([NewTopic("t", 2)])
+        node.channel.errors["t", 1] = ErrorCode.KAFKA_STORAGE_ERROR
+        await node.restart()
+        assert node.controller.cluster.topics["t"].partitions[1].leader == -1
         node.channel.errors.clear()
         await node.restart()
         assert told(node.channel.take(LeaderAndIsrRequest))["t", 1].leader == 1, "the next life may lead it again"

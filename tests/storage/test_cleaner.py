@@ -495,7 +495,8 @@ def test_a_swap_without_a_descriptor_is_taken_back(logs, tools, monkeypatch):
     with monkeypatch.context() as scarce:
         scarce.setattr(logs.files, "sync_directory", refused)
         swap.sync()
-    assert not swap.finish()
+    with pytest.raises(StorageError, match="too many open files"):
+        swap.finish()
     assert not logs.failures
     assert batches(tools, log) == before
     assert not [path for path in Path(log.directory).iterdir() if path.suffix in (".swap", ".cleaned")]

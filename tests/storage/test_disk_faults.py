@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import errno
+import os
 
 import pytest
 
 from barnabas.storage.check import check_directory
 from barnabas.storage.check_report import Level
 from barnabas.storage.errors import StorageError
+from barnabas.storage.files import OsFiles, StateUnknown, is_passing
 from barnabas.storage.txn_index import ENTRY_SIZE
 from barnabas.storage.validation import AppendOrigin
 from barnabas.wire.records import ControlRecordType, EndTxnMarker, build_end_txn_marker
@@ -261,7 +263,7 @@ def test_a_failed_sync_is_final_for_a_log_that_could_not_move_away_too(logs):
     log = logs.log()
     append(logs, log)
     task = log.prepare_flush()
-    refuse(logs.files, "rename", errno.EIO)
+    refuse(logs.files, "rename", errno.ENOSPC)
     with pytest.raises(StorageError, match="deleting"):
         logs.manager.delete("topic", 0)
     heal(logs.files, "rename")
@@ -282,3 +284,167 @@ def test_flushes_of_a_full_disk_leave_no_temporary_files(logs):
     log.flush()
     assert (logs.path / "topic-0" / "leader-epoch-checkpoint").exists()
     assert logs.failures == []
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE])
+@pytest.mark.parametrize(
+    ("call", "what"), [("open", ".snapshot"), ("pwrite", ""), ("open", ".index"), ("open", ".log"), ("rename", ".log")]
+)
+def test_retention_that_lacks_room_or_descriptors_comes_later(logs, tools, number, call, what):
+    """It rolls the active segment, which writes a snapshot, indexes and a new file, and renames the old one's."""
+    log, other = logs.log(retention_ms=1000), logs.log("other", retention_ms=1000)
+    for _ in range(2):
+        append(logs, log)
+        append(logs, other)
+    logs.clock.advance(2000)
+    real, refusals = getattr(logs.files, call), []
+
+    def scarce(concerned, *arguments, **settings):
+        name = os.readlink(f"/proc/self/fd/{concerned}") if isinstance(concerned, int) else concerned
+        if "/topic-0/" in name and what in name:
+            refusals.append(name)
+            raise OSError(number, f"{call} was refused")
+        return real(concerned, *arguments, **settings)
+
+    setattr(logs.files, call, scarce)
+    for _ in range(2):
+        logs.manager.run_retention(logs.clock.now_ms())
+        assert (log.log_start_offset, log.log_end_offset) == (0, 2)
+    assert len(refusals) >= 2
+    assert other.log_start_offset == 2, "the others go on"
+    assert not logs.failures
+    heal(logs.files, call)
+    assert tools.read_all(log) == [0, 1]
+    logs.manager.run_retention(logs.clock.now_ms())
+    assert log.log_start_offset == 2
+    append(logs, log)
+    assert tools.read_all(log) == [2]
+    logs.restart(clean=False)
+    assert not logs.failures
+    assert tools.read_all(logs.log()) == [2]
+
+
+@pytest.mark.parametrize(("number", "is_final"), [(errno.EMFILE, False), (errno.EIO, True), (errno.ENOSPC, True)])
+def test_deletions_that_could_not_be_synced_are_told(logs, number, is_final):
+    """A sync that failed is final, whatever the reason: the next one would say that nothing is to be done."""
+    append(logs, logs.log())
+    logs.manager.delete("topic", 0)
+    real = logs.files.sync_directory
+
+    def refused(_):
+        raise (StateUnknown if is_final else OSError)(number, "refused")
+
+    logs.files.sync_directory = refused
+    with pytest.raises(StorageError):
+        logs.manager.sync_deletions()
+    assert len(logs.failures) == is_final
+    logs.files.sync_directory = real
+    if is_final:
+        with pytest.raises(StorageError):
+            logs.manager.sync_deletions()
+    else:
+        logs.manager.sync_deletions()
+
+
+@pytest.mark.parametrize("call", ["sync", "sync_directory"])
+def test_a_sync_that_failed_for_want_of_room_is_final(logs, tmp_path, monkeypatch, call):
+    def refused(_):
+        raise OSError(errno.ENOSPC, "no space left")
+
+    monkeypatch.setattr("os.fdatasync", refused)
+    monkeypatch.setattr("os.fsync", refused)
+    with (tmp_path / "file").open("wb") as file, pytest.raises(OSError, match="no space left") as raised:
+        getattr(OsFiles(), call)(file.fileno() if call == "sync" else str(tmp_path))
+    assert not is_passing(raised.value)
+    log = logs.log()
+    append(logs, log)
+    with pytest.raises(StorageError):
+        log.flush()
+    assert len(logs.failures) == 1
+
+
+def test_a_log_that_could_not_be_opened_for_want_of_descriptors_is_opened_later(logs, tools):
+    log = logs.log()
+    append(logs, log)
+    logs.stop(clean=False)
+    real = logs.files.open
+
+    def scarce(path, **settings):
+        if "/topic-0/" in path:
+            raise OSError(errno.EMFILE, "too many open files")
+        return real(path, **settings)
+
+    logs.files.open = scarce
+    logs.start()
+    with pytest.raises(StorageError) as raised:
+        logs.log()
+    assert raised.value.passes
+    job = logs.manager.reopening("topic", 0)
+    logs.manager.reopened("topic", 0, job())
+    with pytest.raises(StorageError):
+        logs.log()
+    logs.files.open = real
+    job = logs.manager.reopening("topic", 0)
+    logs.manager.reopened("topic", 0, job())
+    assert logs.manager.reopening("topic", 0) is None
+    append(logs, logs.log())
+    assert tools.read_all(logs.log()) == [0, 1]
+    logs.restart(clean=True)
+    assert tools.read_all(logs.log()) == [0, 1]
+    assert not logs.failures
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EMFILE])
+def test_a_stop_that_lacks_room_is_no_failure_but_claims_no_clean_stop(logs, tools, number):
+    log = logs.log()
+    append(logs, log)
+    real = logs.files.open
+
+    def scarce(path, **settings):
+        if path.endswith((".index", ".snapshot")):
+            raise OSError(number, "refused")
+        return real(path, **settings)
+
+    logs.files.open = scarce
+    logs.stop(clean=True)
+    assert not (logs.path / ".kafka_cleanshutdown").exists()
+    assert log.recovery_point == 1, "what is in the log is flushed all the same"
+    assert not logs.failures
+    logs.files.open = real
+    logs.start()
+    assert tools.read_all(logs.log()) == [0]
+
+
+def test_a_full_disk_does_not_keep_a_log_from_being_recovered(logs, tools):
+    """What can be built anew is left out, lest half of it be believed; an aborted transaction cannot."""
+    log = logs.log(segment_bytes=300)
+    for _ in range(4):
+        append(logs, log)
+    logs.stop(clean=False)
+    refuse(logs.files, "pwrite", IS_FULL)
+    logs.start()
+    log = logs.log()
+    assert tools.read_all(log) == [0, 1, 2, 3]
+    with pytest.raises(StorageError):
+        append(logs, log)
+    heal(logs.files, "pwrite")
+    append(logs, log)
+    log.flush()
+    logs.restart(clean=False)
+    assert tools.read_all(logs.log()) == [0, 1, 2, 3, 4]
+    assert logs.log().active_producers()[0].last_sequence == 4
+    assert not logs.failures
+
+
+def test_deleted_files_that_cannot_be_unlinked_are_unlinked_later(logs):
+    log = logs.log(file_delete_delay_ms=0)
+    append(logs, log)
+    log.roll()
+    log.increment_log_start_offset(1)
+    assert log.delete_old_segments(logs.clock.now_ms()) == 1
+    refuse(logs.files, "unlink", IS_FULL)
+    assert logs.manager.delete_due_files() == 0
+    heal(logs.files, "unlink")
+    logs.clock.advance(60_000)
+    assert logs.manager.delete_due_files() == 1
+    assert not list((logs.path / "topic-0").glob("*.deleted"))
