@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
@@ -23,6 +23,10 @@ from barnabas.wire.messages import API_NAMES
 
 if TYPE_CHECKING:
     from barnabas.broker.server import Broker
+
+
+GROUPS_TEXT_BYTES_MAX: Final = 8 * 1024 * 1024
+"""Of the page, for groups and their offsets, whose number and names anybody chooses; those beyond it are counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +94,7 @@ class Snapshot:
     apis: tuple[ApiFigures, ...]
     partitions: tuple[PartitionFigures, ...]
     groups: tuple[GroupFigures, ...]
+    groups_left_out: int
     unforeseen_errors: int
     set_aside: tuple[SetAsideFigures, ...]
     uncleanable: tuple[UncleanableFigures, ...]
@@ -97,6 +102,7 @@ class Snapshot:
 
 def take_snapshot(broker: Broker) -> Snapshot:
     """Read a broker; call it inside its event loop."""
+    groups, groups_left_out = broker.groups.summaries(GROUPS_TEXT_BYTES_MAX)
     return Snapshot(
         node_id=broker.node_id,
         cluster_id=broker.cluster_id,
@@ -127,9 +133,9 @@ def take_snapshot(broker: Broker) -> Snapshot:
             for partition in broker.replicas.partitions()
         ),
         groups=tuple(
-            GroupFigures(group.group_id, group.state.value, group.member_count, group.offsets)
-            for group in broker.groups.summaries()
+            GroupFigures(group.group_id, group.state.value, group.member_count, group.offsets) for group in groups
         ),
+        groups_left_out=groups_left_out,
         unforeseen_errors=broker.unforeseen.count,
         set_aside=tuple(
             SetAsideFigures(aside.activity, len(aside), aside.failures) for aside in broker.activities_with_set_aside()
@@ -235,6 +241,9 @@ def _group_metrics(snapshot: Snapshot) -> Iterator[Metric]:
             if high_watermark is not None:
                 lag.add_metric(names, max(0, high_watermark - offset))
     yield from (members, offsets, lag)
+    yield GaugeMetricFamily(
+        "barnabas_groups_left_out", "Groups that would make this page too long.", value=snapshot.groups_left_out
+    )
 
 
 def _set_aside_metrics(snapshot: Snapshot) -> Iterator[Metric]:

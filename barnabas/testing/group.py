@@ -48,7 +48,7 @@ def find_group(groups: GroupService, group_id: str) -> Group:
         GroupMember(m.member_id, m.group_instance_id, m.client_id, m.client_host, bytes(m.assignment))
         for m in found.members
     )
-    summary = next(summary for summary in groups.summaries() if summary.group_id == group_id)
+    summary = next(summary for summary in groups.summaries()[0] if summary.group_id == group_id)
     offsets = {(topic, partition): offset for topic, partition, offset in summary.offsets}
     return Group(group_id, found.state, found.protocol_name, members, offsets)
 

@@ -34,7 +34,7 @@ from barnabas.wire.errors import ErrorCode
 
 NO_PRODUCER_ID: Final = -1
 
-OFFSET_BYTES: Final = 400
+OFFSET_BYTES: Final = 200
 OFFSETS_OF_TOPIC_BYTES: Final = 350
 OFFSETS_OF_GROUP_BYTES: Final = 350
 PRODUCER_BYTES: Final = 450
@@ -86,6 +86,10 @@ class Offsets:
         for topic, partitions in self.by_group.get(group_id, {}).items():
             for partition, stored in partitions.items():
                 yield topic, partition, stored.committed
+
+    def count_of_group(self, group_id: str) -> int:
+        """How many partitions the group has an offset for."""
+        return sum(map(len, self.by_group.get(group_id, {}).values()))
 
     def is_pending(self, key: OffsetKey) -> bool:
         """Whether an open transaction has an offset for the partition."""

@@ -5,7 +5,8 @@ GroupCoordinatorService.
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Iterator, Mapping
+import sys
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import Final, overload
 
@@ -58,6 +59,9 @@ HELD_BYTES_MAX: Final = 192 * 1024 * 1024
 
 HELD_BYTES_OF_USED_GROUPS_MAX: Final = 256 * 1024 * 1024
 """The same for groups with committed offsets."""
+
+LINE_BYTES: Final = 100
+"""Of a line about a group on a page, besides the group's id."""
 
 _GROWING_EVENTS: Final = (JoinGroup, SyncGroup, CommitOffsets)
 
@@ -229,11 +233,22 @@ class GroupService:
             for listed in views.list_groups(runner.shard.groups.values(), states, types)
         ]
 
-    def summaries(self) -> Iterator[GroupSummary]:
-        """State, size and committed offsets of every group whose shard is loaded."""
+    def summaries(self, text_bytes_max: int = sys.maxsize) -> tuple[list[GroupSummary], int]:
+        """State, size and committed offsets of the groups whose shards are loaded, and how many are left out because a
+        page with all of them (a line for each, two for each offset) would be longer than `text_bytes_max`.
+        """
+        summaries, left_out = [], 0
         for runner in self.runtime.runners():
+            offsets = runner.shard.offsets
             for group in runner.shard.groups.values():
-                yield views.summarize(group, runner.shard.offsets)
+                lines = 1 + 2 * offsets.count_of_group(group.group_id)
+                text_bytes = lines * (LINE_BYTES + len(group.group_id))
+                if text_bytes > text_bytes_max:
+                    left_out += 1
+                else:
+                    text_bytes_max -= text_bytes
+                    summaries.append(views.summarize(group, offsets))
+        return summaries, left_out
 
     # Background work
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
+import re
 import resource
 import selectors
 import socket
@@ -12,6 +14,7 @@ from collections.abc import Callable
 
 import pytest
 
+from barnabas.broker.http_connections import CONNECTIONS_MAX as HTTP_CONNECTIONS_MAX
 from barnabas.wire.codec import decode
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.headers import parse_response_header
@@ -308,3 +311,67 @@ def test_a10_a_reader_that_starts_to_read_gets_everything(broker: BarnabasProces
         for _ in range(20):
             response = answer(connection, request, 11, FetchResponse)
             assert len(response.responses[0].partitions[0].records) == len(batch)
+
+
+STRANGERS = {
+    "silent": b"",
+    "half a request": b"GET /healthz HTTP/1.1\r\nHost: x\r\n",
+    "a page that nobody reads": b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n",
+    "requests without end": b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n" * 50_000,
+    "headers without end": b"GET /healthz HTTP/1.1\r\n" + b"x: y\r\n" * 100_000,
+    "a body without end": b"POST /healthz HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000000\r\n\r\n" + bytes(MIB),
+}
+
+
+@pytest.mark.parametrize("broker", [{"barnabas.http.address": "127.0.0.1:0"}], indirect=True, ids=[""])
+@pytest.mark.parametrize("seconds", [6, pytest.param(120, marks=[pytest.mark.full, pytest.mark.timeout(400)])])
+def test_a20_strangers_at_the_http_port(
+    broker: BarnabasProcess, memory: Memory, healthy: HealthyClient, figure: Figure, seconds: int
+) -> None:
+    """300 connections of six kinds, and who is closed comes back. A health check is answered beside them, and they do
+    not hold sockets or memory."""
+    found = re.search(r"HTTP on (127\.0\.0\.1:\d+)", broker.log_text())
+    assert found is not None
+    create_topic(broker.bootstrap_servers, "pages", 1_000)  # a page of half a megabyte
+    sockets, most, longest, checks, opened = open_sockets(broker.pid), 0, 0.0, 0, 0
+    address, kinds = found[1], itertools.cycle(STRANGERS.values())
+    memory.mark()
+    healthy.mark()
+    strangers: list[tuple[socket.socket, bytes]] = []
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        strangers = [stranger for stranger in strangers if _goes_on(*stranger)]
+        for _ in range(min(10, 300 - len(strangers))):
+            stranger = connect(address)
+            stranger.setblocking(False)
+            strangers.append((stranger, next(kinds)))
+            opened += 1
+            _goes_on(*strangers[-1])
+        started = time.monotonic()
+        with connect(address) as check:
+            check.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert check.recv(15) == b"HTTP/1.1 200 OK"
+        checks += 1
+        longest = max(longest, time.monotonic() - started)
+        most = max(most, open_sockets(broker.pid))
+    figure(seconds=seconds, opened=opened, checks=checks, slowest_check_ms=round(longest * 1000),
+           sockets=most - sockets, growth_mib=round(memory.growth / MIB, 1), **healthy.figures)  # fmt: skip
+    for connection, _ in strangers:
+        connection.close()
+    assert most <= sockets + HTTP_CONNECTIONS_MAX + 8  # some are on their way out
+    assert longest <= 2
+    assert memory.growth <= 64 * MIB
+
+
+def _goes_on(connection: socket.socket, data: bytes) -> bool:
+    """Send what the broker takes; whether the connection is still there."""
+    try:
+        connection.send(data)
+        if connection.recv(1, socket.MSG_PEEK):
+            return True
+    except BlockingIOError:
+        return True
+    except OSError:
+        pass
+    connection.close()
+    return False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import socket
 import struct
@@ -12,7 +13,7 @@ from collections.abc import Callable
 import pytest
 
 from barnabas.broker.coordinator.group import PENDING_MEMBERS_MAX
-from barnabas.broker.coordinator.service import TIMERS_MAX
+from barnabas.broker.coordinator.service import HELD_BYTES_MAX, TIMERS_MAX
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from barnabas.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
@@ -303,3 +304,73 @@ def test_a16_log_flooding_and_injection(
     assert busiest <= 101
     assert not any(match[2] == "FATAL" for match in found if match)
     assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028]", broker.log_text())
+
+
+@pytest.mark.parametrize("broker", [{"group.initial.rebalance.delay.ms": "0"}], indirect=True, ids=[""])
+@pytest.mark.parametrize("count", [40, pytest.param(120, marks=FULL)])
+def test_a19_metadata_of_members(
+    broker: BarnabasProcess, memory: Memory, healthy: HealthyClient, figure: Figure, count: int
+) -> None:
+    """Members with 8 MB of metadata each, in groups of their own, whose connections are closed afterwards. A group
+    that was there before goes on."""
+    _offsets_topic(broker)
+    healthy.rate_min = 30  # each of these requests takes the event loop for some milliseconds
+    answers: Counter[int] = Counter()
+    with connect(broker.bootstrap_servers) as live:
+        member_id, generation = _consume(live)
+        memory.mark()
+        healthy.mark()
+        for number in range(count):
+            join = _join(f"group-{number}")
+            join.protocols[0].metadata = bytes(8_000_000)
+            with connect(broker.bootstrap_servers) as connection:
+                answers[ask(connection, join, 0, JoinGroupResponse).error_code] += 1
+        _commit(live, member_id, generation)
+        assert ask(live, _join("live"), 5, JoinGroupResponse).error_code == ErrorCode.MEMBER_ID_REQUIRED
+    let_in = answers[ErrorCode.NONE]
+    figure(asked=count, let_in=let_in, growth_mib=round(memory.growth / MIB, 1), **healthy.figures)
+    assert answers == {ErrorCode.NONE: let_in, ErrorCode.COORDINATOR_NOT_AVAILABLE: count - let_in}
+    assert let_in * 8_000_000 < HELD_BYTES_MAX
+    assert memory.growth <= 288 * MIB
+
+
+@pytest.mark.parametrize(
+    ("seconds", "metadata"), [(5, 4096), *(pytest.param(150, size, marks=FULL) for size in (0, 4096))]
+)
+def test_a19_committed_offsets(
+    broker: BarnabasProcess, memory: Memory, healthy: HealthyClient, figure: Figure, seconds: int, metadata: int
+) -> None:
+    """Offsets of ever more groups, 50 partitions each. Who has committed before goes on to."""
+    _offsets_topic(broker)
+    create_topic(broker.bootstrap_servers, "t", 50)
+    healthy.rate_min = 20
+    answers: Counter[int] = Counter()
+
+    def request(number: int) -> OffsetCommitRequest:
+        text = "m" * metadata
+        partitions = [
+            OffsetCommitRequestPartition(partition_index=index, committed_offset=1, committed_metadata=text)
+            for index in range(50)
+        ]
+        return OffsetCommitRequest(
+            group_id=f"simple-{number}",
+            generation_id_or_member_epoch=-1,
+            topics=[OffsetCommitRequestTopic(name="t", partitions=partitions)],
+        )
+
+    with connect(broker.bootstrap_servers) as live, connect(broker.bootstrap_servers) as connection:
+        member_id, generation = _consume(live)
+        memory.mark()
+        healthy.mark()
+        deadline = time.monotonic() + seconds
+        numbers = itertools.count()
+        while time.monotonic() < deadline and answers[ErrorCode.COORDINATOR_NOT_AVAILABLE] < 1_000:
+            connection.sendall(b"".join(frame(request(next(numbers)), 5) for _ in range(20)))
+            for _ in range(20):
+                response = answer(connection, request(0), 5, OffsetCommitResponse)
+                answers[response.topics[0].partitions[0].error_code] += 1
+        _commit(live, member_id, generation)
+    figure(seconds=seconds, groups=answers[0], offsets=answers[0] * 50, refused=answers.total() - answers[0],
+           growth_mib=round(memory.growth / MIB, 1), **healthy.figures)  # fmt: skip
+    assert set(answers) <= {ErrorCode.NONE, ErrorCode.COORDINATOR_NOT_AVAILABLE}
+    assert memory.growth <= 320 * MIB

@@ -90,7 +90,7 @@ def test_offsets_count(producer_id: int) -> None:
             except ApiError:
                 break
             stored += 1
-        assert 5 <= stored < 100_000 // (20 * 400)
+        assert 5 <= stored < 100_000 // (20 * 200)
         assert held(bench) <= 100_000
         assert await error_of(bench.groups.answer(commit("another", 5, "x" * 4096, producer_id))) is REFUSED
         await bench.groups.answer(commit("g0", 20, producer_id=producer_id))  # the same again
@@ -153,5 +153,20 @@ def test_a_member_id_fits_every_reply_and_record(instance: str | None) -> None:
         assert joined.error is ErrorCode.NONE
         assert len(joined.member_id) < 2_000
         assert joined.member_id.startswith("c" * 1_000 if instance is None else "i" * 1_000)
+
+    run(scenario)
+
+
+def test_a_page_holds_as_many_groups_as_fit() -> None:
+    async def scenario(bench: Bench) -> None:
+        await bench.elect()
+        await bench.groups.answer(commit("n" * 30_000, 50))
+        for number in range(10):
+            await bench.groups.answer(commit(f"g{number}", 5))
+        summaries, left_out = bench.groups.summaries(100_000)
+        assert {summary.group_id for summary in summaries} == {f"g{number}" for number in range(10)}
+        assert left_out == 1
+        assert len(bench.groups.summaries(3_000)[0]) == 2
+        assert [len(found) if isinstance(found, list) else found for found in bench.groups.summaries()] == [11, 0]
 
     run(scenario)
