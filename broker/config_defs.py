@@ -7,6 +7,7 @@ ConfigDef.java and the CONFIG_DEF tables of Apache Kafka 4.3.0, with 3.9.1's lim
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Any, Final, NamedTuple
 
@@ -169,7 +170,11 @@ def to_text(value: ConfigValue) -> str | None:
 
 
 def _double_to_text(value: float) -> str:
-    """As Java's Double.toString: decimal between 10^-3 and 10^7, else scientific notation (0.5, 1.0E10)."""
+    """As Java's Double.toString: decimal between 10^-3 and 10^7, else scientific notation (0.5, 1.0E10); what is too
+    large for a double is Infinity.
+    """
+    if math.isinf(value):
+        return "Infinity" if value > 0 else "-Infinity"
     if value == 0 or 1e-3 <= abs(value) < 1e7:
         return repr(value)
     mantissa, _, exponent = f"{value!r}".partition("e") if "e" in repr(value) else f"{value:.16e}".partition("e")

@@ -7,6 +7,7 @@ from typing import Any, Final, NamedTuple
 
 import crc32c
 
+from barnabas.broker.config_defs import BOOLEAN, DOUBLE, INT, LONG, SHORT, ConfigKey
 from barnabas.wire.schema import Array, Message
 
 DOUBLE_MAX: Final = 1.7976931348623157e308
@@ -142,3 +143,27 @@ def batch_changes() -> Iterator[tuple[str, Callable[[bytearray], None]]]:
                 _CRC.pack_into(batch, _CRC_POSITION, crc32c.crc32c(bytes(batch[_CRC_START:])))
 
             yield f"{name}={value}", change
+
+
+_INTEGER_BITS: Final = {SHORT: 16, INT: 32, LONG: 64}
+HUGE_TEXT: Final = "9" * 32_767
+
+
+def config_texts(key: ConfigKey) -> list[str]:
+    """What a configuration key is tried with, allowed or not: the ends of its type and of its rule, -1, 0, 1, what a
+    long can hold, every word that it knows, nothing, and far too much.
+    """
+    rule, arguments = (key.validator[0], key.validator[1:]) if key.validator else ("", ())
+    texts = ["", HUGE_TEXT]
+    if key.type == BOOLEAN:
+        texts += ["true", "false"]
+    elif key.type in _INTEGER_BITS or key.type == DOUBLE:
+        numbers = {-1, 0, 1, (1 << 63) - 1, *(argument for argument in arguments if argument is not None)}
+        if key.type == DOUBLE:
+            numbers |= {-DOUBLE_MAX, DOUBLE_MAX}
+        else:
+            numbers |= set(_integers(_INTEGER_BITS[key.type]))
+        texts += [str(number) for number in sorted(numbers)]
+    elif rule in ("in", "list", "list_or_empty"):
+        texts += [*arguments, ",".join(arguments)]
+    return texts

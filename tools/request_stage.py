@@ -4,6 +4,7 @@ import itertools
 import socket
 import time
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from barnabas.broker.handlers import load_handler
@@ -72,21 +73,15 @@ class Producer(NamedTuple):
     epoch: int
 
 
-class Stage:
-    """Makes what requests are about; a connection of its own to a broker. Names and ids are fresh each time."""
+class Peer:
+    """A connection to a broker, and names that nobody had before."""
+
+    _numbers = itertools.count()
 
     def __init__(self, address: str) -> None:
         self._address = address
         self._connection: socket.socket | None = None
         self.connect()
-        self._numbers = itertools.count()
-        self._session_id = 0
-        self.make_topic(TOPIC, 2)
-        self.make_topic(EMPTY_TOPIC)
-        self.topic_id = topic_id(address, TOPIC)
-        self.empty_topic_id = topic_id(address, EMPTY_TOPIC)
-        self.ask(produce(self.batch()), 9)
-        assert eventually(lambda: self._is_coordinated(0) and self._is_coordinated(1), 20)
 
     def connect(self) -> None:
         """Take a new connection, after a restart of the broker."""
@@ -105,14 +100,38 @@ class Stage:
     def name(self, kind: str) -> str:
         return f"{kind}-{next(self._numbers)}"
 
-    def make_topic(self, name: str, partitions: int = 1) -> str:
-        topic = create_topics.CreatableTopic(name=name, num_partitions=partitions, replication_factor=1)
+    def create(self, name: str, partitions: int = 1, configs: Mapping[str, str] = MappingProxyType({})) -> int:
+        """Create a topic; the error code."""
+        topic = create_topics.CreatableTopic(
+            name=name,
+            num_partitions=partitions,
+            replication_factor=1,
+            configs=[create_topics.CreatableTopicConfig(name=key, value=value) for key, value in configs.items()],
+        )
         response = self.ask(create_topics.CreateTopicsRequest(topics=[topic], timeout_ms=15_000), 5)
-        assert not errors(response), response
+        code: int = response.topics[0].error_code
+        return code
+
+    def make_topic(self, name: str, partitions: int = 1) -> str:
+        assert self.create(name, partitions) == 0
         return name
 
+
+class Stage(Peer):
+    """Makes what requests are about, fresh each time."""
+
+    def __init__(self, address: str) -> None:
+        super().__init__(address)
+        self._session_id = 0
+        self.make_topic(TOPIC, 2)
+        self.make_topic(EMPTY_TOPIC)
+        self.topic_id = topic_id(address, TOPIC)
+        self.empty_topic_id = topic_id(address, EMPTY_TOPIC)
+        self.ask(produce(self.batch()), 9)
+        assert eventually(lambda: self._is_coordinated(0) and self._is_coordinated(1), 20)
+
     def batch(self, **fields: Any) -> bytearray:
-        return build_batch([Record(0, time.time_ns() // 1_000_000, b"k", b"v")], **fields)
+        return build_batch([Record(0, now_ms(), b"k", b"v")], **fields)
 
     def _is_coordinated(self, key_type: int) -> bool:
         request = find_coordinator.FindCoordinatorRequest(key_type=key_type, key="a")
@@ -174,6 +193,11 @@ class Stage:
         assert opened.session_id > 0, opened
         self._session_id = opened.session_id
         return self._session_id
+
+
+def now_ms() -> int:
+    """The time that good records carry."""
+    return time.time_ns() // 1_000_000
 
 
 def errors(value: object) -> list[int]:

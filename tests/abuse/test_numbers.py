@@ -35,7 +35,11 @@ from tools.request_stage import REQUESTS, Builder, Stage, errors, fetching, prod
 pytestmark = pytest.mark.slow
 Figure = Callable[..., None]
 
-SETTINGS = {"barnabas.group.newcomer.delay.ms": "0", "broker.id": "1"}
+SETTINGS = {
+    "barnabas.group.newcomer.delay.ms": "0",
+    "broker.id": "1",
+    "max.incremental.fetch.session.cache.slots": "100000",
+}
 MAY_WAIT = {1, 11, 14}
 """Fetch, JoinGroup and SyncGroup: their numbers say how long, or others are waited for."""
 MAY_WAIT_S = 0.15

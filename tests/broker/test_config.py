@@ -492,3 +492,12 @@ def test_reading_configuration_imports_little() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == ""
+
+
+def test_numbers_too_large_for_a_double_are_infinite():
+    """As in Java; refused or accepted, they can be told of."""
+    unlimited = BROKER_KEYS["log.cleaner.io.max.bytes.per.second"]
+    assert to_text(parse(unlimited, "9" * 400)) == "Infinity"
+    assert to_text(parse(unlimited, "-1e999")) == "-Infinity"
+    with pytest.raises(ConfigValueError, match="Infinity"):
+        parse(BROKER_KEYS["log.cleaner.min.cleanable.ratio"], "9" * 400)

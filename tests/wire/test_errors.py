@@ -3,7 +3,9 @@ import re
 
 import pytest
 
+from barnabas.wire import codec
 from barnabas.wire.errors import ApiError, ErrorCode, ProtocolError
+from barnabas.wire.messages.create_topics import CreatableTopicResult, CreateTopicsResponse
 
 
 def test_codes_have_no_gaps() -> None:
@@ -64,3 +66,17 @@ def test_api_error() -> None:
     assert str(error) == "INVALID_CONFIG: retention.ms must be a number"
     assert ApiError(ErrorCode.INVALID_CONFIG).message == ErrorCode.INVALID_CONFIG.message
     assert not isinstance(error, ProtocolError)
+
+
+def test_a_message_that_no_reply_could_carry_is_cut() -> None:
+    """It may name what the client sent, and a client may send as much as a string holds."""
+    error = ApiError(ErrorCode.INVALID_CONFIG, "Invalid value " + "\U0001f600" * 32_767)
+    assert len(error.message.encode()) < 32_767
+    assert error.message.startswith("Invalid value \U0001f600")
+    assert error.message.endswith("...")
+    response = CreateTopicsResponse(
+        topics=[CreatableTopicResult(name="t", error_code=error.error, error_message=error.message)]
+    )
+    for version in range(2, 8):
+        codec.encode(response, version)
+    assert ApiError(ErrorCode.INVALID_CONFIG, "x" * 4_000).message == "x" * 4_000
