@@ -473,7 +473,7 @@ def _end_transaction(stage: Stage, _version: int) -> Message:
     return ending(stage.producer())
 
 
-def _write_markers(stage: Stage, _version: int) -> Message:
+def write_markers(stage: Stage, _version: int) -> Message:
     producer = stage.producer()
     marker = write_txn_markers.WritableTxnMarker(
         producer_id=producer.producer_id,
@@ -582,7 +582,7 @@ REQUESTS: Final[Mapping[int, tuple[Builder, ...]]] = {
     24: (_add_partitions,),
     25: (_add_offsets,),
     26: (_end_transaction,),
-    27: (_write_markers,),
+    27: (write_markers,),
     28: (_txn_offset_commit,),
     32: (_describe_configs,),
     33: (_alter_configs,),

@@ -3,8 +3,8 @@
 Behaviour: sent by transaction coordinators, and by administrators to end a transaction that hangs. Every marker takes
 one offset; it is written whether or not the producer has a transaction open there. Answered when all are replicated.
 Errors per partition: UNKNOWN_TOPIC_OR_PARTITION (not led here), NOT_LEADER_OR_FOLLOWER (also while the group
-coordinator loads), INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED, NOT_ENOUGH_REPLICAS, REQUEST_TIMED_OUT,
-KAFKA_STORAGE_ERROR.
+coordinator loads), INVALID_PRODUCER_ID_MAPPING (a negative id), INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED,
+NOT_ENOUGH_REPLICAS, REQUEST_TIMED_OUT, KAFKA_STORAGE_ERROR.
 Versions: 2 transaction version (KIP-1228).
 """
 
@@ -64,6 +64,10 @@ async def handle(request: WriteTxnMarkersRequest, context: RequestContext) -> Wr
 def _write(topic: str, index: int, marker: TransactionMarker, context: RequestContext) -> "asyncio.Future[None] | None":
     if context.broker.replicas.partition(topic, index) is None:
         raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    if marker.producer_id < 0:
+        raise ApiError(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
+    if marker.producer_epoch < 0:
+        raise ApiError(ErrorCode.INVALID_PRODUCER_EPOCH)
     return context.broker.transaction_markers.write(topic, index, marker)
 
 

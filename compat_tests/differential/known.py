@@ -78,6 +78,12 @@ UNFORESEEN_FIELDS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
             for name in ("error_code", "log_start_offset")
         ),
     ),
+    (
+        "WriteTxnMarkers",
+        "transaction_markers",
+        '*": -1*',
+        ("markers/*/topics/transaction_markers-t/partitions/0/error_code",),
+    ),
 )
 """API, scenario, request and what differs. A Metadata answer of Kafka that fails so names no broker and no topic."""
 _REFUSED_TOPIC = ("configs/*", "error_*", "num_partitions", "replication_factor", "topic_id")

@@ -14,6 +14,7 @@ from barnabas.wire import codec, headers, messages
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from barnabas.wire.messages.produce import ProduceRequest
+from barnabas.wire.messages.write_txn_markers import WriteTxnMarkersRequest
 from barnabas.wire.record_batch import iter_headers
 from barnabas.wire.schema import Message
 from tools.barnabas_process import BarnabasProcess
@@ -30,7 +31,7 @@ from tools.hostile import (
     open_sockets,
     receive,
 )
-from tools.request_stage import REQUESTS, Builder, Stage, errors, fetching, produce, served_versions
+from tools.request_stage import REQUESTS, Builder, Stage, errors, fetching, produce, served_versions, write_markers
 
 pytestmark = pytest.mark.slow
 Figure = Callable[..., None]
@@ -200,6 +201,29 @@ def test_a18_numbers_at_their_extremes(
            **healthy.figures)  # fmt: skip
     assert share <= share_before + IDLE_SHARE_MAX
     assert memory.growth <= 64 * MIB
+
+
+@pytest.mark.parametrize("broker", [SETTINGS], indirect=True)
+@pytest.mark.parametrize(
+    ("producer_id", "epoch", "error"),
+    [
+        (-(2**63), 0, ErrorCode.INVALID_PRODUCER_ID_MAPPING),
+        (-1, 0, ErrorCode.INVALID_PRODUCER_ID_MAPPING),
+        (2**63 - 1, -1, ErrorCode.INVALID_PRODUCER_EPOCH),
+        (2**63 - 1, -(2**15), ErrorCode.INVALID_PRODUCER_EPOCH),
+    ],
+)
+def test_a18_a_marker_is_that_of_a_producer(
+    broker: BarnabasProcess, stage: Stage, attacker: Attacker, producer_id: int, epoch: int, error: ErrorCode
+) -> None:
+    """Else a log would remember a producer that cannot be."""
+    for version in served_versions(WriteTxnMarkersRequest.API_KEY):
+        request = write_markers(stage, version)
+        assert isinstance(request, WriteTxnMarkersRequest)
+        before = read_all(stage)
+        request.markers[0].producer_id, request.markers[0].producer_epoch = producer_id, epoch
+        assert errors(attacker.send(request, version)) == [error]
+        assert read_all(stage) == before
 
 
 @pytest.mark.parametrize("broker", [SETTINGS], indirect=True)

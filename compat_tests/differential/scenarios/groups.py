@@ -132,10 +132,12 @@ def committing(
     instance: str | None = None,
     metadata: str | None = "",
     epoch: int = -1,
+    retention_ms: int = -1,
 ) -> Build:
     def build(side: Side) -> OffsetCommitRequest:
         return OffsetCommitRequest(
             group_id=group,
+            retention_time_ms=retention_ms,
             generation_id_or_member_epoch=generation,
             member_id=side.ids.get(name, NOBODY) if name else "",
             group_instance_id=instance,
@@ -325,6 +327,9 @@ def offsets(run: Run) -> None:
         run.sweep(committing(group, (topic, 0, offset)))
     for metadata in (None, "", "ü", "x" * 4096, "x" * 4097):
         run.sweep(committing(group, (topic, 1, 7), metadata=metadata))
+        run.ask(fetching(group, 8, (topic, [0, 1])), 8)
+    for retention_ms in (-(2**63), -2, 0, 1, 2**63 - 1):
+        run.sweep(committing(group, (topic, 0, 8), retention_ms=retention_ms), versions=(2, 3, 4))
         run.ask(fetching(group, 8, (topic, [0, 1])), 8)
     for epoch in (-1, 0, 5, -2):
         run.sweep(committing(group, (topic, 0, 9), epoch=epoch), versions=(6, 9))

@@ -250,9 +250,11 @@ def describe_transactions(run: Run) -> None:
 def transaction_markers(run: Run) -> None:
     topic = run.create_topic()
 
-    def marking(name: str, partition: int = 0, epoch: int = 0, coordinator_epoch: int = 0) -> WriteTxnMarkersRequest:
+    def marking(
+        name: str, partition: int = 0, epoch: int = 0, coordinator_epoch: int = 0, producer: int = UNKNOWN_PRODUCER
+    ) -> WriteTxnMarkersRequest:
         marker = WritableTxnMarker(
-            producer_id=UNKNOWN_PRODUCER,
+            producer_id=producer,
             producer_epoch=epoch,
             transaction_result=True,
             coordinator_epoch=coordinator_epoch,
@@ -267,6 +269,8 @@ def transaction_markers(run: Run) -> None:
         marking(topic, epoch=1, coordinator_epoch=2),
         marking(topic, epoch=0, coordinator_epoch=2),
         marking(topic, epoch=1, coordinator_epoch=1),
+        marking(topic, producer=-1),
+        marking(topic, epoch=-1),
         WriteTxnMarkersRequest(),
     )
     run.ask(fetch_request([(topic, 0, 0)]), 11)
