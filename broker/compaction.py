@@ -18,6 +18,7 @@ from typing import Final
 from barnabas.broker.cleaner_process import Throttle, command, decode_result, encode_job
 from barnabas.broker.config import BrokerConfig
 from barnabas.broker.replica_manager import ReplicaManager
+from barnabas.broker.segment_times import times_of_logs
 from barnabas.clock import Clock
 from barnabas.set_aside import SetAside
 from barnabas.storage.cleaner import CleanedSegment, CleaningJob, PassEnd, remove_cleaned_files, run_pass
@@ -28,6 +29,7 @@ from barnabas.storage.cleaner_manager import (
     dirtiest,
     log_to_clean,
     make_job,
+    times_for_cleaning,
 )
 from barnabas.storage.errors import CorruptFile, CorruptLog, StorageError
 from barnabas.storage.files import UnsyncedFiles, is_passing
@@ -81,7 +83,7 @@ class Compaction:
         """Clean logs as long as one is dirty enough."""
         disturbed: set[PartitionLog] = set()
         while not self._stopping:
-            to_clean = dirtiest(found for found in self._candidates() if found.log not in disturbed)
+            to_clean = dirtiest(found for found in await self._candidates() if found.log not in disturbed)
             if to_clean is None:
                 return
             if not await self._clean(to_clean):
@@ -96,19 +98,25 @@ class Compaction:
     def _logs(self) -> list[PartitionLog]:
         return [partition.log for partition in self._replicas.partitions()]
 
-    def _candidates(self) -> list[LogToClean]:
+    async def _candidates(self) -> list[LogToClean]:
+        """What there is to compact; the event loop has turns in between, so that logs may have gone at the end."""
         now_ms = self._clock.now_ms()
+        compacted = [log for log in self.set_aside.ready(self._logs()) if log.config.is_compacted]
         found = []
-        for log in self.set_aside.ready(self._logs()):
-            if log.config.is_compacted and log.failure is None:
-                try:
-                    to_clean = log_to_clean(log, log.clean_offset, now_ms)
-                except Exception as error:  # noqa: BLE001 - whatever is wrong with this log, the others are cleaned
+        async for log, times in times_of_logs(
+            compacted, lambda log: times_for_cleaning(log, log.clean_offset, now_ms), lambda: self._stopping
+        ):
+            try:
+                if times.error is not None:
+                    raise times.error
+                to_clean = log_to_clean(log, log.clean_offset, now_ms, times)
+            except Exception as error:  # noqa: BLE001 - whatever is wrong with this log, the others are cleaned
+                if log.failure is None:
                     self._leave_alone(log, error)
-                    continue
-                if to_clean is not None:
-                    found.append(to_clean)
-        return found
+                continue
+            if to_clean is not None:
+                found.append(to_clean)
+        return [to_clean for to_clean in found if to_clean.log.failure is None]
 
     def _leave_alone(self, log: PartitionLog, error: Exception) -> None:
         """Until the next start, if trying again might do harm or cannot help; else for a while."""

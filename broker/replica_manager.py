@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from barnabas.broker.metadata import MetadataCache
 from barnabas.broker.partition import Partition
+from barnabas.broker.segment_times import times_of_logs
 from barnabas.clock import Clock
 from barnabas.storage.config import LogConfig
 from barnabas.storage.errors import LogDeleted, StorageError
@@ -427,11 +428,23 @@ class ReplicaManager:
         """Begin no more flushes but those that somebody waits for: closing the logs brings everything to the disk."""
         self._is_stopping = True
 
-    def run_retention(self) -> None:
-        """Delete what retention no longer keeps; readers that wait there look again."""
-        if self._log_manager.run_retention(self._clock.now_ms()):
-            for partition in self.partitions():
-                partition.progressed()
+    async def run_retention(self) -> None:
+        """Delete what retention no longer keeps; readers that wait there look again.
+
+        What has to be read for that is read in a thread, some logs at a time. Whichever of them are gone by then, or
+        offline, are left out.
+        """
+        now_ms = self._clock.now_ms()
+        async for log, times in times_of_logs(
+            self._log_manager.logs, lambda log: log.times_for_retention(now_ms), lambda: self._is_stopping
+        ):
+            if times.error is not None and not isinstance(times.error, OSError):
+                logger.error("looking for old segments of %s-%d failed: %s", log.topic, log.partition, times.error)
+            if self._log_manager.retain(log, now_ms, times):
+                partition = self._partitions.get((log.topic, log.partition))
+                if partition is not None and partition.log is log:
+                    partition.progressed()
+                await asyncio.sleep(0)  # renaming files takes a while, too
 
     # --- what the coordinators need (broker/coordinator/runtime.py, CoordinatorLog) ---------------
 

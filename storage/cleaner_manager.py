@@ -24,6 +24,7 @@ from barnabas.storage.segment import (
     Segment,
     file_name,
 )
+from barnabas.storage.segment_times import SegmentTimes
 
 logger = logging.getLogger(__name__)
 
@@ -55,19 +56,34 @@ class LogToClean:
         return (self.is_due and self.dirty_bytes > 0) or self.dirty_ratio > self.log.config.min_cleanable_dirty_ratio
 
 
-def log_to_clean(log: PartitionLog, clean_offset: int | None, now_ms: int) -> LogToClean | None:
+def times_for_cleaning(log: PartitionLog, clean_offset: int | None, now_ms: int) -> SegmentTimes:
+    """What `log_to_clean` needs to know of the segments' times: to be read in a thread."""
+    config, bases = log.config, [segment.base_offset for segment in log.segments]
+    first_dirty = _first_dirty_offset(log, clean_offset)
+    dirty_from = _segment_start(bases, first_dirty) if bases[-1] > first_dirty else bases[-1]
+    dirty = [segment for segment in log.segments[:-1] if segment.base_offset >= dirty_from]
+    return SegmentTimes(
+        log.context.cache,
+        first_of=dirty if now_ms > config.max_compaction_lag_ms else (),
+        largest_of=dirty if config.min_compaction_lag_ms > 0 else (),
+        is_enough=lambda timestamp: timestamp > now_ms - config.min_compaction_lag_ms,
+    )
+
+
+def log_to_clean(
+    log: PartitionLog, clean_offset: int | None, now_ms: int, times: SegmentTimes | None = None
+) -> LogToClean | None:
     """How much of a log is dirty and may be cleaned; None if nothing is. `clean_offset` is where the last pass ended.
 
     Never cleaned are the active segment, anything at or above the last stable offset, and segments with records
     younger than min.compaction.lag.ms; nor what is not on the disk, lest a power cut takes a record after the pass took
-    the one before it of the same key. May read timestamps of segments the first time.
+    the one before it of the same key. `times` is what was read in a thread; without it this may read timestamps of
+    segments the first time.
 
     Source: LogCleanerManager.cleanableOffsets, maxCompactionDelay; the last condition is our own.
     """
     segments = log.segments
-    first_dirty = log.log_start_offset
-    if clean_offset is not None and log.log_start_offset <= clean_offset <= log.log_end_offset:
-        first_dirty = clean_offset
+    first_dirty = _first_dirty_offset(log, clean_offset)
     if len(segments) == 1 or segments[-1].base_offset <= first_dirty:
         return None
     bases = [segment.base_offset for segment in segments]
@@ -76,7 +92,10 @@ def log_to_clean(log: PartitionLog, clean_offset: int | None, now_ms: int) -> Lo
     if lag_ms > 0:
         for slot, segment in enumerate(segments[:-1]):
             is_dirty = bases[slot + 1] > first_dirty
-            if is_dirty and segment.largest_timestamp(cache) > now_ms - lag_ms:
+            if not is_dirty:
+                continue
+            largest = segment.largest_timestamp(cache) if times is None else times.largest(segment)
+            if largest is None or largest > now_ms - lag_ms:
                 uncleanable = min(uncleanable, max(segment.base_offset, _segment_start(bases, first_dirty)))
                 break
     dirty_from = _segment_start(bases, first_dirty)
@@ -88,6 +107,12 @@ def log_to_clean(log: PartitionLog, clean_offset: int | None, now_ms: int) -> Lo
     timestamps = [segment.read_first_timestamp(cache) for segment in dirty] if clean_until_ms > 0 else []
     is_due = any(0 < timestamp < clean_until_ms for timestamp in timestamps)
     return LogToClean(log, first_dirty, uncleanable, clean_bytes, sum(segment.size for segment in dirty), is_due)
+
+
+def _first_dirty_offset(log: PartitionLog, clean_offset: int | None) -> int:
+    if clean_offset is not None and log.log_start_offset <= clean_offset <= log.log_end_offset:
+        return clean_offset
+    return log.log_start_offset
 
 
 def _segment_start(bases: list[int], offset: int) -> int:

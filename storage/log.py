@@ -35,6 +35,7 @@ from barnabas.storage.segment import (
     Segment,
     file_name,
 )
+from barnabas.storage.segment_times import SegmentTimes
 from barnabas.storage.timestamps import SegmentCapture, TimestampAndOffset, TimestampLookup
 from barnabas.storage.validation import (
     AppendOrigin,
@@ -550,12 +551,25 @@ class PartitionLog(LocalLog):
 
     # --- deleting
 
-    def delete_old_segments(self, now_ms: int) -> int:
+    def times_for_retention(self, now_ms: int) -> SegmentTimes:
+        """What `delete_old_segments` needs to know of the segments' times: to be read in a thread."""
+        config, segments = self.config, self._segments
+        if not config.deletes_by_retention or config.retention_ms < 0:
+            segments = []
+        elif not segments[-1].size:
+            segments = segments[:-1]  # an empty one stays, however old it is
+        return SegmentTimes(
+            self.context.cache,
+            largest_of=segments,
+            is_enough=lambda timestamp: not retention.is_breached_by_time(timestamp, config.retention_ms, now_ms),
+        )
+
+    def delete_old_segments(self, now_ms: int, times: SegmentTimes | None = None) -> int:
         """Apply retention: by log start offset always, by size and time if cleanup.policy says delete. Returns how
         many segments went.
 
-        May read the last bytes of time indexes, or file times, the first time. Their files are renamed now and
-        unlinked later.
+        `times` is what was read in a thread; segments that it does not know stay. Without it this may read the last
+        bytes of time indexes, or file times, the first time. Their files are renamed now and unlinked later.
 
         Raises:
             StorageError: the disk refused. What passes leaves the rest for the next time, after anything else the log
@@ -563,9 +577,9 @@ class PartitionLog(LocalLog):
         """
         self.check()
         with self._refusing_if(f"deleting segments of {self.directory}"):
-            return self._delete_old_segments(now_ms)
+            return self._delete_old_segments(now_ms, times)
 
-    def _delete_old_segments(self, now_ms: int) -> int:
+    def _delete_old_segments(self, now_ms: int, times: SegmentTimes | None) -> int:
         deleted = self._delete_segments(
             retention.breached_by_start((segment.base_offset for segment in self._segments[1:]), self.log_start_offset),
             "log start offset",
@@ -575,8 +589,13 @@ class PartitionLog(LocalLog):
             deleted += self._delete_segments(
                 retention.breached_by_size(sizes, self.config.retention_bytes), "retention.bytes"
             )
+            if times is not None and isinstance(times.error, OSError):
+                raise times.error
             cache = self.context.cache
-            timestamps = (lambda segment=segment: segment.largest_timestamp(cache) for segment in self._segments)
+            timestamps = (
+                segment.largest_timestamp(cache) if times is None else times.largest(segment)
+                for segment in self._segments
+            )
             deleted += self._delete_segments(
                 retention.breached_by_time(timestamps, self.config.retention_ms, now_ms), "retention.ms"
             )

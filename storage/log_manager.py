@@ -10,6 +10,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -46,6 +47,7 @@ from barnabas.storage.offset_index import OffsetIndexCache
 from barnabas.storage.producer_state import ProducerState
 from barnabas.storage.recovery import LogCheckpoints, Progress, open_log
 from barnabas.storage.segment import Segment
+from barnabas.storage.segment_times import SegmentTimes
 from barnabas.wire.names import ZERO_TOPIC_ID
 
 logger = logging.getLogger(__name__)
@@ -547,17 +549,19 @@ class LogManager:
             unlink_if_exists(self._files, path)
 
     def run_retention(self, now_ms: int) -> int:
-        """Delete old segments of all logs; how many. A log that fails goes offline without stopping the others; one
+        """Delete old segments of all logs; how many. Blocking; a broker rather uses `retain` for one after another."""
+        return sum(self.retain(log, now_ms) for log in self.logs)
+
+    def retain(self, log: PartitionLog, now_ms: int, times: SegmentTimes | None = None) -> int:
+        """Delete old segments of a log, unless it is offline or was deleted; how many. One that fails goes offline, one
         whose disk only has no room is looked at again the next time.
+
+        `times` is what was read for it in a thread; without it this may block.
         """
-        count = 0
-        for log in self.logs:
-            if log.failure is None:
-                try:
-                    count += log.delete_old_segments(now_ms)
-                except StorageError:
-                    continue  # it has said why
-        return count
+        if log.failure is None:
+            with suppress(StorageError):  # it has said why
+                return log.delete_old_segments(now_ms, times)
+        return 0
 
     def logs_to_flush(self, now_ms: int) -> list[PartitionLog]:
         """Logs with something to flush: new names or a sealed segment, a new leader epoch, or flush.ms has passed."""

@@ -5,7 +5,7 @@ Each function takes the segments oldest first and answers how many of them go. S
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import takewhile
 
 
@@ -37,10 +37,21 @@ def breached_by_size(sizes: Sequence[int], retention_bytes: int) -> int:
     return count
 
 
-def breached_by_time(largest_timestamps: Iterable[Callable[[], int]], retention_ms: int, now_ms: int) -> int:
-    """Segments whose largest timestamp is more than `retention_ms` (-1: unlimited) ago. Looked up one by one: it may
-    need the disk.
+def breached_by_time(largest_timestamps: Iterable[int | None], retention_ms: int, now_ms: int) -> int:
+    """Segments whose largest timestamp is more than `retention_ms` (-1: unlimited) ago; None is not known, and ends it.
+    Looked up one by one: it may need the disk.
     """
     if retention_ms < 0:
         return 0
-    return sum(1 for _ in takewhile(lambda timestamp: now_ms - timestamp() > retention_ms, largest_timestamps))
+    return sum(
+        1
+        for _ in takewhile(
+            lambda timestamp: timestamp is not None and is_breached_by_time(timestamp, retention_ms, now_ms),
+            largest_timestamps,
+        )
+    )
+
+
+def is_breached_by_time(largest_timestamp: int, retention_ms: int, now_ms: int) -> bool:
+    """Whether a segment with this largest timestamp goes."""
+    return now_ms - largest_timestamp > retention_ms

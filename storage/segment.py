@@ -62,7 +62,8 @@ CLEANED_SUFFIX: Final = ".cleaned"
 SWAP_SUFFIX: Final = ".swap"
 
 _MAX_RELATIVE_OFFSET: Final = 2**31 - 1
-_NOT_READ: Final = -2
+NOT_READ: Final = -2
+"""A timestamp that nobody has looked for since the start."""
 
 
 def file_name(offset: int, suffix: str) -> str:
@@ -108,8 +109,8 @@ class Segment:
         """Bytes from here on were written by this process, so that they are most likely in the page cache."""
         self.bytes_since_index = 0
         self.has_txn_index = False
-        self.first_timestamp = _NOT_READ
-        self.max_timestamp = _NOT_READ
+        self.first_timestamp = NOT_READ
+        self.max_timestamp = NOT_READ
         self.max_timestamp_offset = base_offset
         self.offset_index: OffsetIndex | None = None
         self.time_index: TimeIndex | None = None
@@ -215,14 +216,14 @@ class Segment:
 
     def read_first_timestamp(self, cache: DescriptorCache) -> int:
         """The largest timestamp of the first batch, -1 if there is none. Blocking the first time."""
-        if self.first_timestamp == _NOT_READ:
+        if self.first_timestamp == NOT_READ:
             header = _reader(cache, self.file)(HEADER_SIZE, 0) if self.size >= HEADER_SIZE else b""
             self.first_timestamp = parse_header(header).max_timestamp if header else NO_TIMESTAMP
         return self.first_timestamp
 
     def read_max_timestamp(self, cache: DescriptorCache) -> int:
         """The largest timestamp of all batches, -1 if none has one. Blocking the first time."""
-        if self.max_timestamp == _NOT_READ:
+        if self.max_timestamp == NOT_READ:
             time_index = load_time_index(cache.files, _reader(cache, self.file), self.file, self.base_offset, self.size)
             self.max_timestamp, self.max_timestamp_offset = time_index.last_entry
         return self.max_timestamp

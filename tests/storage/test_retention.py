@@ -16,8 +16,9 @@ def test_plans():
     assert retention.breached_by_size([10, 10, 10], 0) == 3
     assert retention.breached_by_size([10, 10, 10], -1) == 0
     assert retention.breached_by_size([10, 10, 10], 40) == 0
-    assert retention.breached_by_time([lambda: 0, lambda: 50, lambda: 99], 49, 100) == 2
-    assert retention.breached_by_time([lambda: 0], -1, 100) == 0
+    assert retention.breached_by_time([0, 50, 99], 49, 100) == 2
+    assert retention.breached_by_time([0, None, 0], 49, 100) == 1
+    assert retention.breached_by_time([0], -1, 100) == 0
 
 
 def fill(logs, **settings):

@@ -1,0 +1,40 @@
+"""Passes of upkeep over all logs that need times of their segments: some logs at a time, read in a thread."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Final
+
+from barnabas.storage.log import PartitionLog
+from barnabas.storage.segment_times import SegmentTimes
+
+LOGS_PER_TURN: Final = 100
+"""Between so many logs others have a turn on the event loop."""
+
+
+async def times_of_logs(
+    logs: Sequence[PartitionLog], ask: Callable[[PartitionLog], SegmentTimes], is_over: Callable[[], bool]
+) -> AsyncIterator[tuple[PartitionLog, SegmentTimes]]:
+    """Each log with the answer to what `ask` asks of it, as long as it `is_over` not.
+
+    The event loop has turns in between: whoever iterates looks again whether the log is still what it was.
+    """
+    for start in range(0, len(logs), LOGS_PER_TURN):
+        if is_over():
+            return
+        asked = [(log, ask(log)) for log in logs[start : start + LOGS_PER_TURN] if log.failure is None]
+        unknown = [times for _, times in asked if not times.is_known]
+        try:
+            if unknown:
+                await asyncio.to_thread(_read_all, unknown)
+            else:
+                await asyncio.sleep(0)
+        finally:
+            for times in unknown:
+                times.take_in()
+        for found in asked:
+            yield found
+
+
+def _read_all(unknown: Sequence[SegmentTimes]) -> None:
+    for times in unknown:
+        times.read()
