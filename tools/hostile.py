@@ -209,6 +209,24 @@ class ThreadTimes:
         return loop_ns / 1e6, sum(used.values()) / 1e6
 
 
+SPINNING = 0.2
+"""Of a processor: a loop or a timer that spins takes a whole one. Brokers with every interval at its least take up to
+0.1."""
+
+
+def processor_share(pid: int, span_s: float = 0.5, spans: int = 4) -> float:
+    """How much of a processor a process takes, all its threads together: the least of a few spans, since what was begun
+    before may still go on in the first; a later one is only measured where the one before was `SPINNING`."""
+    least = float("inf")
+    for _ in range(spans):
+        times = ThreadTimes(pid)
+        time.sleep(span_s)
+        least = min(least, (times.loop_ms + times.threads_ms) / 1000 / span_s)
+        if least < SPINNING:
+            break
+    return least
+
+
 class HealthyClient:
     """Writes `rate` records per second, one per request and one request at a time, on a connection and a thread of its
     own, while the broker is attacked; a context manager.

@@ -4,37 +4,58 @@ makes the broker spin, nor keeps it from serving others.
 
 from __future__ import annotations
 
+import re
 import socket
-import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 
 import pytest
 
+from barnabas.broker.handlers import load_handler, served_apis
+from barnabas.wire import messages
 from barnabas.wire.errors import ErrorCode
+from barnabas.wire.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
+from barnabas.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from barnabas.wire.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
+from barnabas.wire.messages.delete_topics import DeleteTopicsRequest
+from barnabas.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from barnabas.wire.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from barnabas.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from barnabas.wire.messages.init_producer_id import InitProducerIdRequest
 from barnabas.wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
 from barnabas.wire.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberIdentity
+from barnabas.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from barnabas.wire.messages.list_transactions import ListTransactionsRequest
+from barnabas.wire.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
 from barnabas.wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment, SyncGroupResponse
+from barnabas.wire.records import Record, build_batch
+from barnabas.wire.schema import Array, Field, Message
 from tools.barnabas_process import BarnabasProcess
-from tools.hostile import ThreadTimes, answer, ask, connect, eventually, frame
+from tools.hostile import (
+    SPINNING,
+    HealthyClient,
+    answer,
+    ask,
+    connect,
+    create_topic,
+    eventually,
+    frame,
+    processor_share,
+    produce,
+)
 
-SPAN_S = 0.5
-SPINNING = 0.25
-"""Of a processor: a loop that spins, or a timer that never rests, takes all that there is. Idle brokers took up to
-0.03 on a machine with work beside."""
-
-
-def processor_share(process: BarnabasProcess) -> float:
-    """How much of a processor a broker takes that nobody asks for anything: the least of a few spans, since work that
-    was begun before may go on in the first."""
-    least = float("inf")
-    for _ in range(4):
-        times = ThreadTimes(process.pid)
-        time.sleep(SPAN_S)  # what is measured is a span of time
-        least = min(least, (times.loop_ms + times.threads_ms) / 1000 / SPAN_S)
-        if least < SPINNING:
-            break
-    return least
+GREATEST = {"int32": 2**31 - 1, "int64": 2**63 - 1}
+TIME_FIELD = re.compile(r"_ms$|timeout|wait|lifetime|retention|duration")
+WIDE_OPEN = {
+    "group.min.session.timeout.ms": "-2147483648",
+    "group.max.session.timeout.ms": "2147483647",
+    "transaction.max.timeout.ms": "2147483647",
+}
+"""Settings that let every duration of a request through."""
 
 
 class StaticMember:
@@ -133,10 +154,150 @@ def test_a_static_member_comes_back_with_no_time_for_rebalances(
     assert restarted.generation == first.generation, "it was replaced without a rebalance"
     second.leave()
     assert restarted.heartbeat() == ErrorCode.REBALANCE_IN_PROGRESS
-    assert processor_share(shared_broker) < SPINNING
+    assert processor_share(shared_broker.pid) < SPINNING
     restarted.begin_join(60_000)
     restarted.end_join()
     restarted.sync(restarted)
     assert restarted.heartbeat() == ErrorCode.NONE
     for member in (first, second, restarted):
         member.connection.close()
+
+
+# Every duration of every request
+
+
+def join(number: int, instance: str | None) -> JoinGroupRequest:
+    return JoinGroupRequest(
+        group_id=f"group-{number}",
+        session_timeout_ms=10_000,
+        rebalance_timeout_ms=10_000,
+        group_instance_id=instance,
+        protocol_type="consumer",
+        protocols=[JoinGroupRequestProtocol(name="range")],
+    )
+
+
+def fetch(_number: int) -> FetchRequest:
+    partition = FetchPartition(fetch_offset=0, partition_max_bytes=1000)
+    topic = FetchTopic(topic="empty", partitions=[partition])
+    return FetchRequest(max_wait_ms=500, min_bytes=1, max_bytes=1000, session_epoch=-1, topics=[topic])
+
+
+def commit(number: int) -> OffsetCommitRequest:
+    topic = OffsetCommitRequestTopic(name="empty", partitions=[OffsetCommitRequestPartition(committed_offset=0)])
+    return OffsetCommitRequest(group_id=f"commits-{number}", topics=[topic])
+
+
+PLAUSIBLE: dict[int, list[tuple[int, Callable[[int], Message]]]] = {
+    0: [(9, lambda number: produce("t", build_batch([Record(0, number, None, b"value")])))],
+    1: [(11, fetch)],
+    2: [
+        (
+            10,
+            lambda _number: ListOffsetsRequest(
+                replica_id=-1,
+                topics=[ListOffsetsTopic(name="t", partitions=[ListOffsetsPartition(timestamp=-1)])],
+            ),
+        )
+    ],
+    8: [(4, commit)],
+    11: [
+        (3, lambda number: join(number, None)),
+        (4, lambda number: join(number, None)),
+        (9, lambda number: join(number, "instance")),
+    ],
+    19: [
+        (
+            5,
+            lambda number: CreateTopicsRequest(
+                topics=[CreatableTopic(name=f"new-{number}", num_partitions=1, replication_factor=1)]
+            ),
+        )
+    ],
+    20: [(3, lambda number: DeleteTopicsRequest(topic_names=[f"new-{number}"]))],
+    21: [
+        (
+            2,
+            lambda _number: DeleteRecordsRequest(
+                topics=[DeleteRecordsTopic(name="t", partitions=[DeleteRecordsPartition(offset=-1)])]
+            ),
+        )
+    ],
+    22: [(4, lambda number: InitProducerIdRequest(transactional_id=f"id-{number}"))],
+    37: [(3, lambda number: CreatePartitionsRequest(topics=[CreatePartitionsTopic(name="t", count=2 + number)]))],
+    66: [(1, lambda _number: ListTransactionsRequest())],
+}
+"""Requests that get as far as their durations, with the version, by API key; each is told its own number."""
+
+
+def time_fields(key: int) -> Iterator[Field]:
+    """The fields of a request that are durations, by their names."""
+    for field in messages.api(key).request_class.FIELDS:
+        kind = field.type.element if isinstance(field.type, Array) else field.type
+        if isinstance(kind, str):
+            if kind in GREATEST and TIME_FIELD.search(field.name):
+                yield field
+        else:
+            assert not [inner for inner in kind.FIELDS if TIME_FIELD.search(inner.name)], "look deeper, too"
+
+
+def test_every_api_with_durations_is_tried() -> None:
+    served = {key for key in served_apis() if list(time_fields(key))}
+    assert served == set(PLAUSIBLE)
+    for key, requests in PLAUSIBLE.items():
+        assert all(load_handler(key).min_version <= version <= load_handler(key).max_version for version, _ in requests)
+        for field in time_fields(key):
+            assert any(field.exists_in(version) for version, _ in requests), field
+
+
+def extreme_requests() -> Iterator[tuple[str, bytes]]:
+    """A name and a frame for every duration of every request at its extremes."""
+    number = 0
+    for key, requests in PLAUSIBLE.items():
+        for version, request_of in requests:
+            for field in time_fields(key):
+                if not field.exists_in(version):
+                    continue
+                greatest = GREATEST[str(field.type)]
+                for value in (-greatest - 1, -1, 0, 1, greatest):
+                    number += 1
+                    request = request_of(number)
+                    setattr(request, field.name, value)
+                    yield f"{type(request).__name__} v{version} {field.name}={value}", frame(request, version)
+
+
+def spins(process: BarnabasProcess, frames: list[bytes]) -> bool:
+    """Whether the broker spins while these requests wait for their answers, or after their clients have gone."""
+    with ExitStack() as stack:
+        for data in frames:
+            stack.enter_context(connect(process.bootstrap_servers)).sendall(data)
+        if processor_share(process.pid) >= SPINNING:
+            return True
+    return processor_share(process.pid) >= SPINNING
+
+
+def prepare(process: BarnabasProcess) -> None:
+    create_topic(process.bootstrap_servers, "t")
+    create_topic(process.bootstrap_servers, "empty")
+    await_coordinator(process, "group")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("broker", [{}, WIDE_OPEN], indirect=True, ids=["defaults", "wide open"])
+def test_durations_of_requests_at_their_extremes(broker: BarnabasProcess) -> None:
+    """All at once beside a healthy client, whose every record is answered within a second."""
+    prepare(broker)
+    requests = dict(extreme_requests())
+    assert not spins(broker, list(requests.values())), "the full size names it"
+    with HealthyClient(broker.bootstrap_servers, rate=20) as client:
+        assert spins(broker, list(requests.values())) is False
+        client.settle()
+        assert client.errors == []
+        assert client.gap_ms < 1000, client.figures
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("broker", [WIDE_OPEN], indirect=True)
+def test_each_duration_of_a_request_by_itself(broker: BarnabasProcess) -> None:
+    prepare(broker)
+    assert [name for name, data in extreme_requests() if spins(broker, [data])] == []

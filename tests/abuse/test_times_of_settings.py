@@ -1,0 +1,240 @@
+"""Every interval and time-out that can be configured, of the broker and of topics, at its extremes: the broker neither
+spins nor stops serving.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping
+
+import pytest
+
+from barnabas.broker.config import resolve
+from barnabas.broker.config_defs import INT, LONG, ConfigKey, ConfigValueError, parse
+from barnabas.broker.config_defs_topic import TOPIC_ROWS
+from barnabas.broker.config_keys import BROKER_KEYS
+from barnabas.wire.errors import ErrorCode
+from barnabas.wire.messages.create_topics import (
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+from barnabas.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
+from barnabas.wire.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
+from barnabas.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from barnabas.wire.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+)
+from barnabas.wire.messages.produce import ProduceResponse
+from barnabas.wire.records import Record, build_batch
+from tools.barnabas_process import BarnabasProcess
+from tools.hostile import SPINNING, ask, connect, create_topic, eventually, processor_share, produce
+
+GREATEST = {INT: 2**31 - 1, LONG: 2**63 - 1}
+TIME_KEY = re.compile(r"\.(ms|seconds|secs|minutes|hours)$")
+ANSWER_MAX_S = 2
+LEVELS: Mapping[str, Callable[[list[int]], int | None]] = {
+    "least": min,
+    "-1": lambda values: -1 if -1 in values else None,
+    "0": lambda values: 0 if 0 in values else None,
+    "1": lambda values: 1 if 1 in values else None,
+    "greatest": max,
+}
+"""Which of the extremes that a key takes a broker gets that has all keys at that level."""
+
+
+def is_time(key: ConfigKey) -> bool:
+    return key.type in GREATEST and TIME_KEY.search(key.name) is not None
+
+
+def extremes(key: ConfigKey) -> list[int]:
+    """What a key's own rule lets through of -1, 0, 1, the least and the greatest."""
+    greatest = GREATEST[key.type]
+    limits = [limit for limit in (key.validator or ())[1:] if isinstance(limit, int)]
+    return [value for value in sorted({-greatest - 1, -1, 0, 1, greatest, *limits}) if accepts(key, value)]
+
+
+def accepts(key: ConfigKey, value: int) -> bool:
+    try:
+        parse(key, str(value))
+    except ConfigValueError:
+        return False
+    return True
+
+
+def brokers() -> Iterator[tuple[str, dict[str, str]]]:
+    """Settings for few brokers in which every key of a time stands at every one of its extremes: those of a level
+    together, but for keys that do not go together; they are left for one more broker of that level.
+    """
+    keys = [key for key in BROKER_KEYS.values() if is_time(key)]
+    for level, choose in LEVELS.items():
+        left = {key.name: str(value) for key in keys if (value := choose(extremes(key))) is not None}
+        while left:
+            chosen: dict[str, str] = {}
+            for name, value in left.items():
+                if not resolve(options={**chosen, name: value}).errors:
+                    chosen[name] = value
+            if not chosen:
+                break  # not one of them is accepted, not even by itself
+            yield f"{level}, {len(chosen)} keys", chosen
+            left = {name: value for name, value in left.items() if name not in chosen}
+
+
+BROKERS = dict(brokers())
+ALONE = {
+    f"{key.name}={value}": {key.name: str(value)}
+    for key in BROKER_KEYS.values()
+    if is_time(key)
+    for value in extremes(key)
+    if not resolve(options={key.name: str(value)}).errors
+}
+
+
+def test_no_extreme_is_left_out() -> None:
+    together = {f"{name}={value}" for settings in BROKERS.values() for name, value in settings.items()}
+    assert together >= {*ALONE}  # some go together only
+    assert len(ALONE) > 300
+
+
+class Client:
+    """Asks one thing at a time, each on a connection of its own: idle ones may be closed at once."""
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+
+    def write(self, topic: str, key: bytes = b"key", value: bytes | None = b"value") -> ErrorCode:
+        batch = build_batch([Record(0, int(time.time() * 1000), key, value)])  # noqa: TID251
+        with connect(self._address, timeout_s=ANSWER_MAX_S) as connection:
+            response = ask(connection, produce(topic, batch), 9, ProduceResponse)
+        return ErrorCode(response.responses[0].partition_responses[0].error_code)
+
+    def read(self, topic: str) -> ErrorCode:
+        partition = FetchPartition(fetch_offset=0, partition_max_bytes=1000)
+        asked = FetchTopic(topic=topic, partitions=[partition])
+        request = FetchRequest(max_wait_ms=0, min_bytes=0, max_bytes=1000, session_epoch=-1, topics=[asked])
+        with connect(self._address, timeout_s=ANSWER_MAX_S) as connection:
+            response = ask(connection, request, 11, FetchResponse)
+        return ErrorCode(response.responses[0].partitions[0].error_code)
+
+    def commits(self) -> bool:
+        """Whether an offset is committed, by which `__consumer_offsets` comes to be."""
+        topic = OffsetCommitRequestTopic(name="t", partitions=[OffsetCommitRequestPartition(committed_offset=0)])
+        with connect(self._address, timeout_s=ANSWER_MAX_S) as connection:
+            ask(connection, FindCoordinatorRequest(key="g"), 2, FindCoordinatorResponse)
+            response = ask(connection, OffsetCommitRequest(group_id="g", topics=[topic]), 5, OffsetCommitResponse)
+        return bool(response.topics[0].partitions[0].error_code == ErrorCode.NONE)
+
+    def has_producer_id(self) -> bool:
+        """The same for `__transaction_state`."""
+        request = InitProducerIdRequest(transactional_id="id", transaction_timeout_ms=1)
+        with connect(self._address, timeout_s=ANSWER_MAX_S) as connection:
+            ask(connection, FindCoordinatorRequest(key="id", key_type=1), 2, FindCoordinatorResponse)
+            response = ask(connection, request, 2, InitProducerIdResponse)
+        return bool(response.error_code == ErrorCode.NONE)
+
+
+def check(settings: Mapping[str, str]) -> None:
+    """Use a broker with these settings, look at what it does when nobody asks for anything, and use it again. It starts
+    and ends in time, too.
+    """
+    with BarnabasProcess(settings) as process:
+        create_topic(process.bootstrap_servers, "t", message_timestamp_type="LogAppendTime")
+        create_topic(process.bootstrap_servers, "timestamps")
+        client = Client(process.bootstrap_servers)
+        assert client.write("t") is ErrorCode.NONE
+        assert client.write("timestamps") in (ErrorCode.NONE, ErrorCode.INVALID_TIMESTAMP)
+        assert eventually(client.commits, 20)
+        assert eventually(client.has_producer_id, 20)
+        share = processor_share(process.pid)
+        print(f"{share:.3f} of a processor")
+        assert share < SPINNING
+        for _ in range(10):
+            assert client.write("t") is ErrorCode.NONE
+        assert client.read("t") in (ErrorCode.NONE, ErrorCode.OFFSET_OUT_OF_RANGE)
+        assert "Traceback" not in process.log_text(), process.log_text()
+
+
+@pytest.mark.parametrize("name", BROKERS)
+def test_all_settings_at_their_extremes(name: str) -> None:
+    check(BROKERS[name])
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", ALONE)
+def test_each_setting_by_itself(name: str) -> None:
+    check(ALONE[name])
+
+
+# Topics
+
+
+TOPIC_KEYS = [key for row in TOPIC_ROWS if is_time(key := ConfigKey(*row))]
+CLEANUPS = ("delete", "compact", "compact,delete")
+BUSY = {"log.retention.check.interval.ms": "1", "log.cleaner.backoff.ms": "0", "log.initial.task.delay.ms": "0"}
+"""Settings of a broker that looks at its topics all the time."""
+ROLLING = {"segment.bytes": "100", "min.cleanable.dirty.ratio": "0"}
+"""Settings of a topic by which retention and compaction have something to look at after each record."""
+
+RECORDS = ((b"key", b"value"), (b"key", None), (b"other", b"value"))
+"""The last one stays in the active segment, so that compaction meets a tombstone that nothing has superseded."""
+
+
+def topics() -> list[CreatableTopic]:
+    """A topic for each key at each of its extremes, and for each level with all keys at it, by every cleanup policy."""
+    settings = {f"{key.name}.{value}": {key.name: str(value)} for key in TOPIC_KEYS for value in extremes(key)}
+    for level, choose in LEVELS.items():
+        settings[f"all.{level}"] = {
+            key.name: str(value) for key in TOPIC_KEYS if (value := choose(extremes(key))) is not None
+        }
+    return [
+        CreatableTopic(
+            name=f"{name}.{cleanup.replace(',', '-')}",
+            num_partitions=1,
+            replication_factor=1,
+            configs=[
+                CreatableTopicConfig(name=key, value=value)
+                for key, value in {**configs, **ROLLING, "cleanup.policy": cleanup}.items()
+            ],
+        )
+        for name, configs in settings.items()
+        for cleanup in CLEANUPS
+    ]
+
+
+def create(address: str) -> list[str]:
+    """Those topics whose settings go together."""
+    with connect(address) as connection:
+        request = CreateTopicsRequest(topics=topics(), timeout_ms=30_000)
+        response = ask(connection, request, 5, CreateTopicsResponse)
+    codes = {topic.name: ErrorCode(topic.error_code) for topic in response.topics}
+    assert set(codes.values()) <= {ErrorCode.NONE, ErrorCode.INVALID_CONFIG}, codes
+    created = [name for name, code in codes.items() if code is ErrorCode.NONE]
+    assert {key.name for key in TOPIC_KEYS} == {
+        key.name for key in TOPIC_KEYS if any(name.startswith(f"{key.name}.") for name in created)
+    }
+    return created
+
+
+@pytest.mark.slow
+def test_topics_with_settings_at_their_extremes() -> None:
+    with BarnabasProcess(BUSY) as process:
+        client = Client(process.bootstrap_servers)
+        names = create(process.bootstrap_servers)
+        print(len(names), "topics")
+        for _ in range(3):
+            for name in names:
+                for record in RECORDS:
+                    assert client.write(name, *record) in (ErrorCode.NONE, ErrorCode.INVALID_TIMESTAMP), name
+            # Retention and compaction have looked at all of them meanwhile.
+            share = processor_share(process.pid, span_s=1, spans=10)
+            print(f"{share:.3f} of a processor")
+            assert share < SPINNING
+        for name in names:
+            assert client.read(name) in (ErrorCode.NONE, ErrorCode.OFFSET_OUT_OF_RANGE), name
+        assert "Traceback" not in process.log_text(), process.log_text()
+        assert " ERROR " not in process.log_text(), process.log_text()
