@@ -20,6 +20,9 @@ class LocalChannel:
     def __init__(self, broker: "Broker") -> None:
         self._broker = broker
 
+    def reaches(self, broker_id: int) -> bool:
+        return broker_id == self._broker.node_id
+
     async def send(self, broker_id: int, request: Request) -> Response:
         assert broker_id == self._broker.node_id, f"broker {broker_id} is not this one"
         if isinstance(request, LeaderAndIsrRequest):

@@ -429,7 +429,7 @@ class Broker:
 
     def activities_with_set_aside(self) -> "list[SetAside[Any]]":
         """Upkeep that may have set somebody aside, for /metrics."""
-        return [self.compaction.set_aside]
+        return [self.compaction.set_aside, self.configs.set_aside, self.controller.set_aside]
 
     def _schedule_housekeeping(self) -> None:
         config, every, logs = self.config, self.housekeeping.every, self.log_manager

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 
 from barnabas.controller import znodes
-from barnabas.controller.coordination.interface import CoordinationStore, Create, NodeExists
+from barnabas.controller.coordination.interface import CoordinationStore, Create, NodeExists, NoNode
 from barnabas.wire.names import random_topic_id, topic_id_to_text
 
 
@@ -11,8 +11,8 @@ class ClusterIdMismatch(Exception):
     """The store belongs to another cluster than the one the broker was told to join."""
 
 
-async def create_missing(store: CoordinationStore, payloads: Mapping[str, bytes]) -> None:
-    """Create those of these znodes that do not exist, and their parents, in one transaction.
+async def create_missing(store: CoordinationStore, payloads: Mapping[str, bytes]) -> list[str]:
+    """Create those of these znodes that do not exist, and their parents, in one transaction; returns their paths.
 
     Safe to call by several brokers at once.
     """
@@ -25,7 +25,24 @@ async def create_missing(store: CoordinationStore, payloads: Mapping[str, bytes]
                 await store.multi(missing)
         except NodeExists:
             continue  # another broker was faster: look again
-        return
+        except NoNode as error:
+            if error.path != "/":
+                continue  # somebody deletes what has just been there
+            await store.create_root()
+            continue
+        return [creation.path for creation in missing]
+
+
+async def create_fixed_znodes(store: CoordinationStore, cluster_id: str) -> list[str]:
+    """Create what every cluster has, where it is missing; returns the paths of what was."""
+    return await create_missing(
+        store,
+        {
+            **dict.fromkeys(znodes.PERSISTENT_PATHS, b""),
+            znodes.FEATURE: znodes.encode_feature(),
+            znodes.CLUSTER_ID: znodes.encode_cluster_id(cluster_id),
+        },
+    )
 
 
 async def prepare_store(
@@ -37,15 +54,7 @@ async def prepare_store(
 
     Raises: ClusterIdMismatch if the cluster has an id and `cluster_id` is another one.
     """
-    new_id = cluster_id or topic_id_to_text(random_topic_id(random_bytes))
-    await create_missing(
-        store,
-        {
-            **dict.fromkeys(znodes.PERSISTENT_PATHS, b""),
-            znodes.FEATURE: znodes.encode_feature(),
-            znodes.CLUSTER_ID: znodes.encode_cluster_id(new_id),
-        },
-    )
+    await create_fixed_znodes(store, cluster_id or topic_id_to_text(random_topic_id(random_bytes)))
     payload, _ = await store.get(znodes.CLUSTER_ID)
     existing_id = znodes.decode_cluster_id(payload)
     if cluster_id is not None and cluster_id != existing_id:

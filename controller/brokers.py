@@ -18,6 +18,10 @@ logger = logging.getLogger(__name__)
 class BrokerChannel(Protocol):
     """How the controller reaches a broker; requests to one broker arrive in the order in which they are sent."""
 
+    def reaches(self, broker_id: int) -> bool:
+        """Whether it can: of other brokers the controller makes no use."""
+        ...
+
     async def send(
         self, broker_id: int, request: LeaderAndIsrRequest | UpdateMetadataRequest | StopReplicaRequest, /
     ) -> Any:
@@ -35,6 +39,10 @@ class BrokerCommands:
         self._channel = channel
         self._office = office
         self._inter_broker_listener = inter_broker_listener
+
+    def reaches(self, broker_id: int) -> bool:
+        """Whether this controller can say anything to a broker."""
+        return self._channel.reaches(broker_id)
 
     @property
     def _sender(self) -> requests.Sender:

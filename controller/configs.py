@@ -21,16 +21,17 @@ from barnabas.controller.bootstrap import create_missing
 from barnabas.controller.coordination.interface import (
     Check,
     ConnectionLost,
-    CoordinationError,
     CoordinationStore,
     Create,
     NodeExists,
     NoNode,
+    NotEmpty,
     SessionExpired,
     SetData,
     StoreUnavailable,
     WatchedEvent,
 )
+from barnabas.set_aside import SetAside
 from barnabas.wire.errors import ApiError, ErrorCode
 
 logger = logging.getLogger(__name__)
@@ -45,6 +46,20 @@ REPLACE_TIMEOUT_S = 30.0
 client has given up."""
 
 _ANY_VERSION = -1
+
+FOLLOWING_RETRY_DELAY_S = 1.0
+"""When changes that could not be read are read again."""
+
+_RESTORED_AT_ONCE = 100
+"""Entities whose overrides are written in one transaction: ZooKeeper takes a megabyte."""
+
+KEPT_WHERE_BROKEN: Mapping[str, Mapping[str, str]] = MappingProxyType(
+    {
+        "topics": MappingProxyType({"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}),
+        "brokers": MappingProxyType({"log.retention.ms": "-1", "log.retention.bytes": "-1"}),
+    }
+)
+"""What an entity has as long as its overrides cannot be read and nobody knows them from before: nothing is deleted."""
 
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 
@@ -62,12 +77,14 @@ class ConfigRepository:
         self._last_change = -1
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        self._restoring = asyncio.Lock()
+        self.set_aside = SetAside[str]("following changes of configs", clock, first_delay_ms=0)
 
     async def start(self) -> None:
-        """Load everything, and follow changes from here on.
+        """Load everything, and follow changes from here on. Broken overrides are logged; they are no absence of
+        overrides (a lost retention.ms would delete data): see `KEPT_WHERE_BROKEN`.
 
-        Raises: DamagedZnode: broken overrides are an error, not an absence of overrides (a lost retention.ms would
-        delete data).
+        Raises: CoordinationError.
         """
         await self._load()
         self._follow_from_now_on()
@@ -81,19 +98,39 @@ class ConfigRepository:
         """
         await self.stop()
         self._store = store
-        self._tell(await self._load(keep_damaged=True))
+        self._tell(await self._load())
         self._follow_from_now_on()
 
-    async def _load(self, *, keep_damaged: bool = False) -> list[tuple[str, str]]:
+    async def restore(self) -> list[str]:
+        """Create the znodes that every cluster has, where somebody has deleted them, and below them the overrides that
+        are known; returns the paths of what was gone.
+
+        Raises: CoordinationError.
+        """
+        async with self._restoring:
+            created = await create_missing(self._store, dict.fromkeys(znodes.PERSISTENT_PATHS, b""))
+            if znodes.CONFIG_CHANGES in created:
+                self._last_change = -1  # their numbers begin anew
+            lost = [entity for entity in self._overrides if f"{znodes.CONFIG}/{entity[0]}" in created]
+            for start in range(0, len(lost), _RESTORED_AT_ONCE):
+                entities = lost[start : start + _RESTORED_AT_ONCE]
+                payloads = {znodes.config_path(*e): znodes.encode_config(self._overrides[e]) for e in entities}
+                created += await create_missing(self._store, payloads)
+            return created
+
+    async def _load(self) -> list[tuple[str, str]]:
         """Read everything; returns the entities that have changed."""
-        await create_missing(self._store, dict.fromkeys(znodes.PERSISTENT_PATHS, b""))
-        changes = await self._store.get_children(znodes.CONFIG_CHANGES, self._on_change)
-        self._last_change = max(map(_change_number, changes), default=-1)
+        await self.restore()
+        await self._watch_changes()
         entities = dict.fromkeys(self._overrides)
         for entity_type in ENTITY_TYPES:
             for name in await self._store.get_children(f"{znodes.CONFIG}/{entity_type}"):
                 entities[entity_type, name] = None
-        return await self._read(list(entities), keep_damaged=keep_damaged)
+        return await self._read(list(entities))
+
+    async def _watch_changes(self) -> None:
+        changes = await self._store.get_children(znodes.CONFIG_CHANGES, self._on_change)
+        self._last_change = max(map(_change_number, changes), default=-1)
 
     def _follow_from_now_on(self) -> None:
         self._changed.set()  # the first round only purges what is old
@@ -163,24 +200,23 @@ class ConfigRepository:
     def _tell(self, changed: Iterable[tuple[str, str]]) -> None:
         for entity in changed:
             for listener in self._listeners:
-                listener(*entity)
+                with self.set_aside.attempt("/".join(entity)):
+                    listener(*entity)
 
     def forget(self, entity_type: str, names: Iterable[str]) -> None:
         """Drop entities that are gone, without telling listeners."""
         for name in names:
             self._overrides.pop((entity_type, name), None)
 
-    async def _read(self, entities: list[tuple[str, str]], *, keep_damaged: bool = False) -> list[tuple[str, str]]:
+    async def _read(self, entities: list[tuple[str, str]]) -> list[tuple[str, str]]:
         found = await self._store.get_many([znodes.config_path(*entity) for entity in entities])
         changed = []
         for entity, answer in zip(entities, found, strict=True):
             try:
                 configs = znodes.decode_config(*entity, answer[0]) if answer is not None else {}
             except znodes.DamagedZnode as error:
-                if not keep_damaged:
-                    raise
-                logger.error("the settings from before stay: %s", error)
-                continue
+                configs = dict(self._overrides.get(entity, KEPT_WHERE_BROKEN[entity[0]]))
+                logger.error("%s %s keeps %s: %s", *entity, configs or "its settings", error)
             if configs == self.overrides(*entity):
                 continue
             changed.append(entity)
@@ -203,12 +239,21 @@ class ConfigRepository:
                 self._changed.set()  # the next round waits for a connection
             except SessionExpired:
                 return  # until there is another session
-            except CoordinationError as error:
-                logger.error("cannot follow configuration changes: %s", error)
+            except Exception as error:  # noqa: BLE001 - changes are followed whatever there is to read
+                self.set_aside.put(znodes.CONFIG_CHANGES, error, reason=str(error) or repr(error))
+                await asyncio.sleep(FOLLOWING_RETRY_DELAY_S)
+                self._changed.set()
+            else:
+                self.set_aside.release(znodes.CONFIG_CHANGES)
 
     async def _process_changes(self) -> None:
         # The watch is set again by the very read whose result is processed: no change falls between the two.
-        names = sorted(await self._store.get_children(znodes.CONFIG_CHANGES, self._on_change), key=_change_number)
+        try:
+            children = await self._store.get_children(znodes.CONFIG_CHANGES, self._on_change)
+        except NoNode:
+            logger.error("somebody has deleted %s", ", ".join(await self.restore()) or znodes.CONFIG_CHANGES)
+            children = await self._store.get_children(znodes.CONFIG_CHANGES, self._on_change)
+        names = sorted(children, key=_change_number)
         paths = [f"{znodes.CONFIG_CHANGES}/{name}" for name in names]
         expired = []
         for name, path, answer in zip(names, paths, await self._store.get_many(paths), strict=True):
@@ -223,8 +268,8 @@ class ConfigRepository:
         for path in expired:
             try:
                 await self._store.delete(path)
-            except NoNode:
-                continue  # another broker purges too
+            except (NoNode, NotEmpty):
+                continue  # another broker purges too; or it is nothing that a broker has made
 
     async def _process_change(self, path: str, payload: bytes) -> None:
         try:
@@ -232,7 +277,7 @@ class ConfigRepository:
             if entity_type in ENTITY_TYPES:
                 await self.refresh(entity_type, [name])
         except znodes.DamagedZnode as error:
-            logger.error("a configuration change is ignored, the settings before it stay: %s", error)
+            logger.error("a configuration change is ignored: %s", error)
 
 
 def _change_number(name: str) -> int:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from barnabas.controller import znodes
 from barnabas.controller.coordination.interface import CoordinationStore, SetData, WatchedEvent
-from barnabas.controller.loading import with_states
+from barnabas.controller.loading import rewritten, with_states
 from barnabas.controller.plan import OperationGroup
 from barnabas.controller.state import ClusterState, TopicPartition, TopicState
 
@@ -23,7 +23,7 @@ class Changes(NamedTuple):
     """What somebody else has changed. `cluster` has the new topics and partitions, and lacks those that are `gone`.
 
     `queued` are names in the deletion queue that the controller has not taken up; `repairs` are writes that give new
-    topics an id.
+    topics an id, and that put damaged znodes right.
     """
 
     cluster: ClusterState
@@ -56,7 +56,7 @@ class ClusterWatch:
         self._up_to_date = set(topics)
 
     async def read(self, store: CoordinationStore, cluster: ClusterState, new_topic_id: Callable[[], bytes]) -> Changes:
-        """Compare the store with what is known. A damaged topic is logged and left out.
+        """Compare the store with what is known. A damaged topic is logged, and left out if it is new.
 
         Raises: CoordinationError.
         """
@@ -70,11 +70,14 @@ class ClusterWatch:
             if answer is None:
                 continue  # deleted since; its watch, or that of its parent, tells
             self._up_to_date.add(name)
+            payload, stat = answer
             try:
-                payload, stat = answer
                 topic, repair = _topic(name, payload, stat.version, cluster.topics.get(name), new_topic_id)
             except znodes.DamagedZnode as error:
-                logger.error("a change of topic %s is ignored: %s", name, error)
+                if name in cluster.topics:
+                    repairs.append(rewritten(cluster.topics[name], stat.version, error))
+                else:
+                    logger.error("topic %s is left out: %s", name, error)
                 continue
             if topic is not None:
                 changed[name] = topic
@@ -87,13 +90,14 @@ class ClusterWatch:
             if name not in cluster.topics or partition not in cluster.topics[name].assignments
         ]
         queue = await store.get_children(znodes.DELETE_TOPICS, self)
+        complete, restored = await with_states(store, changed.values(), cluster.topics)
         return Changes(
-            cluster.with_topics(await with_states(store, changed.values())).without_topics(gone),
+            cluster.with_topics(complete).without_topics(gone),
             tuple(name for name in changed if name not in cluster.topics),
             tuple(added),
             gone,
             tuple(name for name in queue if name not in cluster.deleting),
-            tuple(repairs),
+            (*repairs, *restored),
         )
 
 

@@ -4,13 +4,18 @@
 `processTopicIds`.
 """
 
-from collections.abc import Callable, Iterable
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 from barnabas.controller import znodes
 from barnabas.controller.coordination.interface import CoordinationStore, Delete, SetData, Stat, Watcher
-from barnabas.controller.plan import OperationGroup
-from barnabas.controller.state import BrokerRegistration, ClusterState, TopicState
+from barnabas.controller.plan import OperationGroup, parent_paths, restored_states
+from barnabas.controller.registrations import registered
+from barnabas.controller.state import BrokerRegistration, ClusterState, PartitionState, TopicPartition, TopicState
+
+logger = logging.getLogger(__name__)
 
 
 class LoadedCluster(NamedTuple):
@@ -21,21 +26,32 @@ class LoadedCluster(NamedTuple):
 
 
 async def load_cluster(
-    store: CoordinationStore, new_topic_id: Callable[[], bytes], watcher: Watcher | None = None
+    store: CoordinationStore,
+    new_topic_id: Callable[[], bytes],
+    watcher: Watcher | None = None,
+    known: Mapping[str, TopicState] = MappingProxyType({}),
 ) -> LoadedCluster:
     """Read brokers, topics, partition states and the deletion queue; the watcher learns of new topics, of changes of
     topics, and of new entries of the queue.
 
     A topic without an id (from before Kafka 2.8) gets one. Entries of the deletion queue without a topic are dropped:
-    the topic went before.
+    the topic went before. What cannot be read is written anew from what is `known` of it, else told and left out.
 
-    Raises: DamagedZnode.
+    Raises: CoordinationError.
     """
     repairs: list[OperationGroup] = []
     topics: list[TopicState] = []
     found = await _children_with_data(store, znodes.TOPICS, watcher)
     for name, payload, stat in found:
-        assignment = znodes.decode_topic(name, payload)
+        try:
+            assignment = znodes.decode_topic(name, payload)
+        except znodes.DamagedZnode as error:
+            if name not in known:
+                logger.error("topic %s is left out: %s", name, error)
+                continue
+            topics.append(known[name]._replace(partitions={}))
+            repairs.append(rewritten(known[name], stat.version, error))
+            continue
         topic_id = assignment.topic_id
         if topic_id is None:
             topic_id = new_topic_id()
@@ -43,35 +59,65 @@ async def load_cluster(
             repairs.append((SetData(znodes.topic_path(name), identified, stat.version),))
         topics.append(TopicState(name, topic_id, assignment.partitions))
     queued = await store.get_children(znodes.DELETE_TOPICS, watcher)
-    existing = {topic.name for topic in topics}
+    existing = {name for name, _, _ in found}
     repairs += [(Delete(znodes.delete_topic_path(name)),) for name in queued if name not in existing]
+    complete, restored = await with_states(store, topics, known)
     cluster = ClusterState(
         brokers={broker.broker_id: broker for broker in await _brokers(store)},
-        topics={topic.name: topic for topic in await with_states(store, topics)},
-        deleting=frozenset(existing.intersection(queued)),
+        topics={topic.name: topic for topic in complete},
+        deleting=frozenset({topic.name for topic in complete}.intersection(queued)),
     )
-    return LoadedCluster(cluster, tuple(repairs))
+    return LoadedCluster(cluster, (*repairs, *restored))
+
+
+def rewritten(topic: TopicState, version: int, error: znodes.DamagedZnode) -> OperationGroup:
+    """The write that puts a topic's damaged znode right."""
+    logger.error("topic %s is written anew: %s", topic.name, error)
+    return (SetData(znodes.topic_path(topic.name), znodes.encode_topic(topic.topic_id, topic.assignments), version),)
 
 
 async def _brokers(store: CoordinationStore) -> list[BrokerRegistration]:
     found = await _children_with_data(store, znodes.BROKER_IDS)
-    return [znodes.decode_broker(int(name), payload, stat.czxid) for name, payload, stat in found if name.isdecimal()]
+    ids = {name: broker_id for name, _, _ in found if (broker_id := znodes.broker_id_of(name)) is not None}
+    return [registered(ids[name], payload, stat) for name, payload, stat in found if name in ids]
 
 
-async def with_states(store: CoordinationStore, topics: Iterable[TopicState]) -> list[TopicState]:
-    """The topics with the states of their partitions, all read at once."""
+async def with_states(
+    store: CoordinationStore, topics: Iterable[TopicState], known: Mapping[str, TopicState] = MappingProxyType({})
+) -> tuple[list[TopicState], list[OperationGroup]]:
+    """The topics with the states of their partitions, all read at once, and the writes that create anew what somebody
+    has deleted. A damaged state is that of a partition without a leader.
+    """
     topics = list(topics)
-    wanted = [(topic.name, partition) for topic in topics for partition in topic.assignments]
-    answers = await store.get_many([znodes.partition_state_path(*partition) for partition in wanted])
-    states = {
-        (name, partition): znodes.decode_partition_state(name, partition, answer[0], answer[1].version)
-        for (name, partition), answer in zip(wanted, answers, strict=True)
-        if answer is not None
-    }
-    return [
+    wanted = [(topic, partition) for topic in topics for partition in topic.assignments]
+    answers = await store.get_many([znodes.partition_state_path(topic.name, partition) for topic, partition in wanted])
+    states: dict[TopicPartition, PartitionState] = {}
+    lost: dict[TopicPartition, PartitionState] = {}
+    for (topic, partition), answer in zip(wanted, answers, strict=True):
+        key = (topic.name, partition)
+        before = known.get(topic.name)
+        if answer is None:
+            if before is not None and before.topic_id == topic.topic_id and partition in before.partitions:
+                states[key] = lost[key] = before.partitions[partition]._replace(partition_epoch=0)
+            continue
+        try:
+            states[key] = znodes.decode_partition_state(*key, answer[0], answer[1].version)
+        except znodes.DamagedZnode as error:
+            logger.error("%s-%d gets a new state: %s", *key, error)
+            states[key] = znodes.rebuilt_partition_state(topic.assignments[partition].replicas, answer[1].version)
+    repairs: list[OperationGroup] = []
+    if lost:
+        logger.error(
+            "the states of %d partitions, %s-%d first, are gone: writing them anew", len(lost), *next(iter(lost))
+        )
+        paths = parent_paths(lost)
+        existing = {path for path, answer in zip(paths, await store.get_many(paths), strict=True) if answer is not None}
+        repairs = restored_states(lost, existing)
+    complete = [
         topic.with_partitions({p: states[topic.name, p] for p in topic.assignments if (topic.name, p) in states})
         for topic in topics
     ]
+    return complete, repairs
 
 
 async def _children_with_data(

@@ -143,17 +143,9 @@ class Office:
         """
         payload = znodes.encode_controller(self.registration.broker_id, self._clock.now_ms())
         while True:
-            found = (await self._store.get_many([znodes.CONTROLLER_EPOCH]))[0]
-            epoch, version = (0, 0) if found is None else (znodes.decode_controller_epoch(found[0]), found[1].version)
-            operations: list[Operation] = [
-                Create(znodes.CONTROLLER, payload, ephemeral=True),
-                SetData(znodes.CONTROLLER_EPOCH, znodes.encode_controller_epoch(epoch + 1), version),
-            ]
-            if found is None:
-                operations.insert(1, Create(znodes.CONTROLLER_EPOCH, znodes.encode_controller_epoch(epoch)))
             try:
-                await self._store.multi(operations)
-                break
+                await self._raise_epoch([Create(znodes.CONTROLLER, payload, ephemeral=True)])
+                return
             except ConnectionLost:
                 continue
             except (NodeExists, BadVersion) as error:
@@ -162,6 +154,31 @@ class Office:
                 if stat is None or stat.ephemeral_owner not in self._own_sessions:
                     raise ControllerElsewhere("another broker is the controller of this metadata store") from error
                 await self._make_way(znodes.CONTROLLER)
+
+    async def renew(self) -> None:
+        """Raise the epoch of an office that is still this broker's: somebody has changed or deleted its znode.
+
+        Raises: CoordinationError.
+        """
+        await self._raise_epoch([])
+
+    async def _raise_epoch(self, before: list[Operation]) -> None:
+        """Write an epoch above all known ones, together with what comes `before`. A znode that is gone or damaged says
+        nothing, so that this broker's own epoch counts.
+        """
+        found = (await self._store.get_many([znodes.CONTROLLER_EPOCH]))[0]
+        epoch, version = self.epoch, 0
+        if found is not None:
+            version = found[1].version
+            try:
+                epoch = max(epoch, znodes.decode_controller_epoch(found[0]))
+            except znodes.DamagedZnode as error:
+                logger.error("the controller's epoch is written anew, above %d: %s", epoch, error)
+        operations = list(before)
+        if found is None:
+            operations.append(Create(znodes.CONTROLLER_EPOCH, znodes.encode_controller_epoch(epoch)))
+        operations.append(SetData(znodes.CONTROLLER_EPOCH, znodes.encode_controller_epoch(epoch + 1), version))
+        await self._store.multi(operations)
         self.epoch, self._epoch_version = epoch + 1, version + 1
 
     async def write(self, groups: Sequence[OperationGroup]) -> None:
@@ -173,9 +190,9 @@ class Office:
         for operations in transactions(groups, fence):
             try:
                 await self._store.multi(operations)
-            except BadVersion as error:
+            except (BadVersion, NoNode) as error:
                 if error.operation_index == 0:
-                    raise Deposed("another broker has taken over as the controller") from error
+                    raise Deposed("the controller's epoch is another one") from error
                 raise
 
     async def existing(self, paths: Iterable[str]) -> set[str]:

@@ -213,6 +213,13 @@ def _with_states(cluster: ClusterState, states: Mapping[TopicPartition, Partitio
     return cluster.with_topics(cluster.topics[name].with_partitions(changed) for name, changed in by_topic.items())
 
 
+def restored_states(states: Mapping[TopicPartition, PartitionState], existing: Collection[str]) -> list[OperationGroup]:
+    """Writes that create the state znodes of partitions anew. `existing` are those found among their `parent_paths`."""
+    parents = dict.fromkeys(znodes.partitions_path(name) for name, _ in states)
+    groups: list[OperationGroup] = [_missing(existing, parent) for parent in parents]
+    return groups + [_state_creation(*partition, state, existing) for partition, state in states.items()]
+
+
 def _state_creation(name: str, partition: int, state: PartitionState, existing: Collection[str]) -> OperationGroup:
     return (
         *_missing(existing, znodes.partition_path(name, partition)),

@@ -3,8 +3,13 @@
 *Source*: kafka 3.9.1 `ZkProducerIdManager.getNewProducerIdBlock`.
 """
 
+import contextlib
+import logging
+from collections.abc import Callable
+
 from barnabas.controller import znodes
-from barnabas.controller.coordination.interface import BadVersion, CoordinationStore
+from barnabas.controller.bootstrap import create_missing
+from barnabas.controller.coordination.interface import BadVersion, CoordinationStore, NoNode, Watcher
 from barnabas.wire.errors import ApiError, ErrorCode
 
 PRODUCER_ID_BLOCK_SIZE = 1000
@@ -12,11 +17,48 @@ PRODUCER_ID_BLOCK_SIZE = 1000
 
 PRODUCER_ID_MAX = 2**63 - 1
 
+logger = logging.getLogger(__name__)
+
+
+async def keep_block(store: CoordinationStore, broker_id: int, last_known: Callable[[], int], watcher: Watcher) -> int:
+    """The last id that anybody got, -1 if nobody did or nobody knows; `last_known` tells what is known already, at any
+    time: blocks are allocated meanwhile.
+
+    A znode that is gone or damaged is written anew from that, at once: the next life of the broker knows nothing else.
+    The watcher learns of the next change.
+
+    Raises: CoordinationError.
+    """
+
+    def known() -> bytes:
+        above = last_known()
+        return znodes.encode_producer_id_block(znodes.ProducerIdBlock(broker_id, above, above)) if above >= 0 else b""
+
+    while True:
+        if await create_missing(store, {znodes.PRODUCER_ID_BLOCK: known()}) and last_known() >= 0:
+            logger.error("%s was gone: producer ids go on above %d", znodes.PRODUCER_ID_BLOCK, last_known())
+        found = (await store.get_many([znodes.PRODUCER_ID_BLOCK], watcher))[0]
+        if found is None:
+            continue
+        try:
+            last = znodes.decode_producer_id_block(found[0]).last if found[0] else -1
+            if last >= last_known():
+                return last
+            error = f"it says {last}"
+        except znodes.DamagedZnode as damage:
+            error = str(damage)
+        if last_known() < 0:
+            logger.error("no producer gets an id before this is put right: %s", error)
+            return -1
+        logger.error("producer ids go on above %d: %s", last_known(), error)
+        with contextlib.suppress(BadVersion, NoNode):
+            await store.set(znodes.PRODUCER_ID_BLOCK, known(), found[1].version)
+
 
 async def allocate_block(store: CoordinationStore, broker_id: int) -> tuple[int, int]:
     """Take the next block for a broker: its first and last id, both included.
 
-    Raises: CoordinationError, ApiError(UNKNOWN_SERVER_ERROR) when all ids have been used.
+    Raises: CoordinationError, DamagedZnode, ApiError(UNKNOWN_SERVER_ERROR) when all ids have been used.
     """
     while True:
         payload, stat = await store.get(znodes.PRODUCER_ID_BLOCK)

@@ -42,20 +42,21 @@ class RegistrationWatch:
         self._is_reported = False
         while True:
             before = await store.exists(znodes.BROKER_IDS)
-            ids = [int(name) for name in await store.get_children(znodes.BROKER_IDS, self) if name.isdecimal()]
+            names = await store.get_children(znodes.BROKER_IDS, self)
+            ids = [broker_id for name in names if (broker_id := znodes.broker_id_of(name)) is not None]
             answers = await store.get_many([znodes.broker_path(broker_id) for broker_id in ids], self)
             after = await store.exists(znodes.BROKER_IDS)
-            assert after is not None, "the store was prepared"
             # A zxid must not be told with registrations that are older or newer than it.
-            if before is not None and before.pzxid == after.pzxid and None not in answers:
+            if before is not None and after is not None and before.pzxid == after.pzxid and None not in answers:
                 break
         found = [(broker_id, *answer) for broker_id, answer in zip(ids, answers, strict=True) if answer is not None]
         return Registrations(
-            tuple(_broker(*each) for each in found), max(after.pzxid, *(stat.mzxid for _, _, stat in found), 0)
+            tuple(registered(*each) for each in found), max(after.pzxid, *(stat.mzxid for _, _, stat in found), 0)
         )
 
 
-def _broker(broker_id: int, payload: bytes, stat: Stat) -> BrokerRegistration:
+def registered(broker_id: int, payload: bytes, stat: Stat) -> BrokerRegistration:
+    """A broker's registration; if it cannot be read, that of a broker that has told nothing of itself."""
     try:
         return znodes.decode_broker(broker_id, payload, stat.czxid)
     except znodes.DamagedZnode as error:

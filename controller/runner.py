@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, TypeVar
 from barnabas.clock import Clock
 from barnabas.controller import requests, znodes
 from barnabas.controller.admin import AdminRequest, CancellableTimer, Timers
-from barnabas.controller.bootstrap import prepare_store
+from barnabas.controller.bootstrap import create_fixed_znodes, prepare_store
 from barnabas.controller.brokers import BrokerChannel, BrokerCommands
 from barnabas.controller.configs import ConfigRepository
 from barnabas.controller.coordination.interface import (
@@ -27,6 +27,7 @@ from barnabas.controller.coordination.interface import (
     CoordinationError,
     CoordinationStore,
     Delete,
+    NoNode,
     SessionExpired,
     StoreUnavailable,
     WatchedEvent,
@@ -46,7 +47,7 @@ from barnabas.controller.plan import (
     plan_offline_replicas,
     plan_removal,
 )
-from barnabas.controller.producer_ids import allocate_block
+from barnabas.controller.producer_ids import allocate_block, keep_block
 from barnabas.controller.registrations import Registrations, RegistrationWatch
 from barnabas.controller.state import BrokerRegistration, ClusterState, ReplicaAssignment, TopicPartition
 from barnabas.controller.topics import (
@@ -58,6 +59,7 @@ from barnabas.controller.topics import (
     check_expansion,
     duplicates,
 )
+from barnabas.set_aside import SetAside
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.names import random_topic_id
 
@@ -156,6 +158,9 @@ class Controller:
         self._awaited: list[Awaited] = []
         self._refused_new: frozenset[TopicPartition] = frozenset()
         """Partitions that no broker has served yet."""
+        self._strangers: tuple[int, ...] = ()
+        self._last_producer_id = -1
+        self.set_aside = SetAside[str]("taking over the cluster", clock, first_delay_ms=RECOVERY_RETRY_DELAY_MS)
         self.cluster_id = ""
 
     # -- life
@@ -215,6 +220,7 @@ class Controller:
 
     async def _enter(self, cluster_id: str | None, *, restarted: Collection[int] = ()) -> None:
         self.cluster_id = await prepare_store(self._store, self._random_bytes, cluster_id)
+        await self._keep_producer_ids()
         self._store.on_expired(lambda: self._resign("its session with the metadata store is over"))
         await self._office.register()
         await self._office.take()
@@ -292,16 +298,27 @@ class Controller:
     async def allocate_producer_ids(self) -> tuple[int, int]:
         """A block of producer ids that nobody else gets: its first and last, both included.
 
-        Raises: ApiError(COORDINATOR_LOAD_IN_PROGRESS) if the store is out of reach or its disk full: the producer asks
-        again.
+        Raises: ApiError(COORDINATOR_LOAD_IN_PROGRESS) if the store is out of reach, its disk full, or nobody knows
+        which ids have been handed out: the producer asks again.
 
         *Source*: `ZkProducerIdManager.getNewProducerIdBlock`; the error is `RPCProducerIdManager`'s.
         """
         try:
             async with asyncio.timeout(ALLOCATION_TIMEOUT_S):
-                return await allocate_block(self._store, self.controller_id)
-        except (StoreUnavailable, SessionExpired, TimeoutError) as error:
+                first, last = await allocate_block(self._store, self.controller_id)
+        except (StoreUnavailable, SessionExpired, TimeoutError, znodes.DamagedZnode, NoNode) as error:
             raise ApiError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS) from error
+        self._last_producer_id = max(last, self._last_producer_id)
+        return first, last
+
+    async def _keep_producer_ids(self) -> None:
+        """Remember the last producer id that anybody got, and whenever the znode that says so changes."""
+
+        def changed(_event: WatchedEvent) -> None:
+            self._events.put_nowait(Event(self._keep_producer_ids, needs_office=False))
+
+        last = await keep_block(self._store, self.controller_id, lambda: self._last_producer_id, changed)
+        self._last_producer_id = max(self._last_producer_id, last)
 
     async def _ask(self, work: Callable[[], Awaitable[None]], request: AdminRequest[Answer]) -> Answer:
         if not self._is_active:
@@ -318,9 +335,10 @@ class Controller:
                 continue
             try:
                 await event.work()
-            except Deposed:
-                self._resign("another broker has taken over")
+            except Deposed as error:
+                self._resign(str(error))
                 event.fail(ApiError(ErrorCode.NOT_CONTROLLER))
+                self._look_at_office()
             except SessionExpired:
                 event.fail(ApiError(ErrorCode.NOT_CONTROLLER))
             except ConnectionLost:
@@ -347,12 +365,19 @@ class Controller:
                 continue  # the next attempt waits for a connection
             except SessionExpired:
                 return
-            except Exception as error:
-                unforeseen = not isinstance(error, CoordinationError)
-                logger.error("the controller cannot read the cluster's metadata: %s", error, exc_info=unforeseen)
-                self._resign("it does not know the state of the cluster")
-                self._timers.call_later(RECOVERY_RETRY_DELAY_MS, self._look_at_office)
-            return
+            except Exception as error:  # noqa: BLE001 - told once, and tried again
+                if not self.set_aside.members:
+                    self._resign("it does not know the state of the cluster")
+                self._is_active = False
+                self.set_aside.put(
+                    self.cluster_id, error, reason=str(error) if isinstance(error, CoordinationError) else ""
+                )
+                break
+            else:
+                self.set_aside.release(self.cluster_id)
+                return
+        # Also where an event could not be done that was to take the office.
+        self._timers.call_later(RECOVERY_RETRY_DELAY_MS, self._look_at_office)
 
     def _controller_changed(self, _event: WatchedEvent) -> None:
         self._look_at_office()
@@ -369,6 +394,7 @@ class Controller:
         stat = await self._store.exists(znodes.CONTROLLER, self._controller_changed)
         if stat is None:
             logger.warning("the controller's znode is gone: electing a controller")
+            await self._restore()
             try:
                 await self._office.take()
             except ControllerElsewhere:
@@ -378,7 +404,9 @@ class Controller:
         elif stat.ephemeral_owner != self._store.session_id:
             self._resign("another broker has taken over")
         elif not self._is_active:
-            logger.info("broker %d tries to be the controller again", self.controller_id)
+            if not self.set_aside.members:
+                logger.info("broker %d tries to be the controller again", self.controller_id)
+            await self._office.renew()
             self._is_active = True
             await self._recover()
         return None
@@ -498,7 +526,40 @@ class Controller:
         return [path for path in (*states, *rest) if path in existing]
 
     async def _follow_registrations(self) -> None:
-        self._on_registrations(await self._registrations.read(self._store))
+        """Learn who is registered. This broker is: what somebody else has made of its znode is put right."""
+        registrations = await self._registrations.read(self._store)
+        own = self._office.registration
+        found = next((broker for broker in registrations.brokers if broker.broker_id == own.broker_id), None)
+        if found is None or (own.endpoints and not found.endpoints):
+            path = znodes.broker_path(own.broker_id)
+            logger.error("this broker's registration is %s: writing it anew", "gone" if found is None else "damaged")
+            if found is not None:
+                await self._store.delete(path)
+            await self._office.register()
+            registrations = await self._registrations.read(self._store)
+        self._tell_of_strangers([broker.broker_id for broker in registrations.brokers])
+        self._on_registrations(registrations)
+
+    def _tell_of_strangers(self, broker_ids: Iterable[int]) -> None:
+        strangers = tuple(broker_id for broker_id in broker_ids if not self._brokers.reaches(broker_id))
+        if strangers == self._strangers:
+            return
+        if strangers:
+            logger.error(
+                "the cluster has other brokers (id %s): this version runs clusters of one broker,"
+                " they get no partitions and are told nothing",
+                ", ".join(map(str, strangers)),
+            )
+        else:
+            logger.info("the other brokers have gone (id %s)", ", ".join(map(str, self._strangers)))
+        self._strangers = strangers
+
+    async def _restore(self) -> None:
+        """Create what every cluster has, where somebody has deleted it."""
+        created = await self._configs.restore()
+        created += await create_fixed_znodes(self._store, self.cluster_id)
+        if created:
+            logger.error("somebody has deleted %s: it is there again", ", ".join(created))
 
     # -- taking over
 
@@ -510,10 +571,19 @@ class Controller:
 
         *Source*: `KafkaController.onControllerFailover`.
         """
+        await self._restore()
         await self._follow_registrations()
-        loaded = await load_cluster(self._store, self._new_topic_id, self._watch)
+        known = self._cluster.topics
+        loaded = await load_cluster(self._store, self._new_topic_id, self._watch, known)
         self._watch.loaded(loaded.cluster.topics)
-        self._cluster = loaded.cluster
+        self._tell_of_gone([name for name in known if name not in loaded.cluster.topics])
+        own = self._office.registration
+        reached = {
+            broker_id: broker
+            for broker_id, broker in loaded.cluster.brokers.items()
+            if self._brokers.reaches(broker_id)
+        }
+        self._cluster = loaded.cluster._replace(brokers={**reached, own.broker_id: own})
         self._machine.load(self._cluster, restarted=restarted)
         repairs = [*loaded.repairs, *self._unwanted_deletions()]
         everything = [(topic.name, partition) for topic, partition in self._cluster.partitions()]
@@ -540,15 +610,22 @@ class Controller:
         changes = await self._watch.read(self._store, self._cluster, self._new_topic_id)
         self._cluster = changes.cluster
         if changes.gone:
-            logger.warning("somebody else has deleted the znodes of %s: their logs stay", ", ".join(changes.gone))
+            self._tell_of_gone(changes.gone)
             self._machine.forget(changes.gone)
         if changes.added:
             logger.info("somebody else has added %d partition(s)", len(changes.added))
             self._machine.add(self._cluster, changes.added)
             await self._configs.refresh("topics", changes.new_topics)
             await self._bring_online(changes.added, changes.repairs, requests.INCREMENTAL)
+        elif changes.repairs:
+            await self._office.write(changes.repairs)
         if changes.queued:
             await self._follow_deletions(changes.queued)
+
+    @staticmethod
+    def _tell_of_gone(names: Collection[str]) -> None:
+        if names:
+            logger.warning("somebody else has deleted the znodes of %s: their logs stay", ", ".join(names))
 
     async def _follow_deletions(self, queued: Collection[str]) -> None:
         unknown = [name for name in queued if name not in self._cluster.topics]

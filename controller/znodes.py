@@ -7,10 +7,11 @@ promises raises `DamagedZnode`, which names the path: metadata is never guessed.
 """
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from barnabas.controller.state import (
+    NO_LEADER,
     BrokerRegistration,
     EndPoint,
     PartitionState,
@@ -23,6 +24,7 @@ from barnabas.wire.names import topic_id_from_text, topic_id_to_text
 
 CONTROLLER = "/controller"
 CONTROLLER_EPOCH = "/controller_epoch"
+CONTROLLER_EPOCH_MAX = 2**31 - 1
 BROKER_IDS = "/brokers/ids"
 TOPICS = "/brokers/topics"
 CONFIG = "/config"
@@ -84,8 +86,9 @@ def _decode(path: str, payload: bytes, read: Callable[[dict[str, Any]], T]) -> T
 
 
 def _integer(value: object) -> int:
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise TypeError(f"{value!r} is not an integer")
+    """Of 32 bits, as all of them are; ids of producers and times are text."""
+    if not isinstance(value, int) or isinstance(value, bool) or not -(2**31) <= value < 2**31:
+        raise TypeError(f"{value!r} is not an integer of 32 bits")
     return value
 
 
@@ -107,6 +110,11 @@ def _text(value: object) -> str:
 def broker_path(broker_id: int) -> str:
     """Where broker N is registered."""
     return f"{BROKER_IDS}/{broker_id}"
+
+
+def broker_id_of(name: str) -> int | None:
+    """The broker that a child of /brokers/ids stands for; None if it is the name of none."""
+    return int(name) if name.isascii() and name.isdecimal() and int(name) < 2**31 else None
 
 
 def encode_broker(broker: BrokerRegistration, now_ms: int) -> bytes:
@@ -191,9 +199,12 @@ def encode_controller_epoch(epoch: int) -> bytes:
 def decode_controller_epoch(payload: bytes) -> int:
     """The epoch; the znode's version is what fences writes."""
     try:
-        return int(payload)
+        epoch = int(payload)
     except ValueError as error:
         raise DamagedZnode(CONTROLLER_EPOCH, payload, str(error)) from error
+    if not 0 <= epoch < CONTROLLER_EPOCH_MAX:
+        raise DamagedZnode(CONTROLLER_EPOCH, payload, "not an epoch of a controller")
+    return epoch
 
 
 # -- /brokers/topics/T and below
@@ -295,6 +306,16 @@ def decode_partition_state(topic: str, partition: int, payload: bytes, version: 
     return _decode(partition_state_path(topic, partition), payload, read)
 
 
+def rebuilt_partition_state(replicas: Sequence[int], version: int) -> PartitionState:
+    """The state of a partition whose znode is damaged: it has no leader, until one is elected.
+
+    A leader epoch grows by one with a write at most, so that it is not beyond the znode's `version`. Whoever is the
+    only replica was in sync; of several nobody knows which were.
+    """
+    isr = tuple(replicas) if len(replicas) == 1 else ()
+    return PartitionState(leader=NO_LEADER, leader_epoch=version, isr=isr, controller_epoch=0, partition_epoch=version)
+
+
 # -- /config
 
 
@@ -386,9 +407,10 @@ def decode_producer_id_block(payload: bytes) -> ProducerIdBlock:
     """The block handed out last."""
 
     def read(fields: dict[str, Any]) -> ProducerIdBlock:
-        return ProducerIdBlock(
-            _integer(fields["broker"]), int(_text(fields["block_start"])), int(_text(fields["block_end"]))
-        )
+        first, last = int(_text(fields["block_start"])), int(_text(fields["block_end"]))
+        if not 0 <= first <= last < 2**63:
+            raise ValueError("not a block of producer ids")
+        return ProducerIdBlock(_integer(fields["broker"]), first, last)
 
     return _decode(PRODUCER_ID_BLOCK, payload, read)
 

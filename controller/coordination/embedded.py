@@ -401,6 +401,9 @@ class EmbeddedSession:
     def on_expired(self, callback: Callable[[], None]) -> None:
         self._expiry_callbacks.append(callback)
 
+    async def create_root(self) -> None:
+        """It is always there."""
+
     async def close(self) -> None:
         if not self._store._closed:
             await self._store._submit(lambda: self._store._end_session(self._session_id, expired=False))

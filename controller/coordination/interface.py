@@ -208,6 +208,10 @@ class CoordinationStore(Protocol):
         """
         ...
 
+    async def create_root(self) -> None:
+        """Create the znode that all paths are below (a chroot), if somebody has deleted it."""
+        ...
+
     def on_expired(self, callback: Callable[[], None]) -> None:
         """Call back, on the event loop, when the session is lost without `close`."""
         ...

@@ -141,7 +141,7 @@ class ZooKeeperSession:
                     detail=f"no connection to ZooKeeper at {connect_string} within {connection_timeout_ms} ms"
                     " (zookeeper.connection.timeout.ms)"
                 ) from None
-            await session._create_root()
+            await session.create_root()
         except BaseException:
             await session.close()
             raise
@@ -149,7 +149,7 @@ class ZooKeeperSession:
             lookup.cancel()
         return session
 
-    async def _create_root(self) -> None:
+    async def create_root(self) -> None:
         root, self._root = self._root, ""
         try:
             for end in [index for index, character in enumerate(root + "/") if character == "/" and index]:

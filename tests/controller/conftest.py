@@ -280,6 +280,9 @@ class RecordingChannel:
         """At the top of the answer to StopReplica."""
         self.errors: dict[tuple[str, int], ErrorCode] = {}
 
+    def reaches(self, broker_id: int) -> bool:
+        return True
+
     async def send(self, broker_id: int, request: Any) -> Any:
         self._faults.effect()
         self.arrived.set()

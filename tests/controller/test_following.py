@@ -41,6 +41,9 @@ class ListeningBroker:
         self.sent: list[Any] = []
         self._news = asyncio.Event()
 
+    def reaches(self, broker_id: int) -> bool:
+        return True
+
     async def send(self, broker_id: int, request: Any) -> Any:
         from barnabas.wire.messages.leader_and_isr import LeaderAndIsrResponse
         from barnabas.wire.messages.stop_replica import StopReplicaResponse

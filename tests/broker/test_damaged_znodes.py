@@ -1,0 +1,254 @@
+"""Znodes that somebody deletes, empties or garbles in a real ZooKeeper: what can be rebuilt is, what cannot is told
+once, and the rest goes on, in the broker that runs and in its next life."""
+
+import logging
+import time
+from collections.abc import Iterator
+from itertools import count
+from typing import Any
+
+import pytest
+from kazoo.client import KazooClient
+
+from barnabas.testing import Broker
+from barnabas.wire.errors import ApiError
+from barnabas.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from tools.hostile import ask, connect
+from tools.zookeeper import ZooKeeperServer
+
+pytestmark = pytest.mark.java
+
+PATIENCE_S = 20
+GARBAGE = {
+    "empty": b"",
+    "no JSON": b"{broken",
+    "no object": b"[1]",
+    "no fields": b"{}",
+    "other types": b'{"version":"x","partitions":[],"leader":{},"config":7,"endpoints":3,"block_end":[],"id":1}',
+    "numbers": b'{"version":1,"leader":1e400,"leader_epoch":99999999999,"isr":[99999999999],"controller_epoch":-1,'
+    b'"partitions":{"0":[99999999999]},"config":{"retention.ms":"x"},"block_start":"x","block_end":"9e9","broker":1}',
+}
+_chroots = count()
+
+
+@pytest.fixture(scope="module")
+def zookeeper() -> Iterator[ZooKeeperServer]:
+    with ZooKeeperServer() as server:
+        yield server
+
+
+@pytest.fixture
+def chroot() -> str:
+    return f"/damaged-{next(_chroots)}"
+
+
+@pytest.fixture
+def client(zookeeper: ZooKeeperServer) -> Iterator[KazooClient]:
+    client = KazooClient(zookeeper.address)
+    client.start()
+    yield client
+    client.stop()
+    client.close()
+
+
+@pytest.fixture
+def broker(zookeeper: ZooKeeperServer, chroot: str) -> Iterator[Broker]:
+    configs = {"zookeeper.connect": zookeeper.address + chroot, "offsets.topic.num.partitions": "1"}
+    with Broker(configs=configs) as broker:
+        for name in ("t", "u"):
+            broker.create_topic(name, configs={"retention.ms": 1 << 50}).produce("before")
+        yield broker
+
+
+def until_it_works(what: Any) -> Any:
+    """Clients ask again while the controller finds its feet."""
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            return what()
+        except ApiError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.05)
+
+
+def producer_id(broker: Broker) -> int:
+    request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1000)
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        with connect(broker.bootstrap_servers) as connection:
+            response = ask(connection, request, 2, InitProducerIdResponse)
+        if response.error_code == 0:
+            return response.producer_id
+        assert time.monotonic() < deadline, response.error_code
+        time.sleep(0.05)
+
+
+def the_rest_goes_on(broker: Broker, name: str) -> None:
+    """Topics are created, written to and deleted."""
+
+    def create() -> None:
+        if name not in broker.topic_names():
+            broker.create_topic(name)
+
+    until_it_works(create)
+    topic = broker.topic(name)
+    until_it_works(lambda: topic.produce("new"))
+    assert len(topic.records()) == 1
+    until_it_works(lambda: broker.create_topic(f"{name}-short"))
+    until_it_works(lambda: broker.delete_topic(f"{name}-short"))
+
+
+def errors(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+def check_log(caplog: pytest.LogCaptureFixture) -> None:
+    assert "Traceback" not in caplog.text
+    told = errors(caplog)
+    assert len(told) < 20, told
+
+
+def settle(broker: Broker) -> None:
+    """The controller has done all that was there to do."""
+    until_it_works(lambda: broker.call(broker.server.controller.delete_topics(["no such topic"])))
+
+
+def delete(client: KazooClient, path: str) -> None:
+    """A znode and all below it, at once: the broker puts things back while somebody deletes one by one."""
+
+    def below(parent: str) -> list[str]:
+        return [path for name in client.get_children(parent) for path in below(f"{parent}/{name}")] + [parent]
+
+    transaction = client.transaction()
+    for found in below(path):
+        transaction.delete(found)
+    assert all(result is True for result in transaction.commit())
+
+
+DELETED = [
+    "",
+    "/config",
+    "/config/topics",
+    "/config/changes",
+    "/brokers",
+    "/brokers/topics",
+    "/brokers/topics/t",
+    "/brokers/topics/t/partitions",
+    "/brokers/topics/t/partitions/0/state",
+    "/brokers/ids",
+    "/controller",
+    "/controller_epoch",
+    "/admin",
+    "/admin/delete_topics",
+    "/cluster",
+    "/feature",
+    "/latest_producer_id_block",
+    "/isr_change_notification",
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", DELETED)
+def test_what_is_deleted(
+    broker: Broker, client: KazooClient, chroot: str, caplog: pytest.LogCaptureFixture, path: str
+) -> None:
+    first_id = producer_id(broker)
+    delete(client, chroot + path)
+    the_rest_goes_on(broker, "new")
+    assert broker.call(retention_ms(broker, "t")) == 1 << 50
+    broker.topic("u").produce("after")
+    check_log(caplog)
+    caplog.clear()
+    if path not in ("", "/cluster"):  # that the cluster is another one is told at the start, in one line
+        broker.restart()
+        the_rest_goes_on(broker, "newer")
+        assert producer_id(broker) > first_id
+        assert len(broker.topic("new").records()) == 1
+        if path not in ("/brokers", "/brokers/topics"):
+            broker.topic("u").produce("later")
+            assert len(broker.topic("u").records()) == 3
+            assert broker.call(retention_ms(broker, "u")) == 1 << 50
+        check_log(caplog)
+
+
+async def retention_ms(broker: Broker, topic: str) -> int:
+    return broker.server.replicas.partition_or_error(topic, 0).log.config.retention_ms
+
+
+GARBLED = [
+    "/controller",
+    "/controller_epoch",
+    "/brokers/ids/0",
+    "/brokers/topics/t",
+    "/brokers/topics/t/partitions/0/state",
+    "/config/topics/t",
+    "/config/brokers/<default>",
+    "/config/changes/config_change_0000000000",
+    "/feature",
+    "/latest_producer_id_block",
+    "/admin/delete_topics/t",
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("garbage", GARBAGE.values(), ids=GARBAGE)
+@pytest.mark.parametrize("path", GARBLED)
+def test_what_is_garbled(
+    broker: Broker, client: KazooClient, chroot: str, caplog: pytest.LogCaptureFixture, path: str, garbage: bytes
+) -> None:
+    first_id = producer_id(broker)
+    path = path.replace("/ids/0", f"/ids/{broker.server.node_id}")
+    if client.exists(chroot + path):
+        client.set(chroot + path, garbage)
+    else:
+        client.create(chroot + path, garbage)
+    is_deletion = path.startswith("/admin")
+    client.create(f"{chroot}/config/changes/config_change_", b'{"version":2,"entity_path":"topics/t"}', sequence=True)
+    client.create(
+        f"{chroot}/config/changes/config_change_", b'{"version":2,"entity_path":"brokers/<default>"}', sequence=True
+    )
+    the_rest_goes_on(broker, "new")
+    # As after a broken connection: everything is read again.
+    client.delete(chroot + "/controller")
+    the_rest_goes_on(broker, "newer")
+    broker.topic("u").produce("after")
+    if not is_deletion:
+        until_it_works(lambda: broker.topic("t").produce("after"))
+        # Well-formed overrides count: none, or one whose value is none and which is left out.
+        is_well_formed = garbage in (b"", b"{}", GARBAGE["numbers"])
+        assert is_well_formed or broker.call(retention_ms(broker, "t")) in (-1, 1 << 50)
+    check_log(caplog)
+    caplog.clear()
+    if client.exists(chroot + path) and client.get(chroot + path)[0] != garbage:
+        client.set(chroot + path, garbage)
+    broker.restart()
+    the_rest_goes_on(broker, "newest")
+    broker.topic("u").produce("later")
+    assert len(broker.topic("u").records()) == 3
+    if not path.endswith("block"):
+        assert producer_id(broker) > first_id
+    if path != "/brokers/topics/t" and not is_deletion:
+        until_it_works(lambda: broker.topic("t").produce("later"))
+        assert len(broker.topic("t").records()) == 3
+    check_log(caplog)
+
+
+@pytest.mark.slow
+def test_a_stranger_that_registers_is_told_of_once_and_left_out(
+    broker: Broker, client: KazooClient, chroot: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    stranger = (
+        b'{"version":5,"host":"elsewhere","port":9092,"endpoints":["PLAINTEXT://elsewhere:9092"],"jmx_port":-1,'
+        b'"timestamp":"0","listener_security_protocol_map":{"PLAINTEXT":"PLAINTEXT"},"features":{}}'
+    )
+    client.create(f"{chroot}/brokers/ids/7", stranger, ephemeral=True)
+    the_rest_goes_on(broker, "new")
+    client.delete(chroot + "/controller")  # everything is read again, as after a lost connection
+    the_rest_goes_on(broker, "newer")
+    broker.topic("t").produce("after")
+    strangers = [line for line in errors(caplog) if "other brokers (id 7)" in line]
+    assert len(strangers) == 1, errors(caplog)
+    client.delete(f"{chroot}/brokers/ids/7")
+    the_rest_goes_on(broker, "newest")
+    check_log(caplog)
