@@ -17,6 +17,8 @@ from barnabas.broker.config import load
 from barnabas.broker.config_changes import APPEND, BROKER, BROKER_LOGGER, DELETE, SET, SUBTRACT, TOPIC
 from barnabas.broker.handlers import alter_configs, describe_configs, incremental_alter_configs
 from barnabas.broker.topic_config import TopicConfigs
+from barnabas.broker.unforeseen import UnforeseenErrors
+from barnabas.clock import ManualClock
 from barnabas.wire import codec
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages import alter_configs as legacy
@@ -60,6 +62,7 @@ class Cluster:
             configs=self.repository,
             topic_configs=TopicConfigs(config, self.repository),
             metadata={"flights"},
+            unforeseen=UnforeseenErrors(ManualClock()),
         )
         self.context: Any = SimpleNamespace(broker=broker)
 

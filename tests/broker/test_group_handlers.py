@@ -16,7 +16,8 @@ from barnabas.broker.coordinator.settings import GroupSettings
 from barnabas.broker.handlers import load_handler
 from barnabas.broker.metadata import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC, MetadataCache
 from barnabas.broker.timers import Timers
-from barnabas.clock import ManualClock
+from barnabas.broker.unforeseen import UnforeseenErrors
+from barnabas.clock import ManualClock, SystemClock
 from barnabas.wire.codec import decode, encode
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.delete_groups import DeleteGroupsRequest
@@ -95,6 +96,7 @@ class Server:
             transactions=SimpleNamespace(runtime=SimpleNamespace(partition_for=lambda transactional_id: 3)),
             metadata=self.metadata,
             auto_topics=SimpleNamespace(create=self.created.extend),
+            unforeseen=UnforeseenErrors(SystemClock()),
         )
         self.update("t", 2)
 

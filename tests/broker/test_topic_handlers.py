@@ -49,6 +49,9 @@ class Applied:
         self.released = asyncio.Event()
         self.released.set()
 
+    def reaches(self, broker_id: int) -> bool:
+        return True
+
     async def send(self, broker_id: int, request: Any) -> Any:
         assert broker_id == 1
         await self.released.wait()
