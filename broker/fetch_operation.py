@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from barnabas.broker.fetch_sessions import FetchPartition
 from barnabas.broker.partition import Partition
+from barnabas.clock import wait_s
 from barnabas.storage.file_region import FileRegion
 from barnabas.storage.files import Buffer
 from barnabas.storage.log import PartitionLog
@@ -69,7 +70,7 @@ class _Listening:
         self._found = dict.fromkeys(asked_of, 0)
         self._total = 0
         # The client's patience, and so in real time: while this waits, its connection's next request does.
-        self._timer = loop.call_later(limits.max_wait_ms / 1000, self._end)
+        self._timer = loop.call_later(wait_s(limits.max_wait_ms), self._end)
         self.enough.add_done_callback(self._stop)
         look = self._look
         try:

@@ -25,6 +25,7 @@ from barnabas.broker.connection import CloseConnection
 from barnabas.broker.context import RequestContext
 from barnabas.broker.metadata import INTERNAL_TOPICS
 from barnabas.broker.registry import Handler
+from barnabas.clock import wait_s
 from barnabas.storage.validation import ExpensiveBatch, RecordErrors, parse_produced_batch
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.messages.produce import (
@@ -366,7 +367,7 @@ def _close_on_error(response: ProduceResponse) -> None:
 
 
 async def _when_committed(response: ProduceResponse, pending: _Pending, timeout_ms: int) -> ProduceResponse:
-    await asyncio.wait([future for _, future in pending], timeout=max(0, timeout_ms) / 1000)
+    await asyncio.wait([future for _, future in pending], timeout=wait_s(timeout_ms))
     for reply, future in pending:
         if not future.done():
             _fail(reply, ErrorCode.REQUEST_TIMED_OUT)

@@ -13,6 +13,7 @@ import asyncio
 from barnabas.broker.context import RequestContext
 from barnabas.broker.registry import Handler
 from barnabas.broker.transactions.markers import TransactionMarker
+from barnabas.clock import wait_s
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.messages.write_txn_markers import (
     WritableTxnMarkerPartitionResult,
@@ -49,7 +50,7 @@ async def handle(request: WriteTxnMarkersRequest, context: RequestContext) -> Wr
                     pending.append((entry.producer_id, (topic.name, index), committed))
     if pending:
         await asyncio.wait(
-            [committed for _, _, committed in pending], timeout=context.broker.config.request_timeout_ms / 1000
+            [committed for _, _, committed in pending], timeout=wait_s(context.broker.config.request_timeout_ms)
         )
     for producer_id, partition, committed in pending:
         if not committed.done():

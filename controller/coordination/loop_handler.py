@@ -12,10 +12,15 @@ from typing import Any
 from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.protocol import states
 
+from barnabas.clock import REPEAT_MIN_MS
+
 logger = logging.getLogger(__name__)
 
 HEARTBEATS_PER_SESSION_TIMEOUT = 8
 """How often the event loop says that it is alive."""
+
+SESSION_TIMEOUT_MIN_MS = HEARTBEATS_PER_SESSION_TIMEOUT * REPEAT_MIN_MS
+"""What a smaller session timeout counts as here: no server grants one (its least is two ticks, usually 4 s)."""
 
 
 class LoopHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no types
@@ -28,9 +33,10 @@ class LoopHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo ha
     def __init__(self, loop: asyncio.AbstractEventLoop, session_timeout_ms: int) -> None:
         super().__init__()
         self._loop = loop
-        self._interval_s = session_timeout_ms / 1000 / HEARTBEATS_PER_SESSION_TIMEOUT
-        self._stall_s = session_timeout_ms / 1000 / 2
-        self._handshake_s = session_timeout_ms / 1000 / 4
+        session_timeout_s = max(session_timeout_ms, SESSION_TIMEOUT_MIN_MS) / 1000
+        self._interval_s = session_timeout_s / HEARTBEATS_PER_SESSION_TIMEOUT
+        self._stall_s = session_timeout_s / 2
+        self._handshake_s = session_timeout_s / 4
         # Of real time, whatever clock the broker lives by: it is ZooKeeper's.
         self._last_heartbeat = time.monotonic()
         self._timer: asyncio.TimerHandle | None = None

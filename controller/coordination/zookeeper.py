@@ -26,6 +26,7 @@ from kazoo.client import KazooClient, TransactionRequest
 from kazoo.hosts import collect_hosts
 from kazoo.protocol import states
 
+from barnabas.clock import DELAY_MAX_MS, wait_s
 from barnabas.controller.coordination.interface import (
     ANY_VERSION,
     BadVersion,
@@ -128,14 +129,14 @@ class ZooKeeperSession:
         Raises: ConnectionTimedOut after `connection_timeout_ms` (None: never), CoordinationError.
         """
         session = cls(connect_string, session_timeout_ms, in_flight_max)
-        seconds = None if connection_timeout_ms is None else connection_timeout_ms / 1000
+        longest_ms = DELAY_MAX_MS if connection_timeout_ms is None else connection_timeout_ms
         logger.info("connecting to ZooKeeper at %s", connect_string)
         lookup = asyncio.create_task(_warn_of_unknown_hosts(connect_string), name="zookeeper-hosts")
         try:
             session._handler.start_heartbeats()
             session._client.start_async()
             try:
-                await asyncio.wait_for(session._connected.wait(), seconds)
+                await asyncio.wait_for(session._connected.wait(), wait_s(longest_ms))
             except TimeoutError:
                 raise ConnectionTimedOut(
                     detail=f"no connection to ZooKeeper at {connect_string} within {connection_timeout_ms} ms"

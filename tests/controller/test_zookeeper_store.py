@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 import threading
+import time
 
 import pytest
 from kazoo.client import KazooClient
@@ -51,6 +52,19 @@ async def test_everything_is_below_the_chroot(zookeeper: ZooKeeperServer, chroot
 async def test_nobody_at_the_address(unused_address: str) -> None:
     with pytest.raises(ConnectionTimedOut, match=rf"no connection to ZooKeeper at {unused_address} within 200 ms"):
         await ZooKeeperSession.open(unused_address, connection_timeout_ms=200)
+
+
+@pytest.mark.parametrize("session_timeout_ms", [1, 2**31 - 1])
+async def test_any_session_timeout_makes_a_session(
+    zookeeper: ZooKeeperServer, chroot: str, session_timeout_ms: int
+) -> None:
+    """The server makes of it what it grants; and nobody spins."""
+    session = await open_session(zookeeper, chroot, session_timeout_ms)
+    used_s = time.process_time()
+    await asyncio.sleep(0.5)  # what is measured is a span of time
+    assert time.process_time() - used_s < 0.1
+    assert await session.create("/a", b"x") == "/a"
+    await session.close()
 
 
 @pytest.fixture
