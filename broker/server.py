@@ -39,6 +39,7 @@ from barnabas.broker.metrics import RequestMetrics
 from barnabas.broker.partition import Partition
 from barnabas.broker.producer_ids import ProducerIds
 from barnabas.broker.replica_manager import ReplicaManager
+from barnabas.broker.segment_times import LOGS_PER_TURN
 from barnabas.broker.timers import Timers
 from barnabas.broker.topic_config import DEFAULT_ENTITY, TopicConfigs, log_config
 from barnabas.broker.transactions.local_markers import LocalMarkers
@@ -474,9 +475,11 @@ class Broker:
     def _close_idle_connections(self) -> None:
         self.connections.close_idle(self._socket_clock.monotonic_ms())
 
-    def _expire_producers(self) -> None:
-        for partition in self.replicas.partitions():
+    async def _expire_producers(self) -> None:
+        for number, partition in enumerate(self.replicas.partitions(), 1):
             partition.log.remove_expired_producers(self.clock.now_ms())
+            if number % LOGS_PER_TURN == 0:
+                await asyncio.sleep(0)
 
     def _bound_producers(self) -> None:
         logs = (partition.log for partition in self.replicas.partitions())

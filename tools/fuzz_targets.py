@@ -29,6 +29,7 @@ from barnabas.storage import checkpoints, producer_state
 from barnabas.storage.config import LogConfig
 from barnabas.storage.errors import CorruptFile, CorruptLog
 from barnabas.storage.files import Buffer, LogFile
+from barnabas.storage.known_directories import DirectoryNote
 from barnabas.storage.offset_index import OffsetIndex
 from barnabas.storage.read import IndexMismatch, ReadPlan, execute, whole_batches
 from barnabas.storage.scan import scan_batches
@@ -533,6 +534,11 @@ TARGETS: Final = (
         "meta-properties",
         _file(checkpoints.MetaProperties.decode),
         _given(checkpoints.MetaProperties(1, "abc").encode()),
+    ),
+    Target(
+        "log-directories",
+        _file(DirectoryNote.decode),
+        _given(DirectoryNote("a", {"a": "/data/a", "b": "/data/with a space"}).encode()),
     ),
     Target(
         "properties",
