@@ -462,20 +462,22 @@ class DescriptorCache:
         file.recently_used = True
         if file.descriptor >= 0:
             return file.descriptor
-        while len(self._open) >= self.limit or self._pressure:
-            self._pressure = False
-            if not self._close_idle(max(1, len(self._open) // 8)):
-                break
+        self._make_room()
         while True:
             try:
-                file.descriptor = self.files.open(file.path)
+                self.adopt(file, self.files.open(file.path))
             except OSError as error:
                 if not lacks_descriptors(error) or not self._close_idle(max(1, len(self._open) // 8)):
                     raise
             else:
-                self._open[file] = None
-                self._pressure |= file.descriptor >= self._crowded_from
                 return file.descriptor
+
+    def _make_room(self) -> None:
+        """Close idle files where there are as many as there may be, before one more is opened or created."""
+        while len(self._open) >= self.limit or self._pressure:
+            self._pressure = False
+            if not self._close_idle(max(1, len(self._open) // 8)):
+                break
 
     def lend(self, file: LogFile) -> int:
         """Another descriptor of the open file for who closes it by `give_back`; -1 when so many are lent (a twelfth of
@@ -509,10 +511,12 @@ class DescriptorCache:
         file.descriptor = descriptor
         file.recently_used = True
         self._open[file] = None
+        self._pressure |= descriptor >= self._crowded_from
 
     def create(self, path: str) -> LogFile:
         """Create an empty file and open it."""
         file = LogFile(path)
+        self._make_room()
         while True:
             try:
                 self.adopt(file, self.files.open(path, create=True, truncate=True))

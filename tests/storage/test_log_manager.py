@@ -519,3 +519,15 @@ def test_index_files_beside_a_segment_without_records_are_not_believed(logs, cle
     assert logs.log().max_timestamp_offset() is None
     logs.append(logs.log(), b"b", timestamp=1_600_000_000_000)
     assert logs.log().max_timestamp_offset().timestamp == 1_600_000_000_000
+
+
+def test_files_that_are_created_count_against_the_limit_of_open_ones(logs):
+    """Else creating many logs takes every descriptor, and what is written beside them (topic ids, say) finds none."""
+    logs.files.descriptors = 64
+    logs.restart()
+    for number in range(100):
+        log = logs.log("t", number)
+        logs.append(log, b"v")
+        assert len(log.context.cache) <= 48
+    logs.restart()
+    assert [logs.log("t", number).log_end_offset for number in range(100)] == [1] * 100
