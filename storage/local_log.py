@@ -263,8 +263,8 @@ class LocalLog:
     def _load_indexes(self, segment: Segment) -> None:
         """Prepare the active segment for the first write since the start. Blocking, small files."""
         try:
-            segment.load(self.context.cache, self.config.index_interval_bytes)
             segment.read_first_timestamp(self.context.cache)
+            segment.load(self.context.cache, self.config.index_interval_bytes)  # last: now it counts as prepared
         except OSError as error:
             raise self._refused(f"reading {segment.file.path}", error) from error
         self.context.indexes.drop(segment.file)

@@ -18,7 +18,7 @@ from barnabas.storage.checkpoints import (
 )
 from barnabas.storage.config import LogConfig
 from barnabas.storage.errors import StorageError
-from barnabas.storage.files import Buffer, refusal, unlink_if_exists, write_file
+from barnabas.storage.files import Buffer, unlink_if_exists, write_file
 from barnabas.storage.flush import FlushTask
 from barnabas.storage.leader_epochs import LeaderEpochs
 from barnabas.storage.leader_epochs_file import read_leader_epochs
@@ -144,7 +144,7 @@ class PartitionLog(LocalLog):
                     files, directory, self._segments, self.log_start_offset, self.log_end_offset
                 )
             except OSError as error:
-                raise refusal(f"reading the epochs of {directory}", error) from error
+                raise self._refused(f"reading the epochs of {directory}", error) from error
         return self._leader_epochs
 
     @property
@@ -163,7 +163,7 @@ class PartitionLog(LocalLog):
                     self._segments, self._snapshots, self.log_start_offset, self.log_end_offset
                 )
             except OSError as error:
-                raise refusal(f"reading the producers of {self.directory}", error) from error
+                raise self._refused(f"reading the producers of {self.directory}", error) from error
             self._producers.forget_replicated(self.high_watermark)
         return self._producers
 

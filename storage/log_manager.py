@@ -392,22 +392,22 @@ class LogManager:
             StorageError: the disk refused, the log could not be opened, or its directory is missing.
         """
         log = self.get(topic, partition)
-        if log is None:
-            if not is_new and self.missing_directories:
-                self._out_of_reach.add((topic, partition))
-                raise StorageError(f"its log directory is missing ({', '.join(self.missing_directories)})")
-            directory = min(self._directories, key=lambda found: len(found.logs) + len(found.failed))
-            try:
+        if log is None and not is_new and self.missing_directories:
+            self._out_of_reach.add((topic, partition))
+            raise StorageError(f"its log directory is missing ({', '.join(self.missing_directories)})")
+        directory = self._by_log.get((topic, partition)) or min(
+            self._directories, key=lambda found: len(found.logs) + len(found.failed)
+        )
+        if directory.failure is not None:
+            raise StorageError(directory.failure.message)
+        try:
+            if log is None:
                 log = self._create(directory, topic, partition, config)
-            except OSError as error:
-                raise self._refused(directory, f"creating the log of {topic}-{partition}", error) from error
-        log.update_config(config)
-        if topic_id != ZERO_TOPIC_ID:
-            try:
+            log.update_config(config)
+            if topic_id != ZERO_TOPIC_ID:
                 log.assign_topic_id(topic_id)
-            except OSError as error:
-                directory, what = self._by_log[topic, partition], f"writing the topic id of {topic}-{partition}"
-                raise self._refused(directory, what, error) from error
+        except OSError as error:
+            raise self._refused(directory, f"creating the log of {topic}-{partition}", error) from error
         return log
 
     def _create(self, directory: LogDirectory, topic: str, partition: int, config: LogConfig) -> PartitionLog:

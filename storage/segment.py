@@ -147,15 +147,16 @@ class Segment:
         files = cache.files
         read = _reader(cache, self.file)
         try:
-            self.offset_index = OffsetIndex.from_bytes(
+            offset_index = OffsetIndex.from_bytes(
                 self.base_offset, read_file(files, self.path(OFFSET_INDEX_SUFFIX)), self.size
             )
-            self.time_index = TimeIndex.from_bytes(self.base_offset, read_file(files, self.path(TIME_INDEX_SUFFIX)))
-            if not len(self.time_index):
+            time_index = TimeIndex.from_bytes(self.base_offset, read_file(files, self.path(TIME_INDEX_SUFFIX)))
+            if not len(time_index):
                 raise CorruptFile("the time index of a segment with batches is empty")
-            if len(self.offset_index) and not _leads_to_a_batch(self.offset_index, read):
+            if len(offset_index) and not _leads_to_a_batch(offset_index, read):
                 raise CorruptFile("the last entry of the offset index leads to another batch")
-            self.max_timestamp, self.max_timestamp_offset = self.time_index.last_entry
+            self.max_timestamp, self.max_timestamp_offset = time_index.last_entry
+            self.offset_index, self.time_index = offset_index, time_index  # both or none: a read may be refused
         except (FileNotFoundError, CorruptFile) as error:
             logger.warning("building the indexes of %s anew: %s", self.file.path, error)
             self.rebuild_indexes(read, index_interval_bytes)
@@ -163,10 +164,18 @@ class Segment:
     def rebuild_indexes(self, read: Read, index_interval_bytes: int) -> None:
         """Build offset and time index from the batches' headers, as appending them would have. Blocking."""
         self.reset_indexes()
-        for header in file_headers(read, self.file, 0, self.size):
-            self.add_batch(
-                header.last_offset, header.max_timestamp, header.position, header.size_in_bytes, index_interval_bytes
-            )
+        try:
+            for header in file_headers(read, self.file, 0, self.size):
+                self.add_batch(
+                    header.last_offset,
+                    header.max_timestamp,
+                    header.position,
+                    header.size_in_bytes,
+                    index_interval_bytes,
+                )
+        except OSError:
+            self.unload()  # half of them would be taken for all
+            raise
 
     def reset_indexes(self) -> None:
         """Start with empty indexes, for adding the segment's batches from the first on."""
