@@ -25,7 +25,7 @@ from barnabas.wire.record_batch import (
     CorruptBatch,
     RecordBatchHeader,
 )
-from barnabas.wire.records import DEFAULT_MAX_DECOMPRESSED_BYTES, assemble_batch
+from barnabas.wire.records import DEFAULT_MAX_DECOMPRESSED_BYTES, as_long, assemble_batch
 from barnabas.wire.varint import VarintTooLong, encode_varint, read_varint, read_varlong
 
 _LONG_MAX: Final = 2**63 - 1
@@ -110,13 +110,13 @@ def rebuilt_batch(
     """
     append_time = header.max_timestamp if header.attributes & TIMESTAMP_TYPE_MASK else None
     if append_time is None:
-        timestamps = [_as_long(header.base_timestamp + record.timestamp_delta) for record in records]
+        timestamps = [as_long(header.base_timestamp + record.timestamp_delta) for record in records]
     else:
         timestamps = [append_time] * len(records)
     base_timestamp = timestamps[0] if delete_horizon_ms is None else min(delete_horizon_ms, _LONG_MAX)
     parts = []
     for record, timestamp in zip(records, timestamps, strict=True):
-        delta = _as_long(timestamp - base_timestamp)
+        delta = as_long(timestamp - base_timestamp)
         if delta == record.timestamp_delta:
             parts.append(payload[record.start : record.end])
         else:
@@ -138,8 +138,3 @@ def rebuilt_batch(
         ),
         data,
     )
-
-
-def _as_long(value: int) -> int:
-    """What a Java long holds of a sum."""
-    return (value + 2**63) % 2**64 - 2**63

@@ -8,6 +8,8 @@ from typing import Any, Final, NamedTuple
 import crc32c
 
 from barnabas.broker.config_defs import BOOLEAN, DOUBLE, INT, LONG, SHORT, ConfigKey
+from barnabas.wire.primitives import varint, varlong
+from barnabas.wire.record_batch import HEADER_SIZE, LOG_OVERHEAD
 from barnabas.wire.schema import Array, Message
 
 DOUBLE_MAX: Final = 1.7976931348623157e308
@@ -167,3 +169,36 @@ def config_texts(key: ConfigKey) -> list[str]:
     elif rule in ("in", "list", "list_or_empty"):
         texts += [*arguments, ",".join(arguments)]
     return texts
+
+
+def crafted_records() -> Iterator[tuple[str, int, int, bytes]]:
+    """Records of which one number is at an extreme, as they stand in a batch: what it is, the base and the largest
+    timestamp of the batch's header, and the record.
+    """
+    for base, largest, delta in itertools.product(EXTREMES["int64"], repeat=3):
+        yield f"timestamp {base} + {delta} of {largest}", int(base), int(largest), _record(timestamp_delta=int(delta))
+    for field in ("offset_delta", "key_length", "value_length", "header_count"):
+        for value in EXTREMES["int32"]:
+            yield f"{field}={value}", 1, 1, _record(**{field: int(value)})
+
+
+def _record(
+    timestamp_delta: int = 0, offset_delta: int = 0, key_length: int = 1, value_length: int = 1, header_count: int = 0
+) -> bytes:
+    fields = (varlong(timestamp_delta), varint(offset_delta), varint(key_length), b"k", varint(value_length), b"v")
+    body = b"\x00" + b"".join(fields) + varint(header_count)
+    return varint(len(body)) + body
+
+
+def with_record(batch: bytearray, base_timestamp: int, max_timestamp: int, record: bytes) -> bytearray:
+    """A batch of one record with other timestamps and another record, under a right length and checksum."""
+    changed = batch[:HEADER_SIZE] + record
+    for name, value in (
+        ("batch_length", len(changed) - LOG_OVERHEAD),
+        ("base_timestamp", base_timestamp),
+        ("max_timestamp", max_timestamp),
+    ):
+        position, layout, _ = BATCH_FIELDS[name]
+        struct.pack_into(layout, changed, position, value)
+    _CRC.pack_into(changed, _CRC_POSITION, crc32c.crc32c(bytes(changed[_CRC_START:])))
+    return changed

@@ -280,6 +280,11 @@ def _skip(count: int, chunks: Iterator[bytes | bytearray | memoryview]) -> bytes
     raise CorruptBatch("batch ends inside a record")
 
 
+def as_long(value: int) -> int:
+    """What a Java long holds of a sum."""
+    return (value + 2**63) % 2**64 - 2**63
+
+
 class TimestampOffset(NamedTuple):
     """A record found by time: its own timestamp in ms, and its offset."""
 
@@ -291,6 +296,8 @@ def iter_timestamps(
     buffer: ReadBuffer, header: RecordBatchHeader, *, max_decompressed_bytes: int = DEFAULT_MAX_DECOMPRESSED_BYTES
 ) -> Iterator[TimestampOffset]:
     """Read only timestamps and offsets, as far as the caller goes; keys and values are not looked at.
+
+    A batch may have been stored without a look at its records: timestamps wrap around as Java's do.
 
     Raises:
         CorruptBatch: as `iter_records`.
@@ -305,6 +312,8 @@ def iter_timestamps(
         if position > end:
             raise CorruptBatch("record is shorter than its fields")
         timestamp = header.base_timestamp + timestamp_delta if append_time is None else append_time
+        if not _INT64_MIN <= timestamp <= _INT64_MAX:
+            timestamp = as_long(timestamp)
         yield TimestampOffset(timestamp, header.base_offset + offset_delta)
 
 

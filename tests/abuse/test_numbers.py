@@ -13,12 +13,13 @@ from barnabas.storage.check_report import Level
 from barnabas.wire import codec, headers, messages
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from barnabas.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from barnabas.wire.messages.produce import ProduceRequest
 from barnabas.wire.messages.write_txn_markers import WriteTxnMarkersRequest
 from barnabas.wire.record_batch import iter_headers
 from barnabas.wire.schema import Message
 from tools.barnabas_process import BarnabasProcess
-from tools.extremes import batch_changes, changes
+from tools.extremes import batch_changes, changes, crafted_records, with_record
 from tools.hostile import (
     MIB,
     HealthyClient,
@@ -266,3 +267,43 @@ def read_all(stage: Stage) -> list[tuple[int, int]]:
             return found
         found += read
         offset = max(base for base, _ in read) + 1
+
+
+TIMES = (-3, -2, -1, 0, 1, 2**62, 2**63 - 1)
+"""What ListOffsets is asked for: the largest timestamp, the start, the end, and times."""
+
+
+def test_a18_numbers_of_a_record_at_their_extremes(figure: Figure) -> None:
+    """Records that contradict their batch are stored unopened where the topic is not compacted: all requests about them
+    are answered, compaction and retention go round, and a broker starts with them."""
+    settings = {"broker.id": "1", "log.cleaner.backoff.ms": "200", "log.retention.check.interval.ms": "200"}
+    taken = sent = 0
+    with BarnabasProcess(settings) as broker:
+        stage, attacker = Stage(broker.bootstrap_servers), Attacker(broker.bootstrap_servers)
+        plain = stage.batch()
+        for policy in ("delete", "compact"):
+            configs = {"cleanup.policy": policy, "segment.bytes": "100", "min.cleanable.dirty.ratio": "0"}
+            configs["message.timestamp.after.max.ms"] = str(2**63 - 1)
+            for what, base, largest, record in crafted_records():
+                topic = stage.name("crafted")
+                assert stage.create(topic, 1, configs) == 0
+                request = produce(with_record(plain, base, largest, record))
+                request.topic_data[0].name = topic
+                sent += 1
+                if errors(attacker.send(request, 9)):
+                    continue
+                taken += 1
+                for timestamp in TIMES:
+                    partition = ListOffsetsPartition(partition_index=0, timestamp=timestamp)
+                    topics = [ListOffsetsTopic(name=topic, partitions=[partition])]
+                    answer = attacker.send(ListOffsetsRequest(replica_id=-1, topics=topics), 11)
+                    assert errors(answer) == [], f"{what}, {timestamp}: {answer}"
+                request.topic_data[0].partition_data[0].records = plain
+                assert errors(attacker.send(request, 9)) == []
+        stage.close()
+        attacker.close()
+        for end in (broker.stop, broker.kill):
+            end()
+            broker.start()
+        assert "Traceback" not in broker.log_text()
+    figure(sent=sent, taken=taken)

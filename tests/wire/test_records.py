@@ -333,6 +333,15 @@ def test_a_timestamp_beyond_64_bits_is_refused() -> None:
         list(iter_checked(batch, parse_header(batch)))
 
 
+def test_who_searches_by_time_reads_such_a_timestamp_as_java_does() -> None:
+    """It was stored without a look at the records; a reply could not carry it."""
+    header = parse_header(build_batch([Record(0, 2**63 - 1, None, None)]))
+    batch = assemble_batch(header, a_body(1, 0, -1, -1, 0))
+    (found,) = iter_timestamps(batch, parse_header(batch))
+    assert found.timestamp == -(2**63)
+    assert find_timestamp(batch, parse_header(batch), 0) is None
+
+
 def test_a_batch_that_is_not_all_there() -> None:
     batch = build_batch(golden_records())
     with pytest.raises(CorruptBatch):
