@@ -24,7 +24,7 @@ GENERATION_MAX: Final = 2**31 - 1
 NEWCOMER_DELAY_MAX_MS: Final = 1_000
 """A later rebalance is not put off longer than this, however many newcomers keep arriving."""
 
-NOBODY_JOINED_MIN_MS: Final = 1_000
+NOBODY_JOINED_MIN_MS: Final = 5_000
 """So long at least is waited again for static members of whom none joined. Their rebalance timeout is what they said,
 which may be 0 or less: nothing but time would pass between one look and the next (Kafka looks without pause).
 """

@@ -21,6 +21,11 @@ if TYPE_CHECKING:
 
 CLIENT_VERSION_2: Final = 2
 
+BACKOFF_MIN_MS: Final = 10
+"""The least pause between two tries, whatever `add.partitions.to.txn.retry.backoff.ms` says: every producer that waits
+tries.
+"""
+
 _TRANSIENT: Final = frozenset(
     {
         ErrorCode.NETWORK_EXCEPTION,
@@ -161,7 +166,7 @@ class TransactionVerification:
         that is cheaper than to have the client send its batch again.
         """
         config, clock = self._broker.config, self._broker.clock
-        backoff_ms = config.add_partitions_to_txn_retry_backoff_ms
+        backoff_ms = max(config.add_partitions_to_txn_retry_backoff_ms, BACKOFF_MIN_MS)
         give_up_ms = clock.monotonic_ms() + min(
             config.add_partitions_to_txn_retry_backoff_max_ms, config.request_timeout_ms
         )

@@ -7,7 +7,7 @@ import pytest
 
 from barnabas.broker.timers import Timers
 from barnabas.broker.transactions.events import AddPartitions, PartitionsReply, VerifyPartitions
-from barnabas.broker.transactions.verification import Operation, TransactionVerification, Verified
+from barnabas.broker.transactions.verification import BACKOFF_MIN_MS, Operation, TransactionVerification, Verified
 from barnabas.clock import ManualClock
 from barnabas.storage.producer_state import ProducerState
 from barnabas.wire.errors import ApiError, ErrorCode
@@ -37,7 +37,7 @@ class Bench:
         self.clock = ManualClock(now_ms=1000)
         self.replicas = Replicas()
         self.timers = Timers(self.clock, asyncio.get_running_loop())
-        config = SimpleNamespace(
+        self.config = config = SimpleNamespace(
             transaction_partition_verification_enable=enabled,
             add_partitions_to_txn_retry_backoff_ms=20,
             add_partitions_to_txn_retry_backoff_max_ms=100,
@@ -214,3 +214,17 @@ async def test_an_open_transaction_needs_no_coordinator():
     bench.replicas.states[A].producers[7] = SimpleNamespace(producer_id=7, epoch=0, transaction_first_offset=5)
     bench.verify().check_produce(A, bench.replicas)
     assert not bench.asked
+
+
+@run
+async def test_tries_have_a_pause_between_them_whatever_the_setting():
+    bench = Bench(reply(ErrorCode.CONCURRENT_TRANSACTIONS))
+    bench.config.add_partitions_to_txn_retry_backoff_ms = 1
+    bench.config.add_partitions_to_txn_retry_backoff_max_ms = 2**31 - 1
+    waiting = asyncio.ensure_future(bench.verify(Operation.ADD))
+    for _ in range(100):
+        await asyncio.sleep(0)
+        bench.clock.advance(1)
+        bench.timers.fire_due()
+    assert len(bench.asked) <= 100 // BACKOFF_MIN_MS + 1
+    waiting.cancel()
