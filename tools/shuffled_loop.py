@@ -1,0 +1,245 @@
+"""An event loop that runs what is ready in an order drawn from a seed, in time that moves only when nothing else does.
+
+What asyncio leaves open is drawn anew at each step: which of the tasks that may go on goes on next, which future's
+callbacks run first, when a thread's job begins and when its result arrives. A seed gives the same run again, in the
+same process or in one with the same PYTHONHASHSEED.
+
+Kept, since asyncio says so and code may rely on it:
+
+- plain callbacks (`call_soon`, sockets, timers that are due) run in the order in which they were scheduled;
+- the callbacks of one future run in the order in which they were added;
+- timers become due in the order of their times;
+- an executor of one thread does its jobs in the order in which they were given, and who waits for them hears of them in
+  that order, and after what a job itself has posted to the loop. (The metadata store's answers are such: what is read
+  later is newer.)
+
+Jobs do run in threads, since some ask the loop for something and wait for the answer; but the loop and the threads
+take turns, so that there is always only one of them that moves.
+"""
+
+import asyncio
+import heapq
+import random
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import Future as ThreadFuture
+from contextlib import contextmanager
+from typing import Any
+from unittest.mock import patch
+
+PATIENCE_S = 60
+"""How long the loop waits for a thread, in real time, before it takes the thread for stuck."""
+
+Lane = tuple[str, int]
+
+_PLAIN: Lane = ("plain", 0)
+
+
+class InOrder:
+    """Stands for an executor of one thread, in `run_in_executor`."""
+
+
+class _Answer(asyncio.Future[Any]):
+    """The result of a job of an executor of one thread."""
+
+    lane: Lane
+
+
+class _Ready:
+    """Takes the place of the loop's queue: in each lane handles keep their order, the lanes do not."""
+
+    def __init__(self, choose: Callable[[int], int], before_each: Callable[[], None]) -> None:
+        self._choose = choose
+        self._before_each = before_each
+        self._lanes: dict[Lane, deque[asyncio.Handle]] = {}
+        self._names: list[Lane] = []
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def append(self, handle: asyncio.Handle) -> None:
+        arguments = handle._args or ()
+        if len(arguments) == 1 and asyncio.isfuture(future := arguments[0]) and future.done():
+            self.append_to(future.lane if isinstance(future, _Answer) else ("future", id(future)), handle)
+        elif type(handle._callback).__name__ == "TaskStepMethWrapper":  # type: ignore[attr-defined]
+            self.append_to(("task", id(handle)), handle)
+        else:
+            self.append_to(_PLAIN, handle)
+
+    def append_to(self, lane: Lane, handle: asyncio.Handle) -> None:
+        if lane not in self._lanes:
+            self._lanes[lane] = deque()
+            self._names.append(lane)
+        self._lanes[lane].append(handle)
+        self._count += 1
+
+    def popleft(self) -> asyncio.Handle:
+        self._before_each()
+        slot = self._choose(len(self._names))
+        name = self._names[slot]
+        handles = self._lanes[name]
+        handle = handles.popleft()
+        self._count -= 1
+        if not handles:
+            del self._lanes[name]
+            self._names[slot] = self._names[-1]
+            self._names.pop()
+        return handle
+
+    def clear(self) -> None:
+        self._lanes.clear()
+        self._names.clear()
+        self._count = 0
+
+
+class ShuffledLoop(asyncio.SelectorEventLoop):
+    """The loop; `job_s_max` is how long, in the loop's time, the result of a thread's job may take to arrive."""
+
+    _scheduled: list[Any]
+    _timer_cancelled_count: int
+    _stopping: bool
+    _ready: Any
+
+    def __init__(self, seed: int, *, job_s_max: float = 0.0) -> None:
+        self._now_s = 0.0
+        self._draw = random.Random(seed)
+        self._job_s_max = job_s_max
+        self._turn = threading.Condition()
+        self._moving = 0
+        """Threads that are not done and do not wait for the loop."""
+        self._done: list[tuple[int, Callable[[], None]]] = []
+        self._jobs = 0
+        self._threads = ThreadPoolExecutor(32, "job")
+        super().__init__()
+        self._ready = _Ready(self._draw.randrange, self._let_threads_move)
+
+    def time(self) -> float:
+        return self._now_s
+
+    def _run_once(self) -> None:
+        self._let_threads_move()
+        while self._scheduled and self._scheduled[0]._cancelled:
+            self._timer_cancelled_count -= 1
+            heapq.heappop(self._scheduled)._scheduled = False
+        if not self._ready and not self._stopping:
+            if not self._scheduled:
+                raise RuntimeError("everybody waits for something that nobody will do")
+            self._now_s = max(self._now_s, self._scheduled[0]._when)
+        super()._run_once()  # type: ignore[misc]
+
+    def close(self) -> None:
+        self._threads.shutdown()
+        super().close()
+
+    # --- threads ------------------------------------------------------------------------------------
+
+    def run_in_executor(  # type: ignore[override]
+        self, executor: Executor | InOrder | None, func: Callable[..., Any], *args: Any
+    ) -> "asyncio.Future[Any]":
+        """Have a job done in a thread, at some moment from now on; the result arrives at some moment after that."""
+        self._jobs += 1
+        number = self._jobs
+        is_in_order = isinstance(executor, InOrder) or getattr(executor, "_max_workers", 0) == 1
+        lane = ("executor", id(executor)) if is_in_order else ("job", number)
+        future = _Answer(loop=self) if is_in_order else self.create_future()
+        if isinstance(future, _Answer):
+            future.lane = ("answer", id(executor))
+
+        def begin() -> None:
+            with self._turn:
+                self._moving += 1
+            self._threads.submit(work)
+            self._let_threads_move()
+
+        def work() -> None:
+            outcome: ThreadFuture[Any] = ThreadFuture()
+            try:
+                outcome.set_result(func(*args))
+            except BaseException as error:  # noqa: BLE001 - carried to whoever awaits
+                outcome.set_exception(error)
+            with self._turn:
+                self._done.append((number, lambda: self._tell_later(lane, future, outcome, is_in_order=is_in_order)))
+                self._moving -= 1
+                self._turn.notify_all()
+
+        self._put(lane, begin)
+        return future
+
+    def _tell_later(
+        self, lane: Lane, future: "asyncio.Future[Any]", outcome: "ThreadFuture[Any]", *, is_in_order: bool
+    ) -> None:
+        def tell() -> None:
+            if future.done():
+                return
+            error = outcome.exception()
+            if error is None:
+                future.set_result(outcome.result())
+            else:
+                future.set_exception(error)
+
+        if is_in_order:
+            self._put(_PLAIN, tell)  # after what the job itself has posted
+        elif not self._job_s_max or self._draw.random() < 0.5:
+            self._put(lane, tell)
+        else:
+            self.call_later(self._draw.random() * self._job_s_max, tell)
+
+    def _put(self, lane: Lane, callback: Callable[[], None]) -> None:
+        self._ready.append_to(lane, asyncio.Handle(callback, (), self))
+
+    def _let_threads_move(self) -> None:
+        """Wait until no thread moves: each is done, or waits for the loop."""
+        with self._turn:
+            if not self._turn.wait_for(lambda: not self._moving, PATIENCE_S):
+                raise RuntimeError("a thread neither ends nor asks the loop for something")
+            done, self._done = sorted(self._done, key=lambda each: each[0]), []
+        for _, tell in done:
+            tell()
+
+    def waits_for_loop(self, answer: "ThreadFuture[Any]") -> None:
+        """A thread goes on when the loop has answered."""
+
+        def go_on(_answer: "ThreadFuture[Any]") -> None:
+            with self._turn:
+                self._moving += 1
+
+        answer.add_done_callback(go_on)
+        with self._turn:
+            self._moving -= 1
+            self._turn.notify_all()
+
+
+class LoopClock:
+    """A broker's clock by the loop's time."""
+
+    START_MS = 1_700_000_000_000
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+
+    def now_ms(self) -> int:
+        return self.START_MS + self.monotonic_ms()
+
+    def monotonic_ms(self) -> int:
+        return int(self._loop.time() * 1000)
+
+
+@contextmanager
+def shuffled(seed: int, *, job_s_max: float = 0.0) -> "Iterator[asyncio.Runner]":
+    """A runner on such a loop. Threads may ask it with `asyncio.run_coroutine_threadsafe`, and wait for the answer."""
+    ask = asyncio.run_coroutine_threadsafe
+
+    def ask_and_wait(coroutine: Any, loop: asyncio.AbstractEventLoop) -> "ThreadFuture[Any]":
+        answer = ask(coroutine, loop)
+        assert isinstance(loop, ShuffledLoop)
+        loop.waits_for_loop(answer)
+        return answer
+
+    with (
+        patch.object(asyncio, "run_coroutine_threadsafe", ask_and_wait),
+        asyncio.Runner(loop_factory=lambda: ShuffledLoop(seed, job_s_max=job_s_max)) as runner,
+    ):
+        yield runner
