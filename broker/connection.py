@@ -30,9 +30,6 @@ Parts = list[bytes | bytearray | memoryview | FileRegion]
 
 _IPV4_MAPPED = "::ffff:"
 
-FRAMES_PER_TURN = 16
-"""Requests of one connection that are served before the event loop looks after the others."""
-
 GATHERED_BYTES_MAX = 64 * 1024
 """Replies are sent when there are so many bytes of them: more than that gains nothing from waiting."""
 
@@ -71,13 +68,13 @@ class Connection(asyncio.BufferedProtocol):
         "_gathered_bytes",
         "_has_turn_coming",
         "_is_gathering",
+        "_last_sent_bytes",
         "_pause_reasons",
         "_reader",
         "_replies",
         "_seen_progress",
         "_task",
         "_transport",
-        "_unsent_bytes",
         "_waiting",
         "_waiting_bytes",
         "client_host",
@@ -86,6 +83,7 @@ class Connection(asyncio.BufferedProtocol):
         "frame_started_ms",
         "last_active_ms",
         "listener_name",
+        "unsent_bytes",
     )
 
     _PAUSED_BY_REQUEST = 1  # a request is in progress and another one is already here
@@ -122,12 +120,13 @@ class Connection(asyncio.BufferedProtocol):
         self._is_gathering = False
         self._gathered: list[bytes | bytearray | memoryview] | None = None
         self._gathered_bytes = 0
+        self._last_sent_bytes = 0
         self._pause_reasons = 0
         self._replies: deque[_Reply] | None = None
         self._file_sender: FileSender | None = None
         self._waiting: deque[bytearray] | None = None
         self._waiting_bytes = 0
-        self._unsent_bytes = 0
+        self.unsent_bytes = 0
         self._seen_progress = 0
 
     # --- the socket's side ------------------------------------------------------------------------
@@ -151,7 +150,7 @@ class Connection(asyncio.BufferedProtocol):
         self._is_gathering = True
         try:
             for number, frame in enumerate(self._reader.received(nbytes)):
-                is_too_many = number >= FRAMES_PER_TURN
+                is_too_many = number >= self.connections.frames_per_turn
                 if is_too_many or self._busy or self._waiting or self._pause_reasons & self._CANNOT_REPLY:
                     self._keep(frame, is_too_many=is_too_many)
                 else:
@@ -197,6 +196,7 @@ class Connection(asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         self.last_active_ms = self._dispatcher.clock.monotonic_ms()
         self._resume(self._PAUSED_BY_WRITER)
+        self._last_sent_bytes = 0
         self._report_unsent()
         self._serve_waiting()
 
@@ -227,6 +227,11 @@ class Connection(asyncio.BufferedProtocol):
         poller = select.poll()
         poller.register(self._transport.get_extra_info("socket"), getattr(select, "POLLRDHUP", 0))
         return bool(poller.poll(0))
+
+    @property
+    def is_closing(self) -> bool:
+        """Nothing more is served."""
+        return self._closing
 
     @property
     def is_reading(self) -> bool:
@@ -261,9 +266,11 @@ class Connection(asyncio.BufferedProtocol):
         else:
             self._transport.close()
 
-    def abort(self) -> None:
+    def abort(self, reason: str | None = None) -> None:
         """Cut the connection; what is not on its way yet is lost."""
         self._closing = True
+        if reason is not None:
+            logger.info("closing connection %d from %s: %s", self.connection_id, self.client_host, reason)
         if self._transport is not None:
             self._transport.abort()
 
@@ -341,7 +348,7 @@ class Connection(asyncio.BufferedProtocol):
         served = 0
         self._is_gathering = True
         while self._waiting and not (self._busy or self._closing or self._pause_reasons & self._CANNOT_REPLY):
-            if served == FRAMES_PER_TURN:
+            if served >= self.connections.frames_per_turn:
                 self._ask_for_turn()
                 break
             frame = self._waiting.popleft()
@@ -418,7 +425,10 @@ class Connection(asyncio.BufferedProtocol):
         if size < GATHERED_BYTES_MAX:
             self._transport.write(b"".join(parts))
         else:
+            self._last_sent_bytes = size
             self._transport.writelines(parts)
+            if not self._pause_reasons & self._PAUSED_BY_WRITER:
+                self._last_sent_bytes = 0
 
     # --- replies with parts in files ----------------------------------------------------------------
 
@@ -493,11 +503,12 @@ class Connection(asyncio.BufferedProtocol):
         size = 0
         if self._transport is not None and not self._closing:
             if self._pause_reasons & self._PAUSED_BY_WRITER:
-                size += self._transport.get_write_buffer_size()
+                # A reply stays in memory as a whole until the last of it is sent.
+                size += max(self._transport.get_write_buffer_size(), self._last_sent_bytes)
             if self._file_sender is not None and self._is_sending_files:
                 size += self._file_sender.held_bytes
-        self.connections.unsent_bytes += size - self._unsent_bytes
-        self._unsent_bytes = size
+        added, self.unsent_bytes = size - self.unsent_bytes, size
+        self.connections.add_unsent(added)
 
     def _report_held(self) -> None:
         self._budget.report(self, self._reader.buffered_bytes + self._waiting_bytes)

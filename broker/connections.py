@@ -12,6 +12,12 @@ from collections.abc import Iterator, Mapping
 from barnabas.broker.connection import Connection
 from barnabas.storage.files import is_reserved_descriptor
 
+FRAMES_PER_TURN = 16
+"""Requests of one connection that are served before the event loop looks after the others."""
+
+UNSENT_BYTES_MAX = 192 * 1024 * 1024
+"""Of all replies that peers do not read. (Fetches return less long before: `FetchOperation`.)"""
+
 PARTIAL_FRAME_TIMEOUT_MS = 30_000
 ABANDONED_TIMEOUT_MS = 30_000
 
@@ -27,6 +33,8 @@ class Connections:
         self, connections_max: int, connections_per_ip_max: int, per_ip_overrides: Mapping[str, int], idle_ms_max: int
     ) -> None:
         self.unsent_bytes = 0
+        self.frames_per_turn = FRAMES_PER_TURN
+        self._leaving_bytes = 0
         self.sending: set[asyncio.Task[None]] = set()
         self._connections: dict[Connection, None] = {}
         self._per_host: dict[str, int] = {}
@@ -72,6 +80,23 @@ class Connections:
                 self._per_host[connection.client_host] = left
             else:
                 del self._per_host[connection.client_host]
+
+    def add_unsent(self, size: int) -> None:
+        """What peers do not read is so much more, or less, now. When it is too much, whoever was heard of and took
+        something the longest ago is cut, and nobody is served until that has given its memory back.
+        """
+        self.unsent_bytes += size
+        is_crowded = self.unsent_bytes > UNSENT_BYTES_MAX
+        self.frames_per_turn = 0 if is_crowded else FRAMES_PER_TURN
+        while is_crowded and self.unsent_bytes - self._leaving_bytes > UNSENT_BYTES_MAX:
+            unread = (other for other in self._connections if other.unsent_bytes and not other.is_closing)
+            slowest = min(unread, key=lambda other: other.last_active_ms, default=None)
+            if slowest is None:
+                return
+            self._leaving_bytes += slowest.unsent_bytes
+            slowest.abort(f"{slowest.unsent_bytes} bytes of replies are not read, with others' more than is kept")
+        if not is_crowded:
+            self._leaving_bytes = 0
 
     def close_idle(self, now_ms: int) -> None:
         """Close who neither sent nor took anything for too long, who has been in the middle of a frame for too long,

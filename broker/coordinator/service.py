@@ -63,6 +63,11 @@ HELD_BYTES_OF_USED_GROUPS_MAX: Final = 256 * 1024 * 1024
 LINE_BYTES: Final = 100
 """Of a line about a group on a page, besides the group's id."""
 
+HELD_BYTES_OF_GROUP_MAX: Final = 16 * 1024 * 1024
+"""Of one group, when a member joins: all of it goes to whoever leads the group, and could not be stored either, since a
+generation is one record.
+"""
+
 _GROWING_EVENTS: Final = (JoinGroup, SyncGroup, CommitOffsets)
 
 _NAMED_GROUP_EVENTS: Final = (JoinGroup, SyncGroup, Heartbeat, LeaveGroup, DeleteOffsets)
@@ -135,6 +140,8 @@ class GroupService:
         runner = self.runtime.runner(event.group_id)
         if isinstance(event, JoinGroup) and not event.member_id and self._is_full(runner, event.group_id):
             raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "there are too many group members")
+        if isinstance(event, JoinGroup) and _is_too_large(runner.shard, event):
+            raise ApiError(ErrorCode.GROUP_MAX_SIZE_REACHED, "the metadata of the group's members is too large")
         if isinstance(event, _GROWING_EVENTS) and self._lacks_memory(runner, event):
             raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "groups and offsets take too much memory")
         return runner.ask(event)
@@ -270,6 +277,14 @@ class GroupService:
                 await _tell_groups(runner, [ExpireOffsets(group_id) for group_id in runner.shard.groups])
         finally:
             self._schedule_expiry()
+
+
+def _is_too_large(shard: Shard, event: JoinGroup) -> bool:
+    group = shard.groups.get(event.group_id)
+    if group is None or not group.members:
+        return False
+    added = added_bytes(shard, event)
+    return added > 0 and group.held_bytes + added > HELD_BYTES_OF_GROUP_MAX
 
 
 async def _forget_topics(topics: frozenset[str], runner: GroupRunner) -> None:

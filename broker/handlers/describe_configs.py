@@ -36,8 +36,11 @@ from barnabas.wire.messages.describe_configs import (
 
 
 def handle(request: DescribeConfigsRequest, context: RequestContext) -> DescribeConfigsResponse:
-    """One result per resource, in the order asked."""
-    return DescribeConfigsResponse(results=[_describe(resource, request, context) for resource in request.resources])
+    """One result per resource, in the order asked; the first counts of those that are asked for again."""
+    asked: dict[tuple[int, str], DescribeConfigsResource] = {}
+    for resource in request.resources:
+        asked.setdefault((resource.resource_type, resource.resource_name), resource)
+    return DescribeConfigsResponse(results=[_describe(resource, request, context) for resource in asked.values()])
 
 
 def _describe(

@@ -22,7 +22,7 @@ from barnabas.wire.messages.describe_groups import (
 
 
 def handle(request: DescribeGroupsRequest, context: RequestContext) -> DescribeGroupsResponse:
-    groups = [_describe(group_id, context) for group_id in request.groups]
+    groups = [_describe(group_id, context) for group_id in dict.fromkeys(request.groups)]
     for group in groups:
         is_asked = request.include_authorized_operations and group.error_code == ErrorCode.NONE
         group.authorized_operations = GROUP_OPERATIONS if is_asked else NOT_ASKED

@@ -18,13 +18,13 @@ from barnabas.wire.messages.describe_producers import (
 
 
 def handle(request: DescribeProducersRequest, context: RequestContext) -> DescribeProducersResponse:
+    asked: dict[str, dict[int, None]] = {}
+    for topic in request.topics:
+        asked.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))
     return DescribeProducersResponse(
         topics=[
-            TopicResponse(
-                name=topic.name,
-                partitions=[_partition(topic.name, index, context) for index in topic.partition_indexes],
-            )
-            for topic in request.topics
+            TopicResponse(name=topic, partitions=[_partition(topic, index, context) for index in indexes])
+            for topic, indexes in asked.items()
         ]
     )
 

@@ -17,7 +17,7 @@ from barnabas.wire.messages.describe_transactions import (
 
 def handle(request: DescribeTransactionsRequest, context: RequestContext) -> DescribeTransactionsResponse:
     return DescribeTransactionsResponse(
-        transaction_states=[_describe(transactional_id, context) for transactional_id in request.transactional_ids]
+        transaction_states=[_describe(name, context) for name in dict.fromkeys(request.transactional_ids)]
     )
 
 

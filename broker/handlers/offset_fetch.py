@@ -19,6 +19,7 @@ from barnabas.broker.registry import Handler
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.offset_fetch import (
     OffsetFetchRequest,
+    OffsetFetchRequestGroup,
     OffsetFetchRequestTopic,
     OffsetFetchRequestTopics,
     OffsetFetchResponse,
@@ -41,10 +42,13 @@ class _Fetched(NamedTuple):
 
 async def handle(request: OffsetFetchRequest, context: RequestContext) -> OffsetFetchResponse:
     if context.api_version >= 8:
+        asked: dict[str, OffsetFetchRequestGroup] = {}
+        for group in request.groups:
+            asked.setdefault(group.group_id, group)
         return OffsetFetchResponse(
             groups=[
                 _group(group.group_id, await _fetch(group.group_id, group.topics, request.require_stable, context))
-                for group in request.groups
+                for group in asked.values()
             ]
         )
     fetched = await _fetch(request.group_id, request.topics, request.require_stable, context)

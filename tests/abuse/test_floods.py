@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import re
 import socket
@@ -9,6 +10,7 @@ import struct
 import time
 from collections import Counter
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -16,6 +18,23 @@ from barnabas.broker.coordinator.group import PENDING_MEMBERS_MAX
 from barnabas.broker.coordinator.service import HELD_BYTES_MAX, TIMERS_MAX
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from barnabas.wire.messages.describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResponse,
+)
+from barnabas.wire.messages.describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
+from barnabas.wire.messages.describe_log_dirs import (
+    DescribableLogDirTopic,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+)
+from barnabas.wire.messages.describe_producers import (
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    TopicRequest,
+)
+from barnabas.wire.messages.describe_transactions import DescribeTransactionsRequest, DescribeTransactionsResponse
 from barnabas.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from barnabas.wire.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from barnabas.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
@@ -28,10 +47,12 @@ from barnabas.wire.messages.offset_commit import (
     OffsetCommitRequestTopic,
     OffsetCommitResponse,
 )
+from barnabas.wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchResponse
 from barnabas.wire.messages.produce import ProduceResponse
 from barnabas.wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment, SyncGroupResponse
 from barnabas.wire.record_batch import parse_header
 from barnabas.wire.records import Record, assemble_batch, build_batch
+from barnabas.wire.schema import Message
 from tools.barnabas_process import BarnabasProcess
 from tools.hostile import (
     MIB,
@@ -45,6 +66,7 @@ from tools.hostile import (
     frame,
     is_closed,
     produce,
+    receive,
 )
 
 pytestmark = pytest.mark.slow
@@ -374,3 +396,78 @@ def test_a19_committed_offsets(
            growth_mib=round(memory.growth / MIB, 1), **healthy.figures)  # fmt: skip
     assert set(answers) <= {ErrorCode.NONE, ErrorCode.COORDINATOR_NOT_AVAILABLE}
     assert memory.growth <= 320 * MIB
+
+
+@pytest.mark.parametrize("broker", [{"group.initial.rebalance.delay.ms": "0"}], indirect=True, ids=[""])
+def test_a21_the_same_thing_asked_for_many_times(
+    broker: BarnabasProcess, memory: Memory, healthy: HealthyClient, figure: Figure
+) -> None:
+    """One request that names the same group, topic, partition or id 40,000 times gets one answer to it."""
+    count = 40_000
+    _offsets_topic(broker)
+    create_topic(broker.bootstrap_servers, "t", 500)
+    requests: list[tuple[Message, int, type[Any]]] = [
+        (DescribeGroupsRequest(groups=["large"] * count), 5, DescribeGroupsResponse),
+        (DescribeConfigsRequest(resources=[DescribeConfigsResource(resource_type=2, resource_name="t")] * count,
+                                include_synonyms=True, include_documentation=True), 4, DescribeConfigsResponse),
+        (OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id="live", topics=None)] * count), 8,
+         OffsetFetchResponse),
+        (DescribeTransactionsRequest(transactional_ids=["x"] * count), 0, DescribeTransactionsResponse),
+        (DescribeProducersRequest(topics=[TopicRequest(name="t", partition_indexes=[0])] * (count // 2)), 0,
+         DescribeProducersResponse),
+        (MetadataRequest(topics=[MetadataRequestTopic(name="t")] * count), 9, MetadataResponse),
+        (DescribeLogDirsRequest(topics=[DescribableLogDirTopic(topic="t", partitions=[0])] * (count // 2)), 4,
+         DescribeLogDirsResponse),
+    ]  # fmt: skip
+    healthy.rate_min = 5  # reading 40,000 names takes the event loop 50 ms and more
+    with connect(broker.bootstrap_servers) as live, connect(broker.bootstrap_servers) as connection:
+        _consume(live)
+        join = _join("large")
+        join.protocols[0].metadata = bytes(500_000)
+        joined = ask(connection, join, 0, JoinGroupResponse)
+        sync = SyncGroupRequest(
+            group_id="large", generation_id=joined.generation_id, member_id=joined.member_id, assignments=[]
+        )
+        assert ask(connection, sync, 0, SyncGroupResponse).error_code == 0
+        memory.mark()
+        healthy.mark()
+        sizes = []
+        for request, version, response_class in requests:
+            connection.sendall(frame(request, version))
+            body = receive(connection)
+            assert body is not None, request
+            assert len(body) < 4 * MIB, (response_class, len(body))
+            sizes.append(len(body))
+    figure(requests=len(requests), largest_reply_kib=max(sizes) // 1024, growth_mib=round(memory.growth / MIB, 1),
+           **healthy.figures)  # fmt: skip
+    assert memory.growth <= 96 * MIB
+
+
+@pytest.mark.parametrize("broker", [{"group.initial.rebalance.delay.ms": "0"}], indirect=True, ids=[""])
+@pytest.mark.parametrize("count", [300, pytest.param(3_000, marks=FULL)])
+def test_a21_replies_that_nobody_reads(
+    broker: BarnabasProcess, memory: Memory, healthy: HealthyClient, figure: Figure, count: int
+) -> None:
+    """Connections that ask for a megabyte each, not by a fetch, and do not read it."""
+    _offsets_topic(broker)
+    with connect(broker.bootstrap_servers) as connection, contextlib.ExitStack() as stack:
+        join = _join("large")
+        join.protocols[0].metadata = bytes(1_000_000)
+        joined = ask(connection, join, 0, JoinGroupResponse)
+        sync = SyncGroupRequest(
+            group_id="large", generation_id=joined.generation_id, member_id=joined.member_id, assignments=[]
+        )
+        assert ask(connection, sync, 0, SyncGroupResponse).error_code == 0
+        request = DescribeGroupsRequest(groups=["large"])
+        assert len(ask(connection, request, 5, DescribeGroupsResponse).groups[0].members[0].member_metadata) == 10**6
+        memory.mark()
+        healthy.mark()
+        for number in range(count):
+            reader = stack.enter_context(socket.socket())
+            reader.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            host, _, port = broker.bootstrap_servers.rpartition(":")
+            reader.connect((host, int(port)))
+            reader.sendall(frame(request, 5, number))
+        assert ask(connection, request, 5, DescribeGroupsResponse).groups[0].error_code == 0
+    figure(connections=count, growth_mib=round(memory.growth / MIB, 1), **healthy.figures)
+    assert memory.growth <= 288 * MIB

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from barnabas.broker.connection import FRAMES_PER_TURN, GATHERED_BYTES_MAX, CloseConnection, Connection
-from barnabas.broker.connections import ABANDONED_TIMEOUT_MS, PARTIAL_FRAME_TIMEOUT_MS, Connections
+from barnabas.broker.connection import GATHERED_BYTES_MAX, CloseConnection, Connection
+from barnabas.broker.connections import ABANDONED_TIMEOUT_MS, FRAMES_PER_TURN, PARTIAL_FRAME_TIMEOUT_MS, Connections
 from barnabas.broker.inflight_budget import InflightBudget
 from barnabas.broker.registry import Delayed
 from barnabas.clock import ManualClock
