@@ -641,22 +641,30 @@ class LogManager:
         else may run.
         """
         flushes = [self._prepare_close(directory) for directory in self._directories]
-        self._in_threads([[task.run for _, task in tasks] for tasks in flushes])
-        for log, task in [flush for tasks in flushes for flush in tasks]:
-            log.complete_flush(task)
-        for directory in self._directories:
-            try:
-                directory.write_checkpoints((RECOVERY_POINT_FILE, LOG_START_FILE, HIGH_WATERMARK_FILE))
-                if (
-                    not directory.failed
-                    and directory.failure is None
-                    and all(log.is_on_disk for log in directory.logs.values())
-                ):
-                    write_clean_shutdown(self._files, directory.path, broker_epoch)
-            except OSError as error:
-                self._refused(directory, "closing it", error)
+        with ThreadPoolExecutor(max(1, len(flushes)), "closing") as pool:
+            list(pool.map(partial(self._close_directory, broker_epoch), self._directories, flushes))
         self._cache.close_all()
         self._unlock_all()
+
+    def _close_directory(
+        self, broker_epoch: int, directory: LogDirectory, flushes: Sequence[tuple[PartitionLog, FlushTask]]
+    ) -> None:
+        """Bring one directory to the disk and mark it: it does not wait for another one, on a slower disk, which may
+        not be done before somebody kills the process.
+        """
+        self._in_threads([[task.run for _, task in flushes]])
+        for log, task in flushes:
+            log.complete_flush(task)
+        try:
+            directory.write_checkpoints((RECOVERY_POINT_FILE, LOG_START_FILE, HIGH_WATERMARK_FILE))
+            if (
+                not directory.failed
+                and directory.failure is None
+                and all(log.is_on_disk for log in directory.logs.values())
+            ):
+                write_clean_shutdown(self._files, directory.path, broker_epoch)
+        except OSError as error:
+            self._refused(directory, "closing it", error)
 
     def _prepare_close(self, directory: LogDirectory) -> list[tuple[PartitionLog, FlushTask]]:
         flushes = []

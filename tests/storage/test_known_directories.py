@@ -4,6 +4,7 @@ import errno
 import itertools
 import os
 import shutil
+import threading
 
 import pytest
 
@@ -221,3 +222,31 @@ def test_the_same_log_in_two_directories_is_refused(directories):
     shutil.copytree(second / "u-0", first / "u-0")
     with pytest.raises(DirectoryMismatch, match="hold u-0"):
         directories.open()
+
+
+def test_a_directory_is_closed_without_waiting_for_one_on_a_slower_disk(directories, monkeypatch):
+    files = directories.logs.files
+    sync, go_on, is_marked = files.sync, threading.Event(), threading.Event()
+    first, second = directories.paths
+
+    def slow_sync(descriptor):
+        path = os.readlink(f"/proc/self/fd/{descriptor}")
+        if path.startswith(f"{second}/"):
+            assert go_on.wait(60)
+        sync(descriptor)
+        if path == f"{first}/.kafka_cleanshutdown":
+            is_marked.set()
+
+    manager = directories.open()
+    for topic in ("t", "u"):
+        directories.logs.append(directories.log(manager, topic, is_new=True), b"v")
+    monkeypatch.setattr(files, "sync", slow_sync)
+    closing = threading.Thread(target=manager.close)
+    closing.start()
+    try:
+        assert is_marked.wait(10), "the first directory waits for the second"
+        assert not (second / ".kafka_cleanshutdown").exists()
+    finally:
+        go_on.set()
+        closing.join()
+    assert (second / ".kafka_cleanshutdown").exists()
