@@ -12,6 +12,9 @@ import dataclasses
 import errno
 import itertools
 import os
+import shutil
+import socket
+import subprocess
 import sys
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -32,7 +35,9 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))  # for `tools`, which no wheel contains
 
+from tools.barnabas_process import BarnabasProcess  # noqa: E402
 from tools.refusing_files import Call, RefusingFiles  # noqa: E402
+from tools.required import tool_missing  # noqa: E402
 
 PASSING: Final = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE)
 ERRORS: Final = (*PASSING, errno.EIO, errno.EACCES)
@@ -406,3 +411,53 @@ def test_each_refusal_passes_or_is_final(activity: Activity, tmp_path: Path, mon
     told_calls = [f"{position} {calls[position].name} {Path(calls[position].path).name}" for position in positions]
     print(f"{activity.name}: {len(positions) * len(ERRORS)} cells; of {len(calls)} calls {', '.join(told_calls)}")
     assert not problems, "\n".join(problems)
+
+
+def answers(port: int, request: bytes) -> bool:
+    """Whether a new connection is served."""
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=5) as connection:
+        connection.sendall(request)
+        return bool(connection.recv(100))
+    return False
+
+
+HEALTHZ: Final = b"GET /healthz HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n"
+API_VERSIONS: Final = bytes.fromhex("0000000a00120000000000010000")
+"""Version 0 of the request, of a client without a name."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", ["accept", "HTTP"])
+def test_a_connection_that_could_not_be_accepted_costs_no_more_than_itself(what: str, tmp_path: Path) -> None:
+    """The first, the third and the fifth of five, each error: nothing on a disk is concerned, so each of them passes.
+    libuv makes these calls; strace has the kernel refuse them.
+    """
+    strace = shutil.which("strace")
+    if strace is None:
+        tool_missing("strace is not installed (apt-get install strace)")
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        http_port = found.getsockname()[1]
+    with BarnabasProcess({"barnabas.http.address": f"127.0.0.1:{http_port}"}) as process:
+        port, request = http_port, HEALTHZ
+        if what == "accept":
+            port, request = int(process.bootstrap_servers.rpartition(":")[2]), API_VERSIONS
+        for error in ERRORS:
+            name = errno.errorcode[error]
+            log = tmp_path / name
+            injection = f"inject=accept,accept4:error={name}:when=1+2"
+            command = [strace, "-f", "-p", str(process.pid), "-e", "trace=accept,accept4", "-e", injection, "-o", log]
+            with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as tracer:
+                assert tracer.stderr is not None
+                if "attached" not in tracer.stderr.readline():
+                    tracer.kill()
+                    tool_missing("strace may not attach to a process here")
+                served = [answers(port, request) for _ in range(5)]
+                tracer.terminate()
+            assert log.read_text().count("(INJECTED)") >= 3, name
+            assert served[1], name
+            assert all(served) or error in (errno.EMFILE, errno.ENFILE), name
+            assert all(answers(port, request) for _ in range(3)), f"{name}: not well again"
+            print(f"{what}, {name}: served {served}")
+        assert "Traceback" not in process.log_text()
+        process.stop()
+    print(f"{what}: {3 * len(ERRORS)} cells")

@@ -18,8 +18,8 @@ from tools.jvm.java import JavaMissing, find_java, install_debian_packages, say
 from tools.kafka_runtime import ORACLE_VERSION, ZOOKEEPER_ERA_VERSION, connect_runtime, kafka_runtime, streams_runtime
 from tools.wiregen import jars
 
-DEBIAN_PROGRAMS = {"kcat": "kcat", "fiu-ctrl": "fiu-utils"}
-"""What else the tests use, and the package that has it; fiu-ctrl makes system calls fail."""
+DEBIAN_PROGRAMS = {"kcat": "kcat", "fiu-ctrl": "fiu-utils", "strace": "strace"}
+"""What else the tests use, and the package that has it; fiu-ctrl and strace make system calls fail."""
 COMPAT_TESTS = Path(__file__).resolve().parents[2] / "compat_tests"
 
 
