@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 from barnabas.broker.coordinator.runtime import CoordinatorLog, CoordinatorRuntime
 from barnabas.broker.timers import Timers
 from barnabas.broker.transactions.events import (
+    AddPartitions,
     Event,
     InitProducerId,
     NeedsProducerId,
@@ -25,11 +26,17 @@ from barnabas.broker.transactions.retries import Retries
 from barnabas.broker.transactions.runner import TransactionRunner
 from barnabas.broker.transactions.settings import TransactionSettings
 from barnabas.broker.transactions.shard import Shard
-from barnabas.broker.transactions.state import Transaction, TransactionState
+from barnabas.broker.transactions.state import PARTITION_BYTES, Transaction, TransactionState, id_bytes
 from barnabas.clock import Clock
 from barnabas.wire.errors import ApiError, ErrorCode
 
 log = logging.getLogger(__name__)
+
+HELD_BYTES_MAX: Final = 192 * 1024 * 1024
+"""Of all transactional ids and the partitions of their transactions, about."""
+
+HELD_BYTES_OF_KNOWN_IDS_MAX: Final = 256 * 1024 * 1024
+"""The same for transactions of ids that are known."""
 
 IDS_PER_TURN: Final = 256
 """Background work gives way to requests after so many transactional ids."""
@@ -66,9 +73,11 @@ class TransactionService:
         """Replaced as a whole when the finalised level of `transaction.version` moves."""
         self._clock = clock
         self._next_producer_id = next_producer_id
+        self._left_bytes = 0
         retries = Retries(timers)
 
         def new_runner(partition: int, leader_epoch: Callable[[], int], shard: Shard) -> TransactionRunner:
+            self._left_bytes = 0  # sum it up with this shard
             return TransactionRunner(
                 partition,
                 leader_epoch,
@@ -110,7 +119,28 @@ class TransactionService:
             raise ApiError(ErrorCode.INVALID_REQUEST)
         if isinstance(event, InitProducerId) and not (0 < event.timeout_ms <= self.settings.transaction_max_timeout_ms):
             raise ApiError(ErrorCode.INVALID_TRANSACTION_TIMEOUT)
-        return self.runtime.runner(event.transactional_id).ask(event)
+        runner = self.runtime.runner(event.transactional_id)
+        if isinstance(event, (InitProducerId, AddPartitions)) and self._lacks_memory(runner, event):
+            raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "transactional ids take too much memory")
+        return runner.ask(event)
+
+    def _lacks_memory(self, runner: TransactionRunner, event: InitProducerId | AddPartitions) -> bool:
+        """Whether a new id, or more partitions of a transaction, must wait; Kafka takes all until its heap is full.
+
+        What is left when it was last summed up is enough for many an event, which then costs no sum.
+        """
+        known = runner.shard.transactions.get(event.transactional_id)
+        added = 0 if known is not None else id_bytes(event.transactional_id)
+        if isinstance(event, AddPartitions):
+            added += PARTITION_BYTES * len(event.partitions - (frozenset() if known is None else known.partitions))
+        if not added:
+            return False
+        self._left_bytes -= added
+        if self._left_bytes >= 0:
+            return False
+        held = sum(runner.shard.held_bytes for runner in self.runtime.runners())
+        self._left_bytes = HELD_BYTES_MAX - held - added
+        return held + added > (HELD_BYTES_MAX if known is None else HELD_BYTES_OF_KNOWN_IDS_MAX)
 
     async def producer(self, event: Event) -> ProducerReply:
         """Have an InitProducerId, EndTransaction or TimeOut decided, with a fresh producer id where it takes one.

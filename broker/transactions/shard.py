@@ -7,7 +7,7 @@ from barnabas.broker.transactions import machine
 from barnabas.broker.transactions.events import Effects, Event
 from barnabas.broker.transactions.records import decode_record
 from barnabas.broker.transactions.settings import TransactionSettings
-from barnabas.broker.transactions.state import Change, PartitionsEnded, Record, Transaction, apply
+from barnabas.broker.transactions.state import Change, PartitionsEnded, Record, Transaction, apply, held_bytes
 from barnabas.wire.errors import ProtocolError
 from barnabas.wire.record_batch import iter_headers
 from barnabas.wire.records import iter_records
@@ -21,12 +21,13 @@ def records_of(changes: Iterable[Change]) -> list[Record]:
 class Shard:
     """Transactions by their ids; owned by one runner (or by the thread that loads it).
 
-    `skipped` counts what loading left out, by reason.
+    `skipped` counts what loading left out, by reason; `held_bytes` is about how much memory the transactions take.
     """
 
-    __slots__ = ("skipped", "transactions")
+    __slots__ = ("held_bytes", "skipped", "transactions")
 
     def __init__(self) -> None:
+        self.held_bytes = 0
         self.transactions: dict[str, Transaction] = {}
         self.skipped: Counter[str] = Counter()
 
@@ -41,7 +42,7 @@ class Shard:
     def apply(self, changes: Iterable[Change]) -> None:
         """Bring the changes of one decision about."""
         for change in changes:
-            apply(self.transactions, change)
+            self._apply(change)
 
     def load(self, chunk: bytes | bytearray | memoryview) -> None:
         """Apply whole batches as the log holds them; what is not understood is left out and counted.
@@ -53,6 +54,14 @@ class Shard:
                 continue
             for record in iter_records(chunk, header):
                 try:
-                    apply(self.transactions, decode_record(record.key or b"", record.value))
+                    self._apply(decode_record(record.key or b"", record.value))
                 except ProtocolError as error:
                     self.skipped[str(error)] += 1
+
+    def _apply(self, change: Change) -> None:
+        transactional_id = change.transactional_id
+        before = self.transactions.get(transactional_id)
+        apply(self.transactions, change)
+        after = self.transactions.get(transactional_id)
+        if before is None or after is None or before.partitions is not after.partitions:
+            self.held_bytes += held_bytes(after) - held_bytes(before)

@@ -106,6 +106,23 @@ class Transaction(NamedTuple):
         return self.producer_epoch >= EPOCH_MAX - 1
 
 
+TRANSACTION_BYTES: Final = 550
+PARTITION_BYTES: Final = 250
+"""What a transactional id, and a partition of its transaction, take besides the id."""
+
+
+def held_bytes(transaction: Transaction | None) -> int:
+    """About how much memory a transactional id takes; 0 for none."""
+    if transaction is None:
+        return 0
+    return id_bytes(transaction.transactional_id) + PARTITION_BYTES * len(transaction.partitions)
+
+
+def id_bytes(transactional_id: str) -> int:
+    """About how much memory a transactional id takes without a transaction."""
+    return TRANSACTION_BYTES + len(transactional_id) * (1 if transactional_id.isascii() else 4)
+
+
 class TransactionTombstone(NamedTuple):
     """The transactional id has expired."""
 
