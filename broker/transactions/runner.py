@@ -34,6 +34,9 @@ _REPLY_ERRORS: Final = {
 }
 """What clients are told of errors that they know from Produce only (TransactionStateManager.appendTransactionToLog)."""
 
+ENDINGS_PER_TURN: Final = 8
+"""So many transactions of before a start are ended before other work, and the other shards', gets its turn."""
+
 
 class _Ending:
     """A prepared transaction whose markers are on their way: those to be written, those not yet committed, and those
@@ -88,11 +91,26 @@ class TransactionRunner:
         self.is_closed = False
 
     def start(self) -> None:
-        """Complete what was prepared before the shard was loaded."""
-        for transaction in list(self.shard.transactions.values()):
-            if transaction.state.is_prepared:
-                log.info("Transactional id %r: going on in state %s", transaction[0], transaction.state.value)
-                self._end(transaction.transactional_id)
+        """Complete what was prepared before the shard was loaded, in the background: it may be much."""
+        prepared = [
+            transaction.transactional_id
+            for transaction in self.shard.transactions.values()
+            if transaction.state.is_prepared
+        ]
+        if prepared:
+            self._spawn(self._go_on(prepared))
+
+    async def _go_on(self, transactional_ids: Sequence[str]) -> None:
+        for number, transactional_id in enumerate(transactional_ids, start=1):
+            transaction = self.shard.transactions.get(transactional_id)
+            if self.is_closed:
+                return
+            if transaction is None or not transaction.state.is_prepared or transactional_id in self._endings:
+                continue
+            log.info("Transactional id %r: going on in state %s", transactional_id, transaction.state.value)
+            self._end(transactional_id)
+            if number % ENDINGS_PER_TURN == 0:
+                await asyncio.sleep(0)
 
     def close(self, error: ApiError) -> None:
         """Stop: whoever waits gets the error."""

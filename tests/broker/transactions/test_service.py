@@ -1,6 +1,7 @@
 """The coordinator's shell over a log in memory: loading, replication, markers that fail, crashes at every step."""
 
 import asyncio
+import itertools
 from dataclasses import replace
 
 import pytest
@@ -17,6 +18,7 @@ from barnabas.broker.transactions.events import (
     VerifyPartitions,
 )
 from barnabas.broker.transactions.retries import MARKERS_PER_TURN, RETRY_DELAY_MS, Retries
+from barnabas.broker.transactions.runner import ENDINGS_PER_TURN
 from barnabas.broker.transactions.service import TransactionService
 from barnabas.broker.transactions.settings import TransactionSettings
 from barnabas.broker.transactions.state import TransactionState
@@ -134,6 +136,7 @@ class Bench:
             self.service.runtime.on_elected(partition, epoch)
         await self.loaded()
         await self.service.start()
+        await self.loaded()
         return self
 
     async def loaded(self):
@@ -432,6 +435,32 @@ async def test_many_transactions_whose_markers_are_refused_wait_between_tries():
 
 
 @run
+async def test_many_transactions_of_before_a_start_leave_the_loop_turns():
+    before = await Bench().up()
+    ids = [f"t{number}" for number in range(40 * ENDINGS_PER_TURN)]
+    before.markers.refuses_all = True
+    for transactional_id in ids:
+        reply = await before.service.producer(InitProducerId(transactional_id, 0, 60_000, None))
+        producer = (reply.producer_id, reply.producer_epoch)
+        await before.service.partitions(AddPartitions(transactional_id, 0, *producer, frozenset({("a", 0)}), 0))
+        await before.service.producer(EndTransaction(transactional_id, 0, *producer, True, 0))
+    before.timers.close()
+    after = Bench(MemoryLog(before.log.batches), first_id=5000)
+    for partition in range(PARTITIONS):
+        after.service.runtime.on_elected(partition, 2)
+    await after.loaded()
+    await after.service.start()
+    turns = [0, len(after.markers.tried)]
+    while after.service.runtime.running():
+        await asyncio.sleep(0)
+        turns.append(len(after.markers.tried))
+    assert max(later - earlier for earlier, later in itertools.pairwise(turns)) <= PARTITIONS * ENDINGS_PER_TURN
+    assert len(after.markers.written) == len(ids)
+    states = {after.service.describe(transactional_id).state for transactional_id in ids}
+    assert states == {TransactionState.COMPLETE_COMMIT}
+
+
+@run
 async def test_what_raises_when_it_is_tried_again_does_not_keep_the_others():
     bench = await Bench().up()
     retries, tried = Retries(bench.timers), []
@@ -640,6 +669,7 @@ async def test_prepared_transactions_wait_until_the_broker_knows_its_partitions(
     await after.loaded()
     assert not after.markers.written
     await after.service.start()
+    await after.loaded()
     assert sorted(after.markers.targets()) == sorted(TARGETS)
 
 
