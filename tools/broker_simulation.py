@@ -497,11 +497,12 @@ def _errors_logged(wrong: list[str]) -> Iterator[None]:
 
 
 def simulate(
-    seed: int, data_dir: Path, *, seconds: float, job_s_max: float | None = None
+    seed: int, data_dir: Path, *, seconds: float, job_s_max: float | None = None, **configs: str
 ) -> tuple[list[str], dict[str, int]]:
     """Run once, in `data_dir`, for so many seconds of the loop's time; what was wrong, and how often what happened.
 
-    A thread's job takes up to `job_s_max` of these seconds; by default the seed decides.
+    A thread's job takes up to `job_s_max` of these seconds; by default the seed decides. `configs` are keys of the
+    broker, with underscores for dots.
     """
     draw = random.Random(seed)
     if job_s_max is None:
@@ -512,7 +513,8 @@ def simulate(
     async def run() -> None:
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(lambda _, context: wrong.append(f"the loop: {context}"))
-        options = {**CONFIGS, "log.dirs": str(data_dir)}
+        given = {name.replace("_", "."): value for name, value in configs.items()}
+        options = {**CONFIGS, **given, "log.dirs": str(data_dir)}
         broker = Broker(config.load(options=options), LoopClock(loop), wrong.append, is_durable=False)
         await broker.start()
         simulation = Simulation(broker, draw, seconds)

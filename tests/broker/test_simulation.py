@@ -16,13 +16,24 @@ from tools.broker_simulation import simulate
 
 
 @pytest.mark.parametrize(
-    "seeds", [range(8), pytest.param(range(8, 308), marks=[pytest.mark.full, pytest.mark.timeout(1800)])]
+    "seeds",
+    [
+        pytest.param(range(8), marks=pytest.mark.slow),
+        pytest.param(range(8, 308), marks=[pytest.mark.full, pytest.mark.timeout(1800)]),
+    ],
 )
 def test_whatever_comes_first_nothing_is_wrong(seeds: range, tmp_path: Path) -> None:
+    """Acknowledged when it is on the disk, when it is written, or when each record was flushed, by turns."""
     counts: dict[str, int] = {}
     for seed in seeds:
         print(f"seed {seed}")
-        wrong, happened = simulate(seed, tmp_path / str(seed), seconds=6)
+        configs = [
+            {},
+            {"barnabas_flush_before_ack": "false"},
+            {},
+            {"barnabas_flush_before_ack": "false", "log_flush_interval_messages": "1"},
+        ]
+        wrong, happened = simulate(seed, tmp_path / str(seed), seconds=6, **configs[seed % 4])  # type: ignore[arg-type]
         assert wrong == [], f"seed {seed}"
         counts = {what: counts.get(what, 0) + happened.get(what, 0) for what in counts | happened}
     print(counts)
