@@ -590,6 +590,8 @@ class PartitionLog(LocalLog):
                 retention.breached_by_size(sizes, self.config.retention_bytes), "retention.bytes"
             )
             if times is not None and isinstance(times.error, OSError):
+                if isinstance(times.error, FileNotFoundError):
+                    return deleted  # a swap gave it another name while it was looked at
                 raise times.error
             cache = self.context.cache
             timestamps = (

@@ -179,6 +179,16 @@ def aged(bench: Bench) -> None:
     bench.broker.clock.advance(2000)
 
 
+def aged_and_restarted(bench: Bench) -> None:
+    aged(bench)
+    bench.restart()
+    bench.configure(retention_ms=1000)
+
+
+def retain(bench: Bench) -> None:
+    bench.on_loop(bench.broker.server.replicas.run_retention)
+
+
 def dirty(bench: Bench) -> None:
     bench.configure(segment_bytes=200, cleanup_policy=frozenset({"compact"}), min_cleanable_dirty_ratio=0.0)
     bench.is_compacted = True
@@ -291,6 +301,10 @@ def is_cleaning(call: Call) -> bool:
     return "/t-0" in call.path and not is_swapping(call) and call.name != "unlink"
 
 
+def is_reading(call: Call) -> bool:
+    return ("/t-0" in call.path and call.name in ("pread", "stat")) or call.path.endswith(".timeindex")
+
+
 def is_creating(call: Call) -> bool:
     return "/new-" in call.path and call.name in ("make_directory", "open", "pwrite", "rename")
 
@@ -312,7 +326,8 @@ ACTIVITIES: Final = (
     Activity("append", nothing, Bench.produce),
     Activity("roll", rolling, Bench.produce),
     Activity("snapshot", rolling, Bench.produce, lambda call: call.path.endswith(".snapshot")),
-    Activity("retention", aged, lambda bench: bench.on_loop(bench.broker.server.replicas.run_retention)),
+    Activity("retention", aged, retain),
+    Activity("retention after a start", aged_and_restarted, retain, is_reading),
     Activity("removal of deleted files", make_doomed_files, remove_files, exceptions=HARMLESS),
     Activity("flush before the acknowledgement", newly_led, Bench.produce, is_flushing, is_fresh=True),
     Activity("flush", to_flush, flush, is_fresh=True),
