@@ -6,14 +6,13 @@ Intervals come from the configuration: see `Housekeeping.every`.
 
 import asyncio
 import inspect
-import logging
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
 from barnabas.broker.timers import TimerHandle, Timers
+from barnabas.clock import Clock
 from barnabas.clock import interval_ms as bounded_interval_ms
-
-logger = logging.getLogger(__name__)
+from barnabas.set_aside import SetAside
 
 Job = Callable[[], None] | Callable[[], Awaitable[None]]
 
@@ -30,8 +29,10 @@ class Housekeeping:
     """Runs periodic jobs on the event loop until closed; a job that blocks hands its blocking part to a thread
     itself."""
 
-    def __init__(self, timers: Timers) -> None:
+    def __init__(self, timers: Timers, clock: Clock) -> None:
         self._timers = timers
+        self.set_aside = SetAside[str]("housekeeping", clock, first_delay_ms=0)
+        """Jobs that failed the last time; they are run again like all others."""
         self._handles: dict[str, TimerHandle] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
@@ -50,11 +51,14 @@ class Housekeeping:
         self._handles[periodic.name] = self._timers.call_later(delay_ms, lambda: self._start(periodic))
 
     def _start(self, periodic: "_Periodic") -> None:
+        pending = None
         try:
             pending = periodic.job()
-        except Exception:
-            logger.exception("%s failed", periodic.name)
-            pending = None
+        except Exception as error:  # noqa: BLE001 - it is run again
+            self.set_aside.put(periodic.name, error)
+        else:
+            if not inspect.isawaitable(pending):
+                self.set_aside.release(periodic.name)
         if inspect.isawaitable(pending):
             task = asyncio.ensure_future(self._finish(periodic, pending))
             self._tasks.add(task)
@@ -63,10 +67,8 @@ class Housekeeping:
             self._finished(periodic)
 
     async def _finish(self, periodic: "_Periodic", pending: Awaitable[None]) -> None:
-        try:
+        with self.set_aside.attempt(periodic.name):
             await pending
-        except Exception:
-            logger.exception("%s failed", periodic.name)
         self._finished(periodic)
 
     def _finished(self, periodic: "_Periodic") -> None:

@@ -7,7 +7,7 @@ back to the loop.
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, TypeVar
 
@@ -15,6 +15,7 @@ from barnabas.broker.metadata import MetadataCache
 from barnabas.broker.partition import Partition
 from barnabas.broker.segment_times import times_of_logs
 from barnabas.clock import Clock
+from barnabas.set_aside import SetAside
 from barnabas.storage.config import LogConfig
 from barnabas.storage.errors import LogDeleted, StorageError
 from barnabas.storage.files import Buffer
@@ -94,6 +95,9 @@ class ReplicaManager:
         self._committing: dict[Partition, asyncio.Future[None]] = {}
         self._flushers: dict[str, set[asyncio.Task[None]]] = {}
         self._is_stopping = False
+        self.set_aside_settings = SetAside[PartitionLog]("changing the settings", clock)
+        self.set_aside_flushing = SetAside[PartitionLog]("flushing", clock, first_delay_ms=1_000)
+        self.set_aside_retention = SetAside[PartitionLog]("retention", clock)
         self._record_readers = ThreadPoolExecutor(RECORD_READERS, "record-reader")
 
     async def close(self) -> None:
@@ -179,17 +183,19 @@ class ReplicaManager:
                 )
             was_leader = partition.is_leader
             elected = partition.become_leader_or_follower(state)
-        except ApiError as error:
+            if elected:
+                self._on_elected(partition)
+            elif was_leader and not partition.is_leader:
+                self._on_resigned(partition)
+        except Exception as error:
+            code = error.error if isinstance(error, ApiError) else ErrorCode.KAFKA_STORAGE_ERROR
             if key not in self._offline:
-                logger.error("cannot host %s-%d: %s", *key, error)
-            if error.error is ErrorCode.KAFKA_STORAGE_ERROR:
+                trace = None if isinstance(error, ApiError) else error
+                logger.error("cannot host %s-%d: %s", *key, error, exc_info=trace)
+            if code is ErrorCode.KAFKA_STORAGE_ERROR:
                 self._offline.add(key)
-            return error.error
+            return code
         self._offline.discard(key)
-        if elected:
-            self._on_elected(partition)
-        elif was_leader and not partition.is_leader:
-            self._on_resigned(partition)
         return ErrorCode.NONE
 
     async def stop_replica(self, request: StopReplicaRequest) -> StopReplicaResponse:
@@ -224,23 +230,25 @@ class ReplicaManager:
         try:
             if delete:
                 self._log_manager.delete(topic, index)
-        except ApiError as error:
-            logger.error("cannot delete %s-%d: %s", topic, index, error)
-            return error.error
+        except Exception as error:
+            trace = None if isinstance(error, ApiError) else error
+            logger.error("cannot delete %s-%d: %s", topic, index, error, exc_info=trace)
+            return error.error if isinstance(error, ApiError) else ErrorCode.KAFKA_STORAGE_ERROR
         self._offline.discard((topic, index))
         return ErrorCode.NONE
 
     def reconfigure(self, topic: str) -> None:
         """A topic's configuration changed: every hosted partition of it follows."""
-        config = self._config_of(topic)
-        for partition in self.partitions():
-            if partition.topic == topic:
-                partition.log.update_config(config)
+        self._reconfigure(partition for partition in self.partitions() if partition.topic == topic)
 
     def reconfigure_all(self) -> None:
         """The defaults of all topics changed."""
-        for partition in self.partitions():
-            partition.log.update_config(self._config_of(partition.topic))
+        self._reconfigure(self.partitions())
+
+    def _reconfigure(self, partitions: Iterable[Partition]) -> None:
+        for partition in partitions:
+            with self.set_aside_settings.attempt(partition.log):
+                partition.log.update_config(self._config_of(partition.topic))
 
     def delete_records(self, partition: Partition, offset: int) -> None:
         """Everything below `offset` is gone for readers at once; whole segments below it leave the disk with the next
@@ -386,6 +394,9 @@ class ReplicaManager:
                 partition.flushed()
         except StorageError as error:
             partition.flush_failed(error)
+        except Exception as error:  # whoever waits for the commit is told, and the log says why
+            logger.exception("flushing %s failed", partition)
+            partition.flush_failed(StorageError(f"flushing {partition} failed: {error}"))
         finally:  # at once, not by a callback: an append in between would find nobody to flush it
             del self._committing[partition]
 
@@ -394,7 +405,7 @@ class ReplicaManager:
     def run_flushes(self) -> None:
         """Begin to flush the logs that ask for it: new files, a sealed segment, a new leader epoch, `flush.ms` over."""
         by_directory: dict[str, list[PartitionLog]] = {}
-        for log in self._log_manager.logs_to_flush(self._clock.now_ms()):
+        for log in self.set_aside_flushing.ready(self._log_manager.logs_to_flush(self._clock.now_ms())):
             by_directory.setdefault(log.directory.rpartition("/")[0], []).append(log)
         for directory, logs in by_directory.items():
             flushers = self._flushers.setdefault(directory, set())
@@ -411,13 +422,17 @@ class ReplicaManager:
                 return
             if log.failure is not None or log in self._flushes or not log.flush_is_due(self._clock.now_ms()):
                 continue
-            try:
-                await self.flush(log)
-            except StorageError:
-                continue
-            partition = self._partitions.get((log.topic, log.partition))
-            if partition is not None and partition.log is log and self._flush_before_ack:
-                partition.flushed()  # what an earlier flush failed at is committable now
+            with self.set_aside_flushing.attempt(log):
+                await self._flush_if_possible(log)
+
+    async def _flush_if_possible(self, log: PartitionLog) -> None:
+        try:
+            await self.flush(log)
+        except StorageError:
+            return  # it is told, and repeated if that may be
+        partition = self._partitions.get((log.topic, log.partition))
+        if partition is not None and partition.log is log and self._flush_before_ack:
+            partition.flushed()  # what an earlier flush failed at is committable now
 
     def flushing(self) -> "list[asyncio.Future[None]]":
         """Flushes that are under way, and what goes on when they are done."""
@@ -436,15 +451,18 @@ class ReplicaManager:
         """
         now_ms = self._clock.now_ms()
         async for log, times in times_of_logs(
-            self._log_manager.logs, lambda log: log.times_for_retention(now_ms), lambda: self._is_stopping
+            self.set_aside_retention.ready(self._log_manager.logs),
+            lambda log: log.times_for_retention(now_ms),
+            lambda: self._is_stopping,
         ):
-            if times.error is not None and not isinstance(times.error, OSError):
-                logger.error("looking for old segments of %s-%d failed: %s", log.topic, log.partition, times.error)
-            if self._log_manager.retain(log, now_ms, times):
-                partition = self._partitions.get((log.topic, log.partition))
-                if partition is not None and partition.log is log:
-                    partition.progressed()
-                await asyncio.sleep(0)  # renaming files takes a while, too
+            with self.set_aside_retention.attempt(log):
+                if times.error is not None and not isinstance(times.error, OSError):
+                    raise times.error
+                if self._log_manager.retain(log, now_ms, times):
+                    partition = self._partitions.get((log.topic, log.partition))
+                    if partition is not None and partition.log is log:
+                        partition.progressed()
+                    await asyncio.sleep(0)  # renaming files takes a while, too
 
     # --- what the coordinators need (broker/coordinator/runtime.py, CoordinatorLog) ---------------
 

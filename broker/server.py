@@ -55,6 +55,7 @@ from barnabas.controller.state import BrokerRegistration, EndPoint
 from barnabas.controller.topics import NewTopic, TopicDefaults
 from barnabas.set_aside import SetAside
 from barnabas.storage.files import OsFiles, UnsyncedFiles
+from barnabas.storage.log import PartitionLog
 from barnabas.storage.log_manager import LogManager
 from barnabas.storage.producer_state import bound_producers
 from barnabas.wire.framing import ReceiveBuffer
@@ -106,7 +107,8 @@ class Broker:
         self._http: HttpServer | None = None
 
         self.timers = Timers(self.clock, self._loop)
-        self.housekeeping = Housekeeping(self.timers)
+        self.housekeeping = Housekeeping(self.timers, self.clock)
+        self.set_aside_producers = SetAside[PartitionLog]("expiring the producers", self.clock)
         self.metadata = MetadataCache()
         self.metrics = RequestMetrics()
         self.unforeseen = UnforeseenErrors(self.clock)
@@ -339,7 +341,7 @@ class Broker:
             await self._store.stay_out()
         for part in ("auto_topics", "transactions", "groups", "controller", "configs", "replicas"):
             if hasattr(self, part):
-                await _stop(getattr(self, part))
+                await _stop(part, getattr(self, part))
         if hasattr(self, "_store"):
             await self._store.close()
         self.timers.close()
@@ -430,7 +432,21 @@ class Broker:
 
     def activities_with_set_aside(self) -> "list[SetAside[Any]]":
         """Upkeep that may have set somebody aside, for /metrics."""
-        return [self.compaction.set_aside, self.configs.set_aside, self.controller.set_aside]
+        return [
+            self.compaction.set_aside,
+            self.replicas.set_aside_retention,
+            self.replicas.set_aside_flushing,
+            self.replicas.set_aside_settings,
+            self.set_aside_producers,
+            self.groups.set_aside,
+            self.groups.runtime.set_aside,
+            self.transactions.runtime.set_aside,
+            self.transactions.set_aside_aborting,
+            self.transactions.set_aside_expiring,
+            self.configs.set_aside,
+            self.controller.set_aside,
+            self.housekeeping.set_aside,
+        ]
 
     def _schedule_housekeeping(self) -> None:
         config, every, logs = self.config, self.housekeeping.every, self.log_manager
@@ -477,7 +493,8 @@ class Broker:
 
     async def _expire_producers(self) -> None:
         for number, partition in enumerate(self.replicas.partitions(), 1):
-            partition.log.remove_expired_producers(self.clock.now_ms())
+            with self.set_aside_producers.attempt(partition.log):
+                partition.log.remove_expired_producers(self.clock.now_ms())
             if number % LOGS_PER_TURN == 0:
                 await asyncio.sleep(0)
 
@@ -518,8 +535,12 @@ def _in_thread(job: Callable[[], object]) -> Callable[[], Awaitable[None]]:
     return run
 
 
-async def _stop(part: Any) -> None:
-    await (part.close() if hasattr(part, "close") else part.stop())
+async def _stop(name: str, part: Any) -> None:
+    """Whatever it raises, the others are stopped, too, and the logs are closed."""
+    try:
+        await (part.close() if hasattr(part, "close") else part.stop())
+    except Exception:
+        logger.exception("stopping %s failed", name)
 
 
 async def run(config: BrokerConfig) -> int:

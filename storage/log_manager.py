@@ -296,6 +296,9 @@ class LogManager:
             )
         except StorageError as error:
             return error
+        except Exception as error:  # whatever is wrong with this log, the others are opened
+            logger.exception("opening %s failed", path)
+            return StorageError(f"opening {path} failed: {type(error).__name__}: {error}")
 
     def _in_threads(self, jobs: list[list[Callable[[], Outcome]]]) -> list[list[Outcome]]:
         """Run each directory's jobs in threads of its own, which share the waiting for one disk; what they returned."""
@@ -673,6 +676,10 @@ class LogManager:
                 task = log.prepare_close()
             except StorageError:
                 continue  # it is offline already
+            except Exception as error:  # the others are closed well; this one is looked at by the next start
+                logger.exception("closing %s failed", log)
+                log.fail(StorageError(f"closing {log.directory} failed: {type(error).__name__}: {error}"))
+                continue
             if task is not None:
                 flushes.append((log, task))
         return flushes

@@ -34,6 +34,7 @@ from barnabas.broker.coordinator.settings import GroupSettings
 from barnabas.broker.coordinator.shard import Shard, records_of
 from barnabas.broker.timers import TimerHandle, Timers
 from barnabas.clock import Clock
+from barnabas.set_aside import SetAside
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.record_batch import CompressionType
 from barnabas.wire.records import ControlRecordType, EndTxnMarker, build_batch, build_end_txn_marker
@@ -48,6 +49,9 @@ NO_PRODUCER_EPOCH: Final = -1
 
 RETRY_DELAY_MS: Final = 1_000
 """What a timer asked for is tried again after this time when the log refused it."""
+
+UNFORESEEN_RETRY_DELAY_MS: Final = 60_000
+"""The same when it raised what nobody foresaw."""
 
 
 _REPLY_ERRORS: Final = {
@@ -93,6 +97,7 @@ class GroupRunner:
         settings: GroupSettings,
         on_lost: Callable[[int], None],
         on_changed: Callable[[], None] = lambda: None,
+        set_aside: SetAside[str] | None = None,
     ) -> None:
         self.partition = partition
         self.shard = shard
@@ -102,6 +107,7 @@ class GroupRunner:
         self._settings = settings
         self._on_lost = on_lost
         self._on_changed = on_changed
+        self._set_aside = SetAside[str]("timers of the group", clock) if set_aside is None else set_aside
         self._tokens = itertools.count(1)
         self._owed: dict[Token, _Ticket] = {}
         self._alarms: dict[tuple[str, TimerKey], _Alarm] = {}
@@ -121,7 +127,8 @@ class GroupRunner:
     def start(self) -> None:
         """The shard is loaded: sessions of its members begin."""
         for group_id in [group.group_id for group in self.shard.groups.values() if group.members]:
-            self.tell(Loaded(group_id))
+            with self._set_aside.attempt(group_id):
+                self.tell(Loaded(group_id))
         self._on_changed()
 
     def close(self, error: ApiError) -> None:
@@ -333,7 +340,10 @@ class GroupRunner:
             return
         del self._alarms[key]
         group_id, timer_key = key
-        self.tell(TimerFired(group_id, timer_key))
+        with self._set_aside.attempt(group_id):
+            self.tell(TimerFired(group_id, timer_key))
+            return
+        self._set_alarm(key, UNFORESEEN_RETRY_DELAY_MS)
 
 
 def _result(ticket: _Ticket) -> "Reply | asyncio.Future[Reply]":

@@ -15,6 +15,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 
 from barnabas.broker.timers import TimerHandle, Timers
 from barnabas.clock import Clock
+from barnabas.set_aside import SetAside
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.names import ZERO_TOPIC_ID, TopicId
 
@@ -121,12 +122,13 @@ class CoordinatorRuntime(Generic[ShardType, RunnerType]):
         self._new_runner = new_runner
         self._slots: dict[int, _Slot[RunnerType]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self.set_aside = SetAside[str](f"loading {entities}", clock, first_delay_ms=LOAD_RETRY_DELAY_MS)
 
     def start(self) -> None:
         """Serve requests from now on. Shards come with `on_elected`, which may be called before."""
         self.is_active = True
-        for runner in self.runners():
-            runner.start()
+        for partition, slot in self._slots.items():
+            self._start_runner(partition, slot)
 
     async def stop(self) -> None:
         """Let go of every shard; returns when no thread reads the log any more."""
@@ -199,8 +201,10 @@ class CoordinatorRuntime(Generic[ShardType, RunnerType]):
         try:
             shard = await asyncio.to_thread(self._read, partition, slot)
         except Exception as error:  # noqa: BLE001 - whatever is wrong with this log, the others must load
-            what = (self._entities, partition, type(error).__name__, error)
-            log.error("Could not load %s of partition %d: %s: %s", *what)
+            # What the partition said is enough of a reason; a mistake of ours needs its traceback.
+            self.set_aside.put(
+                f"partition {partition}", error, reason=str(error) if isinstance(error, ApiError) else ""
+            )
             if not slot.is_given_up:
                 self._load_later(partition, slot)
             return
@@ -211,10 +215,16 @@ class CoordinatorRuntime(Generic[ShardType, RunnerType]):
         level = logging.INFO if len(shard) else logging.DEBUG
         duration_ms = self._clock.monotonic_ms() - started_ms
         log.log(level, "Loaded %d %s of partition %d in %d ms", len(shard), self._entities, partition, duration_ms)
-        runner = slot.runner = self._new_runner(partition, lambda: slot.leader_epoch, shard)
+        slot.runner = self._new_runner(partition, lambda: slot.leader_epoch, shard)
+        self.set_aside.release(f"partition {partition}")
         if self.is_active:
-            runner.start()
+            self._start_runner(partition, slot)
         await self._tell(slot)
+
+    def _start_runner(self, partition: int, slot: _Slot[RunnerType]) -> None:
+        if slot.runner is not None:
+            with self.set_aside.attempt(f"starting partition {partition}"):
+                slot.runner.start()
 
     def _read(self, partition: int, slot: _Slot[RunnerType]) -> ShardType:
         """Build the shard from its log. Runs in a thread; touches nothing else but `is_given_up`."""

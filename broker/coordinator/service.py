@@ -11,6 +11,7 @@ from functools import partial
 from typing import Final, overload
 
 from barnabas.broker.coordinator import views
+from barnabas.broker.coordinator.draft import printable
 from barnabas.broker.coordinator.events import (
     CommitOffsets,
     DeleteGroup,
@@ -40,6 +41,7 @@ from barnabas.broker.coordinator.shard import Shard
 from barnabas.broker.coordinator.views import DescribedGroup, GroupSummary, ListedGroup
 from barnabas.broker.timers import TimerHandle, Timers
 from barnabas.clock import Clock, interval_ms
+from barnabas.set_aside import SetAside
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.records import EndTxnMarker
 
@@ -97,10 +99,20 @@ class GroupService:
         self._expiry: TimerHandle | None = None
         self._left_bytes = 0
 
+        self.set_aside = SetAside[str]("timers of the group", clock, name=printable)
+
         def new_runner(partition: int, _leader_epoch: Callable[[], int], shard: Shard) -> GroupRunner:
             self._left_bytes = 0  # sum it up with this shard
             return GroupRunner(
-                partition, shard, coordinator_log, timers, clock, settings, self.runtime.on_lost, self._changed
+                partition,
+                shard,
+                coordinator_log,
+                timers,
+                clock,
+                settings,
+                self.runtime.on_lost,
+                self._changed,
+                self.set_aside,
             )
 
         self.runtime = CoordinatorRuntime("groups", coordinator_log, partition_count, timers, clock, Shard, new_runner)

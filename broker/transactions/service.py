@@ -28,6 +28,7 @@ from barnabas.broker.transactions.settings import TransactionSettings
 from barnabas.broker.transactions.shard import Shard
 from barnabas.broker.transactions.state import PARTITION_BYTES, Transaction, TransactionState, id_bytes
 from barnabas.clock import Clock
+from barnabas.set_aside import SetAside
 from barnabas.wire.errors import ApiError, ErrorCode
 
 log = logging.getLogger(__name__)
@@ -74,6 +75,8 @@ class TransactionService:
         self._clock = clock
         self._next_producer_id = next_producer_id
         self._left_bytes = 0
+        self.set_aside_aborting = SetAside[str]("aborting the transaction", clock, first_delay_ms=10_000)
+        self.set_aside_expiring = SetAside[str]("expiring transactional ids", clock)
         retries = Retries(timers)
 
         def new_runner(partition: int, leader_epoch: Callable[[], int], shard: Shard) -> TransactionRunner:
@@ -203,7 +206,8 @@ class TransactionService:
             for number, transaction in enumerate(runner.timed_out(), start=1):
                 if runner.is_closed:
                     break
-                await self._abort(transaction)
+                if self.set_aside_aborting.is_ready(transaction.transactional_id):
+                    await self._abort(transaction)
                 if number % ABORTS_PER_TURN == 0:
                     await asyncio.sleep(0)
             await asyncio.sleep(0)
@@ -215,6 +219,10 @@ class TransactionService:
             )
         except ApiError as error:
             log.warning("Transactional id %r: cannot abort it yet: %s", transaction.transactional_id, error)
+        except Exception as error:  # noqa: BLE001 - the other transactions are aborted
+            self.set_aside_aborting.put(transaction.transactional_id, error)
+        else:
+            self.set_aside_aborting.release(transaction.transactional_id)
 
     async def remove_expired(self) -> None:
         """Forget transactional ids that nobody used for `transactional.id.expiration.ms`."""
@@ -228,4 +236,8 @@ class TransactionService:
                 except ApiError as error:
                     log.warning("Cannot expire transactional ids of partition %d: %s", runner.partition, error)
                     break
+                except Exception as error:  # noqa: BLE001 - those of other partitions expire
+                    self.set_aside_expiring.put(f"partition {runner.partition}", error)
+                    break
+                self.set_aside_expiring.release(f"partition {runner.partition}")
                 await asyncio.sleep(0)

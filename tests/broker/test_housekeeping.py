@@ -13,7 +13,7 @@ async def runs(interval_ms: int, *, is_async: bool, minutes: int = 1) -> int:
     """How often a job runs in that time."""
     clock = ManualClock(now_ms=0)
     timers = Timers(clock, asyncio.get_running_loop())
-    housekeeping = Housekeeping(timers)
+    housekeeping = Housekeeping(timers, clock)
     count = 0
 
     def job() -> None:
@@ -55,7 +55,7 @@ def test_a_first_run_at_once_is_followed_by_others() -> None:
     async def scenario() -> None:
         clock = ManualClock(now_ms=0)
         timers = Timers(clock, asyncio.get_running_loop())
-        housekeeping = Housekeeping(timers)
+        housekeeping = Housekeeping(timers, clock)
         times: list[int] = []
         housekeeping.every("the job", 500, lambda: times.append(clock.monotonic_ms()), initial_delay_ms=0)
         for _ in range(1_100):
