@@ -24,6 +24,9 @@ TOPIC_NAME_LENGTH_MAX = 249
 PARTITIONS_PER_REQUEST_MAX = 10_000
 """Kafka's `MAX_PARTITIONS_PER_BATCH`: a request for more is refused before anything is allocated for it."""
 
+PARTITIONS_MAX = 50_000
+"""Of all topics; each takes 6 KiB of the broker's memory. Kafka takes any number."""
+
 CLUSTER_METADATA_TOPIC = "__cluster_metadata"
 """KRaft's own log; no topic may have its name."""
 
@@ -122,12 +125,13 @@ def check_creations(
     unique = [topic for topic in requested if counts[topic.name] == 1]
     outcomes: list[TopicOutcome] = []
     creations: list[Creation] = []
-    too_many = sum(_partitions_asked_for(topic, defaults) for topic in unique) > PARTITIONS_PER_REQUEST_MAX
+    asked_for = sum(_partitions_asked_for(topic, defaults) for topic in unique)
+    refusal = _too_many(cluster, asked_for)
     existing_keys = {collision_key(name): name for name in cluster.topics if "." in name or "_" in name}
     for topic in unique:
         try:
-            if too_many:
-                raise _too_many_partitions()
+            if refusal is not None and topic.name not in cluster.topics:
+                raise refusal
             creation = _check_creation(cluster, existing_keys, topic, defaults, random_index, new_topic_id)
         except ApiError as error:
             outcomes.append(TopicOutcome.failed(topic.name, error.error, error.message))
@@ -170,8 +174,8 @@ def check_expansion(
             ErrorCode.INVALID_PARTITIONS,
             f"Topic '{topic.name}' has {len(topic.assignments)} partition(s); {requested.count} is not an increase.",
         )
-    if added > PARTITIONS_PER_REQUEST_MAX:
-        raise _too_many_partitions()
+    if (refusal := _too_many(cluster, added)) is not None:
+        raise refusal
     if requested.assignments is not None:
         return _manual_expansion(cluster, topic, requested.assignments, added)
     return _placed_expansion(cluster, topic, added, random_index)
@@ -182,11 +186,16 @@ def duplicates(names: Iterable[str]) -> set[str]:
     return {name for name, count in Counter(names).items() if count > 1}
 
 
-def _too_many_partitions() -> ApiError:
-    return ApiError(
-        ErrorCode.POLICY_VIOLATION,
-        f"A request may ask for at most {PARTITIONS_PER_REQUEST_MAX} new partitions in total.",
-    )
+def _too_many(cluster: ClusterState, added: int) -> ApiError | None:
+    """What is to be said to a request that adds so many partitions, if they are too many."""
+    if added > PARTITIONS_PER_REQUEST_MAX:
+        return ApiError(
+            ErrorCode.POLICY_VIOLATION,
+            f"A request may ask for at most {PARTITIONS_PER_REQUEST_MAX} new partitions in total.",
+        )
+    if sum(len(topic.assignments) for topic in cluster.topics.values()) + added > PARTITIONS_MAX:
+        return ApiError(ErrorCode.POLICY_VIOLATION, f"There may be at most {PARTITIONS_MAX} partitions in all.")
+    return None
 
 
 def _partitions_asked_for(topic: NewTopic, defaults: TopicDefaults) -> int:

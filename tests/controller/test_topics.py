@@ -185,3 +185,19 @@ def test_an_expansion_needs_as_many_brokers_as_replicas() -> None:
     with pytest.raises(ApiError) as refused:
         check_expansion(alone, NewPartitions("existing", 3), lambda _bound: 0)
     assert refused.value.error is ErrorCode.INVALID_REPLICATION_FACTOR
+
+
+def test_all_topics_together_have_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    count = sum(len(topic.assignments) for topic in CLUSTER.topics.values())
+    monkeypatch.setattr("barnabas.controller.topics.PARTITIONS_MAX", count + 3)
+    for asked, error in ((3, "NONE"), (4, "POLICY_VIOLATION")):
+        outcomes, _ = check_creations(
+            CLUSTER, [NewTopic("new", asked, 1)], TopicDefaults(), lambda _bound: 0, lambda: bytes(16)
+        )
+        assert outcomes[0].error.name == error
+    existing, _ = check_creations(
+        CLUSTER, [NewTopic("existing", 9, 1)], TopicDefaults(), lambda _bound: 0, lambda: bytes(16)
+    )
+    assert existing[0].error.name == "TOPIC_ALREADY_EXISTS"
+    with pytest.raises(ApiError, match="at most"):
+        check_expansion(CLUSTER, NewPartitions("existing", count + 4), lambda _bound: 0)
