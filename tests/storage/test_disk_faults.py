@@ -448,3 +448,19 @@ def test_deleted_files_that_cannot_be_unlinked_are_unlinked_later(logs):
     logs.clock.advance(60_000)
     assert logs.manager.delete_due_files() == 1
     assert not list((logs.path / "topic-0").glob("*.deleted"))
+
+
+def test_a_segment_that_gets_another_name_while_retention_looks_at_it_is_looked_at_later(logs):
+    append(logs, logs.log(retention_ms=1000))
+    logs.restart(clean=True)
+    log, now_ms = logs.log(), logs.clock.now_ms() + 2000
+    times = log.times_for_retention(now_ms)
+    assert not times.is_known
+    refuse(logs.files, "open", errno.ENOENT)
+    times.read()
+    times.take_in()
+    heal(logs.files, "open")
+    assert isinstance(times.error, FileNotFoundError)
+    assert logs.manager.retain(log, now_ms, times) == 0
+    assert not logs.failures
+    assert logs.manager.run_retention(now_ms) == 1
