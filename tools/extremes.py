@@ -31,32 +31,40 @@ EXTREMES: Final[Mapping[str, Sequence[float]]] = {
 """The values that each numeric type is tried with: the least, -1, 0, 1, the greatest."""
 
 
+TEXTS: Final[Mapping[str, Sequence[Any]]] = {
+    "string": ("", "x" * 32_767, "\U0001f600" * 8_191),
+    "bytes": (b"", bytes(40_000)),
+    "uuid": (bytes(16), b"\xff" * 16),
+}
+"""Nothing, and as much as a string can hold."""
+
+
 class Place(NamedTuple):
-    """A number inside a message: its path for people, its type, and how it is set in a copy of that message."""
+    """A field inside a message: its path for people, its type, and how it is set in a copy of that message."""
 
     path: str
     type: str
     set: Callable[[Message, Any], None]
 
 
-def places(message: Message, version: int, path: str = "") -> Iterator[Place]:
-    """Every number that the message has at this version; of a list, those of its first element."""
+def places(message: Message, version: int, extremes: Mapping[str, Any], path: str = "") -> Iterator[Place]:
+    """Every field that the message has at this version of a type in `extremes`; of a list, those of its first."""
     for field in message.FIELDS:
         if not field.exists_in(version):
             continue
         value, name = getattr(message, field.name), path + field.name
         if isinstance(field.type, str):
-            if field.type in EXTREMES:
+            if field.type in extremes:
                 yield Place(name, field.type, _setter(field.name))
         elif not isinstance(field.type, Array):
-            yield from _within(field.name, places(value, version, name + "."))
+            yield from _within(field.name, places(value, version, extremes, name + "."))
         elif not value:
             continue
         elif isinstance(field.type.element, str):
-            if field.type.element in EXTREMES:
+            if field.type.element in extremes:
                 yield Place(name, field.type.element, _element_setter(field.name))
         else:
-            yield from _within(field.name, places(value[0], version, name + "."))
+            yield from _within(field.name, places(value[0], version, extremes, name + "."))
 
 
 def _setter(name: str) -> Callable[[Message, Any], None]:
@@ -95,10 +103,10 @@ class Change(NamedTuple):
     """What is set in one request: places and values, at most one for each place."""
 
     places: tuple[Place, ...]
-    values: tuple[float, ...]
+    values: tuple[Any, ...]
 
     def __str__(self) -> str:
-        return ", ".join(f"{place.path}={value}" for place, value in zip(self.places, self.values, strict=True))
+        return ", ".join(f"{place.path}={value!r:.60}" for place, value in zip(self.places, self.values, strict=True))
 
     def apply(self, message: Message) -> Message:
         """A copy of the message that is changed so."""
@@ -108,10 +116,12 @@ class Change(NamedTuple):
         return changed
 
 
-def changes(message: Message, version: int, together: int) -> Iterator[Change]:
-    """All of `together` numbers at once, each at its extremes."""
-    for chosen in itertools.combinations(tuple(places(message, version)), together):
-        for values in itertools.product(*(EXTREMES[place.type] for place in chosen)):
+def changes(
+    message: Message, version: int, together: int = 1, extremes: Mapping[str, Sequence[Any]] = EXTREMES
+) -> Iterator[Change]:
+    """All of `together` fields at once, each at its extremes."""
+    for chosen in itertools.combinations(tuple(places(message, version, extremes)), together):
+        for values in itertools.product(*(extremes[place.type] for place in chosen)):
             yield Change(chosen, values)
 
 

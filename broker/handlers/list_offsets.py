@@ -94,12 +94,15 @@ async def _look_up(
         )
     if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
         return _answer(asked)
+    searched_from = log.log_start_offset
     lookup = log.timestamp_lookup()
     search = lookup.largest if timestamp == MAX_TIMESTAMP else partial(lookup.first_at_or_after, timestamp)
     found = await context.broker.replicas.read_records(search)
     partition.check_leader(asked.current_leader_epoch)  # it may be gone by now
-    if found is not None and found.offset < log.log_start_offset:
-        return await _look_up(topic, asked, request, context)  # what was found is gone
+    if found is not None and found.offset < log.log_start_offset and searched_from < log.log_start_offset:
+        # What was found is gone. Without that, the record of the largest timestamp is one that was deleted from the
+        # front of its batch, or says an offset of its own: it is told, as by Kafka.
+        return await _look_up(topic, asked, request, context)
     if found is None or found.offset >= last_fetchable:
         if lagging:
             raise ApiError(ErrorCode.OFFSET_NOT_AVAILABLE)

@@ -13,13 +13,17 @@ from barnabas.storage.check_report import Level
 from barnabas.wire import codec, headers, messages
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from barnabas.wire.messages.describe_groups import DescribeGroupsRequest
+from barnabas.wire.messages.describe_transactions import DescribeTransactionsRequest
+from barnabas.wire.messages.list_groups import ListGroupsRequest
 from barnabas.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from barnabas.wire.messages.list_transactions import ListTransactionsRequest
 from barnabas.wire.messages.produce import ProduceRequest
 from barnabas.wire.messages.write_txn_markers import WriteTxnMarkersRequest
 from barnabas.wire.record_batch import iter_headers
 from barnabas.wire.schema import Message
 from tools.barnabas_process import BarnabasProcess
-from tools.extremes import batch_changes, changes, crafted_records, with_record
+from tools.extremes import TEXTS, batch_changes, changes, crafted_records, with_record
 from tools.hostile import (
     MIB,
     HealthyClient,
@@ -202,6 +206,25 @@ def test_a18_numbers_at_their_extremes(
            **healthy.figures)  # fmt: skip
     assert share <= share_before + IDLE_SHARE_MAX
     assert memory.growth <= 64 * MIB
+
+
+@pytest.mark.parametrize("broker", [SETTINGS], indirect=True)
+def test_a18_texts_at_their_extremes(
+    broker: BarnabasProcess, intact: None, healthy: HealthyClient, stage: Stage, attacker: Attacker, figure: Figure
+) -> None:
+    """Every string, byte string and id of a request empty, or as long as it can be; what is kept of it can be told."""
+    for _, version, build in cases():
+        for change in changes(build(stage, version), version, extremes=TEXTS):
+            answer = attacker.send(change.apply(build(stage, version)), version)
+            assert ErrorCode.UNKNOWN_SERVER_ERROR not in errors(answer), f"{build.__name__}, {version}, {change}"
+    groups = stage.ask(ListGroupsRequest(), 2).groups
+    transactions = stage.ask(ListTransactionsRequest(), 0).transaction_states
+    for group in groups:
+        assert errors(attacker.send(DescribeGroupsRequest(groups=[group.group_id]), 5)) == []
+    for transaction in transactions:
+        request = DescribeTransactionsRequest(transactional_ids=[transaction.transactional_id])
+        assert errors(attacker.send(request, 0)) == []
+    figure(requests=attacker.sent, groups=len(groups), transactions=len(transactions), **healthy.figures)
 
 
 @pytest.mark.parametrize("broker", [SETTINGS], indirect=True)
