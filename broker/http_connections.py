@@ -16,6 +16,8 @@ from barnabas.storage.files import is_reserved_descriptor
 
 logger = logging.getLogger(__name__)
 
+_HEAD_END: Final = b"\r\n\r\n"
+
 EXCHANGE_TIMEOUT_S: Final = 30.0
 """From the connection to the last byte that the peer takes."""
 
@@ -74,6 +76,8 @@ class HttpConnection(asyncio.Protocol):
     def __init__(self, connections: HttpConnections, protocol: asyncio.Protocol) -> None:
         self.has_asked = False
         self.holds_page = False
+        self._has_head = False
+        self._end = b""
         self._connections = connections
         self._protocol = protocol
         self._deadline = asyncio.get_running_loop().call_later(EXCHANGE_TIMEOUT_S, self._time_out)
@@ -91,6 +95,18 @@ class HttpConnection(asyncio.Protocol):
         self._protocol.connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
+        """Hand on the one request's head, and nothing that comes after it: aiohttp would read and keep every request
+        of a connection that sends them without end. No request here has a body that anybody reads.
+        """
+        if self._has_head:
+            return
+        known = len(self._end)
+        seen = self._end + bytes(data)
+        end = seen.find(_HEAD_END)
+        if end >= 0:
+            self._has_head = True
+            data = data[: end + len(_HEAD_END) - known]
+        self._end = seen[1 - len(_HEAD_END) :]
         self._protocol.data_received(data)
 
     def eof_received(self) -> bool | None:
