@@ -18,41 +18,41 @@ from collections.abc import Awaitable, Callable
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
-from barnabas.broker.auto_topics import AutoTopicCreation
-from barnabas.broker.compaction import Compaction
-from barnabas.broker.config import DEFAULT, BrokerConfig
-from barnabas.broker.connection import Connection
-from barnabas.broker.connections import Connections
-from barnabas.broker.coordinator.service import GroupService
-from barnabas.broker.coordinator.settings import GroupSettings
-from barnabas.broker.disk_space import DiskSpace
-from barnabas.broker.dispatch import Dispatcher
-from barnabas.broker.features import SUPPORTED_FEATURES, FinalizedFeatures, transaction_version
-from barnabas.broker.fetch_sessions import FetchSessions
-from barnabas.broker.housekeeping import Housekeeping
-from barnabas.broker.inflight_budget import InflightBudget
-from barnabas.broker.listeners import BoundListener
-from barnabas.broker.local_channel import LocalChannel
-from barnabas.broker.metadata import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC, MetadataCache
-from barnabas.broker.metadata_store import MetadataStore, find_metadata_file
-from barnabas.broker.metrics import RequestMetrics
-from barnabas.broker.partition import Partition
-from barnabas.broker.producer_ids import ProducerIds
-from barnabas.broker.replica_manager import ReplicaManager
-from barnabas.broker.segment_times import LOGS_PER_TURN
+from barnabas.broker.api.dispatch import Dispatcher
+from barnabas.broker.api.unforeseen import UnforeseenErrors
+from barnabas.broker.cluster.auto_topics import AutoTopicCreation
+from barnabas.broker.cluster.features import SUPPORTED_FEATURES, FinalizedFeatures, transaction_version
+from barnabas.broker.cluster.local_channel import LocalChannel
+from barnabas.broker.cluster.metadata import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC, MetadataCache
+from barnabas.broker.cluster.metadata_store import MetadataStore, find_metadata_file
+from barnabas.broker.cluster.producer_ids import ProducerIds
+from barnabas.broker.configuration.config import DEFAULT, BrokerConfig
+from barnabas.broker.configuration.topics import DEFAULT_ENTITY, TopicConfigs, log_config
+from barnabas.broker.coordinators.groups.service import GroupService
+from barnabas.broker.coordinators.groups.settings import GroupSettings
+from barnabas.broker.coordinators.transactions.local_markers import LocalMarkers
+from barnabas.broker.coordinators.transactions.service import TransactionService
+from barnabas.broker.coordinators.transactions.settings import TransactionSettings
+from barnabas.broker.coordinators.transactions.verification import TransactionVerification
+from barnabas.broker.network.connection import Connection
+from barnabas.broker.network.connections import Connections
+from barnabas.broker.network.inflight_budget import InflightBudget
+from barnabas.broker.network.listeners import BoundListener
+from barnabas.broker.observability.metrics import RequestMetrics
+from barnabas.broker.replication.fetch_sessions import FetchSessions
+from barnabas.broker.replication.partition import Partition
+from barnabas.broker.replication.replica_manager import ReplicaManager
 from barnabas.broker.timers import Timers
-from barnabas.broker.topic_config import DEFAULT_ENTITY, TopicConfigs, log_config
-from barnabas.broker.transactions.local_markers import LocalMarkers
-from barnabas.broker.transactions.service import TransactionService
-from barnabas.broker.transactions.settings import TransactionSettings
-from barnabas.broker.transactions.verification import TransactionVerification
-from barnabas.broker.unforeseen import UnforeseenErrors
+from barnabas.broker.upkeep.compaction import Compaction
+from barnabas.broker.upkeep.disk_space import DiskSpace
+from barnabas.broker.upkeep.housekeeping import Housekeeping
+from barnabas.broker.upkeep.segment_times import LOGS_PER_TURN
 from barnabas.clock import REPEAT_MIN_MS, Clock, SystemClock
 from barnabas.controller.configs import ConfigRepository
+from barnabas.controller.controller import Controller, ControllerSettings
+from barnabas.controller.operations.topics import NewTopic, TopicDefaults
 from barnabas.controller.registrations import Registrations
-from barnabas.controller.runner import Controller, ControllerSettings
 from barnabas.controller.state import BrokerRegistration, EndPoint
-from barnabas.controller.topics import NewTopic, TopicDefaults
 from barnabas.set_aside import SetAside
 from barnabas.storage.files import OsFiles, UnsyncedFiles
 from barnabas.storage.log import PartitionLog
@@ -61,7 +61,7 @@ from barnabas.storage.producer_state import bound_producers
 from barnabas.wire.framing import ReceiveBuffer
 
 if TYPE_CHECKING:
-    from barnabas.broker.http import HttpServer
+    from barnabas.broker.http.server import HttpServer
 
 logger = logging.getLogger(__name__)
 
@@ -286,7 +286,7 @@ class Broker:
         self._servers.append(server)
 
     async def _start_http(self, address: str) -> None:
-        from barnabas.broker.http import HttpServer
+        from barnabas.broker.http.server import HttpServer
 
         self._http = HttpServer(self, address)
         await self._http.start()

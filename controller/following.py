@@ -13,7 +13,7 @@ from typing import NamedTuple
 from barnabas.controller import znodes
 from barnabas.controller.coordination.interface import CoordinationStore, SetData, WatchedEvent
 from barnabas.controller.loading import rewritten, with_states
-from barnabas.controller.plan import OperationGroup
+from barnabas.controller.operations.plan import OperationGroup
 from barnabas.controller.state import ClusterState, TopicPartition, TopicState
 
 logger = logging.getLogger(__name__)

@@ -143,7 +143,7 @@ def _look_up(gaps: dict[Partition, list[Range]], options: argparse.Namespace) ->
         return []
     why_not = _cannot_look_up(options)
     if why_not is None:
-        from barnabas.broker.client import ClientError
+        from barnabas.broker.client.client import ClientError
         from spark_examples.queue_gaps import explain_gaps
 
         try:

@@ -9,9 +9,9 @@ make them in a topic that is not compacted.
 import asyncio
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
-from barnabas.broker.client import KafkaClient, check
-from barnabas.broker.client_admin import TOPIC, describe_configs
-from barnabas.broker.client_consumer import EARLIEST, READ_COMMITTED, Positions
+from barnabas.broker.client.admin import TOPIC, describe_configs
+from barnabas.broker.client.client import KafkaClient, check
+from barnabas.broker.client.consumer import EARLIEST, READ_COMMITTED, Positions
 from barnabas.testing.topic import CommittedBatches
 from barnabas.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, PartitionData
 from barnabas.wire.record_batch import RecordBatchHeader, iter_headers
@@ -30,7 +30,7 @@ LOST, DELETED, UNREADABLE = "lost: the queue has it", "no longer in the queue", 
 
 
 def explain_gaps(bootstrap_servers: str, gaps: Mapping[Partition, Sequence[Range]]) -> list[Explained]:
-    """Every offset of the gaps with its reason, as ranges. Errors: barnabas.broker.client.ClientError."""
+    """Every offset of the gaps with its reason, as ranges. Errors: barnabas.broker.client.client.ClientError."""
     return asyncio.run(_explain_all(bootstrap_servers, gaps))
 
 

@@ -9,9 +9,9 @@ from barnabas.storage.checkpoints import LEADER_EPOCH_FILE, decode_leader_epochs
 from barnabas.storage.errors import CorruptFile
 from barnabas.storage.files import Files, read_file
 from barnabas.storage.leader_epochs import LeaderEpochs
-from barnabas.storage.read import file_headers
 from barnabas.storage.scan import OpenSegment
 from barnabas.storage.segment import Segment
+from barnabas.storage.segment_reader import file_headers
 
 logger = logging.getLogger(__name__)
 

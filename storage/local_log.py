@@ -36,7 +36,6 @@ from barnabas.storage.files import (
 from barnabas.storage.flush import FlushTask
 from barnabas.storage.log_context import DoomedFiles, LogContext
 from barnabas.storage.log_reader import LogReader
-from barnabas.storage.read import ColdRead
 from barnabas.storage.segment import (
     DELETED_SUFFIX,
     INDEX_SUFFIXES,
@@ -48,6 +47,7 @@ from barnabas.storage.segment import (
     TXN_INDEX_SUFFIX,
     Segment,
 )
+from barnabas.storage.segment_reader import ColdRead
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.names import ZERO_TOPIC_ID, TopicId
 

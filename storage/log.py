@@ -27,7 +27,6 @@ from barnabas.storage.log_context import LogContext
 from barnabas.storage.log_reader import ReadRequest, nothing_at
 from barnabas.storage.producer_builder import ProducerBuilder
 from barnabas.storage.producer_state import BatchMetadata, ProducerEntry, ProducerState, encode_snapshot
-from barnabas.storage.read import FetchData
 from barnabas.storage.segment import (
     OFFSET_INDEX_SUFFIX,
     SNAPSHOT_SUFFIX,
@@ -35,6 +34,7 @@ from barnabas.storage.segment import (
     Segment,
     file_name,
 )
+from barnabas.storage.segment_reader import FetchData
 from barnabas.storage.segment_times import SegmentTimes
 from barnabas.storage.timestamps import SegmentCapture, TimestampAndOffset, TimestampLookup
 from barnabas.storage.validation import (

@@ -51,7 +51,7 @@ from barnabas.storage.files import Files, read_file, replace_file, unlink_if_exi
 from barnabas.storage.known_directories import DirectoryNote, SeenDirectory
 from barnabas.storage.log import PartitionLog
 from barnabas.storage.log_context import LogContext
-from barnabas.storage.recovery import LogCheckpoints
+from barnabas.storage.recovery.log_loader import LogCheckpoints
 from barnabas.storage.txn_index import TransactionIndexNote
 
 logger = logging.getLogger(__name__)

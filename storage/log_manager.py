@@ -45,7 +45,7 @@ from barnabas.storage.log_context import DoomedFiles, LogContext
 from barnabas.storage.log_directory import DELETE_SUFFIX, FoundLogs, LogDirectory, look_at, remove_tree
 from barnabas.storage.offset_index import OffsetIndexCache
 from barnabas.storage.producer_state import ProducerState
-from barnabas.storage.recovery import LogCheckpoints, Progress, open_log
+from barnabas.storage.recovery.log_loader import LogCheckpoints, Progress, open_log
 from barnabas.storage.segment import Segment
 from barnabas.storage.segment_times import SegmentTimes
 from barnabas.wire.names import ZERO_TOPIC_ID

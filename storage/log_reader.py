@@ -11,11 +11,12 @@ from bisect import bisect_left, bisect_right
 from typing import Final, NamedTuple
 
 from barnabas.storage.errors import ReadWouldBlock
-from barnabas.storage.file_region import REGION_BYTES_MIN, FileRegion
+from barnabas.storage.file_records import REGION_BYTES_MIN, FileRegion
 from barnabas.storage.files import Buffer, refusal
 from barnabas.storage.log_context import LogContext
 from barnabas.storage.offset_index import OffsetIndex
-from barnabas.storage.read import (
+from barnabas.storage.segment import Segment
+from barnabas.storage.segment_reader import (
     ColdRead,
     FetchData,
     IndexMismatch,
@@ -25,7 +26,6 @@ from barnabas.storage.read import (
     execute,
     find_batch,
 )
-from barnabas.storage.segment import Segment
 from barnabas.wire.primitives import new_tuple
 from barnabas.wire.record_batch import LOG_OVERHEAD
 

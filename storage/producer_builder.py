@@ -15,9 +15,9 @@ from barnabas.storage.errors import CorruptFile, CorruptLog
 from barnabas.storage.files import Buffer, Files, read_file, unlink_if_exists
 from barnabas.storage.offset_index import OffsetIndex
 from barnabas.storage.producer_state import ProducerState, decode_snapshot
-from barnabas.storage.read import IndexMismatch, file_headers
 from barnabas.storage.scan import OpenSegment
 from barnabas.storage.segment import OFFSET_INDEX_SUFFIX, SNAPSHOT_SUFFIX, Segment, file_name
+from barnabas.storage.segment_reader import IndexMismatch, file_headers
 from barnabas.storage.txn_index import AbortedTransaction
 from barnabas.wire.record_batch import CONTROL_MASK, CorruptBatch, RecordBatchHeader
 

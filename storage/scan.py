@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from barnabas.storage.files import Buffer, Files
-from barnabas.storage.read import Read
+from barnabas.storage.segment_reader import Read
 from barnabas.wire.record_batch import (
     HEADER_SIZE,
     LOG_OVERHEAD,

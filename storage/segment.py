@@ -36,8 +36,8 @@ from barnabas.storage.files import (
 )
 from barnabas.storage.offset_index import ENTRY_SIZE as OFFSET_ENTRY_SIZE
 from barnabas.storage.offset_index import OffsetIndex
-from barnabas.storage.read import OFFSET_INDEX_SUFFIX as OFFSET_INDEX_SUFFIX
-from barnabas.storage.read import Read, file_headers
+from barnabas.storage.segment_reader import OFFSET_INDEX_SUFFIX as OFFSET_INDEX_SUFFIX
+from barnabas.storage.segment_reader import Read, file_headers
 from barnabas.storage.time_index import ENTRY_SIZE as TIME_ENTRY_SIZE
 from barnabas.storage.time_index import NO_TIMESTAMP, TimeIndex
 from barnabas.storage.txn_index import (

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from barnabas.storage.errors import CorruptFile, StorageError
 from barnabas.storage.files import Buffer, DescriptorCache, LogFile, read_file, refusal
 from barnabas.storage.offset_index import OffsetIndex, OffsetIndexCache
-from barnabas.storage.read import Read, file_headers, index_path
 from barnabas.storage.segment import load_time_index
+from barnabas.storage.segment_reader import Read, file_headers, index_path
 from barnabas.wire.record_batch import HEADER_SIZE, CorruptBatch, RecordBatchHeader, parse_header
 from barnabas.wire.records import find_timestamp, offset_of_max_timestamp
 

@@ -26,8 +26,9 @@ WAITS = {
 BOUNDED_ELSEWHERE = {
     ("broker/timers.py", "(left_ms + 0.5) / 1000"): "delay_ms",
     ("broker/timers.py", "at_ms - self._clock.monotonic_ms()"): "call_later",
-    ("broker/connection.py", "wait_s"): "doubled up to TRANSPORT_WAIT_S_MAX",
-    ("broker/cleaner_process.py", "min(early_s, _LONGEST_SLEEP_S)"): "a constant",
+    ("broker/network/connection.py", "wait_s"): "doubled up to TRANSPORT_WAIT_S_MAX",
+    ("broker/http/server.py", "self._next_page_at - loop.time()"): "REST_FACTOR times what a page took",
+    ("broker/upkeep/cleaner_process.py", "min(early_s, _LONGEST_SLEEP_S)"): "a constant",
     ("controller/coordination/loop_handler.py", "self._interval_s"): "of SESSION_TIMEOUT_MIN_MS at least",
 }
 

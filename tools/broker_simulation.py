@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from barnabas.broker import config
+from barnabas.broker.configuration import config
 from barnabas.broker.server import Broker
 from barnabas.controller.coordination.embedded import EmbeddedStore
 from barnabas.controller.coordination.interface import SessionExpired
-from barnabas.controller.topics import NewPartitions, NewTopic
+from barnabas.controller.operations.topics import NewPartitions, NewTopic
 from barnabas.storage.checkpoints import CLEAN_SHUTDOWN_FILE
-from barnabas.storage.read import ColdRead
+from barnabas.storage.segment_reader import ColdRead
 from barnabas.testing.requests import ask
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic

@@ -5,11 +5,11 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from barnabas.broker.config_defs import INTERNAL, ConfigKey, to_text
-from barnabas.broker.config_defs_docs import TOPIC_DOCS, broker_doc
-from barnabas.broker.config_defs_other import OTHER_ROWS
-from barnabas.broker.config_keys import BROKER_KEYS, SECURITY_KEYS
-from barnabas.broker.topic_config import TOPIC_KEYS, TOPIC_SYNONYMS
+from barnabas.broker.configuration.definitions import INTERNAL, ConfigKey, to_text
+from barnabas.broker.configuration.keys import BROKER_KEYS, SECURITY_KEYS
+from barnabas.broker.configuration.tables.descriptions import TOPIC_DOCS, broker_doc
+from barnabas.broker.configuration.tables.other import OTHER_ROWS
+from barnabas.broker.configuration.topics import TOPIC_KEYS, TOPIC_SYNONYMS
 
 TARGET = Path(__file__).resolve().parent.parent / "docs" / "configuration.md"
 

@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 
 import crc32c
 
-from barnabas.broker.config_defs import BOOLEAN, DOUBLE, INT, LONG, SHORT, ConfigKey
+from barnabas.broker.configuration.definitions import BOOLEAN, DOUBLE, INT, LONG, SHORT, ConfigKey
 from barnabas.wire.primitives import varint, varlong
 from barnabas.wire.record_batch import HEADER_SIZE, LOG_OVERHEAD
 from barnabas.wire.schema import Array, Message

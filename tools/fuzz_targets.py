@@ -20,10 +20,10 @@ from typing import Any, Final
 
 import crc32c
 
-from barnabas.broker.coordinator.records import UnknownRecordType, decode_record, encode_record
-from barnabas.broker.coordinator.subscriptions import parse_topics
-from barnabas.broker.properties import PropertiesError, decode_properties, parse_properties
-from barnabas.broker.transactions import records as transaction_records
+from barnabas.broker.configuration.properties import PropertiesError, decode_properties, parse_properties
+from barnabas.broker.coordinators.groups.records import UnknownRecordType, decode_record, encode_record
+from barnabas.broker.coordinators.groups.subscriptions import parse_topics
+from barnabas.broker.coordinators.transactions import records as transaction_records
 from barnabas.controller import znodes
 from barnabas.storage import checkpoints, producer_state
 from barnabas.storage.config import LogConfig
@@ -31,8 +31,8 @@ from barnabas.storage.errors import CorruptFile, CorruptLog
 from barnabas.storage.files import Buffer, LogFile
 from barnabas.storage.known_directories import DirectoryNote
 from barnabas.storage.offset_index import OffsetIndex
-from barnabas.storage.read import IndexMismatch, ReadPlan, execute, whole_batches
 from barnabas.storage.scan import scan_batches
+from barnabas.storage.segment_reader import IndexMismatch, ReadPlan, execute, whole_batches
 from barnabas.storage.time_index import TimeIndex
 from barnabas.storage.txn_index import TransactionIndex
 from barnabas.storage.validation import parse_produced_batch, validate_batch

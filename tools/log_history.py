@@ -13,7 +13,7 @@ from barnabas.storage.leader_epochs import LeaderEpochs
 from barnabas.storage.log import PartitionLog
 from barnabas.storage.producer_builder import take_in
 from barnabas.storage.producer_state import ProducerState
-from barnabas.storage.read import ColdRead, FetchData
+from barnabas.storage.segment_reader import ColdRead, FetchData
 from barnabas.storage.txn_index import AbortedTransaction
 from barnabas.wire.names import ZERO_TOPIC_ID
 from barnabas.wire.record_batch import RecordBatchHeader, crc_is_valid, iter_headers, parse_header

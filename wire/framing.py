@@ -1,4 +1,4 @@
-"""Bytes of one connection to request frames, without I/O (the socket belongs to broker/connection.py).
+"""Bytes of one connection to request frames, without I/O (the socket belongs to broker/network/connection.py).
 
 A frame on the wire is a signed 32-bit big-endian length and that many bytes (Kafka protocol guide, "Common request and
 response structure").

@@ -7,7 +7,7 @@ need no broker.
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from barnabas.broker.config import ConfigError
+    from barnabas.broker.configuration.config import ConfigError
     from barnabas.testing.broker import Broker
     from barnabas.testing.broker_clock import BrokerClock
     from barnabas.testing.group import Group, GroupMember
@@ -20,7 +20,7 @@ _MODULES = {
     "ApiError": "barnabas.wire.errors",
     "Broker": "barnabas.testing.broker",
     "BrokerClock": "barnabas.testing.broker_clock",
-    "ConfigError": "barnabas.broker.config",
+    "ConfigError": "barnabas.broker.configuration.config",
     "ErrorCode": "barnabas.wire.errors",
     "Group": "barnabas.testing.group",
     "GroupMember": "barnabas.testing.group",

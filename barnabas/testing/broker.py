@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from barnabas.broker import config as broker_config
+from barnabas.broker.configuration import config as broker_config
 from barnabas.broker.server import Broker as BrokerServer
 from barnabas.clock import Clock, OffsetClock
 from barnabas.testing.broker_clock import BrokerClock

@@ -6,7 +6,7 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError, Future
 from typing import Any, TypeVar
 
-from barnabas.broker.config import BrokerConfig
+from barnabas.broker.configuration.config import BrokerConfig
 from barnabas.broker.server import Broker as Server
 from barnabas.clock import OffsetClock
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from barnabas.broker.coordinator.service import GroupService
+from barnabas.broker.coordinators.groups.service import GroupService
 from barnabas.testing.waiting import wait_until, with_timeout
 from barnabas.wire.errors import ApiError
 

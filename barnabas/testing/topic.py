@@ -5,11 +5,11 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
-from barnabas.broker.client_producer import partition_for
-from barnabas.broker.partition import Partition
+from barnabas.broker.client.producer import partition_for
+from barnabas.broker.replication.partition import Partition
 from barnabas.broker.server import Broker as Server
 from barnabas.storage.files import Buffer
-from barnabas.storage.read import ColdRead, FetchData
+from barnabas.storage.segment_reader import ColdRead, FetchData
 from barnabas.testing.requests import ask
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData

@@ -11,7 +11,7 @@ import typer
 import barnabas
 from barnabas.broker.cli import check, configs, consume, groups, produce, topics, transactions
 from barnabas.broker.cli.output import EXIT_FAILURE, complain
-from barnabas.broker.client import ClientError
+from barnabas.broker.client.client import ClientError
 
 app = typer.Typer(
     name="barnabas",

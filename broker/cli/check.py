@@ -24,8 +24,8 @@ def check(
       barnabas check ~/.local/share/barnabas/1
       barnabas check /var/lib/kafka/data --deep --json
     """
-    from barnabas.storage.check import check_directory
-    from barnabas.storage.check_report import Level
+    from barnabas.storage.check.directory import check_directory
+    from barnabas.storage.check.report import Level
 
     try:
         report = check_directory(directory, deep=deep)

@@ -20,10 +20,10 @@ from barnabas.broker.cli.output import (
     say,
     with_client,
 )
-from barnabas.broker.client import ClientError
-from barnabas.broker.client_admin import BROKER, BROKER_LOGGER, TOPIC, alter_configs, describe_configs
-from barnabas.broker.config import ConfigError, resolve
-from barnabas.broker.config_listeners import Listener
+from barnabas.broker.client.admin import BROKER, BROKER_LOGGER, TOPIC, alter_configs, describe_configs
+from barnabas.broker.client.client import ClientError
+from barnabas.broker.configuration.config import ConfigError, resolve
+from barnabas.broker.configuration.listeners import Listener
 
 app = typer.Typer(no_args_is_help=True, help="Look at and change the configs of topics, brokers and loggers.")
 file_app = typer.Typer(no_args_is_help=True, help="Check configuration files.")
@@ -135,7 +135,7 @@ def alter(
       barnabas configs alter topic flights --set retention.ms=3600000 --delete segment.bytes
       barnabas configs alter topic flights --append cleanup.policy=compact
       barnabas configs alter brokers --set log.retention.ms=86400000
-      barnabas configs alter logger 1 --set barnabas.broker.dispatch=DEBUG
+      barnabas configs alter logger 1 --set barnabas.broker.api.dispatch=DEBUG
     """
     resource = _resource(kind, name)
     if not (set_to or delete or append or subtract):

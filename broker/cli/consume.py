@@ -17,8 +17,8 @@ from typing import Annotated, BinaryIO
 import typer
 
 from barnabas.broker.cli.output import DEFAULT_BOOTSTRAP_SERVERS, BootstrapServers, ClientError, with_client
-from barnabas.broker.client import KafkaClient
-from barnabas.broker.client_consumer import (
+from barnabas.broker.client.client import KafkaClient
+from barnabas.broker.client.consumer import (
     EARLIEST,
     LATEST,
     READ_COMMITTED,
@@ -27,7 +27,7 @@ from barnabas.broker.client_consumer import (
     Positions,
     TopicPartition,
 )
-from barnabas.broker.client_group import GroupMember
+from barnabas.broker.client.group import GroupMember
 from barnabas.wire.record_batch import TimestampType
 
 FETCH_WAIT_MS = 500

@@ -19,9 +19,9 @@ from barnabas.broker.cli.output import (
     say,
     with_client,
 )
-from barnabas.broker.client import ClientError, KafkaClient, check
-from barnabas.broker.client_consumer import EARLIEST, LATEST, Positions, TopicPartition
-from barnabas.broker.client_group import OFFSETS_BY_NAME_MAX, commit_request, describe_assignment, fetch_committed
+from barnabas.broker.client.client import ClientError, KafkaClient, check
+from barnabas.broker.client.consumer import EARLIEST, LATEST, Positions, TopicPartition
+from barnabas.broker.client.group import OFFSETS_BY_NAME_MAX, commit_request, describe_assignment, fetch_committed
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.delete_groups import DeleteGroupsRequest
 from barnabas.wire.messages.describe_groups import DescribedGroup, DescribeGroupsRequest

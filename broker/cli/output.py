@@ -14,8 +14,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from barnabas.broker.client import ClientError, KafkaClient
-from barnabas.broker.logs import escape
+from barnabas.broker.client.client import ClientError, KafkaClient
+from barnabas.broker.observability.logs import escape
 
 T = TypeVar("T")
 

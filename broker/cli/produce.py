@@ -13,9 +13,9 @@ from typing import Annotated, BinaryIO, Protocol
 import typer
 
 from barnabas.broker.cli.output import DEFAULT_BOOTSTRAP_SERVERS, BootstrapServers, key_values, with_client
-from barnabas.broker.client import ClientError, KafkaClient
-from barnabas.broker.client_producer import Producer
-from barnabas.broker.logs import escape
+from barnabas.broker.client.client import ClientError, KafkaClient
+from barnabas.broker.client.producer import Producer
+from barnabas.broker.observability.logs import escape
 from barnabas.wire.record_batch import CompressionType
 
 CHUNK_BYTES = 1024 * 1024

@@ -12,9 +12,9 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from barnabas.broker import logs
-from barnabas.broker.config import BrokerConfig, ConfigError, Resolution, parse_address, resolve
-from barnabas.broker.properties import PropertiesError, decode_properties, parse_properties
+from barnabas.broker.configuration.config import BrokerConfig, ConfigError, Resolution, parse_address, resolve
+from barnabas.broker.configuration.properties import PropertiesError, decode_properties, parse_properties
+from barnabas.broker.observability import logs
 
 logger = logging.getLogger(__name__)
 
@@ -163,11 +163,11 @@ def _run(config: BrokerConfig) -> int:
 
     import uvloop
 
-    from barnabas.broker.metadata_store import OtherBrokersInCluster
+    from barnabas.broker.cluster.metadata_store import OtherBrokersInCluster
     from barnabas.broker.server import run
     from barnabas.controller.bootstrap import ClusterIdMismatch
+    from barnabas.controller.controller_election import BrokerIdInUse, ControllerElsewhere
     from barnabas.controller.coordination.interface import CoordinationError
-    from barnabas.controller.office import BrokerIdInUse, ControllerElsewhere
     from barnabas.controller.znodes import DamagedZnode
     from barnabas.storage.errors import DirectoryLocked, DirectoryMismatch
     from barnabas.wire.errors import ApiError

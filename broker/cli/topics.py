@@ -17,8 +17,8 @@ from barnabas.broker.cli.output import (
     say,
     with_client,
 )
-from barnabas.broker.client import ClientError, KafkaClient, check
-from barnabas.broker.client_admin import TOPIC, alter_configs, describe_configs
+from barnabas.broker.client.admin import TOPIC, alter_configs, describe_configs
+from barnabas.broker.client.client import ClientError, KafkaClient, check
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from barnabas.wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest

@@ -20,8 +20,8 @@ from barnabas.broker.cli.output import (
     say,
     with_client,
 )
-from barnabas.broker.client import TRANSACTION_COORDINATOR, KafkaClient, ResponseError, check
-from barnabas.broker.transactions.state import TransactionState
+from barnabas.broker.client.client import TRANSACTION_COORDINATOR, KafkaClient, ResponseError, check
+from barnabas.broker.coordinators.transactions.state import TransactionState
 from barnabas.wire.messages.describe_producers import DescribeProducersRequest, TopicRequest
 from barnabas.wire.messages.describe_transactions import DescribeTransactionsRequest
 from barnabas.wire.messages.list_transactions import ListTransactionsRequest

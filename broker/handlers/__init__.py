@@ -6,7 +6,7 @@ from functools import cache
 from importlib import import_module
 from types import MappingProxyType
 
-from barnabas.broker.registry import Handler
+from barnabas.broker.api.registry import Handler
 
 _MODULES = {
     0: "produce",

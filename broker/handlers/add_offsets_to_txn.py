@@ -7,10 +7,10 @@ Errors: INVALID_REQUEST (empty id), INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED
 Versions: 2 PRODUCER_FENCED; 3 flexible; 4 TRANSACTION_ABORTABLE is understood.
 """
 
-from barnabas.broker.context import RequestContext
-from barnabas.broker.metadata import GROUP_METADATA_TOPIC
-from barnabas.broker.registry import Handler
-from barnabas.broker.transactions.events import AddPartitions
+from barnabas.broker.api.context import RequestContext
+from barnabas.broker.api.registry import Handler
+from barnabas.broker.cluster.metadata import GROUP_METADATA_TOPIC
+from barnabas.broker.coordinators.transactions.events import AddPartitions
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
 

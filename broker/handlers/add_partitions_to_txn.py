@@ -11,9 +11,9 @@ Versions: 2 PRODUCER_FENCED; 3 flexible; 4 several transactions; 5 TRANSACTION_A
 
 from collections.abc import Iterable
 
-from barnabas.broker.context import RequestContext
-from barnabas.broker.registry import Handler
-from barnabas.broker.transactions.events import AddPartitions, PartitionsReply, VerifyPartitions
+from barnabas.broker.api.context import RequestContext
+from barnabas.broker.api.registry import Handler
+from barnabas.broker.coordinators.transactions.events import AddPartitions, PartitionsReply, VerifyPartitions
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.add_partitions_to_txn import (
     AddPartitionsToTxnPartitionResult,

@@ -10,9 +10,9 @@ configs); listeners cannot be changed in a running broker.   Versions: 1 nothing
 
 from typing import Any
 
-from barnabas.broker.config_changes import Overrides, alter
-from barnabas.broker.context import RequestContext
-from barnabas.broker.registry import Handler
+from barnabas.broker.api.context import RequestContext
+from barnabas.broker.api.registry import Handler
+from barnabas.broker.configuration.changes import Overrides, alter
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.alter_configs import (
     AlterConfigsRequest,

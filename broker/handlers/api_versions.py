@@ -12,10 +12,10 @@ clients of that time cannot read it (KAFKA-17011).
 import re
 from functools import cache
 
-from barnabas.broker.context import RequestContext
-from barnabas.broker.features import SUPPORTED_FEATURES, TRANSACTION_VERSION
+from barnabas.broker.api.context import RequestContext
+from barnabas.broker.api.registry import Handler
+from barnabas.broker.cluster.features import SUPPORTED_FEATURES, TRANSACTION_VERSION
 from barnabas.broker.handlers import load_handler, served_apis
-from barnabas.broker.registry import Handler
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.api_versions import (
     ApiVersion,

@@ -13,9 +13,9 @@ Versions: 1 nothing new; 2 flexible; 3 nothing new.
 
 from __future__ import annotations
 
-from barnabas.broker.context import RequestContext
-from barnabas.broker.registry import Handler
-from barnabas.controller.topics import NewPartitions
+from barnabas.broker.api.context import RequestContext
+from barnabas.broker.api.registry import Handler
+from barnabas.controller.operations.topics import NewPartitions
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.messages.create_partitions import (
     CreatePartitionsRequest,

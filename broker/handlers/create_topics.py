@@ -17,9 +17,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from barnabas.broker.context import RequestContext
-from barnabas.broker.registry import Handler
-from barnabas.controller.topics import NewTopic, TopicOutcome
+from barnabas.broker.api.context import RequestContext
+from barnabas.broker.api.registry import Handler
+from barnabas.controller.operations.topics import NewTopic, TopicOutcome
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.messages.create_topics import (
     CreatableTopic,

@@ -6,9 +6,9 @@ COORDINATOR_NOT_AVAILABLE.
 Versions: 1 throttling before the reply (KIP-219); 2 flexible.
 """
 
-from barnabas.broker.context import RequestContext
-from barnabas.broker.coordinator.events import DeleteGroup
-from barnabas.broker.registry import Handler
+from barnabas.broker.api.context import RequestContext
+from barnabas.broker.api.registry import Handler
+from barnabas.broker.coordinators.groups.events import DeleteGroup
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
 

@@ -7,9 +7,9 @@ NOT_LEADER_OR_FOLLOWER, POLICY_VIOLATION (the topic is compacted and not deleted
 (internal topics), KAFKA_STORAGE_ERROR.
 """
 
-from barnabas.broker.context import RequestContext
-from barnabas.broker.metadata import INTERNAL_TOPICS
-from barnabas.broker.registry import Handler
+from barnabas.broker.api.context import RequestContext
+from barnabas.broker.api.registry import Handler
+from barnabas.broker.cluster.metadata import INTERNAL_TOPICS
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.messages.delete_records import (
     DeleteRecordsPartition,

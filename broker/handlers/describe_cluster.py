@@ -7,9 +7,9 @@ Versions: 1 endpoint type; 2 fenced brokers (KIP-1073), of which there are none:
 registered.
 """
 
-from barnabas.broker.authorized_operations import CLUSTER_OPERATIONS, NOT_ASKED
-from barnabas.broker.context import RequestContext
-from barnabas.broker.registry import Handler
+from barnabas.broker.api.context import RequestContext
+from barnabas.broker.api.registry import Handler
+from barnabas.broker.security.operations import CLUSTER_OPERATIONS, NOT_ASKED
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.describe_cluster import (
     DescribeClusterBroker,

@@ -10,12 +10,12 @@ configs).   Versions: 1 synonyms and sources; 3 types and documentation (KIP-569
 
 from collections.abc import Collection, Iterator, Mapping
 
-from barnabas.broker.config_changes import BROKER, BROKER_LOGGER, TOPIC, broker_id
-from barnabas.broker.config_defs import INTERNAL, PASSWORD, READ_ONLY, to_text
-from barnabas.broker.config_keys import BROKER_KEYS
-from barnabas.broker.context import RequestContext
-from barnabas.broker.registry import Handler
-from barnabas.broker.topic_config import (
+from barnabas.broker.api.context import RequestContext
+from barnabas.broker.api.registry import Handler
+from barnabas.broker.configuration.changes import BROKER, BROKER_LOGGER, TOPIC, broker_id
+from barnabas.broker.configuration.definitions import INTERNAL, PASSWORD, READ_ONLY, to_text
+from barnabas.broker.configuration.keys import BROKER_KEYS
+from barnabas.broker.configuration.topics import (
     DEFAULT_CONFIG,
     DYNAMIC_BROKER_LOGGER_CONFIG,
     DYNAMIC_DEFAULT_BROKER_CONFIG,
@@ -23,7 +23,7 @@ from barnabas.broker.topic_config import (
     ConfigEntry,
     broker_synonyms,
 )
-from barnabas.controller.topics import check_topic_name
+from barnabas.controller.operations.topics import check_topic_name
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.messages.describe_configs import (
     DescribeConfigsRequest,
@@ -124,13 +124,13 @@ def _broker_entry(
 
 
 def _documentation(name: str) -> str | None:
-    from barnabas.broker.config_defs_docs import broker_doc
+    from barnabas.broker.configuration.tables.descriptions import broker_doc
 
     return broker_doc(name) if name in BROKER_KEYS else None
 
 
 def _logger_entries(resource: DescribeConfigsResource, context: RequestContext) -> Iterator[ConfigEntry]:
-    from barnabas.broker.logs import logger_levels
+    from barnabas.broker.observability.logs import logger_levels
 
     if not resource.resource_name:
         raise ApiError(ErrorCode.INVALID_REQUEST, "Broker id must not be empty")

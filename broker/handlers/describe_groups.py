@@ -8,10 +8,10 @@ Versions: 1 throttle time; 3 authorized operations; 4 group instance id (KIP-345
 and messages (KIP-1043).
 """
 
-from barnabas.broker.authorized_operations import GROUP_OPERATIONS, NOT_ASKED
-from barnabas.broker.context import RequestContext
-from barnabas.broker.coordinator.state import GroupState
-from barnabas.broker.registry import Handler
+from barnabas.broker.api.context import RequestContext
+from barnabas.broker.api.registry import Handler
+from barnabas.broker.coordinators.groups.classic.state import GroupState
+from barnabas.broker.security.operations import GROUP_OPERATIONS, NOT_ASKED
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.messages.describe_groups import (
     DescribedGroup,

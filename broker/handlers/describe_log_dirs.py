@@ -9,9 +9,9 @@ Versions: 2 flexible; 3 top-level error; 4 total and usable bytes (KIP-827).
 import asyncio
 from collections.abc import Callable, Iterable
 
-from barnabas.broker.context import RequestContext
-from barnabas.broker.partition import Partition
-from barnabas.broker.registry import Handler
+from barnabas.broker.api.context import RequestContext
+from barnabas.broker.api.registry import Handler
+from barnabas.broker.replication.partition import Partition
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.describe_log_dirs import (
     DescribeLogDirsPartition,

@@ -4,9 +4,9 @@ Errors per partition: INVALID_TOPIC_EXCEPTION, UNKNOWN_TOPIC_OR_PARTITION, NOT_L
 KAFKA_STORAGE_ERROR.
 """
 
-from barnabas.broker.context import RequestContext
-from barnabas.broker.metadata import is_valid_topic_name
-from barnabas.broker.registry import Handler
+from barnabas.broker.api.context import RequestContext
+from barnabas.broker.api.registry import Handler
+from barnabas.broker.cluster.metadata import is_valid_topic_name
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.messages.describe_producers import (
     DescribeProducersRequest,

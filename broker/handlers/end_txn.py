@@ -10,9 +10,9 @@ COORDINATOR_NOT_AVAILABLE.
 Versions: 2 PRODUCER_FENCED; 3 flexible; 4 TRANSACTION_ABORTABLE is understood; 5 transaction version 2 (KIP-890).
 """
 
-from barnabas.broker.context import RequestContext
-from barnabas.broker.registry import Handler
-from barnabas.broker.transactions.events import EndTransaction, ProducerReply
+from barnabas.broker.api.context import RequestContext
+from barnabas.broker.api.registry import Handler
+from barnabas.broker.coordinators.transactions.events import EndTransaction, ProducerReply
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.messages.end_txn import EndTxnRequest, EndTxnResponse
 

@@ -16,11 +16,11 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from barnabas.broker.context import RequestContext
-from barnabas.broker.fetch_operation import FetchLimits, FetchOperation, Results
-from barnabas.broker.fetch_sessions import FetchPartition, FetchPlan, PartitionKey
-from barnabas.broker.registry import Delayed, Handler
-from barnabas.storage.read import ColdRead
+from barnabas.broker.api.context import RequestContext
+from barnabas.broker.api.registry import Delayed, Handler
+from barnabas.broker.replication.fetch_operation import FetchLimits, FetchOperation, Results
+from barnabas.broker.replication.fetch_sessions import FetchPartition, FetchPlan, PartitionKey
+from barnabas.storage.segment_reader import ColdRead
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.fetch import (
     FetchableTopicResponse,
@@ -33,7 +33,7 @@ from barnabas.wire.messages.fetch import (
 from barnabas.wire.names import ZERO_TOPIC_ID, TopicId
 
 if TYPE_CHECKING:
-    from barnabas.broker.metadata import MetadataCache
+    from barnabas.broker.cluster.metadata import MetadataCache
 
 READ_COMMITTED = 1
 UNSENT_BYTES_MAX = 32 * 1024 * 1024

@@ -11,9 +11,9 @@ share groups (KIP-932), served because clients that are told "Kafka 4" send it w
 
 from typing import NamedTuple
 
-from barnabas.broker.context import RequestContext
-from barnabas.broker.metadata import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC, Endpoint
-from barnabas.broker.registry import Handler
+from barnabas.broker.api.context import RequestContext
+from barnabas.broker.api.registry import Handler
+from barnabas.broker.cluster.metadata import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC, Endpoint
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
 

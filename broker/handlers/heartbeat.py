@@ -7,9 +7,9 @@ NOT_COORDINATOR, COORDINATOR_NOT_AVAILABLE.
 Versions: 1 throttle time; 3 group instance id (KIP-345); 4 flexible.
 """
 
-from barnabas.broker.context import RequestContext
-from barnabas.broker.coordinator.events import Heartbeat, HeartbeatReply
-from barnabas.broker.registry import Handler
+from barnabas.broker.api.context import RequestContext
+from barnabas.broker.api.registry import Handler
+from barnabas.broker.coordinators.groups.events import Heartbeat, HeartbeatReply
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 

@@ -12,7 +12,9 @@ configs); listeners cannot be changed in a running broker.   Versions: 1 flexibl
 
 from functools import partial
 
-from barnabas.broker.config_changes import (
+from barnabas.broker.api.context import RequestContext
+from barnabas.broker.api.registry import Handler
+from barnabas.broker.configuration.changes import (
     APPEND,
     DELETE,
     OPERATION_NAMES,
@@ -22,9 +24,7 @@ from barnabas.broker.config_changes import (
     apply_operations,
     broker_id,
 )
-from barnabas.broker.context import RequestContext
-from barnabas.broker.logs import KAFKA_LEVELS, ROOT_LOGGER, logger_levels, set_logger_level
-from barnabas.broker.registry import Handler
+from barnabas.broker.observability.logs import KAFKA_LEVELS, ROOT_LOGGER, logger_levels, set_logger_level
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.messages.incremental_alter_configs import (
     AlterableConfig,

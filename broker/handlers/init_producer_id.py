@@ -11,8 +11,8 @@ Versions: 2 flexible; 3 producer id and epoch of the caller (KIP-360); 4 PRODUCE
 (KIP-890).
 """
 
-from barnabas.broker.context import RequestContext
-from barnabas.broker.registry import Handler
+from barnabas.broker.api.context import RequestContext
+from barnabas.broker.api.registry import Handler
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 
@@ -33,7 +33,7 @@ async def _init_transactional(
     request: InitProducerIdRequest, transactional_id: str, context: RequestContext
 ) -> InitProducerIdResponse:
     # Idempotent producers, which most are, do without the transaction coordinator's modules.
-    from barnabas.broker.transactions.events import InitProducerId, ProducerIdAndEpoch
+    from barnabas.broker.coordinators.transactions.events import InitProducerId, ProducerIdAndEpoch
 
     expected = ProducerIdAndEpoch(request.producer_id, request.producer_epoch) if request.producer_id != -1 else None
     event = InitProducerId(transactional_id, 0, request.transaction_timeout_ms, expected)

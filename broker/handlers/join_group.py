@@ -11,10 +11,10 @@ instance id (KIP-345); 6 flexible; 7 protocol type, nullable protocol name (KIP-
 assignment (KIP-814).
 """
 
-from barnabas.broker.context import RequestContext
-from barnabas.broker.coordinator.changes import Protocol
-from barnabas.broker.coordinator.events import JoinGroup, JoinReply
-from barnabas.broker.registry import Handler
+from barnabas.broker.api.context import RequestContext
+from barnabas.broker.api.registry import Handler
+from barnabas.broker.coordinators.groups.changes import Protocol
+from barnabas.broker.coordinators.groups.events import JoinGroup, JoinReply
 from barnabas.wire.errors import ApiError
 from barnabas.wire.messages.join_group import (
     JoinGroupRequest,

@@ -7,9 +7,9 @@ COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE.
 Versions: 1 throttle time; 3 batches (KIP-345); 4 flexible; 5 reason (KIP-800).
 """
 
-from barnabas.broker.context import RequestContext
-from barnabas.broker.coordinator.events import LeaveGroup, Leaver
-from barnabas.broker.registry import Handler
+from barnabas.broker.api.context import RequestContext
+from barnabas.broker.api.registry import Handler
+from barnabas.broker.coordinators.groups.events import LeaveGroup, Leaver
 from barnabas.wire.errors import ApiError
 from barnabas.wire.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberResponse
 

@@ -6,8 +6,8 @@ Errors: COORDINATOR_LOAD_IN_PROGRESS while any of the broker's groups are being 
 Versions: 1 throttle time; 3 flexible; 4 states (KIP-518); 5 types (KIP-848).
 """
 
-from barnabas.broker.context import RequestContext
-from barnabas.broker.registry import Handler
+from barnabas.broker.api.context import RequestContext
+from barnabas.broker.api.registry import Handler
 from barnabas.wire.errors import ApiError
 from barnabas.wire.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
 

@@ -14,8 +14,8 @@ Versions: 2 isolation level; 4 leader epoch (KIP-320); 6 flexible; 7 max timesta
 from collections import Counter
 from functools import partial
 
-from barnabas.broker.context import RequestContext
-from barnabas.broker.registry import Handler
+from barnabas.broker.api.context import RequestContext
+from barnabas.broker.api.registry import Handler
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.messages.list_offsets import (
     ListOffsetsPartition,

@@ -7,8 +7,8 @@ Deviations: version 2, a regular expression for transactional ids (KIP-1152), is
 would take Python's engine, and with it the event loop, as long as its author wishes.
 """
 
-from barnabas.broker.context import RequestContext
-from barnabas.broker.registry import Handler
+from barnabas.broker.api.context import RequestContext
+from barnabas.broker.api.registry import Handler
 from barnabas.wire.errors import ApiError
 from barnabas.wire.messages.list_transactions import (
     ListTransactionsRequest,

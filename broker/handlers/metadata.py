@@ -13,10 +13,10 @@ Versions: 4 auto-creation flag; 5 offline replicas; 7 leader epochs; 8 authorize
 
 from collections.abc import Iterable
 
-from barnabas.broker.authorized_operations import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
-from barnabas.broker.context import RequestContext
-from barnabas.broker.metadata import INTERNAL_TOPICS, PartitionMetadata, TopicMetadata, is_valid_topic_name
-from barnabas.broker.registry import Handler
+from barnabas.broker.api.context import RequestContext
+from barnabas.broker.api.registry import Handler
+from barnabas.broker.cluster.metadata import INTERNAL_TOPICS, PartitionMetadata, TopicMetadata, is_valid_topic_name
+from barnabas.broker.security.operations import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.metadata import (
     MetadataRequest,

@@ -14,10 +14,10 @@ new group protocol's errors (KIP-848).
 import asyncio
 from collections.abc import Awaitable, Iterable
 
-from barnabas.broker.context import RequestContext
-from barnabas.broker.coordinator.events import CommitOffsets, OffsetsReply, PartitionCommit, Reply
-from barnabas.broker.metadata import MetadataCache
-from barnabas.broker.registry import Handler
+from barnabas.broker.api.context import RequestContext
+from barnabas.broker.api.registry import Handler
+from barnabas.broker.cluster.metadata import MetadataCache
+from barnabas.broker.coordinators.groups.events import CommitOffsets, OffsetsReply, PartitionCommit, Reply
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.messages.offset_commit import (
     OffsetCommitRequest,

@@ -6,9 +6,9 @@ Errors per partition: UNKNOWN_TOPIC_OR_PARTITION, GROUP_SUBSCRIBED_TO_TOPIC. For
 NON_EMPTY_GROUP, INVALID_GROUP_ID, NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE.
 """
 
-from barnabas.broker.context import RequestContext
-from barnabas.broker.coordinator.events import DeleteOffsets, OffsetsReply
-from barnabas.broker.registry import Handler
+from barnabas.broker.api.context import RequestContext
+from barnabas.broker.api.registry import Handler
+from barnabas.broker.coordinators.groups.events import DeleteOffsets, OffsetsReply
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.messages.offset_delete import (
     OffsetDeleteRequest,

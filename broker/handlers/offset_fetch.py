@@ -13,9 +13,9 @@ look at them).
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from barnabas.broker.context import RequestContext
-from barnabas.broker.coordinator.events import FetchedOffset
-from barnabas.broker.registry import Handler
+from barnabas.broker.api.context import RequestContext
+from barnabas.broker.api.registry import Handler
+from barnabas.broker.coordinators.groups.events import FetchedOffset
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.offset_fetch import (
     OffsetFetchRequest,

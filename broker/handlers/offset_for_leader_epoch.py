@@ -8,8 +8,8 @@ KAFKA_STORAGE_ERROR.
 Versions: 2 current leader epoch; 3 replica id; 4 flexible.
 """
 
-from barnabas.broker.context import RequestContext
-from barnabas.broker.registry import Handler
+from barnabas.broker.api.context import RequestContext
+from barnabas.broker.api.registry import Handler
 from barnabas.wire.messages.offset_for_leader_epoch import (
     EpochEndOffset,
     OffsetForLeaderEpochRequest,

@@ -21,10 +21,10 @@ import asyncio
 from collections.abc import Awaitable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from barnabas.broker.connection import CloseConnection
-from barnabas.broker.context import RequestContext
-from barnabas.broker.metadata import INTERNAL_TOPICS
-from barnabas.broker.registry import Handler
+from barnabas.broker.api.context import RequestContext
+from barnabas.broker.api.registry import Handler
+from barnabas.broker.cluster.metadata import INTERNAL_TOPICS
+from barnabas.broker.network.connection import CloseConnection
 from barnabas.clock import wait_s
 from barnabas.storage.validation import ExpensiveBatch, RecordErrors, parse_produced_batch
 from barnabas.wire.errors import ApiError, ErrorCode
@@ -43,8 +43,8 @@ from barnabas.wire.names import TopicId
 from barnabas.wire.record_batch import MAGIC, TRANSACTIONAL_MASK, CorruptBatch, parse_header
 
 if TYPE_CHECKING:
-    from barnabas.broker.replica_manager import Validated
-    from barnabas.broker.transactions.verification import Verified
+    from barnabas.broker.coordinators.transactions.verification import Verified
+    from barnabas.broker.replication.replica_manager import Validated
 
 ACKS_ALL = -1
 ADMIN_CLIENT_ID = "__admin_client"
@@ -279,7 +279,7 @@ def _append_transaction(
         return appends.refuse(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
     if not producers:
         return appends.begin()
-    from barnabas.broker.transactions.verification import Operation
+    from barnabas.broker.coordinators.transactions.verification import Operation
 
     verified = context.broker.transaction_verification.verify(
         request.transactional_id, *producers.pop(), partitions, Operation.of_produce(context.api_version)

@@ -9,9 +9,9 @@ COORDINATOR_NOT_AVAILABLE, UNKNOWN_SERVER_ERROR (assignment too large to be stor
 Versions: 1 throttle time; 3 group instance id (KIP-345); 4 flexible; 5 protocol type and name (KIP-559).
 """
 
-from barnabas.broker.context import RequestContext
-from barnabas.broker.coordinator.events import SyncGroup
-from barnabas.broker.registry import Handler
+from barnabas.broker.api.context import RequestContext
+from barnabas.broker.api.registry import Handler
+from barnabas.broker.coordinators.groups.events import SyncGroup
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 

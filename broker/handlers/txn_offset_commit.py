@@ -12,11 +12,11 @@ UNKNOWN_SERVER_ERROR (too large to be stored).
 Versions: 2 leader epoch; 3 flexible, member, generation, instance; 4 TRANSACTION_ABORTABLE; 5 transaction version 2.
 """
 
-from barnabas.broker.context import RequestContext
-from barnabas.broker.coordinator.events import CommitOffsets, OffsetsReply, PartitionCommit
-from barnabas.broker.metadata import GROUP_METADATA_TOPIC
-from barnabas.broker.registry import Handler
-from barnabas.broker.transactions.verification import Operation, Verified
+from barnabas.broker.api.context import RequestContext
+from barnabas.broker.api.registry import Handler
+from barnabas.broker.cluster.metadata import GROUP_METADATA_TOPIC
+from barnabas.broker.coordinators.groups.events import CommitOffsets, OffsetsReply, PartitionCommit
+from barnabas.broker.coordinators.transactions.verification import Operation, Verified
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.messages.txn_offset_commit import (
     TxnOffsetCommitRequest,

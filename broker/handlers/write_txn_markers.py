@@ -10,9 +10,9 @@ Versions: 2 transaction version (KIP-1228).
 
 import asyncio
 
-from barnabas.broker.context import RequestContext
-from barnabas.broker.registry import Handler
-from barnabas.broker.transactions.markers import TransactionMarker
+from barnabas.broker.api.context import RequestContext
+from barnabas.broker.api.registry import Handler
+from barnabas.broker.coordinators.transactions.markers import TransactionMarker
 from barnabas.clock import wait_s
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.messages.write_txn_markers import (

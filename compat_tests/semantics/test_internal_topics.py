@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from barnabas.broker.coordinator.runtime import abs_java_hash
-from barnabas.broker.metadata import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
+from barnabas.broker.cluster.metadata import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
+from barnabas.broker.coordinators.runtime import abs_java_hash
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from barnabas.wire.messages.describe_transactions import DescribeTransactionsRequest

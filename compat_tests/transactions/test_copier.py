@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
-from barnabas.broker.transactions.records import decode_record
-from barnabas.broker.transactions.state import Transaction, TransactionState
+from barnabas.broker.coordinators.transactions.records import decode_record
+from barnabas.broker.coordinators.transactions.state import Transaction, TransactionState
 from barnabas.wire.record_batch import CorruptBatch, iter_headers
 from barnabas.wire.records import iter_records
 from compat_tests.conftest import create_topic

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from barnabas.broker.transactions.records import decode_record
-from barnabas.broker.transactions.state import Transaction, TransactionState
+from barnabas.broker.coordinators.transactions.records import decode_record
+from barnabas.broker.coordinators.transactions.state import Transaction, TransactionState
 from barnabas.wire.messages.api_versions import ApiVersionsRequest
 from barnabas.wire.record_batch import iter_headers
 from barnabas.wire.records import iter_records

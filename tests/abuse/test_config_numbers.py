@@ -8,11 +8,11 @@ from typing import NamedTuple
 
 import pytest
 
-from barnabas.broker.config_defs import READ_ONLY
-from barnabas.broker.config_keys import BROKER_KEYS
-from barnabas.broker.topic_config import TOPIC_KEYS
-from barnabas.storage.check import check_directory
-from barnabas.storage.check_report import Level
+from barnabas.broker.configuration.definitions import READ_ONLY
+from barnabas.broker.configuration.keys import BROKER_KEYS
+from barnabas.broker.configuration.topics import TOPIC_KEYS
+from barnabas.storage.check.directory import check_directory
+from barnabas.storage.check.report import Level
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from barnabas.wire.messages.describe_log_dirs import DescribeLogDirsRequest

@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 import pytest
 
-from barnabas.broker.http_connections import CONNECTIONS_MAX as HTTP_CONNECTIONS_MAX
+from barnabas.broker.http.connections import CONNECTIONS_MAX as HTTP_CONNECTIONS_MAX
 from barnabas.wire.codec import decode
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.headers import parse_response_header

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from barnabas.broker.coordinator.group import PENDING_MEMBERS_MAX
-from barnabas.broker.coordinator.service import HELD_BYTES_MAX, TIMERS_MAX
+from barnabas.broker.coordinators.groups.classic.group import PENDING_MEMBERS_MAX
+from barnabas.broker.coordinators.groups.service import HELD_BYTES_MAX, TIMERS_MAX
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from barnabas.wire.messages.describe_configs import (

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from barnabas.broker.handlers import served_apis
-from barnabas.storage.check import check_directory
-from barnabas.storage.check_report import Level
+from barnabas.storage.check.directory import check_directory
+from barnabas.storage.check.report import Level
 from barnabas.wire import codec, headers, messages
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from barnabas.broker.connections import ABANDONED_TIMEOUT_MS
 from barnabas.broker.handlers import served_apis
+from barnabas.broker.network.connections import ABANDONED_TIMEOUT_MS
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.create_partitions import (
     CreatePartitionsRequest,

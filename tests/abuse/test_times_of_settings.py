@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator, Mapping
 
 import pytest
 
-from barnabas.broker.config import resolve
-from barnabas.broker.config_defs import INT, LONG, ConfigKey, ConfigValueError, parse
-from barnabas.broker.config_defs_topic import TOPIC_ROWS
-from barnabas.broker.config_keys import BROKER_KEYS
+from barnabas.broker.configuration.config import resolve
+from barnabas.broker.configuration.definitions import INT, LONG, ConfigKey, ConfigValueError, parse
+from barnabas.broker.configuration.keys import BROKER_KEYS
+from barnabas.broker.configuration.tables.topics import TOPIC_ROWS
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.create_topics import (
     CreatableTopic,

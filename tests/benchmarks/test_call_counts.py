@@ -19,7 +19,7 @@ from typing import NamedTuple
 import pytest
 
 from barnabas.clock import ManualClock
-from barnabas.storage.file_region import REGION_BYTES_MIN
+from barnabas.storage.file_records import REGION_BYTES_MIN
 from barnabas.storage.files import OsFiles
 from barnabas.testing import Broker
 from barnabas.wire.codec import decode

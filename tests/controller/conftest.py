@@ -16,10 +16,10 @@ import pytest
 
 from barnabas.clock import ManualClock
 from barnabas.controller.configs import ConfigRepository
+from barnabas.controller.controller import Controller, ControllerSettings
 from barnabas.controller.coordination.embedded import EmbeddedSession, EmbeddedStore
 from barnabas.controller.coordination.interface import ConnectionLost, Operation, OperationResult
 from barnabas.controller.coordination.zookeeper import ZooKeeperSession
-from barnabas.controller.runner import Controller, ControllerSettings
 from barnabas.controller.state import BrokerRegistration, EndPoint
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.leader_and_isr import (

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from barnabas.controller import znodes
-from barnabas.controller.topics import NewPartitions, NewTopic
+from barnabas.controller.operations.topics import NewPartitions, NewTopic
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.messages.leader_and_isr import LeaderAndIsrRequest
 

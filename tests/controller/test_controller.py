@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 
-from barnabas.controller import plan, znodes
+from barnabas.controller import znodes
 from barnabas.controller.bootstrap import ClusterIdMismatch
+from barnabas.controller.controller import RECOVERY_RETRY_DELAY_MS
+from barnabas.controller.controller_election import BrokerIdInUse, ControllerElsewhere
 from barnabas.controller.coordination.interface import Create, Delete, SetData, StoreUnavailable
-from barnabas.controller.office import BrokerIdInUse, ControllerElsewhere
-from barnabas.controller.runner import RECOVERY_RETRY_DELAY_MS
+from barnabas.controller.operations import plan
+from barnabas.controller.operations.topics import NewPartitions, NewTopic, TopicDefaults
 from barnabas.controller.state import ReplicaAssignment
-from barnabas.controller.topics import NewPartitions, NewTopic, TopicDefaults
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.messages.leader_and_isr import LeaderAndIsrRequest
 from barnabas.wire.messages.stop_replica import StopReplicaRequest

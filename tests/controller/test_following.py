@@ -12,12 +12,12 @@ from barnabas.clock import ManualClock
 from barnabas.controller import znodes
 from barnabas.controller.bootstrap import prepare_store
 from barnabas.controller.configs import ConfigRepository
+from barnabas.controller.controller import Controller, ControllerSettings
+from barnabas.controller.controller_election import BrokerIdInUse, ControllerElsewhere
 from barnabas.controller.coordination.interface import CoordinationStore, StoreUnavailable
-from barnabas.controller.office import BrokerIdInUse, ControllerElsewhere
+from barnabas.controller.operations.topics import NewTopic
 from barnabas.controller.registrations import Registrations, RegistrationWatch
-from barnabas.controller.runner import Controller, ControllerSettings
 from barnabas.controller.state import BrokerRegistration, EndPoint, ReplicaAssignment, SupportedFeature
-from barnabas.controller.topics import NewTopic
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.messages.leader_and_isr import LeaderAndIsrRequest
 from barnabas.wire.messages.stop_replica import StopReplicaRequest
@@ -468,7 +468,7 @@ async def test_stopping_while_nothing_answers(
 ) -> None:
     async with stores:
         member = await Member(await stores.session(), clock).start()
-        monkeypatch.setattr("barnabas.controller.runner.STOP_PATIENCE_S", 0.1)
+        monkeypatch.setattr("barnabas.controller.controller.STOP_PATIENCE_S", 0.1)
         await asyncio.to_thread(stores.server.stop)
         creation = asyncio.create_task(member.controller.create_topics([NewTopic("t")]))
         await asyncio.sleep(0)

@@ -15,7 +15,7 @@ from barnabas.storage.config import LogConfig
 from barnabas.storage.files import Buffer, OsFiles
 from barnabas.storage.log import LogAppendInfo, PartitionLog
 from barnabas.storage.log_manager import LogManager
-from barnabas.storage.read import ColdRead, FetchData
+from barnabas.storage.segment_reader import ColdRead, FetchData
 from barnabas.storage.validation import AppendOrigin
 from barnabas.wire.names import ZERO_TOPIC_ID
 from barnabas.wire.records import Record, build_batch

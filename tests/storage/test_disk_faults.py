@@ -7,8 +7,8 @@ import os
 
 import pytest
 
-from barnabas.storage.check import check_directory
-from barnabas.storage.check_report import Level
+from barnabas.storage.check.directory import check_directory
+from barnabas.storage.check.report import Level
 from barnabas.storage.errors import StorageError
 from barnabas.storage.files import OsFiles, StateUnknown, is_passing
 from barnabas.storage.txn_index import ENTRY_SIZE

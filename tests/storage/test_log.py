@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from barnabas.storage.errors import StorageError
-from barnabas.storage.read import ColdRead
+from barnabas.storage.segment_reader import ColdRead
 from barnabas.storage.validation import AppendOrigin
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.record_batch import parse_header

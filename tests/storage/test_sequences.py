@@ -8,8 +8,8 @@ import random
 
 import pytest
 
-from barnabas.storage.cleaner import BatchFilter, PassEnd, Retention, run_pass
-from barnabas.storage.cleaner_manager import SegmentSwap, log_to_clean, make_job
+from barnabas.storage.compaction.cleaner import BatchFilter, PassEnd, Retention, run_pass
+from barnabas.storage.compaction.cleaner_manager import SegmentSwap, log_to_clean, make_job
 from barnabas.wire.errors import ApiError
 from barnabas.wire.records import Record, build_batch
 

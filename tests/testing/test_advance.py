@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
-from barnabas.broker.transactions.retries import MARKERS_PER_TURN
+from barnabas.broker.coordinators.transactions.retries import MARKERS_PER_TURN
 from barnabas.clock import ManualClock
 from barnabas.testing import Broker, requests
 from barnabas.wire.errors import ErrorCode

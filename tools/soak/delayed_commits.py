@@ -8,7 +8,7 @@ from typing import Any
 
 from confluent_kafka import KafkaException
 
-from barnabas.broker.client import BrokerConnection, ClientError
+from barnabas.broker.client.client import BrokerConnection, ClientError
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
 from barnabas.wire.messages.offset_commit import (

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Sequence
 
-    from barnabas.broker.coordinator.changes import Record
-    from barnabas.broker.coordinator.state import Group
-    from barnabas.broker.transactions.markers import TransactionMarker
+    from barnabas.broker.coordinators.groups.changes import Record
+    from barnabas.broker.coordinators.groups.classic.state import Group
+    from barnabas.broker.coordinators.transactions.markers import TransactionMarker
     from barnabas.wire.errors import ErrorCode
     from barnabas.wire.record_batch import RecordBatchHeader
 
@@ -44,7 +44,7 @@ def aborted_index_empty() -> None:
 
 def abort_marker_skipped() -> None:
     """One partition does not get the markers of aborted transactions."""
-    from barnabas.broker.transactions.local_markers import LocalMarkers
+    from barnabas.broker.coordinators.transactions.local_markers import LocalMarkers
 
     write = LocalMarkers.write
 
@@ -58,7 +58,7 @@ def abort_marker_skipped() -> None:
 
 def transactions_never_time_out() -> None:
     """What a producer left open stays open."""
-    from barnabas.broker.transactions.service import TransactionService
+    from barnabas.broker.coordinators.transactions.service import TransactionService
 
     async def forget(self: TransactionService) -> None: ...
 
@@ -74,9 +74,9 @@ def crc_unchecked_in_recovery() -> None:
 
 def commits_answered_early() -> None:
     """A group's commit is answered before it is in the log, where only the next write brings it."""
-    from barnabas.broker.coordinator.changes import OffsetRecord
-    from barnabas.broker.coordinator.offsets import NO_PRODUCER_ID
-    from barnabas.broker.coordinator.runner import NO_PRODUCER_EPOCH, GroupRunner
+    from barnabas.broker.coordinators.groups.changes import OffsetRecord
+    from barnabas.broker.coordinators.groups.offsets import NO_PRODUCER_ID
+    from barnabas.broker.coordinators.groups.runner import NO_PRODUCER_EPOCH, GroupRunner
 
     append = GroupRunner._append
     held_back: dict[GroupRunner, Sequence[Record]] = {}
@@ -100,9 +100,9 @@ def commits_answered_early() -> None:
 
 def producers_forgotten_in_recovery() -> None:
     """After a crash nobody knows what producers wrote last, nor which transactions are open."""
-    from barnabas.storage import recovery
     from barnabas.storage.producer_builder import ProducerBuilder
     from barnabas.storage.producer_state import ProducerState
+    from barnabas.storage.recovery import log_loader as recovery
 
     def forget(producers: ProducerState, header: "RecordBatchHeader", *_: object) -> None:
         producers.end_offset = header.next_offset
@@ -113,7 +113,7 @@ def producers_forgotten_in_recovery() -> None:
 
 def commits_of_old_generations_accepted() -> None:
     """A member's commit counts whatever generation it comes from."""
-    from barnabas.broker.coordinator import offsets
+    from barnabas.broker.coordinators.groups import offsets
 
     judge = offsets.commit_error  # type: ignore[attr-defined]
 
@@ -140,7 +140,7 @@ def index_names_the_batch_after() -> None:
 
 def compaction_drops_newest() -> None:
     """Of some keys a pass gives up the newest value."""
-    from barnabas.storage.cleaner_map import KeyMap
+    from barnabas.storage.compaction.offset_map import KeyMap
 
     put = KeyMap.put
 
@@ -154,7 +154,7 @@ def compaction_drops_newest() -> None:
 
 def deletions_supersede_nothing() -> None:
     """Deletions go after their time, and what they deleted stays."""
-    from barnabas.storage.cleaner import _Pass
+    from barnabas.storage.compaction.cleaner import _Pass
 
     records = _Pass._records
     _Pass._records = staticmethod(  # type: ignore[method-assign]
@@ -164,7 +164,7 @@ def deletions_supersede_nothing() -> None:
 
 def compacted_log_cut_at_gap() -> None:
     """Recovery takes offsets that compaction left out for ones that the machine lost."""
-    from barnabas.storage.recovery import _Loader
+    from barnabas.storage.recovery.log_loader import _Loader
 
     _Loader._lost_before = lambda self, segment, end_offset: segment.base_offset > end_offset  # type: ignore[method-assign]
 

@@ -1,0 +1,1 @@
+"""A small Kafka client for the command line."""

@@ -1,0 +1,350 @@
+"""A small Kafka client for the command line: connections, version negotiation, metadata, and who to ask what.
+
+It works with any Kafka-compatible broker. Everything is bounded: response sizes, waiting times, retries. What goes
+wrong is a `ClientError` whose text is meant for the person at the terminal.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import struct
+from collections import deque
+from collections.abc import Collection, Sequence
+from typing import Any, Final, TypeVar
+
+import barnabas
+from barnabas.broker.configuration.config import parse_address
+from barnabas.wire import codec, messages
+from barnabas.wire.errors import ErrorCode, ProtocolError
+from barnabas.wire.headers import parse_response_header, request_header
+from barnabas.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from barnabas.wire.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
+from barnabas.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from barnabas.wire.schema import Message
+
+RESPONSE_BYTES_MAX: Final = 256 * 1024 * 1024
+RETRY_BACKOFF_S: Final = 0.1
+DEFAULT_PORT: Final = 9092
+
+GROUP_COORDINATOR: Final = 0
+TRANSACTION_COORDINATOR: Final = 1
+
+_API_VERSIONS: Final = 18
+_LENGTH: Final = struct.Struct(">i")
+
+R = TypeVar("R", bound=Message)
+
+
+class ClientError(Exception):
+    """Something that ends a command; the text says what, in words for people."""
+
+
+class BrokerUnavailable(ClientError):
+    """No answer from an address: refused, unknown host, closed, or silent for too long."""
+
+
+class ResponseError(ClientError):
+    """A broker answered with an error code."""
+
+    def __init__(self, error: ErrorCode, what: str, message: str | None = None) -> None:
+        super().__init__(f"{what}: {message or error.message} ({error.name})")
+        self.error = error
+
+
+def check(code: int, what: str, message: str | None = None) -> None:
+    """Raise ResponseError unless `code` is 0; `what` tells what was being done."""
+    if code:
+        raise ResponseError(ErrorCode.of(code), what, message)
+
+
+def parse_bootstrap_servers(text: str) -> list[tuple[str, int]]:
+    """HOST[:PORT],... as clients take it. Errors: ClientError."""
+    addresses = []
+    for entry in filter(None, (part.strip() for part in text.split(","))):
+        bare = entry if ":" in entry.rpartition("]")[2] else f"{entry}:{DEFAULT_PORT}"
+        try:
+            host, port = parse_address(bare)
+        except ValueError as error:
+            raise ClientError(f"bootstrap server {error}") from error
+        addresses.append((host or "localhost", port))
+    if not addresses:
+        raise ClientError("no bootstrap server given: expected HOST:PORT[,HOST:PORT...]")
+    return addresses
+
+
+class BrokerConnection:
+    """One connection. Requests may overlap; responses come in their order. Owned by the task that opened it."""
+
+    def __init__(self, host: str, port: int, client_id: str, request_timeout_s: float) -> None:
+        self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        self._host, self._port = host, port
+        self._client_id = client_id
+        self._timeout_s = request_timeout_s
+        self._versions: dict[int, tuple[int, int]] = {}
+        self._correlation_id = 0
+        self._waiting: deque[tuple[int, int, int, asyncio.Future[tuple[memoryview, int]]]] = deque()
+        self._writer: asyncio.StreamWriter | None = None
+        self._receiving: asyncio.Task[None] | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether requests can be sent."""
+        return self._writer is not None and not self._writer.is_closing()
+
+    async def open(self) -> None:
+        """Connect and ask which versions the broker speaks. Errors: BrokerUnavailable."""
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                reader, self._writer = await asyncio.open_connection(self._host, self._port)
+        except TimeoutError as error:
+            raise BrokerUnavailable(f"no broker answers at {self.address} (waited {self._timeout_s:g} s)") from error
+        except OSError as error:
+            # asyncio words errors for programmers; unknown hosts have no errno of the system's.
+            number = error.errno or 0
+            reason = os.strerror(number).lower() if number > 0 else error.strerror or str(error)
+            raise BrokerUnavailable(f"no broker answers at {self.address} ({reason})") from error
+        self._receiving = asyncio.create_task(self._receive(reader), name=f"responses of {self.address}")
+        await self._negotiate()
+
+    async def _negotiate(self) -> None:
+        request = ApiVersionsRequest(
+            client_software_name="barnabas", client_software_version=barnabas.__version__.replace("+", "-")
+        )
+        for version in (3, 0):
+            body, position = await self._exchange(request, version)
+            # A broker that does not know version 3 answers in version 0, with this error (KIP-511).
+            if version and _error_code(body, position) == ErrorCode.UNSUPPORTED_VERSION:
+                continue
+            response: ApiVersionsResponse = await self._decode(request, version, body, position)
+            check(response.error_code, f"{self.address} does not tell its versions")
+            self._versions = {api.api_key: (api.min_version, api.max_version) for api in response.api_keys}
+            return
+
+    def version_of(self, request_class: type[Message], max_version: int | None = None) -> int:
+        """The highest version that both sides know. Errors: ClientError where there is none."""
+        ours, name = request_class.VALID_VERSIONS, request_class.__name__.removesuffix("Request")
+        theirs = self._versions.get(request_class.API_KEY)
+        if theirs is None:
+            raise ClientError(f"the broker at {self.address} does not serve {name}")
+        lowest, highest = max(ours[0], theirs[0]), min(ours[1], theirs[1])
+        if max_version is not None:
+            highest = min(highest, max_version)
+        if lowest > highest:
+            raise ClientError(
+                f"the broker at {self.address} serves {name} in versions {theirs[0]} to {theirs[1]}, we need others"
+            )
+        return highest
+
+    async def send(self, request: Message, *, max_version: int | None = None, wait_s: float = 0.0) -> Any:
+        """The response to `request`. `wait_s` is how long the broker may take on purpose (fetches, joins).
+
+        Errors: BrokerUnavailable (closed, silent), ClientError (no common version, nonsense).
+        """
+        version = self.version_of(type(request), max_version)
+        body, position = await self._exchange(request, version, wait_s)
+        return await self._decode(request, version, body, position)
+
+    async def _decode(self, request: Message, version: int, body: memoryview, position: int) -> Any:
+        try:
+            return codec.decode(messages.api(request.API_KEY).response_class, version, body, position)
+        except ProtocolError as error:
+            await self.close()
+            raise self._not_kafka(error) from error
+
+    async def _exchange(self, request: Message, version: int, wait_s: float = 0.0) -> tuple[memoryview, int]:
+        if self._writer is None:
+            raise BrokerUnavailable(f"the connection to {self.address} is closed")
+        self._correlation_id += 1
+        parts: list[Any] = [request_header(request.API_KEY, version, self._correlation_id, self._client_id)]
+        codec.encoder(type(request), version)(request, parts)
+        answer: asyncio.Future[tuple[memoryview, int]] = asyncio.get_running_loop().create_future()
+        self._waiting.append((self._correlation_id, request.API_KEY, version, answer))
+        self._writer.writelines([_LENGTH.pack(sum(map(len, parts))), *parts])
+        try:
+            async with asyncio.timeout(self._timeout_s + wait_s):
+                await self._writer.drain()
+                return await answer
+        except TimeoutError as error:
+            await self.close()
+            name = messages.API_NAMES[request.API_KEY]
+            raise BrokerUnavailable(
+                f"the broker at {self.address} did not answer {name} within {self._timeout_s + wait_s:g} s"
+            ) from error
+        except OSError as error:
+            await self.close()
+            raise BrokerUnavailable(f"the broker at {self.address} closed the connection") from error
+
+    async def _receive(self, reader: asyncio.StreamReader) -> None:
+        reason: Exception = BrokerUnavailable(f"the broker at {self.address} closed the connection")
+        try:
+            while True:
+                (size,) = _LENGTH.unpack(await reader.readexactly(4))
+                if not 4 <= size <= RESPONSE_BYTES_MAX:
+                    raise ProtocolError(f"a response of {size} bytes")
+                self._hand_over(memoryview(await reader.readexactly(size)))
+        except ProtocolError as error:
+            reason = self._not_kafka(error)
+        except (OSError, asyncio.IncompleteReadError):
+            pass
+        finally:
+            if self._writer is not None:
+                self._writer.close()
+            for *_, answer in self._waiting:
+                if not answer.done():
+                    answer.set_exception(reason)
+            self._waiting.clear()
+
+    def _not_kafka(self, error: ProtocolError) -> ClientError:
+        return ClientError(f"{self.address} answered with something that is not Kafka's protocol: {error}")
+
+    def _hand_over(self, frame: memoryview) -> None:
+        if not self._waiting:
+            raise ProtocolError("a response that nobody asked for")
+        expected, api_key, version, answer = self._waiting[0]
+        correlation_id, position = parse_response_header(frame, api_key, version)
+        if correlation_id != expected:
+            raise ProtocolError(f"the response to request {correlation_id} instead of {expected}")
+        self._waiting.popleft()
+        if not answer.done():
+            answer.set_result((frame, position))
+
+    async def close(self) -> None:
+        """Close the connection; requests under way fail."""
+        if self._writer is not None:
+            self._writer.close()
+        if self._receiving is not None and self._receiving is not asyncio.current_task():
+            self._receiving.cancel()
+            await asyncio.gather(self._receiving, return_exceptions=True)
+        if self._writer is not None:
+            with contextlib.suppress(OSError):
+                await self._writer.wait_closed()
+
+
+def _error_code(body: memoryview, position: int) -> int:
+    return int.from_bytes(body[position : position + 2], "big", signed=True)
+
+
+class KafkaClient:
+    """A cluster: where its brokers are, who leads what; use it as `async with KafkaClient("HOST:PORT") as client`.
+
+    Owned by one task; parts of the command may run in tasks of their own, as nothing here waits while it changes state.
+    """
+
+    def __init__(
+        self, bootstrap_servers: str, *, client_id: str = "barnabas-cli", request_timeout_s: float = 30.0
+    ) -> None:
+        self._bootstrap = parse_bootstrap_servers(bootstrap_servers)
+        self._client_id = client_id
+        self._timeout_s = request_timeout_s
+        self._connections: dict[int | None, BrokerConnection] = {}
+        self._opening: dict[int | None, asyncio.Lock] = {}
+        self._addresses: dict[int, tuple[str, int]] = {}
+        self.cluster_id: str | None = None
+        self.controller_id = -1
+
+    async def __aenter__(self) -> KafkaClient:
+        try:
+            await self.metadata([])
+        except BaseException:
+            await self.close()
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close all connections."""
+        for connection in list(self._connections.values()):
+            await connection.close()
+
+    async def send(
+        self, request: Message, node_id: int | None = None, *, max_version: int | None = None, wait_s: float = 0.0
+    ) -> Any:
+        """The response of broker `node_id`, or of any broker. Errors: ClientError."""
+        connection = await self._connection(node_id)
+        return await connection.send(request, max_version=max_version, wait_s=wait_s)
+
+    async def send_to_controller(self, request: Message, *, wait_s: float = 0.0) -> Any:
+        """The response of the controller, or of any broker where nobody knows it. Errors: ClientError."""
+        known = self.controller_id in self._addresses
+        return await self.send(request, self.controller_id if known else None, wait_s=wait_s)
+
+    async def supports(self, request_class: type[Message], version: int, node_id: int | None = None) -> bool:
+        """Whether requests of this class would be sent in `version` or a newer one. Errors: ClientError."""
+        return (await self._connection(node_id)).version_of(request_class) >= version
+
+    def node_ids(self) -> list[int]:
+        """The brokers of the last metadata."""
+        return sorted(self._addresses)
+
+    async def metadata(
+        self, topics: Collection[str] | None, *, allow_auto_topic_creation: bool = False
+    ) -> MetadataResponse:
+        """What the cluster says about itself and `topics` (None: all of them). Errors: ClientError."""
+        request = MetadataRequest(
+            topics=None if topics is None else [MetadataRequestTopic(name=name) for name in topics],
+            allow_auto_topic_creation=allow_auto_topic_creation,
+        )
+        response: MetadataResponse = await self.send(request)
+        self._addresses = {broker.node_id: (broker.host, broker.port) for broker in response.brokers}
+        self.cluster_id = response.cluster_id
+        self.controller_id = response.controller_id
+        return response
+
+    async def coordinator(self, key: str, key_type: int = GROUP_COORDINATOR) -> int:
+        """The broker that coordinates a consumer group, or a transactional id; waits for it to be elected. Errors:
+        ClientError.
+        """
+        deadline = asyncio.get_running_loop().time() + self._timeout_s
+        while True:
+            request = FindCoordinatorRequest(key=key, coordinator_keys=[key], key_type=key_type)
+            connection = await self._connection(None)
+            version = connection.version_of(FindCoordinatorRequest)
+            if version >= 4:
+                request.key = ""
+            else:
+                request.coordinator_keys = []
+            response: FindCoordinatorResponse = await connection.send(request)
+            found = response.coordinators[0] if version >= 4 else response
+            if not found.error_code:
+                self._addresses[found.node_id] = (found.host, found.port)
+                return found.node_id
+            error = ErrorCode.of(found.error_code)
+            if not error.retriable or asyncio.get_running_loop().time() > deadline:
+                what = "group" if key_type == GROUP_COORDINATOR else "transactional id"
+                raise ResponseError(error, f"cannot find the coordinator of {what} {key}", found.error_message)
+            await asyncio.sleep(RETRY_BACKOFF_S)
+
+    async def _connection(self, node_id: int | None) -> BrokerConnection:
+        # One task opens, the others wait for it: two connections to a broker could reorder what is sent to it.
+        async with self._opening.setdefault(node_id, asyncio.Lock()):
+            connection = self._connections.get(node_id)
+            if connection is not None and connection.is_open:
+                return connection
+            addresses = self._bootstrap + list(self._addresses.values())
+            if node_id is not None:
+                if node_id not in self._addresses:
+                    raise BrokerUnavailable(f"broker {node_id} is not part of the cluster at the moment")
+                addresses = [self._addresses[node_id]]
+            connection = await self._open_one_of(addresses)
+            self._connections[node_id] = connection
+            return connection
+
+    async def _open_one_of(self, addresses: Sequence[tuple[str, int]]) -> BrokerConnection:
+        failures = []
+        for host, port in dict.fromkeys(addresses):
+            connection = BrokerConnection(host, port, self._client_id, self._timeout_s)
+            try:
+                await connection.open()
+            except BrokerUnavailable as error:
+                await connection.close()
+                failures.append(str(error))
+            except BaseException:
+                await connection.close()
+                raise
+            else:
+                return connection
+        raise BrokerUnavailable("; ".join(failures))

@@ -1,0 +1,238 @@
+"""Consuming for the command line: offsets to start from, and a fetch loop over the leaders of some partitions."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping
+from typing import Final, NamedTuple
+
+from barnabas.broker.client.client import RETRY_BACKOFF_S, BrokerUnavailable, KafkaClient, ResponseError, check
+from barnabas.wire.errors import ErrorCode
+from barnabas.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
+from barnabas.wire.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
+from barnabas.wire.messages.metadata import MetadataResponse
+from barnabas.wire.record_batch import TimestampType, iter_headers
+from barnabas.wire.records import Record, iter_records
+
+LATEST: Final = -1
+EARLIEST: Final = -2
+
+FETCH_BYTES: Final = 16 * 1024 * 1024
+PARTITION_BYTES: Final = 4 * 1024 * 1024
+READ_COMMITTED: Final = 1
+
+TopicPartition = tuple[str, int]
+
+
+class ConsumedRecord(NamedTuple):
+    """A record and where it came from."""
+
+    topic: str
+    partition: int
+    record: Record
+    timestamp_type: TimestampType
+
+
+class Positions:
+    """Topics' leaders and ids as of the last refresh."""
+
+    def __init__(self, client: KafkaClient, timeout_s: float = 30.0) -> None:
+        self.client = client
+        self._timeout_s = timeout_s
+        self._metadata = MetadataResponse()
+
+    async def refresh(self, topics: Collection[str]) -> None:
+        """Ask for `topics` until none of them has a passing trouble. Errors: ClientError."""
+        deadline = asyncio.get_running_loop().time() + self._timeout_s
+        while True:
+            self._metadata = await self.client.metadata(sorted(topics))
+            errors = [
+                (topic.name, ErrorCode.of(topic.error_code)) for topic in self._metadata.topics if topic.error_code
+            ]
+            for name, error in errors:
+                final = not error.retriable or error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                if final or asyncio.get_running_loop().time() > deadline:
+                    check(error, f"topic {name}")
+            if not errors:
+                return
+            await asyncio.sleep(RETRY_BACKOFF_S)
+
+    def partitions(self) -> list[TopicPartition]:
+        """All partitions of the topics."""
+        return sorted(
+            (topic.name or "", partition.partition_index)
+            for topic in self._metadata.topics
+            for partition in topic.partitions
+        )
+
+    def by_leader(self, partitions: Iterable[TopicPartition]) -> dict[int, list[TopicPartition]]:
+        """The partitions that have a leader, by its broker id."""
+        wanted = set(partitions)
+        result: dict[int, list[TopicPartition]] = {}
+        for topic in self._metadata.topics:
+            for partition in topic.partitions:
+                name = (topic.name or "", partition.partition_index)
+                if name in wanted and partition.leader_id >= 0:
+                    result.setdefault(partition.leader_id, []).append(name)
+        return result
+
+    def topic_id(self, name: str) -> bytes:
+        return next((topic.topic_id for topic in self._metadata.topics if topic.name == name), bytes(16))
+
+    def topic_name(self, topic_id: bytes) -> str:
+        return next((topic.name or "" for topic in self._metadata.topics if topic.topic_id == topic_id), "")
+
+    async def offsets(
+        self, partitions: Collection[TopicPartition], timestamp: int, *, isolation_level: int = 0
+    ) -> dict[TopicPartition, int]:
+        """Each partition's offset for EARLIEST, LATEST or a timestamp in ms (-1 where nothing is that late).
+
+        Errors: ClientError, when a partition has no leader for too long.
+        """
+        found: dict[TopicPartition, int] = {}
+        deadline = asyncio.get_running_loop().time() + self._timeout_s
+        missing = set(partitions)
+        while True:
+            problem: Exception | None = None
+            for node_id, names in self.by_leader(missing).items():
+                try:
+                    found |= await self._offsets_of(node_id, names, timestamp, isolation_level)
+                except (ResponseError, BrokerUnavailable) as error:
+                    if isinstance(error, ResponseError) and not error.error.retriable:
+                        raise
+                    problem = error
+            missing -= found.keys()
+            if not missing:
+                return found
+            if asyncio.get_running_loop().time() > deadline:
+                raise problem or ResponseError(ErrorCode.LEADER_NOT_AVAILABLE, f"cannot ask for offsets of {missing}")
+            await asyncio.sleep(RETRY_BACKOFF_S)
+            await self.refresh({topic for topic, _ in partitions})
+
+    async def _offsets_of(
+        self, node_id: int, names: list[TopicPartition], timestamp: int, isolation_level: int
+    ) -> dict[TopicPartition, int]:
+        topics: dict[str, ListOffsetsTopic] = {}
+        for topic, index in names:
+            asked = topics.setdefault(topic, ListOffsetsTopic(name=topic))
+            asked.partitions.append(ListOffsetsPartition(partition_index=index, timestamp=timestamp))
+        request = ListOffsetsRequest(replica_id=-1, topics=list(topics.values()), timeout_ms=30_000)
+        if isolation_level:
+            request.isolation_level = isolation_level
+        response: ListOffsetsResponse = await self.client.send(request, node_id)
+        found = {}
+        for answer in response.topics:
+            for partition in answer.partitions:
+                check(partition.error_code, f"cannot look up offsets of {answer.name}-{partition.partition_index}")
+                found[answer.name, partition.partition_index] = partition.offset
+        return found
+
+
+class Fetcher:
+    """Reads partitions from given positions on; `positions` holds the next offset of each."""
+
+    def __init__(
+        self, positions: Positions, start: Mapping[TopicPartition, int], *, isolation_level: int = READ_COMMITTED
+    ) -> None:
+        self.positions = dict(start)
+        self._where = positions
+        self._isolation_level = isolation_level
+
+    async def fetch(self, max_wait_ms: int) -> AsyncIterator[ConsumedRecord]:
+        """The records that are there, or that come within `max_wait_ms`; ends after one round over all leaders.
+
+        Errors: ClientError. A position that no longer exists moves to the earliest one.
+        """
+        by_leader = self._where.by_leader(self.positions)
+        tasks = [
+            asyncio.ensure_future(self._fetch_from(node_id, names, max_wait_ms)) for node_id, names in by_leader.items()
+        ]
+        if not tasks:
+            await self._again()
+            return
+        try:
+            for task in tasks:
+                try:
+                    response = await task
+                except BrokerUnavailable:
+                    await self._again()
+                    continue
+                async for record in self._records(response):
+                    yield record
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _again(self) -> None:
+        await asyncio.sleep(RETRY_BACKOFF_S)
+        await self._where.refresh({topic for topic, _ in self.positions})
+
+    async def _fetch_from(self, node_id: int, names: list[TopicPartition], max_wait_ms: int) -> FetchResponse:
+        topics: dict[str, FetchTopic] = {}
+        for topic, index in names:
+            asked = topics.setdefault(topic, FetchTopic(topic=topic, topic_id=self._where.topic_id(topic)))
+            asked.partitions.append(
+                FetchPartition(
+                    partition=index, fetch_offset=self.positions[topic, index], partition_max_bytes=PARTITION_BYTES
+                )
+            )
+        request = FetchRequest(
+            max_wait_ms=max_wait_ms,
+            min_bytes=1,
+            max_bytes=FETCH_BYTES,
+            isolation_level=self._isolation_level,
+            topics=list(topics.values()),
+        )
+        response: FetchResponse = await self._where.client.send(request, node_id, wait_s=max_wait_ms / 1000)
+        check(response.error_code, "cannot fetch")
+        return response
+
+    async def _records(self, response: FetchResponse) -> AsyncIterator[ConsumedRecord]:
+        stale = False
+        for topic in response.responses:
+            name = topic.topic or self._where.topic_name(topic.topic_id)
+            for answer in topic.partitions:
+                partition = (name, answer.partition_index)
+                if partition not in self.positions:
+                    continue
+                if answer.error_code:
+                    stale |= await self._handle_error(partition, ErrorCode.of(answer.error_code))
+                elif answer.records:
+                    for record in self._decode(partition, answer):
+                        yield record
+        if stale:
+            await self._again()
+
+    async def _handle_error(self, partition: TopicPartition, error: ErrorCode) -> bool:
+        """Whether metadata has to be refreshed. Errors: ClientError for what does not pass."""
+        if error is ErrorCode.OFFSET_OUT_OF_RANGE:
+            found = await self._where.offsets([partition], EARLIEST)
+            self.positions[partition] = found[partition]
+            return False
+        if not error.retriable and error is not ErrorCode.FENCED_LEADER_EPOCH:
+            check(error, f"cannot read {partition[0]}-{partition[1]}")
+        return True
+
+    def _decode(self, partition: TopicPartition, answer: PartitionData) -> Iterable[ConsumedRecord]:
+        """The records of one partition from its position on, without control records and aborted transactions."""
+        aborted = sorted((answer.aborted_transactions or []), key=lambda transaction: transaction.first_offset)
+        open_aborted: set[int] = set()
+        for header in iter_headers(answer.records):
+            while aborted and aborted[0].first_offset <= header.last_offset:
+                open_aborted.add(aborted.pop(0).producer_id)
+            if header.is_control:
+                open_aborted.discard(header.producer_id)
+            elif not (header.is_transactional and header.producer_id in open_aborted):
+                timestamp_type = header.timestamp_type
+                for record in iter_records(answer.records, header):
+                    if record.offset >= self.positions[partition]:
+                        # Before it is handed out: the caller may stop right after it.
+                        self.positions[partition] = record.offset + 1
+                        yield ConsumedRecord(*partition, record, timestamp_type)
+            self.positions[partition] = max(self.positions[partition], header.next_offset)

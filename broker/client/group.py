@@ -1,0 +1,294 @@
+"""A member of a classic consumer group, for the command line: joins, shares partitions by range, commits, leaves.
+
+Works beside members of other clients, as long as they know the assignor `range`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from barnabas.broker.client.client import (
+    RETRY_BACKOFF_S,
+    BrokerUnavailable,
+    ClientError,
+    KafkaClient,
+    ResponseError,
+    check,
+)
+from barnabas.broker.client.consumer import Positions, TopicPartition
+from barnabas.wire import codec
+from barnabas.wire.errors import ErrorCode, ProtocolError
+from barnabas.wire.messages.consumer_protocol_assignment import ConsumerProtocolAssignment
+from barnabas.wire.messages.consumer_protocol_assignment import TopicPartition as AssignedTopic
+from barnabas.wire.messages.consumer_protocol_subscription import ConsumerProtocolSubscription
+from barnabas.wire.messages.heartbeat import HeartbeatRequest
+from barnabas.wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
+from barnabas.wire.messages.leave_group import LeaveGroupRequest, MemberIdentity
+from barnabas.wire.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+)
+from barnabas.wire.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopic,
+    OffsetFetchRequestTopics,
+)
+from barnabas.wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment, SyncGroupResponse
+
+RANGE: Final = "range"
+SESSION_TIMEOUT_MS: Final = 45_000
+REBALANCE_TIMEOUT_MS: Final = 60_000
+HEARTBEAT_INTERVAL_S: Final = 3.0
+
+# From version 10 on offsets are asked for by topic id; the names serve us as well.
+OFFSETS_BY_NAME_MAX: Final = 9
+
+_REJOIN: Final = frozenset((ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID))
+
+
+def assign_range(
+    subscriptions: Mapping[str, Sequence[str]], partitions: Sequence[TopicPartition]
+) -> dict[str, list[TopicPartition]]:
+    """Each member's partitions: topic by topic, contiguous, members in order of their ids (RangeAssignor)."""
+    assignment: dict[str, list[TopicPartition]] = {member: [] for member in subscriptions}
+    for topic in sorted({topic for topics in subscriptions.values() for topic in topics}):
+        indexes = sorted(index for name, index in partitions if name == topic)
+        members = sorted(member for member, topics in subscriptions.items() if topic in topics)
+        share, extra = divmod(len(indexes), len(members))
+        start = 0
+        for number, member in enumerate(members):
+            end = start + share + (number < extra)
+            assignment[member] += [(topic, index) for index in indexes[start:end]]
+            start = end
+    return assignment
+
+
+class GroupMember:
+    """One member; `join` before anything else, and again when `must_rejoin`. Owned by one task."""
+
+    def __init__(
+        self,
+        client: KafkaClient,
+        group: str,
+        topics: Sequence[str],
+        positions: Positions,
+        *,
+        heartbeat_interval_s: float = HEARTBEAT_INTERVAL_S,
+    ) -> None:
+        self.must_rejoin = False
+        self._client = client
+        self._group = group
+        self._topics = topics
+        self._positions = positions
+        self._heartbeat_interval_s = heartbeat_interval_s
+        self._member_id = ""
+        self._generation = -1
+        self._heartbeats: asyncio.Task[None] | None = None
+
+    async def join(self) -> list[TopicPartition]:
+        """Take part in a rebalance; returns the partitions that are ours. Errors: ClientError."""
+        await self._stop_heartbeats()
+        while True:
+            try:
+                partitions = await self._rebalance()
+            except (ResponseError, BrokerUnavailable) as error:
+                if isinstance(error, ResponseError):
+                    if error.error is ErrorCode.UNKNOWN_MEMBER_ID:
+                        self._member_id = ""
+                    elif error.error not in _REJOIN and not error.error.retriable:
+                        raise
+                await asyncio.sleep(RETRY_BACKOFF_S)
+            else:
+                self.must_rejoin = False
+                self._heartbeats = asyncio.create_task(self._beat(), name=f"heartbeats of {self._group}")
+                return partitions
+
+    async def _rebalance(self) -> list[TopicPartition]:
+        node_id = await self._client.coordinator(self._group)
+        joined = await self._join(node_id)
+        self._generation = joined.generation_id
+        protocol_name = joined.protocol_name or RANGE
+        assignments = []
+        if joined.leader == joined.member_id and not joined.skip_assignment:
+            subscriptions = {member.member_id: _subscribed_topics(member.metadata) for member in joined.members}
+            await self._positions.refresh({topic for topics in subscriptions.values() for topic in topics})
+            assignments = [
+                SyncGroupRequestAssignment(member_id=member, assignment=_encode_assignment(partitions))
+                for member, partitions in assign_range(subscriptions, self._positions.partitions()).items()
+            ]
+        response: SyncGroupResponse = await self._client.send(
+            SyncGroupRequest(
+                group_id=self._group,
+                generation_id=self._generation,
+                member_id=self._member_id,
+                protocol_type="consumer",
+                protocol_name=protocol_name,
+                assignments=assignments,
+            ),
+            node_id,
+            wait_s=REBALANCE_TIMEOUT_MS / 1000,
+        )
+        check(response.error_code, f"cannot get the assignment of group {self._group}")
+        return _decode_assignment(response.assignment)
+
+    async def _join(self, node_id: int) -> JoinGroupResponse:
+        subscription = ConsumerProtocolSubscription(topics=list(self._topics))
+        metadata = b"\0\1" + codec.encode(subscription, 1)
+        while True:
+            response: JoinGroupResponse = await self._client.send(
+                JoinGroupRequest(
+                    group_id=self._group,
+                    session_timeout_ms=SESSION_TIMEOUT_MS,
+                    rebalance_timeout_ms=REBALANCE_TIMEOUT_MS,
+                    member_id=self._member_id,
+                    protocol_type="consumer",
+                    protocols=[JoinGroupRequestProtocol(name=RANGE, metadata=metadata)],
+                ),
+                node_id,
+                wait_s=REBALANCE_TIMEOUT_MS / 1000,
+            )
+            self._member_id = response.member_id or self._member_id
+            if response.error_code == ErrorCode.MEMBER_ID_REQUIRED:
+                continue  # KIP-394: come back with the id that was just given
+            check(response.error_code, f"cannot join group {self._group}")
+            return response
+
+    async def _beat(self) -> None:
+        while not self.must_rejoin:
+            await asyncio.sleep(self._heartbeat_interval_s)
+            try:
+                node_id = await self._client.coordinator(self._group)
+                response = await self._client.send(
+                    HeartbeatRequest(group_id=self._group, generation_id=self._generation, member_id=self._member_id),
+                    node_id,
+                )
+            except ClientError:
+                continue  # the next one may get through; if not, the session ends and a commit will say so
+            self.must_rejoin = response.error_code in _REJOIN
+
+    async def committed(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        """Offsets that the group committed earlier; partitions without one are left out. Errors: ClientError."""
+        return await fetch_committed(self._client, self._group, partitions)
+
+    async def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Store positions. Errors: ClientError; a rebalance is none: `must_rejoin` is set."""
+        if not offsets:
+            return
+        node_id = await self._client.coordinator(self._group)
+        request = commit_request(self._group, offsets, self._generation, self._member_id)
+        response: OffsetCommitResponse = await self._client.send(request, node_id, max_version=OFFSETS_BY_NAME_MAX)
+        for topic in response.topics:
+            for partition in topic.partitions:
+                if partition.error_code in _REJOIN:
+                    self.must_rejoin = True
+                else:
+                    check(partition.error_code, f"cannot commit {topic.name}-{partition.partition_index}")
+
+    async def leave(self) -> None:
+        """Let the others have our partitions at once. Never fails: the session would end anyway."""
+        await self._stop_heartbeats()
+        request = LeaveGroupRequest(group_id=self._group)
+        try:
+            node_id = await self._client.coordinator(self._group)
+            request.members = [MemberIdentity(member_id=self._member_id)]
+            await self._client.send(request, node_id)
+        except (ClientError, ValueError):
+            return
+
+    async def _stop_heartbeats(self) -> None:
+        if self._heartbeats is not None:
+            self._heartbeats.cancel()
+            await asyncio.gather(self._heartbeats, return_exceptions=True)
+            self._heartbeats = None
+
+
+async def fetch_committed(
+    client: KafkaClient, group: str, partitions: Sequence[TopicPartition] | None
+) -> dict[TopicPartition, int]:
+    """The committed offsets of a group, of all partitions where `partitions` is None. Errors: ClientError."""
+    by_topic: dict[str, list[int]] = {}
+    for topic, index in partitions or ():
+        by_topic.setdefault(topic, []).append(index)
+    node_id = await client.coordinator(group)
+    single = OffsetFetchRequest(
+        group_id=group,
+        topics=None
+        if partitions is None
+        else [OffsetFetchRequestTopic(name=name, partition_indexes=indexes) for name, indexes in by_topic.items()],
+    )
+    batched = OffsetFetchRequest(
+        groups=[
+            OffsetFetchRequestGroup(
+                group_id=group,
+                topics=None
+                if partitions is None
+                else [
+                    OffsetFetchRequestTopics(name=name, partition_indexes=indexes) for name, indexes in by_topic.items()
+                ],
+            )
+        ]
+    )
+    is_batched = await client.supports(OffsetFetchRequest, 8, node_id)
+    response = await client.send(batched if is_batched else single, node_id, max_version=OFFSETS_BY_NAME_MAX)
+    answer = response.groups[0] if is_batched else response
+    check(answer.error_code, f"cannot get the offsets of group {group}")
+    found = {}
+    for topic in answer.topics:
+        for partition in topic.partitions:
+            check(partition.error_code, f"cannot get the offset of {topic.name}-{partition.partition_index}")
+            if partition.committed_offset >= 0:
+                found[topic.name, partition.partition_index] = partition.committed_offset
+    return found
+
+
+def commit_request(
+    group: str, offsets: Mapping[TopicPartition, int], generation: int = -1, member_id: str = ""
+) -> OffsetCommitRequest:
+    """An OffsetCommit of these positions; without generation and member it is an administrator's."""
+    topics: dict[str, OffsetCommitRequestTopic] = {}
+    for (topic, index), offset in offsets.items():
+        entry = topics.setdefault(topic, OffsetCommitRequestTopic(name=topic))
+        entry.partitions.append(OffsetCommitRequestPartition(partition_index=index, committed_offset=offset))
+    return OffsetCommitRequest(
+        group_id=group,
+        generation_id_or_member_epoch=generation,
+        member_id=member_id,
+        topics=list(topics.values()),
+    )
+
+
+def _subscribed_topics(metadata: bytes) -> list[str]:
+    version = int.from_bytes(metadata[:2], "big", signed=True)
+    try:
+        return codec.decode(ConsumerProtocolSubscription, max(0, min(version, 3)), metadata, 2).topics
+    except ProtocolError as error:
+        raise ClientError(f"another member of the group sent a subscription that cannot be read: {error}") from error
+
+
+def _encode_assignment(partitions: Sequence[TopicPartition]) -> bytes:
+    by_topic: dict[str, list[int]] = {}
+    for topic, index in partitions:
+        by_topic.setdefault(topic, []).append(index)
+    assigned = [AssignedTopic(topic=topic, partitions=indexes) for topic, indexes in by_topic.items()]
+    return b"\0\1" + codec.encode(ConsumerProtocolAssignment(assigned_partitions=assigned), 1)
+
+
+def _decode_assignment(assignment: bytes) -> list[TopicPartition]:
+    if not assignment:
+        return []
+    version = int.from_bytes(assignment[:2], "big", signed=True)
+    decoded = codec.decode(ConsumerProtocolAssignment, max(0, min(version, 3)), assignment, 2)
+    return [(topic.topic, index) for topic in decoded.assigned_partitions for index in topic.partitions]
+
+
+def describe_assignment(assignment: bytes) -> list[TopicPartition]:
+    """The partitions in a member's assignment as DescribeGroups shows it; empty where it cannot be read."""
+    try:
+        return _decode_assignment(assignment)
+    except (ProtocolError, ValueError):
+        return []

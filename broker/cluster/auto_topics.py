@@ -1,0 +1,63 @@
+"""Topics that come into being by being asked for: by Metadata (`auto.create.topics.enable`), and the internal ones by
+FindCoordinator.
+
+Creation runs in the background, once per name at a time; whoever asked is told to retry (Kafka's
+AutoTopicCreationManager).
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+
+from barnabas.controller.operations.topics import NewTopic, TopicOutcome
+from barnabas.wire.errors import ApiError, ErrorCode
+
+logger = logging.getLogger(__name__)
+
+IN_FLIGHT_MAX = 100
+"""Topics that are created at a time; one request can name many more. Who asked for the others asks again."""
+
+Create = Callable[[list[NewTopic]], Awaitable[list[TopicOutcome]]]
+
+
+class AutoTopicCreation:
+    """Creates missing topics; `internal_topic(name)` describes `__consumer_offsets` as configured, or is None for other
+    names."""
+
+    def __init__(self, create: Create, internal_topic: Callable[[str], NewTopic | None]) -> None:
+        self._create = create
+        self._internal_topic = internal_topic
+        self._in_flight: set[str] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def create(self, names: Iterable[str]) -> None:
+        """Start to create topics that are not being created already."""
+        topics = []
+        for name in names:
+            if name not in self._in_flight and len(self._in_flight) < IN_FLIGHT_MAX:
+                self._in_flight.add(name)
+                topics.append(self._internal_topic(name) or NewTopic(name))
+        if topics:
+            task = asyncio.get_running_loop().create_task(self._run(topics))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _run(self, topics: list[NewTopic]) -> None:
+        try:
+            for outcome in await self._create(topics):
+                if outcome.error not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
+                    logger.warning(
+                        "automatic creation of topic %s failed: %s %s",
+                        outcome.name,
+                        outcome.error.name,
+                        outcome.message,
+                    )
+        except ApiError as error:
+            logger.warning("automatic creation of topics failed: %s", error)
+        finally:
+            self._in_flight.difference_update(topic.name for topic in topics)
+
+    async def close(self) -> None:
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -1,0 +1,185 @@
+"""The broker's session with its coordination store: opened at start, and in ZooKeeper's case again whenever it is lost.
+
+Without `zookeeper.connect` the store is a file in one of the log directories, and its loss (a failed disk) ends the
+broker. With ZooKeeper the loss of a session means that the cluster took the broker for dead: it goes on serving what it
+leads, registers again with a new epoch, and its controller reads everything anew, as in Kafka.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from barnabas.broker.configuration.config import BrokerConfig
+from barnabas.clock import Clock
+from barnabas.controller.configs import ConfigRepository
+from barnabas.controller.controller import Controller
+from barnabas.controller.coordination.interface import CoordinationError, CoordinationStore, NoNode
+from barnabas.controller.znodes import BROKER_IDS
+from barnabas.storage.errors import DirectoryMismatch
+
+if TYPE_CHECKING:
+    from barnabas.controller.coordination.embedded import EmbeddedStore
+
+logger = logging.getLogger(__name__)
+
+METADATA_FILE = "metadata.sqlite"
+
+
+class OtherBrokersInCluster(Exception):
+    """The cluster has brokers that this version cannot work with."""
+
+
+def find_metadata_file(directories: Sequence[Path], cluster_id: str | None, missing: Collection[str]) -> Path:
+    """The store's file in whichever of the log directories it is; in the first one if the broker is a new one.
+
+    `cluster_id` is what the directories say, None where they belong to nobody yet; `missing` are directories that could
+    not be looked into. Blocking.
+
+    Raises: DirectoryMismatch, if there are two, or none although there must have been one.
+    """
+    found = [path for directory in directories if (path := directory / METADATA_FILE).exists()]
+    if len(found) > 1:
+        raise DirectoryMismatch(
+            f"there are {len(found)} metadata stores, {', '.join(map(str, found))}: only one of them can be this"
+            " broker's, so move the others away"
+        )
+    if not found and cluster_id is not None:
+        where = f": mount or add again what is missing ({', '.join(missing)})" if missing else ""
+        raise DirectoryMismatch(
+            f"the metadata store, {METADATA_FILE}, of cluster {cluster_id} is in none of the log directories"
+            f" {', '.join(map(str, directories))}{where or ': add the one that has it to log.dirs again'}"
+            " (a cluster in ZooKeeper needs zookeeper.connect)"
+        )
+    return found[0] if found else directories[0] / METADATA_FILE
+
+
+class MetadataStore:
+    """Opens sessions, and tells `configs` and `controller` (see `follow`) of a new one.
+
+    `find_file` says where the file is, or is to be. `on_failure` is called when the broker cannot go on; with
+    `is_durable` False a file does not survive a power cut.
+    """
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        clock: Clock,
+        find_file: Callable[[], Path],
+        on_failure: Callable[[str], None],
+        *,
+        is_durable: bool = True,
+    ) -> None:
+        self._config = config
+        self._find_file = find_file
+        self._clock = clock
+        self._on_failure = on_failure
+        self._is_durable = is_durable
+        self._embedded: EmbeddedStore | None = None
+        self._session: CoordinationStore | None = None
+        self._configs: ConfigRepository | None = None
+        self._controller: Controller | None = None
+        self._rejoining: asyncio.Task[None] | None = None
+        self._is_lost = False
+        self._stays_out = False
+
+    async def open(self) -> CoordinationStore:
+        """The first session.
+
+        Raises: CoordinationError (a file that cannot be used, no ZooKeeper in time), OtherBrokersInCluster,
+        DirectoryMismatch (no file, or two).
+        """
+        if self._config.zookeeper_connect is None:
+            return await self._open_file()
+        timeout_ms = self._config.zookeeper_connection_timeout_ms or self._config.zookeeper_session_timeout_ms
+        session = await self._open_zookeeper(self._config.zookeeper_connect, timeout_ms)
+        await self._refuse_company(session)
+        return session
+
+    def follow(self, configs: ConfigRepository, controller: Controller) -> None:
+        """Who goes on in the next session."""
+        self._configs = configs
+        self._controller = controller
+
+    async def stay_out(self) -> None:
+        """Open no more sessions: the broker is about to stop."""
+        self._stays_out = True
+        if self._rejoining is not None:
+            self._rejoining.cancel()
+            await asyncio.gather(self._rejoining, return_exceptions=True)
+
+    async def close(self) -> None:
+        await self.stay_out()
+        if self._session is not None:
+            await self._session.close()
+        if self._embedded is not None:
+            await self._embedded.close()
+
+    async def _open_file(self) -> CoordinationStore:
+        from barnabas.controller.coordination.embedded import EmbeddedStore
+
+        path = await asyncio.to_thread(self._find_file)
+        self._embedded = EmbeddedStore(str(path), self._clock, is_durable=self._is_durable)
+        await self._embedded.open()
+        self._session = await self._embedded.session()
+        self._session.on_expired(lambda: self._on_failure("the metadata store failed"))
+        return self._session
+
+    async def _open_zookeeper(self, connect_string: str, timeout_ms: int | None) -> CoordinationStore:
+        from barnabas.controller.coordination.zookeeper import ZooKeeperSession
+
+        self._session = await ZooKeeperSession.open(
+            connect_string,
+            session_timeout_ms=self._config.zookeeper_session_timeout_ms,
+            connection_timeout_ms=timeout_ms,
+            in_flight_max=self._config.zookeeper_max_in_flight_requests,
+        )
+        self._session.on_expired(self._expired)
+        return self._session
+
+    async def _refuse_company(self, session: CoordinationStore) -> None:
+        try:
+            registered = await session.get_children(BROKER_IDS)
+        except NoNode:
+            return
+        others = [name for name in registered if name != str(self._config.node_id)]
+        if others:
+            raise OtherBrokersInCluster(
+                f"the cluster at {self._config.zookeeper_connect} has other brokers (id {', '.join(others)}):"
+                " this version runs clusters of one broker"
+            )
+
+    def _expired(self) -> None:
+        self._is_lost = True
+        if self._stays_out or (self._rejoining is not None and not self._rejoining.done()):
+            return  # whoever is about to join already tries again by himself
+        self._rejoining = asyncio.create_task(self._rejoin(), name="rejoin")
+
+    async def _rejoin(self) -> None:
+        try:
+            while not await self._try_to_rejoin():
+                pass
+        except Exception as error:
+            logger.exception("the broker cannot join its cluster again")
+            self._on_failure(str(error))
+
+    async def _try_to_rejoin(self) -> bool:
+        """One attempt, as long as ZooKeeper is away; False if the new session was lost, too."""
+        assert self._config.zookeeper_connect is not None, "only sessions of ZooKeeper are opened again"
+        assert self._session is not None, "there was a session"
+        await self._session.close()
+        self._is_lost = False
+        try:
+            session = await self._open_zookeeper(self._config.zookeeper_connect, None)
+            await self._refuse_company(session)
+            if self._configs is not None and self._controller is not None:
+                await self._configs.rejoin(session)
+                await self._controller.rejoin(session)
+        except CoordinationError as error:
+            logger.warning("joining the cluster failed, trying again: %s", error)
+            return False
+        if self._is_lost:
+            return False
+        logger.info("the broker has joined its cluster again")
+        return True

@@ -1,0 +1,1 @@
+"""Kafka's configuration keys: defined, read, checked, changed at run time."""

@@ -1,0 +1,241 @@
+"""Changes of dynamic configs, for AlterConfigs and IncrementalAlterConfigs: checks first, then a write per resource.
+
+Each resource of a request succeeds or fails by itself. Broker configs are checked by the broker they are meant for,
+topic configs against the table of topic keys. Source: ConfigAdminManager.scala, ConfigurationControlManager.java and
+DynamicBrokerConfig.java of Kafka 4.3.0, whose codes and wording clients see here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from barnabas.broker.configuration.definitions import (
+    CLUSTER_WIDE,
+    LIST,
+    READ_ONLY,
+    ConfigKey,
+    ConfigValueError,
+    parse,
+    to_text,
+)
+from barnabas.broker.configuration.keys import BROKER_KEYS, SECURITY_KEYS
+from barnabas.broker.configuration.topics import DEFAULT_ENTITY, TOPIC_KEYS
+from barnabas.controller.operations.topics import check_topic_name
+from barnabas.wire.errors import ApiError, ErrorCode
+
+if TYPE_CHECKING:
+    from barnabas.broker.api.context import RequestContext
+
+TOPIC: Final = 2
+BROKER: Final = 4
+BROKER_LOGGER: Final = 8
+CLIENT_METRICS: Final = 16
+GROUP: Final = 32
+"""Resource types (ConfigResource.Type)."""
+
+SET: Final = 0
+DELETE: Final = 1
+APPEND: Final = 2
+SUBTRACT: Final = 3
+OPERATION_NAMES: Final = ("SET", "DELETE", "APPEND", "SUBTRACT")
+
+_VALUE_LENGTH_MAX: Final = 32_767
+_LISTENER_OVERRIDE: Final = re.compile(r"listener\.name\.[^.]*\.(.*)")
+# What Kafka can change in a running broker and Barnabas cannot.
+_NOT_AT_RUN_TIME: Final = frozenset(
+    ("config.providers", "cordoned.log.dirs", "listener.security.protocol.map", "listeners", "metric.reporters")
+)
+
+Overrides = Mapping[str, str]
+
+
+class Resource(Protocol):
+    """A resource of either request."""
+
+    resource_type: int
+    resource_name: str
+    configs: Any
+
+
+async def alter(
+    context: RequestContext,
+    resources: Sequence[Resource],
+    new_overrides: Callable[[Any, Overrides], Overrides],
+    *,
+    validate_only: bool,
+    alter_loggers: Callable[[RequestContext, Any], None] | None = None,
+) -> list[ApiError | None]:
+    """Change the configs of every resource that can be changed; one outcome per resource, None for success.
+
+    `new_overrides(resource, current)` computes what a resource's overrides become; it raises ApiError. `alter_loggers`
+    handles resources of type BROKER_LOGGER; without it they are refused.
+    """
+    seen: dict[tuple[int, str], int] = {}
+    for resource in resources:
+        identity = (resource.resource_type, resource.resource_name)
+        seen[identity] = seen.get(identity, 0) + 1
+    outcomes: list[ApiError | None] = []
+    for resource in resources:
+        if seen[resource.resource_type, resource.resource_name] > 1:
+            outcomes.append(ApiError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once."))
+            continue
+        try:
+            _check_names(resource)
+            if resource.resource_type == BROKER_LOGGER and alter_loggers is not None:
+                alter_loggers(context, resource)
+            else:
+                await _alter_one(context, resource, new_overrides, validate_only=validate_only)
+        except ApiError as error:
+            outcomes.append(error)
+        else:
+            outcomes.append(None)
+    return outcomes
+
+
+async def _alter_one(
+    context: RequestContext,
+    resource: Resource,
+    new_overrides: Callable[[Any, Overrides], Overrides],
+    *,
+    validate_only: bool,
+) -> None:
+    broker = context.broker
+    if resource.resource_type == BROKER:
+        entity_type, name = "brokers", _broker_entity(resource.resource_name, broker.node_id)
+    elif resource.resource_type == TOPIC:
+        entity_type, name = "topics", resource.resource_name
+    else:
+        raise ApiError(ErrorCode.INVALID_REQUEST, f"Unknown resource type {resource.resource_type}")
+    async with broker.topic_configs.change_lock:
+        overrides = new_overrides(resource, broker.configs.overrides(entity_type, name))
+        for key, text in overrides.items():
+            if len(text) > _VALUE_LENGTH_MAX:
+                raise ApiError(
+                    ErrorCode.INVALID_CONFIG, f"The value of {key} is longer than {_VALUE_LENGTH_MAX} characters."
+                )
+        if entity_type == "brokers":
+            _check_broker_configs(context, overrides, per_broker=name != DEFAULT_ENTITY)
+        else:
+            _check_topic_configs(context, name, overrides)
+        if not validate_only:
+            await broker.configs.replace(entity_type, name, overrides, if_topic_exists=entity_type == "topics")
+
+
+def _check_names(resource: Resource) -> None:
+    names = [config.name for config in resource.configs]
+    if len(set(names)) != len(names):
+        raise ApiError(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
+    nulls = [
+        config.name
+        for config in resource.configs
+        if config.value is None and getattr(config, "config_operation", SET) != DELETE
+    ]
+    if nulls:
+        raise ApiError(ErrorCode.INVALID_REQUEST, f"Null value not supported for : {', '.join(nulls)}")
+
+
+def _broker_entity(resource_name: str, node_id: int) -> str:
+    if not resource_name:
+        return DEFAULT_ENTITY
+    if broker_id(resource_name, "Node id") != node_id:
+        raise ApiError(
+            ErrorCode.INVALID_REQUEST, f"Unexpected broker id, expected {node_id}, but received {resource_name}"
+        )
+    return str(node_id)
+
+
+def broker_id(resource_name: str, what: str) -> int:
+    """The number in a broker resource's name. Errors: INVALID_REQUEST."""
+    if re.fullmatch(r"[+-]?[0-9]{1,10}", resource_name) is None:
+        raise ApiError(ErrorCode.INVALID_REQUEST, f"{what} must be an integer, but it is: {resource_name}")
+    return int(resource_name)
+
+
+def _check_topic_configs(context: RequestContext, topic: str, overrides: Overrides) -> None:
+    if not topic:
+        raise ApiError(ErrorCode.INVALID_REQUEST, "Default topic resources are not allowed.")
+    check_topic_name(topic)
+    error = context.broker.topic_configs.validate(overrides)
+    if error is not None:
+        raise error
+    if topic not in context.broker.metadata:
+        raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{topic}' does not exist.")
+
+
+def _check_broker_configs(context: RequestContext, overrides: Overrides, *, per_broker: bool) -> None:
+    """Errors: INVALID_REQUEST for all of them, as in Kafka (KAFKA-13609 keeps it so)."""
+
+    def refuse(names: list[str], reason: str) -> None:
+        if names:
+            raise ApiError(ErrorCode.INVALID_REQUEST, f"{reason}: [{', '.join(sorted(names))}]")
+
+    known = {name: BROKER_KEYS[name] for name in overrides if name in BROKER_KEYS}
+    refuse([name for name, key in known.items() if key.mode == READ_ONLY], "Cannot update these configs dynamically")
+    refuse(
+        [name for name in overrides if _asks_for_security(name)],
+        "TLS, SASL and ACLs are not supported yet, so these configs cannot be set",
+    )
+    refuse([name for name in known if name in _NOT_AT_RUN_TIME], "These configs cannot be changed in a running broker")
+    try:
+        for name, key in known.items():
+            parse(key, overrides[name])
+    except ConfigValueError as error:
+        raise ApiError(ErrorCode.INVALID_REQUEST, str(error)) from error
+    if not per_broker:
+        refuse(
+            [name for name, key in known.items() if key.mode != CLUSTER_WIDE],
+            "These configs belong to single brokers: name one by its id",
+        )
+    levels = context.broker.topic_configs.levels()
+    merged = {**levels.cluster_wide, **overrides} if per_broker else {**overrides, **levels.per_broker}
+    problems = levels.static.check_dynamic(merged)
+    if problems:
+        raise ApiError(ErrorCode.INVALID_REQUEST, "; ".join(problems))
+
+
+def _asks_for_security(name: str) -> bool:
+    prefixed = _LISTENER_OVERRIDE.fullmatch(name)
+    base = name if prefixed is None else prefixed[1]
+    return base in SECURITY_KEYS or (
+        prefixed is not None and base.endswith(("jaas.config", "handler.class", "login.class"))
+    )
+
+
+def apply_operations(resource: Any, current: Overrides) -> Overrides:
+    """The overrides after the SET, DELETE, APPEND and SUBTRACT operations of an incremental change.
+
+    Appending to a list that is not set starts from its default; what is there already is not added twice.
+    Errors: INVALID_CONFIG for APPEND and SUBTRACT on keys that are no lists, INVALID_REQUEST for unknown operations.
+    """
+    keys = BROKER_KEYS if resource.resource_type == BROKER else TOPIC_KEYS
+    overrides = dict(current)
+    for config in resource.configs:
+        operation = config.config_operation
+        if operation == SET:
+            overrides[config.name] = config.value
+        elif operation == DELETE:
+            overrides.pop(config.name, None)
+        elif operation in (APPEND, SUBTRACT):
+            items = _list_items(keys.get(config.name), config.name, operation, overrides)
+            for item in config.value.split(","):
+                if operation == SUBTRACT and item in items:
+                    items.remove(item)
+                elif operation == APPEND and item not in items:
+                    items.append(item)
+            overrides[config.name] = ",".join(items)
+        else:
+            raise ApiError(ErrorCode.INVALID_REQUEST, f"Unknown operations type {operation}")
+    return overrides
+
+
+def _list_items(key: ConfigKey | None, name: str, operation: int, overrides: Overrides) -> list[str]:
+    if key is None or key.type != LIST:
+        raise ApiError(
+            ErrorCode.INVALID_CONFIG, f"Can't {OPERATION_NAMES[operation]} to key {name} because its type is not LIST."
+        )
+    text = overrides.get(name)
+    if text is None:
+        text = to_text(key.default) or ""
+    return [item for item in text.split(",") if item]

@@ -1,0 +1,1 @@
+"""The configuration keys themselves, as plain rows."""

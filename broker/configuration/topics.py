@@ -1,0 +1,424 @@
+"""Topic configs: what a topic may override, what it inherits from the broker, and how both become a `LogConfig`.
+
+Source: LogConfig.java, ServerTopicConfigSynonyms.java, KafkaConfigSchema.java and ConfigHelper.scala of Kafka 4.3.0.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Final, Protocol
+
+from barnabas.broker.configuration.config import BrokerConfig, effective_value
+from barnabas.broker.configuration.definitions import (
+    INTERNAL,
+    PASSWORD,
+    READ_ONLY,
+    ConfigKey,
+    ConfigValue,
+    ConfigValueError,
+    parse,
+    to_text,
+)
+from barnabas.broker.configuration.keys import BROKER_KEYS, CONFIG_SYNONYMS
+from barnabas.broker.configuration.tables.topics import TOPIC_ROWS
+from barnabas.storage.config import LogConfig
+from barnabas.wire.errors import ApiError, ErrorCode
+from barnabas.wire.record_batch import CompressionType
+
+DYNAMIC_TOPIC_CONFIG: Final = 1
+DYNAMIC_BROKER_CONFIG: Final = 2
+DYNAMIC_DEFAULT_BROKER_CONFIG: Final = 3
+STATIC_BROKER_CONFIG: Final = 4
+DEFAULT_CONFIG: Final = 5
+DYNAMIC_BROKER_LOGGER_CONFIG: Final = 6
+"""Where a value comes from, in the numbers of DescribeConfigs v1+ (DescribeConfigsResponse.ConfigSource)."""
+
+TOPIC_KEYS: Final[dict[str, ConfigKey]] = {
+    row[0]: ConfigKey._make((*row[:5], READ_ONLY, *(row[5:] or ("",)))) for row in TOPIC_ROWS
+}
+"""Every topic key by its name."""
+
+TOPIC_SYNONYMS: Final[dict[str, tuple[str, ...]]] = {
+    "segment.bytes": ("log.segment.bytes",),
+    "segment.ms": ("log.roll.ms", "log.roll.hours"),
+    "segment.jitter.ms": ("log.roll.jitter.ms", "log.roll.jitter.hours"),
+    "segment.index.bytes": ("log.index.size.max.bytes",),
+    "flush.messages": ("log.flush.interval.messages",),
+    "flush.ms": ("log.flush.interval.ms", "log.flush.scheduler.interval.ms"),
+    "retention.bytes": ("log.retention.bytes",),
+    "retention.ms": ("log.retention.ms", "log.retention.minutes", "log.retention.hours"),
+    "max.message.bytes": ("message.max.bytes",),
+    "index.interval.bytes": ("log.index.interval.bytes",),
+    "delete.retention.ms": ("log.cleaner.delete.retention.ms",),
+    "min.compaction.lag.ms": ("log.cleaner.min.compaction.lag.ms",),
+    "max.compaction.lag.ms": ("log.cleaner.max.compaction.lag.ms",),
+    "file.delete.delay.ms": ("log.segment.delete.delay.ms",),
+    "min.cleanable.dirty.ratio": ("log.cleaner.min.cleanable.ratio",),
+    "cleanup.policy": ("log.cleanup.policy",),
+    "unclean.leader.election.enable": ("unclean.leader.election.enable",),
+    "min.insync.replicas": ("min.insync.replicas",),
+    "compression.type": ("compression.type",),
+    "compression.gzip.level": ("compression.gzip.level",),
+    "compression.lz4.level": ("compression.lz4.level",),
+    "compression.zstd.level": ("compression.zstd.level",),
+    "preallocate": ("log.preallocate",),
+    "message.timestamp.type": ("log.message.timestamp.type",),
+    "message.timestamp.before.max.ms": ("log.message.timestamp.before.max.ms",),
+    "message.timestamp.after.max.ms": ("log.message.timestamp.after.max.ms",),
+    "local.retention.ms": ("log.local.retention.ms",),
+    "local.retention.bytes": ("log.local.retention.bytes",),
+}
+"""Broker keys that set a topic key's default, the most precise first; the others have the table's default."""
+
+DEFAULT_ENTITY: Final = "<default>"
+"""The name under which overrides of all brokers are stored."""
+
+_LOG_CONFIGS_MAX: Final = 1_000
+_UNIT_MS: Final = {"minutes": 60_000, "hours": 3_600_000}
+_LOG_CONFIG_NAMES: Final = tuple(
+    field.name
+    for field in fields(LogConfig)
+    if field.init and field.name not in ("cleanup_policy", "compression_type", "segment_bytes", "validate_records")
+)
+_CODECS: Final = {
+    "producer": None,
+    "uncompressed": CompressionType.NONE,
+    "gzip": CompressionType.GZIP,
+    "snappy": CompressionType.SNAPPY,
+    "lz4": CompressionType.LZ4,
+    "zstd": CompressionType.ZSTD,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigSynonym:
+    """One place that sets a value: the key's name there, its text (None when sensitive) and a source."""
+
+    name: str
+    value: str | None
+    source: int
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigEntry:
+    """One config as DescribeConfigs and CreateTopics v5+ report it."""
+
+    name: str
+    value: str | None
+    source: int
+    is_sensitive: bool
+    read_only: bool
+    synonyms: tuple[ConfigSynonym, ...]
+    config_type: int
+    documentation: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerLevels:
+    """The three levels of broker configuration that lie under a topic's own: static, cluster-wide and this broker's.
+
+    `cluster_wide` and `per_broker` are the overrides of `brokers/<default>` and `brokers/ID`.
+    """
+
+    static: BrokerConfig
+    cluster_wide: Mapping[str, str]
+    per_broker: Mapping[str, str]
+
+    def dynamic(self) -> dict[str, str]:
+        """Both dynamic levels; this broker's wins."""
+        return {**self.cluster_wide, **self.per_broker}
+
+    def synonyms(self, key: str, names: Collection[str], *, is_sensitive: bool) -> tuple[ConfigSynonym, ...]:
+        """All places that set `key` or one of its `names`, strongest first, from the first that sets `key` itself.
+
+        What comes before that is dropped: Kafka does so (ConfigHelper.configSynonyms), and so a `retention.ms` that
+        `log.retention.hours` sets is reported as a default.
+        """
+        found = [
+            ConfigSynonym(name, None if is_sensitive else text, source)
+            for source, level in (
+                (DYNAMIC_BROKER_CONFIG, self.per_broker),
+                (DYNAMIC_DEFAULT_BROKER_CONFIG, self.cluster_wide),
+                (STATIC_BROKER_CONFIG, self.static.raw),
+            )
+            for name in names
+            if (text := level.get(name)) is not None
+        ]
+        for name in names:
+            default = to_text(self.static.default(name)) if name in BROKER_KEYS else None
+            if default is not None:
+                found.append(ConfigSynonym(name, None if is_sensitive else default, DEFAULT_CONFIG))
+        while found and found[0].name != key:
+            del found[0]
+        return tuple(found)
+
+
+def broker_synonyms(name: str) -> tuple[str, ...]:
+    """The broker keys that stand in for `name`, itself included."""
+    for synonyms in CONFIG_SYNONYMS:
+        # The scheduler interval is only a fallback: it does not take its value from log.flush.interval.ms.
+        if name in synonyms and name != "log.flush.scheduler.interval.ms":
+            return synonyms
+    return (name,)
+
+
+def validate_topic_configs(
+    configs: Mapping[str, str | None], config: BrokerConfig | None = None, dynamic: Mapping[str, str] | None = None
+) -> ApiError | None:
+    """Whether a topic may have these overrides; None when it may.
+
+    `config` and `dynamic` supply what the topic does not set (rules that join two keys). Errors: INVALID_CONFIG.
+    Source: LogConfig.validate.
+    """
+    nulls = [name for name, text in configs.items() if text is None]
+    if nulls:
+        return ApiError(ErrorCode.INVALID_CONFIG, f"Null value not supported for topic configs: {','.join(nulls)}")
+    values: dict[str, ConfigValue] = {}
+    for name, text in configs.items():
+        if name not in TOPIC_KEYS:
+            return ApiError(ErrorCode.INVALID_CONFIG, f"Unknown topic config name: {name}")
+        try:
+            values[name] = parse(TOPIC_KEYS[name], text or "")
+        except ConfigValueError as error:
+            return ApiError(ErrorCode.INVALID_CONFIG, str(error))
+    if values.get("remote.storage.enable"):
+        return ApiError(
+            ErrorCode.INVALID_CONFIG,
+            "remote.storage.enable cannot be true: this broker has no tiered storage.",
+        )
+    return _check_compaction_lags(values, config, dynamic or {})
+
+
+def _check_compaction_lags(
+    values: Mapping[str, ConfigValue], config: BrokerConfig | None, dynamic: Mapping[str, str]
+) -> ApiError | None:
+    lags = []
+    for name in ("min.compaction.lag.ms", "max.compaction.lag.ms"):
+        value = values.get(name)
+        if value is None:
+            value = topic_default(config, dynamic, name) if config is not None else TOPIC_KEYS[name].default
+        assert isinstance(value, int)
+        lags.append(value)
+    if lags[0] <= lags[1]:
+        return None
+    return ApiError(
+        ErrorCode.INVALID_CONFIG,
+        f"conflict topic config setting min.compaction.lag.ms ({lags[0]}) > max.compaction.lag.ms ({lags[1]})",
+    )
+
+
+def topic_default(config: BrokerConfig, dynamic: Mapping[str, str], name: str) -> ConfigValue:
+    """What a topic that does not set `name` gets from the broker. `dynamic` holds broker keys changed at run time."""
+    synonyms = TOPIC_SYNONYMS.get(name)
+    if synonyms is None:
+        return TOPIC_KEYS[name].default
+
+    return effective_value(synonyms[0], lambda key: config.current_value(key, dynamic))
+
+
+def topic_values(
+    config: BrokerConfig, dynamic: Mapping[str, str], overrides: Mapping[str, str]
+) -> dict[str, ConfigValue]:
+    """The typed value of every topic key; overrides that do not parse are left out."""
+    values = {name: topic_default(config, dynamic, name) for name in TOPIC_KEYS}
+    for name, text in overrides.items():
+        if name in TOPIC_KEYS:
+            try:
+                values[name] = parse(TOPIC_KEYS[name], text)
+            except ConfigValueError:
+                continue
+    return values
+
+
+def log_config(config: BrokerConfig, dynamic: Mapping[str, str], overrides: Mapping[str, str]) -> LogConfig:
+    """A topic's settings as storage takes them.
+
+    `dynamic` holds broker keys changed at run time (`BrokerLevels.dynamic()`), `overrides` the topic's own.
+    """
+    values = topic_values(config, dynamic, overrides)
+    same: dict[str, Any] = {name: values[name.replace("_", ".")] for name in _LOG_CONFIG_NAMES}
+    policies = values["cleanup.policy"]
+    assert isinstance(policies, tuple)
+    segment_bytes = values["internal.segment.bytes"] or values["segment.bytes"]
+    validate_records = dynamic.get("barnabas.validate.records")
+    return LogConfig(
+        cleanup_policy=frozenset(policies),
+        compression_type=_CODECS[str(values["compression.type"])],
+        segment_bytes=segment_bytes,  # type: ignore[arg-type]
+        validate_records=config.barnabas_validate_records
+        if validate_records is None
+        else validate_records.strip().lower() == "true",
+        **same,
+    )
+
+
+def internal_topic_configs(config: BrokerConfig, topic: str) -> dict[str, str]:
+    """The overrides that Kafka gives its own topics when it creates them; empty for users' topics.
+
+    Source: GroupCoordinatorService.groupMetadataTopicConfigs, TransactionCoordinator.transactionStateTopicConfigs.
+    """
+    if topic == "__consumer_offsets":
+        return {
+            "cleanup.policy": "compact",
+            "compression.type": "producer",
+            "segment.bytes": str(config.offsets_topic_segment_bytes),
+        }
+    if topic == "__transaction_state":
+        return {
+            "cleanup.policy": "compact",
+            "compression.type": "uncompressed",
+            "min.insync.replicas": str(config.transaction_state_log_min_isr),
+            "segment.bytes": str(config.transaction_state_log_segment_bytes),
+            "unclean.leader.election.enable": "false",
+        }
+    return {}
+
+
+def topic_config_entries(
+    levels: BrokerLevels,
+    overrides: Mapping[str, str],
+    *,
+    keys: Collection[str] | None = None,
+    include_synonyms: bool = False,
+    include_documentation: bool = False,
+) -> list[ConfigEntry]:
+    """A topic's configs as DescribeConfigs answers them; `keys` None or empty asks for all."""
+    values = topic_values(levels.static, levels.dynamic(), overrides)
+    documentation = _documentation(include_documentation)
+    entries = []
+    for name in _listed_names(overrides, keys):
+        key = TOPIC_KEYS.get(name)
+        # What we do not know may be a secret: it is not shown (KafkaConfig.maybeSensitive).
+        is_sensitive = key is None or key.type == PASSWORD
+        value = None if is_sensitive else to_text(values[name])
+        synonyms: tuple[ConfigSynonym, ...] = ()
+        if name in TOPIC_SYNONYMS:
+            server_key = TOPIC_SYNONYMS[name][0]
+            synonyms = levels.synonyms(server_key, broker_synonyms(server_key), is_sensitive=is_sensitive)
+        if name in overrides:
+            synonyms = (ConfigSynonym(name, value, DYNAMIC_TOPIC_CONFIG), *synonyms)
+        entries.append(
+            ConfigEntry(
+                name=name,
+                value=value,
+                source=synonyms[0].source if synonyms else DEFAULT_CONFIG,
+                is_sensitive=is_sensitive,
+                read_only=False,
+                synonyms=synonyms if include_synonyms else (),
+                config_type=0 if key is None else key.type,
+                documentation=documentation.get(name, "") if include_documentation else None,
+            )
+        )
+    return entries
+
+
+def created_topic_configs(levels: BrokerLevels, overrides: Mapping[str, str]) -> list[ConfigEntry]:
+    """A new topic's configs as CreateTopics v5+ answers them, by name, each from its strongest source.
+
+    Source: KafkaConfigSchema.resolveEffectiveTopicConfigs.
+    """
+    entries = []
+    for name in _listed_names(overrides, None):
+        value, source = _strongest(levels, overrides, name)
+        entries.append(ConfigEntry(name, value, source, False, False, (), TOPIC_KEYS[name].type, None))
+    return entries
+
+
+def _strongest(levels: BrokerLevels, overrides: Mapping[str, str], name: str) -> tuple[str | None, int]:
+    if name in overrides:
+        return overrides[name], DYNAMIC_TOPIC_CONFIG
+    for source, level in (
+        (DYNAMIC_BROKER_CONFIG, levels.per_broker),
+        (DYNAMIC_DEFAULT_BROKER_CONFIG, levels.cluster_wide),
+        (STATIC_BROKER_CONFIG, levels.static.raw),
+    ):
+        for synonym in TOPIC_SYNONYMS.get(name, ()):
+            text = level.get(synonym)
+            if text is not None:
+                unit = _UNIT_MS.get(synonym.rpartition(".")[2])
+                return (text.strip() if unit is None else str(int(text) * unit)), source
+    return to_text(TOPIC_KEYS[name].default), DEFAULT_CONFIG
+
+
+class Overrides(Protocol):
+    """Where overrides are kept (`ConfigRepository`); entity types are "topics" and "brokers"."""
+
+    def overrides(self, entity_type: str, name: str) -> Mapping[str, str]: ...
+
+
+class TopicConfigs:
+    """The configs of all topics of one broker: its static configuration and the stored overrides, brought together.
+
+    `change_lock` is held from reading overrides to writing them, so that two incremental changes do not lose one.
+    """
+
+    def __init__(self, static: BrokerConfig, repository: Overrides) -> None:
+        self._static = static
+        self._repository = repository
+        self._log_configs: dict[tuple[object, ...], LogConfig] = {}
+        self.change_lock = asyncio.Lock()
+
+    def levels(self) -> BrokerLevels:
+        """What lies under the topics' own overrides now."""
+        return BrokerLevels(
+            self._static,
+            self._repository.overrides("brokers", DEFAULT_ENTITY),
+            self._repository.overrides("brokers", str(self._static.node_id)),
+        )
+
+    def dynamic_broker_configs(self) -> dict[str, str]:
+        """Broker keys changed at run time, for `BrokerConfig.with_dynamic`."""
+        return self.levels().dynamic()
+
+    def log_config(self, topic: str) -> LogConfig:
+        """A topic's settings as storage takes them; topics with equal settings share one object."""
+        dynamic = self.dynamic_broker_configs()
+        overrides = self._repository.overrides("topics", topic)
+        key = (*sorted(dynamic.items()), None, *sorted(overrides.items()))
+        config = self._log_configs.get(key)
+        if config is None:
+            if len(self._log_configs) >= _LOG_CONFIGS_MAX:
+                self._log_configs.clear()
+            config = self._log_configs[key] = log_config(self._static, dynamic, overrides)
+        return config
+
+    def internal_topic_configs(self, topic: str) -> dict[str, str]:
+        """The overrides with which an internal topic is created."""
+        return internal_topic_configs(self._static, topic)
+
+    def validate(self, configs: Mapping[str, str | None]) -> ApiError | None:
+        """Whether a topic may have these overrides; None when it may."""
+        return validate_topic_configs(configs, self._static, self.dynamic_broker_configs())
+
+    def created(self, overrides: Mapping[str, str]) -> list[ConfigEntry]:
+        """A new topic's configs as CreateTopics v5+ answers them."""
+        return created_topic_configs(self.levels(), overrides)
+
+    def describe(
+        self, topic: str, keys: Collection[str] | None, *, include_synonyms: bool, include_documentation: bool
+    ) -> list[ConfigEntry]:
+        """A topic's configs as DescribeConfigs answers them; `keys` None or empty asks for all."""
+        return topic_config_entries(
+            self.levels(),
+            self._repository.overrides("topics", topic),
+            keys=keys,
+            include_synonyms=include_synonyms,
+            include_documentation=include_documentation,
+        )
+
+
+def _listed_names(overrides: Mapping[str, str], keys: Collection[str] | None) -> Iterator[str]:
+    names = {name for name, key in TOPIC_KEYS.items() if key.visibility != INTERNAL}
+    for name in sorted(names.union(overrides)):
+        if not keys or name in keys:
+            yield name
+
+
+def _documentation(wanted: bool) -> Mapping[str, str]:
+    if not wanted:
+        return {}
+    from barnabas.broker.configuration.tables.descriptions import TOPIC_DOCS
+
+    return TOPIC_DOCS

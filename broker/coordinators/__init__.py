@@ -1,0 +1,1 @@
+"""Coordinators over internal topics: groups and transactions."""

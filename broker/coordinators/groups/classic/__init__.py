@@ -1,0 +1,1 @@
+"""The membership machine of classic consumer groups."""

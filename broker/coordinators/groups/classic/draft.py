@@ -1,0 +1,144 @@
+"""A decision while it is being made.
+
+Deciding is a chain of steps that see each other's outcome (the last member leaves, so the join phase ends, so the
+group is empty). A draft shows the group as it will be, on a copy made at the first change; the group that was handed
+in stays as it is.
+"""
+
+from typing import Final
+
+from barnabas.broker.coordinators.groups.changes import GroupChange, GroupRecord, MemberRemoved, Token
+from barnabas.broker.coordinators.groups.classic.state import TRANSITIONS, Group, GroupState, apply
+from barnabas.broker.coordinators.groups.events import (
+    SESSION,
+    Cancel,
+    Effects,
+    JoinReply,
+    Reply,
+    Schedule,
+    SyncReply,
+    TimerKey,
+)
+from barnabas.broker.coordinators.groups.settings import GroupSettings
+from barnabas.wire.errors import ErrorCode
+
+SHOWN_MAX: Final = 255
+
+
+class Draft:
+    """The group as it will be and the effects that make it so; lives for one decision."""
+
+    __slots__ = ("_copied", "_group", "effects", "group_id", "now_ms", "settings")
+
+    def __init__(self, group: Group | None, group_id: str, now_ms: int, settings: GroupSettings) -> None:
+        self._group = group
+        self._copied = False
+        self.group_id = group_id
+        self.now_ms = now_ms
+        self.settings = settings
+        self.effects = Effects()
+
+    @property
+    def group(self) -> Group:
+        """The group with the changes so far; read only."""
+        assert self._group is not None, self.group_id
+        return self._group
+
+    @property
+    def exists(self) -> bool:
+        return self._group is not None
+
+    def change(self, change: GroupChange) -> None:
+        if not self._copied and self._group is not None:
+            self._group = self._group.copy()
+        self._copied = True
+        self._group = apply(self._group, change)
+        self.effects.changes.append(change)
+
+    def store(self, record: GroupRecord) -> None:
+        """Change to what is then written to the log."""
+        if self._group is not None:
+            state = GroupState.STABLE if record.members else GroupState.EMPTY
+            assert state is self._group.state or state in TRANSITIONS[self._group.state], (self._group.state, record)
+        self.change(record._replace(state_since_ms=self.now_ms))
+
+    def reply(self, token: Token, reply: Reply) -> None:
+        self.effects.replies.append((token, reply))
+
+    def schedule(self, kind: str, delay_ms: int) -> None:
+        self.effects.timers.append(Schedule(TimerKey(kind), delay_ms))
+
+    def cancel(self, kind: str) -> None:
+        self.effects.timers.append(Cancel(TimerKey(kind)))
+
+    def schedule_session(self, member_id: str, delay_ms: int | None = None) -> None:
+        """Start the member's session anew: it ends after its session timeout unless told otherwise."""
+        if delay_ms is None:
+            delay_ms = self.group.members[member_id].session_timeout_ms
+        self.effects.timers.append(Schedule(TimerKey(SESSION, member_id), delay_ms))
+
+    def cancel_session(self, member_id: str) -> None:
+        self.effects.timers.append(Cancel(TimerKey(SESSION, member_id)))
+
+    def note(self, text: str, *arguments: object) -> None:
+        """A log line; arguments that are text came from clients and are made harmless."""
+        shown = (printable(argument) if isinstance(argument, str) else argument for argument in arguments)
+        self.effects.notes.append((text, *shown))
+
+    def answer_waiting(self, member_id: str, error: ErrorCode) -> None:
+        """Answer what the member is owed, with an error; whoever calls this also makes the change that forgets it."""
+        token = self.group.waiting_joins.get(member_id)
+        if token is not None:
+            shown_id = member_id if error is ErrorCode.FENCED_INSTANCE_ID else ""
+            self.reply(token, JoinReply(error, shown_id))
+        token = self.group.waiting_syncs.get(member_id)
+        if token is not None:
+            self.reply(token, SyncReply(error))
+
+    def remove(self, member_id: str) -> None:
+        """Drop a member, or an id nobody used yet. Its parked requests are answered: a live client then joins as a
+        newcomer.
+        """
+        self.answer_waiting(member_id, ErrorCode.UNKNOWN_MEMBER_ID)
+        self.cancel_session(member_id)
+        self.change(MemberRemoved(member_id))
+
+
+def printable(text: str) -> str:
+    """A client's text, fit for a log line: shortened, control characters escaped."""
+    return repr(text[:SHOWN_MAX])[1:-1]
+
+
+def member_error(group: Group, member_id: str, group_instance_id: str | None) -> ErrorCode:
+    """Whether a request by this member is to be believed (ClassicGroup.validateMember)."""
+    if group_instance_id is not None:
+        holder = group.static_members.get(group_instance_id)
+        if holder is None:
+            return ErrorCode.UNKNOWN_MEMBER_ID
+        if holder != member_id:
+            return ErrorCode.FENCED_INSTANCE_ID
+    return ErrorCode.NONE if member_id in group.members else ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def commit_error(
+    group: Group, member_id: str, group_instance_id: str | None, generation: int, *, is_transactional: bool = False
+) -> ErrorCode:
+    """Whether a commit with this identity is accepted (ClassicGroup.validateOffsetCommit).
+
+    A generation below 0 comes from an administrator or a consumer that assigns itself its partitions: fine while the
+    group has no members. Producers before KIP-447 commit for a group without saying who they are, and others while it
+    rebalances.
+    """
+    if generation < 0 and group.state is GroupState.EMPTY:
+        return ErrorCode.NONE
+    if is_transactional and generation < 0 and not member_id and group_instance_id is None:
+        return ErrorCode.NONE
+    error = member_error(group, member_id, group_instance_id)
+    if error is not ErrorCode.NONE:
+        return error
+    if generation != group.generation:
+        return ErrorCode.ILLEGAL_GENERATION
+    if group.state is GroupState.COMPLETING_REBALANCE and not is_transactional:
+        # The member knows the new generation, so it has joined: it must sync before it commits.
+        return ErrorCode.REBALANCE_IN_PROGRESS
+    return ErrorCode.NONE

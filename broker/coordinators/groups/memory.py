@@ -1,0 +1,70 @@
+"""What an event would add to the memory that groups and offsets take: pure estimates, for `GroupService`, which refuses
+what does not fit. (Kafka counts nothing: its coordinator remembers until the heap is full.)
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from barnabas.broker.coordinators.groups.classic.state import GROUP_BYTES, MEMBER_BYTES, protocols_bytes, text_bytes
+from barnabas.broker.coordinators.groups.events import CommitOffsets, JoinGroup, SyncGroup
+from barnabas.broker.coordinators.groups.offsets import (
+    OFFSET_BYTES,
+    OFFSETS_OF_GROUP_BYTES,
+    OFFSETS_OF_TOPIC_BYTES,
+    PRODUCER_BYTES,
+)
+from barnabas.broker.coordinators.groups.shard import Shard
+
+
+def added_bytes(shard: Shard, event: JoinGroup | SyncGroup | CommitOffsets) -> int:
+    """How much more memory the shard would take after the event: 0 or less when it replaces as much."""
+    return _ADDED[type(event)](shard, event)
+
+
+def _added_by_join(shard: Shard, event: JoinGroup) -> int:
+    texts = (event.client_id, event.client_id, event.group_instance_id, event.group_instance_id, event.protocol_type)
+    wanted = MEMBER_BYTES + sum(map(text_bytes, texts)) + protocols_bytes(event.protocols)
+    group = shard.groups.get(event.group_id)
+    if group is None:
+        return wanted + GROUP_BYTES + text_bytes(event.group_id)
+    member_id = event.member_id or group.static_members.get(event.group_instance_id or "", "")
+    known = group.members.get(member_id)
+    return wanted if known is None else protocols_bytes(event.protocols) - protocols_bytes(known.protocols)
+
+
+def _added_by_sync(shard: Shard, event: SyncGroup) -> int:
+    group = shard.groups.get(event.group_id)
+    if group is None or group.leader_id != event.member_id:
+        return 0  # nothing of it is kept
+    known = sum(len(member.assignment) for member in group.members.values())
+    return sum(len(assignment) for _, assignment in event.assignments) - known
+
+
+def _added_by_commit(shard: Shard, event: CommitOffsets) -> int:
+    offsets, group_id = shard.offsets, event.group_id
+    pending = offsets.pending.get(event.producer_id, {})
+    added = 0 if group_id in shard.groups else GROUP_BYTES + OFFSETS_OF_GROUP_BYTES + text_bytes(group_id)
+    added += PRODUCER_BYTES if event.is_transactional and not pending else 0
+    known_topics = offsets.by_group.get(group_id, {})
+    for topic, _, partitions in event.topics:
+        known_partitions = known_topics.get(topic, {})
+        added += 0 if known_partitions or event.is_transactional else OFFSETS_OF_TOPIC_BYTES
+        for partition, _, _, metadata in partitions:
+            if event.is_transactional:
+                known = pending.get((group_id, topic, partition))
+                key_bytes = text_bytes(group_id)
+            else:
+                known = known_partitions.get(partition)
+                key_bytes = 0
+            if known is None:
+                added += OFFSET_BYTES + key_bytes + text_bytes(metadata)
+            elif metadata:
+                added += text_bytes(metadata) - text_bytes(known.committed.metadata)
+    return added
+
+
+_ADDED: Final[Mapping[type, Callable[[Shard, Any], int]]] = {
+    JoinGroup: _added_by_join,
+    SyncGroup: _added_by_sync,
+    CommitOffsets: _added_by_commit,
+}

@@ -1,0 +1,358 @@
+"""Committed offsets: what is stored, who may store it, and when it is forgotten.
+
+`decide(group, offsets, event, now_ms, settings)` reads only; `Offsets.apply` is the only mutator, and the loader. An
+offset whose group has no members needs no group beforehand: storing it makes a *simple* group, empty and without a
+protocol type. Source: Kafka's OffsetMetadataManager.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final, NamedTuple
+
+from barnabas.broker.coordinators.groups.changes import CommittedOffset, GroupTombstone, OffsetRecord, OffsetTombstone
+from barnabas.broker.coordinators.groups.classic.draft import commit_error, printable
+from barnabas.broker.coordinators.groups.classic.state import CONSUMER_PROTOCOL_TYPE, Group, GroupState, text_bytes
+from barnabas.broker.coordinators.groups.events import (
+    SESSION,
+    Cancel,
+    CommitOffsets,
+    DeleteGroup,
+    DeleteGroupReply,
+    DeleteOffsets,
+    Effects,
+    ExpireOffsets,
+    FetchedOffset,
+    FetchReply,
+    ForgetTopics,
+    OffsetEvent,
+    OffsetsReply,
+    Schedule,
+    TimerKey,
+)
+from barnabas.broker.coordinators.groups.settings import GroupSettings
+from barnabas.broker.coordinators.groups.subscriptions import is_subscribed, subscribed_topics
+from barnabas.wire.errors import ErrorCode
+
+NO_PRODUCER_ID: Final = -1
+
+OFFSET_BYTES: Final = 200
+OFFSETS_OF_TOPIC_BYTES: Final = 350
+OFFSETS_OF_GROUP_BYTES: Final = 350
+PRODUCER_BYTES: Final = 450
+"""What an offset takes besides its metadata, and the tables for a topic, a group and a transaction."""
+DEFAULT_RETENTION_MS: Final = -1
+TIMESTAMP_MAX: Final = 2**63 - 1
+
+
+class StoredOffset(NamedTuple):
+    """A committed offset and the place of its record in `__consumer_offsets`."""
+
+    committed: CommittedOffset
+    record_offset: int
+
+
+OffsetKey = tuple[str, str, int]
+"""(group id, topic, partition)"""
+
+
+def stored_bytes(committed: CommittedOffset) -> int:
+    """About how much memory a committed offset takes."""
+    return OFFSET_BYTES + text_bytes(committed.metadata)
+
+
+def pending_offset_bytes(key: OffsetKey, committed: CommittedOffset) -> int:
+    """About how much memory an offset of an open transaction takes."""
+    return stored_bytes(committed) + text_bytes(key[0])
+
+
+class Offsets:
+    """The committed offsets of one shard; owned by it.
+
+    Offsets that a log holds from an open transaction wait in `pending`, by producer id, until its marker tells
+    whether they count. `held_bytes` is about how much memory all of them take.
+    """
+
+    __slots__ = ("by_group", "held_bytes", "pending")
+
+    def __init__(self) -> None:
+        self.held_bytes = 0
+        self.by_group: dict[str, dict[str, dict[int, StoredOffset]]] = {}
+        self.pending: dict[int, dict[OffsetKey, StoredOffset]] = {}
+
+    def get(self, group_id: str, topic: str, partition: int) -> CommittedOffset | None:
+        stored = self.by_group.get(group_id, {}).get(topic, {}).get(partition)
+        return stored.committed if stored is not None else None
+
+    def of_group(self, group_id: str) -> Iterator[tuple[str, int, CommittedOffset]]:
+        for topic, partitions in self.by_group.get(group_id, {}).items():
+            for partition, stored in partitions.items():
+                yield topic, partition, stored.committed
+
+    def count_of_group(self, group_id: str) -> int:
+        """How many partitions the group has an offset for."""
+        return sum(map(len, self.by_group.get(group_id, {}).values()))
+
+    def is_pending(self, key: OffsetKey) -> bool:
+        """Whether an open transaction has an offset for the partition."""
+        return any(key in offsets for offsets in self.pending.values())
+
+    def pending_of_group(self, group_id: str) -> set[tuple[str, int]]:
+        """(topic, partition) of every offset of the group in an open transaction."""
+        return {
+            (topic, partition)
+            for offsets in self.pending.values()
+            for owner, topic, partition in offsets
+            if owner == group_id
+        }
+
+    def has_pending(self, group_id: str) -> bool:
+        return any(key[0] == group_id for offsets in self.pending.values() for key in offsets)
+
+    def apply(
+        self, record: OffsetRecord | OffsetTombstone, record_offset: int, producer_id: int = NO_PRODUCER_ID
+    ) -> None:
+        """Store or forget one offset; one that belongs to a transaction (a producer id) waits for `end_transaction`."""
+        if isinstance(record, OffsetTombstone):
+            self._forget(record)
+            return
+        stored = StoredOffset(record.committed, record_offset)
+        if producer_id == NO_PRODUCER_ID:
+            self._store(record.group_id, record.topic, record.partition, stored)
+            return
+        offsets = self.pending.get(producer_id)
+        if offsets is None:
+            offsets = self.pending[producer_id] = {}
+            self.held_bytes += PRODUCER_BYTES
+        key = (record.group_id, record.topic, record.partition)
+        self.held_bytes += pending_offset_bytes(key, stored.committed) - self._pending_bytes(offsets, key)
+        offsets[key] = stored
+
+    def end_transaction(self, producer_id: int, *, is_commit: bool) -> None:
+        """A transaction's marker: its offsets count from now on unless a later record already replaced them, or
+        never.
+        """
+        offsets = self.pending.pop(producer_id, None)
+        if offsets is None:
+            return
+        self.held_bytes -= PRODUCER_BYTES
+        for key, stored in offsets.items():
+            self.held_bytes -= pending_offset_bytes(key, stored.committed)
+            group_id, topic, partition = key
+            known = self.by_group.get(group_id, {}).get(topic, {}).get(partition)
+            if is_commit and (known is None or known.record_offset < stored.record_offset):
+                self._store(group_id, topic, partition, stored)
+
+    def _store(self, group_id: str, topic: str, partition: int, stored: StoredOffset) -> None:
+        topics = self.by_group.get(group_id)
+        if topics is None:
+            topics = self.by_group[group_id] = {}
+            self.held_bytes += OFFSETS_OF_GROUP_BYTES
+        partitions = topics.get(topic)
+        if partitions is None:
+            partitions = topics[topic] = {}
+            self.held_bytes += OFFSETS_OF_TOPIC_BYTES
+        known = partitions.get(partition)
+        partitions[partition] = stored
+        if known is None:
+            self.held_bytes += stored_bytes(stored.committed)
+        else:
+            self.held_bytes += stored_bytes(stored.committed) - stored_bytes(known.committed)
+
+    def _pending_bytes(self, offsets: dict[OffsetKey, StoredOffset], key: OffsetKey) -> int:
+        known = offsets.get(key)
+        return 0 if known is None else pending_offset_bytes(key, known.committed)
+
+    def _forget(self, record: OffsetTombstone) -> None:
+        key = (record.group_id, record.topic, record.partition)
+        for offsets in self.pending.values():  # the producer stays until its marker
+            self.held_bytes -= self._pending_bytes(offsets, key)
+            offsets.pop(key, None)
+        topics = self.by_group.get(record.group_id)
+        if topics is None or record.topic not in topics:
+            return
+        known = topics[record.topic].pop(record.partition, None)
+        if known is not None:
+            self.held_bytes -= stored_bytes(known.committed)
+        if not topics[record.topic]:
+            del topics[record.topic]
+            self.held_bytes -= OFFSETS_OF_TOPIC_BYTES
+        if not topics:
+            del self.by_group[record.group_id]
+            self.held_bytes -= OFFSETS_OF_GROUP_BYTES
+
+    def fetch(self, group_id: str, topics: Mapping[str, list[int]] | None, *, require_stable: bool) -> FetchReply:
+        """The offsets of the partitions asked for, or of all that have one (`topics` is None).
+
+        Errors: UNSTABLE_OFFSET_COMMIT per partition when `require_stable` and an open transaction may still change it.
+        """
+        stored = self.by_group.get(group_id, {})
+        if topics is None:
+            topics = {topic: list(partitions) for topic, partitions in stored.items()}
+        fetched: dict[str, list[FetchedOffset]] = {}
+        for topic, partitions in topics.items():
+            known = stored.get(topic, {})
+            fetched[topic] = [
+                FetchedOffset(partition, None, ErrorCode.UNSTABLE_OFFSET_COMMIT)
+                if require_stable and self.pending and self.is_pending((group_id, topic, partition))
+                else FetchedOffset(partition, known[partition].committed if partition in known else None)
+                for partition in partitions
+            ]
+        return FetchReply(fetched)
+
+
+def decide(group: Group | None, offsets: Offsets, event: OffsetEvent, now_ms: int, settings: GroupSettings) -> Effects:
+    """What an event means for a group's offsets (group None: there is no such group). `now_ms` is wall-clock time."""
+    return _DECIDERS[type(event)](group, offsets, event, now_ms, settings)
+
+
+def _commit(group: Group | None, _: Offsets, event: CommitOffsets, now_ms: int, settings: GroupSettings) -> Effects:
+    effects = Effects()
+    if group is not None:
+        error = commit_error(
+            group,
+            event.member_id,
+            event.group_instance_id,
+            event.generation,
+            is_transactional=event.is_transactional,
+        )
+    else:
+        error = ErrorCode.NONE if event.generation < 0 else event.unknown_group_error
+    if error is not ErrorCode.NONE:
+        effects.replies.append((event.token, OffsetsReply(error)))
+        return effects
+    if group is not None and event.member_id in group.members and not event.is_transactional:
+        # In the classic protocol a commit is as good as a heartbeat; one by a producer is not the member's.
+        session_ms = group.members[event.member_id].session_timeout_ms
+        effects.timers.append(Schedule(TimerKey(SESSION, event.member_id), session_ms))
+    expire_at_ms = _expire_at_ms(event.retention_ms, now_ms)
+    results = []
+    for topic, topic_id, partitions in event.topics:
+        answers = []
+        for partition, offset, leader_epoch, metadata in partitions:
+            if len(metadata) > settings.offset_metadata_max_bytes:
+                answers.append((partition, ErrorCode.OFFSET_METADATA_TOO_LARGE))
+                continue
+            committed = CommittedOffset(offset, leader_epoch, metadata, now_ms, expire_at_ms, topic_id)
+            effects.changes.append(OffsetRecord(event.group_id, topic, partition, committed))
+            answers.append((partition, ErrorCode.NONE))
+        results.append((topic, tuple(answers)))
+    effects.replies.append((event.token, OffsetsReply(ErrorCode.NONE, tuple(results))))
+    return effects
+
+
+def _expire_at_ms(retention_ms: int, now_ms: int) -> int:
+    """When an offset expires that is committed with a retention of its own, -1 without one. Beyond the end of time
+    is at its end; Kafka's sum overflows, and the offset is gone with the next look (OffsetMetadataManager).
+    """
+    if retention_ms == DEFAULT_RETENTION_MS:
+        return -1
+    return max(0, min(now_ms + retention_ms, TIMESTAMP_MAX))
+
+
+def _delete_offsets(
+    group: Group | None, offsets: Offsets, event: DeleteOffsets, _now_ms: int, _settings: GroupSettings
+) -> Effects:
+    if group is None:
+        return Effects(replies=[(event.token, OffsetsReply(ErrorCode.GROUP_ID_NOT_FOUND))])
+    if group.state is not GroupState.EMPTY and group.protocol_type != CONSUMER_PROTOCOL_TYPE:
+        return Effects(replies=[(event.token, OffsetsReply(ErrorCode.NON_EMPTY_GROUP))])
+    effects = Effects()
+    subscribed = subscribed_topics(group)
+    results = []
+    for topic, partitions in event.topics:
+        error = ErrorCode.NONE
+        if is_subscribed(group, subscribed, topic):
+            error = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
+        else:
+            effects.changes.extend(
+                OffsetTombstone(event.group_id, topic, partition)
+                for partition in partitions
+                if offsets.get(event.group_id, topic, partition) is not None
+                or offsets.is_pending((event.group_id, topic, partition))
+            )
+        results.append((topic, tuple((partition, error) for partition in partitions)))
+    effects.replies.append((event.token, OffsetsReply(ErrorCode.NONE, tuple(results))))
+    return effects
+
+
+def _delete_group(
+    group: Group | None, offsets: Offsets, event: DeleteGroup, _now_ms: int, _settings: GroupSettings
+) -> Effects:
+    if group is None:
+        return Effects(replies=[(event.token, DeleteGroupReply(ErrorCode.GROUP_ID_NOT_FOUND))])
+    if group.state is not GroupState.EMPTY:
+        return Effects(replies=[(event.token, DeleteGroupReply(ErrorCode.NON_EMPTY_GROUP))])
+    effects = Effects(replies=[(event.token, DeleteGroupReply(ErrorCode.NONE))])
+    keys = {(topic, partition) for topic, partition, _ in offsets.of_group(event.group_id)}
+    keys |= offsets.pending_of_group(event.group_id)
+    effects.changes.extend(OffsetTombstone(event.group_id, *key) for key in sorted(keys))
+    _bury(effects, group)
+    return effects
+
+
+def _bury(effects: Effects, group: Group) -> None:
+    effects.changes.append(GroupTombstone(group.group_id))
+    effects.timers.extend(Cancel(TimerKey(SESSION, member_id)) for member_id in group.pending_members)
+
+
+def _expire(
+    group: Group | None, offsets: Offsets, event: ExpireOffsets, now_ms: int, settings: GroupSettings
+) -> Effects:
+    effects = Effects()
+    if group is None:
+        return effects
+    group_id = event.group_id
+    subscribed = subscribed_topics(group)
+    kept = 0
+    for topic, partition, committed in offsets.of_group(group_id):
+        if (
+            _is_expired(group, subscribed, committed, now_ms, settings.offsets_retention_ms)
+            and not is_subscribed(group, subscribed, topic)
+            and not offsets.is_pending((group_id, topic, partition))
+        ):
+            effects.changes.append(OffsetTombstone(group_id, topic, partition))
+        else:
+            kept += 1
+    is_unused = group.state is GroupState.EMPTY and not group.pending_members
+    if is_unused and not kept and not offsets.has_pending(group_id):
+        _bury(effects, group)
+    if effects.changes:
+        effects.notes.append(
+            ("Group %s: %d offsets or the group itself expired", printable(group_id), len(effects.changes))
+        )
+    return effects
+
+
+def _is_expired(
+    group: Group, subscribed: frozenset[str] | None, committed: CommittedOffset, now_ms: int, retention_ms: int
+) -> bool:
+    """A group's offsets live `retention_ms` after it lost its last member; those of simple groups, and of topics that
+    the members no longer read, as long after their commit. An offset committed with a retention of its own goes by
+    that (ClassicGroup.offsetExpirationCondition).
+    """
+    since_ms = committed.commit_timestamp_ms
+    if group.protocol_type is not None:
+        if group.state is GroupState.EMPTY:
+            if group.state_since_ms >= 0:
+                since_ms = group.state_since_ms
+        elif group.state is not GroupState.STABLE or subscribed is None:
+            return False
+    if committed.expire_at_ms >= 0:
+        return now_ms >= committed.expire_at_ms
+    return now_ms - since_ms >= retention_ms
+
+
+def _forget_topics(
+    _: Group | None, offsets: Offsets, event: ForgetTopics, _now_ms: int, _settings: GroupSettings
+) -> Effects:
+    keys = {(topic, partition) for topic, partition, _ in offsets.of_group(event.group_id)}
+    keys |= offsets.pending_of_group(event.group_id)
+    return Effects(changes=[OffsetTombstone(event.group_id, *key) for key in sorted(keys) if key[0] in event.topics])
+
+
+_DECIDERS: Final[Mapping[type, Callable[[Group | None, Offsets, Any, int, GroupSettings], Effects]]] = {
+    CommitOffsets: _commit,
+    DeleteOffsets: _delete_offsets,
+    DeleteGroup: _delete_group,
+    ExpireOffsets: _expire,
+    ForgetTopics: _forget_topics,
+}

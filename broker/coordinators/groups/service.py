@@ -1,0 +1,316 @@
+"""The group coordinator of this broker: what handlers ask of it, and what it does by itself.
+
+Groups and their offsets live in `__consumer_offsets`; `runtime` has its shards. Source: Kafka's
+GroupCoordinatorService.
+"""
+
+import asyncio
+import sys
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
+from typing import Final, overload
+
+from barnabas.broker.coordinators.groups import views
+from barnabas.broker.coordinators.groups.classic.draft import printable
+from barnabas.broker.coordinators.groups.events import (
+    CommitOffsets,
+    DeleteGroup,
+    DeleteGroupReply,
+    DeleteOffsets,
+    ExpireOffsets,
+    FetchedOffset,
+    ForgetTopics,
+    GroupEvent,
+    Heartbeat,
+    HeartbeatReply,
+    JoinGroup,
+    JoinReply,
+    LeaveGroup,
+    LeaveReply,
+    OffsetEvent,
+    OffsetsReply,
+    Reply,
+    SyncGroup,
+    SyncReply,
+)
+from barnabas.broker.coordinators.groups.memory import added_bytes
+from barnabas.broker.coordinators.groups.runner import GroupRunner
+from barnabas.broker.coordinators.groups.settings import GroupSettings
+from barnabas.broker.coordinators.groups.shard import Shard
+from barnabas.broker.coordinators.groups.views import DescribedGroup, GroupSummary, ListedGroup
+from barnabas.broker.coordinators.runtime import CoordinatorLog, CoordinatorRuntime
+from barnabas.broker.timers import TimerHandle, Timers
+from barnabas.clock import Clock, interval_ms
+from barnabas.set_aside import SetAside
+from barnabas.wire.errors import ApiError, ErrorCode
+from barnabas.wire.records import EndTxnMarker
+
+GROUPS_PER_TURN: Final = 256
+"""Background work gives way to requests after so many groups."""
+
+TIMERS_MAX: Final = 20_000
+"""Timers of all groups: one for each member or id that was handed out, one or two for each rebalance. A group with one
+member takes up to 4 KiB; newcomers beyond that are told to come back.
+"""
+
+TIMERS_OF_USED_GROUPS_MAX: Final = 30_000
+"""The same for groups with committed offsets: a flood of new groups does not keep their consumers from coming back."""
+
+HELD_BYTES_MAX: Final = 192 * 1024 * 1024
+"""Of all groups, their members' metadata and assignments, and all committed offsets, about."""
+
+HELD_BYTES_OF_USED_GROUPS_MAX: Final = 256 * 1024 * 1024
+"""The same for groups with committed offsets."""
+
+LINE_BYTES: Final = 100
+"""Of a line about a group on a page, besides the group's id."""
+
+HELD_BYTES_OF_GROUP_MAX: Final = 16 * 1024 * 1024
+"""Of one group, when a member joins: all of it goes to whoever leads the group, and could not be stored either, since a
+generation is one record.
+"""
+
+_GROWING_EVENTS: Final = (JoinGroup, SyncGroup, CommitOffsets)
+
+_NAMED_GROUP_EVENTS: Final = (JoinGroup, SyncGroup, Heartbeat, LeaveGroup, DeleteOffsets)
+"""These need a group id that is not empty; offsets may be kept under the empty id, as ever."""
+
+
+class GroupService:
+    """Groups and their offsets, for handlers and metrics; owned by the event loop.
+
+    `runtime` holds the shards of `__consumer_offsets`. `new_id` gives a fresh UUID as text for every member id.
+    `listeners` are called after every change of a group (tests wait with them).
+    """
+
+    def __init__(
+        self,
+        coordinator_log: CoordinatorLog,
+        timers: Timers,
+        clock: Clock,
+        settings: GroupSettings,
+        partition_count: int,
+        new_id: Callable[[], str],
+    ) -> None:
+        self.new_id = new_id
+        self.settings = settings
+        self.listeners: set[Callable[[], None]] = set()
+        self._timers = timers
+        self._expiry: TimerHandle | None = None
+        self._left_bytes = 0
+
+        self.set_aside = SetAside[str]("timers of the group", clock, name=printable)
+
+        def new_runner(partition: int, _leader_epoch: Callable[[], int], shard: Shard) -> GroupRunner:
+            self._left_bytes = 0  # sum it up with this shard
+            return GroupRunner(
+                partition,
+                shard,
+                coordinator_log,
+                timers,
+                clock,
+                settings,
+                self.runtime.on_lost,
+                self._changed,
+                self.set_aside,
+            )
+
+        self.runtime = CoordinatorRuntime("groups", coordinator_log, partition_count, timers, clock, Shard, new_runner)
+
+    async def start(self) -> None:
+        """Serve requests, and expire offsets from now on."""
+        self.runtime.start()
+        self._schedule_expiry()
+
+    async def stop(self) -> None:
+        """Let go of every shard; returns when no thread reads the log any more."""
+        if self._expiry is not None:
+            self._expiry.cancel()
+        await self.runtime.stop()
+
+    def _changed(self) -> None:
+        for listener in list(self.listeners):
+            listener()
+
+    # Requests
+
+    def ask(self, event: GroupEvent | OffsetEvent) -> "Reply | asyncio.Future[Reply]":
+        """Have an event decided (its token is set here): the reply, or a future when the answer must wait.
+
+        Errors: ApiError, raised or in the future: INVALID_GROUP_ID, INVALID_SESSION_TIMEOUT, NOT_COORDINATOR,
+        COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE (not started, or the log takes or replicates no
+        records), UNKNOWN_SERVER_ERROR (too large to be stored).
+        """
+        if not event.group_id and isinstance(event, _NAMED_GROUP_EVENTS):
+            raise ApiError(ErrorCode.INVALID_GROUP_ID)
+        if isinstance(event, JoinGroup) and not (
+            self.settings.group_min_session_timeout_ms
+            <= event.session_timeout_ms
+            <= self.settings.group_max_session_timeout_ms
+        ):
+            raise ApiError(ErrorCode.INVALID_SESSION_TIMEOUT)
+        runner = self.runtime.runner(event.group_id)
+        if isinstance(event, JoinGroup) and not event.member_id and self._is_full(runner, event.group_id):
+            raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "there are too many group members")
+        if isinstance(event, JoinGroup) and _is_too_large(runner.shard, event):
+            raise ApiError(ErrorCode.GROUP_MAX_SIZE_REACHED, "the metadata of the group's members is too large")
+        if isinstance(event, _GROWING_EVENTS) and self._lacks_memory(runner, event):
+            raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "groups and offsets take too much memory")
+        return runner.ask(event)
+
+    def _is_full(self, runner: GroupRunner, group_id: str) -> bool:
+        """Whether a newcomer must wait: every member, and every id that was handed out, has its timer."""
+        timers = sum(runner.alarm_count for runner in self.runtime.runners())
+        is_used = group_id in runner.shard.offsets.by_group
+        return timers >= (TIMERS_OF_USED_GROUPS_MAX if is_used else TIMERS_MAX)
+
+    def _lacks_memory(self, runner: GroupRunner, event: JoinGroup | SyncGroup | CommitOffsets) -> bool:
+        """Whether an event that adds to what is remembered must wait; one that does not is always let in.
+
+        What is left when it was last summed up is enough for many an event, which then costs no sum.
+        """
+        added = added_bytes(runner.shard, event)
+        if added <= 0:
+            return False
+        self._left_bytes -= added
+        if self._left_bytes >= 0:
+            return False
+        held = sum(runner.held_bytes for runner in self.runtime.runners())
+        self._left_bytes = HELD_BYTES_MAX - held - added
+        is_used = event.group_id in runner.shard.offsets.by_group
+        return held + added > (HELD_BYTES_OF_USED_GROUPS_MAX if is_used else HELD_BYTES_MAX)
+
+    @overload
+    async def answer(self, event: JoinGroup) -> JoinReply: ...
+    @overload
+    async def answer(self, event: SyncGroup) -> SyncReply: ...
+    @overload
+    async def answer(self, event: Heartbeat) -> HeartbeatReply: ...
+    @overload
+    async def answer(self, event: LeaveGroup) -> LeaveReply: ...
+    @overload
+    async def answer(self, event: CommitOffsets | DeleteOffsets) -> OffsetsReply: ...
+    @overload
+    async def answer(self, event: DeleteGroup) -> DeleteGroupReply: ...
+    async def answer(self, event: GroupEvent | OffsetEvent) -> Reply:
+        """`ask`, and wait for the reply. Errors: as there."""
+        reply = self.ask(event)
+        return await reply if isinstance(reply, asyncio.Future) else reply
+
+    def end_transaction(
+        self,
+        partition: int,
+        marker: EndTxnMarker,
+        producer_id: int,
+        producer_epoch: int,
+        transaction_version: int,
+    ) -> "asyncio.Future[None] | None":
+        """Write a transaction's marker into a partition of `__consumer_offsets`: None when it is committed, else a
+        future.
+
+        Errors: ApiError, NOT_LEADER_OR_FOLLOWER while the shard is not here; INVALID_PRODUCER_EPOCH,
+        TRANSACTION_COORDINATOR_FENCED.
+        """
+        runner = self.runtime.runner_at(partition)
+        if runner is None:
+            raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        return runner.end_transaction(marker, producer_id, producer_epoch, transaction_version)
+
+    async def fetch_offsets(
+        self, group_id: str, topics: Mapping[str, list[int]] | None, *, require_stable: bool
+    ) -> dict[str, list[FetchedOffset]]:
+        """The offsets of the partitions asked for, or (None) of all that have one; waits until they are committed.
+
+        Errors: ApiError as `ask`, but NOT_COORDINATOR where replication takes too long: consumers before 3.9 retry no
+        other. UNSTABLE_OFFSET_COMMIT per partition.
+        """
+        runner = self.runtime.runner(group_id)
+        fetched = runner.shard.offsets.fetch(group_id, topics, require_stable=require_stable)
+        try:
+            reply = runner.once_committed(fetched)
+            if isinstance(reply, asyncio.Future):
+                await reply
+        except ApiError as error:
+            raise ApiError(ErrorCode.NOT_COORDINATOR, error.message) from error
+        return fetched.topics
+
+    def describe(self, group_id: str) -> DescribedGroup:
+        """All about a group. Errors: ApiError as `ask`, GROUP_ID_NOT_FOUND."""
+        group = self.runtime.runner(group_id).shard.groups.get(group_id)
+        if group is None:
+            raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} not found.")
+        return views.describe(group)
+
+    def list_groups(self, states: Collection[str] = (), types: Collection[str] = ()) -> list[ListedGroup]:
+        """The groups that this broker coordinates, filtered by state and type names.
+
+        Errors: ApiError, COORDINATOR_NOT_AVAILABLE, COORDINATOR_LOAD_IN_PROGRESS while any shard loads.
+        """
+        return [
+            listed
+            for runner in self.runtime.all_runners()
+            for listed in views.list_groups(runner.shard.groups.values(), states, types)
+        ]
+
+    def summaries(self, text_bytes_max: int = sys.maxsize) -> tuple[list[GroupSummary], int]:
+        """State, size and committed offsets of the groups whose shards are loaded, and how many are left out because a
+        page with all of them (a line for each, two for each offset) would be longer than `text_bytes_max`.
+        """
+        summaries, left_out = [], 0
+        for runner in self.runtime.runners():
+            offsets = runner.shard.offsets
+            for group in runner.shard.groups.values():
+                lines = 1 + 2 * offsets.count_of_group(group.group_id)
+                text_bytes = lines * (LINE_BYTES + len(group.group_id))
+                if text_bytes > text_bytes_max:
+                    left_out += 1
+                else:
+                    text_bytes_max -= text_bytes
+                    summaries.append(views.summarize(group, offsets))
+        return summaries, left_out
+
+    # Background work
+
+    async def on_topics_deleted(self, names: Collection[str]) -> None:
+        """Forget all offsets of topics that are gone; shards that load do it when they are loaded."""
+        await self.runtime.tell_all(partial(_forget_topics, frozenset(names)))
+
+    def _schedule_expiry(self) -> None:
+        if self.runtime.is_active:
+            check_ms = interval_ms(self.settings.offsets_retention_check_interval_ms)
+            self._expiry = self._timers.call_later(check_ms, self._start_expiry)
+
+    def _start_expiry(self) -> None:
+        self.runtime.spawn(self._expire_offsets())
+
+    async def _expire_offsets(self) -> None:
+        try:
+            for runner in self.runtime.runners():
+                await _tell_groups(runner, [ExpireOffsets(group_id) for group_id in runner.shard.groups])
+        finally:
+            self._schedule_expiry()
+
+
+def _is_too_large(shard: Shard, event: JoinGroup) -> bool:
+    group = shard.groups.get(event.group_id)
+    if group is None or not group.members:
+        return False
+    added = added_bytes(shard, event)
+    return added > 0 and group.held_bytes + added > HELD_BYTES_OF_GROUP_MAX
+
+
+async def _forget_topics(topics: frozenset[str], runner: GroupRunner) -> None:
+    offsets = runner.shard.offsets
+    groups = {group_id for group_id, stored in offsets.by_group.items() if not topics.isdisjoint(stored)}
+    groups |= {key[0] for pending in offsets.pending.values() for key in pending if key[1] in topics}
+    events = [ForgetTopics(group_id, topics) for group_id in sorted(groups)]
+    await _tell_groups(runner, events)
+
+
+async def _tell_groups(runner: GroupRunner, events: Collection[ExpireOffsets | ForgetTopics]) -> None:
+    for number, event in enumerate(events, start=1):
+        if runner.is_closed:
+            return
+        runner.tell(event)
+        if number % GROUPS_PER_TURN == 0:
+            await asyncio.sleep(0)

@@ -1,0 +1,149 @@
+"""What the transaction machine is told, and what it answers: plain values without API versions or connections."""
+
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from barnabas.broker.coordinators.transactions.state import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, Change, TopicPartition
+from barnabas.wire.errors import ErrorCode
+
+Token = int
+"""Names one request whose answer is still owed."""
+
+EPOCH_BUMP_VERSION = 2
+"""From this transaction version on, every end of a transaction bumps the producer's epoch."""
+
+
+class ProducerIdAndEpoch(NamedTuple):
+    """What a producer knows itself by."""
+
+    producer_id: int
+    producer_epoch: int
+
+
+class InitProducerId(NamedTuple):
+    """A producer wants an id and an epoch under which nobody else of this transactional id can write.
+
+    `expected` is what the producer had so far, when it asks in order to go on after an error (KIP-360).
+    `fresh_producer_id` is an unused id if the caller has one at hand; the answer NeedsProducerId asks for it.
+    """
+
+    transactional_id: str
+    token: Token
+    timeout_ms: int
+    expected: ProducerIdAndEpoch | None = None
+    fresh_producer_id: int = NO_PRODUCER_ID
+
+
+class AddPartitions(NamedTuple):
+    """A producer will write to these partitions. `client_version` is the transaction version it uses."""
+
+    transactional_id: str
+    token: Token
+    producer_id: int
+    producer_epoch: int
+    partitions: frozenset[TopicPartition]
+    client_version: int
+
+
+class VerifyPartitions(NamedTuple):
+    """Are these partitions part of the producer's transaction? (KIP-890 part 1)"""
+
+    transactional_id: str
+    token: Token
+    producer_id: int
+    producer_epoch: int
+    partitions: frozenset[TopicPartition]
+
+
+class EndTransaction(NamedTuple):
+    """A producer commits or aborts."""
+
+    transactional_id: str
+    token: Token
+    producer_id: int
+    producer_epoch: int
+    is_commit: bool
+    client_version: int
+    fresh_producer_id: int = NO_PRODUCER_ID
+
+
+class TimeOut(NamedTuple):
+    """The transaction of this producer seemed to have been open for too long. Whether it has, the decision says."""
+
+    transactional_id: str
+    token: Token
+    producer_id: int
+    producer_epoch: int
+    fresh_producer_id: int = NO_PRODUCER_ID
+
+
+class MarkersWritten(NamedTuple):
+    """These partitions of the prepared transaction have their markers."""
+
+    transactional_id: str
+    token: Token
+    partitions: frozenset[TopicPartition]
+
+
+class Expire(NamedTuple):
+    """Forget the transactional id if it has not been used for `transactional.id.expiration.ms`."""
+
+    transactional_id: str
+    token: Token
+
+
+Event = InitProducerId | AddPartitions | VerifyPartitions | EndTransaction | TimeOut | MarkersWritten | Expire
+
+
+class ProducerReply(NamedTuple):
+    """Answers InitProducerId and EndTransaction: the producer's id and epoch from now on.
+
+    They are -1 when there is an error, and for an EndTransaction that bumps no epoch.
+    """
+
+    error: ErrorCode
+    producer_id: int = NO_PRODUCER_ID
+    producer_epoch: int = NO_PRODUCER_EPOCH
+
+
+class PartitionsReply(NamedTuple):
+    """Answers AddPartitions and VerifyPartitions: one error for all, or the partitions that are not part of the
+    transaction.
+    """
+
+    error: ErrorCode
+    unverified: frozenset[TopicPartition] = frozenset()
+
+    def error_of(self, partition: TopicPartition) -> ErrorCode:
+        if self.error is ErrorCode.NONE and partition in self.unverified:
+            return ErrorCode.TRANSACTION_ABORTABLE
+        return self.error
+
+
+class NeedsProducerId(NamedTuple):
+    """Nothing was decided: ask again with a fresh producer id."""
+
+
+class Done(NamedTuple):
+    """Answers the coordinator's own events, which nobody waits for."""
+
+
+DONE: Final = Done()
+
+
+Reply = ProducerReply | PartitionsReply | NeedsProducerId | Done
+Note = tuple[object, ...]
+
+
+@dataclass(slots=True)
+class Effects:
+    """What a decision asks of the shell.
+
+    `changes` are applied in order, the records among them appended to the log as one batch. Once these are committed
+    `reply` leaves, and markers are written if `sends_markers`. `notes` are log lines: a format and its arguments.
+    """
+
+    changes: list[Change] = field(default_factory=list)
+    reply: Reply = DONE
+    sends_markers: bool = False
+    notes: list[Note] = field(default_factory=list)

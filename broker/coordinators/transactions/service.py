@@ -1,0 +1,243 @@
+"""The transaction coordinator of this broker: what handlers ask of it, and what it does by itself.
+
+Transactions live in `__transaction_state`; `runtime` has its shards. Source: Kafka's TransactionCoordinator and
+TransactionStateManager.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Collection
+from typing import Final, NamedTuple
+
+from barnabas.broker.coordinators.runtime import CoordinatorLog, CoordinatorRuntime
+from barnabas.broker.coordinators.transactions.events import (
+    AddPartitions,
+    Event,
+    InitProducerId,
+    NeedsProducerId,
+    PartitionsReply,
+    ProducerReply,
+    Reply,
+    TimeOut,
+)
+from barnabas.broker.coordinators.transactions.markers import MarkerWriter
+from barnabas.broker.coordinators.transactions.retries import Retries
+from barnabas.broker.coordinators.transactions.runner import TransactionRunner
+from barnabas.broker.coordinators.transactions.settings import TransactionSettings
+from barnabas.broker.coordinators.transactions.shard import Shard
+from barnabas.broker.coordinators.transactions.state import PARTITION_BYTES, Transaction, TransactionState, id_bytes
+from barnabas.broker.timers import Timers
+from barnabas.clock import Clock
+from barnabas.set_aside import SetAside
+from barnabas.wire.errors import ApiError, ErrorCode
+
+log = logging.getLogger(__name__)
+
+HELD_BYTES_MAX: Final = 192 * 1024 * 1024
+"""Of all transactional ids and the partitions of their transactions, about."""
+
+HELD_BYTES_OF_KNOWN_IDS_MAX: Final = 256 * 1024 * 1024
+"""The same for transactions of ids that are known."""
+
+IDS_PER_TURN: Final = 256
+"""Background work gives way to requests after so many transactional ids."""
+
+ABORTS_PER_TURN: Final = 32
+"""And after so many that are aborted, which costs more."""
+
+
+class ListedTransactions(NamedTuple):
+    """Answers ListTransactions; `unknown_states` are filters that name no state."""
+
+    transactions: list[Transaction]
+    unknown_states: list[str]
+
+
+class TransactionService:
+    """Transactions, for handlers; owned by the event loop.
+
+    `runtime` holds the shards of `__transaction_state`. `next_producer_id` gives a fresh producer id, or raises
+    ApiError.
+    """
+
+    def __init__(
+        self,
+        coordinator_log: CoordinatorLog,
+        markers: MarkerWriter,
+        timers: Timers,
+        clock: Clock,
+        settings: TransactionSettings,
+        partition_count: int,
+        next_producer_id: Callable[[], Awaitable[int]],
+    ) -> None:
+        self.settings = settings
+        """Replaced as a whole when the finalised level of `transaction.version` moves."""
+        self._clock = clock
+        self._next_producer_id = next_producer_id
+        self._left_bytes = 0
+        self.set_aside_aborting = SetAside[str]("aborting the transaction", clock, first_delay_ms=10_000)
+        self.set_aside_expiring = SetAside[str]("expiring transactional ids", clock)
+        retries = Retries(timers)
+
+        def new_runner(partition: int, leader_epoch: Callable[[], int], shard: Shard) -> TransactionRunner:
+            self._left_bytes = 0  # sum it up with this shard
+            return TransactionRunner(
+                partition,
+                leader_epoch,
+                shard,
+                coordinator_log,
+                markers,
+                retries,
+                timers,
+                clock,
+                lambda: self.settings,
+                self.runtime.on_lost,
+                self.runtime.spawn,
+            )
+
+        self.runtime = CoordinatorRuntime(
+            "transactional ids", coordinator_log, partition_count, timers, clock, Shard, new_runner
+        )
+
+    async def start(self) -> None:
+        """Serve requests, and go on with what was prepared: call it when all partitions of the broker have been heard
+        of, since a marker for a partition that nobody knows counts as written.
+        """
+        self.runtime.start()
+
+    async def stop(self) -> None:
+        """Let go of every shard; returns when no thread reads the log any more."""
+        await self.runtime.stop()
+
+    # Requests
+
+    def ask(self, event: Event) -> "Reply | asyncio.Future[Reply]":
+        """Have an event decided: the reply, or a future while it must wait.
+
+        Errors: ApiError, raised or in the future: INVALID_REQUEST (empty id), INVALID_TRANSACTION_TIMEOUT,
+        NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE (not started, or the log takes or
+        replicates no records), UNKNOWN_SERVER_ERROR (too large to be stored).
+        """
+        if not event.transactional_id:
+            raise ApiError(ErrorCode.INVALID_REQUEST)
+        if isinstance(event, InitProducerId) and not (0 < event.timeout_ms <= self.settings.transaction_max_timeout_ms):
+            raise ApiError(ErrorCode.INVALID_TRANSACTION_TIMEOUT)
+        runner = self.runtime.runner(event.transactional_id)
+        if isinstance(event, (InitProducerId, AddPartitions)) and self._lacks_memory(runner, event):
+            raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "transactional ids take too much memory")
+        return runner.ask(event)
+
+    def _lacks_memory(self, runner: TransactionRunner, event: InitProducerId | AddPartitions) -> bool:
+        """Whether a new id, or more partitions of a transaction, must wait; Kafka takes all until its heap is full.
+
+        What is left when it was last summed up is enough for many an event, which then costs no sum.
+        """
+        known = runner.shard.transactions.get(event.transactional_id)
+        added = 0 if known is not None else id_bytes(event.transactional_id)
+        if isinstance(event, AddPartitions):
+            added += PARTITION_BYTES * len(event.partitions - (frozenset() if known is None else known.partitions))
+        if not added:
+            return False
+        self._left_bytes -= added
+        if self._left_bytes >= 0:
+            return False
+        held = sum(runner.shard.held_bytes for runner in self.runtime.runners())
+        self._left_bytes = HELD_BYTES_MAX - held - added
+        return held + added > (HELD_BYTES_MAX if known is None else HELD_BYTES_OF_KNOWN_IDS_MAX)
+
+    async def producer(self, event: Event) -> ProducerReply:
+        """Have an InitProducerId, EndTransaction or TimeOut decided, with a fresh producer id where it takes one.
+        Errors: as `ask`, and those of `next_producer_id`.
+        """
+        while True:
+            reply = self.ask(event)
+            if isinstance(reply, asyncio.Future):
+                reply = await reply
+            if not isinstance(reply, NeedsProducerId):
+                assert isinstance(reply, ProducerReply), reply
+                return reply
+            fresh_producer_id = await self._next_producer_id()
+            event = event._replace(fresh_producer_id=fresh_producer_id)  # type: ignore[call-arg]
+
+    async def partitions(self, event: Event) -> PartitionsReply:
+        """Have an AddPartitions or VerifyPartitions decided. Errors: as `ask`."""
+        reply = self.ask(event)
+        if isinstance(reply, asyncio.Future):
+            reply = await reply
+        assert isinstance(reply, PartitionsReply), reply
+        return reply
+
+    def describe(self, transactional_id: str) -> Transaction:
+        """All about a transactional id. Errors: ApiError as `ask`, TRANSACTIONAL_ID_NOT_FOUND."""
+        self.runtime.check_active()
+        if not transactional_id:
+            raise ApiError(ErrorCode.INVALID_REQUEST)
+        transaction = self.runtime.runner(transactional_id).shard.transactions.get(transactional_id)
+        if transaction is None:
+            raise ApiError(ErrorCode.TRANSACTIONAL_ID_NOT_FOUND)
+        return transaction
+
+    def list_transactions(
+        self, producer_ids: Collection[int], states: Collection[str], duration_ms: int
+    ) -> ListedTransactions:
+        """The transactions that this broker coordinates; empty filters let everything through, `duration_ms` (-1 for
+        none) what has been open for longer.
+
+        Errors: ApiError COORDINATOR_NOT_AVAILABLE, COORDINATOR_LOAD_IN_PROGRESS while any shard loads.
+        """
+        runners = self.runtime.all_runners()
+        names = {state.value for state in TransactionState}
+        now_ms = self._clock.now_ms()
+        found = [
+            transaction
+            for runner in runners
+            for transaction in runner.shard.transactions.values()
+            if (not producer_ids or transaction.producer_id in producer_ids)
+            and (not states or transaction.state.value in states)
+            and (duration_ms < 0 or now_ms - transaction.start_ms > duration_ms)
+        ]
+        return ListedTransactions(found, [state for state in states if state not in names])
+
+    # Background work
+
+    async def abort_timed_out(self) -> None:
+        """Abort transactions that have been open for longer than their timeout, under a new epoch."""
+        for runner in self.runtime.runners():
+            for number, transaction in enumerate(runner.timed_out(), start=1):
+                if runner.is_closed:
+                    break
+                if self.set_aside_aborting.is_ready(transaction.transactional_id):
+                    await self._abort(transaction)
+                if number % ABORTS_PER_TURN == 0:
+                    await asyncio.sleep(0)
+            await asyncio.sleep(0)
+
+    async def _abort(self, transaction: Transaction) -> None:
+        try:
+            await self.producer(
+                TimeOut(transaction.transactional_id, 0, transaction.producer_id, transaction.producer_epoch)
+            )
+        except ApiError as error:
+            log.warning("Transactional id %r: cannot abort it yet: %s", transaction.transactional_id, error)
+        except Exception as error:  # noqa: BLE001 - the other transactions are aborted
+            self.set_aside_aborting.put(transaction.transactional_id, error)
+        else:
+            self.set_aside_aborting.release(transaction.transactional_id)
+
+    async def remove_expired(self) -> None:
+        """Forget transactional ids that nobody used for `transactional.id.expiration.ms`."""
+        for runner in self.runtime.runners():
+            expired = runner.expired()
+            for start in range(0, len(expired), IDS_PER_TURN):
+                if runner.is_closed:
+                    break
+                try:
+                    runner.expire(expired[start : start + IDS_PER_TURN])
+                except ApiError as error:
+                    log.warning("Cannot expire transactional ids of partition %d: %s", runner.partition, error)
+                    break
+                except Exception as error:  # noqa: BLE001 - those of other partitions expire
+                    self.set_aside_expiring.put(f"partition {runner.partition}", error)
+                    break
+                self.set_aside_expiring.release(f"partition {runner.partition}")
+                await asyncio.sleep(0)

@@ -1,0 +1,210 @@
+"""Before the first batch of a transaction enters a partition: is the partition part of the transaction? (KIP-890)
+
+Clients of transaction version 2 do not add partitions beforehand: their batches do. Older ones did, and the
+coordinator is asked whether that is so; without it, a batch that was delayed for long could open a transaction that
+nobody ends. Source: Kafka's ReplicaManager.handleProduceAppend, AddPartitionsToTxnManager.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Mapping
+from enum import Enum
+from typing import TYPE_CHECKING, Final
+
+from barnabas.broker.coordinators.transactions.events import AddPartitions, PartitionsReply, VerifyPartitions
+from barnabas.broker.coordinators.transactions.state import TopicPartition
+from barnabas.storage.producer_state import Verification
+from barnabas.wire.errors import ApiError, ErrorCode
+
+if TYPE_CHECKING:
+    from barnabas.broker.replication.replica_manager import ReplicaManager
+    from barnabas.broker.server import Broker
+
+CLIENT_VERSION_2: Final = 2
+
+BACKOFF_MIN_MS: Final = 10
+"""The least pause between two tries, whatever `add.partitions.to.txn.retry.backoff.ms` says: every producer that waits
+tries.
+"""
+
+_TRANSIENT: Final = frozenset(
+    {
+        ErrorCode.NETWORK_EXCEPTION,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
+    }
+)
+
+
+class Operation(Enum):
+    """What a client's version asks of the coordinator, and which errors it understands."""
+
+    VERIFY = 0
+    """Verify; the client does not know TRANSACTION_ABORTABLE."""
+    VERIFY_OR_ABORT = 1
+    """Verify; the client aborts when it is told TRANSACTION_ABORTABLE."""
+    ADD = 2
+    """Add the partition to the transaction."""
+
+    @staticmethod
+    def of_produce(version: int) -> "Operation":
+        return Operation.ADD if version >= 12 else Operation.VERIFY_OR_ABORT if version == 11 else Operation.VERIFY
+
+    @staticmethod
+    def of_offset_commit(version: int) -> "Operation":
+        return Operation.ADD if version >= 5 else Operation.VERIFY_OR_ABORT if version == 4 else Operation.VERIFY
+
+
+class Verified:
+    """The outcome for the partitions of one request of one producer."""
+
+    __slots__ = ("_errors", "_operation", "_producer_epoch", "_producer_id", "_verifications")
+
+    def __init__(self, producer_id: int, producer_epoch: int, operation: Operation) -> None:
+        self._producer_id = producer_id
+        self._producer_epoch = producer_epoch
+        self._operation = operation
+        self._errors: dict[TopicPartition, ApiError] = {}
+        self._verifications: dict[TopicPartition, Verification | None] = {}
+
+    def note(self, topic_partition: TopicPartition, outcome: "Verification | ApiError | None") -> None:
+        if isinstance(outcome, ApiError):
+            self._errors[topic_partition] = outcome
+        else:
+            self._verifications[topic_partition] = outcome
+
+    def check(self, topic_partition: TopicPartition, replicas: "ReplicaManager") -> None:
+        """Just before the append. Raises ApiError: what verification said; INVALID_TXN_STATE when a marker came between
+        the coordinator's answer and now.
+        """
+        error = self._errors.get(topic_partition)
+        if error is not None:
+            raise error
+        if topic_partition not in self._verifications:
+            return
+        producers = replicas.partition_or_error(*topic_partition).log.producer_state
+        if not producers.is_verified(self._producer_id, self._producer_epoch, self._verifications[topic_partition]):
+            raise ApiError(ErrorCode.INVALID_TXN_STATE, "the batch is not part of an open transaction")
+
+    def check_produce(self, topic_partition: TopicPartition, replicas: "ReplicaManager") -> None:
+        """`check`, with errors that producers understand: NOT_ENOUGH_REPLICAS makes them try again without looking for
+        a new leader.
+        """
+        try:
+            self.check(topic_partition, replicas)
+        except ApiError as error:
+            is_concurrent = error.error is ErrorCode.CONCURRENT_TRANSACTIONS
+            if error.error in _TRANSIENT or (is_concurrent and self._operation is not Operation.ADD):
+                message = f"cannot verify that the partition is part of the transaction: {error.error.name}"
+                raise ApiError(ErrorCode.NOT_ENOUGH_REPLICAS, message) from error
+            raise
+
+
+class TransactionVerification:
+    """Asks the coordinator on behalf of produced batches and committed offsets; owned by the event loop."""
+
+    def __init__(self, broker: "Broker") -> None:
+        self._broker = broker
+
+    def verify(
+        self,
+        transactional_id: str,
+        producer_id: int,
+        producer_epoch: int,
+        partitions: Mapping[TopicPartition, int],
+        operation: Operation,
+    ) -> "Verified | Awaitable[Verified]":
+        """Verify partitions (with the first sequence that is to be written to each), or add them.
+
+        Errors, per partition in the outcome: INVALID_PRODUCER_EPOCH, INVALID_TXN_STATE or TRANSACTION_ABORTABLE (not
+        part of the transaction), INVALID_PRODUCER_ID_MAPPING, CONCURRENT_TRANSACTIONS, NOT_COORDINATOR,
+        COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER.
+        """
+        broker = self._broker
+        verified = Verified(producer_id, producer_epoch, operation)
+        if operation is not Operation.ADD and not broker.config.transaction_partition_verification_enable:
+            return verified
+        asked: set[TopicPartition] = set()
+        now_ms = broker.clock.now_ms()
+        for topic_partition, sequence in partitions.items():
+            try:
+                partition = broker.replicas.partition_or_error(*topic_partition)
+                partition.check_leader()
+                verification = partition.log.producer_state.begin_verification(
+                    producer_id, producer_epoch, sequence, now_ms, bumps_epoch=operation is Operation.ADD
+                )
+            except ApiError as error:
+                verified.note(topic_partition, error)
+                continue
+            verified.note(topic_partition, verification)
+            if verification is not None:
+                asked.add(topic_partition)
+        if not asked:
+            return verified
+        event: AddPartitions | VerifyPartitions
+        named = (transactional_id, 0, producer_id, producer_epoch, frozenset(asked))
+        event = AddPartitions(*named, CLIENT_VERSION_2) if operation is Operation.ADD else VerifyPartitions(*named)
+        reply = self._ask(event)
+        if isinstance(reply, asyncio.Future) or _is_tried_again(reply, operation):
+            return self._verify_later(verified, event, reply, operation)
+        return _noted(verified, event, reply, operation)
+
+    def _ask(self, event: AddPartitions | VerifyPartitions) -> "PartitionsReply | asyncio.Future[PartitionsReply]":
+        try:
+            return self._broker.transactions.ask(event)  # type: ignore[return-value]
+        except ApiError as error:
+            return PartitionsReply(error.error)
+
+    async def _verify_later(
+        self,
+        verified: Verified,
+        event: AddPartitions | VerifyPartitions,
+        reply: "PartitionsReply | asyncio.Future[PartitionsReply]",
+        operation: Operation,
+    ) -> Verified:
+        """Wait for the coordinator. While it still ends the transaction before, an implicit add is tried again here:
+        that is cheaper than to have the client send its batch again.
+        """
+        config, clock = self._broker.config, self._broker.clock
+        backoff_ms = max(config.add_partitions_to_txn_retry_backoff_ms, BACKOFF_MIN_MS)
+        give_up_ms = clock.monotonic_ms() + min(
+            config.add_partitions_to_txn_retry_backoff_max_ms, config.request_timeout_ms
+        )
+        while True:
+            answer = await _answer(reply)
+            if not _is_tried_again(answer, operation) or clock.monotonic_ms() >= give_up_ms:
+                return _noted(verified, event, answer, operation)
+            await self._pause(backoff_ms)
+            reply = self._ask(event)
+
+    async def _pause(self, delay_ms: int) -> None:
+        over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._broker.timers.call_later(delay_ms, lambda: None if over.done() else over.set_result(None))
+        await over
+
+
+async def _answer(reply: "PartitionsReply | asyncio.Future[PartitionsReply]") -> PartitionsReply:
+    if not isinstance(reply, asyncio.Future):
+        return reply
+    try:
+        return await reply
+    except ApiError as error:
+        return PartitionsReply(error.error)
+
+
+def _is_tried_again(reply: PartitionsReply, operation: Operation) -> bool:
+    return operation is Operation.ADD and reply.error is ErrorCode.CONCURRENT_TRANSACTIONS
+
+
+def _noted(
+    verified: Verified, event: AddPartitions | VerifyPartitions, reply: PartitionsReply, operation: Operation
+) -> Verified:
+    for topic_partition in event.partitions:
+        error = reply.error_of(topic_partition)
+        if error is ErrorCode.PRODUCER_FENCED:
+            error = ErrorCode.INVALID_PRODUCER_EPOCH  # what producers expect in this place
+        elif error is ErrorCode.TRANSACTION_ABORTABLE and operation is Operation.VERIFY:
+            error = ErrorCode.INVALID_TXN_STATE
+        if error is not ErrorCode.NONE:
+            verified.note(topic_partition, ApiError(error))
+    return verified

@@ -1,0 +1,514 @@
+"""One client connection: frames in, replies out in request order, with bounded memory.
+
+Kafka serves one request of a connection at a time (SocketServer mutes the channel until the reply is queued). So does
+this class, with the one exception that design demands: a Produce whose append is done may wait for replication while
+the next request starts; its reply keeps its place.
+"""
+
+import asyncio
+import logging
+import select
+import sys
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, cast
+
+from barnabas.broker.api.registry import Delayed
+from barnabas.broker.network.file_sender import FileSender
+from barnabas.broker.network.inflight_budget import InflightBudget
+from barnabas.storage.file_records import FileRegion
+from barnabas.wire.errors import ProtocolError
+from barnabas.wire.framing import FrameReader, ReceiveBuffer
+
+if TYPE_CHECKING:
+    from barnabas.broker.api.dispatch import Dispatcher, Outcome
+    from barnabas.broker.network.connections import Connections
+
+logger = logging.getLogger(__name__)
+
+Parts = list[bytes | bytearray | memoryview | FileRegion]
+
+_IPV4_MAPPED = "::ffff:"
+
+GATHERED_BYTES_MAX = 64 * 1024
+"""Replies are sent when there are so many bytes of them: more than that gains nothing from waiting."""
+
+TRANSPORT_WAIT_S_MAX = 0.25
+
+
+class CloseConnection(Exception):
+    """Raised by a handler that can answer only by closing (a failed Produce with acks=0,
+    KafkaApis.sendResponseCallback)."""
+
+
+class _Reply:
+    """The place of one reply in the order of requests; `parts` is None until it is known."""
+
+    __slots__ = ("done", "parts")
+
+    def __init__(self) -> None:
+        self.done = False
+        self.parts: Parts | None = None
+
+
+class Connection(asyncio.BufferedProtocol):
+    """Protocol of one accepted socket; owned by the event loop.
+
+    `connections` is the server's live set: the connection enters and leaves it by itself.
+    """
+
+    __slots__ = (
+        "_budget",
+        "_busy",
+        "_closing",
+        "_delayed",
+        "_dispatcher",
+        "_file_sender",
+        "_gathered",
+        "_gathered_bytes",
+        "_has_turn_coming",
+        "_is_gathering",
+        "_last_sent_bytes",
+        "_pause_reasons",
+        "_reader",
+        "_replies",
+        "_seen_progress",
+        "_task",
+        "_transport",
+        "_waiting",
+        "_waiting_bytes",
+        "client_host",
+        "connection_id",
+        "connections",
+        "frame_started_ms",
+        "last_active_ms",
+        "listener_name",
+        "unsent_bytes",
+    )
+
+    _PAUSED_BY_REQUEST = 1  # a request is in progress and another one is already here
+    _PAUSED_BY_WRITER = 2  # the peer does not read its replies
+    _PAUSED_BY_BUDGET = 4
+    _PAUSED_BY_FILES = 8  # a reply is on its way that the transport knows nothing of
+    _CANNOT_REPLY = _PAUSED_BY_WRITER | _PAUSED_BY_FILES
+
+    def __init__(
+        self,
+        dispatcher: "Dispatcher",
+        connections: "Connections",
+        shared_buffer: ReceiveBuffer,
+        budget: InflightBudget,
+        listener_name: str,
+        connection_id: int,
+        frame_bytes_max: int,
+    ) -> None:
+        self._dispatcher = dispatcher
+        self._reader = FrameReader(shared_buffer, frame_bytes_max, budget.has_room)
+        self._budget = budget
+        self.connections = connections
+        self.listener_name = listener_name
+        self.connection_id = connection_id
+        self.client_host = ""
+        self.last_active_ms = dispatcher.clock.monotonic_ms()
+        self.frame_started_ms: int | None = None
+        self._transport: asyncio.Transport | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._delayed: Delayed | None = None
+        self._busy = False
+        self._closing = False
+        self._has_turn_coming = False
+        self._is_gathering = False
+        self._gathered: list[bytes | bytearray | memoryview] | None = None
+        self._gathered_bytes = 0
+        self._last_sent_bytes = 0
+        self._pause_reasons = 0
+        self._replies: deque[_Reply] | None = None
+        self._file_sender: FileSender | None = None
+        self._waiting: deque[bytearray] | None = None
+        self._waiting_bytes = 0
+        self.unsent_bytes = 0
+        self._seen_progress = 0
+
+    # --- the socket's side ------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's transport is no subclass
+        peer = transport.get_extra_info("peername")
+        # A socket that accepts both families shows IPv4 peers as ::ffff:A.B.C.D; limits and group members name A.B.C.D.
+        host = str(peer[0]).removeprefix(_IPV4_MAPPED) if isinstance(peer, tuple) and peer else ""
+        self.client_host = sys.intern(host)  # thousands of connections often come from one host
+        refusal = self.connections.admit(self)
+        if refusal is not None:
+            self.close(refusal)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._reader.get_buffer()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        now_ms = self._dispatcher.clock.monotonic_ms()
+        self.last_active_ms = now_ms
+        self._is_gathering = True
+        try:
+            for number, frame in enumerate(self._reader.received(nbytes)):
+                is_too_many = number >= self.connections.frames_per_turn
+                if is_too_many or self._busy or self._waiting or self._pause_reasons & self._CANNOT_REPLY:
+                    self._keep(frame, is_too_many=is_too_many)
+                else:
+                    self._serve(self._dispatcher.dispatch, frame, self)
+                if self._closing:
+                    return
+        except ProtocolError as error:
+            self.close(str(error))
+            return
+        finally:
+            self._send_gathered()
+        if self._reader.partial_frame is not None:
+            if self.frame_started_ms is None:
+                self.frame_started_ms = now_ms
+        elif self.frame_started_ms is None and not self._waiting:
+            return  # nothing is held, nor was it before
+        else:
+            self.frame_started_ms = None
+        self._report_held()
+
+    def eof_received(self) -> bool:
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._closing = True
+        self.connections.discard(self)
+        if self._task is not None:
+            self._task.cancel()
+        if self._delayed is not None:
+            self._delayed.ready.cancel()
+        if self._file_sender is not None:
+            self._file_sender.close()
+        self._waiting = None
+        self._replies = None
+        self._gathered = None
+        self._budget.report(self, 0)
+        self._report_unsent()
+
+    def pause_writing(self) -> None:
+        self._pause(self._PAUSED_BY_WRITER)
+        self._report_unsent()
+
+    def resume_writing(self) -> None:
+        self.last_active_ms = self._dispatcher.clock.monotonic_ms()
+        self._resume(self._PAUSED_BY_WRITER)
+        self._last_sent_bytes = 0
+        self._report_unsent()
+        self._serve_waiting()
+
+    def pause_for_budget(self) -> None:
+        self._pause(self._PAUSED_BY_BUDGET)
+
+    def resume_from_budget(self) -> None:
+        self._resume(self._PAUSED_BY_BUDGET)
+
+    # --- requests ---------------------------------------------------------------------------------
+
+    @property
+    def is_busy(self) -> bool:
+        """A request is in progress (a long poll, say): the peer is waiting for us, not idle."""
+        return (self._busy or bool(self._replies)) and not self._is_sending_files
+
+    @property
+    def descriptor(self) -> int:
+        """That of the socket; -1 where the transport has none."""
+        socket = None if self._transport is None else self._transport.get_extra_info("socket")
+        return -1 if socket is None else int(socket.fileno())
+
+    @property
+    def has_hung_up(self) -> bool:
+        """Whether the peer has ended its side. Nobody notices that while the socket is not read."""
+        if self._transport is None or self.is_reading:
+            return False
+        poller = select.poll()
+        poller.register(self._transport.get_extra_info("socket"), getattr(select, "POLLRDHUP", 0))
+        return bool(poller.poll(0))
+
+    @property
+    def is_closing(self) -> bool:
+        """Nothing more is served."""
+        return self._closing
+
+    @property
+    def is_reading(self) -> bool:
+        """False while it is we who keep the peer from sending."""
+        return not self._pause_reasons
+
+    def note_progress(self, now_ms: int) -> None:
+        """A peer is not idle when it has taken a part of what we have for it since the last call. That is looked for
+        now and then: no transport tells, and what every request costs stays as it is."""
+        if self._transport is None or not self._pause_reasons & self._CANNOT_REPLY:
+            return
+        progress = -self._transport.get_write_buffer_size()
+        if self._file_sender is not None:
+            progress += self._file_sender.sent_bytes
+        if progress != self._seen_progress:
+            self._seen_progress = progress
+            self.last_active_ms = now_ms
+
+    def close(self, reason: str | None = None) -> None:
+        """Take no further request; replies already written are flushed as long as the peer reads them, but not one from
+        files."""
+        if self._closing:
+            return
+        self._closing = True
+        if reason is not None:
+            logger.info("closing connection %d from %s: %s", self.connection_id, self.client_host, reason)
+        if self._transport is None:
+            return
+        self._send_gathered()
+        if self._pause_reasons & self._CANNOT_REPLY:
+            self._transport.abort()  # the peer does not read: a flush would never end
+        else:
+            self._transport.close()
+
+    def abort(self, reason: str | None = None) -> None:
+        """Cut the connection; what is not on its way yet is lost."""
+        self._closing = True
+        if reason is not None:
+            logger.info("closing connection %d from %s: %s", self.connection_id, self.client_host, reason)
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _keep(self, frame: memoryview, *, is_too_many: bool) -> None:
+        """Keep a copy of a frame until the request in progress is done, or the next turn comes."""
+        if self._waiting is None:
+            self._waiting = deque()
+        self._waiting.append(bytearray(frame))
+        self._waiting_bytes += len(frame)
+        self._pause(self._PAUSED_BY_REQUEST)
+        if is_too_many:
+            self._ask_for_turn()
+
+    def _serve(self, step: "Callable[..., Outcome]", *arguments: Any) -> None:
+        """Take a step with a request: the first, or the one after a delay."""
+        try:
+            outcome = step(*arguments)
+        except (ProtocolError, CloseConnection) as error:
+            self.close(str(error) or "request refused")
+            return
+        if isinstance(outcome, list):
+            self._reply(outcome)
+        elif isinstance(outcome, asyncio.Future):
+            self._reply_later(outcome)
+        elif isinstance(outcome, Delayed):
+            self._busy = True
+            self._delayed = outcome
+            outcome.ready.add_done_callback(self._resume_delayed)
+        elif outcome is not None:
+            self._busy = True
+            self._task = asyncio.get_running_loop().create_task(self._finish(outcome))
+
+    def _resume_delayed(self, _ready: "asyncio.Future[None]") -> None:
+        assert self._delayed is not None
+        resume = self._delayed.resume
+        self._delayed = None
+        self._busy = False
+        if self._closing:
+            return
+        try:
+            self._serve(resume)
+        except BaseException:
+            self.abort()  # as the transport does when `buffer_updated` fails: the reply would be missing
+            raise
+        if self._waiting or self._pause_reasons & self._PAUSED_BY_REQUEST:
+            self._serve_waiting()
+
+    async def _finish(self, outcome: Awaitable[Parts | None]) -> None:
+        """The rest of a request that waits for something; the connection serves nothing else meanwhile."""
+        try:
+            parts = await outcome
+        except (ProtocolError, CloseConnection) as error:
+            self.close(str(error) or "request refused")
+            return
+        finally:
+            self._busy = False
+            self._task = None
+        if self._closing:
+            return
+        if parts is not None:
+            self._reply(parts)
+        if self._waiting or self._pause_reasons & self._PAUSED_BY_REQUEST:
+            self._serve_waiting()
+
+    def _ask_for_turn(self) -> None:
+        if not self._has_turn_coming:
+            self._has_turn_coming = True
+            asyncio.get_running_loop().call_soon(self._take_turn)
+
+    def _take_turn(self) -> None:
+        self._has_turn_coming = False
+        self._serve_waiting()
+
+    def _serve_waiting(self) -> None:
+        served = 0
+        self._is_gathering = True
+        while self._waiting and not (self._busy or self._closing or self._pause_reasons & self._CANNOT_REPLY):
+            if served >= self.connections.frames_per_turn:
+                self._ask_for_turn()
+                break
+            frame = self._waiting.popleft()
+            self._waiting_bytes -= len(frame)
+            self._serve(self._dispatcher.dispatch, frame, self)
+            served += 1
+        self._send_gathered()
+        if self._closing:
+            return
+        self._report_held()
+        if not self._waiting and not self._busy:
+            self._waiting = None
+            self._resume(self._PAUSED_BY_REQUEST)
+
+    # --- replies, in request order ----------------------------------------------------------------
+
+    def _reply(self, parts: Parts) -> None:
+        if self._replies or self._pause_reasons & self._PAUSED_BY_FILES:
+            if self._replies is None:
+                self._replies = deque()
+            reply = _Reply()
+            reply.done, reply.parts = True, parts
+            self._replies.append(reply)
+        else:
+            self._write(parts)
+
+    def _reply_later(self, outcome: "asyncio.Future[Parts | None]") -> None:
+        reply = _Reply()
+        if self._replies is None:
+            self._replies = deque()
+        self._replies.append(reply)
+
+        def done(future: "asyncio.Future[Parts | None]") -> None:
+            if self._closing or future.cancelled():
+                return
+            if future.exception() is not None:
+                self.close(str(future.exception()))
+                return
+            reply.done, reply.parts = True, future.result()
+            self._write_replies()
+
+        outcome.add_done_callback(done)
+
+    def _write_replies(self) -> None:
+        while self._replies and self._replies[0].done and not (self._closing or self._is_sending_files):
+            parts = self._replies.popleft().parts
+            if parts is not None:
+                self._write(parts)
+
+    def _write(self, parts: Parts) -> None:
+        """Send a reply, or keep it for a moment while the next request of the same read is served: one system call, and
+        one wake-up of the client, for the replies to all of them."""
+        size = sum(map(len, parts))
+        if size >= GATHERED_BYTES_MAX and FileRegion in map(type, parts):
+            self._write_files(parts)
+            return
+        if self._gathered is None:
+            self._gathered = []
+        self._gathered += parts  # type: ignore[arg-type]  # no regions of files among them
+        self._gathered_bytes += size
+        if not self._is_gathering or self._gathered_bytes >= GATHERED_BYTES_MAX:
+            self._send()
+
+    def _send_gathered(self) -> None:
+        self._is_gathering = False
+        if self._gathered is not None:
+            self._send()
+
+    def _send(self) -> None:
+        assert self._transport is not None
+        assert self._gathered is not None
+        parts, size = self._gathered, self._gathered_bytes
+        self._gathered, self._gathered_bytes = None, 0
+        if size < GATHERED_BYTES_MAX:
+            self._transport.write(b"".join(parts))
+        else:
+            self._last_sent_bytes = size
+            self._transport.writelines(parts)
+            if not self._pause_reasons & self._PAUSED_BY_WRITER:
+                self._last_sent_bytes = 0
+
+    # --- replies with parts in files ----------------------------------------------------------------
+
+    @property
+    def _is_sending_files(self) -> bool:
+        return bool(self._pause_reasons & self._PAUSED_BY_FILES)
+
+    def _write_files(self, parts: Parts) -> None:
+        """Send a reply past the transport: at once, if that can be; else nothing is served until it is sent."""
+        assert self._transport is not None
+        if self._closing:
+            return
+        if self._gathered is not None:
+            self._send()
+        try:
+            if self._file_sender is None:
+                self._file_sender = FileSender(self._transport.get_extra_info("socket").fileno())
+            self._file_sender.begin(parts)
+            if not self._transport.get_write_buffer_size() and self._file_sender.send_now():
+                return
+        except OSError as error:
+            self._cannot_send(error)
+            return
+        self._pause(self._PAUSED_BY_FILES)
+        self._report_unsent()
+        task = asyncio.get_running_loop().create_task(self._finish_files(self._transport, self._file_sender))
+        self.connections.sending.add(task)
+        task.add_done_callback(self.connections.sending.discard)
+
+    async def _finish_files(self, transport: asyncio.Transport, sender: FileSender) -> None:
+        wait_s = 0.0
+        # Other replies were sent just now, or, seldom, the client has not read them: no transport tells when it has.
+        while transport.get_write_buffer_size() and not self._closing:
+            await asyncio.sleep(wait_s)
+            wait_s = min(2 * wait_s or 0.001, TRANSPORT_WAIT_S_MAX)
+        if self._closing:
+            return
+        try:
+            await sender.finish()
+        except OSError as error:
+            self._cannot_send(error)
+        except BaseException:
+            self.abort()
+            raise
+        if self._closing:
+            return
+        self.last_active_ms = self._dispatcher.clock.monotonic_ms()
+        self._resume(self._PAUSED_BY_FILES)
+        self._report_unsent()
+        self._write_replies()
+        self._serve_waiting()
+
+    def _cannot_send(self, error: OSError) -> None:
+        if not self._closing:
+            logger.info("closing connection %d from %s: %s", self.connection_id, self.client_host, error)
+        self.abort()
+
+    # --- pausing ----------------------------------------------------------------------------------
+
+    def _pause(self, reason: int) -> None:
+        if not self._pause_reasons and self._transport is not None and not self._closing:
+            self._transport.pause_reading()
+        self._pause_reasons |= reason
+
+    def _resume(self, reason: int) -> None:
+        if self._pause_reasons & reason:
+            self._pause_reasons &= ~reason
+            if not self._pause_reasons and self._transport is not None and not self._closing:
+                self._transport.resume_reading()
+
+    def _report_unsent(self) -> None:
+        size = 0
+        if self._transport is not None and not self._closing:
+            if self._pause_reasons & self._PAUSED_BY_WRITER:
+                # A reply stays in memory as a whole until the last of it is sent.
+                size += max(self._transport.get_write_buffer_size(), self._last_sent_bytes)
+            if self._file_sender is not None and self._is_sending_files:
+                size += self._file_sender.held_bytes
+        added, self.unsent_bytes = size - self.unsent_bytes, size
+        self.connections.add_unsent(added)
+
+    def _report_held(self) -> None:
+        self._budget.report(self, self._reader.buffered_bytes + self._waiting_bytes)

@@ -1,0 +1,118 @@
+"""The live connections of a broker: how many may exist, and which are closed for doing nothing.
+
+Limits: `max.connections`, `max.connections.per.ip`, `max.connections.per.ip.overrides` (KIP-402);
+`connections.max.idle.ms` for peers that neither send anything nor take what they are sent, 30 s for a peer that
+started a frame and does not finish it (Kafka has no such deadline: any byte resets its idle timer), and 30 s for a peer
+that has gone while its request waits and others wait behind it (Kafka would close it when it is idle).
+"""
+
+import asyncio
+from collections.abc import Iterator, Mapping
+
+from barnabas.broker.network.connection import Connection
+from barnabas.storage.files import is_reserved_descriptor
+
+FRAMES_PER_TURN = 16
+"""Requests of one connection that are served before the event loop looks after the others."""
+
+UNSENT_BYTES_MAX = 192 * 1024 * 1024
+"""Of all replies that peers do not read. (Fetches return less long before: `FetchOperation`.)"""
+
+PARTIAL_FRAME_TIMEOUT_MS = 30_000
+ABANDONED_TIMEOUT_MS = 30_000
+
+
+class Connections:
+    """The set of accepted connections; owned by the event loop.
+
+    `unsent_bytes` is what peers that do not read keep in our memory; fetches return less while it is large, so
+    that slow readers cannot grow memory without bound (`FetchOperation`).
+    """
+
+    def __init__(
+        self, connections_max: int, connections_per_ip_max: int, per_ip_overrides: Mapping[str, int], idle_ms_max: int
+    ) -> None:
+        self.unsent_bytes = 0
+        self.frames_per_turn = FRAMES_PER_TURN
+        self._leaving_bytes = 0
+        self.sending: set[asyncio.Task[None]] = set()
+        self._connections: dict[Connection, None] = {}
+        self._per_host: dict[str, int] = {}
+        self._idle_ms_max = idle_ms_max
+        self.set_limits(connections_max, connections_per_ip_max, per_ip_overrides)
+
+    def set_limits(
+        self, connections_max: int, connections_per_ip_max: int, per_ip_overrides: Mapping[str, int]
+    ) -> None:
+        """Other limits for connections to come; those that exist stay."""
+        self._connections_max = connections_max
+        self._per_ip_max = connections_per_ip_max
+        self._per_ip_overrides = per_ip_overrides
+
+    def __len__(self) -> int:
+        return len(self._connections)
+
+    def __iter__(self) -> Iterator[Connection]:
+        return iter(list(self._connections))
+
+    def admit(self, connection: Connection) -> str | None:
+        """Count a new connection; returns why it must be closed at once, or None.
+
+        A connection may not take what is left of the descriptors for files: a log that cannot open one helps nobody.
+        """
+        host = connection.client_host
+        self._connections[connection] = None
+        self._per_host[host] = self._per_host.get(host, 0) + 1
+        if len(self._connections) > self._connections_max:
+            return f"more than max.connections={self._connections_max} connections"
+        per_ip_max = self._per_ip_overrides.get(host, self._per_ip_max)
+        if self._per_host[host] > per_ip_max:
+            return f"more than {per_ip_max} connections from {host} (max.connections.per.ip)"
+        if is_reserved_descriptor(connection.descriptor):
+            return f"{len(self._connections)} connections, and the descriptors that are left are for files"
+        return None
+
+    def discard(self, connection: Connection) -> None:
+        if connection in self._connections:
+            del self._connections[connection]
+            left = self._per_host[connection.client_host] - 1
+            if left:
+                self._per_host[connection.client_host] = left
+            else:
+                del self._per_host[connection.client_host]
+
+    def add_unsent(self, size: int) -> None:
+        """What peers do not read is so much more, or less, now. When it is too much, whoever was heard of and took
+        something the longest ago is cut, and nobody is served until that has given its memory back.
+        """
+        self.unsent_bytes += size
+        is_crowded = self.unsent_bytes > UNSENT_BYTES_MAX
+        self.frames_per_turn = 0 if is_crowded else FRAMES_PER_TURN
+        while is_crowded and self.unsent_bytes - self._leaving_bytes > UNSENT_BYTES_MAX:
+            unread = (other for other in self._connections if other.unsent_bytes and not other.is_closing)
+            slowest = min(unread, key=lambda other: other.last_active_ms, default=None)
+            if slowest is None:
+                return
+            self._leaving_bytes += slowest.unsent_bytes
+            slowest.abort(f"{slowest.unsent_bytes} bytes of replies are not read, with others' more than is kept")
+        if not is_crowded:
+            self._leaving_bytes = 0
+
+    def close_idle(self, now_ms: int) -> None:
+        """Close who neither sent nor took anything for too long, who has been in the middle of a frame for too long,
+        and who has gone. To be called at short intervals."""
+        for connection in self:
+            connection.note_progress(now_ms)
+            idle_ms = now_ms - connection.last_active_ms
+            started_ms = connection.frame_started_ms
+            if (
+                started_ms is not None
+                and idle_ms > 0
+                and now_ms - started_ms > PARTIAL_FRAME_TIMEOUT_MS
+                and connection.is_reading
+            ):
+                connection.close(f"a request took longer than {PARTIAL_FRAME_TIMEOUT_MS} ms to arrive")
+            elif idle_ms > self._idle_ms_max >= 0 and not connection.is_busy:
+                connection.close()
+            elif idle_ms > ABANDONED_TIMEOUT_MS and connection.is_busy and connection.has_hung_up:
+                connection.abort()

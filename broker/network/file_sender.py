@@ -1,0 +1,153 @@
+"""Replies of which parts are still in log files: the kernel takes them from there (sendfile, as Kafka's
+FileRecords.writeTo).
+
+What is in the page cache is sent at once, on the event loop; for the rest, sendfile waits for the disk, in a thread.
+"""
+
+import asyncio
+import select
+import socket
+from contextlib import suppress
+from enum import Enum
+
+from barnabas.storage.file_records import WINDOW_BYTES, FileRegion
+from barnabas.storage.files import Buffer
+
+WAIT_MS = 1
+"""How long a thread waits for a peer to read on before the event loop waits in its place."""
+
+THREAD_BYTES_MAX = 4 * 1024 * 1024
+"""What a thread sends in one go, as others wait for it."""
+
+JOINED_BYTES_MAX = 64 * 1024
+"""Smaller parts are sent together; larger ones are not copied."""
+
+_MORE = getattr(socket, "MSG_MORE", 0)
+
+
+class _Pause(Enum):
+    """Why the sending stopped."""
+
+    DONE = 1
+    FULL = 2  # the socket takes no more
+    COLD = 3  # the disk would have to be waited for
+
+
+class FileSender:
+    """Sends replies on a connection, one at a time, while its transport has nothing to send.
+
+    It has a socket of its own, because the transport's may be closed while a thread is at work. `held_bytes` are those
+    of the reply under way that are in memory; `sent_bytes` those that the kernel took so far, of all replies.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        """`descriptor`: the connection's, which stays the transport's. Raises OSError when no other can be had."""
+        self.held_bytes = 0
+        self.sent_bytes = 0
+        self._socket = socket.fromfd(descriptor, socket.AF_INET, socket.SOCK_STREAM)
+        self._socket.setblocking(False)
+        self._parts: list[Buffer | FileRegion] = []
+        self._part = 0
+        self._start = 0
+        self._is_busy = False
+        self._is_in_thread = False
+        self._is_closed = False
+
+    def begin(self, parts: list[Buffer | FileRegion]) -> None:
+        """The next reply: then `send_now`, and `finish` if that was not all."""
+        self._parts, self._part, self._start = [], 0, 0
+        small = bytearray()
+        for part in parts:
+            if isinstance(part, FileRegion) or len(part) >= JOINED_BYTES_MAX:
+                self._parts += (small, part) if small else (part,)
+                small = bytearray()
+            else:
+                small += part
+        if small:
+            self._parts.append(small)
+        self.held_bytes = sum(len(part) for part in self._parts if not isinstance(part, FileRegion))
+
+    def send_now(self) -> bool:
+        """Send what can be sent without waiting; whether that was all. Raises OSError as `finish` does."""
+        return self._proceed(in_thread=False) is _Pause.DONE
+
+    async def finish(self) -> None:
+        """Until the kernel has taken everything. Raises OSError when the connection ends or the disk fails."""
+        loop = asyncio.get_running_loop()
+        self._is_busy = True
+        try:
+            while (pause := self._proceed(in_thread=False)) is not _Pause.DONE:
+                if pause is _Pause.COLD:
+                    self._is_in_thread = True
+                    pause = await loop.run_in_executor(None, self._proceed_in_thread)
+                if pause is _Pause.FULL:
+                    await self._writable(loop)
+        finally:
+            self._is_busy = self._is_in_thread  # when this was cancelled, the thread goes on
+            if self._is_closed and not self._is_in_thread:
+                self._socket.close()
+
+    def close(self) -> None:
+        """End `finish`, wherever it waits."""
+        self._is_closed = True
+        if not self._is_busy:
+            self._socket.close()
+            return
+        with suppress(OSError):  # it may not be connected any more
+            self._socket.shutdown(socket.SHUT_RDWR)
+
+    def _proceed_in_thread(self) -> _Pause:
+        try:
+            return self._proceed(in_thread=True)
+        finally:
+            self._is_in_thread = False
+
+    def _proceed(self, *, in_thread: bool) -> _Pause:
+        total = 0
+        while self._part < len(self._parts):
+            part = self._parts[self._part]
+            if not in_thread and isinstance(part, FileRegion) and not part.is_cached(self._start):
+                return _Pause.COLD
+            try:
+                sent = self._send_part(part)
+            except BlockingIOError:
+                if not (in_thread and self._can_soon_write()):
+                    return _Pause.FULL
+                continue
+            self._start += sent
+            self.sent_bytes += sent
+            total += sent
+            if self._start == len(part):
+                self._part += 1
+                self._start = 0
+            elif not in_thread and sent < WINDOW_BYTES:
+                return _Pause.FULL
+            if in_thread and total >= THREAD_BYTES_MAX:
+                return _Pause.COLD
+        self._parts = []
+        self.held_bytes = 0
+        return _Pause.DONE
+
+    def _send_part(self, part: Buffer | FileRegion) -> int:
+        if isinstance(part, FileRegion):
+            return part.send(self._socket.fileno(), self._start)
+        is_last = self._part == len(self._parts) - 1
+        return self._socket.send(memoryview(part)[self._start :], 0 if is_last else _MORE)
+
+    def _can_soon_write(self) -> bool:
+        poller = select.poll()
+        poller.register(self._socket, select.POLLOUT)
+        return bool(poller.poll(WAIT_MS))
+
+    async def _writable(self, loop: asyncio.AbstractEventLoop) -> None:
+        writable: asyncio.Future[None] = loop.create_future()
+        loop.add_writer(self._socket.fileno(), _wake, writable)
+        try:
+            await writable
+        finally:
+            loop.remove_writer(self._socket.fileno())
+
+
+def _wake(writable: asyncio.Future[None]) -> None:
+    if not writable.done():
+        writable.set_result(None)

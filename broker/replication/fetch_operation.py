@@ -1,0 +1,317 @@
+"""Reading records for one Fetch request: what is there now, and waiting until there is enough (Kafka's
+ReplicaManager.readFromLog, DelayedFetch).
+
+The first pass runs at once on the event loop. It ends the request when it found `min_bytes`, an error, or when the
+client does not wait; otherwise the operation listens to its partitions, keeps a running sum of what has become
+readable, and reads once more when the sum is enough or the wait is over.
+"""
+
+import asyncio
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import TYPE_CHECKING
+
+from barnabas.broker.replication.fetch_sessions import FetchPartition
+from barnabas.broker.replication.partition import Partition
+from barnabas.clock import wait_s
+from barnabas.storage.file_records import FileRegion
+from barnabas.storage.files import Buffer
+from barnabas.storage.log import PartitionLog
+from barnabas.storage.segment_reader import ColdRead, FetchData
+from barnabas.wire.errors import ApiError, ErrorCode
+from barnabas.wire.messages.fetch import AbortedTransaction, EpochEndOffset, PartitionData
+from barnabas.wire.names import ZERO_TOPIC_ID
+
+if TYPE_CHECKING:
+    from barnabas.broker.server import Broker
+
+Results = list[tuple[FetchPartition, PartitionData]]
+
+UNKNOWN = -1
+
+REGIONS_MAX = 64 if sys.platform == "linux" else 0
+"""Partitions of one fetch whose batches stay in their files, as each takes a descriptor: some more than Java's defaults
+ask for, 50 MiB with 1 MiB of each. Elsewhere sendfile loses count when the socket is full."""
+
+# The offset of a log that a reader of each kind may not pass.
+_MAX_OFFSET_OF_FOLLOWERS = attrgetter("log_end_offset")
+_MAX_OFFSET_OF_COMMITTED = attrgetter("last_stable_offset")
+_MAX_OFFSET_OF_OTHERS = attrgetter("high_watermark")
+
+
+@dataclass(slots=True)
+class FetchLimits:
+    """How much a fetch returns and how long it waits; `read_committed` stops at the last stable offset instead of the
+    high watermark. (Not frozen: one is made for every request, which takes longer if it is.)"""
+
+    max_wait_ms: int
+    min_bytes: int
+    max_bytes: int
+    read_committed: bool
+    replica_id: int
+
+
+class _Listening:
+    """Looks at the partitions of a fetch whenever they change, until `enough` is done."""
+
+    def __init__(
+        self,
+        asked_of: dict[Partition, FetchPartition],
+        limits: FetchLimits,
+        readable: Callable[[Partition, FetchPartition], int | None],
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        self.enough: asyncio.Future[None] = loop.create_future()
+        self._asked_of = asked_of
+        self._min_bytes = limits.min_bytes
+        self._readable = readable
+        self._found = dict.fromkeys(asked_of, 0)
+        self._total = 0
+        # The client's patience, and so in real time: while this waits, its connection's next request does.
+        self._timer = loop.call_later(wait_s(limits.max_wait_ms), self._end)
+        self.enough.add_done_callback(self._stop)
+        look = self._look
+        try:
+            for partition in asked_of:
+                partition.add_listener(look)
+                look(partition)  # what the pass found, too little as yet
+        except BaseException:
+            self.enough.cancel()
+            raise
+
+    def _look(self, partition: Partition) -> None:
+        if self.enough.done():
+            return
+        try:
+            size = self._readable(partition, self._asked_of[partition])
+        except Exception:  # noqa: BLE001 - the read that follows tells; whoever moved the partition must not fail
+            size = None
+        if size is not None:
+            self._total += size - self._found[partition]
+            self._found[partition] = size
+        if size is None or self._total >= self._min_bytes:
+            self._end()
+
+    def _end(self) -> None:
+        if not self.enough.done():
+            self.enough.set_result(None)
+
+    def _stop(self, _enough: asyncio.Future[None]) -> None:
+        self._timer.cancel()
+        look = self._look
+        for partition in self._asked_of:
+            partition.remove_listener(look)
+
+
+class FetchOperation:
+    """One fetch over some partitions; lives until its reply is made."""
+
+    def __init__(self, broker: "Broker", partitions: Sequence[FetchPartition], limits: FetchLimits) -> None:
+        self._broker = broker
+        self._asked = partitions
+        self._limits = limits
+        self._max_offset: Callable[[PartitionLog], int]
+        if limits.replica_id >= 0:
+            self._max_offset = _MAX_OFFSET_OF_FOLLOWERS
+        else:
+            self._max_offset = _MAX_OFFSET_OF_COMMITTED if limits.read_committed else _MAX_OFFSET_OF_OTHERS
+        self._begin_pass()
+
+    def _begin_pass(self) -> None:
+        self.results: Results = []
+        self._position = 0
+        self._bytes_left = self._limits.max_bytes
+        self._bytes_read = 0
+        self._regions = 0
+        self._must_reply = False
+
+    # --- reading ----------------------------------------------------------------------------------
+
+    def read_now(self) -> ColdRead | None:
+        """Continue the pass over the partitions; stops at the first one whose bytes are not in memory and returns what
+        must be loaded."""
+        for asked in self._asked[self._position :]:
+            try:
+                partition, max_offset = self._locate(asked)
+                log = partition.log
+                if self._finds_nothing(asked, log, max_offset):
+                    if asked.was_told(log.high_watermark, log.log_start_offset):
+                        self._position += 1
+                    else:
+                        self._add(asked, partition, b"", asked.fetch_offset)
+                    continue
+                diverging = self._diverging_epoch(partition, asked) if asked.last_fetched_epoch >= 0 else None
+                if diverging is not None:
+                    self._add(asked, partition, b"", asked.fetch_offset)
+                    self.results[-1][1].diverging_epoch = diverging
+                    self._must_reply = True
+                    continue
+                data = log.read(
+                    asked.fetch_offset,
+                    min(asked.max_bytes, self._bytes_left),
+                    max_offset=max_offset,
+                    min_one_message=self._bytes_read == 0,
+                    may_stay_in_file=self._regions < REGIONS_MAX,
+                )
+                self._accept(asked, partition, data)
+            except ColdRead as cold:
+                return cold
+            except Exception as error:  # noqa: BLE001 - one entry does not take the others with it
+                self._add_error(asked, error)
+        return None
+
+    def _finds_nothing(self, asked: FetchPartition, log: PartitionLog, max_offset: int) -> bool:
+        """Whether a read would end without records and without an error, for want of either records or room. Most
+        partitions of a fetch of many are like that."""
+        is_at_end = asked.fetch_offset == max_offset
+        return (
+            (is_at_end or (self._bytes_read > 0 and not self._bytes_left))
+            and log.log_start_offset <= asked.fetch_offset <= log.log_end_offset
+            and asked.last_fetched_epoch < 0
+            and log.failure is None
+        )
+
+    def supply(self, cold: ColdRead, data: FetchData) -> None:
+        """The bytes of the partition at which the pass stopped. If the log dropped some meanwhile, and perhaps with
+        them what it knew of aborted transactions, they are of no use, and the pass looks there again.
+        """
+        asked = self._asked[self._position]
+        try:
+            partition, _ = self._locate(asked)
+        except ApiError as error:
+            self._add_error(asked, error)
+        else:
+            if partition.log.has_all_of(cold) and asked.fetch_offset >= partition.log.log_start_offset:
+                self._accept(asked, partition, data)
+
+    @property
+    def is_satisfied(self) -> bool:
+        limits = self._limits
+        return limits.max_wait_ms <= 0 or not self._asked or self._bytes_read >= limits.min_bytes or self._must_reply
+
+    def read_again(self) -> ColdRead | None:
+        """The second pass, after the wait: as `read_now`. It ends the request whatever it finds."""
+        self._begin_pass()
+        return self.read_now()
+
+    async def run(self, cold: ColdRead | None) -> None:
+        """The rest of a fetch whose first pass had to stop for `cold`."""
+        await self.finish_pass(cold)
+        if not self.is_satisfied:
+            await self.listen()
+            await self.finish_pass(self.read_again())
+
+    async def finish_pass(self, cold: ColdRead | None) -> None:
+        while cold is not None:
+            try:
+                self.supply(cold, await asyncio.to_thread(cold.load))
+            except Exception as error:  # noqa: BLE001 - one entry does not take the others with it
+                self._add_error(self._asked[self._position], error)
+            cold = self.read_now()
+
+    def _locate(self, asked: FetchPartition) -> tuple[Partition, int]:
+        """The hosted partition and the offset that readers may not pass; raises ApiError."""
+        if asked.topic is None:
+            raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID)
+        partition = self._broker.replicas.partition_or_error(asked.topic, asked.partition)
+        if asked.topic_id not in (ZERO_TOPIC_ID, partition.topic_id):
+            raise ApiError(ErrorCode.INCONSISTENT_TOPIC_ID)
+        partition.check_leader(asked.current_leader_epoch)
+        replica_id = self._limits.replica_id
+        if replica_id >= 0 and (replica_id not in partition.replicas or replica_id == self._broker.node_id):
+            raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        return partition, self._max_offset(partition.log)
+
+    @staticmethod
+    def _diverging_epoch(partition: Partition, asked: FetchPartition) -> EpochEndOffset | None:
+        """Where the fetcher's log stopped being a prefix of this one, if it did (KIP-595); it told its last epoch."""
+        epoch, end_offset = partition.log.end_offset_for_epoch(asked.last_fetched_epoch)
+        if epoch < 0 or end_offset < 0 or asked.fetch_offset < partition.log.log_start_offset:
+            raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE)
+        if epoch < asked.last_fetched_epoch or end_offset < asked.fetch_offset:
+            return EpochEndOffset(epoch=epoch, end_offset=end_offset)
+        return None
+
+    def _accept(self, asked: FetchPartition, partition: Partition, data: FetchData) -> None:
+        records: Buffer | FileRegion = data.records
+        if data.region is not None:
+            records = data.region
+        size = taken = len(records)
+        if size and data.is_cut:
+            # Kafka sends a part of the batch that does not fit, too: such a partition takes all that it may. Who counts
+            # only whole batches looks into all the other partitions for one that fits into what little is left.
+            taken = max(size, min(asked.max_bytes, self._bytes_left))
+        self._add(asked, partition, records, data.next_offset)  # may raise: what is not sent does not count
+        self._bytes_read += size
+        self._bytes_left = max(0, self._bytes_left - taken)
+        if data.region is not None:
+            self._regions += 1
+
+    def _add(self, asked: FetchPartition, partition: Partition, records: Buffer | FileRegion, next_offset: int) -> None:
+        log = partition.log
+        data = PartitionData(
+            partition_index=asked.partition,
+            high_watermark=log.high_watermark,
+            last_stable_offset=log.last_stable_offset,
+            log_start_offset=log.log_start_offset,
+            aborted_transactions=None,
+            records=records,
+        )
+        if self._limits.read_committed:
+            upper_offset = next_offset if next_offset >= 0 else log.last_stable_offset
+            data.aborted_transactions = [
+                AbortedTransaction(producer_id=producer_id, first_offset=first_offset)
+                for producer_id, first_offset in log.aborted_transactions(asked.fetch_offset, upper_offset)
+            ]
+        self._position += 1
+        self.results.append((asked, data))
+
+    def _add_error(self, asked: FetchPartition, error: Exception) -> None:
+        refusal = self._broker.unforeseen.refusal(error, asked.topic or "", asked.partition)
+        self._must_reply = True
+        self._position += 1
+        self.results.append((asked, error_data(asked.partition, refusal.error)))
+
+    # --- waiting ----------------------------------------------------------------------------------
+
+    def listen(self) -> asyncio.Future[None]:
+        """Listen to the partitions. The future is done when enough has become readable since the pass, when something
+        changed that the client must hear of, or when `max_wait_ms` are over; whoever cancels it ends the listening."""
+        hosted = self._broker.replicas.partition
+        asked_of = {
+            partition: asked
+            for asked in self._asked
+            if asked.topic is not None and (partition := hosted(asked.topic, asked.partition)) is not None
+        }
+        return _Listening(asked_of, self._limits, self._readable).enough
+
+    def _readable(self, partition: Partition, asked: FetchPartition) -> int | None:
+        """Bytes that a read would return now, or as many as are waited for if it is more; None when the read would end
+        in an error."""
+        if partition.leader != partition.node_id or asked.current_leader_epoch not in (-1, partition.leader_epoch):
+            return None
+        log = partition.log
+        if not log.log_start_offset <= asked.fetch_offset <= log.log_end_offset:
+            return None
+        limit = min(asked.max_bytes, self._limits.min_bytes)
+        return log.readable_bytes(asked.fetch_offset, self._max_offset(log), limit)
+
+
+_UNKNOWN_TOPIC = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
+"""Kafka lists no aborted transactions for these, where it has null for other errors."""
+
+
+def error_data(partition: int, error: ErrorCode) -> PartitionData:
+    """The answer for a partition that cannot be read: every offset unknown, records empty (not null: librdkafka rejects
+    null)."""
+    return PartitionData(
+        partition_index=partition,
+        error_code=error,
+        high_watermark=UNKNOWN,
+        last_stable_offset=UNKNOWN,
+        log_start_offset=UNKNOWN,
+        aborted_transactions=[] if error in _UNKNOWN_TOPIC else None,
+        records=b"",
+    )

@@ -1,0 +1,549 @@
+"""The partitions that this broker hosts: what the controller tells it to lead or drop, appends to them, and their
+upkeep (Kafka's ReplicaManager).
+
+Everything here is owned by the event loop; what may block (fsync, deleting files, recovery) runs in threads and comes
+back to the loop.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple, TypeVar
+
+from barnabas.broker.cluster.metadata import MetadataCache
+from barnabas.broker.replication.partition import Partition
+from barnabas.broker.upkeep.segment_times import times_of_logs
+from barnabas.clock import Clock
+from barnabas.set_aside import SetAside
+from barnabas.storage.config import LogConfig
+from barnabas.storage.errors import LogDeleted, StorageError
+from barnabas.storage.files import Buffer
+from barnabas.storage.log import LogAppendInfo, PartitionLog
+from barnabas.storage.log_manager import LogManager
+from barnabas.storage.segment_reader import ColdRead, FetchData
+from barnabas.storage.validation import AppendOrigin, ExpensiveBatch, ValidationResult
+from barnabas.wire.errors import ApiError, ErrorCode
+from barnabas.wire.messages.leader_and_isr import (
+    LeaderAndIsrPartitionError,
+    LeaderAndIsrPartitionState,
+    LeaderAndIsrRequest,
+    LeaderAndIsrResponse,
+    LeaderAndIsrTopicError,
+    LeaderAndIsrTopicState,
+)
+from barnabas.wire.messages.stop_replica import StopReplicaPartitionError, StopReplicaRequest, StopReplicaResponse
+from barnabas.wire.names import TopicId
+from barnabas.wire.record_batch import iter_headers
+
+logger = logging.getLogger(__name__)
+
+LOAD_CHUNK_BYTES = 1024 * 1024
+_NEVER = 1 << 62
+
+RECORD_READERS = 1
+"""Threads that open the records of batches. That is work for the interpreter, so that more of them would not get more
+done; but the event loop would have to wait for its turn behind each. (Six batches of 100,000 records at a time, over
+and over: beside six threads 36 of 100 small requests a second were served, beside one thread all of them.)"""
+
+FLUSHES_PER_DIRECTORY = 4
+"""Of those that nobody waits for, in each log directory, which is a disk: a log whose sync takes long holds back no
+other, and syncs side by side share the journal's commits. No more, since each takes one of the threads that cold reads
+need, too."""
+
+T = TypeVar("T")
+
+PartitionCallback = Callable[[Partition], None]
+
+
+class ReplicaManager:
+    """Hosted partitions by (topic, index).
+
+    `config_of(topic)` gives a topic's current settings. `on_elected` and `on_resigned` tell the coordinators that a
+    partition came or went. With `flush_before_ack` nothing is acknowledged before it is on the disk.
+    """
+
+    def __init__(
+        self,
+        node_id: int,
+        log_manager: LogManager,
+        metadata: MetadataCache,
+        clock: Clock,
+        config_of: Callable[[str], LogConfig],
+        on_elected: PartitionCallback,
+        on_resigned: PartitionCallback,
+        *,
+        flush_before_ack: bool = False,
+    ) -> None:
+        self._node_id = node_id
+        self._log_manager = log_manager
+        self._metadata = metadata
+        self._clock = clock
+        self._config_of = config_of
+        self._on_elected = on_elected
+        self._on_resigned = on_resigned
+        self._flush_before_ack = flush_before_ack
+        self._partitions: dict[tuple[str, int], Partition] = {}
+        self._offline: set[tuple[str, int]] = set()
+        """Partitions that this broker should host, but whose log it cannot open (Kafka's HostedPartition.Offline)."""
+        self._controller_epoch = -1
+        self.appended_bytes = 0
+        """What was offered since the start, refused or not."""
+        self._full_at: dict[str, int] = {}
+        self._first_full_at = _NEVER
+        self._flushes: dict[PartitionLog, asyncio.Future[None]] = {}
+        self._committing: dict[Partition, asyncio.Future[None]] = {}
+        self._flushers: dict[str, set[asyncio.Task[None]]] = {}
+        self._is_stopping = False
+        self.set_aside_settings = SetAside[PartitionLog]("changing the settings", clock)
+        self.set_aside_flushing = SetAside[PartitionLog]("flushing", clock, first_delay_ms=1_000)
+        self.set_aside_retention = SetAside[PartitionLog]("retention", clock)
+        self._record_readers = ThreadPoolExecutor(RECORD_READERS, "record-reader")
+
+    async def close(self) -> None:
+        """End the thread that opens records; returns when no flush is under way, so that the logs can be closed."""
+        self.stop_flushing()
+        await asyncio.to_thread(self._record_readers.shutdown, cancel_futures=True)
+        while under_way := self.flushing():
+            await asyncio.wait(under_way)
+
+    # --- looking up -------------------------------------------------------------------------------
+
+    @property
+    def logs(self) -> list[PartitionLog]:
+        """The logs of all partitions, also of those that nobody has told this broker to lead yet."""
+        return self._log_manager.logs
+
+    def partition(self, topic: str, index: int) -> Partition | None:
+        return self._partitions.get((topic, index))
+
+    def partitions(self) -> Iterator[Partition]:
+        return iter(list(self._partitions.values()))
+
+    def partition_or_error(self, topic: str, index: int) -> Partition:
+        """The hosted partition; raises ApiError UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER where another
+        broker hosts it, KAFKA_STORAGE_ERROR where its log is offline."""
+        partition = self._partitions.get((topic, index))
+        if partition is None:
+            raise ApiError(self._error_of_absent(topic, index))
+        return partition
+
+    def _error_of_absent(self, topic: str, index: int) -> ErrorCode:
+        if (topic, index) in self._offline:
+            return ErrorCode.KAFKA_STORAGE_ERROR
+        known = self._metadata.has_partition(topic, index)
+        return ErrorCode.NOT_LEADER_OR_FOLLOWER if known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+    # --- the controller's word --------------------------------------------------------------------
+
+    async def leader_and_isr(self, request: LeaderAndIsrRequest) -> LeaderAndIsrResponse:
+        """Lead or follow partitions. STALE_CONTROLLER_EPOCH for a deposed controller; INCONSISTENT_TOPIC_ID,
+        KAFKA_STORAGE_ERROR per partition."""
+        if request.controller_epoch < self._controller_epoch:
+            return LeaderAndIsrResponse(error_code=ErrorCode.STALE_CONTROLLER_EPOCH)
+        self._controller_epoch = request.controller_epoch
+        response = LeaderAndIsrResponse()
+        await self._reopen(request)
+        for topic in request.topic_states:
+            errors = LeaderAndIsrTopicError(topic_id=topic.topic_id)
+            for state in topic.partition_states:
+                error = self._apply(topic, state)
+                errors.partition_errors.append(
+                    LeaderAndIsrPartitionError(partition_index=state.partition_index, error_code=error)
+                )
+            response.topics.append(errors)
+            await asyncio.sleep(0)  # creating many logs takes a while: let connections live meanwhile
+        return response
+
+    async def _reopen(self, request: LeaderAndIsrRequest) -> None:
+        """Logs that lacked room or descriptors when they were opened: their partitions' roles are given again and
+        again (see `Controller`)."""
+        for topic in request.topic_states:
+            for state in topic.partition_states:
+                open_log = self._log_manager.reopening(topic.topic_name, state.partition_index)
+                if open_log is not None:
+                    outcome = await asyncio.to_thread(open_log)
+                    self._log_manager.reopened(topic.topic_name, state.partition_index, outcome)
+
+    def _apply(self, topic: LeaderAndIsrTopicState, state: LeaderAndIsrPartitionState) -> ErrorCode:
+        key = (topic.topic_name, state.partition_index)
+        topic_id = TopicId(bytes(topic.topic_id))
+        partition = self._partitions.get(key)
+        if partition is not None and partition.topic_id != topic_id:
+            return ErrorCode.INCONSISTENT_TOPIC_ID
+        if partition is not None and state.leader_epoch < partition.leader_epoch:
+            return ErrorCode.STALE_CONTROLLER_EPOCH
+        try:
+            if partition is None:
+                log = self._log_manager.get_or_create(
+                    *key, topic_id, self._config_of(topic.topic_name), is_new=state.is_new
+                )
+                partition = self._partitions[key] = Partition(
+                    *key, topic_id, log, self._node_id, flush_before_ack=self._flush_before_ack
+                )
+            was_leader = partition.is_leader
+            elected = partition.become_leader_or_follower(state)
+            if elected:
+                self._on_elected(partition)
+            elif was_leader and not partition.is_leader:
+                self._on_resigned(partition)
+        except Exception as error:
+            code = error.error if isinstance(error, ApiError) else ErrorCode.KAFKA_STORAGE_ERROR
+            if key not in self._offline:
+                trace = None if isinstance(error, ApiError) else error
+                logger.error("cannot host %s-%d: %s", *key, error, exc_info=trace)
+            if code is ErrorCode.KAFKA_STORAGE_ERROR:
+                self._offline.add(key)
+            return code
+        self._offline.discard(key)
+        return ErrorCode.NONE
+
+    async def stop_replica(self, request: StopReplicaRequest) -> StopReplicaResponse:
+        """Stop hosting partitions, and delete their logs where the controller says so."""
+        if request.controller_epoch < self._controller_epoch:
+            return StopReplicaResponse(error_code=ErrorCode.STALE_CONTROLLER_EPOCH)
+        self._controller_epoch = request.controller_epoch
+        response = StopReplicaResponse()
+        for topic in request.topic_states:
+            for state in topic.partition_states:
+                error = self._stop(topic.topic_name, state.partition_index, state.delete_partition)
+                response.partition_errors.append(
+                    StopReplicaPartitionError(
+                        topic_name=topic.topic_name, partition_index=state.partition_index, error_code=error
+                    )
+                )
+        try:
+            # Before the controller forgets the topic: a log that came back later would belong to nobody.
+            await asyncio.to_thread(self._log_manager.sync_deletions)
+        except StorageError as error:
+            logger.error("deleted logs may come back: %s", error.message)
+            response.error_code = error.error
+        return response
+
+    def _stop(self, topic: str, index: int, delete: bool) -> ErrorCode:
+        partition = self._partitions.pop((topic, index), None)
+        if partition is not None:
+            was_leader = partition.is_leader
+            partition.stop(self._error_of_absent(topic, index))
+            if was_leader:
+                self._on_resigned(partition)
+        try:
+            if delete:
+                self._log_manager.delete(topic, index)
+        except Exception as error:
+            trace = None if isinstance(error, ApiError) else error
+            logger.error("cannot delete %s-%d: %s", topic, index, error, exc_info=trace)
+            return error.error if isinstance(error, ApiError) else ErrorCode.KAFKA_STORAGE_ERROR
+        self._offline.discard((topic, index))
+        return ErrorCode.NONE
+
+    def reconfigure(self, topic: str) -> None:
+        """A topic's configuration changed: every hosted partition of it follows."""
+        self._reconfigure(partition for partition in self.partitions() if partition.topic == topic)
+
+    def reconfigure_all(self) -> None:
+        """The defaults of all topics changed."""
+        self._reconfigure(self.partitions())
+
+    def _reconfigure(self, partitions: Iterable[Partition]) -> None:
+        for partition in partitions:
+            with self.set_aside_settings.attempt(partition.log):
+                partition.log.update_config(self._config_of(partition.topic))
+
+    def delete_records(self, partition: Partition, offset: int) -> None:
+        """Everything below `offset` is gone for readers at once; whole segments below it leave the disk with the next
+        retention run."""
+        partition.log.increment_log_start_offset(offset)
+        partition.progressed()
+
+    # --- appending --------------------------------------------------------------------------------
+
+    def append(
+        self,
+        topic: str,
+        index: int,
+        batch: Any,
+        acks: int,
+        produce_version: int,
+        origin: AppendOrigin = AppendOrigin.CLIENT,
+        validated: "Validated | None" = None,
+        transaction_version: int = 0,
+    ) -> tuple[Partition, LogAppendInfo]:
+        """Append one batch (a writable buffer: offsets are patched in place; None is refused) as leader.
+        `transaction_version` is for markers.
+
+        Raises ApiError; ExpensiveBatch for a batch that `validate` has to look at first, or again, because the topic
+        has changed since.
+        """
+        partition = self._leader(topic, index, acks)
+        if validated is not None and not validated.holds_for(partition.log):
+            raise ExpensiveBatch
+        if batch is None:
+            raise ApiError(ErrorCode.INVALID_RECORD, "the request holds no records for the partition")
+        self.appended_bytes += len(batch)
+        if self.appended_bytes > self._first_full_at and origin is AppendOrigin.CLIENT:
+            self._check_room(partition)
+        info = partition.log.append_as_leader(
+            batch,
+            leader_epoch=partition.leader_epoch,
+            now_ms=self._clock.now_ms(),
+            origin=origin,
+            produce_version=produce_version,
+            validated=None if validated is None else validated.result,
+            transaction_version=transaction_version,
+        )
+        partition.appended(info)
+        if self._flush_before_ack and partition.log.recovery_point < partition.log.log_end_offset:
+            self._flush_soon(partition)
+        return partition, info
+
+    def limit_appends(self, full_at: Mapping[str, int]) -> None:
+        """Take no more records from clients into a log directory once `appended_bytes` is beyond its number here."""
+        self._full_at = dict(full_at)
+        self._first_full_at = min(full_at.values(), default=_NEVER)
+
+    def _check_room(self, partition: Partition) -> None:
+        if self.appended_bytes > self._full_at.get(partition.log.directory.rpartition("/")[0], _NEVER):
+            raise StorageError(f"the disk of {partition} is full")
+
+    def _leader(self, topic: str, index: int, acks: int) -> Partition:
+        partition = self._partitions.get((topic, index)) or self.partition_or_error(topic, index)
+        partition.check_leader()
+        if acks == -1:
+            partition.check_enough_replicas()
+        return partition
+
+    async def validate(self, topic: str, index: int, batch: bytearray, acks: int, produce_version: int) -> "Validated":
+        """Open and check the records of a batch in a thread, for a later `append`; raises ApiError."""
+        log = self._leader(topic, index, acks).log
+        config, now_ms = log.config, self._clock.now_ms()
+
+        def validate() -> ValidationResult:
+            # A copy: what is stamped for these settings may have to be validated again for others.
+            return log.validate(bytearray(batch), config, now_ms=now_ms, produce_version=produce_version)
+
+        return Validated(await self.read_records(validate), log, config)
+
+    async def read_records(self, job: Callable[[], T]) -> T:
+        """Run what opens many records in the thread for that; one job after the other."""
+        return await asyncio.get_running_loop().run_in_executor(self._record_readers, job)
+
+    def when_acknowledgeable(
+        self, partition: Partition, info: LogAppendInfo, acks: int
+    ) -> "asyncio.Future[None] | None":
+        """What a producer's acknowledgement waits for; None when it may leave now."""
+        # flush.messages: Kafka flushes inside the append; here the acknowledgement waits for a flush in a thread.
+        flush = asyncio.ensure_future(self.flush(partition.log)) if info.flush_required else None
+        must_be_committed = acks == -1 or (self._flush_before_ack and acks != 0)
+        committed = partition.committed(info.last_offset + 1) if must_be_committed else None
+        if flush is None:
+            return committed
+        if committed is None:
+            return flush
+        return asyncio.ensure_future(_both(flush, committed))
+
+    async def flush(self, log: PartitionLog) -> None:
+        """Bring everything that is in a log now to the disk; one flush serves everybody who came before it started.
+
+        Raises:
+            StorageError (KAFKA_STORAGE_ERROR): it failed. If a sync did, that is final, and the log is offline; where
+            only descriptors or room were lacking, `run_flushes` tries again.
+            LogDeleted: the log was deleted, before or meanwhile.
+        """
+        end_offset = log.log_end_offset
+        while True:
+            running = self._flushes.get(log)
+            if running is None:
+                running = self._flushes[log] = asyncio.ensure_future(self._flush_once(log))
+            await asyncio.shield(running)
+            if log.recovery_point >= min(end_offset, log.log_end_offset):
+                return
+
+    async def _flush_once(self, log: PartitionLog) -> None:
+        try:
+            task = log.prepare_flush()
+            if task is not None:
+                try:
+                    await asyncio.to_thread(task.run)
+                except RuntimeError as error:  # no thread could be started
+                    task.error = StorageError(f"flushing {log.directory} failed: {error}")
+                log.complete_flush(task)
+                if task.may_be_repeated and task.error is not None:
+                    raise task.error
+            elif log.recovery_point < log.log_end_offset:
+                raise StorageError(f"somebody else flushes {log.directory}")
+            log.check()
+        except LogDeleted:
+            raise
+        except StorageError as error:
+            logger.error("flushing %s-%d failed: %s", log.topic, log.partition, error.message)
+            raise
+        finally:
+            del self._flushes[log]
+
+    def _flush_soon(self, partition: Partition) -> None:
+        """`barnabas.flush.before.ack`: group commit. What is appended while a flush runs shares the next one."""
+        if partition not in self._committing:
+            self._committing[partition] = asyncio.ensure_future(self._flush_and_commit(partition))
+
+    async def _flush_and_commit(self, partition: Partition) -> None:
+        log = partition.log
+        try:
+            while log.recovery_point < log.log_end_offset:
+                await self.flush(log)
+                partition.flushed()
+        except StorageError as error:
+            partition.flush_failed(error)
+        except Exception as error:  # whoever waits for the commit is told, and the log says why
+            logger.exception("flushing %s failed", partition)
+            partition.flush_failed(StorageError(f"flushing {partition} failed: {error}"))
+        finally:  # at once, not by a callback: an append in between would find nobody to flush it
+            del self._committing[partition]
+
+    # --- upkeep ---------------------------------------------------------------------------------
+
+    def run_flushes(self) -> None:
+        """Begin to flush the logs that ask for it: new files, a sealed segment, a new leader epoch, `flush.ms` over."""
+        by_directory: dict[str, list[PartitionLog]] = {}
+        for log in self.set_aside_flushing.ready(self._log_manager.logs_to_flush(self._clock.now_ms())):
+            by_directory.setdefault(log.directory.rpartition("/")[0], []).append(log)
+        for directory, logs in by_directory.items():
+            flushers = self._flushers.setdefault(directory, set())
+            due = iter(logs)
+            for _ in range(FLUSHES_PER_DIRECTORY - len(flushers)):
+                task = asyncio.get_running_loop().create_task(self._flush_in_turn(due))
+                flushers.add(task)
+                task.add_done_callback(flushers.discard)
+
+    async def _flush_in_turn(self, logs: Iterator[PartitionLog]) -> None:
+        """One of those that share a list, which grows old while they wait for the disk: each log is looked at again."""
+        for log in logs:
+            if self._is_stopping:
+                return
+            if log.failure is not None or log in self._flushes or not log.flush_is_due(self._clock.now_ms()):
+                continue
+            with self.set_aside_flushing.attempt(log):
+                await self._flush_if_possible(log)
+
+    async def _flush_if_possible(self, log: PartitionLog) -> None:
+        try:
+            await self.flush(log)
+        except StorageError:
+            return  # it is told, and repeated if that may be
+        partition = self._partitions.get((log.topic, log.partition))
+        if partition is not None and partition.log is log and self._flush_before_ack:
+            partition.flushed()  # what an earlier flush failed at is committable now
+
+    def flushing(self) -> "list[asyncio.Future[None]]":
+        """Flushes that are under way, and what goes on when they are done."""
+        flushers = [task for tasks in self._flushers.values() for task in tasks]
+        return [*flushers, *self._flushes.values(), *self._committing.values()]
+
+    def stop_flushing(self) -> None:
+        """Begin no more flushes but those that somebody waits for: closing the logs brings everything to the disk."""
+        self._is_stopping = True
+
+    async def run_retention(self) -> None:
+        """Delete what retention no longer keeps; readers that wait there look again.
+
+        What has to be read for that is read in a thread, some logs at a time. Whichever of them are gone by then, or
+        offline, are left out.
+        """
+        now_ms = self._clock.now_ms()
+        async for log, times in times_of_logs(
+            self.set_aside_retention.ready(self._log_manager.logs),
+            lambda log: log.times_for_retention(now_ms),
+            lambda: self._is_stopping,
+        ):
+            with self.set_aside_retention.attempt(log):
+                if times.error is not None and not isinstance(times.error, OSError):
+                    raise times.error
+                if self._log_manager.retain(log, now_ms, times):
+                    partition = self._partitions.get((log.topic, log.partition))
+                    if partition is not None and partition.log is log:
+                        partition.progressed()
+                    await asyncio.sleep(0)  # renaming files takes a while, too
+
+    # --- what the coordinators need (broker/coordinators/runtime.py, CoordinatorLog) ---------------
+
+    def coordinator_log(self, topic: str) -> "InternalTopicLog":
+        return InternalTopicLog(self, topic)
+
+
+class Validated(NamedTuple):
+    """A batch as a log takes it, as long as it is this log with these settings."""
+
+    result: ValidationResult
+    log: PartitionLog
+    config: LogConfig
+
+    def holds_for(self, log: PartitionLog) -> bool:
+        return self.log is log and self.config is log.config
+
+
+class InternalTopicLog:
+    """`__consumer_offsets` or `__transaction_state` as its coordinator sees it."""
+
+    def __init__(self, replicas: ReplicaManager, topic: str) -> None:
+        self._replicas = replicas
+        self._topic = topic
+        self._loop = asyncio.get_running_loop()
+
+    def append(self, partition: int, batch: bytearray, transaction_version: int = 0) -> int:
+        """Append a batch of records; returns the end offset after it. Raises ApiError NOT_COORDINATOR or
+        COORDINATOR_NOT_AVAILABLE."""
+        try:
+            _, info = self._replicas.append(
+                self._topic,
+                partition,
+                batch,
+                -1,
+                0,
+                AppendOrigin.COORDINATOR,
+                transaction_version=transaction_version,
+            )
+        except ApiError as error:
+            raise ApiError(_COORDINATOR_ERRORS.get(error.error, error.error), error.message) from error
+        return info.last_offset + 1
+
+    def committed(self, partition: int, end_offset: int) -> "asyncio.Future[None] | None":
+        """Patient: nobody but the coordinator, which has built on what it wrote, can learn later that it counts."""
+        hosted = self._replicas.partition(self._topic, partition)
+        if hosted is None:
+            raise ApiError(ErrorCode.NOT_COORDINATOR)
+        return hosted.committed(end_offset, is_patient=True)
+
+    def read_all(self, partition: int) -> Iterator[Buffer]:
+        """Chunks of whole batches from log start to log end; blocks, so it runs in a thread while the shard loads."""
+        offset = None
+        while True:
+            found = asyncio.run_coroutine_threadsafe(self._read(partition, offset), self._loop).result()
+            data = found.load() if isinstance(found, ColdRead) else found
+            if not data.records:
+                return
+            yield data.records
+            offset = max(header.next_offset for header in iter_headers(data.records))
+
+    async def _read(self, partition: int, offset: int | None) -> FetchData | ColdRead:
+        """One chunk, or what it takes to load it: logs belong to the event loop."""
+        log = self._replicas.partition_or_error(self._topic, partition).log
+        try:
+            return log.read(log.log_start_offset if offset is None else offset, LOAD_CHUNK_BYTES)
+        except ColdRead as cold:
+            return cold
+
+
+_COORDINATOR_ERRORS = {
+    # GroupCoordinator turns what happens to its log into what its clients understand (CoordinatorRuntime,
+    # GroupMetadataManager.storeGroup).
+    ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.REQUEST_TIMED_OUT: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+}
+
+
+async def _both(first: "asyncio.Future[None]", second: "asyncio.Future[None]") -> None:
+    await first
+    await second

@@ -1,0 +1,1 @@
+"""What a broker does by itself, over and over."""

@@ -1,0 +1,54 @@
+"""Which log directories are too full to take records from clients.
+
+A full disk is no failure: an append that does not fit is taken back, and what is there can be read. But deletions,
+compaction, coordinators and the metadata store need room to work, and so does whoever tidies up. Clients are refused
+before that is gone.
+"""
+
+import asyncio
+import logging
+
+from barnabas.broker.replication.replica_manager import ReplicaManager
+from barnabas.storage.log_manager import LogManager
+
+logger = logging.getLogger(__name__)
+
+SHARE_MAX = 20
+"""The reserve is at most this part of the file system: small disks are not all reserve."""
+
+
+class DiskSpace:
+    """Looks at the free space of all log directories, and tells the replica manager how much each may still take."""
+
+    def __init__(self, log_manager: LogManager, reserve_bytes: int, replicas: ReplicaManager) -> None:
+        self._log_manager = log_manager
+        self._reserve_bytes = reserve_bytes
+        self._replicas = replicas
+        self._full: set[str] = set()
+
+    async def check(self) -> None:
+        """Look again. A full directory takes records again when an eighth more than the reserve is free."""
+        appended = self._replicas.appended_bytes
+        rooms = await asyncio.to_thread(self._measure)
+        self._replicas.limit_appends({path: appended + room for path, room in rooms.items()})
+
+    def _measure(self) -> dict[str, int]:
+        """Bytes that each directory may still take; less than nothing if it is full."""
+        rooms = {}
+        for path in map(str, self._log_manager.directories):
+            try:
+                total, free = self._log_manager.space(path)
+            except OSError as error:
+                logger.error("asking for the free space of %s failed: %s", path, error)
+                continue
+            reserve = min(self._reserve_bytes, total // SHARE_MAX)
+            rooms[path] = free - reserve
+            if path in self._full and free >= reserve + reserve // 8:
+                self._full.discard(path)
+                logger.warning("%s has room again", path)
+            elif path in self._full or free < reserve:
+                if path not in self._full:
+                    logger.error("%s is full: records of clients are refused until there is room", path)
+                self._full.add(path)
+                rooms[path] = -1 << 62
+        return rooms

@@ -1,0 +1,1 @@
+"""What the controller can be asked to do: checks, plans and decisions, pure."""

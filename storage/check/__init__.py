@@ -1,0 +1,1 @@
+"""A log directory verified offline."""

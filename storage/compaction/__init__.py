@@ -1,0 +1,1 @@
+"""Log compaction: which log, which records stay, the swap."""

@@ -1,0 +1,532 @@
+"""Compaction of one log: keep the last record of each key, give up the others.
+
+A pass reads the dirty section of a log (what no pass has seen yet) into a map of keys, then copies all segments below
+the end of what the map covers, leaving out the records that the map says are superseded. Segments that have become
+small are joined. What comes out are `.cleaned` files, on the disk; taking them into the log is left to
+`PartitionLog.replace_segments`.
+
+A pass works on paths and numbers that were captured before (`CleaningJob`), so that it can run in a thread or in
+another process. It blocks. It may be given up at any point: `.cleaned` files mean nothing.
+
+Source: org.apache.kafka.storage.internals.log.Cleaner, CleanedTransactionMetadata.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import Final, NamedTuple
+
+from barnabas.storage.compaction.offset_map import KeyMap
+from barnabas.storage.compaction.record_filter import (
+    RawRecord,
+    emptied_batch,
+    iter_raw_records,
+    payload_of,
+    rebuilt_batch,
+)
+from barnabas.storage.errors import CorruptLog
+from barnabas.storage.files import Buffer, Files, LogFile, read_file, unlink_if_exists, write_file, write_fully
+from barnabas.storage.scan import OpenSegment, scan_batches, why_bad
+from barnabas.storage.segment import (
+    CLEANED_SUFFIX,
+    LOG_SUFFIX,
+    OFFSET_INDEX_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
+    Segment,
+    file_name,
+)
+from barnabas.storage.segment_reader import file_headers
+from barnabas.storage.txn_index import ENTRY_SIZE, AbortedTransaction, TransactionIndex
+from barnabas.wire.record_batch import NO_TIMESTAMP, CorruptBatch, RecordBatchHeader, parse_header
+from barnabas.wire.records import ControlRecordType, control_record_type, iter_records
+
+_MAX_RELATIVE_OFFSET: Final = 2**31 - 1
+_WRITE_CHUNK: Final = 1 << 20
+_SYNC_BYTES: Final = 32 << 20
+"""The disk gets what was written in pieces, so that no single flush keeps it busy for long."""
+
+Pause = Callable[[int], None]
+"""Called between batches with the bytes read and written since: where a pass gives way to others, or is throttled."""
+
+
+class SourceSegment(NamedTuple):
+    """A segment to be cleaned, as it was when the job was made."""
+
+    base_offset: int
+    path: str
+    size: int
+
+
+class LastRecord(NamedTuple):
+    """What must stay of an active producer: the batch with its last data, or without any (-1) the marker that has its
+    epoch.
+    """
+
+    last_data_offset: int
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class CleaningJob:
+    """All that a pass over one log needs to know. Offsets, bytes and milliseconds.
+
+    `segments` are those below `first_uncleanable_offset`, `txn_indexes` the paths of all transaction index files of the
+    log: a transaction of a cleaned segment may end in a later one.
+    """
+
+    directory: str
+    segments: Sequence[SourceSegment]
+    txn_indexes: Sequence[str]
+    first_dirty_offset: int
+    first_uncleanable_offset: int
+    producers: Mapping[int, LastRecord]
+    now_ms: int
+    delete_retention_ms: int
+    segment_bytes: int
+    segment_index_bytes: int
+    index_interval_bytes: int
+    map_slots: int
+    map_load_factor: float = 0.9
+    log_start_offset: int = 0
+
+
+class CleanedSegment(NamedTuple):
+    """A segment that is ready as `.cleaned` files, and the base offsets of those that it replaces."""
+
+    base_offset: int
+    replaces: list[int]
+    size: int
+    has_txn_index: bool
+    max_timestamp: int
+    max_timestamp_offset: int
+
+
+class PassEnd(NamedTuple):
+    """The last word of a pass: everything below `end_offset` is clean."""
+
+    end_offset: int
+    bytes_read: int
+    bytes_written: int
+    records_read: int
+    records_kept: int
+    batches_unopened: int = 0
+    """Stayed as they are, because they cannot be decompressed, or to too much."""
+
+
+# --- plans
+
+
+def group_segments(
+    sizes: Sequence[tuple[int, int, int, int]], max_bytes: int, max_index_bytes: int, first_uncleanable_offset: int
+) -> list[list[int]]:
+    """Which neighbouring segments become one: base offset, bytes, offset index bytes and time index bytes of each in,
+    base offsets out.
+
+    Source: Cleaner.groupSegmentsBySize.
+    """
+    groups: list[list[int]] = []
+    total = index_total = time_total = 0
+    for slot, (base_offset, size, index_size, time_size) in enumerate(sizes):
+        last_offset = (sizes[slot + 1][0] if slot + 1 < len(sizes) else first_uncleanable_offset) - 1
+        if (
+            groups
+            and total + size <= max_bytes
+            and index_total + index_size <= max_index_bytes
+            and time_total + time_size <= max_index_bytes
+            and (size == 0 or last_offset - groups[-1][0] <= _MAX_RELATIVE_OFFSET)
+        ):
+            groups[-1].append(base_offset)
+            total, index_total, time_total = total + size, index_total + index_size, time_total + time_size
+        else:
+            groups.append([base_offset])
+            total, index_total, time_total = size, index_size, time_size
+    return groups
+
+
+@dataclass(slots=True)
+class _OngoingAbort:
+    aborted: AbortedTransaction
+    has_batches: bool = False
+
+
+class TransactionFilter:
+    """Follows the transactions of a log from batch to batch: which data was aborted, which markers nobody needs.
+
+    Batches must come in order. `retained` collects the aborted transactions that still have a marker and may have data,
+    which is what the new transaction index says. Of transactions that began below `start_offset`, indexes may not know.
+    """
+
+    def __init__(self, aborted: Sequence[AbortedTransaction], start_offset: int = 0) -> None:
+        self._aborted = sorted(aborted, key=lambda found: found.first_offset)
+        self._next = 0
+        self._ongoing_aborted: dict[int, _OngoingAbort] = {}
+        self._ongoing_committed: set[int] = set()
+        self._not_aborted: set[int] = set()
+        self._start_offset = start_offset
+        self.retained: list[AbortedTransaction] = []
+
+    def _advance(self, offset: int) -> None:
+        while self._next < len(self._aborted) and self._aborted[self._next].first_offset <= offset:
+            aborted = self._aborted[self._next]
+            self._ongoing_aborted.setdefault(aborted.producer_id, _OngoingAbort(aborted))
+            self._next += 1
+
+    def is_aborted(self, header: RecordBatchHeader) -> bool:
+        """Take in a data batch; whether its transaction was aborted."""
+        self._advance(header.last_offset)
+        if not header.is_transactional:
+            return False
+        ongoing = self._ongoing_aborted.get(header.producer_id)
+        if ongoing is None:
+            self._ongoing_committed.add(header.producer_id)
+            if header.base_offset >= self._start_offset:
+                self._not_aborted.add(header.producer_id)
+            return False
+        ongoing.has_batches = True
+        return True
+
+    def is_needless_marker(self, header: RecordBatchHeader, batch: Buffer) -> bool:
+        """Take in a control batch; whether its transaction has no batches left.
+
+        Raises:
+            CorruptBatch: it is unreadable, or aborts what no transaction index says was aborted. Such an index is
+                incomplete, and without it aborted records would be taken for the last ones of their keys.
+        """
+        self._advance(header.last_offset)
+        record = next(iter_records(batch, header), None)
+        if record is None:
+            return True
+        control_type = control_record_type(record)
+        if control_type is ControlRecordType.ABORT:
+            ongoing = self._ongoing_aborted.pop(header.producer_id, None)
+            if ongoing is None and header.producer_id in self._not_aborted:
+                raise CorruptBatch("it aborts a transaction that is in no transaction index")
+            if ongoing is None or not ongoing.has_batches:
+                return True
+            self.retained.append(ongoing.aborted)
+            return False
+        if control_type is ControlRecordType.COMMIT:
+            if header.producer_id not in self._ongoing_committed:
+                return True
+            self._ongoing_committed.discard(header.producer_id)
+            self._not_aborted.discard(header.producer_id)
+        return False
+
+
+class Retention(Enum):
+    """What becomes of a batch: gone; gone if no record stays; kept, empty if need be."""
+
+    DELETE = auto()
+    DELETE_EMPTY = auto()
+    RETAIN_EMPTY = auto()
+
+
+@dataclass(slots=True)
+class BatchFilter:
+    """Decides what stays of each batch of a log.
+
+    Source: Cleaner.cleanInto, Cleaner.shouldRetainRecord.
+    """
+
+    job: CleaningJob
+    keys: KeyMap
+    transactions: TransactionFilter
+    records_read: int = 0
+    records_kept: int = 0
+    batches_unopened: int = 0
+
+    def filter(self, batch: Buffer, header: RecordBatchHeader) -> Buffer | None:
+        """What stays of a batch: itself, a smaller one, or nothing. Raises CorruptBatch."""
+        is_needless = False
+        if header.is_control:
+            is_needless = self.transactions.is_needless_marker(header, batch)
+            horizon_ms = header.delete_horizon_ms
+            drops_records = is_needless and horizon_ms is not None and horizon_ms <= self.job.now_ms
+        else:
+            drops_records = self.transactions.is_aborted(header)
+        retention = self._retention(header, drops_records=drops_records)
+        self.records_read += header.record_count
+        if retention is Retention.DELETE:
+            return None
+        kept: list[RawRecord] = []
+        payload = b""
+        if not drops_records and header.record_count:
+            try:
+                payload = payload_of(batch, header)
+            except CorruptBatch:
+                # Its checksum is right, so that it was written like this. Nobody knows whose keys it holds.
+                self.batches_unopened += 1
+                self.records_kept += header.record_count
+                return batch
+            kept = self._kept_records(payload, header)
+            self.records_kept += len(kept)
+        if not kept:
+            return emptied_batch(header) if retention is Retention.RETAIN_EMPTY else None
+        horizon_ms = header.delete_horizon_ms
+        needs_horizon = horizon_ms is None and (is_needless or not all(record.has_value for record in kept))
+        if len(kept) == header.record_count and not needs_horizon:
+            return batch
+        if needs_horizon:
+            horizon_ms = self.job.now_ms + self.job.delete_retention_ms
+        return rebuilt_batch(header, payload, kept, horizon_ms)
+
+    def _retention(self, header: RecordBatchHeader, *, drops_records: bool) -> Retention:
+        last = self.job.producers.get(header.producer_id) if header.has_producer_id else None
+        if last is not None:
+            if last.last_data_offset >= 0:
+                is_last = header.last_offset == last.last_data_offset
+            else:
+                is_last = header.is_control and header.producer_epoch == last.epoch
+            if is_last:
+                return Retention.RETAIN_EMPTY
+        if header.next_offset == self.job.first_uncleanable_offset:
+            # Without the last batch nobody could tell any more that its offset was used.
+            return Retention.RETAIN_EMPTY
+        return Retention.DELETE if drops_records else Retention.DELETE_EMPTY
+
+    def _kept_records(self, payload: bytes, header: RecordBatchHeader) -> list[RawRecord]:
+        records = iter_raw_records(payload, header.record_count)
+        if header.is_control:
+            return list(records)
+        base_offset, find, latest_offset = header.base_offset, self.keys.get, self.keys.latest_offset
+        horizon_ms = header.delete_horizon_ms
+        keeps_tombstones = horizon_ms is None or self.job.now_ms < horizon_ms
+        kept = []
+        for record in records:
+            offset = base_offset + record.offset_delta
+            if offset > latest_offset or (
+                record.key is not None and (record.has_value or keeps_tombstones) and offset >= find(record.key)
+            ):
+                kept.append(record)
+        return kept
+
+
+# --- the pass
+
+
+def run_pass(files: Files, job: CleaningJob, pause: Pause) -> Iterator[CleanedSegment | PassEnd]:
+    """Clean a log: one `CleanedSegment` after the other, then the `PassEnd`. The consumer may stop at any point.
+
+    Raises:
+        CorruptLog: a batch that cannot be read; nothing of its segment is ready then.
+        OSError: the disk failed, or a file is gone (its log was deleted from, or deleted).
+    """
+    cleaning = _Pass(files, job, pause)
+    keys = cleaning.build_map()
+    transactions = TransactionFilter(cleaning.aborted, job.log_start_offset)
+    batches = BatchFilter(job, keys, transactions)
+    end_offset = keys.latest_offset + 1
+    sources = [source for source in job.segments if source.base_offset < end_offset]
+    by_base_offset = {source.base_offset: source for source in sources}
+    groups = group_segments(
+        [cleaning.sizes(source) for source in sources],
+        job.segment_bytes,
+        job.segment_index_bytes,
+        job.first_uncleanable_offset,
+    )
+    for group in groups:
+        yield cleaning.clean([by_base_offset[base_offset] for base_offset in group], batches)
+    yield PassEnd(
+        end_offset,
+        cleaning.bytes_read,
+        cleaning.bytes_written,
+        batches.records_read,
+        batches.records_kept,
+        batches.batches_unopened,
+    )
+
+
+@dataclass(slots=True)
+class _Pass:
+    """One pass's disk work."""
+
+    files: Files
+    job: CleaningJob
+    pause: Pause
+    aborted: list[AbortedTransaction] = field(init=False)
+    bytes_read: int = 0
+    bytes_written: int = 0
+
+    def __post_init__(self) -> None:
+        self.aborted = [
+            found
+            for path in self.job.txn_indexes
+            for found in self._read_txn_index(path)
+            if self.job.segments and found.last_offset >= self.job.segments[0].base_offset
+        ]
+
+    def _read_txn_index(self, path: str) -> list[AbortedTransaction]:
+        """The active segment's may just be growing: half an entry belongs to a marker that was not there yet."""
+        data = read_file(self.files, path)
+        return TransactionIndex.from_bytes(0, data[: len(data) // ENTRY_SIZE * ENTRY_SIZE]).entries
+
+    def sizes(self, source: SourceSegment) -> tuple[int, int, int, int]:
+        """What `group_segments` goes by."""
+        index_sizes = []
+        for suffix in (OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX):
+            path = source.path[: -len(LOG_SUFFIX)] + suffix
+            index_sizes.append(self.files.stat(path).size if self.files.exists(path) else 0)
+        return source.base_offset, source.size, index_sizes[0], index_sizes[1]
+
+    def _batches(self, source: SourceSegment) -> Iterator[tuple[RecordBatchHeader, Buffer]]:
+        """The batches of a segment, checked: what cannot be read must not be thrown away."""
+        position, expected_offset = 0, source.base_offset
+        with OpenSegment(self.files, source.path) as read:
+            for header, batch in scan_batches(read, source.size):
+                problem = why_bad(header, batch, expected_offset, source.base_offset)
+                if problem:
+                    raise CorruptLog(source.path, position, problem)
+                assert header is not None
+                assert batch is not None
+                yield header, batch
+                position += header.size_in_bytes
+                expected_offset = header.next_offset
+                self.bytes_read += header.size_in_bytes
+                self.pause(header.size_in_bytes)
+
+    # --- the map
+
+    def build_map(self) -> KeyMap:
+        """Read the keys of the dirty section, as many as fit.
+
+        Source: Cleaner.buildOffsetMap.
+        """
+        segments, start = self.job.segments, self.job.first_dirty_offset
+        first = max(0, bisect_left(segments, start + 1, key=lambda source: source.base_offset) - 1)
+        dirty = segments[first:]
+        ends = [source.base_offset for source in dirty[1:]] + [self.job.first_uncleanable_offset]
+        keys = KeyMap(self._slots(dirty), self.job.map_load_factor)
+        transactions = TransactionFilter([found for found in self.aborted if found.last_offset >= start], start)
+        for source, end_offset in zip(dirty, ends, strict=True):
+            if not self._map_segment(source, keys, transactions):
+                return keys
+            keys.latest_offset = end_offset - 1
+        return keys
+
+    def _slots(self, dirty: Sequence[SourceSegment]) -> int:
+        """No more slots than there are records to put into them."""
+        records = 0
+        for source in dirty:
+            with OpenSegment(self.files, source.path) as read:
+                for header in file_headers(read, LogFile(source.path), 0, source.size):
+                    records += max(header.record_count, 0)
+            self.pause(0)
+        return min(self.job.map_slots, int(records / self.job.map_load_factor) + 3)
+
+    def _map_segment(self, source: SourceSegment, keys: KeyMap, transactions: TransactionFilter) -> bool:
+        """Take in one segment; False once the map is full."""
+        start, put = self.job.first_dirty_offset, keys.put
+        for header, batch in self._batches(source):
+            if header.is_control:
+                try:
+                    transactions.is_needless_marker(header, batch)
+                except CorruptBatch as error:
+                    raise _corrupt(source, header, error) from None
+            elif not transactions.is_aborted(header) and header.last_offset >= start:
+                base_offset = header.base_offset
+                for record in self._records(source, batch, header):
+                    offset = base_offset + record.offset_delta
+                    if record.key is not None and offset >= start and not put(record.key, offset):
+                        return False
+            if header.last_offset >= start:
+                keys.latest_offset = header.last_offset
+        return True
+
+    @staticmethod
+    def _records(source: SourceSegment, batch: Buffer, header: RecordBatchHeader) -> Iterator[RawRecord]:
+        try:
+            payload = payload_of(batch, header)
+        except CorruptBatch:
+            return  # it stays as it is, see `BatchFilter.filter`
+        try:
+            yield from iter_raw_records(payload, header.record_count)
+        except CorruptBatch as error:
+            raise _corrupt(source, header, error) from None
+
+    # --- copying
+
+    def clean(self, group: Sequence[SourceSegment], batches: BatchFilter) -> CleanedSegment:
+        """Copy what stays of a group of segments into one, and bring it to the disk."""
+        path = f"{self.job.directory}/{file_name(group[0].base_offset, LOG_SUFFIX)}{CLEANED_SUFFIX}"
+        cleaned = Segment(group[0].base_offset, LogFile(path), 0, 0)
+        cleaned.reset_indexes()
+        batches.transactions.retained = []
+        descriptor = self.files.open(path, create=True, truncate=True)
+        try:
+            self._copy(group, batches, cleaned, descriptor)
+            self.files.sync(descriptor)
+        finally:
+            self.files.close(descriptor)
+        self._write_indexes(cleaned, batches.transactions.retained)
+        return CleanedSegment(
+            cleaned.base_offset,
+            [source.base_offset for source in group],
+            cleaned.size,
+            cleaned.has_txn_index,
+            cleaned.max_timestamp,
+            cleaned.max_timestamp_offset,
+        )
+
+    def _copy(self, group: Sequence[SourceSegment], batches: BatchFilter, cleaned: Segment, descriptor: int) -> None:
+        chunk = bytearray()
+        synced = 0
+        for source in group:
+            for header, batch in self._batches(source):
+                try:
+                    kept = batches.filter(batch, header)
+                except CorruptBatch as error:
+                    raise _corrupt(source, header, error) from None
+                if kept is None:
+                    continue
+                max_timestamp = _max_timestamp(kept)
+                position = cleaned.size + len(chunk)
+                cleaned.add_batch(header.last_offset, max_timestamp, position, len(kept), self.job.index_interval_bytes)
+                chunk += kept
+                if len(chunk) >= _WRITE_CHUNK:
+                    self._write(chunk, cleaned, descriptor)
+                    chunk = bytearray()
+                    if cleaned.size - synced >= _SYNC_BYTES:
+                        self.files.sync(descriptor)
+                        synced = cleaned.size
+        if chunk:
+            self._write(chunk, cleaned, descriptor)
+
+    def _write(self, chunk: bytearray, cleaned: Segment, descriptor: int) -> None:
+        write_fully(self.files, descriptor, chunk, cleaned.size)
+        cleaned.size += len(chunk)
+        self.bytes_written += len(chunk)
+        self.pause(len(chunk))
+
+    def _write_indexes(self, cleaned: Segment, aborted: Sequence[AbortedTransaction]) -> None:
+        offset_index, time_index = cleaned.offset_index, cleaned.time_index
+        assert offset_index is not None
+        assert time_index is not None
+        time_index.append(cleaned.max_timestamp, cleaned.max_timestamp_offset)
+        write_file(self.files, cleaned.path(OFFSET_INDEX_SUFFIX), offset_index.to_bytes(), sync=True)
+        write_file(self.files, cleaned.path(TIME_INDEX_SUFFIX), time_index.to_bytes(), sync=True)
+        if aborted:
+            write_file(self.files, cleaned.path(TXN_INDEX_SUFFIX), TransactionIndex(aborted).to_bytes(), sync=True)
+            cleaned.has_txn_index = True
+        else:
+            unlink_if_exists(self.files, cleaned.path(TXN_INDEX_SUFFIX))
+
+
+def _corrupt(source: SourceSegment, header: RecordBatchHeader, error: CorruptBatch) -> CorruptLog:
+    return CorruptLog(source.path, 0, f"batch at offset {header.base_offset}: {error}")
+
+
+def _max_timestamp(batch: Buffer) -> int:
+    """What a batch contributes to the time index: an emptied one nothing, since no search could find it."""
+    header = parse_header(batch)
+    return header.max_timestamp if header.record_count else NO_TIMESTAMP
+
+
+def remove_cleaned_files(files: Files, directory: str) -> None:
+    """Remove what a pass that was given up left behind. Blocking."""
+    for entry in files.list(directory):
+        if entry.name.endswith(CLEANED_SUFFIX):
+            unlink_if_exists(files, f"{directory}/{entry.name}")

@@ -1,0 +1,1 @@
+"""Opening logs that exist, after a clean stop and after a crash."""

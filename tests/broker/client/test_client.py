@@ -1,0 +1,265 @@
+"""The small client behind the command line: partitioning, assignment, and how it fails."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import Awaitable, Callable, Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from barnabas.broker.client.client import BrokerUnavailable, ClientError, KafkaClient, parse_bootstrap_servers
+from barnabas.broker.client.consumer import EARLIEST, LATEST, Fetcher, Positions
+from barnabas.broker.client.group import GroupMember, assign_range, describe_assignment, fetch_committed
+from barnabas.broker.client.producer import Producer, murmur2, partition_for
+from barnabas.testing import Broker
+from barnabas.wire.record_batch import CompressionType
+
+
+@pytest.mark.parametrize(
+    ("key", "expected"),
+    [
+        # Kafka's own UtilsTest.testMurmur2.
+        (b"21", -973932308),
+        (b"foobar", -790332482),
+        (b"a-little-bit-long-string", -985981536),
+        (b"a-little-bit-longer-string", -1486304829),
+        (b"lkjh234lh9fiuh90y23oiuhsafujhadof229phr9h19h89h8", -58897971),
+        (b"abc", 479470107),
+    ],
+)
+def test_murmur2_is_javas(key: bytes, expected: int) -> None:
+    assert murmur2(key) == expected & 0xFFFF_FFFF
+
+
+@given(st.binary(max_size=64), st.integers(1, 50))
+def test_keys_have_a_partition(key: bytes, count: int) -> None:
+    assert 0 <= partition_for(key, count) < count
+
+
+def test_range_assignment() -> None:
+    partitions = [("a", 0), ("a", 1), ("a", 2), ("b", 0), ("b", 1)]
+    assert assign_range({"m2": ["a", "b"], "m1": ["a"]}, partitions) == {
+        "m1": [("a", 0), ("a", 1)],
+        "m2": [("a", 2), ("b", 0), ("b", 1)],
+    }
+    assert assign_range({"m1": ["missing"]}, partitions) == {"m1": []}
+
+
+@given(
+    st.dictionaries(st.sampled_from("pqrs"), st.lists(st.sampled_from("abc"), unique=True), min_size=1),
+    st.sets(st.tuples(st.sampled_from("abc"), st.integers(0, 5))),
+)
+def test_range_gives_each_partition_to_one_subscriber(
+    subscriptions: dict[str, list[str]], partitions: set[tuple[str, int]]
+) -> None:
+    assigned = assign_range(subscriptions, sorted(partitions))
+    given = [partition for share in assigned.values() for partition in share]
+    assert len(given) == len(set(given))
+    subscribed = {topic for topics in subscriptions.values() for topic in topics}
+    assert set(given) == {partition for partition in partitions if partition[0] in subscribed}
+    for member, share in assigned.items():
+        assert {topic for topic, _ in share} <= set(subscriptions[member])
+
+
+def test_nonsense_assignments_are_empty() -> None:
+    assert describe_assignment(b"") == []
+    assert describe_assignment(b"\0\1\x7f\xff\xff\xff") == []
+
+
+def test_bootstrap_servers() -> None:
+    assert parse_bootstrap_servers("a:1, b,[::1]:3 ,[::1],") == [("a", 1), ("b", 9092), ("::1", 3), ("::1", 9092)]
+    with pytest.raises(ClientError, match="HOST:PORT"):
+        parse_bootstrap_servers("a:b")
+    with pytest.raises(ClientError, match="no bootstrap server"):
+        parse_bootstrap_servers(" , ")
+
+
+# --- brokers that misbehave ----------------------------------------------------------------------
+
+Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+def connect_to(serve: Serve, timeout_s: float = 5.0) -> None:
+    async def work() -> None:
+        async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await serve(reader, writer)
+            writer.close()
+            served.set()
+
+        served = asyncio.Event()
+
+        async with await asyncio.start_server(connected, "127.0.0.1", 0) as server:
+            port = server.sockets[0].getsockname()[1]
+            try:
+                async with KafkaClient(f"127.0.0.1:{port}", request_timeout_s=timeout_s):
+                    pass
+            finally:
+                await served.wait()
+
+    asyncio.run(work())
+
+
+def test_nobody_there() -> None:
+    async def work() -> None:
+        async with KafkaClient("127.0.0.1:1"):
+            pass
+
+    with pytest.raises(BrokerUnavailable, match=r"no broker answers at 127\.0\.0\.1:1 \(connection refused\)"):
+        asyncio.run(work())
+
+
+def test_closed_connection() -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readexactly(4)
+
+    with pytest.raises(BrokerUnavailable, match="closed the connection"):
+        connect_to(serve)
+
+
+def test_silence() -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+
+    with pytest.raises(BrokerUnavailable, match="did not answer ApiVersions within"):
+        connect_to(serve, timeout_s=0.1)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 400 Bad Request\r\n\r\n",
+        struct.pack(">i", -1),
+        struct.pack(">i", 0x7FFFFFFF),
+        struct.pack(">ii", 4, 99),
+        struct.pack(">iih", 6, 1, 0),
+    ],
+)
+def test_nonsense(answer: bytes) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readexactly(4)
+        writer.write(answer)
+        await writer.drain()
+        await reader.read()
+
+    with pytest.raises(ClientError, match="not Kafka's protocol"):
+        connect_to(serve)
+
+
+# --- against our broker --------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Broker]:
+    with Broker(num_partitions=3) as running:
+        yield running
+
+
+async def _produce(client: KafkaClient, topic: str, count: int, **options: object) -> None:
+    async with Producer(client, topic, **options) as producer:  # type: ignore[arg-type]
+        for number in range(count):
+            await producer.send(str(number).encode(), b"v%d" % number, [("h", b"x")], 1_000 + number)
+    assert producer.acknowledged_count == count
+
+
+async def _consume(client: KafkaClient, topic: str, count: int) -> list[tuple[int, bytes | None, bytes | None]]:
+    positions = Positions(client)
+    await positions.refresh([topic])
+    fetcher = Fetcher(positions, await positions.offsets(positions.partitions(), EARLIEST))
+    found: list[tuple[int, bytes | None, bytes | None]] = []
+    while len(found) < count:
+        found += [(c.partition, c.record.key, c.record.value) async for c in fetcher.fetch(500)]
+    return found
+
+
+@pytest.mark.parametrize("compression", list(CompressionType))
+def test_produce_and_consume(broker: Broker, compression: CompressionType) -> None:
+    topic = f"produce-{compression.name.lower()}"
+
+    async def work() -> None:
+        async with KafkaClient(broker.bootstrap_servers) as client:
+            await _produce(client, topic, 500, compression=compression, batch_bytes=2_000)
+            found = await _consume(client, topic, 500)
+            assert sorted(value for _, _, value in found) == sorted(b"v%d" % number for number in range(500))
+            assert all(partition == partition_for(key or b"", 3) for partition, key, _ in found)
+            for index in range(3):
+                keys = [int(key or b"") for partition, key, _ in found if partition == index]
+                assert keys == sorted(keys)
+
+    asyncio.run(work())
+
+
+def test_offsets_by_time(broker: Broker) -> None:
+    async def work() -> None:
+        async with KafkaClient(broker.bootstrap_servers) as client:
+            async with Producer(client, "times") as producer:
+                for number in range(10):
+                    await producer.send(None, b"x", [], 1_000 + number, 0)
+            positions = Positions(client)
+            await positions.refresh(["times"])
+            assert await positions.offsets([("times", 0)], LATEST) == {("times", 0): 10}
+            assert await positions.offsets([("times", 0)], 1_004) == {("times", 0): 4}
+            assert await positions.offsets([("times", 0)], 9_999) == {("times", 0): -1}
+
+    asyncio.run(work())
+
+
+def test_fetching_from_an_offset_that_does_not_exist_starts_at_the_earliest(broker: Broker) -> None:
+    async def work() -> None:
+        async with KafkaClient(broker.bootstrap_servers) as client:
+            await _produce(client, "range", 3)
+            positions = Positions(client)
+            await positions.refresh(["range"])
+            fetcher = Fetcher(positions, dict.fromkeys(positions.partitions(), 1000))
+            found = []
+            while len(found) < 3:
+                found += [consumed async for consumed in fetcher.fetch(200)]
+            assert len(found) == 3
+
+    asyncio.run(work())
+
+
+async def _told_to_rejoin(member: GroupMember) -> None:
+    assert member._heartbeats is not None
+    await asyncio.wait_for(asyncio.shield(member._heartbeats), 20)
+    assert member.must_rejoin
+
+
+def test_group_members_share_and_take_over(broker: Broker) -> None:
+    async def work() -> None:
+        address = broker.bootstrap_servers
+        async with KafkaClient(address) as one, KafkaClient(address, client_id="other") as two:
+            await _produce(one, "shared", 3)
+            first_positions, second_positions = Positions(one), Positions(two)
+            await first_positions.refresh(["shared"])
+            await second_positions.refresh(["shared"])
+            first = GroupMember(one, "team", ["shared"], first_positions, heartbeat_interval_s=0.02)
+            second = GroupMember(two, "team", ["shared"], second_positions, heartbeat_interval_s=0.02)
+            everything = first_positions.partitions()
+            assert sorted(await first.join()) == everything
+            # The second member's join ends when the first one, told by a heartbeat, joins again.
+            joining = asyncio.create_task(second.join())
+            await _told_to_rejoin(first)
+            joined = (await first.join(), await joining)
+            assert sorted(joined[0] + joined[1]) == everything
+            assert {len(share) for share in joined} == {1, 2}
+            await first.commit({("shared", 0): 1})
+            assert await fetch_committed(two, "team", None) == {("shared", 0): 1}
+            assert await second.committed([("shared", 0), ("shared", 1)]) == {("shared", 0): 1}
+            await second.leave()
+            await _told_to_rejoin(first)
+            assert sorted(await first.join()) == everything
+            await first.leave()
+
+    asyncio.run(work())
+
+
+def test_topics_that_may_not_be_created() -> None:
+    async def work(address: str) -> None:
+        async with KafkaClient(address) as client:
+            await _produce(client, "nope", 1)
+
+    with Broker(auto_create_topics_enable=False) as strict, pytest.raises(ClientError, match="topic nope"):
+        asyncio.run(asyncio.wait_for(work(strict.bootstrap_servers), 20))

@@ -1,0 +1,503 @@
+"""Configuration: keys, precedence, checks, listeners."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from barnabas.broker.configuration import definitions as config_defs
+from barnabas.broker.configuration.config import (
+    BrokerConfig,
+    ConfigError,
+    Resolution,
+    environment_configs,
+    load,
+    parse_address,
+    resolve,
+)
+from barnabas.broker.configuration.definitions import ConfigValueError, allowed_text, parse, to_text
+from barnabas.broker.configuration.keys import BROKER_KEYS, REFUSED_KEYS, REMOVED_KEYS
+from barnabas.broker.configuration.listeners import Listener
+from barnabas.broker.configuration.tables.descriptions import broker_doc
+
+HOME = {"HOME": "/home/somebody"}
+
+# The server.properties that Apache Kafka 4.3 ships, without its comments.
+KRAFT_FILE = {
+    "process.roles": "broker,controller",
+    "node.id": "1",
+    "controller.quorum.bootstrap.servers": "localhost:9093",
+    "listeners": "PLAINTEXT://:9092,CONTROLLER://:9093",
+    "inter.broker.listener.name": "PLAINTEXT",
+    "advertised.listeners": "PLAINTEXT://localhost:9092,CONTROLLER://localhost:9093",
+    "controller.listener.names": "CONTROLLER",
+    "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SSL:SSL,"
+    "SASL_PLAINTEXT:SASL_PLAINTEXT,SASL_SSL:SASL_SSL",
+    "num.network.threads": "3",
+    "num.io.threads": "8",
+    "socket.send.buffer.bytes": "102400",
+    "socket.receive.buffer.bytes": "102400",
+    "socket.request.max.bytes": "104857600",
+    "log.dirs": "/tmp/kraft-combined-logs",
+    "num.partitions": "1",
+    "num.recovery.threads.per.data.dir": "2",
+    "offsets.topic.replication.factor": "1",
+    "share.coordinator.state.topic.replication.factor": "1",
+    "share.coordinator.state.topic.min.isr": "1",
+    "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
+    "log.retention.hours": "168",
+    "log.segment.bytes": "1073741824",
+    "log.retention.check.interval.ms": "300000",
+}
+
+
+def of(**keywords: str) -> BrokerConfig:
+    return load(environ=HOME, properties={key.replace("_", "."): value for key, value in keywords.items()})
+
+
+def problems(properties: dict[str, str]) -> tuple[str, ...]:
+    resolution = resolve(environ=HOME, properties=properties)
+    assert (resolution.config is None) == bool(resolution.errors)
+    return resolution.errors
+
+
+# --- keys and defaults ---------------------------------------------------------------------------
+
+
+def test_defaults_are_kafkas_and_ours() -> None:
+    config = load(environ=HOME)
+    assert config.node_id == 1
+    assert config.num_partitions == 1
+    assert config.auto_create_topics_enable is True
+    assert config.log_retention_ms == 7 * 24 * 3600 * 1000
+    assert config.log_roll_ms == 7 * 24 * 3600 * 1000
+    assert config.log_flush_interval_ms == config_defs.LONG_MAX
+    assert config.log_segment_bytes == 1 << 30
+    assert config.message_max_bytes == 1_048_588
+    assert config.socket_request_max_bytes == 104_857_600
+    assert config.listeners == (Listener("PLAINTEXT", "127.0.0.1", 9092, True, "127.0.0.1", None),)
+    assert config.log_dirs == ("/home/somebody/.local/share/barnabas/1",)
+    assert config.group_initial_rebalance_delay_ms == 0
+    assert config.offsets_topic_replication_factor == 1
+    assert config.transaction_state_log_replication_factor == 1
+    assert config.transaction_state_log_min_isr == 1
+    assert config.cluster_id is None
+    assert config.barnabas_http_address is None
+    assert config.source("num.partitions") == "default"
+
+
+def test_every_default_is_a_valid_value() -> None:
+    for key in BROKER_KEYS.values():
+        text = to_text(key.default)
+        if text is not None:
+            assert parse(key, text) == key.default, key.name
+
+
+def test_every_key_has_words() -> None:
+    for key in BROKER_KEYS.values():
+        assert broker_doc(key.name)
+        assert allowed_text(key)
+
+
+def test_every_attribute_is_a_key() -> None:
+    derived = {"cluster_id", "raw", "sources", "defaults", "warnings"}
+    for name in BrokerConfig.__dataclass_fields__:
+        assert name in derived or name.replace("_", ".") in BROKER_KEYS
+
+
+def test_data_directory_follows_xdg() -> None:
+    assert load(environ={"XDG_DATA_HOME": "/data"}, options={"node.id": "7"}).log_dirs == ("/data/barnabas/7",)
+
+
+def test_synonyms_first_one_set_wins() -> None:
+    assert of(log_retention_hours="1").log_retention_ms == 3_600_000
+    assert of(log_retention_hours="1", log_retention_minutes="2").log_retention_ms == 120_000
+    assert of(log_retention_hours="1", log_retention_minutes="2", log_retention_ms="3").log_retention_ms == 3
+    assert of(log_retention_minutes="-5").log_retention_ms == -1
+    assert of(log_roll_hours="2").log_roll_ms == 7_200_000
+    assert of(log_roll_jitter_hours="1").log_roll_jitter_ms == 3_600_000
+    assert of(log_flush_scheduler_interval_ms="9").log_flush_interval_ms == 9
+    assert of(log_dir="/a, /b").log_dirs == ("/a", "/b")
+    assert of(log_dir="/a", log_dirs="/c").log_dirs == ("/c",)
+
+
+def test_node_id_and_broker_id_are_one() -> None:
+    assert of(broker_id="5").node_id == 5
+    assert of(node_id="6").value("broker.id") == 6
+    assert of(broker_id="-1").node_id == 1
+    assert "must be equal" in problems({"node.id": "1", "broker.id": "2"})[0]
+    # Whoever sets either of them on a higher level means both.
+    config = load(environ=HOME, properties={"broker.id": "2"}, overrides={"node.id": "3"})
+    assert config.node_id == 3
+
+
+# --- precedence ----------------------------------------------------------------------------------
+
+
+def test_precedence() -> None:
+    layers = {
+        "properties": {"num.partitions": "1", "message.max.bytes": "1", "log.dirs": "/1", "fetch.max.bytes": "1025"},
+        "environ": {"KAFKA_NUM_PARTITIONS": "2", "KAFKA_MESSAGE_MAX_BYTES": "2", "KAFKA_LOG_DIRS": "/2", **HOME},
+        "overrides": {"num.partitions": "3", "message.max.bytes": "3"},
+        "options": {"num.partitions": "4"},
+    }
+    config = load(**layers)
+    assert (config.num_partitions, config.message_max_bytes, config.log_dirs) == (4, 3, ("/2",))
+    assert config.fetch_max_bytes == 1025
+    sources = [config.source(key) for key in ("num.partitions", "message.max.bytes", "log.dirs", "fetch.max.bytes")]
+    assert sources == ["command line", "--override", "environment", "file"]
+
+
+def test_environment_names_are_those_of_the_official_image() -> None:
+    assert environment_configs(
+        {
+            "KAFKA_A_B__C": "1",
+            "KAFKA_X___Y": "2",
+            "KAFKA_HEAP_OPTS": "-Xmx1g",
+            "KAFKA_LOG4J_OPTS": "x",
+            "KAFKA_LOG4J_LOGGERS": "x",
+            "KAFKA_JMX_PORT": "1",
+            "KAFKA_OPTS": "x",
+            "KAFKA_HOME": "/opt",
+            "KAFKA_VERSION": "4.3.0",
+            "CLUSTER_ID": "abc",
+            "PATH": "/bin",
+        }
+    ) == {"a.b_c": "1", "x-y": "2", "barnabas.cluster.id": "abc"}
+
+
+def test_cluster_id_of_the_environment() -> None:
+    assert load(environ={**HOME, "CLUSTER_ID": "4L6g3nShT-eMCtK--X86sw"}).cluster_id == "4L6g3nShT-eMCtK--X86sw"
+    assert load(environ={**HOME, "CLUSTER_ID": ""}).cluster_id is None
+
+
+# --- unknown, foreign and refused keys -----------------------------------------------------------
+
+
+def test_unknown_keys_warn_with_a_hint() -> None:
+    resolution = resolve(environ=HOME, properties={"num.partitons": "3", "entirely.else": "1"})
+    assert resolution.errors == ()
+    assert any(
+        "num.partitons" in warning and "did you mean num.partitions?" in warning for warning in resolution.warnings
+    )
+    assert any("entirely.else" in warning and "mean" not in warning for warning in resolution.warnings)
+
+
+def test_the_file_that_kafka_ships_is_good() -> None:
+    resolution = resolve(environ=HOME, properties=KRAFT_FILE)
+    assert resolution.errors == ()
+    assert resolution.warnings == ()
+    assert any("process.roles" in note for note in resolution.notes)
+    assert resolution.config is not None
+    assert resolution.config.listeners == (Listener("PLAINTEXT", None, 9092, True, "localhost", 9092),)
+
+
+def test_keys_of_3_9_are_accepted_with_a_warning() -> None:
+    resolution = resolve(
+        environ=HOME,
+        properties={
+            "inter.broker.protocol.version": "3.9",
+            "log.message.format.version": "3.0",
+            "zookeeper.session.timeout.ms": "1",
+            "allow.everyone.if.no.acl.found": "true",
+        },
+    )
+    assert resolution.errors == ()
+    assert len(resolution.warnings) == 4
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("ssl.keystore.location", "/etc/keystore.jks"),
+        ("ssl.client.auth", "required"),
+        ("sasl.enabled.mechanisms", "PLAIN"),
+        ("authorizer.class.name", "org.apache.kafka.metadata.authorizer.StandardAuthorizer"),
+        ("super.users", "User:admin"),
+        ("security.inter.broker.protocol", "SSL"),
+        ("delegation.token.secret.key", "secret"),
+        ("listener.name.plaintext.ssl.keystore.location", "/x"),
+        ("listener.name.sasl.plain.sasl.jaas.config", "x"),
+        ("zookeeper.set.acl", "true"),
+        ("zookeeper.ssl.client.enable", "true"),
+        ("zookeeper.ssl.keystore.location", "/etc/keystore.jks"),
+        ("zookeeper.clientCnxnSocket", "org.apache.zookeeper.ClientCnxnSocketNetty"),
+        ("zookeeper.metadata.migration.enable", "true"),
+        ("zookeeper.connect", "no port:at all"),
+        ("zookeeper.connect", "zk:2181//x"),
+        ("create.topic.policy.class.name", "com.example.Policy"),
+        ("config.providers", "env"),
+        ("remote.log.storage.system.enable", "true"),
+    ],
+)
+def test_what_cannot_be_kept_is_an_error(key: str, value: str) -> None:
+    (error,) = problems({key: value})
+    assert key in error
+
+
+@pytest.mark.parametrize("value", ["true", "1", "-5", "two words", ""])
+@pytest.mark.parametrize("others", [{}, {"zookeeper.connect": "zk:2181"}], ids=["alone", "with ZooKeeper"])
+def test_a_key_gets_one_verdict(value: str, others: dict[str, str]) -> None:
+    """An error, a warning or a note; none if the value is good and has its effect."""
+    for key in (*BROKER_KEYS, *REFUSED_KEYS, *REMOVED_KEYS, "zookeeper.ssl.client.enable", "no.such.key"):
+        resolution = resolve(environ=HOME, properties={**others, key: value})
+        verdicts = [*resolution.errors, *resolution.warnings, *resolution.notes]
+        assert len(verdicts) <= 1, verdicts
+
+
+def test_zookeeper() -> None:
+    config = load(
+        environ={**HOME, "KAFKA_ZOOKEEPER_CONNECT": "zk1:2181,[::1]:2182,zk3/kafka/one"},
+        properties={"zookeeper.connection.timeout.ms": "5000", "zookeeper.ssl.client.enable": "false"},
+    )
+    assert config.zookeeper_connect == "zk1:2181,[::1]:2182,zk3/kafka/one"
+    assert config.zookeeper_session_timeout_ms == 18_000
+    assert config.zookeeper_connection_timeout_ms == 5_000
+    assert config.zookeeper_max_in_flight_requests == 10
+    assert config.warnings == ()
+
+
+def test_no_zookeeper() -> None:
+    config = load(environ={**HOME, "KAFKA_ZOOKEEPER_CONNECT": ""})
+    assert config.zookeeper_connect is None
+
+
+def test_passwords_are_not_shown() -> None:
+    (error,) = problems({"ssl.keystore.password": "hunter2"})
+    assert "hunter2" not in error
+
+
+@pytest.mark.parametrize("key", ["ssl.client.auth", "authorizer.class.name", "super.users"])
+def test_security_keys_at_their_defaults_are_fine(key: str) -> None:
+    default = "none" if key == "ssl.client.auth" else ""
+    assert problems({key: default}) == ()
+
+
+# --- bad values ----------------------------------------------------------------------------------
+
+
+def test_all_mistakes_are_reported_at_once() -> None:
+    errors = problems({"num.partitions": "0", "log.segment.bytes": "13", "auto.create.topics.enable": "yes"})
+    assert len(errors) == 3
+    for error, key, value in zip(
+        errors, ("num.partitions", "log.segment.bytes", "auto.create.topics.enable"), ("0", "13", "yes"), strict=True
+    ):
+        assert f"Invalid value {value} for configuration {key}" in error
+        assert "Allowed: " in error
+        assert "from the file" in error
+    with pytest.raises(ConfigError, match=r"num\.partitions"):
+        load(properties={"num.partitions": "0"})
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "value"),
+    [
+        ("num.partitions", " +7 ", 7),
+        ("log.segment.bytes", "14", 14),
+        ("log.cleanup.policy", "", ()),
+        ("log.cleanup.policy", "delete , compact,delete", ("delete", "compact")),
+        ("auto.create.topics.enable", "FALSE", False),
+        ("log.cleaner.min.cleanable.ratio", "1e-1", 0.1),
+        ("compression.gzip.level", "-1", -1),
+        ("group.consumer.migration.policy", "Disabled", "Disabled"),
+    ],
+)
+def test_values(key: str, text: str, value: object) -> None:
+    assert parse(BROKER_KEYS[key], text) == value
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "reason"),
+    [
+        ("num.partitions", "1_0", "Not a number of type INT"),
+        ("num.partitions", "", "Not a number of type INT"),
+        ("num.partitions", "9" * 5_000, "Not a number of type INT"),
+        ("num.partitions", "2147483648", "Not a number of type INT"),
+        ("num.partitions", "١", "Not a number of type INT"),
+        ("offsets.topic.replication.factor", "40000", "Not a number of type SHORT"),
+        ("log.cleaner.min.cleanable.ratio", "nan", "Not a number of type DOUBLE"),
+        ("log.cleaner.min.cleanable.ratio", "1.5", "Value must be no more than 1"),
+        ("compression.gzip.level", "0", "Value must be between 1 and 9 or equal to -1"),
+        ("compression.type", "brotli", "String must be one of: uncompressed, zstd, lz4, snappy, gzip, producer"),
+        ("log.cleanup.policy", "delete,,compact", "values must not be empty"),
+        ("log.cleanup.policy", "keep", "String must be one of: compact, delete"),
+        ("listeners", "", "must not be empty"),
+    ],
+)
+def test_values_that_are_refused(key: str, text: str, reason: str) -> None:
+    with pytest.raises(ConfigValueError, match=reason.replace("(", r"\(")):
+        parse(BROKER_KEYS[key], text)
+
+
+@pytest.mark.parametrize(
+    "properties",
+    [
+        {"log.retention.ms": "0"},
+        {"log.roll.ms": "0"},
+        {"replica.fetch.wait.max.ms": "30001", "replica.lag.time.max.ms": "60000"},
+        {"queued.max.request.bytes": "1000"},
+        {"max.connections.per.ip": "0"},
+        {"group.min.session.timeout.ms": "2000000"},
+        {"log.cleaner.min.compaction.lag.ms": "5", "log.cleaner.max.compaction.lag.ms": "4"},
+        {"max.connections.per.ip.overrides": "nonsense"},
+        {"barnabas.http.address": "nonsense"},
+    ],
+)
+def test_rules_that_join_keys(properties: dict[str, str]) -> None:
+    (error,) = problems(properties)
+    assert any(key in error for key in properties)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.5, "0.5"), (1e10, "1.0E10"), (12345678.5, "1.23456785E7"), (1.5e-7, "1.5E-7"), (0.0, "0.0"), (100.0, "100.0")],
+)
+def test_doubles_are_written_as_java_does(value: float, text: str) -> None:
+    assert to_text(value) == text
+
+
+# --- listeners -----------------------------------------------------------------------------------
+
+
+def listeners(value: str, **keywords: str) -> tuple[Listener, ...]:
+    return of(listeners=value, **keywords).listeners
+
+
+def test_several_listeners_with_their_own_addresses() -> None:
+    found = listeners(
+        "inside://127.0.0.1:0,OUTSIDE://[::]:9094,third://:9095",
+        listener_security_protocol_map="INSIDE:PLAINTEXT,outside:plaintext,THIRD:PLAINTEXT",
+        advertised_listeners="INSIDE://localhost:0,OUTSIDE://[2001:db8::1]:443",
+    )
+    assert found == (
+        Listener("INSIDE", "127.0.0.1", 0, True, "localhost", None),
+        Listener("OUTSIDE", "::", 9094, True, "2001:db8::1", 443),
+        Listener("THIRD", None, 9095, False),
+    )
+    assert [listener.is_loopback for listener in found] == [True, False, False]
+
+
+def test_host_left_out_advertises_the_machine() -> None:
+    assert listeners("PLAINTEXT://:9092") == (Listener("PLAINTEXT", None, 9092, True, None, None),)
+
+
+def test_inter_broker_listener() -> None:
+    mapping = "A:PLAINTEXT,B:PLAINTEXT"
+    both = {"listeners": "A://127.0.0.1:1,B://127.0.0.1:2", "listener.security.protocol.map": mapping}
+    assert load(environ=HOME, properties=both).inter_broker_listener_name == "A"
+    assert load(environ=HOME, properties={**both, "inter.broker.listener.name": "b"}).inter_broker_listener_name == "B"
+    assert "one of A, B" in problems({**both, "inter.broker.listener.name": "C"})[0]
+
+
+@pytest.mark.parametrize(
+    ("properties", "expected"),
+    [
+        ({"listeners": "127.0.0.1:9092"}, "Expected NAME://HOST:PORT"),
+        ({"listeners": "PLAINTEXT://a_b/c:1"}, "Expected NAME://HOST:PORT"),
+        ({"listeners": "PLAINTEXT://h:70000"}, "between 0 and 65535"),
+        ({"listeners": "PLAINTEXT://h:1,plaintext://h:2"}, "its own name"),
+        (
+            {
+                "listeners": "PLAINTEXT://h:1,X://h:1",
+                "listener.security.protocol.map": "X:PLAINTEXT,PLAINTEXT:PLAINTEXT",
+            },
+            "different port",
+        ),
+        ({"listeners": "SSL://:9093"}, "asks for SSL"),
+        ({"listeners": "SASL_PLAINTEXT://:9093"}, "asks for SASL_PLAINTEXT"),
+        ({"listeners": "X://:9093"}, "no entry in listener.security.protocol.map"),
+        ({"listener.security.protocol.map": "PLAINTEXT:TLS"}, "NAME:PROTOCOL"),
+        ({"listeners": "PLAINTEXT://0.0.0.0:9092"}, "set advertised.listeners"),
+        ({"advertised.listeners": "PLAINTEXT://0.0.0.0:9092"}, "nonroutable"),
+        ({"advertised.listeners": "OTHER://h:9092"}, "not in listeners"),
+        ({"listeners": "CONTROLLER://:9093", "controller.listener.names": "CONTROLLER"}, "no listener for clients"),
+    ],
+)
+def test_listeners_that_are_refused(properties: dict[str, str], expected: str) -> None:
+    assert any(expected in error for error in problems(properties))
+
+
+def test_ipv4_and_ipv6_may_share_a_port() -> None:
+    mapping = "A:PLAINTEXT,B:PLAINTEXT"
+    assert len(listeners("A://127.0.0.1:9,B://[::1]:9", listener_security_protocol_map=mapping)) == 2
+    assert len(listeners("A://127.0.0.1:0,B://127.0.0.1:0", listener_security_protocol_map=mapping)) == 2
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["PLAINTEXT", "plaintext", "SSL", "A", "", "CONTROLLER"]),
+            st.sampled_from(["", "127.0.0.1", "0.0.0.0", "[::1]", "::1", "h", "[", "a b"]),
+            st.sampled_from(["0", "9092", "-1", "65536", "x", ""]),
+        ),
+        max_size=4,
+    ),
+    st.sampled_from(["", "A:PLAINTEXT,PLAINTEXT:PLAINTEXT", "A:B", ":"]),
+)
+def test_any_listeners_are_understood_or_refused(entries: list[tuple[str, str, str]], mapping: str) -> None:
+    text = ",".join(f"{name}://{host}:{port}" for name, host, port in entries)
+    resolution: Resolution = resolve(
+        environ=HOME, properties={"listeners": text, "listener.security.protocol.map": mapping}
+    )
+    if resolution.config is not None:
+        # What is listed twice counts once, as in all of Kafka's lists.
+        names = [name.upper() for name, _, _ in dict.fromkeys(entries)]
+        assert [listener.name for listener in resolution.config.listeners] == names
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [("h:1", ("h", 1)), (":0", (None, 0)), ("[::1]:65535", ("::1", 65535)), (" 127.0.0.1:80 ", ("127.0.0.1", 80))],
+)
+def test_addresses(text: str, address: tuple[str | None, int]) -> None:
+    assert parse_address(text) == address
+
+
+@pytest.mark.parametrize("text", ["", "h", "h:", "h:65536", "::1:80", "http://h:80", "a b:1", "[h]:1"])
+def test_addresses_that_are_none(text: str) -> None:
+    with pytest.raises(ValueError, match="HOST:PORT"):
+        parse_address(text)
+
+
+# --- dynamic changes -----------------------------------------------------------------------------
+
+
+def test_dynamic_values_lie_over_static_ones() -> None:
+    config = of(log_retention_hours="1", message_max_bytes="10")
+    changed = config.with_dynamic({"log.retention.ms": "5", "message.max.bytes": "x", "num.partitions": "9"})
+    assert changed.log_retention_ms == 5
+    assert changed.message_max_bytes == 10  # not a number: the static value stays in force
+    assert changed.num_partitions == 1  # read-only
+    assert changed.with_dynamic({}).log_retention_ms == 3_600_000
+    assert config.with_dynamic({"max.connections.per.ip.overrides": "10.0.0.7:3"}).max_connections_per_ip_overrides == {
+        "10.0.0.7": 3
+    }
+    assert config.check_dynamic({"log.retention.ms": "0"}) == ("log.retention.ms must be -1 (unlimited) or at least 1",)
+    assert config.check_dynamic({"log.retention.ms": "1"}) == ()
+
+
+# --- cost ----------------------------------------------------------------------------------------
+
+
+def test_reading_configuration_imports_little() -> None:
+    code = (
+        "import sys; import barnabas.broker.configuration.config, barnabas.broker.configuration.properties; "
+        "print(*sorted({'typer','rich','barnabas.broker.http.server','asyncio','difflib','prometheus_client',"
+        "'barnabas.broker.configuration.tables.descriptions'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == ""
+
+
+def test_numbers_too_large_for_a_double_are_infinite():
+    """As in Java; refused or accepted, they can be told of."""
+    unlimited = BROKER_KEYS["log.cleaner.io.max.bytes.per.second"]
+    assert to_text(parse(unlimited, "9" * 400)) == "Infinity"
+    assert to_text(parse(unlimited, "-1e999")) == "-Infinity"
+    with pytest.raises(ConfigValueError, match="Infinity"):
+        parse(BROKER_KEYS["log.cleaner.min.cleanable.ratio"], "9" * 400)

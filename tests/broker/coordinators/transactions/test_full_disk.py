@@ -1,0 +1,155 @@
+"""Transactions that end while the disk is full: they do when there is room, in the same process, and until then readers
+of committed data wait where the transaction begins.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
+
+from barnabas.broker.coordinators.transactions.retries import MARKERS_PER_TURN
+from barnabas.testing import Broker
+
+TIMEOUT_S = 60
+REFUSALS = 3
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Broker]:
+    with Broker() as running:
+        yield running
+
+
+class FullDisk:
+    """The broker's disk has no room for files of a `wanted` path, be they new or longer."""
+
+    def __init__(self, broker: Broker, wanted: Callable[[str], bool]) -> None:
+        self._files: Any = broker.server.log_manager.files
+        self._wanted = wanted
+        self.refusals = 0
+
+    def __enter__(self) -> FullDisk:
+        files, open_, pwrite = self._files, self._files.open, self._files.pwrite
+
+        def refuse(path: str) -> None:
+            if self._wanted(path):
+                self.refusals += 1
+                raise OSError(errno.ENOSPC, "the disk is full")
+
+        def open_or_refuse(path: str, *, create: bool = False, truncate: bool = False) -> int:
+            if create and not files.exists(path):
+                refuse(path)
+            return int(open_(path, create=create, truncate=truncate))
+
+        def pwrite_or_refuse(descriptor: int, data: Any, position: int) -> int:
+            refuse(os.readlink(f"/proc/self/fd/{descriptor}"))
+            return int(pwrite(descriptor, data, position))
+
+        files.open, files.pwrite = open_or_refuse, pwrite_or_refuse
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        del self._files.open, self._files.pwrite
+
+    def refuses(self) -> None:
+        """Wait until the broker has tried, and tried again."""
+        deadline = time.monotonic() + TIMEOUT_S
+        while self.refusals < REFUSALS:
+            assert time.monotonic() < deadline, self.refusals
+            time.sleep(0.02)
+
+
+def committed_values(broker: Broker, topic: str) -> list[bytes]:
+    """What a reader of committed data sees until the topic's end, which it reaches."""
+    consumer = Consumer(
+        {"bootstrap.servers": broker.bootstrap_servers, "group.id": "reader", "enable.auto.commit": False,
+         "isolation.level": "read_committed", "enable.partition.eof": True}
+    )  # fmt: skip
+    consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
+    _, high_watermark = consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=TIMEOUT_S)
+    values: list[bytes] = []
+    deadline = time.monotonic() + TIMEOUT_S
+    while time.monotonic() < deadline:
+        message = consumer.poll(0.2)
+        if message is None:
+            continue
+        if message.error() is None:
+            values.append(message.value())
+        elif message.offset() == high_watermark:
+            consumer.close()
+            return values
+    raise AssertionError(f"{topic} is not read to its end: {values}")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("what", "is_commit"),
+    [("", True), ("", False), ("/{topic}-0/", True), ("/{topic}-0/", False), (".txnindex", False)],
+    ids=[
+        "everything, commit",
+        "everything, abort",
+        "the partition, commit",
+        "the partition, abort",
+        "the index, abort",
+    ],
+)
+def test_a_transaction_ends_when_there_is_room(broker: Broker, what: str, is_commit: bool) -> None:
+    topic = f"t-{len(broker.topic_names())}"
+    broker.create_topic(topic)
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "transactional.id": topic})
+    producer.init_transactions(TIMEOUT_S)
+    producer.begin_transaction()
+    producer.produce(topic, b"value", partition=0)
+    assert producer.flush(TIMEOUT_S) == 0
+    log = broker.server.log_manager.get(topic, 0)
+    wanted = what.format(topic=topic)
+    with FullDisk(broker, lambda path: wanted in path) as disk:
+        end = producer.commit_transaction if is_commit else producer.abort_transaction
+        ending = threading.Thread(target=end, args=(TIMEOUT_S,))
+        ending.start()
+        disk.refuses()
+        assert (log.last_stable_offset, log.log_end_offset) == (0, 1)
+    ending.join(TIMEOUT_S)
+    producer.begin_transaction()
+    producer.produce(topic, b"next", partition=0)
+    producer.commit_transaction(TIMEOUT_S)
+    assert committed_values(broker, topic) == ([b"value", b"next"] if is_commit else [b"next"])
+    assert log.last_stable_offset == log.log_end_offset == 4
+
+
+@pytest.mark.slow
+def test_many_markers_that_a_full_disk_refuses_leave_the_processor_alone(broker: Broker) -> None:
+    partitions = 2 * MARKERS_PER_TURN
+    topic = broker.create_topic("many", partitions=partitions)
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "transactional.id": "many"})
+    producer.init_transactions(TIMEOUT_S)
+    producer.begin_transaction()
+    for partition in range(partitions):
+        producer.produce(topic.name, b"value", partition=partition)
+    assert producer.flush(TIMEOUT_S) == 0
+    with FullDisk(broker, lambda path: "/many-" in path) as disk:
+        ending = threading.Thread(target=producer.commit_transaction, args=(TIMEOUT_S,))
+        ending.start()
+        disk.refuses()
+        shares = []
+        for _ in range(3):
+            refusals, used_s = disk.refusals, broker.call(loop_time_s())
+            time.sleep(1)  # what is measured is a span of time
+            shares.append((broker.call(loop_time_s()) - used_s, disk.refusals - refusals))
+    ending.join(TIMEOUT_S)
+    assert not ending.is_alive()
+    used_s, refusals = min(shares)
+    assert 0 < refusals <= 12 * MARKERS_PER_TURN, shares
+    assert used_s < 0.25, shares
+
+
+async def loop_time_s() -> float:
+    """The processor time that the broker's event loop has used."""
+    return time.thread_time()

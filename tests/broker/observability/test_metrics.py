@@ -1,0 +1,95 @@
+"""What is counted, and the page that shows it."""
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+from barnabas.broker.observability.metrics import DURATION_BOUNDS_NS, RequestMetrics
+from barnabas.broker.observability.metrics_page import MetricsPage, take_snapshot
+from barnabas.clock import ManualClock
+from barnabas.set_aside import SetAside
+
+HOSTILE_GROUP = 'a"b\\c\nd'
+
+
+def broker() -> Any:
+    metrics = RequestMetrics()
+    metrics.record(0, 60_000, 100, 10)
+    metrics.record(0, 2_000_000_000, 200, 20)
+    metrics.record(3, 50_000, 1, 2)
+    metrics.record(999, 31_000_000_000, 1, 0)
+    metrics.event_loop_lag_seconds = 0.25
+    log = SimpleNamespace(size_in_bytes=1234, log_start_offset=3, high_watermark=40, log_end_offset=50)
+    partition = SimpleNamespace(topic="flights", index=2, is_leader=True, log=log)
+    summary = SimpleNamespace(
+        group_id=HOSTILE_GROUP,
+        state=SimpleNamespace(value="Stable"),
+        member_count=3,
+        offsets=(("flights", 2, 30), ("elsewhere", 0, 7)),
+    )
+    aside = SetAside[str]("retention", ManualClock())
+    for _ in range(2):
+        aside.put("flights-2", ValueError())
+    uncleanable = SimpleNamespace(directory="/data/a/flights-2", size_in_bytes=1234)
+    return SimpleNamespace(
+        node_id=1,
+        cluster_id="cluster",
+        is_ready=True,
+        connections=[1, 2],
+        metrics=metrics,
+        replicas=SimpleNamespace(partitions=lambda: iter([partition])),
+        groups=SimpleNamespace(summaries=lambda text_bytes_max: ([summary], 3)),
+        compaction=SimpleNamespace(set_aside=SimpleNamespace(members=[uncleanable])),
+        log_manager=SimpleNamespace(directories=["/data/a", "/data/b"]),
+        unforeseen=SimpleNamespace(count=3),
+        activities_with_set_aside=lambda: [aside],
+    )
+
+
+def test_counters() -> None:
+    metrics = RequestMetrics()
+    for duration_ns in (0, DURATION_BOUNDS_NS[0], DURATION_BOUNDS_NS[0] + 1, 10**12):
+        metrics.record(0, duration_ns, 5, 7)
+    api = metrics.apis[0]
+    assert (api.count, api.bytes_in, api.bytes_out) == (4, 20, 28)
+    assert (api.buckets[0], api.buckets[1], api.buckets[-1]) == (2, 1, 1)
+    assert sum(api.buckets) == api.count
+
+
+def test_page() -> None:
+    body, content_type = MetricsPage().render(take_snapshot(cast(Any, broker())), "")
+    lines = body.decode().splitlines()
+    assert content_type.startswith("text/plain")
+    for line in (
+        'barnabas_set_aside{activity="retention"} 1.0',
+        'barnabas_upkeep_failures_total{activity="retention"} 2.0',
+        'barnabas_uncleanable_partitions{directory="/data/a"} 1.0',
+        'barnabas_uncleanable_bytes{directory="/data/a"} 1234.0',
+        "barnabas_unforeseen_errors_total 3.0",
+        'barnabas_uncleanable_partitions{directory="/data/b"} 0.0',
+        'barnabas_requests_total{api="Produce"} 2.0',
+        'barnabas_requests_total{api="999"} 1.0',
+        'barnabas_request_bytes_total{api="Produce"} 300.0',
+        'barnabas_response_bytes_total{api="Produce"} 30.0',
+        'barnabas_request_duration_seconds_bucket{api="Produce",le="0.0001"} 1.0',
+        'barnabas_request_duration_seconds_bucket{api="Produce",le="+Inf"} 2.0',
+        'barnabas_request_duration_seconds_count{api="Produce"} 2.0',
+        "barnabas_groups_left_out 3.0",
+        "barnabas_connections 2.0",
+        "barnabas_ready 1.0",
+        "barnabas_partitions 1.0",
+        "barnabas_event_loop_lag_seconds 0.25",
+        'barnabas_log_size_bytes{partition="2",topic="flights"} 1234.0',
+        'barnabas_high_watermark{partition="2",topic="flights"} 40.0',
+        'barnabas_group_lag{group="a\\"b\\\\c\\nd",partition="2",topic="flights"} 10.0',
+        'barnabas_group_offset{group="a\\"b\\\\c\\nd",partition="0",topic="elsewhere"} 7.0',
+        'barnabas_group_members{group="a\\"b\\\\c\\nd",state="Stable"} 3.0',
+    ):
+        assert line in lines, line
+    assert not any("group_lag" in line and "elsewhere" in line for line in lines)
+    assert any(line.startswith("process_resident_memory_bytes") for line in lines)
+
+
+def test_page_in_openmetrics() -> None:
+    body, content_type = MetricsPage().render(take_snapshot(broker()), "application/openmetrics-text; version=1.0.0")
+    assert content_type.startswith("application/openmetrics-text")
+    assert body.endswith(b"# EOF\n")

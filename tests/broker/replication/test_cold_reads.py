@@ -1,0 +1,159 @@
+"""A fetch that waits for the disk while the log changes: no reader of committed data gets what was aborted."""
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+
+from barnabas.broker.server import Broker as BrokerServer
+from barnabas.storage.files import OsFiles
+from barnabas.storage.log import PartitionLog
+from barnabas.storage.segment_reader import ColdRead, FetchData
+from barnabas.testing import Broker
+from barnabas.wire.errors import ErrorCode
+from barnabas.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
+from tools.hostile import ask, connect
+
+FETCH_VERSION = 12
+ALL_EXPIRED_MS = 1 << 50
+
+
+class SlowDisk:
+    """The first read that waits for the disk has its bytes (`reached`), and gives them away when it may `go_on`."""
+
+    def __init__(self) -> None:
+        self.reached = threading.Event()
+        self.go_on = threading.Event()
+        self._load = ColdRead.load
+
+    def load(self, cold: ColdRead) -> FetchData:
+        data = self._load(cold)
+        if b"aborted" in bytes(data.records):
+            self.reached.set()
+            assert self.go_on.wait(60)
+        return data
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[SlowDisk]:
+    disk = SlowDisk()
+    monkeypatch.setattr(OsFiles, "reads_cached", lambda files, directory: False)  # cold: what is older than the start
+    monkeypatch.setattr(ColdRead, "load", lambda cold: disk.load(cold))
+    yield disk
+    disk.go_on.set()
+
+
+@pytest.fixture
+def broker(disk: SlowDisk, tmp_path: Path) -> Iterator[Broker]:
+    """Its topic has an aborted record and its marker in one segment, a committed one and its marker in the next."""
+    with Broker(data_dir=tmp_path) as broker:
+        broker.create_topic("t", configs={"cleanup.policy": "compact,delete", "min.cleanable.dirty.ratio": "0.01"})
+        produce(broker, b"aborted", is_commit=False)
+        roll(broker)
+        produce(broker, b"committed", is_commit=True)
+        broker.restart()
+        yield broker
+
+
+def produce(broker: Broker, value: bytes, *, is_commit: bool) -> None:
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "transactional.id": "x", "log_level": 0})
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    producer.produce("t", value, key=b"key", partition=0)
+    assert producer.flush(30) == 0
+    (producer.commit_transaction if is_commit else producer.abort_transaction)(30)
+
+
+def log_of(server: BrokerServer) -> PartitionLog:
+    return server.replicas.partition_or_error("t", 0).log
+
+
+def roll(broker: Broker) -> None:
+    async def roll() -> None:
+        log_of(broker.server).roll()
+        await broker.server.replicas.flush(log_of(broker.server))  # what is not on the disk is not compacted
+
+    broker.call(roll())
+
+
+def fetch(broker: Broker) -> PartitionData:
+    partition = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)
+    topic = FetchTopic(topic="t", partitions=[partition])
+    request = FetchRequest(max_bytes=1 << 20, isolation_level=1, topics=[topic])
+    with connect(broker.bootstrap_servers, 60) as connection:
+        response = ask(connection, request, FETCH_VERSION, FetchResponse)
+    return response.responses[0].partitions[0]
+
+
+def fetch_while(broker: Broker, disk: SlowDisk, change: Callable[[Broker], None]) -> PartitionData:
+    """What is answered by a fetch during whose read `change` happens."""
+    with ThreadPoolExecutor(1) as threads:
+        answer = threads.submit(fetch, broker)
+        assert disk.reached.wait(60)
+        change(broker)
+        disk.go_on.set()
+        return answer.result(60)
+
+
+def delete_by_retention(broker: Broker) -> None:
+    async def delete() -> None:
+        broker.server.log_manager.run_retention(ALL_EXPIRED_MS)
+
+    broker.call(delete())
+
+
+def delete_records(broker: Broker) -> None:
+    async def delete() -> None:
+        broker.server.replicas.delete_records(broker.server.replicas.partition_or_error("t", 0), 1)
+
+    broker.call(delete())
+
+
+def create_anew(broker: Broker) -> None:
+    broker.delete_topic("t")
+    broker.create_topic("t")
+    broker.topic("t").produce(b"new")
+
+
+def append(broker: Broker) -> None:
+    produce(broker, b"next", is_commit=True)
+
+
+def compact_twice(broker: Broker) -> None:
+    """The first pass removes the aborted record, the second what the transaction index has of it."""
+    for _ in range(2):
+        append(broker)
+        roll(broker)
+        broker.call(broker.server.compaction.run())
+
+
+@pytest.mark.parametrize("delete", [delete_by_retention, delete_records])
+def test_what_is_deleted_meanwhile_is_out_of_range(
+    broker: Broker, disk: SlowDisk, delete: Callable[[Broker], None]
+) -> None:
+    answer = fetch_while(broker, disk, delete)
+    assert (ErrorCode(answer.error_code), bytes(answer.records)) == (ErrorCode.OFFSET_OUT_OF_RANGE, b"")
+
+
+def test_a_topic_that_is_created_anew_meanwhile_is_read_instead(broker: Broker, disk: SlowDisk) -> None:
+    answer = fetch_while(broker, disk, create_anew)
+    assert answer.error_code == 0
+    assert b"new" in bytes(answer.records)
+    assert b"aborted" not in bytes(answer.records)
+
+
+def test_what_is_compacted_meanwhile_is_read_again(broker: Broker, disk: SlowDisk) -> None:
+    answer = fetch_while(broker, disk, compact_twice)
+    assert answer.error_code == 0
+    assert b"next" in bytes(answer.records)
+    assert b"aborted" not in bytes(answer.records)
+    assert not answer.aborted_transactions
+
+
+def test_what_is_appended_meanwhile_does_no_harm(broker: Broker, disk: SlowDisk) -> None:
+    answer = fetch_while(broker, disk, append)
+    assert b"aborted" in bytes(answer.records)
+    assert [found.first_offset for found in answer.aborted_transactions or ()] == [0]

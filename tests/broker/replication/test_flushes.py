@@ -1,0 +1,224 @@
+"""Flushes that nobody waits for, on disks that take their time: beside deletions, beside each other, and at a stop."""
+
+import asyncio
+import os
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager
+from functools import wraps
+from pathlib import Path
+
+import pytest
+
+from barnabas.broker.configuration import config
+from barnabas.broker.replication.replica_manager import FLUSHES_PER_DIRECTORY, ReplicaManager
+from barnabas.broker.server import Broker
+from barnabas.broker.upkeep.housekeeping import Housekeeping
+from barnabas.clock import ManualClock
+from barnabas.controller.operations.topics import NewTopic
+from barnabas.storage.checkpoints import CLEAN_SHUTDOWN_FILE
+from barnabas.storage.files import OsFiles
+from barnabas.testing.requests import ask
+from barnabas.wire.errors import ErrorCode
+from barnabas.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from barnabas.wire.records import Record, build_batch
+
+
+def in_loop(test: Callable[..., Coroutine[None, None, None]]) -> Callable[..., None]:
+    """Runs a coroutine function as a test."""
+
+    @wraps(test)
+    def run(*arguments: object, **keywords: object) -> None:
+        asyncio.run(test(*arguments, **keywords))
+
+    return run
+
+
+class SlowDisk:
+    """Syncs of files of logs whose names begin with `name` wait until `go_on` is set."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._sync = OsFiles.sync
+        self.begun: dict[str, str] = {}
+        """The thread that began to sync each log first."""
+        self.go_on = threading.Event()
+        self._changed = threading.Condition()
+
+    def sync(self, files: OsFiles, descriptor: int) -> None:
+        log = Path(os.readlink(f"/proc/self/fd/{descriptor}")).parent.name
+        if log.startswith(self._name):
+            with self._changed:
+                self.begun.setdefault(log, threading.current_thread().name)
+                self._changed.notify_all()
+            assert self.go_on.wait(60)
+        self._sync(files, descriptor)
+
+    async def reached(self, count: int) -> None:
+        """Return when the syncs of so many logs have begun."""
+
+        def wait() -> bool:
+            with self._changed:
+                return self._changed.wait_for(lambda: len(self.begun) >= count, 30)
+
+        assert await asyncio.to_thread(wait), f"{len(self.begun)} flushes began"
+
+
+@pytest.fixture
+def slow(monkeypatch: pytest.MonkeyPatch) -> Iterator[SlowDisk]:
+    slow = SlowDisk("slow-")
+    monkeypatch.setattr(OsFiles, "sync", lambda files, descriptor: slow.sync(files, descriptor))
+    yield slow
+    slow.go_on.set()
+
+
+@asynccontextmanager
+async def running(slow: SlowDisk, data_dir: Path, **configs: object) -> AsyncIterator[Broker]:
+    """A broker whose time stands still; a failure of it is the test's."""
+    keys = {"log.dirs": data_dir, "listeners": "PLAINTEXT://127.0.0.1:0", "log.cleaner.enable": "false"}
+    keys |= {name.replace("_", "."): value for name, value in configs.items()}
+    failures: list[str] = []
+    broker = Broker(
+        config.load(options={key: str(value) for key, value in keys.items()}), ManualClock(), failures.append
+    )
+    await broker.start()
+    try:
+        yield broker
+    finally:
+        slow.go_on.set()
+        if broker.is_ready:
+            await broker.stop()
+    assert failures == []
+
+
+async def create(broker: Broker, name: str, partitions: int = 1) -> None:
+    (outcome,) = await broker.controller.create_topics([NewTopic(name, partitions)])
+    assert outcome.error is ErrorCode.NONE, outcome
+
+
+async def produce(broker: Broker, topic: str, partition: int = 0) -> ErrorCode:
+    batch = bytearray(build_batch([Record(0, broker.clock.now_ms(), None, b"x")]))
+    request = ProduceRequest(
+        acks=-1,
+        timeout_ms=60_000,
+        topic_data=[
+            TopicProduceData(name=topic, partition_data=[PartitionProduceData(index=partition, records=batch)])
+        ],
+    )
+    answer = await ask(broker, request, 11)
+    return ErrorCode.of(answer.responses[0].partition_responses[0].error_code)
+
+
+def pass_of_flushes(broker: Broker) -> None:
+    """What a second of the clock begins."""
+    broker.clock.advance(1_000)  # type: ignore[attr-defined]
+    broker.timers.fire_due()
+
+
+def log_of(broker: Broker, topic: str) -> object:
+    partition = broker.replicas.partition(topic, 0)
+    assert partition is not None
+    return partition.log
+
+
+@in_loop
+async def test_a_log_that_was_deleted_before_its_turn_is_no_failure(slow: SlowDisk, tmp_path: Path) -> None:
+    """Its files are gone by then, not only renamed."""
+    async with running(slow, tmp_path, log_segment_delete_delay_ms=0) as broker:
+        await create(broker, "slow", FLUSHES_PER_DIRECTORY)
+        await create(broker, "doomed")
+        for partition in range(FLUSHES_PER_DIRECTORY):
+            assert await produce(broker, "slow", partition) is ErrorCode.NONE
+        assert await produce(broker, "doomed") is ErrorCode.NONE
+        pass_of_flushes(broker)
+        await slow.reached(1)
+        assert await broker.controller.delete_topics(["doomed"]) == {"doomed": None}
+        assert broker.log_manager.delete_due_files() == 1
+        slow.go_on.set()
+        await broker.settle()
+        assert await produce(broker, "slow") is ErrorCode.NONE
+
+
+@pytest.mark.parametrize("flushed", ["before the acknowledgement", "after each record"])
+@in_loop
+async def test_who_waits_for_a_log_that_is_deleted_is_told(slow: SlowDisk, tmp_path: Path, flushed: str) -> None:
+    """As in Kafka, whose DelayedProduce looks for the partition: it is unknown, and no disk has failed."""
+    is_first = flushed == "before the acknowledgement"
+    configs = {"barnabas_flush_before_ack": "true"} if is_first else {"log_flush_interval_messages": 1}
+    async with running(slow, tmp_path, log_segment_delete_delay_ms=0, **configs) as broker:
+        await create(broker, "slow")
+        waiting = [asyncio.ensure_future(produce(broker, "slow")) for _ in range(2)]
+        await slow.reached(1)
+        assert await broker.controller.delete_topics(["slow"]) == {"slow": None}
+        await create(broker, "slow")
+        slow.go_on.set()
+        assert await asyncio.gather(*waiting) == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION] * 2
+        assert await produce(broker, "slow") is ErrorCode.NONE
+
+
+@in_loop
+async def test_a_log_whose_sync_takes_long_holds_back_no_other(slow: SlowDisk, tmp_path: Path) -> None:
+    async with running(slow, tmp_path, log_flush_interval_ms=1_000) as broker:
+        for name in ("slow", "other"):
+            await create(broker, name)
+        assert await produce(broker, "slow") is ErrorCode.NONE
+        for _ in range(3):
+            assert await produce(broker, "other") is ErrorCode.NONE
+            pass_of_flushes(broker)
+            await slow.reached(1)
+            async with asyncio.timeout(20):
+                await until_flushed(broker, "other")
+        assert not slow.go_on.is_set()
+
+
+async def until_flushed(broker: Broker, topic: str) -> None:
+    log = log_of(broker, topic)
+    while log.recovery_point < log.log_end_offset:  # type: ignore[attr-defined]
+        await asyncio.wait(broker.replicas.flushing(), return_when=asyncio.FIRST_COMPLETED)
+
+
+@in_loop
+async def test_a_stop_begins_no_new_flushes_before_the_last(
+    slow: SlowDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is left of a pass is brought to the disk by the threads that close logs."""
+    close = Housekeeping.close
+
+    async def release(housekeeping: Housekeeping) -> None:
+        slow.go_on.set()
+        await close(housekeeping)
+
+    monkeypatch.setattr(Housekeeping, "close", release)
+    async with running(slow, tmp_path) as broker:
+        await create(broker, "slow", 12)
+        for partition in range(12):
+            assert await produce(broker, "slow", partition) is ErrorCode.NONE
+        pass_of_flushes(broker)
+        await slow.reached(FLUSHES_PER_DIRECTORY)
+        running_before = set(slow.begun)
+        await broker.stop()
+    assert len(running_before) == FLUSHES_PER_DIRECTORY
+    assert len(slow.begun) == 12
+    assert {log for log, thread in slow.begun.items() if not thread.startswith("logs")} == running_before
+    assert (tmp_path / CLEAN_SHUTDOWN_FILE).exists()
+
+
+@in_loop
+async def test_a_stop_waits_for_the_flush_that_an_acknowledgement_waits_for(
+    slow: SlowDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A log that is still being flushed when it is closed would not count as closed cleanly."""
+    close = ReplicaManager.close
+
+    async def release(replicas: ReplicaManager) -> None:
+        asyncio.get_running_loop().call_later(0.2, slow.go_on.set)
+        await close(replicas)
+
+    monkeypatch.setattr(ReplicaManager, "close", release)
+    async with running(slow, tmp_path, barnabas_flush_before_ack="true") as broker:
+        await create(broker, "slow")
+        waiting = asyncio.ensure_future(produce(broker, "slow"))
+        await slow.reached(1)
+        await broker.stop()
+    assert await waiting is ErrorCode.NONE
+    assert (tmp_path / CLEAN_SHUTDOWN_FILE).exists()

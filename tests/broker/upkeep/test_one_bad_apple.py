@@ -1,0 +1,375 @@
+"""One log, group, transaction, topic or job that raises what nobody foresaw, among good ones: the others go on, it is
+told once, counted, and tried again when its time has come."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from barnabas.broker.coordinators.groups.runner import GroupRunner
+from barnabas.broker.coordinators.groups.shard import Shard as GroupShard
+from barnabas.broker.coordinators.transactions.service import TransactionService
+from barnabas.broker.observability.metrics_page import take_snapshot
+from barnabas.broker.replication.partition import Partition
+from barnabas.broker.timers import Timers
+from barnabas.broker.upkeep.housekeeping import Housekeeping
+from barnabas.clock import ManualClock
+from barnabas.storage import log_manager
+from barnabas.storage.local_log import LocalLog
+from barnabas.storage.log import PartitionLog
+from barnabas.testing import Broker
+from barnabas.wire.errors import ApiError, ErrorCode
+
+REASON = "nobody foresaw this"
+
+
+class Apple:
+    """Makes a method raise for the bad one, as long as it is bad, and notes for whom it was called."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, owner: Any, method: str, is_bad: Callable[..., bool]) -> None:
+        self.is_bad = True
+        self.tries = 0
+        real = getattr(owner, method)
+
+        def called(*arguments: Any, **settings: Any) -> Any:
+            if is_bad(*arguments):
+                self.tries += 1
+                if self.is_bad:
+                    raise ValueError(REASON)
+            return real(*arguments, **settings)
+
+        monkeypatch.setattr(owner, method, called)
+
+
+def is_bad_log(log: PartitionLog, *_: object) -> bool:
+    return log.topic == "bad"
+
+
+def told(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if REASON in record.getMessage()]
+
+
+def set_aside(broker: Broker, activity: str) -> tuple[int, int]:
+    """How many are set aside in an activity, as /metrics says, and how often one failed."""
+    figures = {found.activity: (found.count, found.failures) for found in take_snapshot(broker.server).set_aside}
+    return figures[activity]
+
+
+async def _now(call: Callable[[], Any]) -> Any:
+    return call()
+
+
+def test_retention(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    apple = Apple(monkeypatch, PartitionLog, "delete_old_segments", is_bad_log)
+    with Broker() as broker:
+        # The bad one comes first, and last.
+        names = ["a-good", "bad", "good"]
+        for name in names:
+            topic = broker.create_topic(name, configs={"retention.ms": 1000, "segment.bytes": 1000})
+            for _ in range(4):
+                topic.produce(b"x" * 400)
+        broker.clock.advance(10 * 60_000)
+        assert [len(broker.topic(name).records()) for name in names] == [0, 4, 0]
+        assert set_aside(broker, "retention")[0] == 1
+        for _ in range(3):
+            broker.clock.advance(20 * 60_000)
+        assert apple.tries == 4
+        assert len(told(caplog)) == 1, told(caplog)
+        apple.is_bad = False
+        broker.clock.advance(60 * 60_000)
+        assert len(broker.topic("bad").records()) == 0
+        assert set_aside(broker, "retention")[0] == 0
+
+
+def test_flushing(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    apple = Apple(monkeypatch, LocalLog, "_prepare_flush", is_bad_log)
+    with Broker() as broker:
+        for name in ("a-good", "bad", "good"):
+            broker.create_topic(name, configs={"flush.ms": 1000}).produce("x")
+        broker.clock.advance(1 * 60_000)
+
+        def unflushed() -> list[str]:
+            logs = broker.server.replicas.logs
+            return [log.topic for log in logs if log.recovery_point < log.log_end_offset]
+
+        assert broker.call(_now(unflushed)) == ["bad"]
+        assert set_aside(broker, "flushing")[0] == 1
+        assert len(told(caplog)) == 1, told(caplog)
+        apple.is_bad = False
+        broker.clock.advance(3 * 60_000)
+        assert broker.call(_now(unflushed)) == []
+        assert set_aside(broker, "flushing")[0] == 0
+
+
+def test_expiry_of_producers(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    apple = Apple(monkeypatch, PartitionLog, "remove_expired_producers", is_bad_log)
+    good = Apple(monkeypatch, PartitionLog, "remove_expired_producers", lambda log, *_: log.topic == "good")
+    good.is_bad = False
+    with Broker() as broker:
+        for name in ("bad", "good"):
+            broker.create_topic(name).produce("x")
+        broker.clock.advance(11 * 60_000)
+        assert apple.tries > 0
+        assert good.tries > 0
+        assert set_aside(broker, "expiring the producers")[0] == 1
+        assert len(told(caplog)) == 1
+
+
+def test_leaders(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    apple = Apple(monkeypatch, Partition, "become_leader_or_follower", lambda partition, _: partition.topic == "bad")
+    with Broker() as broker:
+        apple.is_bad = False
+        for name in ("bad", "good"):
+            broker.create_topic(name).produce("x")
+        apple.is_bad = True
+        broker.restart()
+        broker.topic("good").produce("y")
+        assert len(broker.topic("good").records()) == 2
+        with pytest.raises(ApiError):
+            broker.topic("bad").produce("y")
+        apple.is_bad = False
+        broker.restart()
+        broker.topic("bad").produce("y")
+        assert len(broker.topic("bad").records()) == 2
+
+
+def test_settings(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    with Broker() as broker:
+        for name in ("bad", "good"):
+            broker.create_topic(name)
+        Apple(monkeypatch, LocalLog, "update_config", is_bad_log)
+        broker.call(_now(broker.server.replicas.reconfigure_all))
+        broker.call(broker.server.configs.replace("topics", "good", {"retention.ms": "7"}))
+        log = broker.server.replicas.partition_or_error("good", 0).log
+        assert log.config.retention_ms == 7
+        assert set_aside(broker, "changing the settings")[0] == 1
+        assert len(told(caplog)) == 1
+
+
+def test_a_listener_of_configs(caplog: pytest.LogCaptureFixture) -> None:
+    with Broker() as broker:
+        configs = broker.server.configs
+        broker.create_topic("bad")
+        heard: list[str] = []
+
+        def listener(_kind: str, name: str) -> None:
+            if name == "bad":
+                raise ValueError(REASON)
+            heard.append(name)
+
+        broker.call(_now(lambda: configs.subscribe(listener)))
+        broker.create_topic("good")
+        for name in ("bad", "good"):
+            broker.call(configs.replace("topics", name, {"retention.ms": "7"}))
+        assert heard == ["good"]
+        assert len(told(caplog)) == 1
+
+
+def test_opening_and_closing_logs(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Broker(data_dir=tmp_path) as broker:
+        for name in ("a-good", "bad", "good"):
+            broker.create_topic(name).produce("x")
+        closing = Apple(monkeypatch, PartitionLog, "prepare_close", is_bad_log)
+        opening = Apple(monkeypatch, log_manager, "open_log", lambda _context, topic, *_: topic == "bad")
+        broker.restart()
+        assert closing.tries == opening.tries == 1
+        assert not (tmp_path / ".kafka_cleanshutdown").exists()
+        for name in ("a-good", "good"):
+            broker.topic(name).produce("y")
+            assert len(broker.topic(name).records()) == 2
+        closing.is_bad = opening.is_bad = False
+        broker.restart()
+        broker.topic("bad").produce("y")
+        assert len(broker.topic("bad").records()) == 2
+    assert "closing bad-0 failed" in caplog.text
+    assert "opening" in caplog.text
+
+
+def test_a_timer_of_a_group(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    apple = Apple(
+        monkeypatch,
+        GroupShard,
+        "decide",
+        lambda _shard, event, *_: event.group_id == "bad" and type(event).__name__ == "TimerFired",
+    )
+    with Broker(configs={"offsets.topic.num.partitions": "1"}) as broker:
+        join_all(broker, ["a-good", "bad", "good"])
+        broker.clock.advance(2 * 60_000)
+        states = {name: broker.group(name).state for name in ("a-good", "bad", "good")}
+        assert states["a-good"] == states["good"] == "Empty"
+        assert states["bad"] != "Empty"
+        assert set_aside(broker, "timers of the group")[0] == 1
+        assert len(told(caplog)) == 1
+        apple.is_bad = False
+        broker.clock.advance(3 * 60_000)
+        assert broker.group("bad").state == "Empty", "its session ended at last"
+        assert set_aside(broker, "timers of the group")[0] == 0
+
+
+def join_all(broker: Broker, names: list[str]) -> None:
+    from barnabas.wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
+    from tools.hostile import ask, connect
+
+    broker.call(_now(lambda: broker.server.auto_topics.create(["__consumer_offsets"])))
+    with connect(broker.bootstrap_servers) as connection:
+        for name in names:
+            request = JoinGroupRequest(
+                group_id=name,
+                session_timeout_ms=10_000,
+                rebalance_timeout_ms=10_000,
+                member_id="",
+                protocol_type="consumer",
+                protocols=[JoinGroupRequestProtocol(name="range", metadata=b"")],
+            )
+            for _ in range(200):
+                response = ask(connection, request, 3, JoinGroupResponse)
+                if response.error_code == 0:
+                    break
+                assert response.error_code in (
+                    ErrorCode.NOT_COORDINATOR,
+                    ErrorCode.COORDINATOR_NOT_AVAILABLE,
+                    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+                )
+                broker.clock.advance(100)
+            assert response.error_code == 0
+
+
+def test_loading_a_shard(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """It is told once, not every second, and the others load."""
+    with Broker(configs={"offsets.topic.num.partitions": "2"}) as broker:
+        names = {broker.server.groups.runtime.partition_for(name): name for name in ("a", "b", "c", "d")}
+        join_all(broker, list(names.values()))
+        real = GroupShard.load
+        is_bad = True
+
+        def load(shard: GroupShard, chunk: Any) -> None:
+            if is_bad and names[0].encode() in bytes(chunk):
+                raise ValueError(REASON)
+            real(shard, chunk)
+
+        monkeypatch.setattr(GroupShard, "load", load)
+        broker.restart()
+        for _ in range(5):
+            broker.clock.advance(1_000)
+        assert broker.server.groups.runtime.runner_at(0) is None
+        assert broker.server.groups.runtime.runner_at(1) is not None
+        assert len(told(caplog)) == 1
+        assert set_aside(broker, "loading groups")[0] == 1
+        is_bad = False
+        broker.clock.advance(2_000)
+        assert broker.server.groups.runtime.runner_at(0) is not None
+        assert set_aside(broker, "loading groups")[0] == 0
+
+
+def test_a_runner_that_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Broker(configs={"offsets.topic.num.partitions": "2"}) as broker:
+        names = {broker.server.groups.runtime.partition_for(name): name for name in ("a", "b", "c", "d")}
+        join_all(broker, list(names.values()))
+        Apple(monkeypatch, GroupRunner, "start", lambda runner: runner.partition == 0)
+        broker.restart()
+        join_all(broker, [names[1]])
+        assert set_aside(broker, "loading groups")[0] == 1
+
+
+@pytest.mark.parametrize("job", ["abort", "expire"])
+def test_transactions(job: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    from barnabas.broker.coordinators.transactions import runner as runners
+
+    del caplog
+    with Broker(configs={"transaction.state.log.num.partitions": "2"}) as broker:
+        ids = ["a", "bad", "c", "d"]
+        begin_all(broker, ids)
+        if job == "abort":
+            Apple(monkeypatch, TransactionService, "producer", lambda _self, event: event.transactional_id == "bad")
+            broker.clock.advance(2 * 60_000)
+            open_ones = [name for name in ids if state_of(broker, name) == "Ongoing"]
+            assert open_ones == ["bad"]
+            assert set_aside(broker, "aborting the transaction")[0] == 1
+        else:
+            broker.clock.advance(2 * 60_000)
+            partition = broker.server.transactions.runtime.partition_for("bad")
+            Apple(monkeypatch, runners.TransactionRunner, "expire", lambda runner, _ids: runner.partition == partition)
+            broker.clock.advance(8 * 86_400_000)
+            left = {name for name in ids if state_of(broker, name) is not None}
+            assert left == {name for name in ids if broker.server.transactions.runtime.partition_for(name) == partition}
+            assert set_aside(broker, "expiring transactional ids")[0] == 1
+
+
+def begin_all(broker: Broker, ids: list[str]) -> None:
+    from confluent_kafka import Producer
+
+    broker.create_topic("t", partitions=1)
+    for name in ids:
+        producer = Producer(
+            {
+                "bootstrap.servers": broker.bootstrap_servers,
+                "transactional.id": name,
+                "transaction.timeout.ms": 60_000,
+            }
+        )
+        producer.init_transactions(30)
+        producer.begin_transaction()
+        producer.produce("t", b"x")
+        producer.flush(30)
+
+
+def state_of(broker: Broker, name: str) -> str | None:
+    try:
+        return broker.call(_now(lambda: broker.server.transactions.describe(name))).state.value  # type: ignore[no-any-return]
+    except ApiError:
+        return None
+
+
+def test_a_job_that_fails_is_told_once_and_run_again(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        clock = ManualClock(now_ms=0)
+        timers = Timers(clock, asyncio.get_running_loop())
+        housekeeping = Housekeeping(timers, clock)
+        runs = {"bad": 0, "good": 0, "bad task": 0}
+        is_bad = True
+
+        def job(name: str) -> None:
+            runs[name] += 1
+            if is_bad and name != "good":
+                raise ValueError(REASON)
+
+        async def task() -> None:
+            job("bad task")
+
+        housekeeping.every("bad", 1000, lambda: job("bad"))
+        housekeeping.every("good", 1000, lambda: job("good"))
+        housekeeping.every("bad task", 1000, task)
+        for _ in range(10):
+            clock.advance(1000)
+            timers.fire_due()
+            while running := housekeeping.running():
+                await asyncio.wait(running)
+        assert set(runs.values()) == {10}
+        assert sorted(housekeeping.set_aside.members) == ["bad", "bad task"]
+        assert len(told(caplog)) == 2
+        is_bad = False
+        clock.advance(1000)
+        timers.fire_due()
+        while running := housekeeping.running():
+            await asyncio.wait(running)
+        assert housekeeping.set_aside.members == []
+        await housekeeping.close()
+        timers.close()
+
+    caplog.set_level(logging.INFO)
+    asyncio.run(scenario())
+
+
+def test_a_part_that_does_not_stop(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    with Broker(data_dir=tmp_path) as broker:
+        broker.create_topic("t").produce("x")
+        Apple(monkeypatch, TransactionService, "stop", lambda _self: True)
+        broker.restart()
+        assert len(broker.topic("t").records()) == 1
+        broker.stop()
+    assert (tmp_path / ".kafka_cleanshutdown").exists(), "the logs were closed all the same"

@@ -1,0 +1,174 @@
+"""Elections as tables, row by row what Kafka's Election.scala does."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from barnabas.controller.operations import elections as election
+from barnabas.controller.partition_fsm import (
+    VALID_PREVIOUS,
+    IllegalTransition,
+    PartitionStateMachine,
+    PartitionStatus,
+)
+from barnabas.controller.state import (
+    NO_LEADER,
+    BrokerRegistration,
+    ClusterState,
+    EndPoint,
+    PartitionState,
+    RecoveryState,
+    ReplicaAssignment,
+    TopicState,
+)
+
+EPOCH = 7
+
+
+def state(leader: int, isr: tuple[int, ...], recovery: RecoveryState = RecoveryState.RECOVERED) -> PartitionState:
+    return PartitionState(leader, 3, isr, 5, 11, recovery)
+
+
+def summary(elected: PartitionState | None) -> tuple[int, tuple[int, ...]] | None:
+    """Leader and ISR, after checking that epochs moved as they must."""
+    if elected is None:
+        return None
+    assert (elected.leader_epoch, elected.controller_epoch, elected.partition_epoch) == (4, EPOCH, 12)
+    return elected.leader, elected.isr
+
+
+@pytest.mark.parametrize(
+    ("assignment", "live", "expected"),
+    [
+        ((1, 2, 3), {1, 2, 3}, (1, (1, 2, 3))),
+        ((3, 1, 2), {1, 2}, (1, (1, 2))),
+        ((1, 2), {2}, (2, (2,))),
+        ((1, 2), {3}, None),
+        ((1,), set(), None),
+    ],
+)
+def test_first_leader(assignment: tuple[int, ...], live: set[int], expected: object) -> None:
+    elected = election.first_leader(assignment, live, EPOCH)
+    if elected is not None:
+        assert (elected.leader_epoch, elected.partition_epoch, elected.controller_epoch) == (0, 0, EPOCH)
+    assert (elected and (elected.leader, elected.isr)) == expected
+
+
+@pytest.mark.parametrize(
+    ("assignment", "isr", "live", "unclean", "expected"),
+    [
+        # the first replica in assignment order that is live and in sync
+        ((1, 2, 3), (1, 2, 3), {1, 2, 3}, False, (1, (1, 2, 3))),
+        ((1, 2, 3), (3, 2), {2, 3}, False, (2, (3, 2))),
+        ((1, 2, 3), (1, 3), {2, 3}, False, (3, (3,))),
+        # nobody in sync is live
+        ((1, 2, 3), (1,), {2, 3}, False, None),
+        ((1, 2, 3), (1,), {2, 3}, True, (2, (2,))),
+        ((1, 2, 3), (1,), set(), True, None),
+        # unclean does not matter while somebody in sync lives
+        ((1, 2, 3), (3,), {1, 2, 3}, True, (3, (3,))),
+        # the restarted only replica
+        ((1,), (1,), {1}, False, (1, (1,))),
+    ],
+)
+def test_leader_for_offline(
+    assignment: tuple[int, ...], isr: tuple[int, ...], live: set[int], unclean: bool, expected: object
+) -> None:
+    elected = election.leader_for_offline(assignment, state(NO_LEADER, isr), live, EPOCH, unclean=unclean)
+    assert summary(elected) == expected
+    if elected is not None:
+        unclean_result = elected.leader not in isr
+        assert elected.recovery_state is (RecoveryState.RECOVERING if unclean_result else RecoveryState.RECOVERED)
+
+
+def test_a_clean_election_keeps_the_recovery_state() -> None:
+    elected = election.leader_for_offline((1,), state(1, (1,), RecoveryState.RECOVERING), {1}, EPOCH, unclean=False)
+    assert elected is not None
+    assert elected.recovery_state is RecoveryState.RECOVERING
+
+
+@pytest.mark.parametrize(
+    ("leader", "isr", "gone", "expected"),
+    [
+        (1, (1, 2), 1, (NO_LEADER, (2,))),
+        (1, (1, 2), 2, (1, (1,))),
+        (1, (1,), 1, (NO_LEADER, (1,))),  # the ISR never becomes empty
+        (NO_LEADER, (1,), 2, None),
+    ],
+)
+def test_without_replica(leader: int, isr: tuple[int, ...], gone: int, expected: object) -> None:
+    assert summary(election.without_replica(state(leader, isr), gone, EPOCH)) == expected
+
+
+@given(
+    assignment=st.lists(st.integers(1, 5), min_size=1, max_size=4, unique=True),
+    isr=st.lists(st.integers(1, 5), min_size=1, max_size=4, unique=True),
+    live=st.sets(st.integers(1, 5)),
+    unclean=st.booleans(),
+)
+def test_no_election_loses_the_isr(assignment: list[int], isr: list[int], live: set[int], unclean: bool) -> None:
+    elected = election.leader_for_offline(assignment, state(NO_LEADER, tuple(isr)), live, EPOCH, unclean=unclean)
+    if elected is None:
+        assert not live & set(assignment) & set(isr)
+        return
+    assert elected.leader in live
+    assert elected.leader in elected.isr
+    assert set(elected.isr) <= live
+    assert unclean or elected.leader in isr
+
+
+# -- states of partitions
+
+A, B = ("a", 0), ("b", 1)
+
+
+def test_the_life_of_a_partition() -> None:
+    machine = PartitionStateMachine()
+    assert machine.status(A) is PartitionStatus.NON_EXISTENT
+    for status in (
+        PartitionStatus.NEW,
+        PartitionStatus.ONLINE,
+        PartitionStatus.OFFLINE,
+        PartitionStatus.ONLINE,
+        PartitionStatus.OFFLINE,
+        PartitionStatus.NON_EXISTENT,
+    ):
+        machine.move([A], status)
+        assert machine.status(A) is status
+    assert machine.in_status(*PartitionStatus) == []
+
+
+@pytest.mark.parametrize("current", PartitionStatus)
+@pytest.mark.parametrize("target", PartitionStatus)
+def test_illegal_moves_change_nothing(current: PartitionStatus, target: PartitionStatus) -> None:
+    if current in VALID_PREVIOUS[target]:
+        return
+    machine = PartitionStateMachine()
+    machine._statuses = {B: current} if current is not PartitionStatus.NON_EXISTENT else {}
+    legal = [p for p in (A, B) if machine.status(p) in VALID_PREVIOUS[target]]
+    before = dict(machine._statuses)
+    with pytest.raises(IllegalTransition, match=f"from {current.value} to {target.value}"):
+        machine.move([*legal, B], target)
+    assert machine._statuses == before
+
+
+def test_states_of_a_loaded_cluster() -> None:
+    led_by_one, leaderless = state(1, (1,)), state(NO_LEADER, (1,))
+    assignments = dict.fromkeys(range(4), ReplicaAssignment((1,)))
+    partitions = {0: led_by_one, 1: leaderless, 2: state(2, (2,))}
+    cluster = ClusterState(
+        brokers={1: BrokerRegistration(1, (EndPoint("PLAINTEXT", "h", 1),))},
+        topics={"t": TopicState("t", bytes(16), assignments, partitions)},
+    )
+    machine = PartitionStateMachine()
+    machine.load(cluster, restarted=[])
+    assert [machine.status(("t", p)) for p in range(4)] == [
+        PartitionStatus.ONLINE,
+        PartitionStatus.OFFLINE,
+        PartitionStatus.OFFLINE,
+        PartitionStatus.NEW,
+    ]
+    machine.load(cluster, restarted=[1])
+    assert machine.status(("t", 0)) is PartitionStatus.OFFLINE
+    machine.load(cluster.with_offline_replicas(1, [("t", 0)]), restarted=[])
+    assert machine.status(("t", 0)) is PartitionStatus.OFFLINE

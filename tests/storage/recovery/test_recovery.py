@@ -1,0 +1,506 @@
+"""Opening logs after a crash: what is cut, what is rebuilt, what is refused."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+
+from barnabas.storage.check.directory import check_directory
+from barnabas.storage.check.report import Level
+from barnabas.storage.errors import StorageError
+from barnabas.storage.producer_state import decode_snapshot
+from barnabas.storage.validation import AppendOrigin
+from barnabas.wire.records import ControlRecordType, EndTxnMarker, build_end_txn_marker
+
+
+def copy(logs, tmp_path, name):
+    """A copy of the directory as a crash would leave it now."""
+    target = tmp_path / name
+    shutil.copytree(logs.path, target)
+    return target
+
+
+def segment_file(path, base_offset=0, suffix=".log"):
+    return path / "topic-0" / f"{base_offset:020d}{suffix}"
+
+
+def contents(path):
+    return {found.name: found.read_bytes() for found in (path / "topic-0").iterdir()}
+
+
+def test_a_torn_tail_is_cut_at_every_byte_of_the_last_three_batches(logs, tools, tmp_path):
+    log = logs.log()
+    ends = [0]
+    for number in range(5):
+        logs.append(log, b"v" * (1 + number), producer_id=1, producer_epoch=0, base_sequence=number)
+        ends.append(log.size_in_bytes)
+    logs.manager.checkpoint_high_watermarks()
+    crashed = copy(logs, tmp_path, "crashed")
+    logs.stop(clean=False)
+    whole = segment_file(crashed).read_bytes()
+    for cut in range(ends[2], ends[5]):
+        segment_file(crashed).write_bytes(whole[:cut])
+        logs.start(crashed)
+        kept = sum(1 for end in ends[1:] if end <= cut)
+        log = logs.log()
+        assert log.log_end_offset == kept
+        assert segment_file(crashed).stat().st_size == ends[kept]
+        assert tools.read_all(log) == list(range(kept))
+        assert log.active_producers()[0].last_sequence == kept - 1
+        logs.stop(clean=False)
+
+
+def test_a_tail_of_zeros_or_garbage_is_torn(logs, tools):
+    log = logs.log()
+    logs.append(log, b"a")
+    size = log.size_in_bytes
+    for tail in (bytes(100), bytes(5000), b"\xff" * 200, b"\x02" * 200, bytes(12)):
+        logs.stop(clean=False)
+        with segment_file(logs.path).open("ab") as file:
+            file.write(tail)
+        logs.start()
+        assert tools.read_all(logs.log()) == [0]
+        assert segment_file(logs.path).stat().st_size == size
+
+
+@pytest.mark.parametrize("position", [0, 3, 8, 11, 16, 17, 22, 40, 60, 65])
+@pytest.mark.parametrize("segment_bytes", [1 << 20, 250])
+def test_damage_in_front_of_whole_batches_is_refused_and_nothing_is_cut(logs, position, segment_bytes):
+    log = logs.log(segment_bytes=segment_bytes)
+    for _ in range(6):
+        logs.append(log, b"value")
+    logs.stop(clean=False)
+    path = segment_file(logs.path)
+    data = bytearray(path.read_bytes())
+    size = 73
+    data[size + position] ^= 0x41
+    path.write_bytes(data)
+    logs.start()
+    with pytest.raises(StorageError) as raised:
+        logs.log()
+    assert str(path) in raised.value.message
+    assert f"byte {size}" in raised.value.message
+    assert path.read_bytes() == data
+    logs.restart(clean=True)
+    with pytest.raises(StorageError):
+        logs.log()
+
+
+def test_damage_below_the_recovery_point_is_refused_even_at_the_end(logs):
+    log = logs.log()
+    logs.append(log, b"a")
+    logs.append(log, b"b")
+    log.flush()
+    logs.manager.checkpoint_recovery_points()
+    logs.stop(clean=False)
+    path = segment_file(logs.path)
+    path.write_bytes(path.read_bytes()[:-1])
+    logs.start()
+    with pytest.raises(StorageError):
+        logs.log()
+
+
+def test_segments_below_the_recovery_point_are_not_read(logs, tools):
+    log = logs.log(segment_bytes=250)
+    for _ in range(9):
+        logs.append(log, b"value")
+    log.flush()
+    logs.manager.checkpoint_recovery_points()
+    logs.append(log, b"value")
+    logs.stop(clean=False)
+    logs.files.opened.clear()
+    logs.start()
+    read = {path.rpartition("/")[2] for path in logs.files.opened if path.endswith(".log")}
+    assert segment_file(logs.path).name not in read
+    assert tools.read_all(logs.log()) == list(range(10))
+
+
+def test_an_empty_segment_created_before_the_crash_does_not_make_a_torn_tail_corruption(logs, tools):
+    log = logs.log()
+    logs.append(log, b"a")
+    logs.append(log, b"b")
+    log.roll()
+    logs.stop(clean=False)
+    path = segment_file(logs.path)
+    path.write_bytes(path.read_bytes()[:-1])
+    logs.start()
+    log = logs.log()
+    assert (tools.read_all(log), log.log_end_offset) == ([0], 1)
+    assert logs.append(log, b"c").base_offset == 1
+    assert not segment_file(logs.path, 2).exists()
+
+
+def test_recovering_twice_gives_the_same_files(logs, tmp_path):
+    log = logs.log(segment_bytes=300, index_interval_bytes=50)
+    for number in range(12):
+        logs.append(
+            log, b"value", epoch=number // 4, producer_id=number % 3, producer_epoch=0, base_sequence=number // 3
+        )
+    first, second = copy(logs, tmp_path, "first"), tmp_path / "second"
+    logs.stop(clean=False)
+    with segment_file(first, log.segments[-1].base_offset).open("ab") as file:
+        file.write(b"torn")
+    logs.start(first)
+    logs.stop(clean=False)
+    shutil.copytree(first, second)
+    logs.start(second)
+    assert contents(first) == contents(second)
+
+
+def test_what_is_derived_from_batches_is_rebuilt_as_it_was(logs, tmp_path):
+    """A crash right before a clean shutdown must leave nothing that the shutdown would have written otherwise."""
+    log = logs.log(segment_bytes=400, index_interval_bytes=100)
+    for number in range(20):
+        logs.append(log, b"value", epoch=number // 7, producer_id=5, producer_epoch=0, base_sequence=number)
+    crashed = copy(logs, tmp_path, "crashed")
+    for base_offset in [segment.base_offset for segment in log.segments]:
+        for suffix in (".index", ".timeindex"):
+            segment_file(crashed, base_offset, suffix).write_bytes(b"rubbish")
+    logs.restart(clean=True)
+    logs.stop(clean=True)
+    closed = contents(logs.path)
+    logs.start(crashed)
+    recovered = contents(crashed)
+    recovered.pop("partition.metadata", None)
+    assert {name: data for name, data in recovered.items() if name in closed} == closed
+    assert set(recovered) - set(closed) == set()
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("damage", ["missing", "empty", "zeros", "half", "shifted", "foreign"])
+def test_damaged_indexes_are_rebuilt(logs, tools, damage, clean, caplog):
+    log = logs.log(segment_bytes=2000, index_interval_bytes=150)
+    for _ in range(60):
+        logs.append(log, b"value" * 3)
+    expected = tools.read_all(log)
+    logs.stop(clean=clean)
+    for path in (logs.path / "topic-0").glob("*.*index"):
+        data = path.read_bytes()
+        if damage == "missing":
+            path.unlink()
+        elif damage == "empty":
+            path.write_bytes(b"")
+        elif damage == "zeros":
+            path.write_bytes(bytes(len(data)))
+        elif damage == "half":
+            path.write_bytes(data[: len(data) // 2 + 1])
+        elif damage == "shifted":
+            path.write_bytes(b"".join(_shift(data[at : at + 8]) for at in range(0, len(data), 8)))
+        else:
+            path.write_bytes(segment_file(logs.path, 0, path.suffix).read_bytes() if path.exists() else data)
+    logs.files.cached = False
+    logs.start()
+    log = logs.log()
+    for offset in range(log.log_end_offset):
+        assert tools.base_offsets(tools.read(log, offset, 1).records) == [offset]
+    logs.append(log, b"more")
+    assert tools.read_all(log) == [*expected, 60]
+    assert log.offset_for_timestamp(0).offset == 0
+    if clean:
+        assert "anew" in caplog.text
+
+
+@pytest.mark.parametrize("damage", ["missing", "empty", "zeros", "half", "shifted", "foreign"])
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("recovery", ["from the start", "from the last segment"])
+def test_damaged_transaction_indexes_are_rebuilt(logs, damage, clean, recovery, caplog):
+    """Also those of segments that recovery does not look at."""
+    log = logs.log(segment_bytes=1500)
+    for number in range(6):
+        producer = {"producer_id": 1, "producer_epoch": 0}
+        logs.append(log, b"v" * 200, transactional=True, base_sequence=number, **producer)
+        marker = build_end_txn_marker(
+            EndTxnMarker(ControlRecordType.ABORT, 0), timestamp_ms=logs.clock.now_ms(), **producer
+        )
+        logs.append_raw(log, marker, AppendOrigin.COORDINATOR)
+    expected = log.aborted_transactions(0, log.log_end_offset)
+    assert len(expected) == 6
+    if recovery == "from the last segment":
+        log.flush()
+        logs.manager.checkpoint_recovery_points()
+    for turn in range(2):
+        logs.stop(clean=clean)
+        paths = sorted((logs.path / "topic-0").glob("*.txnindex"))
+        assert len(paths) > 1
+        contents = [path.read_bytes() for path in paths]
+        for path, data in zip(paths, contents, strict=True):
+            if damage == "missing":
+                path.unlink()
+            elif damage == "shifted":
+                path.write_bytes(b"".join(_shift_marker(data[at : at + 34]) for at in range(0, len(data), 34)))
+            else:
+                found = {"empty": b"", "zeros": bytes(len(data)), "half": data[: len(data) // 2 + 1]}
+                path.write_bytes(found.get(damage, contents[path == paths[0]]))
+        caplog.clear()
+        logs.start()
+        log = logs.log()
+        assert log.aborted_transactions(0, log.log_end_offset) == expected
+        assert [path.read_bytes() for path in paths] == contents
+        assert not [found for found in check_directory(logs.path).findings if found.level is not Level.NOTE]
+        assert ("anew" in caplog.text) == (clean or turn == 1 or recovery == "from the last segment")
+
+
+@pytest.mark.parametrize("damage", ["zeros", "half", "foreign", "empty"])
+def test_damaged_transaction_indexes_that_nobody_noted_are_rebuilt(logs, damage):
+    """In a directory that Kafka wrote, only the form of an index tells; that one is missing, nothing."""
+    log = logs.log(segment_bytes=600)
+    for producer_id in (1, 2, 3):
+        _abort(logs, log, producer_id)
+        log.roll()
+    expected = log.aborted_transactions(0, log.log_end_offset)
+    assert len(expected) == 3
+    logs.stop(clean=True)
+    (logs.path / "barnabas-transaction-indexes").unlink()
+    paths = sorted((logs.path / "topic-0").glob("*.txnindex"))
+    data, later = paths[0].read_bytes(), paths[-1].read_bytes()
+    found = {"empty": b"", "zeros": bytes(len(data)), "half": data[: len(data) // 2 + 1], "foreign": later}
+    paths[0].write_bytes(found[damage])
+    logs.start()
+    assert logs.log().aborted_transactions(0, log.log_end_offset) == expected
+    assert paths[0].read_bytes() == data
+
+
+@pytest.mark.parametrize("content", [b"", b"0\n1\ntopic 0\n", b"rubbish", b"0\n2\ntopic 0 0 34 1\ngone 3 7 34 2\n"])
+def test_wrong_notes_of_transaction_indexes_only_cost_time(logs, content):
+    log = logs.log(segment_bytes=600)
+    for producer_id in (1, 2, 3):
+        _abort(logs, log, producer_id)
+        log.roll()
+    expected = log.aborted_transactions(0, log.log_end_offset)
+    logs.stop(clean=True)
+    path = logs.path / "barnabas-transaction-indexes"
+    noted = path.read_bytes()
+    path.write_bytes(content)
+    logs.start()
+    assert logs.log().aborted_transactions(0, log.log_end_offset) == expected
+    logs.stop(clean=True)
+    assert path.read_bytes() == noted
+    logs.start()
+
+
+def _abort(logs, log, producer_id):
+    producer = {"producer_id": producer_id, "producer_epoch": 0}
+    logs.append(log, b"v" * 200, transactional=True, base_sequence=0, **producer)
+    marker = build_end_txn_marker(
+        EndTxnMarker(ControlRecordType.ABORT, 0), timestamp_ms=logs.clock.now_ms(), **producer
+    )
+    logs.append_raw(log, marker, AppendOrigin.COORDINATOR)
+
+
+def _shift_marker(entry):
+    """An entry of the transaction index whose marker is off by one offset."""
+    return entry[:18] + (int.from_bytes(entry[18:26]) - 1).to_bytes(8) + entry[26:]
+
+
+def _shift(entry):
+    """An entry that is off by one offset."""
+    return (int.from_bytes(entry[:4]) + 1).to_bytes(4) + entry[4:]
+
+
+@pytest.mark.parametrize("content", [b"", b"0", b"0\n3\ntopic 0 5\n", b"\xff\xfe", b"1\n0\n", b"0\n1\ntopic zero 5\n"])
+@pytest.mark.parametrize("clean", [True, False])
+def test_unusable_checkpoints_do_not_keep_a_log_from_starting(logs, tools, content, clean):
+    log = logs.log()
+    for number in range(4):
+        logs.append(log, b"v", epoch=number)
+    logs.stop(clean=clean)
+    for path in logs.path.glob("*-checkpoint"):
+        path.write_bytes(content)
+    (logs.path / "topic-0" / "leader-epoch-checkpoint").write_bytes(content)
+    logs.start()
+    log = logs.log()
+    assert tools.read_all(log) == [0, 1, 2, 3]
+    assert log.leader_epochs.entries == [(0, 0), (1, 1), (2, 2), (3, 3)]
+
+
+def test_an_epoch_without_batches_is_forgotten_by_a_restart(logs):
+    log = logs.log()
+    logs.append(log, b"a", epoch=3)
+    log.assign_leader_epoch(4)
+    for clean in (True, False):
+        logs.restart(clean=clean)
+        assert logs.log().leader_epochs.entries == [(3, 0)]
+
+
+@pytest.mark.parametrize("damage", [b"", b"\x00", b"\x00\x01garbage", None])
+@pytest.mark.parametrize("clean", [True, False])
+def test_unusable_producer_snapshots_are_replaced_by_the_log(logs, damage, clean):
+    log = logs.log(segment_bytes=400)
+    for sequence in range(12):
+        logs.append(log, b"v", producer_id=3, producer_epoch=0, base_sequence=sequence)
+    logs.stop(clean=clean)
+    for path in (logs.path / "topic-0").glob("*.snapshot"):
+        path.unlink() if damage is None else path.write_bytes(damage)
+    logs.start()
+    log = logs.log()
+    assert log.active_producers()[0].last_sequence == 11
+    assert logs.append(log, b"v", producer_id=3, producer_epoch=0, base_sequence=7).duplicate
+
+
+def test_a_stale_recovery_point_only_costs_time_and_one_from_the_future_nothing(logs, tools):
+    log = logs.log(segment_bytes=250)
+    for _ in range(9):
+        logs.append(log, b"value")
+    logs.stop(clean=False)
+    for recovery_point in (0, 4, 9, 1000):
+        (logs.path / "recovery-point-offset-checkpoint").write_text(f"0\n1\ntopic 0 {recovery_point}\n")
+        logs.start()
+        assert tools.read_all(logs.log()) == list(range(9))
+        assert logs.log().recovery_point == 9
+        logs.stop(clean=False)
+
+
+def test_a_high_watermark_from_the_future_is_the_end_of_the_log(logs, tools):
+    log = logs.log()
+    for _ in range(3):
+        logs.append(log, b"value")
+    for clean in (False, True):
+        logs.stop(clean=clean)
+        (logs.path / "replication-offset-checkpoint").write_text("0\n1\ntopic 0 1000000\n")
+        logs.start()
+        assert logs.log().high_watermark == 3
+        assert tools.read_all(logs.log()) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("content", [b"", b"garbage", b'{"version":7}'])
+def test_a_clean_shutdown_marker_counts_by_being_there_once(logs, content):
+    logs.append(logs.log(), b"value")
+    logs.stop(clean=True)
+    (logs.path / ".kafka_cleanshutdown").write_bytes(content)
+    logs.files.opened.clear()
+    logs.start()
+    assert not [path for path in logs.files.opened if path.endswith(".log")]
+    logs.restart(clean=False)
+    assert [path for path in logs.files.opened if path.endswith(".log")]
+    assert logs.log().log_end_offset == 1
+
+
+def test_a_log_start_offset_beyond_the_end_starts_the_log_anew(logs):
+    log = logs.log()
+    logs.append(log, b"a")
+    logs.stop(clean=False)
+    (logs.path / "log-start-offset-checkpoint").write_text("0\n1\ntopic 0 10\n")
+    logs.start()
+    log = logs.log()
+    assert (log.log_start_offset, log.log_end_offset) == (10, 10)
+    assert logs.append(log, b"b").base_offset == 10
+
+
+def test_deleted_records_stay_deleted_after_a_crash(logs, tools):
+    log = logs.log()
+    for _ in range(5):
+        logs.append(log, b"a")
+    log.increment_log_start_offset(3)
+    logs.manager.checkpoint_log_start_offsets()
+    for clean in (False, True):
+        logs.restart(clean=clean)
+        log = logs.log()
+        assert log.log_start_offset == 3
+        assert tools.base_offsets(tools.read(log, 3).records) == [3, 4]
+        assert log.leader_epochs.entries == [(0, 3)]
+
+
+@pytest.mark.parametrize("truncated", [False, True])
+def test_producers_known_by_deleted_records_alone_are_forgotten_by_a_crash(logs, truncated):
+    """As in Kafka: found by a truncation, after which they were forgotten, and a crash, after which they were not."""
+    log = logs.log()
+    logs.append(log, b"a", producer_id=1, producer_epoch=0, base_sequence=0)
+    logs.append(log, b"b", producer_id=2, producer_epoch=0, base_sequence=0)
+    logs.append(log, b"c")
+    log.increment_log_start_offset(1)
+    logs.manager.checkpoint_log_start_offsets()
+    if truncated:
+        logs.manager.truncate_to(log, 2)
+        assert [entry.producer_id for entry in log.active_producers()] == [2]
+    logs.restart(clean=False)
+    assert [entry.producer_id for entry in logs.log().active_producers()] == [2]
+
+
+def test_files_of_interrupted_deletions_and_compactions_are_put_in_order(logs, tools):
+    log = logs.log(segment_bytes=250)
+    for _ in range(9):
+        logs.append(log, b"value")
+    bases = [segment.base_offset for segment in log.segments]
+    logs.stop(clean=False)
+    directory = logs.path / "topic-0"
+    (directory / "00000000000000000001.log.deleted").write_bytes(b"old")
+    (directory / "00000000000000000500.index").write_bytes(b"orphan")
+    # A compaction of the first two segments was complete but for the renaming.
+    merged = segment_file(logs.path, bases[0]).read_bytes() + segment_file(logs.path, bases[1]).read_bytes()
+    (directory / "00000000000000000000.log.swap").write_bytes(merged)
+    logs.start()
+    log = logs.log()
+    assert [segment.base_offset for segment in log.segments] == [bases[0], *bases[2:]]
+    assert tools.read_all(log) == list(range(9))
+    logs.stop(clean=False)
+    # One that was not complete leaves nothing behind.
+    (directory / "00000000000000000000.log.cleaned").write_bytes(b"half")
+    (directory / "00000000000000000003.log.swap").write_bytes(b"half")
+    logs.start()
+    assert tools.read_all(logs.log()) == list(range(9))
+    names = {path.name for path in directory.iterdir()}
+    assert not [name for name in names if name.endswith((".deleted", ".swap", ".cleaned"))]
+    assert "00000000000000000500.index" not in names
+
+
+def test_a_clean_start_opens_no_log(logs):
+    for partition in range(20):
+        logs.append(logs.log(partition=partition), b"a", producer_id=1, producer_epoch=0, base_sequence=0)
+    logs.stop(clean=True)
+    logs.files.opened.clear()
+    logs.start()
+    assert not [path for path in logs.files.opened if "topic-" in path]
+    assert {log.log_end_offset for log in logs.manager.logs} == {1}
+
+
+def test_a_clean_marker_with_a_doubtful_checkpoint_is_checked_against_the_log(logs, tools):
+    log = logs.log(index_interval_bytes=100)
+    for _ in range(30):
+        logs.append(log, b"a" * 20)
+    logs.stop(clean=True)
+    for checkpoint in ("", "0\n1\ntopic 0 7\n", "0\n1\ntopic 0 900\n"):
+        (logs.path / "recovery-point-offset-checkpoint").write_text(checkpoint)
+        logs.start()
+        assert logs.log().log_end_offset == 30
+        logs.append(logs.log(), b"b")
+        logs.log().truncate_to(30)
+        logs.stop(clean=True)
+
+
+def test_snapshots_hold_the_last_batch_of_each_producer(logs):
+    log = logs.log()
+    for sequence in range(3):
+        logs.append(log, b"v", b"w", producer_id=4, producer_epoch=1, base_sequence=2 * sequence)
+    logs.stop(clean=True)
+    (entry,) = decode_snapshot(segment_file(logs.path, 6, ".snapshot").read_bytes())
+    assert (entry.producer_id, entry.epoch) == (4, 1)
+    assert entry.batches[0][:4] == (4, 5, 5, 1)
+    logs.start()
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_snapshots_that_the_log_start_has_passed_go_at_the_next_start(logs, clean):
+    log = logs.log(segment_bytes=250)
+    for sequence in range(12):
+        logs.append(log, b"value", producer_id=4, producer_epoch=1, base_sequence=sequence)
+    log.increment_log_start_offset(7)
+    logs.manager.checkpoint_log_start_offsets()
+    before = sorted(int(path.stem) for path in (logs.path / "topic-0").glob("*.snapshot"))
+    assert before[0] <= 7
+    logs.restart(clean=clean)
+    logs.log()
+    after = sorted(int(path.stem) for path in (logs.path / "topic-0").glob("*.snapshot"))
+    assert [offset for offset in before if offset > 7] == [offset for offset in after if offset < 12]
+
+
+def test_records_lost_with_the_machine_are_reported_and_the_log_goes_on(logs, caplog):
+    log = logs.log()
+    logs.append(log, b"a")
+    logs.append(log, b"b")
+    logs.manager.checkpoint_high_watermarks()
+    logs.stop(clean=False)
+    segment_file(logs.path).write_bytes(segment_file(logs.path).read_bytes()[:-1])
+    logs.start()
+    assert (logs.log().log_end_offset, logs.log().high_watermark) == (1, 1)
+    assert "not flushed" in caplog.text
