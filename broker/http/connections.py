@@ -2,7 +2,8 @@
 
 A connection is good for one request and has a deadline for all of it, so that silence, half a request and an answer
 that nobody reads end in the same way. When there are too many, the oldest makes room, so that a health check is
-answered whoever else is connected. aiohttp itself bounds lines and headers, but neither time nor number.
+answered whoever else is connected. aiohttp, which reads the request, bounds neither time nor number nor what is no
+request.
 """
 
 from __future__ import annotations
@@ -17,9 +18,13 @@ from barnabas.storage.files import is_reserved_descriptor
 logger = logging.getLogger(__name__)
 
 _HEAD_END: Final = b"\r\n\r\n"
+_TOO_LARGE: Final = b"HTTP/1.1 431 Request Header Fields Too Large\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
 
 EXCHANGE_TIMEOUT_S: Final = 30.0
 """From the connection to the last byte that the peer takes."""
+
+HEAD_BYTES_MAX: Final = 16 * 1024
+"""Of a request: its line and headers."""
 
 CONNECTIONS_MAX: Final = 32
 PAGES_MAX: Final = 4
@@ -71,13 +76,13 @@ class HttpConnections:
 
 
 class HttpConnection(asyncio.Protocol):
-    """One connection: hands everything on to aiohttp's protocol, and cuts the connection at its deadline."""
+    """One connection: hands one whole request on to aiohttp's protocol, and cuts the connection at its deadline."""
 
     def __init__(self, connections: HttpConnections, protocol: asyncio.Protocol) -> None:
         self.has_asked = False
         self.holds_page = False
         self._has_head = False
-        self._end = b""
+        self._head = bytearray()
         self._connections = connections
         self._protocol = protocol
         self._deadline = asyncio.get_running_loop().call_later(EXCHANGE_TIMEOUT_S, self._time_out)
@@ -95,19 +100,25 @@ class HttpConnection(asyncio.Protocol):
         self._protocol.connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Hand on the one request's head, and nothing that comes after it: aiohttp would read and keep every request
-        of a connection that sends them without end. No request here has a body that anybody reads.
+        """Keep what comes until the one request's head is whole, then hand on that, and nothing that comes after it.
+
+        aiohttp would keep whatever it is sent: each request of a connection that sends them without end, and each piece
+        of what is no request, with an exception. No request here has a body that anybody reads.
         """
         if self._has_head:
             return
-        known = len(self._end)
-        seen = self._end + bytes(data)
-        end = seen.find(_HEAD_END)
-        if end >= 0:
+        start = max(0, len(self._head) - len(_HEAD_END) + 1)
+        self._head += data
+        end = self._head.find(_HEAD_END, start)
+        if (len(self._head) if end < 0 else end) > HEAD_BYTES_MAX:
             self._has_head = True
-            data = data[: end + len(_HEAD_END) - known]
-        self._end = seen[1 - len(_HEAD_END) :]
-        self._protocol.data_received(data)
+            self._transport.write(_TOO_LARGE)
+            self._transport.close()
+        elif end >= 0:
+            self._has_head = True
+            self._protocol.data_received(bytes(self._head[: end + len(_HEAD_END)]))
+        if self._has_head:
+            self._head = bytearray()
 
     def eof_received(self) -> bool | None:
         return self._protocol.eof_received()

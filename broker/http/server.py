@@ -1,7 +1,7 @@
 """The HTTP side of a broker, off unless `barnabas.http.address` (--http) is set: /healthz, /readyz and /metrics.
 
 It has no secrets and changes nothing, and like everything else it knows no authentication: bind it where it may be
-read. `http_connections` bounds what strangers can hold of it.
+read. `connections.py` bounds what strangers can hold of it.
 """
 
 from __future__ import annotations
@@ -28,9 +28,6 @@ quarter of a processor at most.
 """
 
 _SHUTDOWN_TIMEOUT_S: Final = 1.0
-
-HEADERS_MAX: Final = 64
-"""Of a request, each of 8 KiB at most (aiohttp's own limit)."""
 
 _UNHEARD: Final = logging.Logger("aiohttp.server", logging.CRITICAL + 1)
 """aiohttp logs a traceback for whatever a stranger sends that is no HTTP; the answer tells it to who has to know."""
@@ -65,7 +62,6 @@ class HttpServer:
             logger=_UNHEARD,
             shutdown_timeout=_SHUTDOWN_TIMEOUT_S,
             lingering_time=0,
-            max_headers=HEADERS_MAX,
         )
         await self._runner.setup()
         assert self._runner.server is not None

@@ -319,6 +319,8 @@ STRANGERS = {
     "a page that nobody reads": b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n",
     "requests without end": b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n" * 50_000,
     "headers without end": b"GET /healthz HTTP/1.1\r\n" + b"x: y\r\n" * 100_000,
+    "no request": b"x" * MIB,
+    "lines that end otherwise": b"GET /healthz HTTP/1.1\nHost: x\n\n" * 30_000,
     "a body without end": b"POST /healthz HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000000\r\n\r\n" + bytes(MIB),
 }
 
@@ -328,7 +330,7 @@ STRANGERS = {
 def test_a20_strangers_at_the_http_port(
     broker: BarnabasProcess, memory: Memory, healthy: HealthyClient, figure: Figure, seconds: int
 ) -> None:
-    """300 connections of six kinds, and who is closed comes back. A health check is answered beside them, and they do
+    """300 connections of eight kinds, and who is closed comes back. A health check is answered beside them, and they do
     not hold sockets or memory."""
     found = re.search(r"HTTP on (127\.0\.0\.1:\d+)", broker.log_text())
     assert found is not None
