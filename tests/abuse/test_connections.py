@@ -362,7 +362,7 @@ def test_a20_strangers_at_the_http_port(
         connection.close()
     assert most <= sockets + HTTP_CONNECTIONS_MAX + 8  # some are on their way out
     assert longest <= 2
-    assert memory.growth <= 160 * MIB
+    assert memory.growth <= 96 * MIB
 
 
 def _goes_on(connection: socket.socket, data: bytes) -> bool:
