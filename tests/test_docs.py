@@ -27,6 +27,18 @@ def test_how_many_requests_were_compared() -> None:
         assert re.findall(r"([\d,]+) requests", (ROOT / name).read_text()) == [total], name
 
 
+def test_each_number_of_an_attack_means_one_thing() -> None:
+    """One file tries it, and `docs/limits.md` has its rows, in order."""
+    files: dict[int, set[str]] = {}
+    for path in (ROOT / "tests/abuse").glob("test_*.py"):
+        for number in re.findall(r"^def test_a(\d+)_", path.read_text(), re.MULTILINE):
+            files.setdefault(int(number), set()).add(path.name)
+    assert {number: names for number, names in files.items() if len(names) > 1} == {}
+    rows = [int(number) for number in re.findall(r"^\| A(\d+) \|", (DOCS / "limits.md").read_text(), re.MULTILINE)]
+    assert rows == sorted(rows)
+    assert set(rows) == set(files)
+
+
 def links(page: Path) -> list[tuple[str, str]]:
     """Relative links, each as path (empty within the page) and heading (may be empty)."""
     found = re.findall(r"\]\(([^)#\s]*)(?:#([^)\s]*))?\)", page.read_text())

@@ -6,7 +6,6 @@ Codes, names and retriability: org.apache.kafka.common.protocol.Errors of Kafka 
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import Final
 
 
 class ErrorCode(IntEnum):
@@ -205,21 +204,15 @@ class ProtocolError(Exception):
     """The peer sent bytes that are no valid Kafka message: there is no answer, the connection is closed."""
 
 
-MESSAGE_LENGTH_MAX: Final = 4_000
-"""Characters of an error's message; strings of the protocol have 32,767 bytes."""
-
-
 class ApiError(Exception):
     """A request, or a part of it, failed in a way the client is told about: handlers turn it into the reply.
 
     `error` is the code for the reply; `message` is for people (the code's own sentence where nothing better is known).
-    It may name what the client sent, as long as that was: a longer one than MESSAGE_LENGTH_MAX is cut, since a reply
-    could not carry it.
+    It may name what the client sent, as long as that was: a reply carries as much of it as a string can (see
+    `compile_writer`).
     """
 
     def __init__(self, error: ErrorCode, message: str = "") -> None:
         self.error = error
         self.message = message or error.message
-        if len(self.message) > MESSAGE_LENGTH_MAX:
-            self.message = self.message[:MESSAGE_LENGTH_MAX] + "..."
         super().__init__(f"{error.name}: {self.message}")

@@ -201,7 +201,7 @@ def write_cases(client: Client, cases: list[Case]) -> None:
                 case.written.append(entry)
 
 
-def test_a19_topic_settings_at_their_extremes(data_dir: Path, figure: Figure) -> None:
+def test_a23_topic_settings_at_their_extremes(data_dir: Path, figure: Figure) -> None:
     """Records, retention, compaction and flushes under every setting; then a stop, a kill -9, and the settings go."""
     with BarnabasProcess(BUSY, data_dir=data_dir) as broker:
         client = Client(broker.bootstrap_servers)
@@ -243,7 +243,7 @@ LOCK_OUT = {"max.connections", "max.connections.per.ip", "max.connection.creatio
 """At 0 nobody can connect any more, as in Kafka."""
 
 
-def test_a19_settings_of_a_running_broker_at_their_extremes(data_dir: Path, figure: Figure) -> None:
+def test_a23_settings_of_a_running_broker_at_their_extremes(data_dir: Path, figure: Figure) -> None:
     """One after the other, under records that are written and read."""
     accepted = 0
     with BarnabasProcess(BUSY, data_dir=data_dir) as broker:
@@ -275,7 +275,7 @@ def test_a19_settings_of_a_running_broker_at_their_extremes(data_dir: Path, figu
 
 
 @pytest.mark.parametrize("which", ["least", "greatest"])
-def test_a19_a_broker_starts_with_all_its_settings_at_an_extreme(data_dir: Path, figure: Figure, which: str) -> None:
+def test_a23_a_broker_starts_with_all_its_settings_at_an_extreme(data_dir: Path, figure: Figure, which: str) -> None:
     """All that it takes at once: it serves, is stopped, killed, and altered again."""
     with BarnabasProcess({"broker.id": str(NODE_ID)}, data_dir=data_dir) as broker:
         client = Client(broker.bootstrap_servers)

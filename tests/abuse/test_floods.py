@@ -143,8 +143,8 @@ def test_a11_producer_ids(
 def test_a11_transactional_ids(
     broker: BarnabasProcess, memory: Memory, healthy: HealthyClient, figure: Figure, count: int
 ) -> None:
-    """As many transactional ids, which the coordinator remembers for `transactional.id.expiration.ms`. There is no
-    limit, as in Kafka; what each costs is."""
+    """As many transactional ids, which the coordinator remembers for `transactional.id.expiration.ms`: they are let in,
+    as that is less than all may take, and what each costs is bounded."""
 
     def initialise(transactional_id: str) -> InitProducerIdRequest:
         return InitProducerIdRequest(transactional_id=transactional_id, transaction_timeout_ms=60_000)

@@ -61,7 +61,7 @@ def cases() -> list[tuple[int, int, Builder]]:
     ]
 
 
-def test_a18_every_api_that_is_served_has_its_requests() -> None:
+def test_a22_every_api_that_is_served_has_its_requests() -> None:
     assert set(REQUESTS) == set(served_apis())
 
 
@@ -165,7 +165,7 @@ def intact(broker: BarnabasProcess) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("broker", [SETTINGS], indirect=True)
-def test_a18_the_requests_are_answered_without_an_error(
+def test_a22_the_requests_are_answered_without_an_error(
     broker: BarnabasProcess, stage: Stage, attacker: Attacker
 ) -> None:
     """Else the numbers would be tried in the anteroom."""
@@ -177,7 +177,7 @@ def test_a18_the_requests_are_answered_without_an_error(
 
 @pytest.mark.parametrize("broker", [SETTINGS], indirect=True)
 @pytest.mark.parametrize("together", [1, pytest.param(2, marks=[pytest.mark.full, pytest.mark.timeout(3600)])])
-def test_a18_numbers_at_their_extremes(
+def test_a22_numbers_at_their_extremes(
     broker: BarnabasProcess,
     intact: None,
     memory: Memory,
@@ -209,7 +209,7 @@ def test_a18_numbers_at_their_extremes(
 
 
 @pytest.mark.parametrize("broker", [SETTINGS], indirect=True)
-def test_a18_texts_at_their_extremes(
+def test_a22_texts_at_their_extremes(
     broker: BarnabasProcess, intact: None, healthy: HealthyClient, stage: Stage, attacker: Attacker, figure: Figure
 ) -> None:
     """Every string, byte string and id of a request empty, or as long as it can be; what is kept of it can be told."""
@@ -237,7 +237,7 @@ def test_a18_texts_at_their_extremes(
         (2**63 - 1, -(2**15), ErrorCode.INVALID_PRODUCER_EPOCH),
     ],
 )
-def test_a18_a_marker_is_that_of_a_producer(
+def test_a22_a_marker_is_that_of_a_producer(
     broker: BarnabasProcess, stage: Stage, attacker: Attacker, producer_id: int, epoch: int, error: ErrorCode
 ) -> None:
     """Else a log would remember a producer that cannot be."""
@@ -251,7 +251,7 @@ def test_a18_a_marker_is_that_of_a_producer(
 
 
 @pytest.mark.parametrize("broker", [SETTINGS], indirect=True)
-def test_a18_numbers_of_a_batch_at_their_extremes(
+def test_a22_numbers_of_a_batch_at_their_extremes(
     broker: BarnabasProcess, intact: None, stage: Stage, attacker: Attacker, figure: Figure
 ) -> None:
     """Each number of a batch's header, under a right checksum; of a plain batch, an idempotent one, and one in a
@@ -296,7 +296,7 @@ TIMES = (-3, -2, -1, 0, 1, 2**62, 2**63 - 1)
 """What ListOffsets is asked for: the largest timestamp, the start, the end, and times."""
 
 
-def test_a18_numbers_of_a_record_at_their_extremes(figure: Figure) -> None:
+def test_a22_numbers_of_a_record_at_their_extremes(figure: Figure) -> None:
     """Records that contradict their batch are stored unopened where the topic is not compacted: all requests about them
     are answered, compaction and retention go round, and a broker starts with them."""
     settings = {"broker.id": "1", "log.cleaner.backoff.ms": "200", "log.retention.check.interval.ms": "200"}
