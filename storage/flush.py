@@ -59,9 +59,9 @@ class SharedSync:
 class FlushTask:
     """One flush of one log up to `end_offset`: data first, then indexes and snapshots, then names.
 
-    `run` may be called once, from any thread; it touches nothing but what was captured. After it, whether it failed
-    or not, the log's `complete_flush` has to be called on the event loop. A failed sync is final: a second try might
-    claim success for pages that the first try lost.
+    `run` may be called from any thread, and does its work once; it touches nothing but what was captured. After it,
+    whether it failed or not, the log's `complete_flush` has to be called on the event loop. A failed sync is final: a
+    second try might claim success for pages that the first try lost.
     """
 
     cache: DescriptorCache
@@ -81,14 +81,38 @@ class FlushTask:
     error: StorageError | None = field(default=None, init=False)
     may_be_repeated: bool = field(default=False, init=False)
     """It failed for a cause that passes, and no sync did: the disk is full, or there was no descriptor to sync a file
-    through."""
+    through, or no thread to do it."""
     moved: bool = field(default=False, init=False)
     """The log was about to move away while this flush was under way; its leader epochs may not be written."""
     _naming: threading.Lock = field(default_factory=threading.Lock, init=False)
     """Held while a file gets its name in `directory`, and while that is noted."""
+    _turn: threading.Lock = field(default_factory=threading.Lock, init=False)
+    _is_over: bool = field(default=False, init=False)
+    """It has run, or was given up; the segments are held no more."""
 
     def run(self) -> None:
-        """Do it. Blocking. Errors end in `error`."""
+        """Do it, unless it was given up. Blocking. Errors end in `error`."""
+        with self._turn:
+            if not self._is_over:
+                self._bring_to_disk()
+                self._end()
+
+    def give_up(self, reason: str) -> None:
+        """No thread could be started for it. A pool keeps what it was handed all the same, so a thread that comes free
+        may begin, or have begun, with it: who is first decides.
+        """
+        with self._turn:
+            if not self._is_over:
+                self.may_be_repeated = True
+                self.error = StorageError(reason, passes=True)
+                self._end()
+
+    def _end(self) -> None:
+        self._is_over = True
+        for file in self.segments:
+            self.cache.release(file)
+
+    def _bring_to_disk(self) -> None:
         try:
             for file in self.segments:
                 self._sync_segment(file)
@@ -108,9 +132,6 @@ class FlushTask:
             self.error = StorageError(f"bringing the log to the disk failed: {error}")
         except Exception as error:  # noqa: BLE001 (whatever it was, nobody knows what is on the disk)
             self.error = StorageError(f"bringing the log to the disk failed: {error!r}")
-        finally:
-            for file in self.segments:
-                self.cache.release(file)
 
     def note_move(self) -> None:
         """The log's directory is about to be renamed, and its name may soon be another log's. Event loop only."""

@@ -26,6 +26,9 @@ logger = logging.getLogger(__name__)
 
 METADATA_FILE = "metadata.sqlite"
 
+REJOIN_DELAY_S = 1.0
+"""Between attempts to join again: one that fails may fail at once."""
+
 
 class OtherBrokersInCluster(Exception):
     """The cluster has brokers that this version cannot work with."""
@@ -158,8 +161,10 @@ class MetadataStore:
 
     async def _rejoin(self) -> None:
         try:
-            while not await self._try_to_rejoin():
-                pass
+            while True:
+                if await self._try_to_rejoin():
+                    return
+                await asyncio.sleep(REJOIN_DELAY_S)
         except Exception as error:
             logger.exception("the broker cannot join its cluster again")
             self._on_failure(str(error))

@@ -366,7 +366,7 @@ class ReplicaManager:
                 try:
                     await asyncio.to_thread(task.run)
                 except RuntimeError as error:  # no thread could be started
-                    task.error = StorageError(f"flushing {log.directory} failed: {error}")
+                    task.give_up(f"flushing {log.directory} failed: {error}")
                 log.complete_flush(task)
                 if task.may_be_repeated and task.error is not None:
                     raise task.error

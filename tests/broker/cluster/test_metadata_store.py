@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from barnabas.broker.cluster.metadata_store import MetadataStore
+from barnabas.broker.cluster.metadata_store import REJOIN_DELAY_S, MetadataStore
 from barnabas.broker.configuration.config import load
 from barnabas.clock import ManualClock
 from barnabas.controller.coordination.interface import StoreUnavailable
@@ -103,3 +103,41 @@ def test_another_broker_that_came_meanwhile_ends_one_that_was_out(tmp_path: Path
         finally:
             other.stop()
             other.close()
+
+
+def test_attempts_to_join_again_that_fail_at_once_are_pauses_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The session before cannot be had again, and each new one is refused by ZooKeeper, whose answer comes at once."""
+    seconds: list[float] = []
+    reasons: list[str] = []
+    attempts = 0
+
+    class Session:
+        async def close(self) -> None:
+            pass
+
+    class Refused(MetadataStore):
+        async def _open_zookeeper(self, connect_string: str, timeout_ms: int | None) -> Any:
+            nonlocal attempts
+            assert attempts == len(seconds), "no pause"
+            attempts += 1
+            raise StoreUnavailable(connect_string, "as asked")
+
+    async def sleep(delay_s: float) -> None:
+        seconds.append(delay_s)
+        if len(seconds) == 5:
+            raise asyncio.CancelledError
+
+    async def lose() -> None:
+        config = load(options={"log.dirs": str(tmp_path), "zookeeper.connect": "127.0.0.1:1"})
+        store = Refused(config, ManualClock(now_ms=1_700_000_000_000), no_file, reasons.append)
+        store._session = Session()  # type: ignore[assignment]
+        with pytest.raises(asyncio.CancelledError):
+            await store._rejoin()
+        assert reasons == []
+
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    asyncio.run(lose())
+    assert seconds == [REJOIN_DELAY_S] * 5
+    assert attempts == 5

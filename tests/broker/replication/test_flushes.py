@@ -4,6 +4,7 @@ import asyncio
 import os
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from functools import wraps
 from pathlib import Path
@@ -17,6 +18,7 @@ from barnabas.broker.upkeep.housekeeping import Housekeeping
 from barnabas.clock import ManualClock
 from barnabas.controller.operations.topics import NewTopic
 from barnabas.storage.checkpoints import CLEAN_SHUTDOWN_FILE
+from barnabas.storage.errors import StorageError
 from barnabas.storage.files import OsFiles
 from barnabas.testing.requests import ask
 from barnabas.wire.errors import ErrorCode
@@ -175,6 +177,43 @@ async def until_flushed(broker: Broker, topic: str) -> None:
     log = log_of(broker, topic)
     while log.recovery_point < log.log_end_offset:  # type: ignore[attr-defined]
         await asyncio.wait(broker.replicas.flushing(), return_when=asyncio.FIRST_COMPLETED)
+
+
+@pytest.mark.parametrize("pool_finds_threads_later", [False, True])
+@in_loop
+async def test_a_flush_that_finds_no_thread_passes(
+    slow: SlowDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pool_finds_threads_later: bool
+) -> None:
+    """Nothing was synced, so the next one does it; the segments are let go, once, though the pool has kept the job."""
+    refusals: list[str] = []
+
+    def refuse(thread: threading.Thread) -> None:
+        refusals.append(thread.name)
+        raise RuntimeError("can't start new thread")
+
+    async with running(slow, tmp_path, log_segment_bytes=100, log_segment_delete_delay_ms=0) as broker:
+        await create(broker, "slow")
+        for _ in range(2):
+            assert await produce(broker, "slow") is ErrorCode.NONE
+        partition = broker.replicas.partition("slow", 0)
+        assert partition is not None
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(8, "new"))
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", refuse)
+            with pytest.raises(StorageError, match="can't start new thread"):
+                await broker.replicas.flush(partition.log)
+        assert len(refusals) == 1
+        assert partition.log.recovery_point == 0
+        if not pool_finds_threads_later:
+            asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(8, "newer"))
+        slow.go_on.set()
+        assert await produce(broker, "slow") is ErrorCode.NONE
+        await broker.replicas.flush(partition.log)
+        assert partition.log.recovery_point == 3
+        broker.replicas.delete_records(partition, 2)
+        await broker.replicas.run_retention()
+        broker.log_manager.delete_due_files()
+        assert [path.name for path in sorted((tmp_path / "slow-0").glob("*.log*"))] == ["00000000000000000002.log"]
 
 
 @in_loop
