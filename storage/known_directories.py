@@ -8,11 +8,15 @@ for a new one. Reordered, renamed and new directories are told apart by id and p
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 from urllib.parse import quote, unquote
 
 from barnabas.storage.checkpoints import decode_checkpoint, encode_checkpoint
 from barnabas.storage.errors import CorruptFile
+
+NOT_CONFIGURED: Final = "it is not in log.dirs any more"
+NOT_THERE: Final = "it is not there, or empty: is its disk mounted?"
+COVERED: Final = "another one is at its path: is a disk mounted over it?"
 
 
 class DirectoryNote(NamedTuple):
@@ -48,25 +52,31 @@ class SeenDirectory(NamedTuple):
     problem: str = ""
 
 
+class MissingDirectory(NamedTuple):
+    """One that the others know of: the path that it had, which another one may have now, and why it is missed."""
+
+    path: str
+    problem: str
+
+
 class KnownDirectories(NamedTuple):
-    """Which directories there are, their ids by path, and which are missed: why, by path; their ids."""
+    """Which directories there are, their ids by path, and which are missed, by id. No id is in both."""
 
     present: dict[str, str]
-    missing: dict[str, str]
-    missing_ids: dict[str, str]
+    missing: dict[str, MissingDirectory]
 
     def without(self, path: str, problem: str) -> KnownDirectories:
         """The same where one that is there turned out to be of no use."""
         present = dict(self.present)
         directory_id = present.pop(path)
-        return KnownDirectories(present, self.missing | {path: problem}, self.missing_ids | {path: directory_id})
+        return KnownDirectories(present, self.missing | {directory_id: MissingDirectory(path, problem)})
 
     def notes(self) -> dict[str, DirectoryNote]:
         """What each directory that is there is to say, by path; nothing where there is but one."""
-        ids = self.present | self.missing_ids
-        if len(ids) < 2:
+        paths = {directory_id: path for path, directory_id in self.present.items()}
+        paths |= {directory_id: missed.path for directory_id, missed in self.missing.items()}
+        if len(paths) < 2:
             return {}
-        paths = {directory_id: path for path, directory_id in ids.items()}
         return {path: DirectoryNote(directory_id, paths) for path, directory_id in self.present.items()}
 
 
@@ -75,32 +85,36 @@ def identify(seen: Sequence[SeenDirectory], new_id: Callable[[], str]) -> KnownD
 
     A directory without a note is new, unless another one knows its path: then it is the same one if it says at all
     whose it is, and what stands in its place if not. One that nobody knows of and that cannot be read is for the caller
-    to refuse: it is among neither.
+    to refuse: it is among neither. A known directory at the path of another one does not make that one known again: it
+    may lie below a disk that is mounted over it.
     """
     present: dict[str, str] = {}
     for directory in seen:
         if directory.note is not None and directory.note.directory_id not in present.values():  # no copy of another one
             present[directory.path] = directory.note.directory_id
     missed = _missed(seen, present.values())
-    missing = dict.fromkeys(missed, "it is not in log.dirs any more")
-    for path, problem in ((directory.path, directory.problem) for directory in seen if directory.path in missed):
-        missing[path] = problem or "it is not there, or empty: is its disk mounted?"
     for directory in seen:
         if directory.path in present or directory.problem:
             continue
-        if directory.path not in missed:
+        ids = [directory_id for directory_id, path in missed.items() if path == directory.path]
+        if not ids:
             present[directory.path] = new_id()
         elif directory.is_owned:
-            present[directory.path] = missed.pop(directory.path)
-            del missing[directory.path]
-    return KnownDirectories(present, missing, missed)
+            present[directory.path] = ids[0]
+            del missed[ids[0]]
+    problems = {directory.path: directory.problem or NOT_THERE for directory in seen} | dict.fromkeys(present, COVERED)
+    missing = {
+        directory_id: MissingDirectory(path, problems.get(path, NOT_CONFIGURED))
+        for directory_id, path in missed.items()
+    }
+    return KnownDirectories(present, missing)
 
 
 def _missed(seen: Sequence[SeenDirectory], present_ids: Iterable[str]) -> dict[str, str]:
-    """The ids of directories that others know of, by path."""
+    """The paths of directories that others know of, by id."""
     known: dict[str, str] = {}
     for directory in seen:
         if directory.note is not None:
             known |= directory.note.paths
     there = set(present_ids)
-    return {path: directory_id for directory_id, path in known.items() if directory_id not in there}
+    return {directory_id: path for directory_id, path in known.items() if directory_id not in there}

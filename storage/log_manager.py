@@ -124,7 +124,7 @@ class LogManager:
         self._directories: list[LogDirectory] = []
         self._configured: dict[str, LogDirectory] = {}
         """By the path that `log.dirs` has."""
-        self._known = KnownDirectories({}, {}, {})
+        self._known = KnownDirectories({}, {})
         self._out_of_reach: set[TopicPartition] = set()
         """Logs that only a missing directory can hold."""
         self.found_cluster_id: str | None = None
@@ -167,9 +167,10 @@ class LogManager:
         """
         seen = [look_at(self._files, path) for path in self._paths]
         known = identify(seen, self._new_id)
+        missing_paths = {missed.path for missed in known.missing.values()}
         for directory in seen:
             path = directory.path
-            if directory.problem and path not in known.missing:
+            if directory.problem and path not in missing_paths:
                 raise OSError(f"log directory {path} cannot be used: {directory.problem}")
             if path not in known.present:
                 continue
@@ -185,17 +186,17 @@ class LogManager:
                 self._directories.append(locked)
                 self._configured[path] = locked
         self._known = known
-        for path, problem in known.missing.items():
+        for directory_id, missed in known.missing.items():
             logger.error(
                 "log directory %s is missing (%s): the partitions in it are offline until a start finds it."
-                " To give it up, delete its line from %s in the other log directories",
-                path, problem, LOG_DIRECTORIES_FILE,
+                " To give it up, delete the line of %s from %s in the other log directories",
+                missed.path, missed.problem, directory_id, LOG_DIRECTORIES_FILE,
             )  # fmt: skip
 
     @property
     def missing_directories(self) -> dict[str, str]:
         """Directories that the broker once had and that could not be used at the start: why, by path."""
-        return self._known.missing
+        return {missed.path: missed.problem for missed in self._known.missing.values()}
 
     def _make_context(self, path: str) -> LogContext:
         return LogContext(

@@ -37,7 +37,7 @@ async def handle(request: DescribeLogDirsRequest, context: RequestContext) -> De
         except OSError:
             result.error_code = ErrorCode.KAFKA_STORAGE_ERROR
         response.results.append(result)
-    for path in broker.log_manager.missing_directories:
+    for path in broker.log_manager.missing_directories.keys() - by_directory.keys():  # a client keeps one entry of each
         response.results.append(DescribeLogDirsResult(log_dir=path, error_code=ErrorCode.KAFKA_STORAGE_ERROR))
     return response
 

@@ -5,6 +5,7 @@ import itertools
 import os
 import shutil
 import threading
+from random import Random
 
 import pytest
 
@@ -31,26 +32,71 @@ def decide(*directories):
 def test_directories_are_known_by_their_ids_and_their_paths():
     assert decide(seen("/a"), seen("/b")).present == {"/a": "new0", "/b": "new1"}
     for order in itertools.permutations([seen("/a", "a"), seen("/b", "b")]):
-        assert decide(*order) == ({"/a": "a", "/b": "b"}, {}, {})
+        assert decide(*order) == ({"/a": "a", "/b": "b"}, {})
     # Mounted elsewhere, and a new one where it was.
-    assert decide(seen("/a", "a"), seen("/c", "b"), seen("/b")) == ({"/a": "a", "/c": "b", "/b": "new0"}, {}, {})
+    assert decide(seen("/a", "a"), seen("/c", "b"), seen("/b")) == ({"/a": "a", "/c": "b", "/b": "new0"}, {})
     # Its note is lost.
-    assert decide(seen("/a", "a"), seen("/b", is_owned=True)) == ({"/a": "a", "/b": "b"}, {}, {})
+    assert decide(seen("/a", "a"), seen("/b", is_owned=True)) == ({"/a": "a", "/b": "b"}, {})
     # A copy of another one.
     assert decide(seen("/a", "a"), seen("/c", "a"), seen("/b", "b")).present == {"/a": "a", "/b": "b", "/c": "new0"}
 
 
 def test_a_directory_that_others_know_of_is_missed():
     for place in (seen("/b"), seen("/b", problem="Input/output error")):
-        present, missing, ids = decide(seen("/a", "a"), place, seen("/c"))
+        present, missing = decide(seen("/a", "a"), place, seen("/c"))
         assert present == {"/a": "a", "/c": "new0"}
-        assert missing == {"/b": place.problem or "it is not there, or empty: is its disk mounted?"}
-        assert ids == {"/b": "b"}
+        assert missing == {"b": ("/b", place.problem or "it is not there, or empty: is its disk mounted?")}
     found = decide(seen("/a", "a"))
-    assert found.missing == {"/b": "it is not in log.dirs any more"}
+    assert found.missing == {"b": ("/b", "it is not in log.dirs any more")}
     assert found.notes() == {"/a": DirectoryNote("a", AB)}, "it is missed until somebody gives it up"
     # One that nobody knows of, and that cannot be read, is neither there nor missed.
-    assert decide(seen("/a", "a", {"a": "/a"}), seen("/b", problem="x")) == ({"/a": "a"}, {}, {})
+    assert decide(seen("/a", "a", {"a": "/a"}), seen("/b", problem="x")) == ({"/a": "a"}, {})
+
+
+def test_a_directory_is_missed_though_another_one_has_its_path():
+    """A disk that moves from /b to /c is mounted there one start too late: that start knows a new one at /c."""
+    early = decide(seen("/a", "a"), seen("/c"))
+    ids = {"a": "/a", "new0": "/c", "b": "/b"}
+    assert early.notes() == {"/a": DirectoryNote("a", ids), "/c": DirectoryNote("new0", ids)}
+    covered = {"new0": ("/c", "another one is at its path: is a disk mounted over it?")}
+    for places in itertools.permutations([seen("/a", "a", ids), seen("/c", "b")]):
+        mounted = decide(*places)
+        assert mounted == ({"/a": "a", "/c": "b"}, covered)
+        known = {"a": "/a", "b": "/c", "new0": "/c"}
+        assert mounted.notes() == {"/a": DirectoryNote("a", known), "/c": DirectoryNote("b", known)}
+    # Both are known by the same path from now on.
+    assert decide(seen("/a", "a", known), seen("/c", "new0", ids)).missing.keys() == {"b"}
+    assert decide(seen("/a", "a", known), seen("/c")).missing.keys() == {"b", "new0"}
+    assert decide(seen("/a", "a", known), seen("/c", is_owned=True)) == ({"/a": "a", "/c": "b"}, covered)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_each_note_names_its_own_directory_and_all_that_were_noted(seed):
+    """Disks that are mounted here and there, copied, empty, unreadable, or whose notes are lost, start after start."""
+    random, names, paths = Random(seed), itertools.count(), ["/a", "/b", "/c", "/d"]
+    disks: list[DirectoryNote | None] = [None, None, None]
+    for _start in range(40):
+        chosen = random.sample(range(len(disks)), random.randint(1, len(disks)))
+        mounted = dict(zip(random.sample(paths, len(chosen)), chosen, strict=True))
+        places = [
+            SeenDirectory(path, disks[disk], is_owned=random.random() < 0.8, problem=random.choice(["", "", "", "x"]))
+            for path, disk in mounted.items()
+        ]
+        places = [place._replace(note=None) if place.problem else place for place in places]
+        known = identify(places, lambda: f"d{next(names)}")
+        for path in list(known.present)[1:]:
+            if random.random() < 0.1:
+                known = known.without(path, "x")
+        noted = {name for place in places if place.note for name in place.note.paths}
+        for path, note in known.notes().items():
+            assert note.directory_id == known.present[path], seed
+            assert note.paths[note.directory_id] == path, seed
+            assert DirectoryNote.decode(note.encode()) == note, seed
+            assert note.paths.keys() >= noted, seed
+            disks[mounted[path]] = note
+        assert not set(known.present.values()) & known.missing.keys(), seed
+        if random.random() < 0.1:
+            disks[random.randrange(3)] = random.choice([None, *disks])  # emptied, or a copy
 
 
 def test_a_note_is_a_text_of_which_a_line_can_be_taken_out():
@@ -63,6 +109,11 @@ def test_a_note_is_a_text_of_which_a_line_can_be_taken_out():
     for damaged in (b"", b"0\n0\n", b"1\n1\na /a\n", b"0\n1\na\n", b"\xff"):
         with pytest.raises(CorruptFile):
             DirectoryNote.decode(damaged)
+
+
+def line_of(directory, path):
+    """The id that a directory's note has for a path."""
+    return next(line.split()[0] for line in (directory / NOTE).read_text().splitlines() if line.endswith(f" {path}"))
 
 
 class Directories:
@@ -116,9 +167,11 @@ def test_no_log_is_created_in_the_place_of_one_in_a_missing_directory(directorie
         second.write_text("")
     manager = directories.open(*directories.paths[: 1 if how == "not in log.dirs" else 2])
     assert list(manager.missing_directories) == [str(second)]
+    missed = line_of(first, second)
     assert [record.message for record in caplog.records if "is missing" in record.message] == [
         f"log directory {second} is missing ({manager.missing_directories[str(second)]}): the partitions in it are"
-        f" offline until a start finds it. To give it up, delete its line from {NOTE} in the other log directories"
+        f" offline until a start finds it. To give it up, delete the line of {missed} from {NOTE} in the other log"
+        " directories"
     ]
     assert directories.log(manager, "t").log_end_offset == 1
     with pytest.raises(StorageError, match=str(second)):
@@ -136,6 +189,38 @@ def test_no_log_is_created_in_the_place_of_one_in_a_missing_directory(directorie
     manager = directories.open()
     assert not manager.missing_directories
     assert [directories.log(manager, topic).log_end_offset for topic in ("t", "u", "new")] == [1, 1, 0]
+    manager.close()
+
+
+def test_a_disk_that_is_mounted_a_start_late_keeps_its_name(directories, tmp_path):
+    """Its folder, which that start took for a new directory, is missed from then on, until it is given up."""
+    directories.fill()
+    first, second = directories.paths
+    third = tmp_path / "d2"
+    second.rename(directories.away)
+    directories.open(first, third).close()
+    third.rename(tmp_path / "below")
+    directories.away.rename(third)
+    for order in ((first, third), (third, first)):
+        manager = directories.open(*order)
+        assert manager.missing_directories == {str(third): "another one is at its path: is a disk mounted over it?"}
+        assert directories.log(manager, "u").log_end_offset == 1
+        manager.close()
+        own = [(path / NOTE).read_text().splitlines()[2].split() for path in (first, third)]
+        assert [path for _, path in own] == [str(first), str(third)]
+        assert own[0][0] != own[1][0]
+    third.rename(directories.away)
+    third.mkdir()
+    manager = directories.open(first, third)
+    assert manager.missing_directories == {str(third): "it is not there, or empty: is its disk mounted?"}
+    with pytest.raises(StorageError, match=str(third)):
+        directories.log(manager, "u")
+    manager.close()
+    third.rmdir()
+    (tmp_path / "below").rename(tmp_path / "d3")
+    directories.away.rename(third)
+    manager = directories.open(first, third, tmp_path / "d3")
+    assert not manager.missing_directories
     manager.close()
 
 

@@ -152,6 +152,26 @@ def test_partitions_of_a_missing_directory_are_offline_until_it_is_back(dirs: Lo
     assert ends(process, *missed) == [2] * len(missed)
 
 
+def test_a_disk_may_be_mounted_at_another_path_one_start_too_late(dirs: LogDirs) -> None:
+    """The folder below, which that start took for a new directory, is missed, and what is in it is not made anew."""
+    fill(dirs.start(dirs.a, dirs.b))
+    dirs.stop()
+    dirs.b.rename(dirs.away)
+    process = dirs.start(dirs.a, dirs.c)
+    admin = AdminClient({"bootstrap.servers": process.bootstrap_servers})
+    admin.create_topics([NewTopic("early", 4)])["early"].result(30)
+    dirs.stop()
+    covered = [int(path.name.rpartition("-")[2]) for path in dirs.c.glob("early-?")]
+    assert covered
+    dirs.c.rename(dirs.folder / "below")
+    dirs.away.rename(dirs.c)
+    process = dirs.start(dirs.a, dirs.c)
+    assert ends(process, *range(6)) == [1] * 6
+    assert f"log directory {dirs.c} is missing (another one is at its path: " in process.log_text()
+    assert described(process) == {str(dirs.a): 0, str(dirs.c): 0}
+    assert sorted(index for index, leader in leaders(process, "early").items() if leader == -1) == sorted(covered)
+
+
 def test_clients_are_told_of_a_storage_error_and_a_deletion_waits(dirs: LogDirs) -> None:
     fill(dirs.start(dirs.a, dirs.b))
     dirs.stop()
