@@ -6,6 +6,7 @@ Source: LogConfig.java, ServerTopicConfigSynonyms.java, KafkaConfigSchema.java a
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Final, Protocol
@@ -23,9 +24,12 @@ from barnabas.broker.configuration.definitions import (
 )
 from barnabas.broker.configuration.keys import BROKER_KEYS, CONFIG_SYNONYMS
 from barnabas.broker.configuration.tables.topics import TOPIC_ROWS
+from barnabas.controller.configs import KEPT_WHERE_BROKEN
 from barnabas.storage.config import LogConfig
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.record_batch import CompressionType
+
+logger = logging.getLogger(__name__)
 
 DYNAMIC_TOPIC_CONFIG: Final = 1
 DYNAMIC_BROKER_CONFIG: Final = 2
@@ -71,6 +75,13 @@ TOPIC_SYNONYMS: Final[dict[str, tuple[str, ...]]] = {
     "local.retention.bytes": ("log.local.retention.bytes",),
 }
 """Broker keys that set a topic key's default, the most precise first; the others have the table's default."""
+
+_DELETING_KEYS: Final = frozenset(
+    ("cleanup.policy", "retention.ms", "retention.bytes", "delete.retention.ms", "min.compaction.lag.ms")
+)
+"""What decides over records that go."""
+
+_DELETING_BROKER_KEYS: Final = frozenset(name for key in _DELETING_KEYS for name in TOPIC_SYNONYMS[key])
 
 DEFAULT_ENTITY: Final = "<default>"
 """The name under which overrides of all brokers are stored."""
@@ -221,15 +232,39 @@ def topic_default(config: BrokerConfig, dynamic: Mapping[str, str], name: str) -
 def topic_values(
     config: BrokerConfig, dynamic: Mapping[str, str], overrides: Mapping[str, str]
 ) -> dict[str, ConfigValue]:
-    """The typed value of every topic key; overrides that do not parse are left out."""
+    """The typed value of every topic key; overrides that do not parse are left out. Where that could delete records,
+    nothing is deleted (`KEPT_WHERE_BROKEN`): nobody knows what was meant.
+    """
+    if not _DELETING_BROKER_KEYS.isdisjoint(broken_overrides(BROKER_KEYS, dynamic)):
+        dynamic = {**dynamic, **KEPT_WHERE_BROKEN["brokers"]}
     values = {name: topic_default(config, dynamic, name) for name in TOPIC_KEYS}
+    broken = broken_overrides(TOPIC_KEYS, overrides)
+    if not _DELETING_KEYS.isdisjoint(broken):
+        overrides = {**overrides, **KEPT_WHERE_BROKEN["topics"]}
+        broken = broken_overrides(TOPIC_KEYS, overrides)
     for name, text in overrides.items():
-        if name in TOPIC_KEYS:
-            try:
-                values[name] = parse(TOPIC_KEYS[name], text)
-            except ConfigValueError:
-                continue
+        if name in TOPIC_KEYS and name not in broken:
+            values[name] = parse(TOPIC_KEYS[name], text)
     return values
+
+
+def broken_overrides(keys: Mapping[str, ConfigKey], overrides: Mapping[str, str]) -> dict[str, str]:
+    """What is wrong with each override that does not parse: somebody wrote it around the checks, straight into the
+    metadata store."""
+    broken = {}
+    for name, text in overrides.items():
+        if name in keys:
+            try:
+                parse(keys[name], text)
+            except ConfigValueError as error:
+                broken[name] = str(error)
+    return broken
+
+
+def _complaint(keys: Mapping[str, ConfigKey], deleting: Collection[str], overrides: Mapping[str, str]) -> str:
+    broken = broken_overrides(keys, overrides)
+    consequence = "" if broken.keys().isdisjoint(deleting) else " (retention is off)"
+    return " ".join(broken.values()) + consequence
 
 
 def log_config(config: BrokerConfig, dynamic: Mapping[str, str], overrides: Mapping[str, str]) -> LogConfig:
@@ -357,7 +392,8 @@ class TopicConfigs:
     def __init__(self, static: BrokerConfig, repository: Overrides) -> None:
         self._static = static
         self._repository = repository
-        self._log_configs: dict[tuple[object, ...], LogConfig] = {}
+        self._log_configs: dict[tuple[object, ...], tuple[LogConfig, str, str]] = {}
+        self._told: dict[str, str] = {}
         self.change_lock = asyncio.Lock()
 
     def levels(self) -> BrokerLevels:
@@ -377,12 +413,26 @@ class TopicConfigs:
         dynamic = self.dynamic_broker_configs()
         overrides = self._repository.overrides("topics", topic)
         key = (*sorted(dynamic.items()), None, *sorted(overrides.items()))
-        config = self._log_configs.get(key)
-        if config is None:
+        found = self._log_configs.get(key)
+        if found is None:
             if len(self._log_configs) >= _LOG_CONFIGS_MAX:
                 self._log_configs.clear()
-            config = self._log_configs[key] = log_config(self._static, dynamic, overrides)
+            found = self._log_configs[key] = (
+                log_config(self._static, dynamic, overrides),
+                _complaint(TOPIC_KEYS, _DELETING_KEYS, overrides),
+                _complaint(BROKER_KEYS, _DELETING_BROKER_KEYS, dynamic),
+            )
+        config, wrong, wrong_in_all = found
+        self._tell(topic, wrong)
+        self._tell("all topics", wrong_in_all)
         return config
+
+    def _tell(self, whom: str, wrong: str) -> None:
+        """Once, as long as it is wrong."""
+        if wrong != self._told.get(whom, ""):
+            self._told[whom] = wrong
+            if wrong:
+                logger.error("settings of %s cannot be read: %s", whom, wrong)
 
     def internal_topic_configs(self, topic: str) -> dict[str, str]:
         """The overrides with which an internal topic is created."""

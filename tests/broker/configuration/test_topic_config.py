@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 
 from barnabas.broker.configuration.config import load
@@ -27,6 +29,7 @@ from barnabas.broker.configuration.topics import (
     validate_topic_configs,
 )
 from barnabas.storage.config import LogConfig
+from barnabas.testing import Broker
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.record_batch import CompressionType
 
@@ -196,9 +199,72 @@ def test_log_config_details() -> None:
     assert log_config(PLAIN, {}, {"cleanup.policy": ""}).cleanup_policy == frozenset()
     assert log_config(PLAIN, {}, {"cleanup.policy": "compact,delete"}).is_compacted
     assert log_config(PLAIN, {}, {"internal.segment.bytes": "99"}).segment_bytes == 99
-    assert log_config(PLAIN, {}, {"retention.ms": "nonsense"}).retention_ms == 604_800_000
     assert log_config(PLAIN, {"barnabas.validate.records": "true"}, {}).validate_records
     assert log_config(load(environ=HOME, overrides={"barnabas.validate.records": "true"}), {}, {}).validate_records
+
+
+@pytest.mark.parametrize(
+    ("dynamic", "overrides", "is_kept"),
+    [
+        ({}, {"retention.ms": "x"}, True),
+        ({}, {"retention.ms": "x", "retention.bytes": "5", "max.message.bytes": "7"}, True),
+        ({}, {"cleanup.policy": "compcat", "retention.ms": "1"}, True),
+        ({}, {"cleanup.policy": "compact", "delete.retention.ms": ""}, True),
+        ({}, {"max.message.bytes": "x"}, False),
+        ({"log.retention.ms": "x"}, {}, True),
+        ({"log.cleanup.policy": "x"}, {}, True),
+        ({"message.max.bytes": "x"}, {}, False),
+        ({"log.retention.ms": "x"}, {"retention.ms": "604800000"}, False),
+    ],
+)
+def test_nothing_is_deleted_by_settings_that_nobody_understands(
+    dynamic: dict[str, str], overrides: dict[str, str], is_kept: bool
+) -> None:
+    result = log_config(PLAIN, dynamic, overrides)
+    kept = (-1, -1, frozenset(["delete"]))
+    assert (result.retention_ms, result.retention_bytes, result.cleanup_policy) == (
+        kept if is_kept else (604_800_000, -1, frozenset(["delete"]))
+    )
+    assert result.max_message_bytes == int(overrides.get("max.message.bytes", "").replace("x", "") or 1_048_588)
+
+
+def test_settings_that_nobody_understands_are_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    repository = Repository()
+    configs = TopicConfigs(PLAIN, repository)
+    for name in ("a", "b"):
+        repository.stored["topics", name] = {"retention.ms": "x"}
+    repository.stored["brokers", "<default>"] = {"message.max.bytes": "y"}
+    for _ in range(3):
+        assert [configs.log_config(name).retention_ms for name in ("a", "b", "c")] == [-1, -1, 604_800_000]
+    assert caplog.messages == [
+        f"settings of {whom} cannot be read: Invalid value {value} for configuration {key}: Not a number of type {of}"
+        for whom, value, key, of in (
+            ("a", "x", "retention.ms", "LONG (retention is off)"),
+            ("all topics", "y", "message.max.bytes", "INT"),
+            ("b", "x", "retention.ms", "LONG (retention is off)"),
+        )
+    ]
+    repository.stored["topics", "a"] = {"retention.ms": "7"}
+    assert configs.log_config("a").retention_ms == 7
+    repository.stored["topics", "a"] = {"retention.ms": "x"}
+    assert configs.log_config("a").retention_ms == -1
+    assert len(caplog.messages) == 4
+
+
+def test_a_topic_whose_retention_nobody_understands_keeps_its_records() -> None:
+    """A week is over, while it runs and in its next life; once the value is put right it counts."""
+    with Broker() as broker:
+        topic = broker.create_topic("t", 1)
+        topic.produce("v")
+        broker.call(broker.server.configs.replace("topics", "t", {"retention.ms": "x"}))
+        broker.clock.advance(timedelta(days=8))
+        assert len(topic.records()) == 1
+        broker.restart()
+        broker.clock.advance(timedelta(days=8))
+        assert len(topic.records()) == 1
+        broker.call(broker.server.configs.replace("topics", "t", {"retention.ms": "1000"}))
+        broker.clock.advance(timedelta(minutes=10))
+        assert topic.records() == []
 
 
 def test_internal_topics() -> None:
