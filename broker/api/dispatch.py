@@ -155,6 +155,8 @@ class Dispatcher:
             raise
         except Exception as error:
             raise self._unforeseen(context, error) from error
+        while self._broker.connections.is_crowded:
+            await self._broker.connections.has_room.wait()
         return cast("Parts | None", answer(lambda: known))
 
     def _unforeseen(self, context: RequestContext, error: Exception) -> CloseConnection:

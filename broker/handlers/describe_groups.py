@@ -3,13 +3,14 @@
 Behaviour: the members' metadata is shown while the group is stable. A group that does not exist is Dead; from version
 6 on that is an error too. Without an authorizer all operations on groups are allowed (KIP-430).
 Errors per group: GROUP_ID_NOT_FOUND (version 6+), NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS,
-COORDINATOR_NOT_AVAILABLE.
+COORDINATOR_NOT_AVAILABLE, POLICY_VIOLATION (a reply of more than 32 MiB).
 Versions: 1 throttle time; 3 authorized operations; 4 group instance id (KIP-345); 5 flexible; 6 GROUP_ID_NOT_FOUND
 and messages (KIP-1043).
 """
 
 from barnabas.broker.api.context import RequestContext
 from barnabas.broker.api.registry import Handler
+from barnabas.broker.api.reply_room import ReplyRoom
 from barnabas.broker.coordinators.groups.classic.state import GroupState
 from barnabas.broker.security.operations import GROUP_OPERATIONS, NOT_ASKED
 from barnabas.wire.errors import ApiError, ErrorCode
@@ -22,16 +23,18 @@ from barnabas.wire.messages.describe_groups import (
 
 
 def handle(request: DescribeGroupsRequest, context: RequestContext) -> DescribeGroupsResponse:
-    groups = [_describe(group_id, context) for group_id in dict.fromkeys(request.groups)]
+    room = ReplyRoom()
+    groups = [_describe(group_id, context, room) for group_id in dict.fromkeys(request.groups)]
     for group in groups:
         is_asked = request.include_authorized_operations and group.error_code == ErrorCode.NONE
         group.authorized_operations = GROUP_OPERATIONS if is_asked else NOT_ASKED
     return DescribeGroupsResponse(groups=groups)
 
 
-def _describe(group_id: str, context: RequestContext) -> DescribedGroup:
+def _describe(group_id: str, context: RequestContext, room: ReplyRoom) -> DescribedGroup:
     try:
         group = context.broker.groups.describe(group_id)
+        room.take(group.reply_bytes)
     except Exception as found:  # noqa: BLE001 - one entry does not take the others with it
         error = context.broker.unforeseen.refusal(found, f"group {group_id!r}")
         return _failed(group_id, error, context.api_version)

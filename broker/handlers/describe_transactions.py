@@ -2,11 +2,12 @@
 
 Behaviour: each id is answered for itself. Partitions that have their marker already are left out.
 Errors per id: TRANSACTIONAL_ID_NOT_FOUND, INVALID_REQUEST (empty), NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS,
-COORDINATOR_NOT_AVAILABLE.
+COORDINATOR_NOT_AVAILABLE, POLICY_VIOLATION (a reply of more than 32 MiB).
 """
 
 from barnabas.broker.api.context import RequestContext
 from barnabas.broker.api.registry import Handler
+from barnabas.broker.api.reply_room import ReplyRoom
 from barnabas.wire.messages.describe_transactions import (
     DescribeTransactionsRequest,
     DescribeTransactionsResponse,
@@ -14,16 +15,21 @@ from barnabas.wire.messages.describe_transactions import (
     TransactionState,
 )
 
+PARTITION_BYTES = 8
+"""Of a partition in a reply, besides its topic's name."""
+
 
 def handle(request: DescribeTransactionsRequest, context: RequestContext) -> DescribeTransactionsResponse:
+    room = ReplyRoom()
     return DescribeTransactionsResponse(
-        transaction_states=[_describe(name, context) for name in dict.fromkeys(request.transactional_ids)]
+        transaction_states=[_describe(name, context, room) for name in dict.fromkeys(request.transactional_ids)]
     )
 
 
-def _describe(transactional_id: str, context: RequestContext) -> TransactionState:
+def _describe(transactional_id: str, context: RequestContext, room: ReplyRoom) -> TransactionState:
     try:
         transaction = context.broker.transactions.describe(transactional_id)
+        room.take(sum(PARTITION_BYTES + len(topic) for topic, _ in transaction.partitions))
     except Exception as found:  # noqa: BLE001 - one entry does not take the others with it
         error = context.broker.unforeseen.refusal(found, f"transactional id {transactional_id!r}")
         return TransactionState(transactional_id=transactional_id, error_code=error.error)

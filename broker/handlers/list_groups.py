@@ -2,19 +2,25 @@
 
 Behaviour: filters by state and type name, in any case; a name that is unknown matches nothing. All groups are of type
 "classic".
-Errors: COORDINATOR_LOAD_IN_PROGRESS while any of the broker's groups are being loaded, COORDINATOR_NOT_AVAILABLE.
+Errors: COORDINATOR_LOAD_IN_PROGRESS while any of the broker's groups are being loaded, COORDINATOR_NOT_AVAILABLE,
+POLICY_VIOLATION (a reply of more than 32 MiB).
 Versions: 1 throttle time; 3 flexible; 4 states (KIP-518); 5 types (KIP-848).
 """
 
 from barnabas.broker.api.context import RequestContext
 from barnabas.broker.api.registry import Handler
+from barnabas.broker.api.reply_room import ReplyRoom
 from barnabas.wire.errors import ApiError
 from barnabas.wire.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
+
+GROUP_BYTES = 40
+"""Of a group in a reply, besides its id and protocol type."""
 
 
 def handle(request: ListGroupsRequest, context: RequestContext) -> ListGroupsResponse:
     try:
         groups = context.broker.groups.list_groups(request.states_filter, request.types_filter)
+        ReplyRoom().take(sum(GROUP_BYTES + len(group.group_id) + len(group.protocol_type) for group in groups))
     except ApiError as error:
         return ListGroupsResponse(error_code=error.error)
     return ListGroupsResponse(

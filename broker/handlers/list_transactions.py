@@ -2,13 +2,14 @@
 
 Behaviour: filters by state, producer id and, from version 1 on, by how long a transaction has been open; empty filters
 let everything through. States that do not exist are named in the reply.
-Errors: COORDINATOR_NOT_AVAILABLE, COORDINATOR_LOAD_IN_PROGRESS.
+Errors: COORDINATOR_NOT_AVAILABLE, COORDINATOR_LOAD_IN_PROGRESS, POLICY_VIOLATION (a reply of more than 32 MiB).
 Deviations: version 2, a regular expression for transactional ids (KIP-1152), is not served: matching a hostile one
 would take Python's engine, and with it the event loop, as long as its author wishes.
 """
 
 from barnabas.broker.api.context import RequestContext
 from barnabas.broker.api.registry import Handler
+from barnabas.broker.api.reply_room import ReplyRoom
 from barnabas.wire.errors import ApiError
 from barnabas.wire.messages.list_transactions import (
     ListTransactionsRequest,
@@ -16,12 +17,16 @@ from barnabas.wire.messages.list_transactions import (
     TransactionState,
 )
 
+TRANSACTION_BYTES = 40
+"""Of a transaction in a reply, besides its id."""
+
 
 def handle(request: ListTransactionsRequest, context: RequestContext) -> ListTransactionsResponse:
     try:
         listed = context.broker.transactions.list_transactions(
             frozenset(request.producer_id_filters), list(dict.fromkeys(request.state_filters)), request.duration_filter
         )
+        ReplyRoom().take(sum(TRANSACTION_BYTES + len(found.transactional_id) for found in listed.transactions))
     except ApiError as error:
         return ListTransactionsResponse(error_code=error.error)
     return ListTransactionsResponse(

@@ -1,10 +1,11 @@
 """OffsetFetch (key 9): how far groups have read.   Versions 1-9.
 
-Behaviour: a partition without an offset, and an unknown group, are answered with offset -1 and no error. Null topics
+Behaviour: a partition without an offset, and an unknown group, are answered with offset -1 and no error; a partition
+that is named again is answered once (Kafka: each time). Null topics
 (version 2+) ask for everything the group has. The answer waits until the offsets it tells of are replicated.
 Errors per partition: UNSTABLE_OFFSET_COMMIT (an open transaction may change the offset, and the client asked for
 stable ones). Per group, in version 1 per partition: NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS,
-COORDINATOR_NOT_AVAILABLE.
+COORDINATOR_NOT_AVAILABLE, POLICY_VIOLATION (a reply of more than 32 MiB).
 Versions: 2 all topics, top-level error; 3 throttle time; 5 leader epoch (KIP-320); 6 flexible; 7 require stable
 (KIP-447); 8 several groups (KIP-709); 9 member id and epoch of the new group protocol (KIP-848; classic groups do not
 look at them).
@@ -15,6 +16,7 @@ from typing import NamedTuple
 
 from barnabas.broker.api.context import RequestContext
 from barnabas.broker.api.registry import Handler
+from barnabas.broker.api.reply_room import ReplyRoom
 from barnabas.broker.coordinators.groups.events import FetchedOffset
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.offset_fetch import (
@@ -31,6 +33,8 @@ from barnabas.wire.messages.offset_fetch import (
 )
 
 NO_OFFSET = -1
+OFFSET_BYTES = 24
+"""Of a partition in a reply, besides its metadata."""
 
 
 class _Fetched(NamedTuple):
@@ -41,17 +45,21 @@ class _Fetched(NamedTuple):
 
 
 async def handle(request: OffsetFetchRequest, context: RequestContext) -> OffsetFetchResponse:
+    room = ReplyRoom()
     if context.api_version >= 8:
         asked: dict[str, OffsetFetchRequestGroup] = {}
         for group in request.groups:
             asked.setdefault(group.group_id, group)
         return OffsetFetchResponse(
             groups=[
-                _group(group.group_id, await _fetch(group.group_id, group.topics, request.require_stable, context))
+                _group(
+                    group.group_id,
+                    await _fetch(group.group_id, group.topics, request.require_stable, context, room),
+                )
                 for group in asked.values()
             ]
         )
-    fetched = await _fetch(request.group_id, request.topics, request.require_stable, context)
+    fetched = await _fetch(request.group_id, request.topics, request.require_stable, context, room)
     if fetched.error is not ErrorCode.NONE and context.api_version < 2:
         topics = {topic.name: _all_failed(topic.partition_indexes, fetched.error) for topic in request.topics or ()}
         fetched = _Fetched(topics, fetched.error)
@@ -63,20 +71,30 @@ async def _fetch(
     topics: Iterable[OffsetFetchRequestTopic | OffsetFetchRequestTopics] | None,
     require_stable: bool,
     context: RequestContext,
+    room: ReplyRoom,
 ) -> _Fetched:
-    asked: dict[str, list[int]] | None = None
+    asked: dict[str, dict[int, None]] | None = None
     if topics is not None:
         asked = {}
         for topic in topics:
-            asked.setdefault(topic.name, []).extend(topic.partition_indexes)
+            asked.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))
     try:
         fetched = await context.broker.groups.fetch_offsets(group_id, asked, require_stable=require_stable)
+        room.take(_reply_bytes(fetched))
     except Exception as error:  # noqa: BLE001 - one entry does not take the others with it
         return _Fetched(
             {},
             context.broker.unforeseen.refusal(error, f"group {group_id!r}").error,
         )
     return _Fetched(fetched, ErrorCode.NONE)
+
+
+def _reply_bytes(topics: dict[str, list[FetchedOffset]]) -> int:
+    return sum(
+        OFFSET_BYTES + (len(offset.committed.metadata) if offset.committed else 0)
+        for offsets in topics.values()
+        for offset in offsets
+    )
 
 
 def _all_failed(partitions: Iterable[int], error: ErrorCode) -> list[FetchedOffset]:

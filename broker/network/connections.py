@@ -26,13 +26,16 @@ class Connections:
     """The set of accepted connections; owned by the event loop.
 
     `unsent_bytes` is what peers that do not read keep in our memory; fetches return less while it is large, so
-    that slow readers cannot grow memory without bound (`FetchOperation`).
+    that slow readers cannot grow memory without bound (`FetchOperation`). While it `is_crowded` no request is begun and
+    no reply is made.
     """
 
     def __init__(
         self, connections_max: int, connections_per_ip_max: int, per_ip_overrides: Mapping[str, int], idle_ms_max: int
     ) -> None:
         self.unsent_bytes = 0
+        self.is_crowded = False
+        self.has_room = asyncio.Event()
         self.frames_per_turn = FRAMES_PER_TURN
         self._leaving_bytes = 0
         self.sending: set[asyncio.Task[None]] = set()
@@ -86,16 +89,20 @@ class Connections:
         something the longest ago is cut, and nobody is served until that has given its memory back.
         """
         self.unsent_bytes += size
-        is_crowded = self.unsent_bytes > UNSENT_BYTES_MAX
-        self.frames_per_turn = 0 if is_crowded else FRAMES_PER_TURN
-        while is_crowded and self.unsent_bytes - self._leaving_bytes > UNSENT_BYTES_MAX:
+        self.is_crowded = self.unsent_bytes > UNSENT_BYTES_MAX
+        self.frames_per_turn = 0 if self.is_crowded else FRAMES_PER_TURN
+        if self.is_crowded:
+            self.has_room.clear()
+        else:
+            self.has_room.set()
+        while self.is_crowded and self.unsent_bytes - self._leaving_bytes > UNSENT_BYTES_MAX:
             unread = (other for other in self._connections if other.unsent_bytes and not other.is_closing)
             slowest = min(unread, key=lambda other: other.last_active_ms, default=None)
             if slowest is None:
                 return
             self._leaving_bytes += slowest.unsent_bytes
             slowest.abort(f"{slowest.unsent_bytes} bytes of replies are not read, with others' more than is kept")
-        if not is_crowded:
+        if not self.is_crowded:
             self._leaving_bytes = 0
 
     def close_idle(self, now_ms: int) -> None:

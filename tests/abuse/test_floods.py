@@ -9,7 +9,7 @@ import socket
 import struct
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
@@ -47,7 +47,12 @@ from barnabas.wire.messages.offset_commit import (
     OffsetCommitRequestTopic,
     OffsetCommitResponse,
 )
-from barnabas.wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchResponse
+from barnabas.wire.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopic,
+    OffsetFetchResponse,
+)
 from barnabas.wire.messages.produce import ProduceResponse
 from barnabas.wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment, SyncGroupResponse
 from barnabas.wire.record_batch import parse_header
@@ -412,6 +417,8 @@ def test_a21_the_same_thing_asked_for_many_times(
                                 include_synonyms=True, include_documentation=True), 4, DescribeConfigsResponse),
         (OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id="live", topics=None)] * count), 8,
          OffsetFetchResponse),
+        (OffsetFetchRequest(group_id="noted", topics=[
+            OffsetFetchRequestTopic(name="t", partition_indexes=[0] * count)]), 7, OffsetFetchResponse),
         (DescribeTransactionsRequest(transactional_ids=["x"] * count), 0, DescribeTransactionsResponse),
         (DescribeProducersRequest(topics=[TopicRequest(name="t", partition_indexes=[0])] * (count // 2)), 0,
          DescribeProducersResponse),
@@ -422,6 +429,7 @@ def test_a21_the_same_thing_asked_for_many_times(
     healthy.rate_min = 5  # reading 40,000 names takes the event loop 50 ms and more
     with connect(broker.bootstrap_servers) as live, connect(broker.bootstrap_servers) as connection:
         _consume(live)
+        _commit_with_metadata(connection, "noted", [0], "m" * 4_096)
         join = _join("large")
         join.protocols[0].metadata = bytes(500_000)
         joined = ask(connection, join, 0, JoinGroupResponse)
@@ -471,3 +479,40 @@ def test_a21_replies_that_nobody_reads(
         assert ask(connection, request, 5, DescribeGroupsResponse).groups[0].error_code == 0
     figure(connections=count, growth_mib=round(memory.growth / MIB, 1), **healthy.figures)
     assert memory.growth <= 288 * MIB
+
+
+@pytest.mark.parametrize("broker", [{"offset.metadata.max.bytes": "30000"}], indirect=True, ids=[""])
+@pytest.mark.parametrize(("count", "partitions"), [(16, 800), pytest.param(64, 1_000, marks=FULL)])
+def test_a21_all_offsets_of_a_group_at_once(
+    broker: BarnabasProcess, memory: Memory, healthy: HealthyClient, figure: Figure, count: int, partitions: int
+) -> None:
+    """Connections that ask at the same time, with 30 bytes each, for the 22 MiB that a group has committed, and do not
+    read."""
+    healthy.rate_min = 1  # a second of replies, each of which takes the event loop tens of milliseconds
+    _offsets_topic(broker)
+    create_topic(broker.bootstrap_servers, "t", partitions)
+    with connect(broker.bootstrap_servers) as connection, contextlib.ExitStack() as stack:
+        for start in range(0, partitions, 25):
+            _commit_with_metadata(connection, "noted", range(start, start + 25), "m" * 28_000)
+        connections = [stack.enter_context(connect(broker.bootstrap_servers)) for _ in range(count)]
+        memory.mark()
+        healthy.mark()
+        for number, reader in enumerate(connections):
+            reader.sendall(frame(OffsetFetchRequest(group_id="noted", topics=None), 7, number))
+        assert len(ask(connection, OffsetFetchRequest(group_id="live", topics=None), 7, OffsetFetchResponse).topics) < 2
+    figure(connections=count, growth_mib=round(memory.growth / MIB, 1), **healthy.figures)
+    assert memory.growth <= 288 * MIB
+
+
+def _commit_with_metadata(connection: socket.socket, group_id: str, indexes: Iterable[int], metadata: str) -> None:
+    partitions = [
+        OffsetCommitRequestPartition(partition_index=index, committed_offset=1, committed_metadata=metadata)
+        for index in indexes
+    ]
+    request = OffsetCommitRequest(
+        group_id=group_id,
+        generation_id_or_member_epoch=-1,
+        topics=[OffsetCommitRequestTopic(name="t", partitions=partitions)],
+    )
+    response = ask(connection, request, 5, OffsetCommitResponse)
+    assert {partition.error_code for partition in response.topics[0].partitions} == {ErrorCode.NONE}

@@ -11,6 +11,7 @@ from barnabas.broker.coordinators.groups.offsets import (
     OFFSET_BYTES,
     OFFSETS_OF_GROUP_BYTES,
     OFFSETS_OF_TOPIC_BYTES,
+    PENDING_OFFSET_BYTES,
     PRODUCER_BYTES,
 )
 from barnabas.broker.coordinators.groups.shard import Shard
@@ -52,7 +53,7 @@ def _added_by_commit(shard: Shard, event: CommitOffsets) -> int:
         for partition, _, _, metadata in partitions:
             if event.is_transactional:
                 known = pending.get((group_id, topic, partition))
-                key_bytes = text_bytes(group_id)
+                key_bytes = PENDING_OFFSET_BYTES + text_bytes(group_id)
             else:
                 known = known_partitions.get(partition)
                 key_bytes = 0

@@ -5,7 +5,7 @@ offset whose group has no members needs no group beforehand: storing it makes a 
 protocol type. Source: Kafka's OffsetMetadataManager.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from barnabas.broker.coordinators.groups.changes import CommittedOffset, GroupTombstone, OffsetRecord, OffsetTombstone
@@ -39,6 +39,8 @@ OFFSETS_OF_TOPIC_BYTES: Final = 350
 OFFSETS_OF_GROUP_BYTES: Final = 350
 PRODUCER_BYTES: Final = 450
 """What an offset takes besides its metadata, and the tables for a topic, a group and a transaction."""
+PENDING_OFFSET_BYTES: Final = 500
+"""What an offset of an open transaction takes more: its own key, and its place in the index."""
 DEFAULT_RETENTION_MS: Final = -1
 TIMESTAMP_MAX: Final = 2**63 - 1
 
@@ -61,22 +63,24 @@ def stored_bytes(committed: CommittedOffset) -> int:
 
 def pending_offset_bytes(key: OffsetKey, committed: CommittedOffset) -> int:
     """About how much memory an offset of an open transaction takes."""
-    return stored_bytes(committed) + text_bytes(key[0])
+    return PENDING_OFFSET_BYTES + stored_bytes(committed) + text_bytes(key[0])
 
 
 class Offsets:
     """The committed offsets of one shard; owned by it.
 
     Offsets that a log holds from an open transaction wait in `pending`, by producer id, until its marker tells
-    whether they count. `held_bytes` is about how much memory all of them take.
+    whether they count; `_producers` knows which producers have an offset for a partition, by group, so that no
+    question costs as much as there are open transactions. `held_bytes` is about how much memory all of them take.
     """
 
-    __slots__ = ("by_group", "held_bytes", "pending")
+    __slots__ = ("_producers", "by_group", "held_bytes", "pending")
 
     def __init__(self) -> None:
         self.held_bytes = 0
         self.by_group: dict[str, dict[str, dict[int, StoredOffset]]] = {}
         self.pending: dict[int, dict[OffsetKey, StoredOffset]] = {}
+        self._producers: dict[str, dict[tuple[str, int], set[int]]] = {}
 
     def get(self, group_id: str, topic: str, partition: int) -> CommittedOffset | None:
         stored = self.by_group.get(group_id, {}).get(topic, {}).get(partition)
@@ -91,21 +95,20 @@ class Offsets:
         """How many partitions the group has an offset for."""
         return sum(map(len, self.by_group.get(group_id, {}).values()))
 
-    def is_pending(self, key: OffsetKey) -> bool:
+    def is_pending(self, group_id: str, topic: str, partition: int) -> bool:
         """Whether an open transaction has an offset for the partition."""
-        return any(key in offsets for offsets in self.pending.values())
+        return (topic, partition) in self._producers.get(group_id, ())
 
-    def pending_of_group(self, group_id: str) -> set[tuple[str, int]]:
+    def pending_of_group(self, group_id: str) -> Collection[tuple[str, int]]:
         """(topic, partition) of every offset of the group in an open transaction."""
-        return {
-            (topic, partition)
-            for offsets in self.pending.values()
-            for owner, topic, partition in offsets
-            if owner == group_id
-        }
+        return self._producers.get(group_id, {}).keys()
 
     def has_pending(self, group_id: str) -> bool:
-        return any(key[0] == group_id for offsets in self.pending.values() for key in offsets)
+        return group_id in self._producers
+
+    def groups_with_pending(self, topics: Collection[str]) -> set[str]:
+        """The groups with an offset of one of the topics in an open transaction."""
+        return {group_id for group_id, keys in self._producers.items() if any(topic in topics for topic, _ in keys)}
 
     def apply(
         self, record: OffsetRecord | OffsetTombstone, record_offset: int, producer_id: int = NO_PRODUCER_ID
@@ -125,6 +128,7 @@ class Offsets:
         key = (record.group_id, record.topic, record.partition)
         self.held_bytes += pending_offset_bytes(key, stored.committed) - self._pending_bytes(offsets, key)
         offsets[key] = stored
+        self._producers.setdefault(record.group_id, {}).setdefault(key[1:], set()).add(producer_id)
 
     def end_transaction(self, producer_id: int, *, is_commit: bool) -> None:
         """A transaction's marker: its offsets count from now on unless a later record already replaced them, or
@@ -136,6 +140,7 @@ class Offsets:
         self.held_bytes -= PRODUCER_BYTES
         for key, stored in offsets.items():
             self.held_bytes -= pending_offset_bytes(key, stored.committed)
+            self._forget_producer(key, producer_id)
             group_id, topic, partition = key
             known = self.by_group.get(group_id, {}).get(topic, {}).get(partition)
             if is_commit and (known is None or known.record_offset < stored.record_offset):
@@ -161,11 +166,22 @@ class Offsets:
         known = offsets.get(key)
         return 0 if known is None else pending_offset_bytes(key, known.committed)
 
+    def _forget_producer(self, key: OffsetKey, producer_id: int) -> None:
+        keys = self._producers[key[0]]
+        producers = keys[key[1:]]
+        producers.remove(producer_id)
+        if not producers:
+            del keys[key[1:]]
+        if not keys:
+            del self._producers[key[0]]
+
     def _forget(self, record: OffsetTombstone) -> None:
         key = (record.group_id, record.topic, record.partition)
-        for offsets in self.pending.values():  # the producer stays until its marker
+        for producer_id in tuple(self._producers.get(record.group_id, {}).get(key[1:], ())):
+            offsets = self.pending[producer_id]  # which stays until its marker
             self.held_bytes -= self._pending_bytes(offsets, key)
-            offsets.pop(key, None)
+            del offsets[key]
+            self._forget_producer(key, producer_id)
         topics = self.by_group.get(record.group_id)
         if topics is None or record.topic not in topics:
             return
@@ -179,7 +195,7 @@ class Offsets:
             del self.by_group[record.group_id]
             self.held_bytes -= OFFSETS_OF_GROUP_BYTES
 
-    def fetch(self, group_id: str, topics: Mapping[str, list[int]] | None, *, require_stable: bool) -> FetchReply:
+    def fetch(self, group_id: str, topics: Mapping[str, Collection[int]] | None, *, require_stable: bool) -> FetchReply:
         """The offsets of the partitions asked for, or of all that have one (`topics` is None).
 
         Errors: UNSTABLE_OFFSET_COMMIT per partition when `require_stable` and an open transaction may still change it.
@@ -192,7 +208,7 @@ class Offsets:
             known = stored.get(topic, {})
             fetched[topic] = [
                 FetchedOffset(partition, None, ErrorCode.UNSTABLE_OFFSET_COMMIT)
-                if require_stable and self.pending and self.is_pending((group_id, topic, partition))
+                if require_stable and self.is_pending(group_id, topic, partition)
                 else FetchedOffset(partition, known[partition].committed if partition in known else None)
                 for partition in partitions
             ]
@@ -267,7 +283,7 @@ def _delete_offsets(
                 OffsetTombstone(event.group_id, topic, partition)
                 for partition in partitions
                 if offsets.get(event.group_id, topic, partition) is not None
-                or offsets.is_pending((event.group_id, topic, partition))
+                or offsets.is_pending(event.group_id, topic, partition)
             )
         results.append((topic, tuple((partition, error) for partition in partitions)))
     effects.replies.append((event.token, OffsetsReply(ErrorCode.NONE, tuple(results))))
@@ -283,7 +299,7 @@ def _delete_group(
         return Effects(replies=[(event.token, DeleteGroupReply(ErrorCode.NON_EMPTY_GROUP))])
     effects = Effects(replies=[(event.token, DeleteGroupReply(ErrorCode.NONE))])
     keys = {(topic, partition) for topic, partition, _ in offsets.of_group(event.group_id)}
-    keys |= offsets.pending_of_group(event.group_id)
+    keys.update(offsets.pending_of_group(event.group_id))
     effects.changes.extend(OffsetTombstone(event.group_id, *key) for key in sorted(keys))
     _bury(effects, group)
     return effects
@@ -307,7 +323,7 @@ def _expire(
         if (
             _is_expired(group, subscribed, committed, now_ms, settings.offsets_retention_ms)
             and not is_subscribed(group, subscribed, topic)
-            and not offsets.is_pending((group_id, topic, partition))
+            and not offsets.is_pending(group_id, topic, partition)
         ):
             effects.changes.append(OffsetTombstone(group_id, topic, partition))
         else:
@@ -345,7 +361,7 @@ def _forget_topics(
     _: Group | None, offsets: Offsets, event: ForgetTopics, _now_ms: int, _settings: GroupSettings
 ) -> Effects:
     keys = {(topic, partition) for topic, partition, _ in offsets.of_group(event.group_id)}
-    keys |= offsets.pending_of_group(event.group_id)
+    keys.update(offsets.pending_of_group(event.group_id))
     return Effects(changes=[OffsetTombstone(event.group_id, *key) for key in sorted(keys) if key[0] in event.topics])
 
 

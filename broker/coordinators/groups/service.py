@@ -217,7 +217,7 @@ class GroupService:
         return runner.end_transaction(marker, producer_id, producer_epoch, transaction_version)
 
     async def fetch_offsets(
-        self, group_id: str, topics: Mapping[str, list[int]] | None, *, require_stable: bool
+        self, group_id: str, topics: Mapping[str, Collection[int]] | None, *, require_stable: bool
     ) -> dict[str, list[FetchedOffset]]:
         """The offsets of the partitions asked for, or (None) of all that have one; waits until they are committed.
 
@@ -302,7 +302,7 @@ def _is_too_large(shard: Shard, event: JoinGroup) -> bool:
 async def _forget_topics(topics: frozenset[str], runner: GroupRunner) -> None:
     offsets = runner.shard.offsets
     groups = {group_id for group_id, stored in offsets.by_group.items() if not topics.isdisjoint(stored)}
-    groups |= {key[0] for pending in offsets.pending.values() for key in pending if key[1] in topics}
+    groups |= offsets.groups_with_pending(topics)
     events = [ForgetTopics(group_id, topics) for group_id in sorted(groups)]
     await _tell_groups(runner, events)
 

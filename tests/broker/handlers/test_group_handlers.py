@@ -602,3 +602,62 @@ def test_offset_delete():
         assert (await server.ask(request, 0)).error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
 
     run(scenario)
+
+
+@pytest.mark.parametrize("version", versions_of(9))
+def test_a_partition_that_is_named_again_is_answered_once(version):
+    """A thousand times the metadata of one offset would be a reply of megabytes."""
+
+    async def scenario(server):
+        await server.ask(commit_request(("t", 0, 10)), 8)
+        indexes = [0, 1] * 1_000
+        if version >= 8:
+            topics = [OffsetFetchRequestTopics(name="t", partition_indexes=indexes)] * 2
+            request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id="g", topics=topics)])
+            (response,) = (await server.ask(request, version)).groups
+        else:
+            topics = [OffsetFetchRequestTopic(name="t", partition_indexes=indexes)] * 2
+            response = await server.ask(OffsetFetchRequest(group_id="g", topics=topics), version)
+        (topic,) = response.topics
+        assert [(each.partition_index, each.committed_offset) for each in topic.partitions] == [(0, 10), (1, -1)]
+
+    run(scenario)
+
+
+def test_a_partition_that_is_named_again_is_deleted_once():
+    async def scenario(server):
+        await server.ask(commit_request(("t", 0, 10)), 8)
+        indexes = [OffsetDeleteRequestPartition(partition_index=index) for index in (0, 9)]
+        topics = [OffsetDeleteRequestTopic(name="t", partitions=indexes * 1_000)] * 2
+        response = await server.ask(OffsetDeleteRequest(group_id="g", topics=topics), 0)
+        assert [len(topic.partitions) for topic in response.topics] == [2]
+        assert commit_errors(response) == {("t", 0): NONE, ("t", 9): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+
+    run(scenario)
+
+
+def test_a_reply_does_not_become_larger_than_it_may(monkeypatch):
+    """What does not fit any more is refused before it is made; what fits is answered."""
+    monkeypatch.setattr("barnabas.broker.api.reply_room.REPLY_BYTES_MAX", 5_000)
+    refused = ErrorCode.POLICY_VIOLATION
+
+    async def scenario(server):
+        names = ["a", "b" * 4_500, "c"]
+        for name in names:
+            await server.stable_member(name, instance=name)
+        described = await server.ask(DescribeGroupsRequest(groups=names), 5)
+        assert [group.error_code for group in described.groups] == [NONE, refused, NONE]
+        assert (await server.ask(ListGroupsRequest(), 4)).error_code == NONE
+        await server.stable_member("d" * 600)
+        assert (await server.ask(ListGroupsRequest(), 4)).error_code == refused
+        long = commit_request(("t", 0, 10), ("t", 1, 10), group_id="e")
+        for partition in long.topics[0].partitions:
+            partition.committed_metadata = "m" * 2_500
+        for request in (long, commit_request(("t", 0, 10), group_id="f")):
+            assert set(commit_errors(await server.ask(request, 8)).values()) == {NONE}
+        fetched = await server.ask(
+            OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=name, topics=None) for name in "ef"]), 8
+        )
+        assert [(group.error_code, len(group.topics)) for group in fetched.groups] == [(refused, 0), (NONE, 1)]
+
+    run(scenario)

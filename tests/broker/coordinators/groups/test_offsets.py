@@ -1,6 +1,7 @@
 """Committed offsets: what a transcript cannot show well (metadata size, subscriptions, open transactions)."""
 
 import struct
+import sys
 
 import pytest
 
@@ -18,6 +19,7 @@ from barnabas.broker.coordinators.groups.events import (
     DeleteOffsets,
     ExpireOffsets,
     FetchedOffset,
+    ForgetTopics,
     PartitionCommit,
 )
 from barnabas.broker.coordinators.groups.records import decode_record, encode_record
@@ -201,3 +203,66 @@ def test_a_retention_of_any_length_ends_within_time(machine, retention_ms, expir
     (record,) = records_of(effects.changes)
     assert record.committed.expire_at_ms == expire_at_ms
     assert decode_record(*encode_record(record)).committed.expire_at_ms == expire_at_ms
+
+
+def calls(function):
+    """How many functions, Python's and C's, are called by it."""
+    count = 0
+
+    def note(_frame, event, _argument):
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    sys.setprofile(note)
+    try:
+        function()
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+def questions_and_deletions(machine):
+    """What asks for open transactions' offsets: about every partition of one topic, or about the group."""
+    shard, event = machine.shard, DeleteOffsets("g", 0, (("t", tuple(range(100))),))
+    return {
+        "fetch": lambda: shard.offsets.fetch("g", {"t": range(100)}, require_stable=True),
+        "delete offsets": lambda: shard.decide(event, START_MS, machine.settings),
+        "delete the group": lambda: shard.decide(DeleteGroup("g", 0), START_MS, machine.settings),
+        "expire": lambda: shard.decide(ExpireOffsets("g"), START_MS, machine.settings),
+        "forget topics": lambda: shard.decide(ForgetTopics("g", frozenset("t")), START_MS, machine.settings),
+        "a tombstone": lambda: shard.offsets.apply(OffsetTombstone("g", "t", 99), 10**6),
+    }
+
+
+def test_nothing_costs_more_with_many_open_transactions(machine):
+    """Partitions named x open transactions would be minutes for one request."""
+    store(machine, *(offset_record(1)._replace(partition=partition) for partition in range(100)))
+    shard = machine.shard
+    shard.offsets.apply(offset_record(2), 10**6, producer_id=1)
+    few = {name: calls(each) for name, each in questions_and_deletions(machine).items()}
+    for producer_id in range(2, 500):
+        shard.offsets.apply(offset_record(2), 10**6 + producer_id, producer_id)
+        shard.offsets.apply(offset_record(2)._replace(group_id="other"), 10**6 + producer_id, producer_id)
+    many = {name: calls(each) for name, each in questions_and_deletions(machine).items()}
+    print(few, many)
+    assert all(many[name] <= few[name] for name in few)  # one offset fewer: the tombstone's
+
+
+def test_the_index_of_open_transactions_forgets_what_they_do():
+    offsets = Shard().offsets
+    for producer_id in (7, 8):
+        offsets.apply(offset_record(1), 0, producer_id)
+        offsets.apply(offset_record(1, topic="u"), 0, producer_id)
+    assert offsets.groups_with_pending({"u"}) == {"g"}
+    assert not offsets.groups_with_pending({"v"})
+    offsets.apply(OffsetTombstone("g", "u", 0), 1)
+    assert offsets.is_pending("g", "t", 0)
+    assert not offsets.is_pending("g", "u", 0)
+    offsets.end_transaction(7, is_commit=True)
+    assert offsets.has_pending("g")
+    assert set(offsets.pending_of_group("g")) == {("t", 0)}
+    offsets.apply(OffsetTombstone("g", "t", 0), 2)
+    offsets.end_transaction(8, is_commit=False)
+    assert not offsets.has_pending("g")
+    assert not offsets.pending
+    assert offsets.held_bytes == 0
