@@ -149,12 +149,14 @@ class EmbeddedStore:
 
     def _open(self) -> None:
         try:
-            # Transactions are begun and ended here by name, so that no statement begins one by itself.
-            self._database = sqlite3.connect(self._path, timeout=0, isolation_level=None, check_same_thread=False)
-            self._database.execute("PRAGMA locking_mode = EXCLUSIVE")
-            self._database.execute("PRAGMA journal_mode = WAL")
-            self._database.execute(f"PRAGMA synchronous = {self._synchronous}")
-            self._load(self._database)
+            try:
+                self._open_file()
+            except sqlite3.OperationalError as error:
+                # The disk may have no room for the name of the write-ahead log (no inodes).
+                lacks_name = error.sqlite_errorcode == sqlite3.SQLITE_CANTOPEN
+                if not lacks_name or self._reserve is None or not self._reserve.give_up():
+                    raise
+                self._open_file()
         except (sqlite3.Error, StoreUnavailable) as error:
             self._close()
             if isinstance(error, StoreUnavailable):
@@ -162,6 +164,16 @@ class EmbeddedStore:
             in_use = getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_BUSY
             raise StoreUnavailable(self._path, "another process is using it" if in_use else str(error)) from error
         self._make_reserve()
+
+    def _open_file(self) -> None:
+        if self._database is not None:
+            self._database.close()
+        # Transactions are begun and ended here by name, so that no statement begins one by itself.
+        self._database = sqlite3.connect(self._path, timeout=0, isolation_level=None, check_same_thread=False)
+        self._database.execute("PRAGMA locking_mode = EXCLUSIVE")
+        self._database.execute("PRAGMA journal_mode = WAL")
+        self._database.execute(f"PRAGMA synchronous = {self._synchronous}")
+        self._load(self._database)
 
     def _make_reserve(self) -> None:
         if self._reserve is not None:

@@ -1,4 +1,5 @@
-"""Room on the disk that is kept for the metadata store, so that a broker can start, and stop, on a full one."""
+"""Room on the disk that is kept for the metadata store, so that a broker can start, and stop, on a full one: bytes, and
+with them a name, which the store's write-ahead log gets where the disk has no inodes left."""
 
 import os
 from contextlib import suppress

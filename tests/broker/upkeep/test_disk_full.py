@@ -301,6 +301,41 @@ def test_retention_and_a_restart_on_a_full_disk(broker: BarnabasProcess, end: st
     broker.stop()
 
 
+@pytest.mark.parametrize("end", ["stop", "kill"])
+@pytest.mark.parametrize("broker", ["0"], indirect=True)
+def test_a_restart_on_a_disk_without_names(broker: BarnabasProcess, end: str) -> None:
+    """All inodes are used up, so that no file can be made: new topics wait, what is there is served."""
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    admin.create_topics([NewTopic("t", 1, 1)])["t"].result(20)
+    writer = Writer(broker, "t", 1_000)
+    assert writer.write() is None
+    subprocess.run(["mount", "-o", "remount,nr_inodes=150", str(broker.log_dir)], check=True)
+    for _ in range(2):
+        _use_up_names(broker.log_dir)
+        assert writer.write() is None
+        if end == "stop":
+            broker.stop()
+            _use_up_names(broker.log_dir)
+        else:
+            broker.kill()
+        broker.start()
+        check_all_read(broker, "t", writer.acknowledged)
+        assert writer.write() is None
+    for name in broker.log_dir.glob("name-*"):
+        name.unlink()
+    wait_until(lambda: "u" in admin.list_topics("u", 5).topics, "topics are created again")
+    broker.stop()
+    assert "Traceback" not in broker.log_text(), broker.log_text()
+
+
+def _use_up_names(disk: Path) -> None:
+    number = 0
+    with pytest.raises(OSError, match="No space left"):
+        while True:
+            (disk / f"name-{number}").touch()
+            number += 1
+
+
 def _fill(disk: Path) -> None:
     """To the last byte of the last page of a file."""
     for size in (4096, 1):
