@@ -329,11 +329,10 @@ def test_a_restart_on_a_disk_without_names(broker: BarnabasProcess, end: str) ->
 
 
 def _use_up_names(disk: Path) -> None:
-    number = 0
-    with pytest.raises(OSError, match="No space left"):
-        while True:
+    with contextlib.suppress(OSError):
+        for number in range(1_000):
             (disk / f"name-{number}").touch()
-            number += 1
+    assert os.statvfs(disk).f_ffree == 0
 
 
 def _fill(disk: Path) -> None:
