@@ -25,7 +25,7 @@ from barnabas.broker.cluster.features import SUPPORTED_FEATURES, FinalizedFeatur
 from barnabas.broker.cluster.local_channel import LocalChannel
 from barnabas.broker.cluster.metadata import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC, MetadataCache
 from barnabas.broker.cluster.metadata_store import MetadataStore, find_metadata_file
-from barnabas.broker.cluster.producer_ids import ProducerIds
+from barnabas.broker.cluster.producer_ids import ProducerIds, highest_handed_out
 from barnabas.broker.configuration.config import DEFAULT, BrokerConfig
 from barnabas.broker.configuration.topics import DEFAULT_ENTITY, TopicConfigs, log_config
 from barnabas.broker.coordinators.groups.service import GroupService
@@ -128,6 +128,9 @@ class Broker:
         self._dispatcher = Dispatcher(self, self._socket_clock, self.metrics)
         self._listeners: list[BoundListener] = []
         self._servers: list[asyncio.Server] = []
+        self._goes_on_after_stop = False
+        """Whether the metadata store is known to be no older than the logs were at their last clean stop."""
+        self._highest_producer_id: int | None = None
 
     # --- starting ---------------------------------------------------------------------------------
 
@@ -141,6 +144,7 @@ class Broker:
             await self.configs.start()
             await self.controller.start()
             self.cluster_id = self.controller.cluster_id
+            self._goes_on_after_stop = 0 <= self.log_manager.previous_broker_epoch < self._broker_epoch()
             self.log_manager.set_cluster_id(self.cluster_id)
             await self.groups.start()
             await self.transactions.start()
@@ -236,7 +240,7 @@ class Broker:
             on_registrations=self._finalize_features,
         )
         self._store.follow(self.configs, self.controller)
-        self.producer_ids = ProducerIds(self.controller.allocate_producer_ids)
+        self.producer_ids = ProducerIds(self._allocate_producer_ids)
         self.auto_topics = AutoTopicCreation(
             lambda topics: self.controller.create_topics(
                 topics, validate_only=False, timeout_ms=self.config.request_timeout_ms
@@ -368,6 +372,20 @@ class Broker:
     def _fail(self, reason: str) -> None:
         logger.critical("the broker cannot go on: %s", reason)
         self._loop.call_soon_threadsafe(self._on_failure, reason)
+
+    # --- producer ids -----------------------------------------------------------------------------
+
+    async def _allocate_producer_ids(self) -> tuple[int, int]:
+        """The next block. Where the metadata store may have forgotten, or be that of an earlier day, the logs are asked
+        first which ids are used: a producer that gets one of another has its records taken for retries.
+
+        Errors: ApiError COORDINATOR_LOAD_IN_PROGRESS.
+        """
+        if self._highest_producer_id is None and not (self._goes_on_after_stop and self.controller.knows_producer_ids):
+            used = self.transactions.producer_ids() | await asyncio.to_thread(self.log_manager.producer_ids)
+            self._highest_producer_id = highest_handed_out(used)
+        above = -1 if self._highest_producer_id is None else self._highest_producer_id
+        return await self.controller.allocate_producer_ids(above)
 
     # --- configuration ----------------------------------------------------------------------------
 

@@ -295,8 +295,14 @@ class Controller:
         request = AdminRequest(self._timers, timeout_ms, lambda decided: _timed_out(names, decided))
         return await self._ask(lambda: self._expand(expansions, validate_only, request), request)
 
-    async def allocate_producer_ids(self) -> tuple[int, int]:
-        """A block of producer ids that nobody else gets: its first and last, both included.
+    @property
+    def knows_producer_ids(self) -> bool:
+        """Whether the metadata store tells, or told, which producer ids have been handed out."""
+        return self._last_producer_id >= 0
+
+    async def allocate_producer_ids(self, above: int = -1) -> tuple[int, int]:
+        """A block of producer ids that nobody else gets, all of them greater than `above`: its first and last, both
+        included.
 
         Raises: ApiError(COORDINATOR_LOAD_IN_PROGRESS) if the store is out of reach, its disk full, or nobody knows
         which ids have been handed out: the producer asks again.
@@ -305,7 +311,7 @@ class Controller:
         """
         try:
             async with asyncio.timeout(ALLOCATION_TIMEOUT_S):
-                first, last = await allocate_block(self._store, self.controller_id)
+                first, last = await allocate_block(self._store, self.controller_id, above)
         except (StoreUnavailable, SessionExpired, TimeoutError, znodes.DamagedZnode, NoNode) as error:
             raise ApiError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS) from error
         self._last_producer_id = max(last, self._last_producer_id)

@@ -196,6 +196,16 @@ class PartitionLog(LocalLog):
         """Of `producer_state`, what is in memory: None until somebody needed it."""
         return self._producers
 
+    def producer_ids(self) -> list[int]:
+        """The ids that producers of this log have, or had a while ago. Blocking; any thread."""
+        if self._producers is not None:
+            return list(self._producers.producers)
+        # Nothing that the event loop goes by is touched, and no snapshot is newer than the end.
+        log_start_offset, snapshots, segments = self.log_start_offset, list(self._snapshots), list(self._segments)
+        never_expire = 1 << 63
+        builder = ProducerBuilder(self.context.cache.files, self.directory, never_expire, self.context.clock.now_ms())
+        return builder.producer_ids(segments, snapshots, log_start_offset, self.log_end_offset)
+
     # --- appending
 
     def append_as_leader(

@@ -334,6 +334,17 @@ class LogManager:
         """All logs that work, or did when they were opened. Any thread."""
         return [log for directory in self._directories for log in list(directory.logs.values())]
 
+    def producer_ids(self) -> set[int]:
+        """The ids that producers of all logs have, or had a while ago; a log that cannot be read names none. Blocking;
+        any thread."""
+        found: set[int] = set()
+        for log in self.logs:
+            try:
+                found.update(log.producer_ids())
+            except Exception as error:  # noqa: BLE001 - whatever is wrong with this log, the others are asked
+                logger.warning("the producers of %s cannot be read: %r", log.directory, error)
+        return found
+
     def parent_directory(self, log: PartitionLog) -> Path:
         """The log directory that a log is in."""
         return Path(log.directory).parent

@@ -1,9 +1,18 @@
 """Producer ids, taken one by one out of blocks that the controller hands out (Kafka's ProducerIdManager)."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Final
 
 from barnabas.wire.names import ProducerId
+
+HANDED_OUT_MAX: Final = 2**52
+"""No cluster lives long enough to hand out a greater one: clients that write a batch may put any id into it."""
+
+
+def highest_handed_out(used: Iterable[int]) -> int:
+    """The greatest of the ids that logs name and that a broker can have handed out; -1 if there is none."""
+    return max((producer_id for producer_id in used if producer_id <= HANDED_OUT_MAX), default=-1)
 
 
 class ProducerIds:

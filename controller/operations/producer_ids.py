@@ -55,14 +55,18 @@ async def keep_block(store: CoordinationStore, broker_id: int, last_known: Calla
             await store.set(znodes.PRODUCER_ID_BLOCK, known(), found[1].version)
 
 
-async def allocate_block(store: CoordinationStore, broker_id: int) -> tuple[int, int]:
-    """Take the next block for a broker: its first and last id, both included.
+async def allocate_block(store: CoordinationStore, broker_id: int, above: int = -1) -> tuple[int, int]:
+    """Take the next block for a broker, and none that begins below an id that is known to be used, or in its block: its
+    first and last id, both included.
 
     Raises: CoordinationError, DamagedZnode, ApiError(UNKNOWN_SERVER_ERROR) when all ids have been used.
     """
     while True:
         payload, stat = await store.get(znodes.PRODUCER_ID_BLOCK)
         first = znodes.decode_producer_id_block(payload).last + 1 if payload else 0
+        if above >= first:
+            logger.warning("%s is older than the logs: producer ids go on above %d", znodes.PRODUCER_ID_BLOCK, above)
+            first = (above // PRODUCER_ID_BLOCK_SIZE + 1) * PRODUCER_ID_BLOCK_SIZE
         last = first + PRODUCER_ID_BLOCK_SIZE - 1
         if last > PRODUCER_ID_MAX:
             raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, "All producer ids have been handed out.")

@@ -198,6 +198,22 @@ class TransactionService:
         ]
         return ListedTransactions(found, [state for state in states if state not in names])
 
+    def producer_ids(self) -> set[int]:
+        """The ids of all transactional producers, before and after each one's next step.
+
+        Errors: ApiError COORDINATOR_NOT_AVAILABLE, COORDINATOR_LOAD_IN_PROGRESS while any shard loads.
+        """
+        return {
+            producer_id
+            for runner in self.runtime.all_runners()
+            for transaction in runner.shard.transactions.values()
+            for producer_id in (
+                transaction.producer_id,
+                transaction.previous_producer_id,
+                transaction.next_producer_id,
+            )
+        }
+
     # Background work
 
     async def abort_timed_out(self) -> None:

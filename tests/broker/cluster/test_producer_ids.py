@@ -1,8 +1,24 @@
-"""Producer ids out of blocks."""
+"""Producer ids out of blocks, which are never handed out twice."""
 
 import asyncio
+import shutil
+import sqlite3
+import time
+from collections.abc import Iterator
+from pathlib import Path
 
-from barnabas.broker.cluster.producer_ids import ProducerIds
+import pytest
+from confluent_kafka import Producer
+
+from barnabas.broker.cluster.producer_ids import HANDED_OUT_MAX, ProducerIds, highest_handed_out
+from barnabas.testing import Broker
+from barnabas.wire.errors import ErrorCode
+from barnabas.wire.messages.find_coordinator import FindCoordinatorRequest
+from barnabas.wire.messages.init_producer_id import InitProducerIdRequest
+from barnabas.wire.names import ProducerId
+from compat_tests.semantics.client import Connection, batch_of, produce_batch
+
+BLOCK = "/latest_producer_id_block"
 
 
 def test_blocks_are_used_up_and_never_overlap() -> None:
@@ -17,3 +33,104 @@ def test_blocks_are_used_up_and_never_overlap() -> None:
         return [await ids.next() for _ in range(2)] + sorted(await asyncio.gather(*(ids.next() for _ in range(6))))
 
     assert asyncio.run(take()) == [0, 1, 2, 3, 4, 5, 1000, 1001]
+
+
+def test_ids_that_nobody_can_have_handed_out_use_none_up() -> None:
+    assert highest_handed_out([]) == -1
+    assert highest_handed_out([-1, 7, 2**63 - 1, HANDED_OUT_MAX + 1]) == 7
+
+
+class Lives:
+    """A broker whose metadata store may lose its memory between its lives."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.broker = Broker(data_dir=folder, transaction_state_log_num_partitions=2, num_partitions=1)
+        self.broker.start()
+        self.broker.create_topic("t")
+
+    def next_life(self, how: str, *, is_clean: bool = True) -> None:
+        (self.broker.stop if is_clean else self.broker.kill)()
+        store, copy = self.folder / "metadata.sqlite", self.folder.with_name("copy.sqlite")
+        if how == "an earlier store":
+            for path in self.folder.glob("metadata.sqlite*"):
+                path.unlink()
+            shutil.copy(copy, store)
+        elif how == "copied":
+            shutil.copy(store, copy)
+        elif how in ("deleted", "emptied"):
+            with sqlite3.connect(store) as database:
+                change = "DELETE FROM znode" if how == "deleted" else "UPDATE znode SET data = x''"
+                assert database.execute(f"{change} WHERE path = ?", (BLOCK,)).rowcount == 1
+            database.close()
+        self.broker.start()
+
+    def new_id(self, transactional_id: str | None = None) -> int:
+        request = InitProducerIdRequest(transactional_id=transactional_id, transaction_timeout_ms=60_000)
+        with Connection(self.broker.bootstrap_servers) as connection:
+            if transactional_id is not None:  # makes the coordinator's topic
+                connection.ask(FindCoordinatorRequest(key_type=1, coordinator_keys=[transactional_id]), 4)
+            answer = connection.ask(request, 4)
+            for _ in range(100):
+                if answer.error_code not in (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.NOT_COORDINATOR):
+                    break
+                time.sleep(0.05)  # a coordinator is being loaded, as after each start
+                answer = connection.ask(request, 4)
+        assert answer.error_code == ErrorCode.NONE
+        return int(answer.producer_id)
+
+    def write(self, count: int = 5) -> list[int]:
+        """The offsets of the records of a new idempotent producer."""
+        producer = Producer({"bootstrap.servers": self.broker.bootstrap_servers, "enable.idempotence": True})
+        offsets: list[int] = []
+        for number in range(count):
+            producer.produce("t", b"%d" % number, on_delivery=lambda _error, message: offsets.append(message.offset()))
+            assert producer.flush(30) == 0
+        return offsets
+
+
+@pytest.fixture
+def lives(tmp_path: Path) -> Iterator[Lives]:
+    found = Lives(tmp_path / "data")
+    yield found
+    found.broker.stop()
+
+
+@pytest.mark.parametrize(
+    ("how", "is_clean"),
+    [("deleted", True), ("emptied", True), ("deleted", False), ("an earlier store", True), ("an earlier store", False)],
+)
+def test_no_id_is_handed_out_again_when_the_metadata_store_has_forgotten(
+    lives: Lives, how: str, is_clean: bool
+) -> None:
+    lives.next_life("copied")
+    assert lives.write() == [0, 1, 2, 3, 4]
+    lives.next_life(how, is_clean=is_clean)
+    assert lives.write() == [5, 6, 7, 8, 9], "taken for retries of the first producer's"
+    first = lives.new_id()
+    assert first // 1000 == 1, "the rest of the first block may be in use as well"
+    lives.next_life("nothing")
+    assert lives.new_id() == 2000
+
+
+def test_the_ids_of_transactions_count_though_none_has_written(lives: Lives) -> None:
+    assert lives.new_id("a") == 0
+    lives.next_life("deleted")
+    assert lives.new_id() == 1000
+    assert lives.new_id("a") == 0
+
+
+def test_ids_that_clients_made_up_do_not_use_up_those_that_are_left(lives: Lives) -> None:
+    with Connection(lives.broker.bootstrap_servers) as connection:
+        for producer_id in (1234, 2**63 - 1, 2**62):
+            batch = batch_of([b"x"], producer_id=ProducerId(producer_id), producer_epoch=0, base_sequence=0)
+            assert produce_batch(connection, "t", bytes(batch)).error_code == ErrorCode.NONE
+    lives.next_life("nothing")
+    assert lives.new_id() == 2000, "nobody has got one yet, so that the logs are asked"
+
+
+def test_after_a_clean_stop_no_log_is_looked_at(lives: Lives, monkeypatch: pytest.MonkeyPatch) -> None:
+    lives.write()
+    monkeypatch.setattr("barnabas.storage.log.PartitionLog.producer_ids", lambda _log: [1_000_000])
+    lives.next_life("nothing")
+    assert lives.new_id() == 1000
