@@ -50,6 +50,9 @@ _ANY_VERSION = -1
 FOLLOWING_RETRY_DELAY_S = 1.0
 """When changes that could not be read are read again."""
 
+_PURGED_AT_ONCE = 100
+"""Notifications that are looked at together."""
+
 _RESTORED_AT_ONCE = 100
 """Entities whose overrides are written in one transaction: ZooKeeper takes a megabyte."""
 
@@ -61,17 +64,28 @@ KEPT_WHERE_BROKEN: Mapping[str, Mapping[str, str]] = MappingProxyType(
 )
 """What an entity has as long as its overrides cannot be read and nobody knows them from before: nothing is deleted."""
 
+OVERRIDE_BYTES = 150
+"""What an override takes in memory besides its name and its value."""
+
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 
 ConfigListener = Callable[[str, str], None]
 
 
+def stored_bytes(overrides: Mapping[str, str | None]) -> int:
+    """About how much memory an entity's overrides take."""
+    return sum(OVERRIDE_BYTES + len(name) + len(text or "") for name, text in overrides.items())
+
+
 class ConfigRepository:
-    """Cache of all overrides, owned by the event loop; `start` before anything else."""
+    """Cache of all overrides, owned by the event loop; `start` before anything else. `held_bytes` is about what they
+    take.
+    """
 
     def __init__(self, store: CoordinationStore, clock: Clock) -> None:
         self._store = store
         self._clock = clock
+        self.held_bytes = 0
         self._overrides: dict[tuple[str, str], Mapping[str, str]] = {}
         self._listeners: list[ConfigListener] = []
         self._last_change = -1
@@ -206,7 +220,7 @@ class ConfigRepository:
     def forget(self, entity_type: str, names: Iterable[str]) -> None:
         """Drop entities that are gone, without telling listeners."""
         for name in names:
-            self._overrides.pop((entity_type, name), None)
+            self.held_bytes -= stored_bytes(self._overrides.pop((entity_type, name), _NOTHING))
 
     async def _read(self, entities: list[tuple[str, str]]) -> list[tuple[str, str]]:
         found = await self._store.get_many([znodes.config_path(*entity) for entity in entities])
@@ -220,6 +234,7 @@ class ConfigRepository:
             if configs == self.overrides(*entity):
                 continue
             changed.append(entity)
+            self.held_bytes += stored_bytes(configs) - stored_bytes(self.overrides(*entity))
             if configs:
                 self._overrides[entity] = MappingProxyType(configs)
             else:
@@ -254,22 +269,33 @@ class ConfigRepository:
             logger.error("somebody has deleted %s", ", ".join(await self.restore()) or znodes.CONFIG_CHANGES)
             children = await self._store.get_children(znodes.CONFIG_CHANGES, self._on_change)
         names = sorted(children, key=_change_number)
-        paths = [f"{znodes.CONFIG_CHANGES}/{name}" for name in names]
-        expired = []
-        for name, path, answer in zip(names, paths, await self._store.get_many(paths), strict=True):
+        new = [name for name in names if _change_number(name) > self._last_change]
+        paths = [f"{znodes.CONFIG_CHANGES}/{name}" for name in new]
+        for name, path, answer in zip(new, paths, await self._store.get_many(paths), strict=True):
             if answer is None:
                 continue
-            payload, stat = answer
-            if _change_number(name) > self._last_change:
-                self._last_change = _change_number(name)
-                await self._process_change(path, payload)
-            if self._clock.now_ms() - stat.ctime_ms > CHANGE_EXPIRATION_MS:
-                expired.append(path)
-        for path in expired:
-            try:
-                await self._store.delete(path)
-            except (NoNode, NotEmpty):
-                continue  # another broker purges too; or it is nothing that a broker has made
+            self._last_change = _change_number(name)
+            await self._process_change(path, answer[0])
+        await self._purge(names)
+
+    async def _purge(self, names: list[str]) -> None:
+        """Delete notifications that are old, the oldest first; what follows slices of younger ones is not looked at, or
+        each change would cost as much as there were in a quarter of an hour.
+        """
+        for start in range(0, len(names), _PURGED_AT_ONCE):
+            paths = [f"{znodes.CONFIG_CHANGES}/{name}" for name in names[start : start + _PURGED_AT_ONCE]]
+            expired = [
+                path
+                for path, answer in zip(paths, await self._store.get_many(paths), strict=True)
+                if answer is not None and self._clock.now_ms() - answer[1].ctime_ms > CHANGE_EXPIRATION_MS
+            ]
+            for path in expired:
+                try:
+                    await self._store.delete(path)
+                except (NoNode, NotEmpty):
+                    continue  # another broker purges too; or it is nothing that a broker has made
+            if not expired:
+                return
 
     async def _process_change(self, path: str, payload: bytes) -> None:
         try:

@@ -7,7 +7,9 @@ DynamicBrokerConfig.java of Kafka 4.3.0, whose codes and wording clients see her
 
 from __future__ import annotations
 
+import asyncio
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -22,6 +24,7 @@ from barnabas.broker.configuration.definitions import (
 )
 from barnabas.broker.configuration.keys import BROKER_KEYS, SECURITY_KEYS
 from barnabas.broker.configuration.topics import DEFAULT_ENTITY, TOPIC_KEYS
+from barnabas.controller.configs import stored_bytes
 from barnabas.controller.operations.topics import check_topic_name
 from barnabas.wire.errors import ApiError, ErrorCode
 
@@ -42,6 +45,14 @@ SUBTRACT: Final = 3
 OPERATION_NAMES: Final = ("SET", "DELETE", "APPEND", "SUBTRACT")
 
 _VALUE_LENGTH_MAX: Final = 32_767
+OVERRIDES_MAX: Final = 1_000
+"""Of one topic, of one broker, of all brokers: names that nobody knows are stored, as in Kafka."""
+OVERRIDES_BYTES_MAX: Final = 512 * 1024
+"""Of one of these; ZooKeeper takes a megabyte."""
+ALL_OVERRIDES_BYTES_MAX: Final = 64 * 1024 * 1024
+"""Of all of them together, as `stored_bytes` estimates them: 50,000 topics with half a dozen each."""
+RESOURCES_PER_TURN: Final = 16
+"""Requests of others have their turn after so many resources."""
 _LISTENER_OVERRIDE: Final = re.compile(r"listener\.name\.[^.]*\.(.*)")
 # What Kafka can change in a running broker and Barnabas cannot.
 _NOT_AT_RUN_TIME: Final = frozenset(
@@ -77,7 +88,9 @@ async def alter(
         identity = (resource.resource_type, resource.resource_name)
         seen[identity] = seen.get(identity, 0) + 1
     outcomes: list[ApiError | None] = []
-    for resource in resources:
+    for number, resource in enumerate(resources):
+        if number % RESOURCES_PER_TURN == RESOURCES_PER_TURN - 1:
+            await asyncio.sleep(0)
         if seen[resource.resource_type, resource.resource_name] > 1:
             outcomes.append(ApiError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once."))
             continue
@@ -109,18 +122,36 @@ async def _alter_one(
     else:
         raise ApiError(ErrorCode.INVALID_REQUEST, f"Unknown resource type {resource.resource_type}")
     async with broker.topic_configs.change_lock:
-        overrides = new_overrides(resource, broker.configs.overrides(entity_type, name))
+        current = broker.configs.overrides(entity_type, name)
+        overrides = new_overrides(resource, current)
         for key, text in overrides.items():
             if len(text) > _VALUE_LENGTH_MAX:
                 raise ApiError(
                     ErrorCode.INVALID_CONFIG, f"The value of {key} is longer than {_VALUE_LENGTH_MAX} characters."
                 )
+        check_room(current, overrides, broker.configs.held_bytes)
         if entity_type == "brokers":
             _check_broker_configs(context, overrides, per_broker=name != DEFAULT_ENTITY)
         else:
             _check_topic_configs(context, name, overrides)
         if not validate_only:
             await broker.configs.replace(entity_type, name, overrides, if_topic_exists=entity_type == "topics")
+
+
+def check_room(current: Overrides, overrides: Mapping[str, str | None], held_bytes: int) -> None:
+    """Whether there is room for an entity's overrides instead of its `current` ones; less than those always fits.
+    `held_bytes` is what all entities have. Errors: POLICY_VIOLATION.
+    """
+    if len(overrides) > max(OVERRIDES_MAX, len(current)):
+        raise ApiError(ErrorCode.POLICY_VIOLATION, f"More than {OVERRIDES_MAX} configs of one resource are not kept.")
+    added = stored_bytes(overrides) - stored_bytes(current)
+    if added <= 0:
+        return
+    size = sum(len(name) + len(text or "") for name, text in overrides.items())
+    if size > OVERRIDES_BYTES_MAX:
+        raise ApiError(ErrorCode.POLICY_VIOLATION, f"{size} bytes of configs of one resource are not kept.")
+    if held_bytes + added > ALL_OVERRIDES_BYTES_MAX:
+        raise ApiError(ErrorCode.POLICY_VIOLATION, "The configs of all topics and brokers take too much memory.")
 
 
 def _check_names(resource: Resource) -> None:
@@ -219,15 +250,27 @@ def apply_operations(resource: Any, current: Overrides) -> Overrides:
             overrides.pop(config.name, None)
         elif operation in (APPEND, SUBTRACT):
             items = _list_items(keys.get(config.name), config.name, operation, overrides)
-            for item in config.value.split(","):
-                if operation == SUBTRACT and item in items:
-                    items.remove(item)
-                elif operation == APPEND and item not in items:
-                    items.append(item)
-            overrides[config.name] = ",".join(items)
+            change = _appended if operation == APPEND else _subtracted
+            overrides[config.name] = ",".join(change(items, config.value.split(",")))
         else:
             raise ApiError(ErrorCode.INVALID_REQUEST, f"Unknown operations type {operation}")
     return overrides
+
+
+def _appended(items: list[str], added: list[str]) -> list[str]:
+    there = set(items)
+    return items + [item for item in dict.fromkeys(added) if item not in there]
+
+
+def _subtracted(items: list[str], removed: list[str]) -> list[str]:
+    """Without as many of each item, from the front, as are removed."""
+    left = Counter(removed)
+    kept = []
+    for item in items:
+        left[item] -= 1
+        if left[item] < 0:
+            kept.append(item)
+    return kept
 
 
 def _list_items(key: ConfigKey | None, name: str, operation: int, overrides: Overrides) -> list[str]:

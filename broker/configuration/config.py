@@ -187,7 +187,7 @@ class BrokerConfig:
             for name in _PLAIN_ATTRIBUTES
             if name.replace("_", ".") in _DYNAMIC_KEYS
         }
-        resolved = resolve(options={**self.raw, **dynamic}).config
+        resolved = resolve(options={**self.raw, **_of_consequence(dynamic)}).config
         overrides = (
             self.max_connections_per_ip_overrides if resolved is None else resolved.max_connections_per_ip_overrides
         )
@@ -204,7 +204,16 @@ class BrokerConfig:
 
     def check_dynamic(self, dynamic: Mapping[str, str]) -> tuple[str, ...]:
         """What is wrong with this configuration once `dynamic` is laid over it: rules that join several keys, too."""
-        return resolve(options={**self.raw, **dynamic}).errors
+        return resolve(options={**self.raw, **_of_consequence(dynamic)}).errors
+
+
+def _of_consequence(dynamic: Mapping[str, str]) -> dict[str, str]:
+    """Without names that nobody knows: whoever starts a broker is told what they may have meant, nobody else is."""
+    return {
+        name: text
+        for name, text in dynamic.items()
+        if name in BROKER_KEYS or name in REFUSED_KEYS or name.startswith(ZOOKEEPER_REFUSED)
+    }
 
 
 _SPECIAL_ATTRIBUTES: Final = frozenset(

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, Final, Protocol
 
 from barnabas.broker.configuration.config import BrokerConfig, effective_value
@@ -87,6 +87,7 @@ DEFAULT_ENTITY: Final = "<default>"
 """The name under which overrides of all brokers are stored."""
 
 _LOG_CONFIGS_MAX: Final = 1_000
+_NO_OVERRIDES: Final[Mapping[str, str]] = {}
 _UNIT_MS: Final = {"minutes": 60_000, "hours": 3_600_000}
 _LOG_CONFIG_NAMES: Final = tuple(
     field.name
@@ -136,6 +137,13 @@ class BrokerLevels:
     static: BrokerConfig
     cluster_wide: Mapping[str, str]
     per_broker: Mapping[str, str]
+    known: Mapping[str, str] = field(init=False, repr=False, compare=False)
+    """Both dynamic levels without the names that are no key of a broker: made once, so that nobody who asks for each
+    topic or partition pays for what strangers have set."""
+
+    def __post_init__(self) -> None:
+        known = {name: text for name, text in self.dynamic().items() if name in BROKER_KEYS}
+        object.__setattr__(self, "known", known)
 
     def dynamic(self) -> dict[str, str]:
         """Both dynamic levels; this broker's wins."""
@@ -320,7 +328,7 @@ def topic_config_entries(
     include_documentation: bool = False,
 ) -> list[ConfigEntry]:
     """A topic's configs as DescribeConfigs answers them; `keys` None or empty asks for all."""
-    values = topic_values(levels.static, levels.dynamic(), overrides)
+    values = topic_values(levels.static, levels.known, overrides)
     documentation = _documentation(include_documentation)
     entries = []
     for name in _listed_names(overrides, keys):
@@ -392,27 +400,30 @@ class TopicConfigs:
     def __init__(self, static: BrokerConfig, repository: Overrides) -> None:
         self._static = static
         self._repository = repository
-        self._log_configs: dict[tuple[object, ...], tuple[LogConfig, str, str]] = {}
+        self._levels = BrokerLevels(static, _NO_OVERRIDES, _NO_OVERRIDES)
+        self._log_configs: dict[tuple[tuple[str, str], ...], tuple[LogConfig, str, str]] = {}
         self._told: dict[str, str] = {}
         self.change_lock = asyncio.Lock()
 
     def levels(self) -> BrokerLevels:
-        """What lies under the topics' own overrides now."""
-        return BrokerLevels(
-            self._static,
-            self._repository.overrides("brokers", DEFAULT_ENTITY),
-            self._repository.overrides("brokers", str(self._static.node_id)),
-        )
+        """What lies under the topics' own overrides now; one object until it changes."""
+        cluster_wide = self._repository.overrides("brokers", DEFAULT_ENTITY)
+        per_broker = self._repository.overrides("brokers", str(self._static.node_id))
+        if cluster_wide is not self._levels.cluster_wide or per_broker is not self._levels.per_broker:
+            before, self._levels = self._levels, BrokerLevels(self._static, cluster_wide, per_broker)
+            if self._levels.known != before.known:
+                self._log_configs.clear()
+        return self._levels
 
-    def dynamic_broker_configs(self) -> dict[str, str]:
+    def dynamic_broker_configs(self) -> Mapping[str, str]:
         """Broker keys changed at run time, for `BrokerConfig.with_dynamic`."""
-        return self.levels().dynamic()
+        return self.levels().known
 
     def log_config(self, topic: str) -> LogConfig:
         """A topic's settings as storage takes them; topics with equal settings share one object."""
         dynamic = self.dynamic_broker_configs()
         overrides = self._repository.overrides("topics", topic)
-        key = (*sorted(dynamic.items()), None, *sorted(overrides.items()))
+        key = tuple(sorted(overrides.items()))
         found = self._log_configs.get(key)
         if found is None:
             if len(self._log_configs) >= _LOG_CONFIGS_MAX:
@@ -461,8 +472,9 @@ class TopicConfigs:
 
 def _listed_names(overrides: Mapping[str, str], keys: Collection[str] | None) -> Iterator[str]:
     names = {name for name, key in TOPIC_KEYS.items() if key.visibility != INTERNAL}
+    wanted = frozenset(keys or ())
     for name in sorted(names.union(overrides)):
-        if not keys or name in keys:
+        if not wanted or name in wanted:
             yield name
 
 

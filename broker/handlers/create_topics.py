@@ -19,6 +19,7 @@ from typing import Final
 
 from barnabas.broker.api.context import RequestContext
 from barnabas.broker.api.registry import Handler
+from barnabas.broker.configuration.changes import check_room
 from barnabas.controller.operations.topics import NewTopic, TopicOutcome
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.messages.create_topics import (
@@ -66,7 +67,14 @@ def _config_error(configs: dict[str, str | None], context: RequestContext) -> Ap
             return ApiError(
                 ErrorCode.INVALID_CONFIG, f"The value of {name} is longer than {CONFIG_VALUE_LENGTH_MAX} characters."
             )
-    return context.broker.topic_configs.validate(configs)
+    error = context.broker.topic_configs.validate(configs)
+    if error is not None:
+        return error
+    try:
+        check_room({}, configs, context.broker.configs.held_bytes)
+    except ApiError as lack:
+        return lack
+    return None
 
 
 def _result(outcome: TopicOutcome, configs: dict[str, str], context: RequestContext) -> CreatableTopicResult:

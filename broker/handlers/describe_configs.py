@@ -145,7 +145,8 @@ def _logger_entries(resource: DescribeConfigsResource, context: RequestContext) 
 
 
 def _asked(names: Collection[str], keys: Collection[str] | None) -> Iterator[str]:
-    return (name for name in names if not keys or name in keys)
+    wanted = frozenset(keys or ())
+    return (name for name in names if not wanted or name in wanted)
 
 
 def _result(entry: ConfigEntry) -> DescribeConfigsResourceResult:

@@ -17,6 +17,8 @@ import pytest
 from barnabas.broker.coordinators.groups.classic.group import PENDING_MEMBERS_MAX
 from barnabas.broker.coordinators.groups.service import HELD_BYTES_MAX, TIMERS_MAX
 from barnabas.wire.errors import ErrorCode
+from barnabas.wire.messages.alter_configs import AlterConfigsRequest, AlterConfigsResponse
+from barnabas.wire.messages.alter_configs import AlterConfigsResource as LegacyResource
 from barnabas.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from barnabas.wire.messages.describe_configs import (
     DescribeConfigsRequest,
@@ -38,6 +40,12 @@ from barnabas.wire.messages.describe_transactions import DescribeTransactionsReq
 from barnabas.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from barnabas.wire.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from barnabas.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from barnabas.wire.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
 from barnabas.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from barnabas.wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
 from barnabas.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
@@ -502,6 +510,41 @@ def test_a21_all_offsets_of_a_group_at_once(
         assert len(ask(connection, OffsetFetchRequest(group_id="live", topics=None), 7, OffsetFetchResponse).topics) < 2
     figure(connections=count, growth_mib=round(memory.growth / MIB, 1), **healthy.figures)
     assert memory.growth <= 288 * MIB
+
+
+def test_a21_configs_that_nobody_knows(
+    broker: BarnabasProcess, memory: Memory, healthy: HealthyClient, figure: Figure
+) -> None:
+    """20,000 unknown names for all brokers, in one request and by the thousand; then requests that name what is not
+    there and an ordinary change."""
+    _offsets_topic(broker)
+    healthy.rate_min = 5  # 20,000 names are read at a stretch
+    memory.mark()
+    healthy.mark()
+    with connect(broker.bootstrap_servers) as connection:
+
+        def alter(kind: int, name: str, keys: list[str]) -> int:
+            configs = [AlterableConfig(name=key, config_operation=0, value="1000000") for key in keys]
+            request = IncrementalAlterConfigsRequest(
+                resources=[AlterConfigsResource(resource_type=kind, resource_name=name, configs=configs)]
+            )
+            return int(ask(connection, request, 1, IncrementalAlterConfigsResponse).responses[0].error_code)
+
+        assert alter(4, "", [f"zz.{number}" for number in range(20_000)]) == ErrorCode.POLICY_VIOLATION
+        answers = Counter(alter(4, "", [f"zz.{start + n}" for n in range(1_000)]) for start in range(0, 5_000, 1_000))
+        assert answers == {ErrorCode.NONE: 1, ErrorCode.POLICY_VIOLATION: 4}
+        unknown = AlterConfigsRequest(
+            resources=[LegacyResource(resource_type=2, resource_name=f"nowhere-{number}") for number in range(10_000)]
+        )
+        response = ask(connection, unknown, 1, AlterConfigsResponse)
+        assert {answer.error_code for answer in response.responses} == {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+        assert alter(4, broker_id_of(connection), ["log.retention.ms"]) == ErrorCode.NONE
+    figure(growth_mib=round(memory.growth / MIB, 1), **healthy.figures)
+    assert memory.growth <= 64 * MIB
+
+
+def broker_id_of(connection: socket.socket) -> str:
+    return str(ask(connection, MetadataRequest(topics=[]), 9, MetadataResponse).brokers[0].node_id)
 
 
 def _commit_with_metadata(connection: socket.socket, group_id: str, indexes: Iterable[int], metadata: str) -> None:

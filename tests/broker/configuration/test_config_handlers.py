@@ -39,6 +39,7 @@ class Repository:
 
     def __init__(self) -> None:
         self.stored: dict[tuple[str, str], dict[str, str]] = {}
+        self.held_bytes = 0
 
     def overrides(self, entity_type: str, name: str) -> Mapping[str, str]:
         return self.stored.get((entity_type, name), {})
@@ -445,3 +446,51 @@ def test_bad_replacements(cluster: Cluster) -> None:
         (ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
     ]
     assert cluster.stored == {}
+
+
+def test_a_resource_keeps_so_many_configs(cluster: Cluster) -> None:
+    names = [f"zz.{number}" for number in range(1_001)]
+
+    def alter(wanted: list[str], operation: int = SET, text: str = "1") -> ErrorCode:
+        return cluster.change(BROKER, "", *((name, operation, text) for name in wanted))[0]
+
+    assert alter(names) is ErrorCode.POLICY_VIOLATION
+    assert alter(names[:1_000]) is ErrorCode.NONE
+    assert alter(names[1_000:]) is ErrorCode.POLICY_VIOLATION
+    assert alter(names[:1], text="2") is ErrorCode.NONE
+    assert alter(names[:20], text="x" * 32_000) is ErrorCode.POLICY_VIOLATION
+    assert alter(names[:16], text="x" * 32_000) is ErrorCode.NONE
+    # who has more, of before there was a limit, can have less
+    cluster.stored["brokers", "<default>"] = dict.fromkeys(names * 2, "x" * 32_000)
+    assert alter(names[:1], text="y") is ErrorCode.NONE
+    assert alter(names[:900], DELETE) is ErrorCode.NONE
+    cluster.repository.held_bytes = 64 * 1024 * 1024
+    assert alter(["a.b"]) is ErrorCode.POLICY_VIOLATION
+    assert alter(names[900:1_000], DELETE) is ErrorCode.NONE
+
+
+def test_lists_are_changed_as_they_are_in_kafka(cluster: Cluster) -> None:
+    key = "leader.replication.throttled.replicas"
+    cluster.stored["topics", "flights"] = {key: "0:1,0:1,0:2,0:3"}
+    cluster.change(TOPIC, "flights", (key, SUBTRACT, "0:1,0:3,0:9"))
+    assert cluster.stored["topics", "flights"] == {key: "0:1,0:2"}
+    cluster.change(TOPIC, "flights", (key, APPEND, "0:2,0:5,0:5"))
+    assert cluster.stored["topics", "flights"] == {key: "0:1,0:2,0:5"}
+
+
+def test_others_have_their_turn_between_resources(cluster: Cluster) -> None:
+    resources = [
+        incremental.AlterConfigsResource(resource_type=TOPIC, resource_name=f"nowhere-{number}", configs=[])
+        for number in range(100)
+    ]
+
+    async def main() -> int:
+        turns = 0
+        request = incremental.IncrementalAlterConfigsRequest(resources=resources)
+        task = asyncio.ensure_future(incremental_alter_configs.handle(request, cluster.context))
+        while not task.done():
+            turns += 1
+            await asyncio.sleep(0)
+        return turns
+
+    assert asyncio.run(main()) >= 6

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from datetime import timedelta
 
 import pytest
@@ -354,3 +355,48 @@ def test_topic_configs_of_a_broker() -> None:
     for number in range(2_000):
         repository.stored["topics", "many"] = {"retention.ms": str(number)}
         assert configs.log_config("many").retention_ms == number
+
+
+class Counted(Mapping[str, str]):
+    """Overrides that count how often somebody goes through them."""
+
+    def __init__(self, stored: dict[str, str]) -> None:
+        self.stored = stored
+        self.rounds = 0
+
+    def __getitem__(self, name: str) -> str:
+        return self.stored[name]
+
+    def __iter__(self) -> Iterator[str]:
+        self.rounds += 1
+        return iter(self.stored)
+
+    def __len__(self) -> int:
+        return len(self.stored)
+
+
+def test_topics_do_not_pay_for_what_is_set_on_brokers() -> None:
+    """Partitions x overrides of brokers, of any name, were minutes for one change."""
+    stored = Counted({**{f"zz.{number}": "1" for number in range(1_000)}, "log.retention.ms": "7"})
+    nothing: dict[str, str] = {}
+
+    class Repository:
+        def overrides(self, entity_type: str, name: str) -> Mapping[str, str]:
+            return {("brokers", "<default>"): stored}.get((entity_type, name), nothing)  # type: ignore[return-value]
+
+    configs = TopicConfigs(PLAIN, Repository())
+    for number in range(50):
+        assert configs.log_config(f"t{number}").retention_ms == 7
+        assert configs.validate({"retention.ms": "8"}) is None
+        assert configs.describe(f"t{number}", ["retention.ms"], include_synonyms=False, include_documentation=False)
+    assert stored.rounds == 1
+    assert configs.dynamic_broker_configs() == {"log.retention.ms": "7"}
+    stored = Counted({"log.retention.ms": "9"})
+    assert configs.log_config("t0").retention_ms == 9
+
+
+def test_nobody_looks_for_what_unknown_dynamic_names_may_mean(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("barnabas.broker.configuration.config._close_match", None)
+    dynamic = {"zz.1": "1", "log.retention.ms": "7"}
+    assert PLAIN.check_dynamic(dynamic) == ()
+    assert PLAIN.with_dynamic(dynamic).log_retention_ms == 7
