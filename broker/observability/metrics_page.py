@@ -96,6 +96,7 @@ class Snapshot:
     groups: tuple[GroupFigures, ...]
     groups_left_out: int
     unforeseen_errors: int
+    refused_for_memory: tuple[tuple[str, int], ...]
     set_aside: tuple[SetAsideFigures, ...]
     uncleanable: tuple[UncleanableFigures, ...]
 
@@ -137,6 +138,10 @@ def take_snapshot(broker: Broker) -> Snapshot:
         ),
         groups_left_out=groups_left_out,
         unforeseen_errors=broker.unforeseen.count,
+        refused_for_memory=(
+            ("groups", broker.groups.refusals.count),
+            ("transactions", broker.transactions.refusals.count),
+        ),
         set_aside=tuple(
             SetAsideFigures(aside.activity, len(aside), aside.failures) for aside in broker.activities_with_set_aside()
         ),
@@ -261,6 +266,12 @@ def _set_aside_metrics(snapshot: Snapshot) -> Iterator[Metric]:
         count.add_metric([uncleanable.directory], uncleanable.count)
         size.add_metric([uncleanable.directory], uncleanable.size_bytes)
     yield from (members, failures, count, size)
+    refused = CounterMetricFamily(
+        "barnabas_refused_for_memory", "What coordinators had no room for.", labels=["coordinator"]
+    )
+    for coordinator, number in snapshot.refused_for_memory:
+        refused.add_metric([coordinator], number)
+    yield refused
     yield CounterMetricFamily(
         "barnabas_unforeseen_errors",
         "Entries of requests that were refused because of a mistake in the broker.",

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from barnabas.broker.coordinators.groups.classic.group import PENDING_MEMBERS_MAX
-from barnabas.broker.coordinators.groups.service import HELD_BYTES_MAX, TIMERS_MAX
+from barnabas.broker.coordinators.groups.service import HELD_BYTES_WITH_MEMBERS_MAX, TIMERS_MAX
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.alter_configs import AlterConfigsRequest, AlterConfigsResponse
 from barnabas.wire.messages.alter_configs import AlterConfigsResource as LegacyResource
@@ -365,7 +365,7 @@ def test_a19_metadata_of_members(
     let_in = answers[ErrorCode.NONE]
     figure(asked=count, let_in=let_in, growth_mib=round(memory.growth / MIB, 1), **healthy.figures)
     assert answers == {ErrorCode.NONE: let_in, ErrorCode.COORDINATOR_NOT_AVAILABLE: count - let_in}
-    assert let_in * 8_000_000 < HELD_BYTES_MAX
+    assert let_in * 8_000_000 < HELD_BYTES_WITH_MEMBERS_MAX
     assert memory.growth <= 288 * MIB
 
 

@@ -38,6 +38,7 @@ from barnabas.broker.coordinators.groups.runner import GroupRunner
 from barnabas.broker.coordinators.groups.settings import GroupSettings
 from barnabas.broker.coordinators.groups.shard import Shard
 from barnabas.broker.coordinators.groups.views import DescribedGroup, GroupSummary, ListedGroup
+from barnabas.broker.coordinators.refusals import Refusals
 from barnabas.broker.coordinators.runtime import CoordinatorLog, CoordinatorRuntime
 from barnabas.broker.timers import TimerHandle, Timers
 from barnabas.clock import Clock, interval_ms
@@ -57,10 +58,15 @@ TIMERS_OF_USED_GROUPS_MAX: Final = 30_000
 """The same for groups with committed offsets: a flood of new groups does not keep their consumers from coming back."""
 
 HELD_BYTES_MAX: Final = 192 * 1024 * 1024
-"""Of all groups, their members' metadata and assignments, and all committed offsets, about."""
+"""Of all groups, their members' metadata and assignments, and all committed offsets, about: beyond it no offsets are
+added, whoever commits, as they stay for days.
+"""
+
+HELD_BYTES_WITH_MEMBERS_MAX: Final = 224 * 1024 * 1024
+"""With what members add: it goes with their sessions."""
 
 HELD_BYTES_OF_USED_GROUPS_MAX: Final = 256 * 1024 * 1024
-"""The same for groups with committed offsets."""
+"""The same for members of groups with committed offsets."""
 
 LINE_BYTES: Final = 100
 """Of a line about a group on a page, besides the group's id."""
@@ -98,6 +104,7 @@ class GroupService:
         self._timers = timers
         self._expiry: TimerHandle | None = None
         self._left_bytes = 0
+        self.refusals = Refusals("groups", clock)
 
         self.set_aside = SetAside[str]("timers of the group", clock, name=printable)
 
@@ -151,11 +158,11 @@ class GroupService:
             raise ApiError(ErrorCode.INVALID_SESSION_TIMEOUT)
         runner = self.runtime.runner(event.group_id)
         if isinstance(event, JoinGroup) and not event.member_id and self._is_full(runner, event.group_id):
-            raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "there are too many group members")
+            raise self.refusals.refusal("there are too many group members")
         if isinstance(event, JoinGroup) and _is_too_large(runner.shard, event):
             raise ApiError(ErrorCode.GROUP_MAX_SIZE_REACHED, "the metadata of the group's members is too large")
         if isinstance(event, _GROWING_EVENTS) and self._lacks_memory(runner, event):
-            raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "groups and offsets take too much memory")
+            raise self.refusals.refusal("groups and offsets take too much memory")
         return runner.ask(event)
 
     def _is_full(self, runner: GroupRunner, group_id: str) -> bool:
@@ -177,8 +184,10 @@ class GroupService:
             return False
         held = sum(runner.held_bytes for runner in self.runtime.runners())
         self._left_bytes = HELD_BYTES_MAX - held - added
+        if isinstance(event, CommitOffsets):
+            return held + added > HELD_BYTES_MAX
         is_used = event.group_id in runner.shard.offsets.by_group
-        return held + added > (HELD_BYTES_OF_USED_GROUPS_MAX if is_used else HELD_BYTES_MAX)
+        return held + added > (HELD_BYTES_OF_USED_GROUPS_MAX if is_used else HELD_BYTES_WITH_MEMBERS_MAX)
 
     @overload
     async def answer(self, event: JoinGroup) -> JoinReply: ...

@@ -9,6 +9,7 @@ import logging
 from collections.abc import Awaitable, Callable, Collection
 from typing import Final, NamedTuple
 
+from barnabas.broker.coordinators.refusals import Refusals
 from barnabas.broker.coordinators.runtime import CoordinatorLog, CoordinatorRuntime
 from barnabas.broker.coordinators.transactions.events import (
     AddPartitions,
@@ -75,6 +76,7 @@ class TransactionService:
         self._clock = clock
         self._next_producer_id = next_producer_id
         self._left_bytes = 0
+        self.refusals = Refusals("transactions", clock)
         self.set_aside_aborting = SetAside[str]("aborting the transaction", clock, first_delay_ms=10_000)
         self.set_aside_expiring = SetAside[str]("expiring transactional ids", clock)
         retries = Retries(timers)
@@ -124,7 +126,7 @@ class TransactionService:
             raise ApiError(ErrorCode.INVALID_TRANSACTION_TIMEOUT)
         runner = self.runtime.runner(event.transactional_id)
         if isinstance(event, (InitProducerId, AddPartitions)) and self._lacks_memory(runner, event):
-            raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "transactional ids take too much memory")
+            raise self.refusals.refusal("transactional ids take too much memory")
         return runner.ask(event)
 
     def _lacks_memory(self, runner: TransactionRunner, event: InitProducerId | AddPartitions) -> bool:

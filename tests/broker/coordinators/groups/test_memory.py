@@ -20,6 +20,7 @@ REFUSED = ErrorCode.COORDINATOR_NOT_AVAILABLE
 @pytest.fixture
 def scarce(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("barnabas.broker.coordinators.groups.service.HELD_BYTES_MAX", 100_000)
+    monkeypatch.setattr("barnabas.broker.coordinators.groups.service.HELD_BYTES_WITH_MEMBERS_MAX", 120_000)
     monkeypatch.setattr("barnabas.broker.coordinators.groups.service.HELD_BYTES_OF_USED_GROUPS_MAX", 200_000)
 
 
@@ -48,8 +49,8 @@ def test_metadata_has_a_budget_and_members_keep_what_they_have() -> None:
             except ApiError:
                 break
             let_in += 1
-        assert let_in == 3
-        assert held(bench) < 100_000
+        assert let_in == 4
+        assert held(bench) < 120_000
         # who adds nothing goes on, one who would grow waits like a newcomer, a group in use has room
         assert (await bench.join("live", member_id)).error is ErrorCode.NONE
         assert await error_of(bench.join("live", member_id, protocols=(("range", bytes(50_000)),))) is REFUSED
@@ -94,8 +95,8 @@ def test_offsets_count(producer_id: int) -> None:
         assert held(bench) <= 100_000
         assert await error_of(bench.groups.answer(commit("another", 5, "x" * 4096, producer_id))) is REFUSED
         await bench.groups.answer(commit("g0", 20, producer_id=producer_id))  # the same again
-        if producer_id < 0:
-            await bench.groups.answer(commit("g0", 40))  # a group in use
+        # a group in use has no more room for what stays for days
+        assert await error_of(bench.groups.answer(commit("g0", 20, "x" * 4096, producer_id))) is REFUSED
 
     run(scenario)
 
@@ -168,5 +169,36 @@ def test_a_page_holds_as_many_groups_as_fit() -> None:
         assert left_out == 1
         assert len(bench.groups.summaries(3_000)[0]) == 2
         assert [len(found) if isinstance(found, list) else found for found in bench.groups.summaries()] == [11, 0]
+
+    run(scenario)
+
+
+@pytest.mark.usefixtures("scarce")
+def test_offsets_of_strangers_leave_room_for_members(caplog: pytest.LogCaptureFixture) -> None:
+    """A group is in use after one commit, a stranger's too: what it fills keeps no consumer from coming back, over a
+    restart neither, and somebody is told."""
+
+    async def scenario(bench: Bench) -> None:
+        await bench.elect()
+        await bench.groups.answer(commit("honest", 1))
+        for stranger in range(10):
+            await bench.groups.answer(commit(f"s{stranger}", 1))
+        refused = 0
+        for partitions in (400, 200, 100, 20, 2):
+            for stranger in range(10):
+                try:
+                    await bench.groups.answer(commit(f"s{stranger}", partitions, "m" * 10))
+                except ApiError:
+                    refused += 1
+        assert 0 < refused == bench.groups.refusals.count
+        await bench.join_stable("honest")
+        await bench.restart()
+        await bench.join_stable("honest")
+        await bench.join_stable("new")
+        lines = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+        assert lines == ["groups: groups and offsets take too much memory; 1 refused for that"]
+        bench.pass_time(60_000)
+        assert await error_of(bench.groups.answer(commit("s0", 900))) is REFUSED
+        assert "refused for that" in caplog.records[-1].getMessage()
 
     run(scenario)
