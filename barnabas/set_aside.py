@@ -7,7 +7,7 @@ twice as long. The others go on.
 
 import logging
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
@@ -109,10 +109,12 @@ class SetAside(Generic[Member]):
         if told is None or told.reason != why:
             again = "at the next start" if is_final else f"in {delay_ms // 1000} s or later"
             trace = None if reason else error
-            logger.error("%s of %s failed, the next try is %s: %s", self.activity, self._name(member), again, why,
-                         exc_info=trace)  # fmt: skip
+            with suppress(Exception):  # what cannot be told, with a clock beyond all dates, is set aside as well
+                logger.error("%s of %s failed, the next try is %s: %s", self.activity, self._name(member), again, why,
+                             exc_info=trace)  # fmt: skip
 
     def release(self, member: Member) -> None:
         """A member is well again."""
         if self._reasons and self._reasons.pop(member, None) is not None:
-            logger.info("%s of %s works again", self.activity, self._name(member))
+            with suppress(Exception):
+                logger.info("%s of %s works again", self.activity, self._name(member))

@@ -14,6 +14,7 @@ import itertools
 import logging
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final
 
 from barnabas.clock import Clock, delay_ms
@@ -99,7 +100,8 @@ class Timers:
             try:
                 callback()
             except Exception:  # the other timers are none the worse for it
-                logger.exception("what a timer called failed")
+                with suppress(Exception):  # nor if that cannot be told, with a clock beyond all dates
+                    logger.exception("what a timer called failed")
         return True
 
     def _arm(self) -> None:
@@ -119,12 +121,15 @@ class Timers:
         end_s = time.monotonic() + SLICE_S  # the loop's own time may stand still while it runs us
         # A clock that only a test moves is asked less and less often.
         self._patience_ms = min(2 * self._patience_ms or 1, PATIENCE_MAX_MS)
-        while self._fire_next(now_ms):
-            self._patience_ms = 0
-            if time.monotonic() > end_s:
-                self._go_on_soon()
-                return
-        self._arm()
+        go_on = self._arm
+        try:
+            while self._fire_next(now_ms):
+                self._patience_ms = 0
+                if time.monotonic() > end_s:
+                    go_on = self._go_on_soon
+                    break
+        finally:
+            go_on()
 
     def _go_on_soon(self) -> None:
         if self._wakeup is not None:

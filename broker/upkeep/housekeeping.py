@@ -59,17 +59,20 @@ class Housekeeping:
         else:
             if not inspect.isawaitable(pending):
                 self.set_aside.release(periodic.name)
-        if inspect.isawaitable(pending):
-            task = asyncio.ensure_future(self._finish(periodic, pending))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-        else:
-            self._finished(periodic)
+        finally:  # it is run again whatever happened
+            if inspect.isawaitable(pending):
+                task = asyncio.ensure_future(self._finish(periodic, pending))
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
+            else:
+                self._finished(periodic)
 
     async def _finish(self, periodic: "_Periodic", pending: Awaitable[None]) -> None:
-        with self.set_aside.attempt(periodic.name):
-            await pending
-        self._finished(periodic)
+        try:
+            with self.set_aside.attempt(periodic.name):
+                await pending
+        finally:
+            self._finished(periodic)
 
     def _finished(self, periodic: "_Periodic") -> None:
         if periodic.interval_ms is not None and not self._closed:

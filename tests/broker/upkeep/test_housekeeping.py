@@ -1,12 +1,13 @@
 """Periodic work by the intervals that a configuration may hold."""
 
 import asyncio
+import logging
 
 import pytest
 
 from barnabas.broker.timers import Timers
 from barnabas.broker.upkeep.housekeeping import Housekeeping
-from barnabas.clock import REPEAT_MIN_MS, ManualClock
+from barnabas.clock import REPEAT_MIN_MS, ManualClock, SystemClock
 
 
 async def runs(interval_ms: int, *, is_async: bool, minutes: int = 1) -> int:
@@ -62,6 +63,53 @@ def test_a_first_run_at_once_is_followed_by_others() -> None:
             clock.advance(1)
             timers.fire_due()
         assert times == [1, 501, 1001]
+        await housekeeping.close()
+        timers.close()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_jobs_and_timers_go_on_though_nothing_can_be_told(monkeypatch: pytest.MonkeyPatch, is_async: bool) -> None:
+    """A clock beyond all dates: whoever asks for the time raises, and so does the logger that tells of it."""
+
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        clock = SystemClock()
+        timers = Timers(clock, loop)
+        housekeeping = Housekeeping(timers, clock)
+        is_bad, failed = True, 0
+        thrice, worked, fired = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+        def job() -> None:
+            nonlocal failed
+            if is_bad:
+                failed += 1
+                if failed == 3:
+                    thrice.set()
+                raise OverflowError("timestamp out of range")
+            worked.set()
+
+        async def async_job() -> None:
+            job()
+
+        def refuse(*_args: object, **_fields: object) -> None:
+            raise OverflowError("timestamp out of range")
+
+        def bad_timer() -> None:
+            timers.call_later(1, bad_timer if is_bad else fired.set)
+            raise OverflowError("timestamp out of range")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(logging.Logger, "makeRecord", refuse)
+            housekeeping.every("the job", REPEAT_MIN_MS, async_job if is_async else job)
+            timers.call_later(1, bad_timer)
+            async with asyncio.timeout(30):
+                await thrice.wait()
+            is_bad = False
+        async with asyncio.timeout(30):
+            await worked.wait()
+            await fired.wait()
         await housekeeping.close()
         timers.close()
 
