@@ -1,10 +1,13 @@
 """What every cluster has before its first broker registers: the fixed znodes and a cluster id."""
 
+import logging
 from collections.abc import Callable, Mapping
 
 from barnabas.controller import znodes
 from barnabas.controller.coordination.interface import CoordinationStore, Create, NodeExists, NoNode
 from barnabas.wire.names import random_topic_id, topic_id_to_text
+
+logger = logging.getLogger(__name__)
 
 
 class ClusterIdMismatch(Exception):
@@ -46,17 +49,29 @@ async def create_fixed_znodes(store: CoordinationStore, cluster_id: str) -> list
 
 
 async def prepare_store(
-    store: CoordinationStore, random_bytes: Callable[[int], bytes], cluster_id: str | None = None
+    store: CoordinationStore,
+    random_bytes: Callable[[int], bytes],
+    cluster_id: str | None = None,
+    *,
+    is_certain: bool = False,
 ) -> str:
     """Create what every cluster has, and return the cluster id.
 
-    A new cluster gets `cluster_id`, or a random one in the form of Kafka's (a UUID in URL-safe base64).
+    A new cluster gets `cluster_id`, or a random one in the form of Kafka's (a UUID in URL-safe base64). One that cannot
+    be read is written again where `cluster_id` `is_certain`: the broker has been in the cluster before.
 
-    Raises: ClusterIdMismatch if the cluster has an id and `cluster_id` is another one.
+    Raises: ClusterIdMismatch if the cluster has an id and `cluster_id` is another one; DamagedZnode.
     """
     await create_fixed_znodes(store, cluster_id or topic_id_to_text(random_topic_id(random_bytes)))
-    payload, _ = await store.get(znodes.CLUSTER_ID)
-    existing_id = znodes.decode_cluster_id(payload)
+    payload, stat = await store.get(znodes.CLUSTER_ID)
+    try:
+        existing_id = znodes.decode_cluster_id(payload)
+    except znodes.DamagedZnode as damage:
+        if cluster_id is None or not is_certain:
+            raise
+        logger.error("writing the id of cluster %s again: %s", cluster_id, damage)
+        await store.set(znodes.CLUSTER_ID, znodes.encode_cluster_id(cluster_id), stat.version)
+        existing_id = cluster_id
     if cluster_id is not None and cluster_id != existing_id:
         raise ClusterIdMismatch(f"the metadata store belongs to cluster {existing_id}, not to {cluster_id}")
     return existing_id

@@ -206,7 +206,7 @@ class Controller:
             self._store = store
             self._office.enter(store)
             try:
-                await self._enter(self.cluster_id)
+                await self._enter(self.cluster_id, is_certain=True)
             except Exception as error:  # noqa: BLE001 - carried to whoever awaits
                 self._resign("it could not join the cluster again")
                 if not done.done():
@@ -218,8 +218,10 @@ class Controller:
         self._events.put_nowait(Event(enter, needs_office=False))
         await done
 
-    async def _enter(self, cluster_id: str | None, *, restarted: Collection[int] = ()) -> None:
-        self.cluster_id = await prepare_store(self._store, self._random_bytes, cluster_id)
+    async def _enter(
+        self, cluster_id: str | None, *, is_certain: bool = False, restarted: Collection[int] = ()
+    ) -> None:
+        self.cluster_id = await prepare_store(self._store, self._random_bytes, cluster_id, is_certain=is_certain)
         await self._keep_producer_ids()
         self._store.on_expired(lambda: self._resign("its session with the metadata store is over"))
         await self._office.register()

@@ -16,7 +16,7 @@ from barnabas.clock import Clock
 from barnabas.controller.configs import ConfigRepository
 from barnabas.controller.controller import Controller
 from barnabas.controller.coordination.interface import CoordinationError, CoordinationStore, NoNode
-from barnabas.controller.znodes import BROKER_IDS
+from barnabas.controller.znodes import BROKER_IDS, DamagedZnode
 from barnabas.storage.errors import DirectoryMismatch
 
 if TYPE_CHECKING:
@@ -181,7 +181,7 @@ class MetadataStore:
             if self._configs is not None and self._controller is not None:
                 await self._configs.rejoin(session)
                 await self._controller.rejoin(session)
-        except CoordinationError as error:
+        except (CoordinationError, DamagedZnode) as error:
             logger.warning("joining the cluster failed, trying again: %s", error)
             return False
         if self._is_lost:

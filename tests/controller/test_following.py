@@ -409,6 +409,38 @@ async def test_a_lost_session_is_followed_by_another(stores: Stores, clock: Manu
         await member.stop()
 
 
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/cluster/id",
+        "/feature",
+        "/controller",
+        "/controller_epoch",
+        "/latest_producer_id_block",
+        "/brokers/topics/t",
+        "/brokers/topics/t/partitions/0/state",
+        "/config/topics/t",
+    ],
+)
+@pytest.mark.parametrize("garbage", [b"", b"no JSON", b'{"version":99,"id":7}'])
+async def test_a_lost_session_is_followed_by_another_whatever_was_garbled(
+    stores: Stores, clock: ManualClock, path: str, garbage: bytes
+) -> None:
+    async with stores:
+        member, other = await Member(await stores.session(), clock).start(), await stores.session()
+        await member.controller.create_topics([NewTopic("t")])
+        cluster_id = member.controller.cluster_id
+        await other.set(path, garbage)
+        await stores.expire(member.session)
+        await gone(other, "/brokers/ids/1")
+        await member.rejoin(await stores.session())
+        assert member.controller.cluster_id == cluster_id
+        assert znodes.decode_cluster_id((await other.get("/cluster/id"))[0]) == cluster_id
+        (outcome,) = await member.controller.create_topics([NewTopic("u")])
+        assert outcome.error is ErrorCode.NONE
+        await member.stop()
+
+
 async def test_znodes_of_ones_own_earlier_session_are_replaced(stores: Stores, clock: ManualClock) -> None:
     """KAFKA-7165: a session may be over before its znodes are gone."""
     async with stores:
