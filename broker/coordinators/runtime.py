@@ -219,7 +219,7 @@ class CoordinatorRuntime(Generic[ShardType, RunnerType]):
         self.set_aside.release(f"partition {partition}")
         if self.is_active:
             self._start_runner(partition, slot)
-        await self._tell(slot)
+        await self._tell(partition, slot)
 
     def _start_runner(self, partition: int, slot: _Slot[RunnerType]) -> None:
         if slot.runner is not None:
@@ -285,17 +285,18 @@ class CoordinatorRuntime(Generic[ShardType, RunnerType]):
     async def tell_all(self, act: AfterLoading[RunnerType]) -> None:
         """Have `act` done with every shard, and with those on their way when they are loaded; more than once with one
         that is lost meanwhile."""
-        slots = list(self._slots.values())
-        for slot in slots:
+        slots = list(self._slots.items())
+        for _, slot in slots:
             slot.afterwards.append(act)
-        for slot in slots:
-            await self._tell(slot)
+        for partition, slot in slots:
+            await self._tell(partition, slot)
 
-    async def _tell(self, slot: _Slot[RunnerType]) -> None:
+    async def _tell(self, partition: int, slot: _Slot[RunnerType]) -> None:
         """Do what is left to be done with a shard, unless it is lost first: then that waits for its next life."""
         while slot.runner is not None and slot.afterwards:
             act = slot.afterwards[0]
-            await act(slot.runner)
+            with self.set_aside.attempt(f"what follows for partition {partition}"):
+                await act(slot.runner)
             if not slot.is_given_up and act in slot.afterwards:
                 slot.afterwards.remove(act)
 

@@ -107,6 +107,9 @@ class GroupService:
         self.refusals = Refusals("groups", clock)
 
         self.set_aside = SetAside[str]("timers of the group", clock, name=printable)
+        self.set_aside_offsets = SetAside[str](
+            "forgetting offsets of the group", clock, first_delay_ms=0, name=printable
+        )
 
         def new_runner(partition: int, _leader_epoch: Callable[[], int], shard: Shard) -> GroupRunner:
             self._left_bytes = 0  # sum it up with this shard
@@ -282,7 +285,7 @@ class GroupService:
 
     async def on_topics_deleted(self, names: Collection[str]) -> None:
         """Forget all offsets of topics that are gone; shards that load do it when they are loaded."""
-        await self.runtime.tell_all(partial(_forget_topics, frozenset(names)))
+        await self.runtime.tell_all(partial(self._forget_topics, frozenset(names)))
 
     def _schedule_expiry(self) -> None:
         if self.runtime.is_active:
@@ -295,9 +298,25 @@ class GroupService:
     async def _expire_offsets(self) -> None:
         try:
             for runner in self.runtime.runners():
-                await _tell_groups(runner, [ExpireOffsets(group_id) for group_id in runner.shard.groups])
+                await self._tell_groups(runner, [ExpireOffsets(group_id) for group_id in runner.shard.groups])
         finally:
             self._schedule_expiry()
+
+    async def _forget_topics(self, topics: frozenset[str], runner: GroupRunner) -> None:
+        offsets = runner.shard.offsets
+        groups = {group_id for group_id, stored in offsets.by_group.items() if not topics.isdisjoint(stored)}
+        groups |= offsets.groups_with_pending(topics)
+        events = [ForgetTopics(group_id, topics) for group_id in sorted(groups)]
+        await self._tell_groups(runner, events)
+
+    async def _tell_groups(self, runner: GroupRunner, events: Collection[ExpireOffsets | ForgetTopics]) -> None:
+        for number, event in enumerate(events, start=1):
+            if runner.is_closed:
+                return
+            with self.set_aside_offsets.attempt(event.group_id):
+                runner.tell(event)
+            if number % GROUPS_PER_TURN == 0:
+                await asyncio.sleep(0)
 
 
 def _is_too_large(shard: Shard, event: JoinGroup) -> bool:
@@ -306,20 +325,3 @@ def _is_too_large(shard: Shard, event: JoinGroup) -> bool:
         return False
     added = added_bytes(shard, event)
     return added > 0 and group.held_bytes + added > HELD_BYTES_OF_GROUP_MAX
-
-
-async def _forget_topics(topics: frozenset[str], runner: GroupRunner) -> None:
-    offsets = runner.shard.offsets
-    groups = {group_id for group_id, stored in offsets.by_group.items() if not topics.isdisjoint(stored)}
-    groups |= offsets.groups_with_pending(topics)
-    events = [ForgetTopics(group_id, topics) for group_id in sorted(groups)]
-    await _tell_groups(runner, events)
-
-
-async def _tell_groups(runner: GroupRunner, events: Collection[ExpireOffsets | ForgetTopics]) -> None:
-    for number, event in enumerate(events, start=1):
-        if runner.is_closed:
-            return
-        runner.tell(event)
-        if number % GROUPS_PER_TURN == 0:
-            await asyncio.sleep(0)

@@ -21,6 +21,7 @@ from barnabas.broker.coordinators.transactions.shard import Shard, records_of
 from barnabas.broker.coordinators.transactions.state import Record, TopicPartition, Transaction
 from barnabas.broker.timers import Timers
 from barnabas.clock import Clock
+from barnabas.set_aside import SetAside
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.records import Record as LogRecord
 from barnabas.wire.records import build_batch
@@ -73,6 +74,7 @@ class TransactionRunner:
         settings: Callable[[], TransactionSettings],
         on_lost: Callable[[int], None],
         spawn: Callable[[Coroutine[Any, Any, None]], None],
+        set_aside: SetAside[str],
     ) -> None:
         self.partition = partition
         self._leader_epoch = leader_epoch
@@ -85,6 +87,7 @@ class TransactionRunner:
         self._settings = settings
         self._on_lost = on_lost
         self._spawn = spawn
+        self._set_aside = set_aside
         self._uncommitted: dict[str, int] = {}
         self._waiting: set[asyncio.Future[Reply]] = set()
         self._endings: dict[str, _Ending] = {}
@@ -266,6 +269,11 @@ class TransactionRunner:
                     ending.todo.append(topic_partition)
                     is_refused = True
                 continue
+            except Exception as error:  # noqa: BLE001 - the other partitions, and transactions, get theirs
+                self._set_aside.put(transactional_id, error)
+                ending.todo.append(topic_partition)
+                is_refused = True
+                continue
             if committed is None:
                 ending.written.add(topic_partition)
             else:
@@ -328,16 +336,20 @@ class TransactionRunner:
             return
         try:
             self.ask(MarkersWritten(transactional_id, 0, frozenset(ending.written)))
-        except ApiError as error:
-            if not self.is_closed:
-                if not ending.was_told:
-                    ending.was_told = True
-                    log.warning("Transactional id %r: cannot complete it yet: %s", transactional_id, error)
-                self._retry(transactional_id, ending)
+        except Exception as error:  # noqa: BLE001 - the other transactions are completed
+            if self.is_closed:
+                return
+            if not isinstance(error, ApiError):
+                self._set_aside.put(transactional_id, error)
+            elif not ending.was_told:
+                ending.was_told = True
+                log.warning("Transactional id %r: cannot complete it yet: %s", transactional_id, error)
+            self._retry(transactional_id, ending)
             return
         ending.written.clear()
         if is_last:
             self._endings.pop(transactional_id, None)
+            self._set_aside.release(transactional_id)
 
 
 def _is_gone(error: ApiError) -> bool:

@@ -22,7 +22,7 @@ from barnabas.broker.coordinators.transactions.events import (
     TimeOut,
 )
 from barnabas.broker.coordinators.transactions.markers import MarkerWriter
-from barnabas.broker.coordinators.transactions.retries import Retries
+from barnabas.broker.coordinators.transactions.retries import RETRY_DELAY_MS, Retries
 from barnabas.broker.coordinators.transactions.runner import TransactionRunner
 from barnabas.broker.coordinators.transactions.settings import TransactionSettings
 from barnabas.broker.coordinators.transactions.shard import Shard
@@ -78,6 +78,7 @@ class TransactionService:
         self._left_bytes = 0
         self.refusals = Refusals("transactions", clock)
         self.set_aside_aborting = SetAside[str]("aborting the transaction", clock, first_delay_ms=10_000)
+        self.set_aside_ending = SetAside[str]("ending the transaction", clock, first_delay_ms=RETRY_DELAY_MS)
         self.set_aside_expiring = SetAside[str]("expiring transactional ids", clock)
         retries = Retries(timers)
 
@@ -95,6 +96,7 @@ class TransactionService:
                 lambda: self.settings,
                 self.runtime.on_lost,
                 self.runtime.spawn,
+                self.set_aside_ending,
             )
 
         self.runtime = CoordinatorRuntime(

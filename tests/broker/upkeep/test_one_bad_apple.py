@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from barnabas.broker.coordinators.groups.runner import GroupRunner
+from barnabas.broker.coordinators.groups.service import GroupService
 from barnabas.broker.coordinators.groups.shard import Shard as GroupShard
+from barnabas.broker.coordinators.transactions.local_markers import LocalMarkers
 from barnabas.broker.coordinators.transactions.service import TransactionService
 from barnabas.broker.observability.metrics_page import take_snapshot
 from barnabas.broker.replication.partition import Partition
@@ -300,10 +302,86 @@ def test_transactions(job: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.
             assert set_aside(broker, "expiring transactional ids")[0] == 1
 
 
-def begin_all(broker: Broker, ids: list[str]) -> None:
+@pytest.mark.parametrize("what", ["marker", "record"])
+def test_the_end_of_a_transaction(what: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """While the broker runs, and at a start, which finds all of them prepared."""
+    from barnabas.broker.coordinators.transactions import shard as shards
+    from barnabas.broker.coordinators.transactions.events import MarkersWritten
+
+    def is_bad(_self: object, first: object, *rest: object) -> bool:
+        if what == "marker":
+            return first == "bad"
+        return isinstance(first, MarkersWritten) and first.transactional_id == "bad"
+
+    owner, method = (LocalMarkers, "write") if what == "marker" else (shards.Shard, "decide")
+    names = ["a", "bad", "c", "d"]
+    with Broker(configs={"transaction.state.log.num.partitions": "1"}) as broker:
+        apple = Apple(monkeypatch, owner, method, is_bad)
+        for name in names:
+            broker.create_topic(name, partitions=1)
+        for name, producer in begin_all(broker, names, in_topics_of_their_own=True).items():
+            producer.commit_transaction(30)
+            assert is_committed(broker, name) is (name != "bad")
+        broker.clock.advance(3_000)
+        assert set_aside(broker, "ending the transaction")[0] == 1
+        assert len(told(caplog)) == 1
+        broker.restart()
+        broker.clock.advance(3_000)
+        assert [name for name in names if not is_committed(broker, name)] == ["bad"]
+        apple.is_bad = False
+        broker.clock.advance(3_000)
+        assert all(is_committed(broker, name) for name in names)
+        assert set_aside(broker, "ending the transaction")[0] == 0
+
+
+def is_committed(broker: Broker, name: str) -> bool:
+    return state_of(broker, name) == "CompleteCommit"
+
+
+@pytest.mark.parametrize("when", ["a topic is deleted", "offsets expire", "a whole shard raises"])
+def test_forgetting_offsets(when: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """The deletion ends, and that of the next topic, too; offsets of the other groups go."""
+    names = ["a", "bad", "c"]
+    with Broker(configs={"offsets.topic.num.partitions": "1"}) as broker:
+        for topic in ("x", "y"):
+            broker.create_topic(topic)
+        for name in names:
+            commit(broker, name, ["x"] if name == "bad" else ["x", "y"])
+        if when == "a whole shard raises":
+            Apple(monkeypatch, GroupService, "_tell_groups", lambda *_: True)
+        else:
+            kind = "ForgetTopics" if when == "a topic is deleted" else "ExpireOffsets"
+            Apple(monkeypatch, GroupShard, "decide",
+                  lambda _shard, event, *_: event.group_id == "bad" and type(event).__name__ == kind)  # fmt: skip
+        if when == "offsets expire":
+            broker.clock.advance(8 * 86_400_000)
+        else:
+            broker.delete_topic("x")
+            broker.delete_topic("y")
+        left = {name: sorted(topics) for name in names if (topics := broker.group(name).offsets)}
+        if when == "a whole shard raises":
+            assert set_aside(broker, "loading groups") == (1, 2)
+        else:
+            assert len(left) == 1, left
+            assert "bad" in left
+            assert set_aside(broker, "forgetting offsets of the group")[0] == 1
+        assert len(told(caplog)) == 1
+
+
+def commit(broker: Broker, group: str, topics: list[str]) -> None:
+    from confluent_kafka import Consumer, TopicPartition
+
+    consumer = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": group})
+    consumer.commit(offsets=[TopicPartition(topic, 0, 0) for topic in topics], asynchronous=False)
+    consumer.close()
+
+
+def begin_all(broker: Broker, ids: list[str], *, in_topics_of_their_own: bool = False) -> dict[str, Any]:
     from confluent_kafka import Producer
 
-    broker.create_topic("t", partitions=1)
+    if not in_topics_of_their_own:
+        broker.create_topic("t", partitions=1)
+    producers = {}
     for name in ids:
         producer = Producer(
             {
@@ -314,8 +392,10 @@ def begin_all(broker: Broker, ids: list[str]) -> None:
         )
         producer.init_transactions(30)
         producer.begin_transaction()
-        producer.produce("t", b"x")
+        producer.produce(name if in_topics_of_their_own else "t", b"x")
         producer.flush(30)
+        producers[name] = producer
+    return producers
 
 
 def state_of(broker: Broker, name: str) -> str | None:
