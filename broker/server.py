@@ -421,6 +421,7 @@ class Broker:
             partition_count=partition_count,
             replication_factor=min(replication_factor, max(1, len(self.metadata.broker_ids()))),
             configs=self.topic_configs.internal_topic_configs(name),
+            is_needed=True,
         )
 
     def _finalize_features(self, registrations: Registrations) -> None:

@@ -40,7 +40,8 @@ class NewTopic(NamedTuple):
     """A topic to create.
 
     Either counts (-1 = the broker's default) or `assignments`: pairs of partition index and broker ids, as they came.
-    `config_error` is what the caller found wrong with `configs`, reported unless something more basic is wrong.
+    `config_error` is what the caller found wrong with `configs`, reported unless something more basic is wrong. One that
+    `is_needed` is the broker's own: there is room for it however many partitions there are.
     """
 
     name: str
@@ -49,6 +50,7 @@ class NewTopic(NamedTuple):
     assignments: Sequence[tuple[int, Sequence[int]]] = ()
     configs: Mapping[str, str | None] = MappingProxyType({})
     config_error: ApiError | None = None
+    is_needed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +132,7 @@ def check_creations(
     existing_keys = {collision_key(name): name for name in cluster.topics if "." in name or "_" in name}
     for topic in unique:
         try:
-            if refusal is not None and topic.name not in cluster.topics:
+            if refusal is not None and topic.name not in cluster.topics and not topic.is_needed:
                 raise refusal
             creation = _check_creation(cluster, existing_keys, topic, defaults, random_index, new_topic_id)
         except ApiError as error:

@@ -195,6 +195,14 @@ def test_all_topics_together_have_a_bound(monkeypatch: pytest.MonkeyPatch) -> No
             CLUSTER, [NewTopic("new", asked, 1)], TopicDefaults(), lambda _bound: 0, lambda: bytes(16)
         )
         assert outcomes[0].error.name == error
+    needed, _ = check_creations(
+        CLUSTER,
+        [NewTopic("__consumer_offsets", 4, 1, is_needed=True), NewTopic("__transaction_state", 1, 1)],
+        TopicDefaults(),
+        lambda _bound: 0,
+        lambda: bytes(16),
+    )
+    assert [outcome.error.name for outcome in needed] == ["NONE", "POLICY_VIOLATION"]
     existing, _ = check_creations(
         CLUSTER, [NewTopic("existing", 9, 1)], TopicDefaults(), lambda _bound: 0, lambda: bytes(16)
     )

@@ -1,0 +1,22 @@
+"""The topics that coordinators keep their records in."""
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from barnabas.controller.operations import topics
+from barnabas.testing import Broker
+
+
+def test_groups_and_transactions_work_when_clients_have_all_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topics, "PARTITIONS_MAX", 10)
+    with Broker(configs={"offsets.topic.num.partitions": "3", "transaction.state.log.num.partitions": "3"}) as broker:
+        broker.create_topic("t", partitions=10)
+        consumer = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": "g"})
+        consumer.commit(offsets=[TopicPartition("t", 0, 0)], asynchronous=False)
+        consumer.close()
+        producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "transactional.id": "t"})
+        producer.init_transactions(20)
+        producer.begin_transaction()
+        producer.produce("t", b"x")
+        producer.commit_transaction(20)
+        assert len(broker.topic("t").records()) == 1
