@@ -171,7 +171,10 @@ class Office:
         if found is not None:
             version = found[1].version
             try:
-                epoch = max(epoch, znodes.decode_controller_epoch(found[0]))
+                found_epoch = znodes.decode_controller_epoch(found[0])
+                if found_epoch == znodes.CONTROLLER_EPOCH_MAX:
+                    raise znodes.DamagedZnode(znodes.CONTROLLER_EPOCH, found[0], "no epoch comes after this")
+                epoch = max(epoch, found_epoch)
             except znodes.DamagedZnode as error:
                 logger.error("the controller's epoch is written anew, above %d: %s", epoch, error)
         operations = list(before)

@@ -202,7 +202,7 @@ def decode_controller_epoch(payload: bytes) -> int:
         epoch = int(payload)
     except ValueError as error:
         raise DamagedZnode(CONTROLLER_EPOCH, payload, str(error)) from error
-    if not 0 <= epoch < CONTROLLER_EPOCH_MAX:
+    if not 0 <= epoch <= CONTROLLER_EPOCH_MAX:
         raise DamagedZnode(CONTROLLER_EPOCH, payload, "not an epoch of a controller")
     return epoch
 
