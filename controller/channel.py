@@ -74,7 +74,7 @@ class BrokerCommands:
             partition = (name or "?", refusal.partition_index)
             if cluster.is_online(broker_id, partition):  # else this was told before
                 logger.error("broker %d refused its role in %s-%d: %s", broker_id, *partition, error.name)
-            if error is ErrorCode.KAFKA_STORAGE_ERROR and name is not None:
+            if error in (ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.INCONSISTENT_TOPIC_ID) and name is not None:
                 failed.append(partition)
         return failed
 

@@ -57,7 +57,8 @@ from barnabas.storage.txn_index import TransactionIndexNote
 logger = logging.getLogger(__name__)
 
 DELETE_SUFFIX: Final = "-delete"
-_SET_ASIDE: Final = ("-stray", "-future")
+STRAY_SUFFIX: Final = "-stray"
+_SET_ASIDE: Final = (STRAY_SUFFIX, "-future")
 
 _owned_directories: set[str] = set()
 """Directories in use by this process: POSIX locks do not exclude their own process."""

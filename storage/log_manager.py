@@ -42,7 +42,7 @@ from barnabas.storage.leader_epochs import LeaderEpochs
 from barnabas.storage.local_log import LocalLog
 from barnabas.storage.log import PartitionLog
 from barnabas.storage.log_context import DoomedFiles, LogContext
-from barnabas.storage.log_directory import DELETE_SUFFIX, FoundLogs, LogDirectory, look_at, remove_tree
+from barnabas.storage.log_directory import DELETE_SUFFIX, STRAY_SUFFIX, FoundLogs, LogDirectory, look_at, remove_tree
 from barnabas.storage.offset_index import OffsetIndexCache
 from barnabas.storage.producer_state import ProducerState
 from barnabas.storage.recovery.log_loader import LogCheckpoints, Progress, open_log
@@ -467,14 +467,34 @@ class LogManager:
         if directory is None:
             return
         log = directory.logs.get(key)
-        old_path = f"{directory.path}/{topic}-{partition}"
-        new_path = f"{directory.path}/{self._deleted_name(topic, partition)}"
+        new_path = self._move_away(directory, key, DELETE_SUFFIX)
         delay_ms, segments = 0, []
+        if log is not None:
+            delay_ms, segments = log.config.file_delete_delay_ms, [segment.file for segment in log.segments]
+        self._doomed.append(_DoomedDirectory(self._clock.monotonic_ms() + delay_ms, new_path, segments))
+
+    def set_aside(self, topic: str, partition: int) -> None:
+        """Take away the log of a topic that nobody knows of any more: its directory is renamed, and left to the
+        operator.
+
+        Source: LogManager.asyncDelete with isStray.
+
+        Raises:
+            StorageError: the disk refused.
+        """
+        directory = self._by_log[topic, partition]
+        new_path = self._move_away(directory, (topic, partition), STRAY_SUFFIX)
+        logger.warning("the log of an earlier topic %s, partition %d, is set aside as %s", topic, partition, new_path)
+
+    def _move_away(self, directory: LogDirectory, key: TopicPartition, suffix: str) -> str:
+        """Rename the directory of a log, which is none from now on; its new path."""
+        old_path = f"{directory.path}/{key[0]}-{key[1]}"
+        new_path = f"{directory.path}/{self._away_name(*key, suffix)}"
+        log = directory.logs.get(key)
         try:
             if log is not None:
                 log.move_to(new_path)
                 log.close_files()
-                delay_ms, segments = log.config.file_delete_delay_ms, [segment.file for segment in log.segments]
             else:
                 self._files.rename(old_path, new_path)
         except OSError as error:
@@ -484,7 +504,7 @@ class LogManager:
         directory.failed.pop(key, None)
         directory.checkpointed.add(key)
         directory.has_unsynced_deletions = True
-        self._doomed.append(_DoomedDirectory(self._clock.monotonic_ms() + delay_ms, new_path, segments))
+        return new_path
 
     def sync_deletions(self) -> None:
         """Bring the new names of deleted logs to the disk, so that none comes back. Blocking, any thread.
@@ -503,10 +523,10 @@ class LogManager:
                     directory.has_unsynced_deletions = True
                     raise self._refused(directory, f"deleting logs of {directory.path}", error) from error
 
-    def _deleted_name(self, topic: str, partition: int) -> str:
+    def _away_name(self, topic: str, partition: int, suffix: str) -> str:
         """Unique, and no longer than a name may be: Kafka cuts the topic, too."""
         self._deletions += 1
-        suffix = f"-{partition}.{self._clock.now_ms():016x}{self._deletions:016x}{DELETE_SUFFIX}"
+        suffix = f"-{partition}.{self._clock.now_ms():016x}{self._deletions:016x}{suffix}"
         return topic[: _MAX_NAME_SIZE - len(suffix)] + suffix
 
     def truncate_to(self, log: PartitionLog, offset: int) -> None:

@@ -33,7 +33,7 @@ from barnabas.wire.messages.leader_and_isr import (
     LeaderAndIsrTopicState,
 )
 from barnabas.wire.messages.stop_replica import StopReplicaPartitionError, StopReplicaRequest, StopReplicaResponse
-from barnabas.wire.names import TopicId
+from barnabas.wire.names import ZERO_TOPIC_ID, TopicId
 from barnabas.wire.record_batch import iter_headers
 
 logger = logging.getLogger(__name__)
@@ -169,11 +169,13 @@ class ReplicaManager:
         key = (topic.topic_name, state.partition_index)
         topic_id = TopicId(bytes(topic.topic_id))
         partition = self._partitions.get(key)
-        if partition is not None and partition.topic_id != topic_id:
+        if partition is not None and partition.topic_id != topic_id and not state.is_new:
             return ErrorCode.INCONSISTENT_TOPIC_ID
-        if partition is not None and state.leader_epoch < partition.leader_epoch:
+        if partition is not None and partition.topic_id == topic_id and state.leader_epoch < partition.leader_epoch:
             return ErrorCode.STALE_CONTROLLER_EPOCH
         try:
+            if state.is_new and self._set_stray_aside(*key, topic_id):
+                partition = None
             if partition is None:
                 log = self._log_manager.get_or_create(
                     *key, topic_id, self._config_of(topic.topic_name), is_new=state.is_new
@@ -197,6 +199,19 @@ class ReplicaManager:
             return code
         self._offline.discard(key)
         return ErrorCode.NONE
+
+    def _set_stray_aside(self, topic: str, index: int, topic_id: TopicId) -> bool:
+        """Make room for a new topic where there is the log of an earlier one of its name, which the controller does not
+        know of: somebody removed its znodes, or the metadata store is of an earlier day. Whether there was one.
+
+        Raises: StorageError.
+        """
+        log = self._log_manager.get(topic, index)
+        if log is None or log.topic_id in (ZERO_TOPIC_ID, topic_id):
+            return False
+        self._stop(topic, index, delete=False)
+        self._log_manager.set_aside(topic, index)
+        return True
 
     async def stop_replica(self, request: StopReplicaRequest) -> StopReplicaResponse:
         """Stop hosting partitions, and delete their logs where the controller says so."""

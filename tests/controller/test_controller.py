@@ -502,10 +502,19 @@ async def test_a_replica_that_could_not_be_opened_may_lead_in_the_next_life(node
 
 async def test_other_refusals_are_only_logged(node: Node, caplog: pytest.LogCaptureFixture) -> None:
     async with node:
-        node.channel.errors["t", 0] = ErrorCode.INCONSISTENT_TOPIC_ID
+        node.channel.errors["t", 0] = ErrorCode.STALE_CONTROLLER_EPOCH
         await node.controller.create_topics([NewTopic("t")])
-        assert "INCONSISTENT_TOPIC_ID" in caplog.text
+        assert "STALE_CONTROLLER_EPOCH" in caplog.text
         assert node.controller.cluster.topics["t"].partitions[0].leader == 1
+
+
+async def test_a_partition_whose_log_is_another_topics_has_no_leader(node: Node) -> None:
+    async with node:
+        node.channel.errors["t", 0] = ErrorCode.INCONSISTENT_TOPIC_ID
+        (outcome,) = await node.controller.create_topics([NewTopic("t")], timeout_ms=0)
+        assert outcome.error is ErrorCode.REQUEST_TIMED_OUT
+        await node.controller.delete_topics(["unknown"])  # what was decided before is done
+        assert node.controller.cluster.topics["t"].partitions[0].leader == -1
 
 
 async def test_a_deposed_controller_writes_nothing(node: Node) -> None:

@@ -1,0 +1,69 @@
+"""Logs of topics that the metadata store does not know of: their names are free for new topics, nothing is lost."""
+
+import shutil
+import time
+from pathlib import Path
+
+from barnabas.controller.coordination.interface import Delete
+from barnabas.testing import Broker
+
+
+def stray_logs(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.iterdir() if path.name.endswith("-stray"))
+
+
+def records(broker: Broker, topic: str = "w") -> list[bytes | None]:
+    return [record.value for record in broker.topic(topic).records()]
+
+
+def create_again(broker: Broker) -> None:
+    broker.create_topic("w", partitions=2)
+    broker.topic("w").produce("new", partition=0)
+    assert records(broker) == [b"new"]
+    broker.restart()
+    assert records(broker) == [b"new"]
+    broker.topic("w").produce("newer", partition=0)
+    broker.delete_topic("w")
+    broker.create_topic("w")
+    assert records(broker) == []
+
+
+async def remove_znodes(broker: Broker, topic: str) -> None:
+    session = broker.server._session
+    parent = f"/brokers/topics/{topic}"
+    partitions = await session.get_children(f"{parent}/partitions")
+    paths = [path for p in partitions for path in (f"{parent}/partitions/{p}/state", f"{parent}/partitions/{p}")]
+    await session.multi([Delete(path) for path in (*paths, f"{parent}/partitions", parent)])
+
+
+def test_a_topic_whose_znodes_were_removed_may_be_created_again(tmp_path: Path) -> None:
+    with Broker(data_dir=tmp_path / "data") as broker:
+        broker.create_topic("w", partitions=2)
+        for number in range(3):
+            broker.topic("w").produce(str(number), partition=0)
+        broker.call(remove_znodes(broker, "w"))
+        deadline = time.monotonic() + 30
+        while "w" in broker.server.controller.cluster.topics:
+            assert time.monotonic() < deadline
+        create_again(broker)
+        kept = stray_logs(broker.data_dir)
+        assert [path.name.partition(".")[0] for path in kept] == ["w-0", "w-1"]
+        assert (kept[0] / "00000000000000000000.log").stat().st_size > 0, "the records of before are there"
+
+
+def test_a_topic_that_an_earlier_metadata_store_does_not_know_may_be_created_again(tmp_path: Path) -> None:
+    broker = Broker(data_dir=tmp_path / "data")
+    with broker:
+        broker.stop()
+        store, copy = tmp_path / "data" / "metadata.sqlite", tmp_path / "copy"
+        shutil.copy(store, copy)
+        broker.start()
+        broker.create_topic("w", partitions=2)
+        broker.topic("w").produce("old", partition=0)
+        broker.stop()
+        for path in store.parent.glob("metadata.sqlite*"):
+            path.unlink()
+        shutil.copy(copy, store)
+        broker.start()
+        create_again(broker)
+        assert [path.name.partition(".")[0] for path in stray_logs(tmp_path / "data")] == ["w-0", "w-1"]
