@@ -1,30 +1,57 @@
 """How large a reply may become, asked before its parts are made.
 
-A request of a few bytes may ask for all that somebody has stored; what it would take to answer is known, or can be
-estimated, beforehand. (Kafka bounds fetches only.)
+A request of a few bytes may ask for all that somebody has stored, or for the same thing 50,000 times. Each question is
+answered, in order, as in Kafka; what is asked again is not worked out again, and what would make the reply too large is
+refused. (Kafka bounds fetches only.)
 """
 
-from typing import Final
+from collections.abc import Callable
+from typing import Final, Generic, TypeVar
 
 from barnabas.wire.errors import ApiError, ErrorCode
 
 REPLY_BYTES_MAX: Final = 32 * 1024 * 1024
 """Of one reply, about. Fetches have their own limit."""
 
+Question = TypeVar("Question")
+Answer = TypeVar("Answer")
 
-class ReplyRoom:
-    """What is left of one reply's size."""
 
-    def __init__(self) -> None:
-        self.left_bytes = REPLY_BYTES_MAX
+def check_reply(size: int) -> None:
+    """Whether a reply of about `size` bytes may be made. Errors: ApiError, POLICY_VIOLATION."""
+    if size > REPLY_BYTES_MAX:
+        raise ApiError(
+            ErrorCode.POLICY_VIOLATION,
+            f"The reply would be larger than {REPLY_BYTES_MAX} bytes: ask for less at a time.",
+        )
 
-    def take(self, size: int) -> None:
-        """Take room for a part of `size` bytes. Errors: ApiError, POLICY_VIOLATION where there is none; the room for
-        smaller parts stays.
+
+class ReplyRoom(Generic[Question, Answer]):
+    """The answers of one reply; `size_of` estimates the bytes of one."""
+
+    def __init__(self, size_of: Callable[[Answer], int]) -> None:
+        self._size_of = size_of
+        self._taken_bytes = 0
+        self._known: dict[Question, tuple[Answer, int]] = {}
+
+    def again(self, question: Question) -> Answer | None:
+        """The answer to a question that was asked before. Errors: ApiError, POLICY_VIOLATION, where there is no room
+        for it, and for every question after that.
         """
-        if size > self.left_bytes:
-            raise ApiError(
-                ErrorCode.POLICY_VIOLATION,
-                f"The reply would be larger than {REPLY_BYTES_MAX} bytes: ask for less at a time.",
-            )
-        self.left_bytes -= size
+        check_reply(self._taken_bytes)
+        found = self._known.get(question)
+        if found is None:
+            return None
+        self._take(found[1])
+        return found[0]
+
+    def first(self, question: Question, answer: Answer) -> Answer:
+        """Remember the answer to a new question, and return it. Errors: as `again`."""
+        size = self._size_of(answer)
+        self._known[question] = answer, size
+        self._take(size)
+        return answer
+
+    def _take(self, size: int) -> None:
+        self._taken_bytes += size
+        check_reply(self._taken_bytes)

@@ -3,7 +3,7 @@
 Behaviour: null or empty key lists ask for all. BROKER with an empty name lists what is set for all brokers;
 BROKER_LOGGER lists this process's loggers. Values of unknown or password configs are not shown.
 Errors per resource: UNKNOWN_TOPIC_OR_PARTITION, INVALID_TOPIC_EXCEPTION, INVALID_REQUEST (another broker's id, types
-that are not served).
+that are not served), POLICY_VIOLATION (a reply of more than 32 MiB).
 Deviations: throttle_time_ms is always 0; resource types GROUP and CLIENT_METRICS are refused (nothing here has such
 configs).   Versions: 1 synonyms and sources; 3 types and documentation (KIP-569); 4 flexible.
 """
@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterator, Mapping
 
 from barnabas.broker.api.context import RequestContext
 from barnabas.broker.api.registry import Handler
+from barnabas.broker.api.reply_room import ReplyRoom
 from barnabas.broker.configuration.changes import BROKER, BROKER_LOGGER, TOPIC, broker_id
 from barnabas.broker.configuration.definitions import INTERNAL, PASSWORD, READ_ONLY, to_text
 from barnabas.broker.configuration.keys import BROKER_KEYS
@@ -34,13 +35,47 @@ from barnabas.wire.messages.describe_configs import (
     DescribeConfigsSynonym,
 )
 
+ENTRY_BYTES = 100
+"""Of a config or a synonym in a reply, besides its texts."""
+
+_Room = ReplyRoom[tuple[int, str, tuple[str, ...] | None], DescribeConfigsResult]
+
 
 def handle(request: DescribeConfigsRequest, context: RequestContext) -> DescribeConfigsResponse:
-    """One result per resource, in the order asked; the first counts of those that are asked for again."""
-    asked: dict[tuple[int, str], DescribeConfigsResource] = {}
-    for resource in request.resources:
-        asked.setdefault((resource.resource_type, resource.resource_name), resource)
-    return DescribeConfigsResponse(results=[_describe(resource, request, context) for resource in asked.values()])
+    """One result per resource, in the order asked."""
+    room: _Room = ReplyRoom(_reply_bytes)
+    return DescribeConfigsResponse(
+        results=[_described(resource, request, context, room) for resource in request.resources]
+    )
+
+
+def _described(
+    resource: DescribeConfigsResource, request: DescribeConfigsRequest, context: RequestContext, room: _Room
+) -> DescribeConfigsResult:
+    keys = None if resource.configuration_keys is None else tuple(resource.configuration_keys)
+    question = (resource.resource_type, resource.resource_name, keys)
+    try:
+        known = room.again(question)
+        return room.first(question, _describe(resource, request, context)) if known is None else known
+    except ApiError as error:
+        return DescribeConfigsResult(
+            resource_type=resource.resource_type,
+            resource_name=resource.resource_name,
+            error_code=error.error,
+            error_message=error.message,
+        )
+
+
+def _reply_bytes(result: DescribeConfigsResult) -> int:
+    """Short entries count for more than they take: their number costs time."""
+    return ENTRY_BYTES + sum(
+        ENTRY_BYTES
+        + len(entry.name)
+        + len(entry.value or "")
+        + len(entry.documentation or "")
+        + sum(ENTRY_BYTES + len(synonym.value or "") for synonym in entry.synonyms)
+        for entry in result.configs
+    )
 
 
 def _describe(

@@ -21,23 +21,30 @@ from barnabas.wire.messages.describe_groups import (
     DescribeGroupsResponse,
 )
 
+MEMBER_BYTES = 100
+"""Of a member in a reply, or of a group, besides what clients chose."""
+
 
 def handle(request: DescribeGroupsRequest, context: RequestContext) -> DescribeGroupsResponse:
-    room = ReplyRoom()
-    groups = [_describe(group_id, context, room) for group_id in dict.fromkeys(request.groups)]
+    room: ReplyRoom[str, DescribedGroup] = ReplyRoom(_reply_bytes)
+    groups = [_describe(group_id, context, room) for group_id in request.groups]
     for group in groups:
         is_asked = request.include_authorized_operations and group.error_code == ErrorCode.NONE
         group.authorized_operations = GROUP_OPERATIONS if is_asked else NOT_ASKED
     return DescribeGroupsResponse(groups=groups)
 
 
-def _describe(group_id: str, context: RequestContext, room: ReplyRoom) -> DescribedGroup:
+def _describe(group_id: str, context: RequestContext, room: ReplyRoom[str, DescribedGroup]) -> DescribedGroup:
     try:
-        group = context.broker.groups.describe(group_id)
-        room.take(group.reply_bytes)
+        known = room.again(group_id)
+        return room.first(group_id, _group(group_id, context)) if known is None else known
     except Exception as found:  # noqa: BLE001 - one entry does not take the others with it
         error = context.broker.unforeseen.refusal(found, f"group {group_id!r}")
         return _failed(group_id, error, context.api_version)
+
+
+def _group(group_id: str, context: RequestContext) -> DescribedGroup:
+    group = context.broker.groups.describe(group_id)
     return DescribedGroup(
         group_id=group_id,
         group_state=group.state,
@@ -54,6 +61,18 @@ def _describe(group_id: str, context: RequestContext, room: ReplyRoom) -> Descri
             )
             for member in group.members
         ],
+    )
+
+
+def _reply_bytes(group: DescribedGroup) -> int:
+    return MEMBER_BYTES + sum(
+        MEMBER_BYTES
+        + len(member.member_id)
+        + len(member.group_instance_id or "")
+        + len(member.client_id)
+        + len(member.member_metadata)
+        + len(member.member_assignment)
+        for member in group.members
     )
 
 

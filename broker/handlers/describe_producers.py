@@ -1,11 +1,12 @@
 """DescribeProducers (key 61): the producers that a partition's leader remembers (KIP-664).   Version 0.
 
 Errors per partition: INVALID_TOPIC_EXCEPTION, UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER,
-KAFKA_STORAGE_ERROR.
+KAFKA_STORAGE_ERROR, POLICY_VIOLATION (a reply of more than 32 MiB).
 """
 
 from barnabas.broker.api.context import RequestContext
 from barnabas.broker.api.registry import Handler
+from barnabas.broker.api.reply_room import ReplyRoom
 from barnabas.broker.cluster.metadata import is_valid_topic_name
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.messages.describe_producers import (
@@ -16,20 +17,35 @@ from barnabas.wire.messages.describe_producers import (
     TopicResponse,
 )
 
+PARTITION_BYTES = 60
+PRODUCER_BYTES = 40
+"""Of a partition and a producer in a reply."""
+
+_Room = ReplyRoom[tuple[str, int], PartitionResponse]
+
 
 def handle(request: DescribeProducersRequest, context: RequestContext) -> DescribeProducersResponse:
-    asked: dict[str, dict[int, None]] = {}
-    for topic in request.topics:
-        asked.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))
+    room: _Room = ReplyRoom(lambda answer: PARTITION_BYTES + PRODUCER_BYTES * len(answer.active_producers))
     return DescribeProducersResponse(
         topics=[
-            TopicResponse(name=topic, partitions=[_partition(topic, index, context) for index in indexes])
-            for topic, indexes in asked.items()
+            TopicResponse(
+                name=topic.name,
+                partitions=[_partition(topic.name, index, context, room) for index in topic.partition_indexes],
+            )
+            for topic in request.topics
         ]
     )
 
 
-def _partition(topic: str, index: int, context: RequestContext) -> PartitionResponse:
+def _partition(topic: str, index: int, context: RequestContext, room: _Room) -> PartitionResponse:
+    try:
+        known = room.again((topic, index))
+        return room.first((topic, index), _producers(topic, index, context)) if known is None else known
+    except ApiError as error:
+        return PartitionResponse(partition_index=index, error_code=error.error, error_message=error.message)
+
+
+def _producers(topic: str, index: int, context: RequestContext) -> PartitionResponse:
     answer = PartitionResponse(partition_index=index)
     try:
         if not is_valid_topic_name(topic):

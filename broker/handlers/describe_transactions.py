@@ -15,24 +15,32 @@ from barnabas.wire.messages.describe_transactions import (
     TransactionState,
 )
 
-PARTITION_BYTES = 8
-"""Of a partition in a reply, besides its topic's name."""
+PARTITION_BYTES = 4
+TOPIC_BYTES = 20
+ID_BYTES = 60
+"""Of a partition, a topic and an id in a reply, besides names."""
 
 
 def handle(request: DescribeTransactionsRequest, context: RequestContext) -> DescribeTransactionsResponse:
-    room = ReplyRoom()
+    room: ReplyRoom[str, TransactionState] = ReplyRoom(_reply_bytes)
     return DescribeTransactionsResponse(
-        transaction_states=[_describe(name, context, room) for name in dict.fromkeys(request.transactional_ids)]
+        transaction_states=[_describe(name, context, room) for name in request.transactional_ids]
     )
 
 
-def _describe(transactional_id: str, context: RequestContext, room: ReplyRoom) -> TransactionState:
+def _describe(
+    transactional_id: str, context: RequestContext, room: ReplyRoom[str, TransactionState]
+) -> TransactionState:
     try:
-        transaction = context.broker.transactions.describe(transactional_id)
-        room.take(sum(PARTITION_BYTES + len(topic) for topic, _ in transaction.partitions))
+        known = room.again(transactional_id)
+        return room.first(transactional_id, _transaction(transactional_id, context)) if known is None else known
     except Exception as found:  # noqa: BLE001 - one entry does not take the others with it
         error = context.broker.unforeseen.refusal(found, f"transactional id {transactional_id!r}")
         return TransactionState(transactional_id=transactional_id, error_code=error.error)
+
+
+def _transaction(transactional_id: str, context: RequestContext) -> TransactionState:
+    transaction = context.broker.transactions.describe(transactional_id)
     topics: dict[str, TopicData] = {}
     for topic, index in sorted(transaction.partitions):
         topics.setdefault(topic, TopicData(topic=topic)).partitions.append(index)
@@ -45,6 +53,11 @@ def _describe(transactional_id: str, context: RequestContext, room: ReplyRoom) -
         producer_epoch=transaction.producer_epoch,
         topics=list(topics.values()),
     )
+
+
+def _reply_bytes(answer: TransactionState) -> int:
+    topics = sum(TOPIC_BYTES + len(data.topic) + PARTITION_BYTES * len(data.partitions) for data in answer.topics)
+    return ID_BYTES + len(answer.transactional_id) + topics
 
 
 HANDLER = Handler(key=65, min_version=0, max_version=0, handle=handle)

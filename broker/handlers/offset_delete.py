@@ -1,7 +1,7 @@
 """OffsetDelete (key 47): forget a group's offsets for some partitions.   Version 0.
 
-Behaviour: each partition is answered once; those that have no offset succeed. A group of consumers may stay active, but
-not read the topic; any other group must be empty.
+Behaviour: partitions are answered one by one; those that have no offset succeed. A group of consumers may stay
+active, but not read the topic; any other group must be empty.
 Errors per partition: UNKNOWN_TOPIC_OR_PARTITION, GROUP_SUBSCRIBED_TO_TOPIC. For all: GROUP_ID_NOT_FOUND,
 NON_EMPTY_GROUP, INVALID_GROUP_ID, NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE.
 """
@@ -20,9 +20,9 @@ from barnabas.wire.messages.offset_delete import (
 
 async def handle(request: OffsetDeleteRequest, context: RequestContext) -> OffsetDeleteResponse:
     metadata = context.broker.metadata
-    asked: dict[str, dict[int, None]] = {}
+    asked: dict[str, list[int]] = {}
     for topic in request.topics:
-        asked.setdefault(topic.name, {}).update((partition.partition_index, None) for partition in topic.partitions)
+        asked.setdefault(topic.name, []).extend(partition.partition_index for partition in topic.partitions)
     known = {
         topic: tuple(partition for partition in partitions if metadata.has_partition(topic, partition))
         for topic, partitions in asked.items()

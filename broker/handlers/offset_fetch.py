@@ -1,7 +1,6 @@
 """OffsetFetch (key 9): how far groups have read.   Versions 1-9.
 
-Behaviour: a partition without an offset, and an unknown group, are answered with offset -1 and no error; a partition
-that is named again is answered once (Kafka: each time). Null topics
+Behaviour: a partition without an offset, and an unknown group, are answered with offset -1 and no error. Null topics
 (version 2+) ask for everything the group has. The answer waits until the offsets it tells of are replicated.
 Errors per partition: UNSTABLE_OFFSET_COMMIT (an open transaction may change the offset, and the client asked for
 stable ones). Per group, in version 1 per partition: NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS,
@@ -21,7 +20,6 @@ from barnabas.broker.coordinators.groups.events import FetchedOffset
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.offset_fetch import (
     OffsetFetchRequest,
-    OffsetFetchRequestGroup,
     OffsetFetchRequestTopic,
     OffsetFetchRequestTopics,
     OffsetFetchResponse,
@@ -37,31 +35,32 @@ OFFSET_BYTES = 24
 """Of a partition in a reply, besides its metadata."""
 
 
-class _Fetched(NamedTuple):
-    """A group's offsets by topic, or the error that stands for all of them."""
+_Topics = list[tuple[str, list[FetchedOffset]]]
+_Question = tuple[str, tuple[tuple[str, tuple[int, ...]], ...] | None]
 
-    topics: dict[str, list[FetchedOffset]]
+
+class _Fetched(NamedTuple):
+    """A group's offsets by topic, as asked for, or the error that stands for all of them."""
+
+    topics: _Topics
     error: ErrorCode
 
 
 async def handle(request: OffsetFetchRequest, context: RequestContext) -> OffsetFetchResponse:
-    room = ReplyRoom()
+    room: ReplyRoom[_Question, _Fetched] = ReplyRoom(_reply_bytes)
     if context.api_version >= 8:
-        asked: dict[str, OffsetFetchRequestGroup] = {}
-        for group in request.groups:
-            asked.setdefault(group.group_id, group)
         return OffsetFetchResponse(
             groups=[
                 _group(
                     group.group_id,
                     await _fetch(group.group_id, group.topics, request.require_stable, context, room),
                 )
-                for group in asked.values()
+                for group in request.groups
             ]
         )
     fetched = await _fetch(request.group_id, request.topics, request.require_stable, context, room)
     if fetched.error is not ErrorCode.NONE and context.api_version < 2:
-        topics = {topic.name: _all_failed(topic.partition_indexes, fetched.error) for topic in request.topics or ()}
+        topics = [(topic.name, _all_failed(topic.partition_indexes, fetched.error)) for topic in request.topics or ()]
         fetched = _Fetched(topics, fetched.error)
     return OffsetFetchResponse(error_code=fetched.error, topics=_topics_before_8(fetched.topics))
 
@@ -71,28 +70,40 @@ async def _fetch(
     topics: Iterable[OffsetFetchRequestTopic | OffsetFetchRequestTopics] | None,
     require_stable: bool,
     context: RequestContext,
-    room: ReplyRoom,
+    room: ReplyRoom[_Question, _Fetched],
 ) -> _Fetched:
-    asked: dict[str, dict[int, None]] | None = None
-    if topics is not None:
-        asked = {}
-        for topic in topics:
-            asked.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))
+    asked = None if topics is None else tuple((topic.name, tuple(topic.partition_indexes)) for topic in topics)
     try:
-        fetched = await context.broker.groups.fetch_offsets(group_id, asked, require_stable=require_stable)
-        room.take(_reply_bytes(fetched))
+        known = room.again((group_id, asked))
+        if known is not None:
+            return known
+        found = await _offsets(group_id, asked, require_stable, context)
+        return room.first((group_id, asked), _Fetched(found, ErrorCode.NONE))
     except Exception as error:  # noqa: BLE001 - one entry does not take the others with it
-        return _Fetched(
-            {},
-            context.broker.unforeseen.refusal(error, f"group {group_id!r}").error,
-        )
-    return _Fetched(fetched, ErrorCode.NONE)
+        return _Fetched([], context.broker.unforeseen.refusal(error, f"group {group_id!r}").error)
 
 
-def _reply_bytes(topics: dict[str, list[FetchedOffset]]) -> int:
+async def _offsets(
+    group_id: str, asked: tuple[tuple[str, tuple[int, ...]], ...] | None, require_stable: bool, context: RequestContext
+) -> _Topics:
+    """Topics and partitions as they are named, each looked up once. Errors: as `GroupService.fetch_offsets`."""
+    groups = context.broker.groups
+    if asked is None:
+        return list((await groups.fetch_offsets(group_id, None, require_stable=require_stable)).items())
+    wanted: dict[str, dict[int, None]] = {}
+    for topic, partitions in asked:
+        wanted.setdefault(topic, {}).update(dict.fromkeys(partitions))
+    found = {
+        topic: {offset.partition: offset for offset in offsets}
+        for topic, offsets in (await groups.fetch_offsets(group_id, wanted, require_stable=require_stable)).items()
+    }
+    return [(topic, [found[topic][partition] for partition in partitions]) for topic, partitions in asked]
+
+
+def _reply_bytes(fetched: _Fetched) -> int:
     return sum(
         OFFSET_BYTES + (len(offset.committed.metadata) if offset.committed else 0)
-        for offsets in topics.values()
+        for _, offsets in fetched.topics
         for offset in offsets
     )
 
@@ -119,12 +130,12 @@ def _group(group_id: str, fetched: _Fetched) -> OffsetFetchResponseGroup:
                     for offset in offsets
                 ],
             )
-            for topic, offsets in fetched.topics.items()
+            for topic, offsets in fetched.topics
         ],
     )
 
 
-def _topics_before_8(topics: dict[str, list[FetchedOffset]]) -> list[OffsetFetchResponseTopic]:
+def _topics_before_8(topics: _Topics) -> list[OffsetFetchResponseTopic]:
     return [
         OffsetFetchResponseTopic(
             name=topic,
@@ -139,7 +150,7 @@ def _topics_before_8(topics: dict[str, list[FetchedOffset]]) -> list[OffsetFetch
                 for offset in offsets
             ],
         )
-        for topic, offsets in topics.items()
+        for topic, offsets in topics
     ]
 
 

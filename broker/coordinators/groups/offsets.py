@@ -281,7 +281,7 @@ def _delete_offsets(
         else:
             effects.changes.extend(
                 OffsetTombstone(event.group_id, topic, partition)
-                for partition in partitions
+                for partition in dict.fromkeys(partitions)
                 if offsets.get(event.group_id, topic, partition) is not None
                 or offsets.is_pending(event.group_id, topic, partition)
             )

@@ -9,9 +9,6 @@ from barnabas.broker.coordinators.groups.offsets import Offsets
 CLASSIC: Final = "classic"
 """The one type of group there is (ListGroups v5+)."""
 
-MEMBER_BYTES: Final = 100
-"""Of a member in a reply, or of a group, besides what clients chose."""
-
 
 class ListedGroup(NamedTuple):
     """One line of ListGroups."""
@@ -41,19 +38,6 @@ class DescribedGroup(NamedTuple):
     protocol_type: str
     protocol_name: str
     members: tuple[DescribedMember, ...]
-
-    @property
-    def reply_bytes(self) -> int:
-        """About how much of a reply the group takes."""
-        return MEMBER_BYTES + sum(
-            MEMBER_BYTES
-            + len(member.member_id)
-            + len(member.group_instance_id or "")
-            + len(member.client_id)
-            + len(member.metadata)
-            + len(member.assignment)
-            for member in self.members
-        )
 
 
 class GroupSummary(NamedTuple):

@@ -605,39 +605,68 @@ def test_offset_delete():
 
 
 @pytest.mark.parametrize("version", versions_of(9))
-def test_a_partition_that_is_named_again_is_answered_once(version):
-    """A thousand times the metadata of one offset would be a reply of megabytes."""
+def test_what_is_named_again_is_answered_again_but_not_for_ever(version, monkeypatch):
+    """As in Kafka; a thousand times the metadata of one offset would be a reply of megabytes."""
+    monkeypatch.setattr("barnabas.broker.api.reply_room.REPLY_BYTES_MAX", 10_000)
 
     async def scenario(server):
         await server.ask(commit_request(("t", 0, 10)), 8)
-        indexes = [0, 1] * 1_000
-        if version >= 8:
-            topics = [OffsetFetchRequestTopics(name="t", partition_indexes=indexes)] * 2
-            request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id="g", topics=topics)])
-            (response,) = (await server.ask(request, version)).groups
-        else:
+
+        async def fetch(indexes):
+            if version >= 8:
+                topics = [OffsetFetchRequestTopics(name="t", partition_indexes=indexes)] * 2
+                request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id="g", topics=topics)])
+                return (await server.ask(request, version)).groups[0]
             topics = [OffsetFetchRequestTopic(name="t", partition_indexes=indexes)] * 2
-            response = await server.ask(OffsetFetchRequest(group_id="g", topics=topics), version)
-        (topic,) = response.topics
-        assert [(each.partition_index, each.committed_offset) for each in topic.partitions] == [(0, 10), (1, -1)]
+            return await server.ask(OffsetFetchRequest(group_id="g", topics=topics), version)
+
+        response = await fetch([0, 1, 0])
+        told = [
+            [(each.partition_index, each.committed_offset) for each in topic.partitions] for topic in response.topics
+        ]
+        assert told == [[(0, 10), (1, -1), (0, 10)]] * 2
+        response = await fetch([0, 1] * 1_000)
+        if version < 2:
+            errors = {partition.error_code for topic in response.topics for partition in topic.partitions}
+            assert errors == {ErrorCode.POLICY_VIOLATION}
+        else:
+            assert (response.error_code, response.topics) == (ErrorCode.POLICY_VIOLATION, [])
 
     run(scenario)
 
 
-def test_a_partition_that_is_named_again_is_deleted_once():
+def test_a_group_that_is_named_again_is_asked_for_what_it_says():
+    async def scenario(server):
+        await server.ask(commit_request(("t", 0, 10), ("t", 1, 11)), 8)
+        topics = [OffsetFetchRequestTopics(name="t", partition_indexes=[1])]
+        groups = [OffsetFetchRequestGroup(group_id="g", topics=each) for each in (topics, None, topics)]
+        response = await server.ask(OffsetFetchRequest(groups=groups), 8)
+        told = [[each.partition_index for each in group.topics[0].partitions] for group in response.groups]
+        assert told == [[1], [0, 1], [1]]
+        described = await server.ask(DescribeGroupsRequest(groups=["g", "g"]), 5)
+        assert [group.group_id for group in described.groups] == ["g", "g"]
+
+    run(scenario)
+
+
+def test_a_partition_that_is_named_again_is_deleted_once_and_answered_again():
     async def scenario(server):
         await server.ask(commit_request(("t", 0, 10)), 8)
         indexes = [OffsetDeleteRequestPartition(partition_index=index) for index in (0, 9)]
-        topics = [OffsetDeleteRequestTopic(name="t", partitions=indexes * 1_000)] * 2
+        topics = [OffsetDeleteRequestTopic(name="t", partitions=indexes)] * 2
+        before = sum(map(len, server.log.batches.values()))
         response = await server.ask(OffsetDeleteRequest(group_id="g", topics=topics), 0)
-        assert [len(topic.partitions) for topic in response.topics] == [2]
+        assert [len(topic.partitions) for topic in response.topics] == [4]
         assert commit_errors(response) == {("t", 0): NONE, ("t", 9): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+        assert sum(map(len, server.log.batches.values())) == before + 1
+        written = [batch for batches in server.log.batches.values() for batch in batches]
+        assert [parse_header(batch).record_count for batch in written] == [1, 1]
 
     run(scenario)
 
 
 def test_a_reply_does_not_become_larger_than_it_may(monkeypatch):
-    """What does not fit any more is refused before it is made; what fits is answered."""
+    """What does not fit any more is refused before it is made, and what comes after it."""
     monkeypatch.setattr("barnabas.broker.api.reply_room.REPLY_BYTES_MAX", 5_000)
     refused = ErrorCode.POLICY_VIOLATION
 
@@ -646,7 +675,7 @@ def test_a_reply_does_not_become_larger_than_it_may(monkeypatch):
         for name in names:
             await server.stable_member(name, instance=name)
         described = await server.ask(DescribeGroupsRequest(groups=names), 5)
-        assert [group.error_code for group in described.groups] == [NONE, refused, NONE]
+        assert [group.error_code for group in described.groups] == [NONE, refused, refused]
         assert (await server.ask(ListGroupsRequest(), 4)).error_code == NONE
         await server.stable_member("d" * 600)
         assert (await server.ask(ListGroupsRequest(), 4)).error_code == refused
@@ -658,6 +687,6 @@ def test_a_reply_does_not_become_larger_than_it_may(monkeypatch):
         fetched = await server.ask(
             OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=name, topics=None) for name in "ef"]), 8
         )
-        assert [(group.error_code, len(group.topics)) for group in fetched.groups] == [(refused, 0), (NONE, 1)]
+        assert [(group.error_code, len(group.topics)) for group in fetched.groups] == [(refused, 0), (refused, 0)]
 
     run(scenario)
