@@ -434,7 +434,10 @@ class LogManager:
                 stale.checkpointed = set(stale.logs)
         context = directory.context
         path = f"{directory.path}/{topic}-{partition}"
-        self._files.make_directory(path)
+        try:
+            self._files.make_directory(path)
+        except FileExistsError as error:  # nothing is wrong with the disk: somebody has left a file of that name there
+            raise StorageError(f"{path} is in the way of a new log: move it away", passes=True) from error
         segment = Segment.create(self._cache, path, 0, self._clock.now_ms(), context.jitter(config))
         log = PartitionLog(
             context,

@@ -258,28 +258,36 @@ class GroupService:
 
         Errors: ApiError, COORDINATOR_NOT_AVAILABLE, COORDINATOR_LOAD_IN_PROGRESS while any shard loads.
         """
-        return [
-            listed
-            for runner in self.runtime.all_runners()
-            for listed in views.list_groups(runner.shard.groups.values(), states, types)
-        ]
+        listed: dict[str, ListedGroup] = {}
+        for runner in self.runtime.all_runners():
+            for found in views.list_groups(runner.shard.groups.values(), states, types):
+                if found.group_id not in listed or self._is_served_by(runner, found.group_id):
+                    listed[found.group_id] = found
+        return list(listed.values())
+
+    def _is_served_by(self, runner: GroupRunner, group_id: str) -> bool:
+        """Else what the runner has under this name is of the time before the topic got more partitions."""
+        return self.runtime.partition_for(group_id) == runner.partition
 
     def summaries(self, text_bytes_max: int = sys.maxsize) -> tuple[list[GroupSummary], int]:
         """State, size and committed offsets of the groups whose shards are loaded, and how many are left out because a
         page with all of them (a line for each, two for each offset) would be longer than `text_bytes_max`.
         """
-        summaries, left_out = [], 0
+        summaries: dict[str, GroupSummary] = {}
+        left_out = 0
         for runner in self.runtime.runners():
             offsets = runner.shard.offsets
             for group in runner.shard.groups.values():
+                if group.group_id in summaries and not self._is_served_by(runner, group.group_id):
+                    continue
                 lines = 1 + 2 * offsets.count_of_group(group.group_id)
                 text_bytes = lines * (LINE_BYTES + len(group.group_id))
                 if text_bytes > text_bytes_max:
                     left_out += 1
                 else:
                     text_bytes_max -= text_bytes
-                    summaries.append(views.summarize(group, offsets))
-        return summaries, left_out
+                    summaries[group.group_id] = views.summarize(group, offsets)
+        return list(summaries.values()), left_out
 
     # Background work
 
