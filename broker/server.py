@@ -46,7 +46,6 @@ from barnabas.broker.timers import Timers
 from barnabas.broker.upkeep.compaction import Compaction
 from barnabas.broker.upkeep.disk_space import DiskSpace
 from barnabas.broker.upkeep.housekeeping import Housekeeping
-from barnabas.broker.upkeep.segment_times import LOGS_PER_TURN
 from barnabas.clock import REPEAT_MIN_MS, Clock, SystemClock
 from barnabas.controller.configs import ConfigRepository
 from barnabas.controller.controller import Controller, ControllerSettings
@@ -58,6 +57,7 @@ from barnabas.storage.files import OsFiles, UnsyncedFiles
 from barnabas.storage.log import PartitionLog
 from barnabas.storage.log_manager import LogManager
 from barnabas.storage.producer_state import bound_producers
+from barnabas.turns import Turns
 from barnabas.wire.framing import ReceiveBuffer
 
 if TYPE_CHECKING:
@@ -513,11 +513,11 @@ class Broker:
         self.connections.close_idle(self._socket_clock.monotonic_ms())
 
     async def _expire_producers(self) -> None:
-        for number, partition in enumerate(self.replicas.partitions(), 1):
+        turns = Turns()
+        for partition in self.replicas.partitions():
             with self.set_aside_producers.attempt(partition.log):
                 partition.log.remove_expired_producers(self.clock.now_ms())
-            if number % LOGS_PER_TURN == 0:
-                await asyncio.sleep(0)
+            await turns.after_one()
 
     def _bound_producers(self) -> None:
         logs = (partition.log for partition in self.replicas.partitions())

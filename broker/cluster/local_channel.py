@@ -29,7 +29,7 @@ class LocalChannel:
             return await self._broker.replicas.leader_and_isr(request)
         if isinstance(request, StopReplicaRequest):
             return await self._broker.replicas.stop_replica(request)
-        removed = self._broker.metadata.update(request)
+        removed = await self._broker.metadata.update(request)
         for name, runtime in (
             (GROUP_METADATA_TOPIC, self._broker.groups.runtime),
             (TRANSACTION_STATE_TOPIC, self._broker.transactions.runtime),

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from barnabas.controller.operations.topics import check_topic_name
+from barnabas.turns import Turns
 from barnabas.wire.errors import ApiError
 from barnabas.wire.names import ZERO_TOPIC_ID, TopicId
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
         UpdateMetadataBroker,
         UpdateMetadataPartitionState,
         UpdateMetadataRequest,
+        UpdateMetadataTopicState,
     )
 
 LEADER_DURING_DELETE = -2
@@ -131,32 +133,43 @@ class MetadataCache:
 
     # --- writing ----------------------------------------------------------------------------------
 
-    def update(self, request: "UpdateMetadataRequest") -> list[TopicMetadata]:
-        """Apply the controller's word; returns the topics that are gone with it."""
+    async def update(self, request: "UpdateMetadataRequest") -> list[TopicMetadata]:
+        """Apply the controller's word; returns the topics that are gone with it.
+
+        The event loop has turns while it is read. It is applied as a whole, so that nobody sees a part of a topic; the
+        controller sends one after the other, so that nothing changes between the two.
+        """
+        turns = Turns()
+        told = [await self._told(state, turns) for state in request.topic_states]
         self.controller_id = request.controller_id
         self._brokers = {broker.id: _broker(broker) for broker in request.live_brokers}
         removed = []
-        for state in request.topic_states:
-            known = self._topics.get(state.topic_name)
-            # New, or deleted and created again: nothing of an old incarnation holds.
-            is_same = known is not None and known.topic_id == state.topic_id
-            partitions = dict(known.partitions) if known is not None and is_same else {}
-            for partition_state in state.partition_states:
-                if partition_state.leader == LEADER_DURING_DELETE:
-                    partitions.pop(partition_state.partition_index, None)
-                else:
-                    partitions[partition_state.partition_index] = _partition(partition_state)
-            if known is not None and (not partitions or not is_same):
+        for topic in told:
+            known = self._topics.get(topic.name)
+            if known is not None and (not topic.partitions or known.topic_id != topic.topic_id):
                 self._names_by_id.pop(known.topic_id, None)
                 del self._topics[known.name]
                 removed.append(known)
-            if partitions:
-                topic_id = TopicId(bytes(state.topic_id))
-                self._topics[state.topic_name] = TopicMetadata(state.topic_name, topic_id, partitions)
-                self._names_by_id[topic_id] = state.topic_name
+            if topic.partitions:
+                self._topics[topic.name] = topic
+                self._names_by_id[topic.topic_id] = topic.name
         for listener in list(self.listeners):
             listener()
         return removed
+
+    async def _told(self, state: "UpdateMetadataTopicState", turns: Turns) -> TopicMetadata:
+        """A topic as it is told, with what was known of its other partitions; without any it is gone."""
+        known = self._topics.get(state.topic_name)
+        # New, or deleted and created again: nothing of an old incarnation holds.
+        is_same = known is not None and known.topic_id == state.topic_id
+        partitions = dict(known.partitions) if known is not None and is_same else {}
+        for partition_state in state.partition_states:
+            if partition_state.leader == LEADER_DURING_DELETE:
+                partitions.pop(partition_state.partition_index, None)
+            else:
+                partitions[partition_state.partition_index] = _partition(partition_state)
+            await turns.after_one()
+        return TopicMetadata(state.topic_name, TopicId(bytes(state.topic_id)), partitions)
 
 
 def _broker(state: "UpdateMetadataBroker") -> BrokerMetadata:

@@ -23,6 +23,7 @@ from barnabas.storage.log import LogAppendInfo, PartitionLog
 from barnabas.storage.log_manager import LogManager
 from barnabas.storage.segment_reader import ColdRead, FetchData
 from barnabas.storage.validation import AppendOrigin, ExpensiveBatch, ValidationResult
+from barnabas.turns import LOGS_PER_TURN, Turns
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.messages.leader_and_isr import (
     LeaderAndIsrPartitionError,
@@ -143,6 +144,7 @@ class ReplicaManager:
             return LeaderAndIsrResponse(error_code=ErrorCode.STALE_CONTROLLER_EPOCH)
         self._controller_epoch = request.controller_epoch
         response = LeaderAndIsrResponse()
+        turns = Turns(LOGS_PER_TURN)
         await self._reopen(request)
         for topic in request.topic_states:
             errors = LeaderAndIsrTopicError(topic_id=topic.topic_id)
@@ -151,8 +153,8 @@ class ReplicaManager:
                 errors.partition_errors.append(
                     LeaderAndIsrPartitionError(partition_index=state.partition_index, error_code=error)
                 )
+                await turns.after_one()
             response.topics.append(errors)
-            await asyncio.sleep(0)  # creating many logs takes a while: let connections live meanwhile
         return response
 
     async def _reopen(self, request: LeaderAndIsrRequest) -> None:
@@ -219,6 +221,7 @@ class ReplicaManager:
             return StopReplicaResponse(error_code=ErrorCode.STALE_CONTROLLER_EPOCH)
         self._controller_epoch = request.controller_epoch
         response = StopReplicaResponse()
+        turns = Turns(LOGS_PER_TURN)
         for topic in request.topic_states:
             for state in topic.partition_states:
                 error = self._stop(topic.topic_name, state.partition_index, state.delete_partition)
@@ -227,6 +230,7 @@ class ReplicaManager:
                         topic_name=topic.topic_name, partition_index=state.partition_index, error_code=error
                     )
                 )
+                await turns.after_one()
         try:
             # Before the controller forgets the topic: a log that came back later would belong to nobody.
             await asyncio.to_thread(self._log_manager.sync_deletions)
@@ -465,6 +469,7 @@ class ReplicaManager:
         offline, are left out.
         """
         now_ms = self._clock.now_ms()
+        turns = Turns(LOGS_PER_TURN)
         async for log, times in times_of_logs(
             self.set_aside_retention.ready(self._log_manager.logs),
             lambda log: log.times_for_retention(now_ms),
@@ -477,7 +482,7 @@ class ReplicaManager:
                     partition = self._partitions.get((log.topic, log.partition))
                     if partition is not None and partition.log is log:
                         partition.progressed()
-                    await asyncio.sleep(0)  # renaming files takes a while, too
+                    await turns.after_one()  # renaming files takes a while, too
 
     # --- what the coordinators need (broker/coordinators/runtime.py, CoordinatorLog) ---------------
 

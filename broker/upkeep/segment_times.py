@@ -2,13 +2,10 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
-from typing import Final
 
 from barnabas.storage.log import PartitionLog
 from barnabas.storage.segment_times import SegmentTimes
-
-LOGS_PER_TURN: Final = 100
-"""Between so many logs others have a turn on the event loop."""
+from barnabas.turns import ENTRIES_PER_TURN
 
 
 async def times_of_logs(
@@ -18,10 +15,10 @@ async def times_of_logs(
 
     The event loop has turns in between: whoever iterates looks again whether the log is still what it was.
     """
-    for start in range(0, len(logs), LOGS_PER_TURN):
+    for start in range(0, len(logs), ENTRIES_PER_TURN):
         if is_over():
             return
-        asked = [(log, ask(log)) for log in logs[start : start + LOGS_PER_TURN] if log.failure is None]
+        asked = [(log, ask(log)) for log in logs[start : start + ENTRIES_PER_TURN] if log.failure is None]
         unknown = [times for _, times in asked if not times.is_known]
         try:
             if unknown:

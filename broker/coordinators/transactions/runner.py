@@ -22,6 +22,7 @@ from barnabas.broker.coordinators.transactions.state import Record, TopicPartiti
 from barnabas.broker.timers import Timers
 from barnabas.clock import Clock
 from barnabas.set_aside import SetAside
+from barnabas.turns import Turns
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.records import Record as LogRecord
 from barnabas.wire.records import build_batch
@@ -104,7 +105,8 @@ class TransactionRunner:
             self._spawn(self._go_on(prepared))
 
     async def _go_on(self, transactional_ids: Sequence[str]) -> None:
-        for number, transactional_id in enumerate(transactional_ids, start=1):
+        turns = Turns(ENDINGS_PER_TURN)
+        for transactional_id in transactional_ids:
             transaction = self.shard.transactions.get(transactional_id)
             if self.is_closed:
                 return
@@ -112,8 +114,7 @@ class TransactionRunner:
                 continue
             log.info("Transactional id %r: going on in state %s", transactional_id, transaction.state.value)
             self._end(transactional_id)
-            if number % ENDINGS_PER_TURN == 0:
-                await asyncio.sleep(0)
+            await turns.after_one()
 
     def close(self, error: ApiError) -> None:
         """Stop: whoever waits gets the error."""

@@ -30,6 +30,7 @@ from barnabas.broker.coordinators.transactions.state import PARTITION_BYTES, Tra
 from barnabas.broker.timers import Timers
 from barnabas.clock import Clock
 from barnabas.set_aside import SetAside
+from barnabas.turns import Turns
 from barnabas.wire.errors import ApiError, ErrorCode
 
 log = logging.getLogger(__name__)
@@ -223,13 +224,13 @@ class TransactionService:
     async def abort_timed_out(self) -> None:
         """Abort transactions that have been open for longer than their timeout, under a new epoch."""
         for runner in self.runtime.runners():
-            for number, transaction in enumerate(runner.timed_out(), start=1):
+            turns = Turns(ABORTS_PER_TURN)
+            for transaction in runner.timed_out():
                 if runner.is_closed:
                     break
                 if self.set_aside_aborting.is_ready(transaction.transactional_id):
                     await self._abort(transaction)
-                if number % ABORTS_PER_TURN == 0:
-                    await asyncio.sleep(0)
+                await turns.after_one()
             await asyncio.sleep(0)
 
     async def _abort(self, transaction: Transaction) -> None:

@@ -1,0 +1,118 @@
+"""Long work of one request, in pieces: between them everybody else has a turn of the event loop."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import barnabas.broker.cluster.metadata
+from barnabas.broker.configuration import config
+from barnabas.broker.server import Broker
+from barnabas.clock import ManualClock
+from barnabas.controller.operations.topics import NewTopic
+from barnabas.storage.log_manager import LogManager
+from barnabas.turns import ENTRIES_PER_TURN, LOGS_PER_TURN, Turns
+from barnabas.wire.errors import ErrorCode
+
+PARTITIONS = 3 * ENTRIES_PER_TURN + 1
+
+
+@asynccontextmanager
+async def running(data_dir: Path) -> AsyncIterator[Broker]:
+    keys = {"log.dirs": str(data_dir), "listeners": "PLAINTEXT://127.0.0.1:0"}
+    failures: list[str] = []
+    broker = Broker(config.load(options=keys), ManualClock(), failures.append, is_durable=False)
+    await broker.start()
+    try:
+        yield broker
+    finally:
+        await broker.stop()
+    assert not failures
+
+
+class TurnsTaken:
+    """How often functions were called in each turn of the event loop; `look` is called in each turn."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, look: Callable[[], None] = lambda: None) -> None:
+        self._monkeypatch = monkeypatch
+        self._look = look
+        self._turn = 0
+        self._calls: dict[str, Counter[int]] = {}
+        self._next = asyncio.get_running_loop().call_soon(self._count)
+
+    def _count(self) -> None:
+        self._turn += 1
+        self._look()
+        self._next = asyncio.get_running_loop().call_soon(self._count)
+
+    def watch(self, owner: Any, name: str) -> None:
+        function = getattr(owner, name)
+        calls = self._calls[name] = Counter()
+
+        def counted(*arguments: Any, **keywords: Any) -> Any:
+            calls[self._turn] += 1
+            return function(*arguments, **keywords)
+
+        self._monkeypatch.setattr(owner, name, counted)
+
+    def calls(self, name: str) -> tuple[int, int]:
+        """All of a function's calls, and the most in one turn."""
+        return self._calls[name].total(), max(self._calls[name].values(), default=0)
+
+    def end(self) -> None:
+        self._next.cancel()
+
+
+def test_a_turn_comes_after_each_so_many_entries() -> None:
+    async def work(entries: int) -> list[int]:
+        done, seen = 0, []
+
+        async def look() -> None:
+            while True:
+                seen.append(done)
+                await asyncio.sleep(0)
+
+        other = asyncio.create_task(look())
+        turns = Turns(10)
+        for _ in range(entries):
+            done += 1
+            await turns.after_one()
+        other.cancel()
+        return seen
+
+    assert asyncio.run(work(9)) == []
+    assert asyncio.run(work(35)) == [10, 20, 30]
+
+
+def test_creating_and_deleting_many_partitions_leaves_the_loop_to_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between two turns few logs are made, and nobody ever sees a part of the topic."""
+
+    async def scenario() -> None:
+        async with running(tmp_path) as broker:
+            seen: set[int] = set()
+
+            def look() -> None:
+                topic = broker.metadata.topic("many")
+                seen.add(0 if topic is None else len(topic.partitions))
+
+            taken = TurnsTaken(monkeypatch, look)
+            taken.watch(LogManager, "get_or_create")
+            taken.watch(LogManager, "delete")
+            taken.watch(barnabas.broker.cluster.metadata, "_partition")
+            outcomes = await broker.controller.create_topics([NewTopic("many", PARTITIONS, 1)])
+            assert outcomes[0].error is ErrorCode.NONE
+            assert await broker.controller.delete_topics(["many"]) == {"many": None}
+            taken.end()
+            assert seen == {0, PARTITIONS}
+            assert taken.calls("get_or_create") == (PARTITIONS, LOGS_PER_TURN)
+            assert taken.calls("_partition") == (PARTITIONS, ENTRIES_PER_TURN)
+            assert taken.calls("delete") == (PARTITIONS, LOGS_PER_TURN)
+            assert list(broker.replicas.partitions()) == []
+
+    asyncio.run(scenario())
