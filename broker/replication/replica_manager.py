@@ -439,7 +439,7 @@ class ReplicaManager:
         for log in logs:
             if self._is_stopping:
                 return
-            if log.failure is not None or log in self._flushes or not log.flush_is_due(self._clock.now_ms()):
+            if log in self._flushes or not log.flush_is_due(self._clock.now_ms()):
                 continue
             with self.set_aside_flushing.attempt(log):
                 await self._flush_if_possible(log)

@@ -91,6 +91,18 @@ async def test_epochs_grow_over_restarts(node: Node) -> None:
         assert node.controller.cluster_id == first[2]
 
 
+async def test_an_epoch_that_was_set_back_is_not_given_again(node: Node) -> None:
+    """Brokers would take requests of the time before for those of now."""
+    async with node:
+        for _ in range(3):
+            await node.restart()
+        epoch = node.controller.epoch
+        await node.session.set("/controller_epoch", b"1")
+        await node.controller._office.renew()
+        assert node.controller.epoch == epoch + 1
+        assert (await node.session.get("/controller_epoch"))[0] == str(epoch + 1).encode()
+
+
 async def test_the_cluster_id_can_be_given_once(node: Node) -> None:
     node.settings = node.settings._replace(cluster_id="4BBVMnpWRYSSAAhuMDMC8g")
     async with node:

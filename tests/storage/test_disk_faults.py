@@ -464,3 +464,25 @@ def test_a_segment_that_gets_another_name_while_retention_looks_at_it_is_looked_
     assert logs.manager.retain(log, now_ms, times) == 0
     assert not logs.failures
     assert logs.manager.run_retention(now_ms) == 1
+
+
+def test_a_segment_that_grows_while_retention_looks_at_it_is_looked_at_later(logs):
+    """Of batches without timestamps the file's time counts, and it has another one since a record came."""
+
+    def append_at(log):
+        logs.append(log, b"v", timestamp=-1)
+        time_ns = logs.clock.now_ms() * 1_000_000
+        os.utime(logs.path / "topic-0" / "00000000000000000000.log", ns=(time_ns, time_ns))
+
+    append_at(logs.log(retention_ms=1000))
+    logs.restart(clean=True)
+    log, now_ms = logs.log(), logs.clock.now_ms() + 2000
+    times = log.times_for_retention(now_ms)
+    times.read()
+    logs.clock.advance(2000)
+    append_at(log)
+    times.take_in()
+    assert times.error is None
+    assert logs.manager.retain(log, now_ms, times) == 0
+    assert logs.manager.run_retention(now_ms) == 0
+    assert logs.manager.run_retention(now_ms + 2000) == 1

@@ -1,5 +1,7 @@
 """What groups and offsets may take of the broker's memory, and ids that are longer than what carries them."""
 
+import asyncio
+
 import pytest
 
 from barnabas.broker.coordinators.groups.events import CommitOffsets, PartitionCommit, SyncGroup
@@ -58,6 +60,24 @@ def test_metadata_has_a_budget_and_members_keep_what_they_have() -> None:
         assert (await bench.join("used", protocols=(("range", bytes(50_000)),))).error is ErrorCode.MEMBER_ID_REQUIRED
         bench.pass_time(3_600_000)
         await bench.join("g9", member_id_required=False, protocols=(("range", bytes(50_000)),))
+
+    run(scenario)
+
+
+def test_one_group_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever there is room for: a rebalance sends all of it to the leader in one reply."""
+    monkeypatch.setattr("barnabas.broker.coordinators.groups.service.HELD_BYTES_OF_GROUP_MAX", 100_000)
+
+    async def scenario(bench: Bench) -> None:
+        await bench.elect()
+        large = (("range", bytes(60_000)),)
+        joined = await bench.join("g", instance="i", protocols=large)
+        assert joined.error is ErrorCode.NONE
+        async with asyncio.timeout(10):  # who is let in waits for the other one
+            assert await error_of(bench.join("g", instance="j", protocols=large)) is ErrorCode.GROUP_MAX_SIZE_REACHED
+        again = bench.join("g", joined.member_id, instance="i", protocols=large)
+        assert (await again).error is ErrorCode.NONE
+        assert (await bench.join("h", instance="i", protocols=large)).error is ErrorCode.NONE
 
     run(scenario)
 
