@@ -36,6 +36,10 @@ REQUEST_BYTES_MAX = 8 * 1024 * 1024
 """Of every request but Produce: what is decoded becomes objects, several times as large. The largest requests of real
 clients, SyncGroup of a leader of thousands of members, could not be stored beyond the size of a batch, 1 MiB."""
 
+LARGE_REPLIES = frozenset((9, 11, 15, 16, 19, 32, 35, 61, 65, 66))
+"""APIs whose replies may be megabytes: OffsetFetch, JoinGroup, CreateTopics, what describes and lists. (Fetch has a bound
+of its own.)"""
+
 Outcome = Parts | None | Awaitable[Parts | None] | Delayed
 
 _REPLY_LENGTH = struct.Struct(">i")
@@ -62,6 +66,7 @@ class Dispatcher:
         self.metrics = metrics
         self._broker = broker
         self._routes: dict[tuple[int, int], _Route] = {}
+        self._large_replies = asyncio.Lock()
 
     def dispatch(self, frame: memoryview | bytearray, connection: Connection) -> Outcome:
         """Serve one request.
@@ -104,7 +109,16 @@ class Dispatcher:
                 f"version {version} of API key {key} is not served ({handler.min_version} to {handler.max_version} are)"
             )
         route = self._routes[key, version] = _Route(handler, version)
+        if key in LARGE_REPLIES:
+            route.handle = partial(self._handle_in_turn, handler.handle)
         return route
+
+    async def _handle_in_turn(self, handle: Callable[..., Any], request: Message, context: RequestContext) -> Any:
+        """Handle a request whose reply may be large: one in a round of the event loop."""
+        async with self._large_replies:
+            await asyncio.sleep(0)
+            response = handle(request, context)
+        return response if isinstance(response, Message) else await response
 
     def _answer(
         self,
@@ -155,9 +169,14 @@ class Dispatcher:
             raise
         except Exception as error:
             raise self._unforeseen(context, error) from error
-        while self._broker.connections.is_crowded:
-            await self._broker.connections.has_room.wait()
-        return cast("Parts | None", answer(lambda: known))
+        if context.api_key not in LARGE_REPLIES:
+            return cast("Parts | None", answer(lambda: known))
+        # One after the other, and when those who were cut have given their memory back; others have their turn between.
+        async with self._large_replies:
+            await asyncio.sleep(0)
+            while self._broker.connections.is_crowded:
+                await self._broker.connections.has_room.wait()
+            return cast("Parts | None", answer(lambda: known))
 
     def _unforeseen(self, context: RequestContext, error: Exception) -> CloseConnection:
         logger.error(

@@ -513,6 +513,38 @@ def test_a21_all_offsets_of_a_group_at_once(
     assert memory.growth <= 288 * MIB
 
 
+@pytest.mark.parametrize("broker", [{"group.initial.rebalance.delay.ms": "0"}], indirect=True, ids=[""])
+@pytest.mark.parametrize("count", [30, pytest.param(100, marks=FULL)])
+def test_a21_large_replies_keep_nobody_from_being_served(
+    broker: BarnabasProcess, memory: Memory, healthy: HealthyClient, figure: Figure, count: int
+) -> None:
+    """Connections that ask at the same time for 40 groups of 900 KB, of which 32 MiB are told; they do not read."""
+    _offsets_topic(broker)
+    names = [f"large-{number}" for number in range(40)]
+    with connect(broker.bootstrap_servers) as connection, contextlib.ExitStack() as stack:
+        for name in names:
+            join = _join(name)
+            join.protocols[0].metadata = bytes(900_000)
+            joined = ask(connection, join, 0, JoinGroupResponse)
+            sync = SyncGroupRequest(
+                group_id=name, generation_id=joined.generation_id, member_id=joined.member_id, assignments=[]
+            )
+            assert ask(connection, sync, 0, SyncGroupResponse).error_code == 0
+        connections = [stack.enter_context(connect(broker.bootstrap_servers)) for _ in range(count)]
+        memory.mark()
+        healthy.mark()
+        for number, reader in enumerate(connections):
+            reader.sendall(frame(DescribeGroupsRequest(groups=names), 5, number) * 2)
+        for _ in range(20):
+            assert ask(connection, _one_group(), 5, DescribeGroupsResponse).groups[0].error_code == 0
+    figure(connections=count, growth_mib=round(memory.growth / MIB, 1), **healthy.figures)
+    assert memory.growth <= 288 * MIB
+
+
+def _one_group() -> DescribeGroupsRequest:
+    return DescribeGroupsRequest(groups=["large-0"])
+
+
 def test_a21_configs_that_nobody_knows(
     broker: BarnabasProcess, memory: Memory, healthy: HealthyClient, figure: Figure
 ) -> None:
