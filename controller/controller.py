@@ -60,6 +60,7 @@ from barnabas.controller.partition_fsm import PartitionStateMachine, PartitionSt
 from barnabas.controller.registrations import Registrations, RegistrationWatch
 from barnabas.controller.state import BrokerRegistration, ClusterState, ReplicaAssignment, TopicPartition
 from barnabas.set_aside import SetAside
+from barnabas.turns import Turns
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.names import random_topic_id
 
@@ -449,7 +450,9 @@ class Controller:
     ) -> None:
         results: Results = {name: _named_twice() for name in duplicates(e.name for e in expansions)}
         added: dict[str, dict[int, ReplicaAssignment]] = {}
+        turns = Turns()  # nothing changes the cluster but the task that does this
         for expansion in expansions:
+            await turns.after_one()
             if expansion.name in results:
                 continue
             try:

@@ -7,7 +7,6 @@ DynamicBrokerConfig.java of Kafka 4.3.0, whose codes and wording clients see her
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -26,6 +25,7 @@ from barnabas.broker.configuration.keys import BROKER_KEYS, SECURITY_KEYS
 from barnabas.broker.configuration.topics import DEFAULT_ENTITY, TOPIC_KEYS
 from barnabas.controller.configs import stored_bytes
 from barnabas.controller.operations.topics import check_topic_name
+from barnabas.turns import Turns
 from barnabas.wire.errors import ApiError, ErrorCode
 
 if TYPE_CHECKING:
@@ -88,9 +88,9 @@ async def alter(
         identity = (resource.resource_type, resource.resource_name)
         seen[identity] = seen.get(identity, 0) + 1
     outcomes: list[ApiError | None] = []
-    for number, resource in enumerate(resources):
-        if number % RESOURCES_PER_TURN == RESOURCES_PER_TURN - 1:
-            await asyncio.sleep(0)
+    turns = Turns(RESOURCES_PER_TURN)
+    for resource in resources:
+        await turns.after_one()
         if seen[resource.resource_type, resource.resource_name] > 1:
             outcomes.append(ApiError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once."))
             continue

@@ -21,6 +21,7 @@ from barnabas.broker.api.context import RequestContext
 from barnabas.broker.api.registry import Handler
 from barnabas.broker.configuration.changes import check_room
 from barnabas.controller.operations.topics import NewTopic, TopicOutcome
+from barnabas.turns import Turns
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.messages.create_topics import (
     CreatableTopic,
@@ -37,16 +38,25 @@ CONFIG_VALUE_LENGTH_MAX: Final = 32_767
 
 async def handle(request: CreateTopicsRequest, context: RequestContext) -> CreateTopicsResponse:
     """Answer one request."""
+    turns = Turns()
+    topics = []
+    for topic in request.topics:
+        topics.append(_new_topic(topic, context))
+        await turns.after_one()
     try:
         outcomes = await context.broker.controller.create_topics(
-            [_new_topic(topic, context) for topic in request.topics],
+            topics,
             validate_only=request.validate_only,
             timeout_ms=request.timeout_ms,
         )
     except ApiError as error:
         outcomes = [TopicOutcome.failed(topic.name, error.error, error.message) for topic in request.topics]
     configs = {topic.name: {c.name: c.value for c in topic.configs if c.value is not None} for topic in request.topics}
-    return CreateTopicsResponse(topics=[_result(outcome, configs[outcome.name], context) for outcome in outcomes])
+    response = CreateTopicsResponse()
+    for outcome in outcomes:
+        response.topics.append(_result(outcome, configs[outcome.name], context))
+        await turns.after_one()
+    return response
 
 
 def _new_topic(topic: CreatableTopic, context: RequestContext) -> NewTopic:

@@ -14,6 +14,7 @@ from barnabas.broker.api.context import RequestContext
 from barnabas.broker.api.registry import Handler
 from barnabas.broker.coordinators.transactions.markers import TransactionMarker
 from barnabas.clock import wait_s
+from barnabas.turns import Turns
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.messages.write_txn_markers import (
     WritableTxnMarkerPartitionResult,
@@ -28,6 +29,7 @@ _Results = dict[int, dict[tuple[str, int], ErrorCode]]
 
 async def handle(request: WriteTxnMarkersRequest, context: RequestContext) -> WriteTxnMarkersResponse:
     results: _Results = {}
+    turns = Turns()
     pending: list[tuple[int, tuple[str, int], asyncio.Future[None]]] = []
     for entry in request.markers:
         errors = results.setdefault(entry.producer_id, {})
@@ -40,6 +42,7 @@ async def handle(request: WriteTxnMarkersRequest, context: RequestContext) -> Wr
         )
         for topic in entry.topics:
             for index in topic.partition_indexes:
+                await turns.after_one()
                 errors[topic.name, index] = ErrorCode.NONE
                 try:
                     committed = _write(topic.name, index, marker, context)

@@ -43,6 +43,7 @@ from barnabas.broker.coordinators.runtime import CoordinatorLog, CoordinatorRunt
 from barnabas.broker.timers import TimerHandle, Timers
 from barnabas.clock import Clock, interval_ms
 from barnabas.set_aside import SetAside
+from barnabas.turns import Turns
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.records import EndTxnMarker
 
@@ -318,13 +319,13 @@ class GroupService:
         await self._tell_groups(runner, events)
 
     async def _tell_groups(self, runner: GroupRunner, events: Collection[ExpireOffsets | ForgetTopics]) -> None:
-        for number, event in enumerate(events, start=1):
+        turns = Turns(GROUPS_PER_TURN)
+        for event in events:
             if runner.is_closed:
                 return
             with self.set_aside_offsets.attempt(event.group_id):
                 runner.tell(event)
-            if number % GROUPS_PER_TURN == 0:
-                await asyncio.sleep(0)
+            await turns.after_one()
 
 
 def _is_too_large(shard: Shard, event: JoinGroup) -> bool:

@@ -10,15 +10,31 @@ from typing import Any
 import pytest
 
 import barnabas.broker.cluster.metadata
+import barnabas.broker.configuration.changes
+import barnabas.broker.handlers.write_txn_markers
+import barnabas.controller.controller
 from barnabas.broker.configuration import config
+from barnabas.broker.configuration.topics import TopicConfigs
 from barnabas.broker.server import Broker
 from barnabas.clock import ManualClock
 from barnabas.controller.operations.topics import NewTopic
 from barnabas.storage.log_manager import LogManager
+from barnabas.testing.requests import ask
 from barnabas.turns import ENTRIES_PER_TURN, LOGS_PER_TURN, Turns
 from barnabas.wire.errors import ErrorCode
+from barnabas.wire.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
+from barnabas.wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
+from barnabas.wire.messages.incremental_alter_configs import (
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
+from barnabas.wire.messages.write_txn_markers import (
+    WritableTxnMarker,
+    WritableTxnMarkerTopic,
+    WriteTxnMarkersRequest,
+)
 
-PARTITIONS = 3 * ENTRIES_PER_TURN + 1
+PARTITIONS = ENTRIES = 3 * ENTRIES_PER_TURN + 1
 
 
 @asynccontextmanager
@@ -114,5 +130,76 @@ def test_creating_and_deleting_many_partitions_leaves_the_loop_to_others(
             assert taken.calls("_partition") == (PARTITIONS, ENTRIES_PER_TURN)
             assert taken.calls("delete") == (PARTITIONS, LOGS_PER_TURN)
             assert list(broker.replicas.partitions()) == []
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("request_message", "version", "owner", "name"),
+    [
+        (
+            CreateTopicsRequest(
+                topics=[CreatableTopic(name=f"t{n}", num_partitions=1, replication_factor=1) for n in range(ENTRIES)],
+                timeout_ms=1_000,
+                validate_only=True,
+            ),
+            7,
+            TopicConfigs,
+            "created",
+        ),
+        (
+            CreateTopicsRequest(
+                topics=[
+                    CreatableTopic(name="t", configs=[CreatableTopicConfig(name="retention.ms", value="1")])
+                    for _ in range(ENTRIES)
+                ],
+                timeout_ms=1_000,
+            ),
+            7,
+            TopicConfigs,
+            "validate",
+        ),
+        (
+            CreatePartitionsRequest(
+                topics=[CreatePartitionsTopic(name=f"t{n}", count=2) for n in range(ENTRIES)], timeout_ms=1_000
+            ),
+            3,
+            barnabas.controller.controller,
+            "check_expansion",
+        ),
+        (
+            IncrementalAlterConfigsRequest(
+                resources=[AlterConfigsResource(resource_type=2, resource_name=f"t{n}") for n in range(ENTRIES)]
+            ),
+            1,
+            barnabas.broker.configuration.changes,
+            "_check_names",
+        ),
+        (
+            WriteTxnMarkersRequest(
+                markers=[
+                    WritableTxnMarker(producer_id=n, topics=[WritableTxnMarkerTopic(name="t", partition_indexes=[0])])
+                    for n in range(ENTRIES)
+                ]
+            ),
+            1,
+            barnabas.broker.handlers.write_txn_markers,
+            "_write",
+        ),
+    ],
+    ids=["create, validate only", "create, one name", "expand", "alter configs", "markers"],
+)
+def test_a_request_with_many_entries_leaves_the_loop_to_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request_message: Any, version: int, owner: Any, name: str
+) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path) as broker:
+            taken = TurnsTaken(monkeypatch)
+            taken.watch(owner, name)
+            await ask(broker, request_message, version)
+            taken.end()
+            calls, most = taken.calls(name)
+            assert calls == ENTRIES
+            assert most <= ENTRIES_PER_TURN
 
     asyncio.run(scenario())
