@@ -37,8 +37,8 @@ REQUEST_BYTES_MAX = 8 * 1024 * 1024
 clients, SyncGroup of a leader of thousands of members, could not be stored beyond the size of a batch, 1 MiB."""
 
 LARGE_REPLIES = frozenset((9, 11, 15, 16, 19, 32, 35, 61, 65, 66))
-"""APIs whose replies may be megabytes: OffsetFetch, JoinGroup, CreateTopics, what describes and lists. (Fetch has a bound
-of its own.)"""
+"""APIs whose replies may be megabytes: OffsetFetch, JoinGroup, CreateTopics, what describes and lists. (Fetch has its
+own bound.)"""
 
 Outcome = Parts | None | Awaitable[Parts | None] | Delayed
 

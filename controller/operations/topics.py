@@ -39,7 +39,7 @@ _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+", re.ASCII)
 class NewTopic(NamedTuple):
     """A topic to create.
 
-    Either counts (-1 = the broker's default) or `assignments`: pairs of partition index and broker ids, as they came.
+    Either counts (-1 = the broker's default) or `assignments`: pairs of partition index and broker ids as they came.
     `config_error` is what the caller found wrong with `configs`, reported unless something more basic is wrong.
     One that `is_needed` is the broker's own: there is room for it however many partitions there are.
     """
