@@ -29,6 +29,11 @@ META_PROPERTIES_FILE: Final = "meta.properties"
 CLEAN_SHUTDOWN_FILE: Final = ".kafka_cleanshutdown"
 LOCK_FILE: Final = ".lock"
 
+OFFSET_MAX: Final = 2**63 - 2
+"""Of a record; the offset after it is one more."""
+
+EPOCH_MAX: Final = 2**31 - 1
+
 _VERSION: Final = "0"
 
 
@@ -67,11 +72,14 @@ def encode_offsets(offsets: Mapping[TopicPartition, int]) -> bytes:
 
 
 def decode_offsets(data: bytes) -> dict[TopicPartition, int]:
-    """Read what `encode_offsets` writes. Raises CorruptFile."""
+    """Read what `encode_offsets` writes. Raises CorruptFile, also for offsets that cannot be."""
     try:
-        return {(topic, int(partition)): int(offset) for topic, partition, offset in decode_checkpoint(data)}
+        offsets = {(topic, int(partition)): int(offset) for topic, partition, offset in decode_checkpoint(data)}
     except ValueError:
         raise CorruptFile("an offset checkpoint with a malformed line") from None
+    if not all(0 <= offset <= OFFSET_MAX for offset in offsets.values()):
+        raise CorruptFile("an offset checkpoint with an offset that cannot be")
+    return offsets
 
 
 def encode_txn_index_notes(notes: Mapping[TopicPartition, Mapping[int, TransactionIndexNote]]) -> bytes:
@@ -108,8 +116,8 @@ def decode_leader_epochs(data: bytes) -> list[tuple[int, int]]:
         entries = [(int(epoch), int(start_offset)) for epoch, start_offset in decode_checkpoint(data)]
     except ValueError:
         raise CorruptFile("a leader epoch checkpoint with a malformed line") from None
-    if any(epoch < 0 or start_offset < 0 for epoch, start_offset in entries):
-        raise CorruptFile("a leader epoch checkpoint with a negative number")
+    if not all(0 <= epoch <= EPOCH_MAX and 0 <= start_offset <= OFFSET_MAX for epoch, start_offset in entries):
+        raise CorruptFile("a leader epoch checkpoint with a number that cannot be")
     return entries
 
 

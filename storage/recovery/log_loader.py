@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from barnabas.storage.checkpoints import LEADER_EPOCH_FILE, decode_leader_epochs, encode_leader_epochs
 from barnabas.storage.config import LogConfig
@@ -125,11 +125,16 @@ class _Loader:
 
     def load(self, *, is_clean: bool) -> PartitionLog:
         self._list(finish_interrupted_swaps(self.files, self.directory))
-        if is_clean:
-            end_offset = self._clean_end()
-            if end_offset >= max(self.checkpoints.log_start_offset, 0):
-                self._restore_txn_indexes(self.segments, end_offset)
-                return self._log(end_offset, end_offset, None, None)
+        end_offset = self._clean_end() if is_clean else -1
+        if 0 <= end_offset < self.checkpoints.log_start_offset:
+            # No stop leaves it so, and what is believed here would be deleted.
+            logger.error("%s ends at %d, before the log start offset %d of its checkpoint: that is ignored",
+                         self.directory, end_offset, self.checkpoints.log_start_offset)  # fmt: skip
+            self.checkpoints = replace(self.checkpoints, log_start_offset=0)
+        self._remove_stray_snapshots()
+        if is_clean and end_offset >= max(self.checkpoints.log_start_offset, 0):
+            self._restore_txn_indexes(self.segments, end_offset)
+            return self._log(end_offset, end_offset, None, None)
         return self._recover()
 
     def _list(self, names: list[str]) -> None:
@@ -147,25 +152,23 @@ class _Loader:
             segment.jitter_ms = self.context.jitter(self.config)
             segment.has_txn_index = base_offset in with_txn_index
             self.segments.append(segment)
-        self.snapshots = self._remove_stray_snapshots(
-            sorted(int(match[1]) for match in found if match[2] == SNAPSHOT_SUFFIX), bases
-        )
+        self.snapshots = sorted(int(match[1]) for match in found if match[2] == SNAPSHOT_SUFFIX)
 
-    def _remove_stray_snapshots(self, snapshots: list[int], bases: set[int]) -> list[int]:
+    def _remove_stray_snapshots(self) -> None:
         """Snapshots belong to the start of a segment behind the log's start; only the last may be one that a clean
         shutdown left at the log's end.
         """
+        snapshots, bases = self.snapshots, {segment.base_offset for segment in self.segments}
         last_base = max(bases, default=0)
-        kept = [
+        self.snapshots = [
             offset
             for offset in snapshots
             if offset > self.checkpoints.log_start_offset
             and (offset in bases or (offset == snapshots[-1] and offset > last_base))
         ]
         for offset in snapshots:
-            if offset not in kept:
+            if offset not in self.snapshots:
                 unlink_if_exists(self.files, f"{self.directory}/{file_name(offset, SNAPSHOT_SUFFIX)}")
-        return kept
 
     # --- transaction indexes
 

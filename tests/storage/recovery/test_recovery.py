@@ -504,3 +504,39 @@ def test_records_lost_with_the_machine_are_reported_and_the_log_goes_on(logs, ca
     logs.start()
     assert (logs.log().log_end_offset, logs.log().high_watermark) == (1, 1)
     assert "not flushed" in caplog.text
+
+
+@pytest.mark.parametrize("start", [4, 900, 2**63 - 2, 2**63 - 1, 2**63, 10**30, -1])
+@pytest.mark.parametrize("with_snapshot", [True, False])
+def test_a_log_start_offset_that_cannot_be_removes_nothing(logs, tools, start, with_snapshot):
+    """No clean stop leaves one beyond the end, nor can a log have more offsets than there are."""
+    producer = {"producer_id": 7, "producer_epoch": 0} if with_snapshot else {}
+    for number in range(3):
+        logs.append(logs.log(), b"v", **(producer | {"base_sequence": number} if producer else {}))
+    logs.stop()
+    (logs.path / "log-start-offset-checkpoint").write_text(f"0\n1\ntopic 0 {start}\n")
+    logs.start()
+    log = logs.log()
+    assert (log.log_start_offset, log.log_end_offset) == (0, 3)
+    assert tools.read_all(log) == [0, 1, 2]
+    assert [entry.last_sequence for entry in log.active_producers()] == ([2] if with_snapshot else [])
+    logs.append(log, b"v")
+    logs.restart()
+    assert tools.read_all(logs.log()) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("name", ["recovery-point-offset-checkpoint", "replication-offset-checkpoint",
+                                  "cleaner-offset-checkpoint", "log-start-offset-checkpoint"])  # fmt: skip
+@pytest.mark.parametrize("offset", [-(2**63), -1, 0, 900, 2**63 - 2, 2**63 - 1, 2**63, 10**30])
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_offsets_of_checkpoints_at_their_extremes(logs, tools, name, offset, is_clean):
+    """Whatever is believed of them, the log works, and everything in it can be told."""
+    logs.append(logs.log(), b"v")
+    logs.stop(clean=is_clean)
+    (logs.path / name).write_text(f"0\n1\ntopic 0 {offset}\n")
+    logs.start()
+    log = logs.log()
+    if is_clean:
+        assert tools.read_all(log) == [0]
+    assert 0 <= log.log_start_offset <= log.log_end_offset < 2**63
+    assert log.high_watermark < 2**63
