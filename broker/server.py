@@ -184,6 +184,7 @@ class Broker:
             self.clock,
             lambda: find_metadata_file(logs.directories, logs.found_cluster_id, logs.missing_directories),
             self._fail,
+            known_cluster=lambda: logs.found_cluster_id,
             is_durable=self._is_durable,
         )
         self._session = await self._store.open()

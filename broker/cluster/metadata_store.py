@@ -16,7 +16,7 @@ from barnabas.clock import Clock
 from barnabas.controller.configs import ConfigRepository
 from barnabas.controller.controller import Controller
 from barnabas.controller.coordination.interface import CoordinationError, CoordinationStore, NoNode
-from barnabas.controller.znodes import BROKER_IDS, DamagedZnode
+from barnabas.controller.znodes import BROKER_IDS, CLUSTER_ID, DamagedZnode
 from barnabas.storage.errors import DirectoryMismatch
 
 if TYPE_CHECKING:
@@ -61,8 +61,9 @@ def find_metadata_file(directories: Sequence[Path], cluster_id: str | None, miss
 class MetadataStore:
     """Opens sessions, and tells `configs` and `controller` (see `follow`) of a new one.
 
-    `find_file` says where the file is, or is to be. `on_failure` is called when the broker cannot go on; with
-    `is_durable` False a file does not survive a power cut.
+    `find_file` says where the file is, or is to be; `known_cluster` which cluster the log directories name, if any
+    does. `on_failure` is called when the broker cannot go on; with `is_durable` False a file does not survive a power
+    cut.
     """
 
     def __init__(
@@ -72,10 +73,12 @@ class MetadataStore:
         find_file: Callable[[], Path],
         on_failure: Callable[[str], None],
         *,
+        known_cluster: Callable[[], str | None] = lambda: None,
         is_durable: bool = True,
     ) -> None:
         self._config = config
         self._find_file = find_file
+        self._known_cluster = known_cluster
         self._clock = clock
         self._on_failure = on_failure
         self._is_durable = is_durable
@@ -91,13 +94,20 @@ class MetadataStore:
         """The first session.
 
         Raises: CoordinationError (a file that cannot be used, no ZooKeeper in time), OtherBrokersInCluster,
-        DirectoryMismatch (no file, or two).
+        DirectoryMismatch (no file, or two; a store without a cluster where the log directories name one).
         """
         if self._config.zookeeper_connect is None:
-            return await self._open_file()
-        timeout_ms = self._config.zookeeper_connection_timeout_ms or self._config.zookeeper_session_timeout_ms
-        session = await self._open_zookeeper(self._config.zookeeper_connect, timeout_ms)
-        await self._refuse_company(session)
+            session = await self._open_file()
+        else:
+            timeout_ms = self._config.zookeeper_connection_timeout_ms or self._config.zookeeper_session_timeout_ms
+            session = await self._open_zookeeper(self._config.zookeeper_connect, timeout_ms)
+            await self._refuse_company(session)
+        known = self._known_cluster()
+        if known is not None and await session.exists(CLUSTER_ID) is None:
+            raise DirectoryMismatch(
+                f"the metadata store has no cluster id, though the log directories belong to cluster {known}: it is"
+                " empty, damaged or another one; put back the right one. Nothing was written to it"
+            )
         return session
 
     def follow(self, configs: ConfigRepository, controller: Controller) -> None:

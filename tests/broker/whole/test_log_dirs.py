@@ -1,5 +1,6 @@
 """Several log directories of a real process: reordered, missing, back again, mixed up."""
 
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -189,6 +190,25 @@ def test_clients_are_told_of_a_storage_error_and_a_deletion_waits(dirs: LogDirs)
     process = dirs.start(dirs.a, dirs.b)
     assert "t" not in AdminClient({"bootstrap.servers": process.bootstrap_servers}).list_topics(timeout=30).topics
     assert dirs.where() == {}, "it went on with the deletion"
+
+
+@pytest.mark.parametrize("how", ["emptied", "no cluster id"])
+def test_an_empty_metadata_store_is_told_as_such_and_stays_empty(dirs: LogDirs, how: str) -> None:
+    fill(dirs.start(dirs.a, dirs.b))
+    dirs.stop()
+    store = dirs.a / STORE
+    whole = store.read_bytes()
+    if how == "emptied":
+        store.write_bytes(b"")
+    else:
+        with sqlite3.connect(store) as database:
+            assert database.execute("DELETE FROM znode WHERE path = '/cluster/id'").rowcount == 1
+        database.close()
+    for _ in range(2):
+        line = dirs.refusal(dirs.a, dirs.b)
+        assert "the metadata store has no cluster id, though the log directories belong to cluster " in line
+    store.write_bytes(whole)
+    assert ends(dirs.start(dirs.a, dirs.b), *range(6)) == [1] * 6
 
 
 def test_without_the_directory_of_the_metadata_store_a_start_is_refused(dirs: LogDirs) -> None:
