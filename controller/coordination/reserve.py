@@ -25,6 +25,8 @@ class DiskReserve:
             missing = size - (os.stat(self._path).st_size if os.path.exists(self._path) else 0)
             if missing <= 0:
                 return True
+            if os.path.exists(self._path) and not os.path.isfile(self._path):
+                return False  # opening a pipe would wait for ever
             system = os.statvfs(os.path.dirname(self._store_path) or ".")
             room = int(system.f_bavail * system.f_frsize * share_max)
             with open(self._path, "ab", buffering=0) as file:

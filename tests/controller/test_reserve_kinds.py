@@ -1,0 +1,27 @@
+"""What may be in the place of the reserve's file."""
+
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from barnabas.controller.coordination.reserve import DiskReserve
+
+
+@pytest.mark.parametrize("kind", ["pipe", "directory", "link to nothing"])
+def test_what_is_no_file_is_no_reserve_and_holds_nobody_up(tmp_path: Path, kind: str) -> None:
+    store = tmp_path / "metadata.sqlite"
+    store.write_bytes(b"x")
+    path = tmp_path / "metadata.sqlite-reserve"
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "directory":
+        path.mkdir()
+    else:
+        path.symlink_to(tmp_path / "no folder" / "nothing")
+    made: list[bool] = []
+    thread = threading.Thread(target=lambda: made.append(DiskReserve(str(store)).make()), daemon=True)
+    thread.start()
+    thread.join(20)
+    assert made == [False]
