@@ -6,6 +6,7 @@ clean-shutdown marker.
 """
 
 import asyncio
+import contextlib
 import gc
 import logging
 import os
@@ -576,8 +577,13 @@ async def run(config: BrokerConfig) -> int:
         status = 1
         stopping.set()
 
+    def stop(_number: int, _frame: object) -> None:
+        with contextlib.suppress(RuntimeError):  # after a start that was refused the loop is closed
+            loop.call_soon_threadsafe(stopping.set)
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopping.set)
+        # Not the loop's handlers: those go when it closes, and a signal that comes then would end the process.
+        signal.signal(number, stop)
     started = time.perf_counter()
     broker = Broker(config, on_failure=fail)
     loop.call_later(60, gc.enable)  # a start may have to wait for long, for ZooKeeper, say
@@ -591,4 +597,6 @@ async def run(config: BrokerConfig) -> int:
     logger.info("started in %.0f ms", (time.perf_counter() - started) * 1000)
     await stopping.wait()
     await broker.stop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)  # what is left is to exit with the status of this stop
     return status

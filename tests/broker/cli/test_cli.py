@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -395,6 +396,37 @@ def test_serve_says_ready_once_and_stops_cleanly(serve: Callable[..., subprocess
     out, err = process.communicate(timeout=30)
     assert (process.returncode, out) == (0, "")
     assert all(json.loads(line)["level"] in ("INFO", "WARN") for line in err.splitlines())
+
+
+def test_signals_that_are_repeated_leave_the_status_of_the_stop(serve: Callable[..., subprocess.Popen[str]]) -> None:
+    """Until the very end: also when the event loop is closed already."""
+    process = serve("--listen", "127.0.0.1:0", "--node-id", "5")
+    assert process.stdout is not None
+    assert process.stdout.readline().startswith("ready: ")
+    deadline = time.monotonic() + 60
+    while process.poll() is None:
+        assert time.monotonic() < deadline
+        for number in (signal.SIGTERM, signal.SIGINT):
+            process.send_signal(number)
+        time.sleep(0.0005)
+    assert process.returncode == 0
+
+
+def test_an_interrupt_during_the_imports_ends_the_process_without_a_traceback(tmp_path: Path) -> None:
+    """Sent by the import of the module that `serve` needs first, so that it comes at the same moment each time."""
+    script = (
+        "import os, signal, sys\n"
+        "from barnabas.__main__ import main\n"
+        "class Interrupt:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'barnabas.broker.cli.serve':\n"
+        "            os.kill(os.getpid(), signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Interrupt())\n"
+        f"main(['serve', '--listen', '127.0.0.1:0', '--data-dir', {str(tmp_path)!r}])\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == -signal.SIGINT
+    assert ended.stderr == ""
 
 
 def test_serve_refuses_what_it_cannot_keep(serve: Callable[..., subprocess.Popen[str]]) -> None:
