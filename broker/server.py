@@ -58,6 +58,7 @@ from barnabas.storage.files import OsFiles, UnsyncedFiles
 from barnabas.storage.log import PartitionLog
 from barnabas.storage.log_manager import LogManager
 from barnabas.storage.producer_state import bound_producers
+from barnabas.threads import THREADS_AT_START, ThreadPool
 from barnabas.turns import Turns
 from barnabas.wire.framing import ReceiveBuffer
 
@@ -137,6 +138,7 @@ class Broker:
 
     async def start(self) -> None:
         """Start everything and listen. Raises OSError (address or directory in use), ConfigError, StorageError."""
+        asyncio.get_running_loop().set_default_executor(ThreadPool("broker", THREADS_AT_START))
         try:
             self._listeners = [BoundListener(listener, self._socket_options()) for listener in self.config.listeners]
             await self._open_logs()

@@ -9,7 +9,6 @@ import itertools
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -48,6 +47,7 @@ from barnabas.storage.producer_state import ProducerState
 from barnabas.storage.recovery.log_loader import LogCheckpoints, Progress, open_log
 from barnabas.storage.segment import Segment
 from barnabas.storage.segment_times import SegmentTimes
+from barnabas.threads import run_in_threads
 from barnabas.wire.names import ZERO_TOPIC_ID
 
 logger = logging.getLogger(__name__)
@@ -303,13 +303,7 @@ class LogManager:
 
     def _in_threads(self, jobs: list[list[Callable[[], Outcome]]]) -> list[list[Outcome]]:
         """Run each directory's jobs in threads of its own, which share the waiting for one disk; what they returned."""
-        pools = [ThreadPoolExecutor(self.threads_per_directory, "logs") for _ in jobs]
-        try:
-            running = [[pool.submit(job) for job in some] for pool, some in zip(pools, jobs, strict=True)]
-            return [[future.result() for future in futures] for futures in running]
-        finally:
-            for pool in pools:
-                pool.shutdown(cancel_futures=True)
+        return run_in_threads(jobs, self.threads_per_directory, "logs")
 
     def set_producer_id_expiration_ms(self, expiration_ms: int) -> None:
         """Forget producers that do not write after this time from now on."""
@@ -679,8 +673,11 @@ class LogManager:
         else may run.
         """
         flushes = [self._prepare_close(directory) for directory in self._directories]
-        with ThreadPoolExecutor(max(1, len(flushes)), "closing") as pool:
-            list(pool.map(partial(self._close_directory, broker_epoch), self._directories, flushes))
+        closing = [
+            [partial(self._close_directory, broker_epoch, directory, flush)]
+            for directory, flush in zip(self._directories, flushes, strict=True)
+        ]
+        run_in_threads(closing, 1, "closing")
         self._cache.close_all()
         self._unlock_all()
 

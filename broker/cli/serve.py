@@ -6,6 +6,7 @@ Made with argparse, unlike the other commands: a broker's start must not wait fo
 from __future__ import annotations
 
 import argparse
+import contextlib
 import logging
 import os
 import sys
@@ -178,8 +179,13 @@ def _run(config: BrokerConfig) -> int:
     )  # fmt: skip
     try:
         sys.setswitchinterval(_SWITCH_INTERVAL_S)
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
+        try:
             return runner.run(run(config))
+        finally:
+            # asyncio ends its threads from a new one; if there is none to be had, they end with the process.
+            with contextlib.suppress(RuntimeError):
+                runner.close()
     except refusals as error:
         # What an operator can do something about: one sentence, no traceback.
         logger.critical("%s", _sentence(error))

@@ -8,7 +8,6 @@ back to the loop.
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, TypeVar
 
 from barnabas.broker.cluster.metadata import MetadataCache
@@ -23,6 +22,7 @@ from barnabas.storage.log import LogAppendInfo, PartitionLog
 from barnabas.storage.log_manager import LogManager
 from barnabas.storage.segment_reader import ColdRead, FetchData
 from barnabas.storage.validation import AppendOrigin, ExpensiveBatch, ValidationResult
+from barnabas.threads import ThreadPool
 from barnabas.turns import LOGS_PER_TURN, Turns
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.messages.leader_and_isr import (
@@ -99,7 +99,7 @@ class ReplicaManager:
         self.set_aside_settings = SetAside[PartitionLog]("changing the settings", clock)
         self.set_aside_flushing = SetAside[PartitionLog]("flushing", clock, first_delay_ms=1_000)
         self.set_aside_retention = SetAside[PartitionLog]("retention", clock)
-        self._record_readers = ThreadPoolExecutor(RECORD_READERS, "record-reader")
+        self._record_readers = ThreadPool("record-reader", RECORD_READERS, RECORD_READERS)
 
     async def close(self) -> None:
         """End the thread that opens records; returns when no flush is under way, so that the logs can be closed."""
