@@ -8,6 +8,7 @@ back to the loop.
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from barnabas.broker.cluster.metadata import MetadataCache
@@ -35,7 +36,7 @@ from barnabas.wire.messages.leader_and_isr import (
 )
 from barnabas.wire.messages.stop_replica import StopReplicaPartitionError, StopReplicaRequest, StopReplicaResponse
 from barnabas.wire.names import ZERO_TOPIC_ID, TopicId
-from barnabas.wire.record_batch import iter_headers
+from barnabas.wire.record_batch import HEADER_SIZE, iter_headers
 
 logger = logging.getLogger(__name__)
 
@@ -296,6 +297,7 @@ class ReplicaManager:
         """
         partition = self._leader(topic, index, acks)
         if validated is not None and not validated.holds_for(partition.log):
+            batch[:HEADER_SIZE] = validated.header
             raise ExpensiveBatch
         if batch is None:
             raise ApiError(ErrorCode.INVALID_RECORD, "the request holds no records for the partition")
@@ -335,13 +337,11 @@ class ReplicaManager:
     async def validate(self, topic: str, index: int, batch: bytearray, acks: int, produce_version: int) -> "Validated":
         """Open and check the records of a batch in a thread, for a later `append`; raises ApiError."""
         log = self._leader(topic, index, acks).log
-        config, now_ms = log.config, self._clock.now_ms()
-
-        def validate() -> ValidationResult:
-            # A copy: what is stamped for these settings may have to be validated again for others.
-            return log.validate(bytearray(batch), config, now_ms=now_ms, produce_version=produce_version)
-
-        return Validated(await self.read_records(validate), log, config)
+        config, now_ms, header = log.config, self._clock.now_ms(), bytes(batch[:HEADER_SIZE])
+        result = await self.read_records(
+            partial(log.validate, batch, config, now_ms=now_ms, produce_version=produce_version)
+        )
+        return Validated(result, log, config, header)
 
     async def read_records(self, job: Callable[[], T]) -> T:
         """Run what opens many records in the thread for that; one job after the other."""
@@ -491,11 +491,12 @@ class ReplicaManager:
 
 
 class Validated(NamedTuple):
-    """A batch as a log takes it, as long as it is this log with these settings."""
+    """A batch as a log takes it, as long as it is this log with these settings; `header` is the batch's as it came."""
 
     result: ValidationResult
     log: PartitionLog
     config: LogConfig
+    header: bytes
 
     def holds_for(self, log: PartitionLog) -> bool:
         return self.log is log and self.config is log.config

@@ -20,6 +20,7 @@ from barnabas.clock import ManualClock
 from barnabas.controller import znodes
 from barnabas.controller.coordination.embedded import EmbeddedSession
 from barnabas.controller.operations.topics import NewTopic
+from barnabas.storage.segment_reader import FetchData
 from barnabas.storage.timestamps import TimestampLookup
 from barnabas.storage.validation import CHEAP_RECORDS_MAX
 from barnabas.testing.requests import ask
@@ -31,6 +32,7 @@ from barnabas.wire.messages.txn_offset_commit import (
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,
 )
+from barnabas.wire.record_batch import TimestampType, iter_headers
 from barnabas.wire.records import Record, build_batch
 
 
@@ -72,9 +74,9 @@ async def delete(broker: Broker, name: str) -> None:
     assert await broker.controller.delete_topics([name]) == {name: None}
 
 
-async def produce(broker: Broker, topic: str, count: int = 1) -> ErrorCode:
+async def produce(broker: Broker, topic: str, count: int = 1, *, age_ms: int = 0) -> ErrorCode:
     """Records without keys."""
-    batch = bytearray(build_batch([Record(n, broker.clock.now_ms(), None, b"x") for n in range(count)]))
+    batch = bytearray(build_batch([Record(n, broker.clock.now_ms() - age_ms, None, b"x") for n in range(count)]))
     data = TopicProduceData(name=topic, partition_data=[PartitionProduceData(index=0, records=batch)])
     answer = await ask(broker, ProduceRequest(acks=-1, timeout_ms=60_000, topic_data=[data]), 11)
     return ErrorCode.of(answer.responses[0].partition_responses[0].error_code)
@@ -123,6 +125,28 @@ async def test_a_batch_is_checked_by_the_rules_of_the_log_that_takes_it(
         partition = broker.replicas.partition("t", 0)
         assert partition is not None
         assert partition.log.log_end_offset == 0
+
+
+@in_loop
+async def test_a_batch_that_is_checked_twice_is_not_stamped_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A look for a topic of LogAppendTime stamps the batch; by then the topic may be one of CreateTime."""
+    async with running(tmp_path) as broker:
+        await create(broker, "t", message_timestamp_type="LogAppendTime")
+        gate = Gate(monkeypatch, barnabas.storage.log, "validate_batch")
+        waiting = asyncio.ensure_future(produce(broker, "t", CHEAP_RECORDS_MAX + 1, age_ms=5_000))
+        await gate.reached()
+        await broker.configs.replace("topics", "t", {"message.timestamp.type": "CreateTime"})
+        gate.open()
+        assert await waiting is ErrorCode.NONE
+        partition = broker.replicas.partition("t", 0)
+        assert partition is not None
+        found = partition.log.read(0, 1 << 20)
+        assert isinstance(found, FetchData)
+        (header,) = iter_headers(found.records)
+        assert header.timestamp_type is TimestampType.CREATE_TIME
+        assert header.max_timestamp == broker.clock.now_ms() - 5_000
 
 
 @pytest.mark.parametrize("change", ["deleted", "records deleted"])
