@@ -65,12 +65,13 @@ class BrokerCommands:
         response: LeaderAndIsrResponse = await self._channel.send(broker_id, message)
         if self._check(broker_id, response.error_code) is not ErrorCode.NONE:
             return [(t.topic_name, state.partition_index) for t in message.topic_states for state in t.partition_states]
+        names = {topic.topic_id: topic.topic_name for topic in message.topic_states}
         failed = []
         for topic_id, refusal in [(t.topic_id, error) for t in response.topics for error in t.partition_errors]:
             error = ErrorCode.of(refusal.error_code)
             if error is ErrorCode.NONE:
                 continue
-            name = cluster.topic_name(topic_id)
+            name = names.get(topic_id)
             partition = (name or "?", refusal.partition_index)
             if cluster.is_online(broker_id, partition):  # else this was told before
                 logger.error("broker %d refused its role in %s-%d: %s", broker_id, *partition, error.name)

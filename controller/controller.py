@@ -48,6 +48,7 @@ from barnabas.controller.operations.plan import (
 )
 from barnabas.controller.operations.producer_ids import allocate_block, keep_block
 from barnabas.controller.operations.topics import (
+    Creation,
     NewPartitions,
     NewTopic,
     TopicDefaults,
@@ -60,7 +61,7 @@ from barnabas.controller.partition_fsm import PartitionStateMachine, PartitionSt
 from barnabas.controller.registrations import Registrations, RegistrationWatch
 from barnabas.controller.state import BrokerRegistration, ClusterState, ReplicaAssignment, TopicPartition
 from barnabas.set_aside import SetAside
-from barnabas.turns import Turns
+from barnabas.turns import ENTRIES_PER_TURN, Turns
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.names import random_topic_id
 
@@ -434,7 +435,7 @@ class Controller:
             return request.finish(outcomes)
         names = [creation.topic.name for creation in creations]
         existing = await self._office.existing(znodes.config_path("topics", name) for name in names)
-        plan = plan_creations(self._cluster, creations, existing, self._office.epoch)
+        plan = await self._plan_creations(creations, existing)
         await self._office.write(plan.writes)
         self._machine.move([(c.topic.name, p) for c in creations for p in c.topic.assignments], PartitionStatus.NEW)
         self._adopt(plan)
@@ -444,6 +445,19 @@ class Controller:
         await self._configs.refresh("topics", names)
         await self._tell(plan)
         return self._finish_when_served(plan, lambda: request.finish(outcomes))
+
+    async def _plan_creations(self, creations: Sequence[Creation], existing: Collection[str]) -> Plan:
+        """One plan for all, made in slices: nothing changes the cluster but the task that does this."""
+        writes: list[OperationGroup] = []
+        told: list[TopicPartition] = []
+        cluster = self._cluster
+        for start in range(0, len(creations), ENTRIES_PER_TURN):
+            part = plan_creations(cluster, creations[start : start + ENTRIES_PER_TURN], existing, self._office.epoch)
+            writes += part.writes
+            told += part.told
+            cluster = part.cluster
+            await asyncio.sleep(0)
+        return Plan(tuple(writes), cluster, tuple(told), frozenset(told))
 
     async def _expand(
         self, expansions: Sequence[NewPartitions], validate_only: bool, request: AdminRequest[Results]

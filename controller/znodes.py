@@ -8,6 +8,7 @@ promises raises `DamagedZnode`, which names the path: metadata is never guessed.
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple, TypeVar
 
 from barnabas.controller.state import (
@@ -276,6 +277,7 @@ def decode_topic(topic: str, payload: bytes) -> TopicAssignment:
     return _decode(topic_path(topic), payload, read)
 
 
+@lru_cache(maxsize=64)  # new partitions have the same one by the thousand
 def encode_partition_state(state: PartitionState) -> bytes:
     """Version 1. The partition epoch is not in the payload: it is the znode's version."""
     fields: dict[str, object] = {

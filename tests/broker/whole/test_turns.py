@@ -13,6 +13,7 @@ import barnabas.broker.cluster.metadata
 import barnabas.broker.configuration.changes
 import barnabas.broker.handlers.write_txn_markers
 import barnabas.controller.controller
+import barnabas.controller.operations.plan
 from barnabas.broker.configuration import config
 from barnabas.broker.configuration.topics import TopicConfigs
 from barnabas.broker.server import Broker
@@ -201,5 +202,21 @@ def test_a_request_with_many_entries_leaves_the_loop_to_others(
             calls, most = taken.calls(name)
             assert calls == ENTRIES
             assert most <= ENTRIES_PER_TURN
+
+    asyncio.run(scenario())
+
+
+def test_creating_many_topics_is_planned_in_slices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path) as broker:
+            taken = TurnsTaken(monkeypatch)
+            taken.watch(barnabas.controller.operations.plan, "_first_states")
+            outcomes = await broker.controller.create_topics(
+                [NewTopic(f"t{number}", 1, 1) for number in range(ENTRIES)]
+            )
+            taken.end()
+            assert {outcome.error for outcome in outcomes} == {ErrorCode.NONE}
+            assert taken.calls("_first_states") == (ENTRIES, ENTRIES_PER_TURN)
+            assert len(list(broker.replicas.partitions())) == ENTRIES
 
     asyncio.run(scenario())
