@@ -118,10 +118,6 @@ class ClusterState(NamedTuple):
     def is_online(self, broker_id: int, partition: TopicPartition) -> bool:
         return broker_id in self.brokers and partition not in self.offline_replicas.get(broker_id, frozenset())
 
-    def topic_name(self, topic_id: bytes) -> str | None:
-        """Name of the topic with this id; linear, for requests of administrators."""
-        return next((topic.name for topic in self.topics.values() if topic.topic_id == topic_id), None)
-
     def partitions(self) -> Iterator[tuple[TopicState, int]]:
         """Every partition of every topic that is not being deleted."""
         for topic in self.topics.values():

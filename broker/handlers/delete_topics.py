@@ -113,11 +113,12 @@ def _resolved(entries: Sequence[_Entry], cluster: ClusterState) -> list[_Entry]:
     A topic given both ways has one answer, an error under its name and id, as in Kafka.
     """
     given_ids: set[bytes] = set()
+    names = {topic.topic_id: topic.name for topic in cluster.topics.values()} if any(e.by_id for e in entries) else {}
     for entry in entries:
         if not entry.by_id or entry.asked_id == ZERO_TOPIC_ID:
             continue
         given_ids.add(entry.asked_id)
-        entry.name, entry.topic_id = cluster.topic_name(entry.asked_id), entry.asked_id
+        entry.name, entry.topic_id = names.get(entry.asked_id), entry.asked_id
         if entry.name is None and entry.error is None:
             entry.error = ApiError(ErrorCode.UNKNOWN_TOPIC_ID)
     doubly_given: set[bytes] = set()

@@ -19,12 +19,14 @@ from barnabas.broker.configuration.topics import TopicConfigs
 from barnabas.broker.server import Broker
 from barnabas.clock import ManualClock
 from barnabas.controller.operations.topics import NewTopic
+from barnabas.controller.state import TopicState
 from barnabas.storage.log_manager import LogManager
 from barnabas.testing.requests import ask
 from barnabas.turns import ENTRIES_PER_TURN, LOGS_PER_TURN, Turns
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from barnabas.wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
+from barnabas.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from barnabas.wire.messages.incremental_alter_configs import (
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
@@ -220,3 +222,28 @@ def test_creating_many_topics_is_planned_in_slices(tmp_path: Path, monkeypatch: 
             assert len(list(broker.replicas.partitions())) == ENTRIES
 
     asyncio.run(scenario())
+
+
+def test_ids_of_topics_to_delete_are_looked_up_in_one_pass(tmp_path: Path) -> None:
+    """Not among all topics for each of them: a request may name tens of thousands."""
+    looks = 0
+
+    class Topics(dict[str, TopicState]):
+        def values(self) -> Any:
+            nonlocal looks
+            looks += 1
+            return super().values()
+
+    async def scenario() -> None:
+        async with running(tmp_path) as broker:
+            await broker.controller.create_topics([NewTopic("t", 1, 1)])
+            cluster = broker.controller.cluster
+            broker.controller._cluster = cluster._replace(topics=Topics(cluster.topics))
+            ids = [number.to_bytes(16, "big") for number in range(1, 101)]
+            topics = [DeleteTopicState(name=None, topic_id=topic_id) for topic_id in ids]
+            request = DeleteTopicsRequest(topics=topics, timeout_ms=1_000)
+            response = await ask(broker, request, 6)
+            assert {answer.error_code for answer in response.responses} == {ErrorCode.UNKNOWN_TOPIC_ID}
+
+    asyncio.run(scenario())
+    assert 1 <= looks <= 2
