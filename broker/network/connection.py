@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 from barnabas.broker.api.registry import Delayed
 from barnabas.broker.network.file_sender import FileSender
 from barnabas.broker.network.inflight_budget import InflightBudget
+from barnabas.broker.network.turns import FRAMES_PER_TURN
 from barnabas.storage.file_records import FileRegion
 from barnabas.wire.errors import ProtocolError
 from barnabas.wire.framing import FrameReader, ReceiveBuffer
@@ -75,6 +76,7 @@ class Connection(asyncio.BufferedProtocol):
         "_seen_progress",
         "_task",
         "_transport",
+        "_turns",
         "_waiting",
         "_waiting_bytes",
         "client_host",
@@ -91,6 +93,7 @@ class Connection(asyncio.BufferedProtocol):
     _PAUSED_BY_BUDGET = 4
     _PAUSED_BY_FILES = 8  # a reply is on its way that the transport knows nothing of
     _CANNOT_REPLY = _PAUSED_BY_WRITER | _PAUSED_BY_FILES
+    _CANNOT_BEGIN = _CANNOT_REPLY | _PAUSED_BY_REQUEST
 
     def __init__(
         self,
@@ -106,6 +109,7 @@ class Connection(asyncio.BufferedProtocol):
         self._reader = FrameReader(shared_buffer, frame_bytes_max, budget.has_room)
         self._budget = budget
         self.connections = connections
+        self._turns = connections.turns
         self.listener_name = listener_name
         self.connection_id = connection_id
         self.client_host = ""
@@ -150,9 +154,13 @@ class Connection(asyncio.BufferedProtocol):
         self._is_gathering = True
         try:
             for number, frame in enumerate(self._reader.received(nbytes)):
-                is_too_many = number >= self.connections.frames_per_turn
-                if is_too_many or self._busy or self._waiting or self._pause_reasons & self._CANNOT_REPLY:
-                    self._keep(frame, is_too_many=is_too_many)
+                if (
+                    self._busy
+                    or (self._pause_reasons and self._pause_reasons & self._CANNOT_BEGIN)
+                    or number >= FRAMES_PER_TURN
+                    or (self._turns.now() >= self._turns.end_s and self._turns.is_over())
+                ):
+                    self._keep(frame)
                 else:
                     self._serve(self._dispatcher.dispatch, frame, self)
                 if self._closing:
@@ -170,6 +178,8 @@ class Connection(asyncio.BufferedProtocol):
         else:
             self.frame_started_ms = None
         self._report_held()
+        if self._waiting:
+            self._ask_for_turn(self._turns.wait if len(self._waiting) > 1 else self._turns.come_in)
 
     def eof_received(self) -> bool:
         return False
@@ -210,8 +220,8 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def is_busy(self) -> bool:
-        """A request is in progress (a long poll, say): the peer is waiting for us, not idle."""
-        return (self._busy or bool(self._replies)) and not self._is_sending_files
+        """A request is in progress (a long poll, say), or has no turn yet: the peer is waiting for us, not idle."""
+        return (self._busy or self._has_turn_coming or bool(self._replies)) and not self._is_sending_files
 
     @property
     def descriptor(self) -> int:
@@ -224,8 +234,20 @@ class Connection(asyncio.BufferedProtocol):
         """Whether the peer has ended its side. Nobody notices that while the socket is not read."""
         if self._transport is None or self.is_reading:
             return False
+        return self._poll(getattr(select, "POLLRDHUP", 0))
+
+    @property
+    def _is_cut_off(self) -> bool:
+        """Whether no reply can reach the peer. One that has only ended its side may have asked for something all the
+        same, with acks=0, say."""
+        return self._poll(0)
+
+    def _poll(self, events: int) -> bool:
+        descriptor = self.descriptor
+        if descriptor < 0:
+            return False
         poller = select.poll()
-        poller.register(self._transport.get_extra_info("socket"), getattr(select, "POLLRDHUP", 0))
+        poller.register(descriptor, events)
         return bool(poller.poll(0))
 
     @property
@@ -274,15 +296,13 @@ class Connection(asyncio.BufferedProtocol):
         if self._transport is not None:
             self._transport.abort()
 
-    def _keep(self, frame: memoryview, *, is_too_many: bool) -> None:
+    def _keep(self, frame: memoryview) -> None:
         """Keep a copy of a frame until the request in progress is done, or the next turn comes."""
         if self._waiting is None:
             self._waiting = deque()
         self._waiting.append(bytearray(frame))
         self._waiting_bytes += len(frame)
         self._pause(self._PAUSED_BY_REQUEST)
-        if is_too_many:
-            self._ask_for_turn()
 
     def _serve(self, step: "Callable[..., Outcome]", *arguments: Any) -> None:
         """Take a step with a request: the first, or the one after a delay."""
@@ -335,21 +355,34 @@ class Connection(asyncio.BufferedProtocol):
         if self._waiting or self._pause_reasons & self._PAUSED_BY_REQUEST:
             self._serve_waiting()
 
-    def _ask_for_turn(self) -> None:
-        if not self._has_turn_coming:
+    @property
+    def _could_begin(self) -> bool:
+        """Whether a kept request waits for nothing but a turn."""
+        return bool(self._waiting) and not (self._busy or self._closing or self._pause_reasons & self._CANNOT_REPLY)
+
+    def _ask_for_turn(self, ask: "Callable[[Connection], None]") -> None:
+        if self._could_begin and not self._has_turn_coming:
             self._has_turn_coming = True
-            asyncio.get_running_loop().call_soon(self._take_turn)
+            ask(self)
 
-    def _take_turn(self) -> None:
+    def take_turn(self) -> bool:
+        """Serve kept requests, of a peer that is still there, until the turn is over; whether it may have another."""
         self._has_turn_coming = False
-        self._serve_waiting()
+        if self._could_begin and self._is_cut_off:
+            self.abort()
+        self._serve_waiting(is_turn=True)
+        self._has_turn_coming = self._could_begin
+        return self._has_turn_coming
 
-    def _serve_waiting(self) -> None:
+    def _serve_waiting(self, *, is_turn: bool = False) -> None:
+        """Serve kept requests while there is time, the first one of a turn in any case."""
         served = 0
         self._is_gathering = True
         while self._waiting and not (self._busy or self._closing or self._pause_reasons & self._CANNOT_REPLY):
-            if served >= self.connections.frames_per_turn:
-                self._ask_for_turn()
+            is_first = is_turn and not served
+            if served >= FRAMES_PER_TURN or (
+                not is_first and self._turns.now() >= self._turns.end_s and self._turns.is_over()
+            ):
                 break
             frame = self._waiting.popleft()
             self._waiting_bytes -= len(frame)
@@ -359,7 +392,10 @@ class Connection(asyncio.BufferedProtocol):
         if self._closing:
             return
         self._report_held()
-        if not self._waiting and not self._busy:
+        if self._waiting:
+            if not is_turn:
+                self._ask_for_turn(self._turns.wait)
+        elif not self._busy:
             self._waiting = None
             self._resume(self._PAUSED_BY_REQUEST)
 

@@ -10,10 +10,8 @@ import asyncio
 from collections.abc import Iterator, Mapping
 
 from barnabas.broker.network.connection import Connection
+from barnabas.broker.network.turns import Turns
 from barnabas.storage.files import is_reserved_descriptor
-
-FRAMES_PER_TURN = 16
-"""Requests of one connection that are served before the event loop looks after the others."""
 
 UNSENT_BYTES_MAX = 192 * 1024 * 1024
 """Of all replies that peers do not read. (Fetches return less long before: `FetchOperation`.)"""
@@ -31,12 +29,17 @@ class Connections:
     """
 
     def __init__(
-        self, connections_max: int, connections_per_ip_max: int, per_ip_overrides: Mapping[str, int], idle_ms_max: int
+        self,
+        connections_max: int,
+        connections_per_ip_max: int,
+        per_ip_overrides: Mapping[str, int],
+        idle_ms_max: int,
+        turns: Turns | None = None,
     ) -> None:
         self.unsent_bytes = 0
         self.is_crowded = False
         self.has_room = asyncio.Event()
-        self.frames_per_turn = FRAMES_PER_TURN
+        self.turns = Turns() if turns is None else turns
         self._leaving_bytes = 0
         self.sending: set[asyncio.Task[None]] = set()
         self._connections: dict[Connection, None] = {}
@@ -90,11 +93,12 @@ class Connections:
         """
         self.unsent_bytes += size
         self.is_crowded = self.unsent_bytes > UNSENT_BYTES_MAX
-        self.frames_per_turn = 0 if self.is_crowded else FRAMES_PER_TURN
         if self.is_crowded:
             self.has_room.clear()
+            self.turns.hold()
         else:
             self.has_room.set()
+            self.turns.release()
         while self.is_crowded and self.unsent_bytes - self._leaving_bytes > UNSENT_BYTES_MAX:
             unread = (other for other in self._connections if other.unsent_bytes and not other.is_closing)
             slowest = min(unread, key=lambda other: other.last_active_ms, default=None)

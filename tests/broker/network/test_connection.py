@@ -4,6 +4,7 @@ import asyncio
 import socket
 import struct
 from collections.abc import Awaitable
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -12,11 +13,11 @@ from barnabas.broker.api.registry import Delayed
 from barnabas.broker.network.connection import GATHERED_BYTES_MAX, CloseConnection, Connection
 from barnabas.broker.network.connections import (
     ABANDONED_TIMEOUT_MS,
-    FRAMES_PER_TURN,
     PARTIAL_FRAME_TIMEOUT_MS,
     Connections,
 )
 from barnabas.broker.network.inflight_budget import InflightBudget
+from barnabas.broker.network.turns import FRAMES_PER_TURN, Turns
 from barnabas.clock import ManualClock
 from barnabas.wire.framing import ReceiveBuffer
 
@@ -166,16 +167,68 @@ def test_a_burst_of_requests_is_served_in_turns_and_in_order() -> None:
         peer = Peer()
         bodies = [b"%03d" % number for number in range(2 * FRAMES_PER_TURN + 5)]
         peer.send(*bodies)
-        served = [len(peer.dispatcher.served)]
+        assert len(peer.dispatcher.served) == FRAMES_PER_TURN
         assert not peer.transport.reading
-        while len(peer.dispatcher.served) < len(bodies):
-            await asyncio.sleep(0)
-            served.append(len(peer.dispatcher.served))
-        assert served == [FRAMES_PER_TURN, 2 * FRAMES_PER_TURN, len(bodies)]
+        await asyncio.sleep(0)
         assert peer.transport.written == b"".join(bodies)
         assert peer.transport.reading
 
     asyncio.run(scenario())
+
+
+def test_beyond_the_slice_of_all_connections_requests_are_kept_and_connections_take_turns() -> None:
+    """And they are served in order, one connection after the other; the loop does other work in between."""
+
+    async def run() -> None:
+        passing = iter(range(10**6))  # each look at the clock is 1 ms later
+        connections = Connections(100, 100, {}, 600_000, Turns(lambda: next(passing) / 1000))
+        peers = [Peer(connections=connections) for _ in range(10)]
+        bodies = [b"%03d" % number for number in range(10)]
+        served: list[int] = []
+        for peer in peers:
+            peer.send(*bodies)
+        while served[-1:] != [100]:
+            served.append(sum(len(peer.dispatcher.served) for peer in peers))
+            await asyncio.sleep(0)
+        assert max(later - earlier for earlier, later in pairwise([0, *served])) <= 10
+        assert len(served) >= 10
+        for peer in peers:
+            assert peer.transport.written == b"".join(bodies)
+            assert peer.transport.reading
+
+    scenario(run())
+
+
+@pytest.mark.parametrize("resets", [True, False])
+def test_what_is_kept_of_a_peer_that_cannot_be_answered_is_not_served(resets: bool) -> None:
+    """One that has ended its side only may have written something with acks=0 before."""
+
+    async def run() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            theirs = socket.create_connection(server.getsockname())
+            ours, _ = server.accept()
+        with ours, theirs:
+            peer = Peer(own_socket=ours)
+            peer.send(*[b"%03d" % number for number in range(FRAMES_PER_TURN + 1)])
+            if resets:
+                theirs.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            theirs.close()
+            await asyncio.sleep(0)
+            assert peer.transport.aborted == resets
+            assert len(peer.dispatcher.served) == FRAMES_PER_TURN + (not resets)
+
+    scenario(run())
+
+
+def test_a_stop_does_not_serve_what_is_kept() -> None:
+    async def run() -> None:
+        peer = Peer()
+        peer.send(*[b"%03d" % number for number in range(FRAMES_PER_TURN + 1)])
+        peer.connection.close()
+        await asyncio.sleep(0)
+        assert len(peer.dispatcher.served) == FRAMES_PER_TURN
+
+    scenario(run())
 
 
 def test_replies_to_one_read_leave_together() -> None:
@@ -195,9 +248,13 @@ def test_replies_to_one_read_leave_together() -> None:
 
 def test_large_replies_do_not_wait_for_each_other() -> None:
     size = GATHERED_BYTES_MAX // 2
-    peer = Peer(frame_bytes_max=size, receive_bytes=10 * size)
-    peer.send(*[b"x" * size] * 3, b"last")
-    assert peer.transport.write_sizes == [2 * size, size + 4]
+
+    async def run() -> None:
+        peer = Peer(frame_bytes_max=size, receive_bytes=10 * size)
+        peer.send(*[b"x" * size] * 3, b"last")
+        assert peer.transport.write_sizes == [2 * size, size + 4]
+
+    scenario(run())
 
 
 def test_a_burst_of_a_peer_that_leaves_is_forgotten() -> None:

@@ -1,0 +1,56 @@
+"""Many connections with requests that each take the event loop milliseconds: everybody else has turns in between."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from barnabas.wire.messages.metadata import MetadataRequest
+from tools.barnabas_process import BarnabasProcess
+from tools.hostile import MIB, HealthyClient, Memory, connect, create_topic, eventually, frame, processor_share
+
+pytestmark = pytest.mark.slow
+Figure = Callable[..., None]
+
+CONNECTIONS = 300
+PARTITIONS = 2_000
+ALL_TOPICS = frame(MetadataRequest(topics=None, allow_auto_topic_creation=False), 9)
+
+
+@contextlib.contextmanager
+def dear_requests(broker: BarnabasProcess, each: int) -> Iterator[None]:
+    """As many from each connection, all at once. The replies are not read; at the end the connections are closed."""
+    with contextlib.ExitStack() as stack:
+        connections = [stack.enter_context(connect(broker.bootstrap_servers)) for _ in range(CONNECTIONS)]
+        for connection in connections:
+            connection.sendall(ALL_TOPICS * each)
+        yield
+
+
+@pytest.mark.parametrize("each", [16, pytest.param(2_000, marks=[pytest.mark.full, pytest.mark.timeout(1800)])])
+def test_a24_dear_requests_of_many_connections(
+    broker: BarnabasProcess, memory: Memory, healthy: HealthyClient, figure: Figure, each: int
+) -> None:
+    """Who writes one record at a time does not wait for them, and what is left of those that hang up is dropped."""
+    create_topic(broker.bootstrap_servers, "wide", PARTITIONS)
+    memory.mark()
+    healthy.mark()
+    with dear_requests(broker, each):
+        time.sleep(3 if each == 16 else 60)
+    assert eventually(lambda: processor_share(broker.pid, spans=1) < 0.5, 8)
+    healthy.settle()
+    figure(requests=CONNECTIONS * each, growth_mib=round(memory.growth / MIB, 1), **healthy.figures)
+    assert healthy.gap_ms < 1_000
+    assert memory.growth <= 256 * MIB
+
+
+def test_a24_a_stop_does_not_wait_for_them(figure: Figure) -> None:
+    with BarnabasProcess() as broker:
+        create_topic(broker.bootstrap_servers, "wide", PARTITIONS)
+        with dear_requests(broker, 16):
+            before = time.monotonic()
+            broker.stop(timeout_s=5)
+            figure(stop_s=round(time.monotonic() - before, 2))
