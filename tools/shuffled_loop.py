@@ -102,6 +102,7 @@ class ShuffledLoop(asyncio.SelectorEventLoop):
     _timer_cancelled_count: int
     _stopping: bool
     _ready: Any
+    _default_executor: Any
 
     def __init__(self, seed: int, *, job_s_max: float = 0.0) -> None:
         self._now_s = 0.0
@@ -129,6 +130,12 @@ class ShuffledLoop(asyncio.SelectorEventLoop):
                 raise RuntimeError("everybody waits for something that nobody will do")
             self._now_s = max(self._now_s, self._scheduled[0]._when)
         super()._run_once()  # type: ignore[misc]
+
+    async def shutdown_default_executor(self, timeout: float | None = None) -> None:
+        """At once: jobs never reach it here, and the thread that asyncio ends it in would keep no turns."""
+        self._executor_shutdown_called = True
+        if self._default_executor is not None:
+            self._default_executor.shutdown()
 
     def close(self) -> None:
         self._threads.shutdown()
