@@ -516,6 +516,7 @@ def simulate(
         given = {name.replace("_", "."): value for name, value in configs.items()}
         options = {**CONFIGS, **given, "log.dirs": str(data_dir)}
         broker = Broker(config.load(options=options), LoopClock(loop), wrong.append, is_durable=False)
+        broker.connections.turns.now = loop.time  # who is served when must be the same with the same seed
         await broker.start()
         simulation = Simulation(broker, draw, seconds)
         try:
