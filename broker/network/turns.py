@@ -14,7 +14,8 @@ from typing import Final, Protocol
 logger = logging.getLogger(__name__)
 
 SLICE_S: Final = 0.01
-"""What all connections together spend on requests before the event loop does other work; one request may be longer."""
+"""What all connections together spend on requests before the event loop does other work; one request may be longer.
+What goes on after it has waited, a Fetch that is woken, say, is not counted."""
 
 TURN_S: Final = 0.002
 """Of one connection with kept requests, before the next one has its turn."""
