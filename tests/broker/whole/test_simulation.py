@@ -2,7 +2,9 @@
 finds when mistakes are put back (tools/broker_simulation.py, shuffled_loop.py).
 """
 
+import asyncio
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -10,9 +12,14 @@ import pytest
 from barnabas.broker.coordinators.transactions import machine
 from barnabas.broker.coordinators.transactions.events import Effects, ProducerReply, TimeOut
 from barnabas.broker.coordinators.transactions.state import TransactionState
+from barnabas.controller.operations.topics import NewTopic
 from barnabas.storage.local_log import LocalLog
+from barnabas.storage.producer_state import BatchMetadata, ProducerState
+from barnabas.storage.validation import AppendOrigin
 from barnabas.wire.errors import ErrorCode
-from tools.broker_simulation import simulate
+from barnabas.wire.messages.init_producer_id import InitProducerIdRequest
+from barnabas.wire.record_batch import RecordBatchHeader
+from tools.broker_simulation import INTERNAL_TOPICS, Simulation, Topic, Transaction, simulate
 
 
 @pytest.mark.parametrize(
@@ -46,6 +53,40 @@ def test_a_seed_tells_the_same_story_again(tmp_path: Path) -> None:
     assert told[0] == told[1]
 
 
+def test_sequences_go_on_when_a_topic_is_made_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a client writes to a topic that it still takes for the old one arrives in the new one. Were its sequence
+    used there again, the broker would have to take another record for a retry, which it answers and does not write.
+    """
+
+    async def run(simulation: Simulation) -> None:
+        for name in INTERNAL_TOPICS:
+            simulation.broker.auto_topics.create([name])
+        controller = simulation.broker.controller
+        old, new = Topic("t0", 1), Topic("t0", 1)
+        await controller.create_topics([NewTopic("t0", 1, 1)])
+        request = InitProducerIdRequest(transactional_id="p", transaction_timeout_ms=60_000)
+        _, reply = await simulation.until_served(partial(simulation.ask, request, 4))
+        producer = (reply.producer_id, reply.producer_epoch)
+        await controller.delete_topics(["t0"])
+        await controller.create_topics([NewTopic("t0", 1, 1)])
+        simulation.topics["t0"] = new
+        sequences: dict[tuple[str, int], int] = {}
+        for topic in (old, new):
+            transaction = Transaction()
+            simulation.transactions.append(transaction)
+            assert await simulation.write(transaction, topic, "p", producer, sequences, 0) is ErrorCode.NONE
+            error, _ = await simulation.end(transaction, "p", producer, 0, is_commit=True)
+            assert error is ErrorCode.NONE
+        await asyncio.sleep(10)
+        simulation.check()
+
+    monkeypatch.setattr(Simulation, "run", run)
+    for seed in range(4):
+        wrong, happened = simulate(seed, tmp_path / str(seed), seconds=1)
+        assert wrong == [], f"seed {seed}"
+        assert happened == {"ended": 2}
+
+
 def deleted_logs_can_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     """A flush pass does not notice that a log of its list was deleted."""
     move_to = LocalLog.move_to
@@ -74,9 +115,27 @@ def time_outs_look_at_the_id_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(machine._DECIDERS, TimeOut, time_out)
 
 
+def every_batch_is_a_retry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a producer writes again in its epoch is answered, and not written."""
+    check = ProducerState.check
+
+    def check_again(state: ProducerState, header: RecordBatchHeader, origin: AppendOrigin) -> BatchMetadata | None:
+        known = check(state, header, origin)
+        entry = state.producers.get(header.producer_id)
+        if entry is None or not entry.batches or entry.epoch != header.producer_epoch:
+            return known
+        return entry.batches[-1]
+
+    monkeypatch.setattr(ProducerState, "check", check_again)
+
+
 @pytest.mark.parametrize(
     ("put_back", "found_as"),
-    [(deleted_logs_can_fail, "was deleted while it was flushed"), (time_outs_look_at_the_id_only, "was fenced")],
+    [
+        (deleted_logs_can_fail, "was deleted while it was flushed"),
+        (time_outs_look_at_the_id_only, "was fenced"),
+        (every_batch_is_a_retry, "of a transaction at"),
+    ],
     ids=lambda value: getattr(value, "__name__", None),
 )
 def test_finds(
