@@ -1,4 +1,7 @@
-"""Long work on the event loop, in pieces: between them everybody else has a turn."""
+"""Long work on the event loop, in pieces: between them everybody else has a turn.
+
+Whose requests are begun in a round of the loop is another matter: `broker/network/turns.py`.
+"""
 
 import asyncio
 from typing import Final

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Iterator, Mapping
 
 from barnabas.broker.network.connection import Connection
-from barnabas.broker.network.turns import Turns
+from barnabas.broker.network.turns import RequestTurns
 from barnabas.storage.files import is_reserved_descriptor
 
 UNSENT_BYTES_MAX = 192 * 1024 * 1024
@@ -34,12 +34,12 @@ class Connections:
         connections_per_ip_max: int,
         per_ip_overrides: Mapping[str, int],
         idle_ms_max: int,
-        turns: Turns | None = None,
+        turns: RequestTurns | None = None,
     ) -> None:
         self.unsent_bytes = 0
         self.is_crowded = False
         self.has_room = asyncio.Event()
-        self.turns = Turns() if turns is None else turns
+        self.turns = RequestTurns() if turns is None else turns
         self._leaving_bytes = 0
         self.sending: set[asyncio.Task[None]] = set()
         self._connections: dict[Connection, None] = {}

@@ -1,7 +1,8 @@
 """Whose requests are served now: a slice of time for all connections together in each round of the event loop, then the
 loop's other work (accepting, timers, signals, replies), then those whose requests were kept, one after the other.
 
-Kafka takes one request of a connection at a time too, and several threads share the connections among them.
+Kafka takes one request of a connection at a time too, and several threads share the connections among them. (Long work
+of one request has turns of its own: `barnabas/turns.py`.)
 """
 
 import asyncio
@@ -34,7 +35,7 @@ class Waiting(Protocol):
     def abort(self) -> None: ...
 
 
-class Turns:
+class RequestTurns:
     """The event loop's time for requests; owned by the event loop.
 
     Until `end_s` (by `now`, in seconds) a request that has come in is served at once: whoever serves looks at that

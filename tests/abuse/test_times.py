@@ -131,6 +131,7 @@ def await_coordinator(process: BarnabasProcess, group_id: str) -> None:
     assert eventually(is_ready, 20)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rebalance_timeout_ms", [-(2**31), -1, 0, 1])
 def test_a_static_member_comes_back_with_no_time_for_rebalances(
     shared_broker: BarnabasProcess, rebalance_timeout_ms: int

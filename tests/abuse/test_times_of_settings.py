@@ -159,6 +159,7 @@ def check(settings: Mapping[str, str]) -> None:
         assert "Traceback" not in process.log_text(), process.log_text()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BROKERS)
 def test_all_settings_at_their_extremes(name: str) -> None:
     check(BROKERS[name])

@@ -99,8 +99,8 @@ def counter() -> Iterator[Counter]:
 
 @pytest.fixture(autouse=True)
 def quick_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Counting makes the machine slow: the marker that `Turns` sets once in 10 ms, a call and a callback, would come
-    after a few requests instead of hundreds."""
+    """Counting makes the machine slow: the marker that `RequestTurns` sets once in 10 ms, a call and a callback, would
+    come after a few requests instead of hundreds."""
     monkeypatch.setattr(turns, "SLICE_S", 3600)
 
 

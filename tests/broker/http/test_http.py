@@ -101,6 +101,12 @@ def test_who_says_nothing_makes_room_for_others(serving: Broker) -> None:
         assert silent[-1].recv(15) == b"HTTP/1.1 200 OK"
 
 
+def test_the_descriptors_that_are_left_are_for_files(monkeypatch: pytest.MonkeyPatch, serving: Broker) -> None:
+    monkeypatch.setattr(http_connections, "is_reserved_descriptor", lambda _: True)
+    with contextlib.suppress(ConnectionResetError, BrokenPipeError):
+        assert ask(serving, b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n") == b""
+
+
 @pytest.mark.parametrize("start", [b"", b"GET /metrics HTTP/1.1\r\nHost:"], ids=["nothing", "half a request"])
 def test_who_does_not_ask_is_cut(monkeypatch: pytest.MonkeyPatch, serving: Broker, start: bytes) -> None:
     monkeypatch.setattr(http_connections, "EXCHANGE_TIMEOUT_S", 0.3)

@@ -17,7 +17,7 @@ from barnabas.broker.network.connections import (
     Connections,
 )
 from barnabas.broker.network.inflight_budget import InflightBudget
-from barnabas.broker.network.turns import FRAMES_PER_TURN, Turns
+from barnabas.broker.network.turns import FRAMES_PER_TURN, RequestTurns
 from barnabas.clock import ManualClock
 from barnabas.wire.framing import ReceiveBuffer
 
@@ -181,7 +181,7 @@ def test_beyond_the_slice_of_all_connections_requests_are_kept_and_connections_t
 
     async def run() -> None:
         passing = iter(range(10**6))  # each look at the clock is 1 ms later
-        connections = Connections(100, 100, {}, 600_000, Turns(lambda: next(passing) / 1000))
+        connections = Connections(100, 100, {}, 600_000, RequestTurns(lambda: next(passing) / 1000))
         peers = [Peer(connections=connections) for _ in range(10)]
         bodies = [b"%03d" % number for number in range(10)]
         served: list[int] = []

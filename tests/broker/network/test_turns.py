@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from barnabas.broker.network.turns import SLICE_S, TURN_S, Turns
+from barnabas.broker.network.turns import SLICE_S, TURN_S, RequestTurns
 
 
 class Time:
@@ -19,7 +19,9 @@ class Time:
 class Asking:
     """A connection that keeps `left` requests, each of which takes `takes_s`."""
 
-    def __init__(self, name: str, left: int, takes_s: float, time: Time, served: list[str], turns: Turns) -> None:
+    def __init__(
+        self, name: str, left: int, takes_s: float, time: Time, served: list[str], turns: RequestTurns
+    ) -> None:
         self.name, self.left, self.takes_s = name, left, takes_s
         self.time, self.served, self.turns = time, served, turns
         self.is_aborted = False
@@ -40,7 +42,7 @@ class Asking:
 class Scene:
     def __init__(self) -> None:
         self.time = Time()
-        self.turns = Turns(self.time)
+        self.turns = RequestTurns(self.time)
         self.served: list[str] = []
 
     def asking(self, name: str, left: int = 1, takes_s: float = 0.004) -> Asking:
