@@ -142,6 +142,21 @@ def test_a_page_that_nobody_reads_has_a_deadline(monkeypatch: pytest.MonkeyPatch
             assert sum(map(len, iter(lambda: slow.recv(1_000_000), b""))) < len(page)
 
 
+def test_pages_leave_three_quarters_of_the_time_to_others(monkeypatch: pytest.MonkeyPatch, serving: Broker) -> None:
+    began_s, ended_s = [], []
+
+    def render(*_: object) -> tuple[bytes, str]:
+        began_s.append(time.monotonic())
+        time.sleep(0.1)
+        ended_s.append(time.monotonic())
+        return b"", "text/plain"
+
+    monkeypatch.setattr(MetricsPage, "render", render)
+    for _ in range(2):
+        ask(serving, b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+    assert began_s[1] - ended_s[0] >= 3 * 0.1
+
+
 def wait_until(condition: Callable[[], bool]) -> None:
     deadline = time.monotonic() + 20
     while not condition():
