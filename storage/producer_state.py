@@ -13,11 +13,10 @@ from collections.abc import Iterable
 from operator import itemgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-import crc32c
-
 from barnabas.storage.errors import CorruptFile
 from barnabas.storage.txn_index import AbortedTransaction
 from barnabas.storage.validation import AppendOrigin
+from barnabas.wire.crc import crc32c
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.primitives import new_tuple
 from barnabas.wire.record_batch import TRANSACTIONAL_MASK, RecordBatchHeader
@@ -472,7 +471,7 @@ def encode_snapshot(producers: Iterable[ProducerEntry]) -> bytes:
             )
         )
     body = struct.pack(">i", len(parts)) + b"".join(parts)
-    return struct.pack(">hI", _SNAPSHOT_VERSION, crc32c.crc32c(body)) + body
+    return struct.pack(">hI", _SNAPSHOT_VERSION, crc32c(body)) + body
 
 
 def decode_snapshot(data: bytes) -> list[ProducerEntry]:
@@ -488,7 +487,7 @@ def decode_snapshot(data: bytes) -> list[ProducerEntry]:
         raise CorruptFile(f"a producer snapshot of version {version}")
     if len(data) != _SNAPSHOT_HEADER.size + count * _SNAPSHOT_ENTRY.size:
         raise CorruptFile(f"a producer snapshot of {len(data)} bytes cannot have {count} producers")
-    if crc32c.crc32c(data[_CRC_END:]) != crc:
+    if crc32c(data[_CRC_END:]) != crc:
         raise CorruptFile("a producer snapshot with a wrong CRC")
     entries = []
     for fields in _SNAPSHOT_ENTRY.iter_unpack(data[_SNAPSHOT_HEADER.size :]):

@@ -8,10 +8,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-import crc32c
-
 from barnabas.storage.errors import CorruptFile
 from barnabas.storage.files import Buffer
+from barnabas.wire.crc import crc32c
 
 _ENTRY: Final = struct.Struct(">hqqqq")
 ENTRY_SIZE: Final = _ENTRY.size
@@ -31,7 +30,7 @@ class TransactionIndexNote(NamedTuple):
     @classmethod
     def of(cls, data: Buffer) -> TransactionIndexNote:
         """The note of a file with this content."""
-        return cls(len(data), crc32c.crc32c(data))
+        return cls(len(data), crc32c(data))
 
 
 UNREADABLE: Final = TransactionIndexNote(-1, 0)

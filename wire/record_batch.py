@@ -32,8 +32,7 @@ from collections.abc import Iterator
 from enum import IntEnum
 from typing import Final, NamedTuple, TypeAlias
 
-import crc32c
-
+from barnabas.wire.crc import crc32c
 from barnabas.wire.primitives import new_tuple
 
 ReadBuffer: TypeAlias = bytes | bytearray | memoryview
@@ -235,7 +234,7 @@ def iter_headers(buffer: ReadBuffer, position: int = 0) -> Iterator[RecordBatchH
 def compute_crc(buffer: ReadBuffer, header: RecordBatchHeader) -> int:
     """CRC-32C of the batch as it is in the buffer now."""
     start = header.position + _CRC_START
-    crc: int = crc32c.crc32c(memoryview(buffer)[start : header.end_position])
+    crc: int = crc32c(memoryview(buffer)[start : header.end_position])
     return crc
 
 
@@ -245,7 +244,7 @@ def crc_is_valid(buffer: ReadBuffer, header: RecordBatchHeader) -> bool:
     end = start + LOG_OVERHEAD + header.batch_length
     if end > len(buffer):
         return False
-    crc: int = crc32c.crc32c(memoryview(buffer)[start + _CRC_START : end])
+    crc: int = crc32c(memoryview(buffer)[start + _CRC_START : end])
     return crc == header.crc
 
 

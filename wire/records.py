@@ -26,9 +26,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from enum import IntEnum
 from typing import Final, NamedTuple, TypeAlias
 
-import crc32c
-
 from barnabas.wire.compression import compress, iter_decompressed
+from barnabas.wire.crc import crc32c
 from barnabas.wire.record_batch import (
     CONTROL_MASK,
     DELETE_HORIZON_MASK,
@@ -440,7 +439,7 @@ def assemble_batch(header: RecordBatchHeader, payload: ReadBuffer) -> bytearray:
     except struct.error as error:
         raise ValueError(f"batch header cannot be written: {error}") from None
     batch += payload
-    _UINT32.pack_into(batch, 17, crc32c.crc32c(memoryview(batch)[_CRC_START:]))
+    _UINT32.pack_into(batch, 17, crc32c(memoryview(batch)[_CRC_START:]))
     return batch
 
 

@@ -14,10 +14,9 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Final
 
-import crc32c
-
 from barnabas.storage.check.report import Report
 from barnabas.storage.files import Files
+from barnabas.wire.crc import crc32c
 from barnabas.wire.record_batch import (
     HEADER_SIZE,
     CompressionType,
@@ -362,7 +361,7 @@ class SegmentCheck:
             piece = self._window.read(position, min(end - position, WINDOW_SIZE))
             if not piece:
                 break
-            crc = crc32c.crc32c(piece, crc)
+            crc = crc32c(piece, crc)
             position += len(piece)
         return crc
 
