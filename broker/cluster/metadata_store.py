@@ -26,6 +26,10 @@ logger = logging.getLogger(__name__)
 
 METADATA_FILE = "metadata.sqlite"
 
+CONNECTION_TIMEOUT_MS_MIN = 4_000
+"""A start waits so long for ZooKeeper however short a session timeout is asked for: no server grants a shorter one, as
+servers usually are."""
+
 REJOIN_DELAY_S = 1.0
 """Between attempts to join again: one that fails may fail at once."""
 
@@ -99,7 +103,8 @@ class MetadataStore:
         if self._config.zookeeper_connect is None:
             session = await self._open_file()
         else:
-            timeout_ms = self._config.zookeeper_connection_timeout_ms or self._config.zookeeper_session_timeout_ms
+            asked_ms = self._config.zookeeper_session_timeout_ms
+            timeout_ms = self._config.zookeeper_connection_timeout_ms or max(asked_ms, CONNECTION_TIMEOUT_MS_MIN)
             session = await self._open_zookeeper(self._config.zookeeper_connect, timeout_ms)
             await self._refuse_company(session)
         known = self._known_cluster()

@@ -1,60 +1,91 @@
-"""kazoo's threads, made to serve one event loop: every result and callback reaches the loop in the order in which
-ZooKeeper sent it, and the connection rests while the loop stands still."""
+"""kazoo made to serve one event loop: every answer and watch event of ZooKeeper reaches the loop in the order in which
+the server sent it, and the connection rests while the loop stands still.
+
+kazoo's own thread is the edge of the program here: it makes real sockets and waits for them in real time, whatever the
+broker that uses it lives by. Everything else of a broker runs on its loop.
+"""
 
 import asyncio
 import logging
 import socket
 import threading
-import time
 from collections.abc import Callable
 from typing import Any
 
 from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.protocol import states
+from kazoo.protocol.connection import ConnectionHandler
+from kazoo.protocol.serialization import Connect
 
-from barnabas.clock import REPEAT_MIN_MS
+from barnabas.clock import REPEAT_MIN_MS, Clock
 
 logger = logging.getLogger(__name__)
 
 HEARTBEATS_PER_SESSION_TIMEOUT = 8
 """How often the event loop says that it is alive."""
 
-SESSION_TIMEOUT_MIN_MS = HEARTBEATS_PER_SESSION_TIMEOUT * REPEAT_MIN_MS
-"""What a smaller session timeout counts as here: no server grants one (its least is two ticks, usually 4 s)."""
+ATTEMPTS_PER_SESSION_TIMEOUT = 4
+ATTEMPT_MIN_MS = 1_000
+ATTEMPT_MAX_MS = 10_000
+"""How long a server may take to accept a connection, and then to answer the handshake: so that a session gets to
+several servers, or several times to one, before it is over. A busy machine gets its second even where sessions are
+shorter, and nobody waits for days where they are longer."""
 
 
 class LoopHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no types
     """kazoo's way to threads, sockets and callbacks: hands everything to the event loop, and watches over it.
 
-    `has_ended` is set when the session is over: no connection is made any more. `is_connected` tells whether a server
-    has accepted the session.
+    `session_timeout_ms` is what was asked for until the server has said what it grants; only that counts then. Time is
+    that of `clock`, which has to be ZooKeeper's: the machine's. `has_ended` is set when the session is over: no
+    connection is made any more.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, session_timeout_ms: int) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, session_timeout_ms: int, server_count: int, clock: Clock
+    ) -> None:
         super().__init__()
         self._loop = loop
-        session_timeout_s = max(session_timeout_ms, SESSION_TIMEOUT_MIN_MS) / 1000
-        self._interval_s = session_timeout_s / HEARTBEATS_PER_SESSION_TIMEOUT
-        self._stall_s = session_timeout_s / 2
-        self._handshake_s = session_timeout_s / 4
-        # Of real time, whatever clock the broker lives by: it is ZooKeeper's.
-        self._last_heartbeat = time.monotonic()
+        self._clock = clock
+        self._server_count = server_count
+        self.session_timeout_ms = session_timeout_ms
+        self._last_heartbeat_ms = 0
         self._timer: asyncio.TimerHandle | None = None
         self._stall_was_reported = False
+        self._has_stopped = False
         self.has_ended = False
-        self.is_connected = False
+
+    @property
+    def attempt_s(self) -> float:
+        """How long a server may take to accept a connection, and to answer the handshake."""
+        share_ms = self.session_timeout_ms // max(ATTEMPTS_PER_SESSION_TIMEOUT, self._server_count)
+        return min(max(share_ms, ATTEMPT_MIN_MS), ATTEMPT_MAX_MS) / 1000
 
     # -- called on the loop
 
-    def start_heartbeats(self) -> None:
-        self._last_heartbeat = time.monotonic()
-        self._timer = self._loop.call_later(self._interval_s, self.start_heartbeats)
-
     def stop_heartbeats(self) -> None:
+        self._has_stopped = True
         if self._timer is not None:
             self._timer.cancel()
 
+    def _go_by(self, session_timeout_ms: int) -> None:
+        """There is a session, or it goes on: from here on the loop has to move for it."""
+        self.session_timeout_ms = session_timeout_ms
+        if self._timer is not None:
+            self._timer.cancel()
+        self._beat()
+
+    def _beat(self) -> None:
+        if self._has_stopped:
+            return
+        self._last_heartbeat_ms = self._clock.monotonic_ms()
+        interval_ms = max(self.session_timeout_ms // HEARTBEATS_PER_SESSION_TIMEOUT, REPEAT_MIN_MS)
+        self._timer = self._loop.call_later(interval_ms / 1000, self._beat)
+
     # -- called by kazoo
+
+    def grant(self, session_timeout_ms: int) -> None:
+        """The server has accepted the session, for as long as it says."""
+        post(self._loop, self._go_by, session_timeout_ms)
 
     def start(self) -> None:
         """There are no worker threads: callbacks run on the loop."""
@@ -76,9 +107,6 @@ class LoopHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo ha
 
     def select(self, readers: Any, writers: Any, errors: Any, timeout_s: float | None = None) -> Any:
         self._check_loop()
-        if not self.is_connected and timeout_s is not None:
-            # A server that is starting may swallow a handshake; kazoo would wait for it as long as the session lives.
-            timeout_s = min(timeout_s, self._handshake_s)
         ready = super().select(readers, writers, errors, timeout_s)
         self._check_loop()
         return ready
@@ -87,21 +115,36 @@ class LoopHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo ha
         if self.has_ended:
             raise ConnectionAbortedError("the session has ended")
         self._check_loop()
-        connection: socket.socket = super().create_connection(*args, **kwargs)
+        connection: socket.socket = super().create_connection(*args, **{**kwargs, "timeout": self.attempt_s})
         return connection
 
     def _check_loop(self) -> None:
         """Raises OSError, on which kazoo drops the connection, while the loop stands still."""
-        stalled_s = time.monotonic() - self._last_heartbeat
-        if self._timer is None or self._timer.cancelled() or stalled_s <= self._stall_s:
+        if self._timer is None or self._has_stopped:
+            return
+        stalled_ms = self._clock.monotonic_ms() - self._last_heartbeat_ms
+        if stalled_ms <= max(self.session_timeout_ms // 2, HEARTBEATS_PER_SESSION_TIMEOUT * REPEAT_MIN_MS // 2):
             self._stall_was_reported = False
             return
         if not self._stall_was_reported:
             self._stall_was_reported = True
             logger.error(
-                "the event loop has not moved for %.1f s: the connection to ZooKeeper rests until it does", stalled_s
+                "the event loop has not moved for %.1f s: the connection to ZooKeeper rests until it does",
+                stalled_ms / 1000,
             )
         raise TimeoutError("the event loop stands still")
+
+
+class LoopConnection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no types
+    """kazoo's connection, except for how long a handshake may take. kazoo would wait as long as the session timeout
+    that was asked for: too short for a busy server if it is a millisecond, and for ever if it is a day.
+    """
+
+    def _invoke(self, timeout_s: float, request: Any, xid: int | None = None) -> Any:
+        answer = super()._invoke(self.handler.attempt_s, request, xid)
+        if isinstance(request, Connect) and answer[0].time_out > 0:
+            self.handler.grant(answer[0].time_out)
+        return answer
 
 
 class Answer:

@@ -13,6 +13,9 @@ and with it the registration of a broker that answers nobody; so the thread stop
 has stood still for half the session timeout, and goes on when it moves again: with the same session, if ZooKeeper has
 not ended it meanwhile.
 
+The session timeout is what the server grants (2 to 20 of its ticks, unless it is configured otherwise), whatever was
+asked for; how long an attempt to connect may take is bounded in `loop_handler`.
+
 *Source*: kafka 3.9.1 `ZooKeeperClient.scala`; ZooKeeper 3.9 Programmer's Guide.
 """
 
@@ -26,7 +29,7 @@ from kazoo.client import KazooClient, TransactionRequest
 from kazoo.hosts import collect_hosts
 from kazoo.protocol import states
 
-from barnabas.clock import DELAY_MAX_MS, wait_s
+from barnabas.clock import DELAY_MAX_MS, Clock, SystemClock, wait_s
 from barnabas.controller.coordination.interface import (
     ANY_VERSION,
     BadVersion,
@@ -49,7 +52,7 @@ from barnabas.controller.coordination.interface import (
     WatchedEvent,
     Watcher,
 )
-from barnabas.controller.coordination.loop_handler import Answer, LoopHandler, post
+from barnabas.controller.coordination.loop_handler import Answer, LoopConnection, LoopHandler, post
 from barnabas.controller.coordination.tree import validate_path
 
 logger = logging.getLogger(__name__)
@@ -62,6 +65,8 @@ REQUEST_BYTES_MAX = 1024 * 1024 - 1
 """ZooKeeper's default `jute.maxbuffer`: it closes the connection on which a longer request comes."""
 
 _OVERHEAD_BYTES = 64
+
+_MACHINE_CLOCK = SystemClock()
 
 _RECONNECTION = {"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 1.0}
 
@@ -94,17 +99,19 @@ class ZooKeeperSession:
     All paths are below the connect string's chroot.
     """
 
-    def __init__(self, connect_string: str, session_timeout_ms: int, in_flight_max: int) -> None:
+    def __init__(self, connect_string: str, session_timeout_ms: int, in_flight_max: int, clock: Clock) -> None:
         self.connect_string = connect_string
-        self.session_timeout_ms = session_timeout_ms
         hosts, slash, chroot = connect_string.partition("/")
         self._root = (slash + chroot).rstrip("/")
         self._loop = asyncio.get_running_loop()
-        self._handler = LoopHandler(self._loop, session_timeout_ms)
+        self._handler = LoopHandler(self._loop, session_timeout_ms, len(collect_hosts(hosts)[0]), clock)
         kazoo_logger = logging.getLogger(f"{__name__}.kazoo")
         kazoo_logger.setLevel(logging.ERROR)  # what it warns of is told here, once
         self._client = KazooClient(
             hosts, session_timeout_ms / 1000, handler=self._handler, connection_retry=_RECONNECTION, logger=kazoo_logger
+        )
+        self._client._connection = LoopConnection(
+            self._client, self._client._connection.retry_sleeper, logger=kazoo_logger
         )
         self._client.add_listener(self._state_changed)
         self._in_flight = asyncio.Semaphore(in_flight_max)
@@ -123,17 +130,20 @@ class ZooKeeperSession:
         session_timeout_ms: int = DEFAULT_SESSION_TIMEOUT_MS,
         connection_timeout_ms: int | None = None,
         in_flight_max: int = DEFAULT_IN_FLIGHT_MAX,
+        clock: Clock = _MACHINE_CLOCK,
     ) -> "ZooKeeperSession":
         """Start a session with `HOST:PORT,HOST:PORT/chroot`, and create the chroot if it is missing.
 
+        The server makes of `session_timeout_ms` what it grants. `clock` is the one by which the loop must not stand
+        still: ZooKeeper's, which is the machine's, whatever clock the broker lives by.
+
         Raises: ConnectionTimedOut after `connection_timeout_ms` (None: never), CoordinationError.
         """
-        session = cls(connect_string, session_timeout_ms, in_flight_max)
+        session = cls(connect_string, session_timeout_ms, in_flight_max, clock)
         longest_ms = DELAY_MAX_MS if connection_timeout_ms is None else connection_timeout_ms
         logger.info("connecting to ZooKeeper at %s", connect_string)
         lookup = asyncio.create_task(_warn_of_unknown_hosts(connect_string), name="zookeeper-hosts")
         try:
-            session._handler.start_heartbeats()
             session._client.start_async()
             try:
                 await asyncio.wait_for(session._connected.wait(), wait_s(longest_ms))
@@ -165,6 +175,11 @@ class ZooKeeperSession:
     @property
     def session_id(self) -> int:
         return self._session_id
+
+    @property
+    def session_timeout_ms(self) -> int:
+        """What the server has granted."""
+        return self._handler.session_timeout_ms
 
     # -- reading
 
@@ -294,7 +309,6 @@ class ZooKeeperSession:
 
     def _state_changed(self, state: str) -> None:
         """kazoo's thread: the connection came or went, or the session ended."""
-        self._handler.is_connected = state == states.KazooState.CONNECTED
         if state == states.KazooState.LOST:
             self._handler.has_ended = True  # at once: kazoo would begin another session
             post(self._loop, self._end)

@@ -73,6 +73,27 @@ def test_no_zookeeper_is_an_error_with_its_address(tmp_path: Path) -> None:
 
 
 @pytest.mark.java
+def test_a_short_session_timeout_leaves_time_to_connect(tmp_path: Path) -> None:
+    with ZooKeeperServer() as zookeeper:
+        options = {
+            "log.dirs": str(tmp_path),
+            "zookeeper.connect": zookeeper.address,
+            "zookeeper.session.timeout.ms": "1",
+        }
+
+        async def start() -> None:
+            store = MetadataStore(
+                load(options=options), ManualClock(now_ms=1_700_000_000_000), no_file, lambda reason: None
+            )
+            try:
+                await store.open()
+            finally:
+                await store.close()
+
+        asyncio.run(start())
+
+
+@pytest.mark.java
 def test_another_broker_that_came_meanwhile_ends_one_that_was_out(tmp_path: Path) -> None:
     """Its controller could not tell the other anything; the reason is the same as at a start."""
     from kazoo.client import KazooClient
