@@ -26,6 +26,11 @@ def check_reply(size: int) -> None:
         )
 
 
+def text_bytes(text: str | None) -> int:
+    """How many bytes a text takes in a reply at most, in UTF-8, besides its length."""
+    return 0 if text is None else len(text) * (1 if text.isascii() else 4)
+
+
 class ReplyRoom(Generic[Question, Answer]):
     """The answers of one reply; `size_of` estimates the bytes of one."""
 

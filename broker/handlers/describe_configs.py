@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator, Mapping
 
 from barnabas.broker.api.context import RequestContext
 from barnabas.broker.api.registry import Handler
-from barnabas.broker.api.reply_room import ReplyRoom
+from barnabas.broker.api.reply_room import ReplyRoom, text_bytes
 from barnabas.broker.configuration.changes import BROKER, BROKER_LOGGER, TOPIC, broker_id
 from barnabas.broker.configuration.definitions import INTERNAL, PASSWORD, READ_ONLY, to_text
 from barnabas.broker.configuration.keys import BROKER_KEYS
@@ -70,10 +70,10 @@ def _reply_bytes(result: DescribeConfigsResult) -> int:
     """Short entries count for more than they take: their number costs time."""
     return ENTRY_BYTES + sum(
         ENTRY_BYTES
-        + len(entry.name)
-        + len(entry.value or "")
-        + len(entry.documentation or "")
-        + sum(ENTRY_BYTES + len(synonym.value or "") for synonym in entry.synonyms)
+        + text_bytes(entry.name)
+        + text_bytes(entry.value)
+        + text_bytes(entry.documentation)
+        + sum(ENTRY_BYTES + text_bytes(synonym.name) + text_bytes(synonym.value) for synonym in entry.synonyms)
         for entry in result.configs
     )
 

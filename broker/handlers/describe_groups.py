@@ -10,7 +10,7 @@ and messages (KIP-1043).
 
 from barnabas.broker.api.context import RequestContext
 from barnabas.broker.api.registry import Handler
-from barnabas.broker.api.reply_room import ReplyRoom
+from barnabas.broker.api.reply_room import ReplyRoom, text_bytes
 from barnabas.broker.coordinators.groups.classic.state import GroupState
 from barnabas.broker.security.operations import GROUP_OPERATIONS, NOT_ASKED
 from barnabas.wire.errors import ApiError, ErrorCode
@@ -65,15 +65,16 @@ def _group(group_id: str, context: RequestContext) -> DescribedGroup:
 
 
 def _reply_bytes(group: DescribedGroup) -> int:
-    return MEMBER_BYTES + sum(
+    members = sum(
         MEMBER_BYTES
-        + len(member.member_id)
-        + len(member.group_instance_id or "")
-        + len(member.client_id)
+        + text_bytes(member.member_id)
+        + text_bytes(member.group_instance_id)
+        + text_bytes(member.client_id)
         + len(member.member_metadata)
         + len(member.member_assignment)
         for member in group.members
     )
+    return MEMBER_BYTES + text_bytes(group.protocol_type) + text_bytes(group.protocol_data) + members
 
 
 def _failed(group_id: str, error: ApiError, version: int) -> DescribedGroup:

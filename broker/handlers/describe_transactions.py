@@ -7,7 +7,7 @@ COORDINATOR_NOT_AVAILABLE, POLICY_VIOLATION (a reply of more than 32 MiB).
 
 from barnabas.broker.api.context import RequestContext
 from barnabas.broker.api.registry import Handler
-from barnabas.broker.api.reply_room import ReplyRoom
+from barnabas.broker.api.reply_room import ReplyRoom, text_bytes
 from barnabas.wire.messages.describe_transactions import (
     DescribeTransactionsRequest,
     DescribeTransactionsResponse,
@@ -57,7 +57,7 @@ def _transaction(transactional_id: str, context: RequestContext) -> TransactionS
 
 def _reply_bytes(answer: TransactionState) -> int:
     topics = sum(TOPIC_BYTES + len(data.topic) + PARTITION_BYTES * len(data.partitions) for data in answer.topics)
-    return ID_BYTES + len(answer.transactional_id) + topics
+    return ID_BYTES + text_bytes(answer.transactional_id) + topics
 
 
 HANDLER = Handler(key=65, min_version=0, max_version=0, handle=handle)

@@ -9,7 +9,7 @@ Versions: 1 throttle time; 3 flexible; 4 states (KIP-518); 5 types (KIP-848).
 
 from barnabas.broker.api.context import RequestContext
 from barnabas.broker.api.registry import Handler
-from barnabas.broker.api.reply_room import check_reply
+from barnabas.broker.api.reply_room import check_reply, text_bytes
 from barnabas.wire.errors import ApiError
 from barnabas.wire.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
 
@@ -20,7 +20,7 @@ GROUP_BYTES = 40
 def handle(request: ListGroupsRequest, context: RequestContext) -> ListGroupsResponse:
     try:
         groups = context.broker.groups.list_groups(request.states_filter, request.types_filter)
-        check_reply(sum(GROUP_BYTES + len(group.group_id) + len(group.protocol_type) for group in groups))
+        check_reply(sum(GROUP_BYTES + text_bytes(each.group_id) + text_bytes(each.protocol_type) for each in groups))
     except ApiError as error:
         return ListGroupsResponse(error_code=error.error)
     return ListGroupsResponse(

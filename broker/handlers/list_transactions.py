@@ -9,7 +9,7 @@ would take Python's engine, and with it the event loop, as long as its author wi
 
 from barnabas.broker.api.context import RequestContext
 from barnabas.broker.api.registry import Handler
-from barnabas.broker.api.reply_room import check_reply
+from barnabas.broker.api.reply_room import check_reply, text_bytes
 from barnabas.wire.errors import ApiError
 from barnabas.wire.messages.list_transactions import (
     ListTransactionsRequest,
@@ -26,7 +26,7 @@ def handle(request: ListTransactionsRequest, context: RequestContext) -> ListTra
         listed = context.broker.transactions.list_transactions(
             frozenset(request.producer_id_filters), list(dict.fromkeys(request.state_filters)), request.duration_filter
         )
-        check_reply(sum(TRANSACTION_BYTES + len(found.transactional_id) for found in listed.transactions))
+        check_reply(sum(TRANSACTION_BYTES + text_bytes(found.transactional_id) for found in listed.transactions))
     except ApiError as error:
         return ListTransactionsResponse(error_code=error.error)
     return ListTransactionsResponse(

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from barnabas.broker.api.context import RequestContext
 from barnabas.broker.api.registry import Handler
-from barnabas.broker.api.reply_room import ReplyRoom
+from barnabas.broker.api.reply_room import ReplyRoom, text_bytes
 from barnabas.broker.coordinators.groups.events import FetchedOffset
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.offset_fetch import (
@@ -32,7 +32,9 @@ from barnabas.wire.messages.offset_fetch import (
 
 NO_OFFSET = -1
 OFFSET_BYTES = 24
-"""Of a partition in a reply, besides its metadata."""
+TOPIC_BYTES = 10
+GROUP_BYTES = 20
+"""Of a partition, a topic and a group in a reply, besides metadata and names."""
 
 
 _Topics = list[tuple[str, list[FetchedOffset]]]
@@ -101,10 +103,11 @@ async def _offsets(
 
 
 def _reply_bytes(fetched: _Fetched) -> int:
-    return sum(
-        OFFSET_BYTES + (len(offset.committed.metadata) if offset.committed else 0)
-        for _, offsets in fetched.topics
-        for offset in offsets
+    return GROUP_BYTES + sum(
+        TOPIC_BYTES
+        + len(topic)
+        + sum(OFFSET_BYTES + (text_bytes(offset.committed.metadata) if offset.committed else 0) for offset in offsets)
+        for topic, offsets in fetched.topics
     )
 
 

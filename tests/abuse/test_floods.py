@@ -422,6 +422,7 @@ def test_a21_the_same_thing_asked_for_many_times(
     create_topic(broker.bootstrap_servers, "t", 500)
     requests: list[tuple[Message, int, type[Any]]] = [
         (DescribeGroupsRequest(groups=["large"] * count), 5, DescribeGroupsResponse),
+        (DescribeGroupsRequest(groups=["long"] * count), 5, DescribeGroupsResponse),
         (DescribeConfigsRequest(resources=[DescribeConfigsResource(resource_type=2, resource_name="t")] * count,
                                 include_synonyms=True, include_documentation=True), 4, DescribeConfigsResponse),
         (OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id="live", topics=None)] * count), 8,
@@ -439,13 +440,15 @@ def test_a21_the_same_thing_asked_for_many_times(
     with connect(broker.bootstrap_servers) as live, connect(broker.bootstrap_servers) as connection:
         _consume(live)
         _commit_with_metadata(connection, "noted", [0], "m" * 4_096)
-        join = _join("large")
-        join.protocols[0].metadata = bytes(500_000)
-        joined = ask(connection, join, 0, JoinGroupResponse)
-        sync = SyncGroupRequest(
-            group_id="large", generation_id=joined.generation_id, member_id=joined.member_id, assignments=[]
-        )
-        assert ask(connection, sync, 0, SyncGroupResponse).error_code == 0
+        large, long = _join("large"), _join("long")
+        large.protocols[0].metadata = bytes(500_000)
+        long.protocol_type = long.protocols[0].name = "\U0001f600" * 8_000
+        for join in (large, long):
+            joined = ask(connection, join, 0, JoinGroupResponse)
+            sync = SyncGroupRequest(
+                group_id=join.group_id, generation_id=joined.generation_id, member_id=joined.member_id, assignments=[]
+            )
+            assert ask(connection, sync, 0, SyncGroupResponse).error_code == 0
         memory.mark()
         healthy.mark()
         sizes = []

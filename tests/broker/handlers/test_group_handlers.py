@@ -665,30 +665,3 @@ def test_a_partition_that_is_named_again_is_deleted_once_and_answered_again():
         assert [parse_header(batch).record_count for batch in written] == [1, 1]
 
     run(scenario)
-
-
-def test_a_reply_does_not_become_larger_than_it_may(monkeypatch):
-    """What does not fit any more is refused before it is made, and what comes after it."""
-    monkeypatch.setattr("barnabas.broker.api.reply_room.REPLY_BYTES_MAX", 5_000)
-    refused = ErrorCode.POLICY_VIOLATION
-
-    async def scenario(server):
-        names = ["a", "b" * 4_500, "c"]
-        for name in names:
-            await server.stable_member(name, instance=name)
-        described = await server.ask(DescribeGroupsRequest(groups=names), 5)
-        assert [group.error_code for group in described.groups] == [NONE, refused, refused]
-        assert (await server.ask(ListGroupsRequest(), 4)).error_code == NONE
-        await server.stable_member("d" * 600)
-        assert (await server.ask(ListGroupsRequest(), 4)).error_code == refused
-        long = commit_request(("t", 0, 10), ("t", 1, 10), group_id="e")
-        for partition in long.topics[0].partitions:
-            partition.committed_metadata = "m" * 2_500
-        for request in (long, commit_request(("t", 0, 10), group_id="f")):
-            assert set(commit_errors(await server.ask(request, 8)).values()) == {NONE}
-        fetched = await server.ask(
-            OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=name, topics=None) for name in "ef"]), 8
-        )
-        assert [(group.error_code, len(group.topics)) for group in fetched.groups] == [(refused, 0), (refused, 0)]
-
-    run(scenario)
