@@ -29,7 +29,6 @@ BOUNDED_ELSEWHERE = {
     ("broker/network/connection.py", "wait_s"): "doubled up to TRANSPORT_WAIT_S_MAX",
     ("broker/http/server.py", "self._next_page_at - loop.time()"): "REST_FACTOR times what a page took",
     ("broker/upkeep/cleaner_process.py", "min(early_s, _LONGEST_SLEEP_S)"): "a constant",
-    ("controller/coordination/loop_handler.py", "self._interval_s"): "of SESSION_TIMEOUT_MIN_MS at least",
 }
 
 

@@ -17,7 +17,7 @@ from kazoo.protocol import states
 from kazoo.protocol.connection import ConnectionHandler
 from kazoo.protocol.serialization import Connect
 
-from barnabas.clock import REPEAT_MIN_MS, Clock
+from barnabas.clock import REPEAT_MIN_MS, Clock, interval_ms, wait_s
 
 logger = logging.getLogger(__name__)
 
@@ -78,8 +78,8 @@ class LoopHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo ha
         if self._has_stopped:
             return
         self._last_heartbeat_ms = self._clock.monotonic_ms()
-        interval_ms = max(self.session_timeout_ms // HEARTBEATS_PER_SESSION_TIMEOUT, REPEAT_MIN_MS)
-        self._timer = self._loop.call_later(interval_ms / 1000, self._beat)
+        pause_ms = interval_ms(self.session_timeout_ms // HEARTBEATS_PER_SESSION_TIMEOUT)
+        self._timer = self._loop.call_later(wait_s(pause_ms), self._beat)
 
     # -- called by kazoo
 
