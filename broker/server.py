@@ -441,9 +441,9 @@ class Broker:
 
     def _elected(self, partition: Partition) -> None:
         if partition.topic == GROUP_METADATA_TOPIC:
-            self.groups.runtime.on_elected(partition.index, partition.leader_epoch)
+            self.groups.runtime.on_elected(partition.index, partition.state.leader_epoch)
         elif partition.topic == TRANSACTION_STATE_TOPIC:
-            self.transactions.runtime.on_elected(partition.index, partition.leader_epoch)
+            self.transactions.runtime.on_elected(partition.index, partition.state.leader_epoch)
 
     def _resigned(self, partition: Partition) -> None:
         if partition.topic == GROUP_METADATA_TOPIC:

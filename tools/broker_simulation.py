@@ -415,7 +415,7 @@ class Simulation:
         for known in self.broker.metadata.topics():
             for index, state in enumerate(known.partitions):
                 hosted = self.broker.replicas.partition(known.name, index)
-                if hosted is None or not hosted.is_leader:
+                if hosted is None or not hosted.state.is_leader:
                     self.wrong.append(f"{known.name}-{index} has no leader here: {state}")
 
     def read_all(self, topic: Topic) -> dict[tuple[int, int], tuple[bytes, bool]]:

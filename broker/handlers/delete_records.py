@@ -40,7 +40,7 @@ def _delete(topic: str, asked: DeleteRecordsPartition, context: RequestContext) 
         partition = context.broker.replicas.partition_or_error(topic, asked.partition_index)
         if topic in INTERNAL_TOPICS:
             raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION)
-        partition.check_leader()
+        partition.state.check_leader()
         log = partition.log
         if log.config.is_compacted and not log.config.deletes_by_retention:
             raise ApiError(ErrorCode.POLICY_VIOLATION)

@@ -57,7 +57,7 @@ def _producers(topic: str, index: int, context: RequestContext) -> PartitionResp
         return answer
     try:
         partition = context.broker.replicas.partition_or_error(topic, index)
-        partition.check_leader()
+        partition.state.check_leader()
         answer.active_producers = [
             ProducerState(
                 producer_id=producer.producer_id,

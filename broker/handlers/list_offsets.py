@@ -73,7 +73,7 @@ async def _look_up(
     if timestamp < 0 and context.api_version < FIRST_VERSION_OF.get(timestamp, 2**15):
         raise ApiError(ErrorCode.UNSUPPORTED_VERSION)
     partition = context.broker.replicas.partition_or_error(topic, asked.partition_index)
-    partition.check_leader(asked.current_leader_epoch)
+    partition.state.check_leader(asked.current_leader_epoch)
     log = partition.log
     is_client = request.replica_id == CONSUMER_REPLICA_ID
     if not is_client:
@@ -83,11 +83,11 @@ async def _look_up(
     else:
         last_fetchable = log.high_watermark
     # A new leader does not know what is committed until its high watermark has passed the start of its epoch.
-    lagging = is_client and partition.leader_epoch_start_offset > log.high_watermark
+    lagging = is_client and partition.state.leader_epoch_start_offset > log.high_watermark
     if timestamp == LATEST:
         if lagging:
             raise ApiError(ErrorCode.OFFSET_NOT_AVAILABLE)
-        return _answer(asked, offset=last_fetchable, leader_epoch=partition.leader_epoch)
+        return _answer(asked, offset=last_fetchable, leader_epoch=partition.state.leader_epoch)
     if timestamp in (EARLIEST, EARLIEST_LOCAL):
         return _answer(
             asked, offset=log.log_start_offset, leader_epoch=log.leader_epochs.epoch_for(log.log_start_offset)
@@ -98,7 +98,7 @@ async def _look_up(
     lookup = log.timestamp_lookup()
     search = lookup.largest if timestamp == MAX_TIMESTAMP else partial(lookup.first_at_or_after, timestamp)
     found = await context.broker.replicas.read_records(search)
-    partition.check_leader(asked.current_leader_epoch)  # it may be gone by now
+    partition.state.check_leader(asked.current_leader_epoch)  # it may be gone by now
     if found is not None and found.offset < log.log_start_offset and searched_from < log.log_start_offset:
         # What was found is gone. Without that, the record of the largest timestamp is one that was deleted from the
         # front of its batch, or says an offset of its own: it is told, as by Kafka.

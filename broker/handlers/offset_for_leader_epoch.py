@@ -1,6 +1,5 @@
-"""OffsetForLeaderEpoch (key 23): where a leader epoch ended, so that clients notice truncation (KIP-320).   Versions
+"""OffsetForLeaderEpoch (key 23): where a leader epoch ended, to notice truncation by (KIP-320).   Versions 2-4.
 
-2-4.
 Behaviour: the largest epoch not above the one asked, and the offset at which the next one starts (the log end offset
 for the current epoch); (-1, -1) when the epoch is unknown.
 Errors per partition: UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER, FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH,
@@ -35,7 +34,7 @@ def _end_offset(topic: str, asked: OffsetForLeaderPartition, context: RequestCon
     answer = EpochEndOffset(partition=asked.partition)
     try:
         partition = context.broker.replicas.partition_or_error(topic, asked.partition)
-        partition.check_leader(asked.current_leader_epoch)
+        partition.state.check_leader(asked.current_leader_epoch)
         answer.leader_epoch, answer.end_offset = partition.log.end_offset_for_epoch(asked.leader_epoch)
     except Exception as error:  # noqa: BLE001 - one entry does not take the others with it
         answer.error_code = context.broker.unforeseen.refusal(error, topic, asked.partition).error

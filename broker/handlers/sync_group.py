@@ -1,5 +1,4 @@
-"""SyncGroup (key 14): the leader of a classic group brings the assignment, every member fetches its part.   Versions
-0-5.
+"""SyncGroup (key 14): the leader of a classic group brings the assignment, members fetch their parts.   Versions 0-5.
 
 Behaviour: members wait for the leader, and all for the assignment to be stored. In a stable group the answer is the
 assignment that is there, so a retry is safe.

@@ -125,7 +125,7 @@ def take_snapshot(broker: Broker) -> Snapshot:
             PartitionFigures(
                 partition.topic,
                 partition.index,
-                partition.is_leader,
+                partition.state.is_leader,
                 partition.log.size_in_bytes,
                 partition.log.log_start_offset,
                 partition.log.high_watermark,

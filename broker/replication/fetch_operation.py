@@ -218,9 +218,9 @@ class FetchOperation:
         partition = self._broker.replicas.partition_or_error(asked.topic, asked.partition)
         if asked.topic_id not in (ZERO_TOPIC_ID, partition.topic_id):
             raise ApiError(ErrorCode.INCONSISTENT_TOPIC_ID)
-        partition.check_leader(asked.current_leader_epoch)
+        partition.state.check_leader(asked.current_leader_epoch)
         replica_id = self._limits.replica_id
-        if replica_id >= 0 and (replica_id not in partition.replicas or replica_id == self._broker.node_id):
+        if replica_id >= 0 and (replica_id not in partition.state.replicas or replica_id == self._broker.node_id):
             raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         return partition, self._max_offset(partition.log)
 
@@ -290,7 +290,8 @@ class FetchOperation:
     def _readable(self, partition: Partition, asked: FetchPartition) -> int | None:
         """Bytes that a read would return now, or as many as are waited for if it is more; None when the read would end
         in an error."""
-        if partition.leader != partition.node_id or asked.current_leader_epoch not in (-1, partition.leader_epoch):
+        state = partition.state
+        if not state.is_leader or asked.current_leader_epoch not in (-1, state.leader_epoch):
             return None
         log = partition.log
         if not log.log_start_offset <= asked.fetch_offset <= log.log_end_offset:

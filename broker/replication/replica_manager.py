@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from barnabas.broker.cluster.metadata import MetadataCache
+from barnabas.broker.replication.isr import RoleChange
 from barnabas.broker.replication.partition import Partition
 from barnabas.broker.upkeep.segment_times import times_of_logs
 from barnabas.clock import Clock
@@ -174,7 +175,7 @@ class ReplicaManager:
         partition = self._partitions.get(key)
         if partition is not None and partition.topic_id != topic_id and not state.is_new:
             return ErrorCode.INCONSISTENT_TOPIC_ID
-        if partition is not None and partition.topic_id == topic_id and state.leader_epoch < partition.leader_epoch:
+        if partition is not None and partition.topic_id == topic_id and partition.state.is_outdated(state):
             return ErrorCode.STALE_CONTROLLER_EPOCH
         try:
             if state.is_new and self._set_stray_aside(*key, topic_id):
@@ -186,12 +187,7 @@ class ReplicaManager:
                 partition = self._partitions[key] = Partition(
                     *key, topic_id, log, self._node_id, flush_before_ack=self._flush_before_ack
                 )
-            was_leader = partition.is_leader
-            elected = partition.become_leader_or_follower(state)
-            if elected:
-                self._on_elected(partition)
-            elif was_leader and not partition.is_leader:
-                self._on_resigned(partition)
+            self._tell_coordinators(partition, partition.become_leader_or_follower(state))
         except Exception as error:
             code = error.error if isinstance(error, ApiError) else ErrorCode.KAFKA_STORAGE_ERROR
             if key not in self._offline:
@@ -202,6 +198,12 @@ class ReplicaManager:
             return code
         self._offline.discard(key)
         return ErrorCode.NONE
+
+    def _tell_coordinators(self, partition: Partition, change: RoleChange) -> None:
+        if change is RoleChange.ELECTED:
+            self._on_elected(partition)
+        elif change is RoleChange.RESIGNED:
+            self._on_resigned(partition)
 
     def _set_stray_aside(self, topic: str, index: int, topic_id: TopicId) -> bool:
         """Make room for a new topic where there is the log of an earlier one of its name, which the controller does not
@@ -243,10 +245,7 @@ class ReplicaManager:
     def _stop(self, topic: str, index: int, delete: bool) -> ErrorCode:
         partition = self._partitions.pop((topic, index), None)
         if partition is not None:
-            was_leader = partition.is_leader
-            partition.stop(self._error_of_absent(topic, index))
-            if was_leader:
-                self._on_resigned(partition)
+            self._tell_coordinators(partition, partition.stop(self._error_of_absent(topic, index)))
         try:
             if delete:
                 self._log_manager.delete(topic, index)
@@ -274,7 +273,7 @@ class ReplicaManager:
         """Everything below `offset` is gone for readers at once; whole segments below it leave the disk with the next
         retention run."""
         partition.log.increment_log_start_offset(offset)
-        partition.progressed()
+        partition.notify()
 
     # --- appending --------------------------------------------------------------------------------
 
@@ -306,14 +305,15 @@ class ReplicaManager:
             self._check_room(partition)
         info = partition.log.append_as_leader(
             batch,
-            leader_epoch=partition.leader_epoch,
+            leader_epoch=partition.state.leader_epoch,
             now_ms=self._clock.now_ms(),
             origin=origin,
             produce_version=produce_version,
             validated=None if validated is None else validated.result,
             transaction_version=transaction_version,
         )
-        partition.appended(info)
+        if not info.duplicate:
+            partition.advance()
         if self._flush_before_ack and partition.log.recovery_point < partition.log.log_end_offset:
             self._flush_soon(partition)
         return partition, info
@@ -329,9 +329,9 @@ class ReplicaManager:
 
     def _leader(self, topic: str, index: int, acks: int) -> Partition:
         partition = self._partitions.get((topic, index)) or self.partition_or_error(topic, index)
-        partition.check_leader()
+        partition.state.check_leader()
         if acks == -1:
-            partition.check_enough_replicas()
+            partition.state.check_enough_replicas(partition.log.config.min_insync_replicas)
         return partition
 
     async def validate(self, topic: str, index: int, batch: bytearray, acks: int, produce_version: int) -> "Validated":
@@ -410,7 +410,7 @@ class ReplicaManager:
         try:
             while log.recovery_point < log.log_end_offset:
                 await self.flush(log)
-                partition.flushed()
+                partition.advance()
         except StorageError as error:
             partition.flush_failed(error)
         except Exception as error:  # whoever waits for the commit is told, and the log says why
@@ -451,7 +451,7 @@ class ReplicaManager:
             return  # it is told, and repeated if that may be
         partition = self._partitions.get((log.topic, log.partition))
         if partition is not None and partition.log is log and self._flush_before_ack:
-            partition.flushed()  # what an earlier flush failed at is committable now
+            partition.advance()  # what an earlier flush failed at is committable now
 
     def flushing(self) -> "list[asyncio.Future[None]]":
         """Flushes that are under way, and what goes on when they are done."""
@@ -481,7 +481,7 @@ class ReplicaManager:
                 if self._log_manager.retain(log, now_ms, times):
                     partition = self._partitions.get((log.topic, log.partition))
                     if partition is not None and partition.log is log:
-                        partition.progressed()
+                        partition.notify()
                     await turns.after_one()  # renaming files takes a while, too
 
     # --- what the coordinators need (broker/coordinators/runtime.py, CoordinatorLog) ---------------
@@ -528,11 +528,12 @@ class InternalTopicLog:
         return info.last_offset + 1
 
     def committed(self, partition: int, end_offset: int) -> "asyncio.Future[None] | None":
-        """Patient: nobody but the coordinator, which has built on what it wrote, can learn later that it counts."""
+        """None when everything below `end_offset` is committed, else a future, which outlasts a flush that fails and is
+        repeated: the coordinator has built on what it wrote."""
         hosted = self._replicas.partition(self._topic, partition)
         if hosted is None:
             raise ApiError(ErrorCode.NOT_COORDINATOR)
-        return hosted.committed(end_offset, is_patient=True)
+        return hosted.committed(end_offset, outlasts_failed_flush=True)
 
     def read_all(self, partition: int) -> Iterator[Buffer]:
         """Chunks of whole batches from log start to log end; blocks, so it runs in a thread while the shard loads."""

@@ -31,7 +31,7 @@ class LocalMarkers:
         control_type = ControlRecordType.COMMIT if marker.is_commit else ControlRecordType.ABORT
         end_marker = EndTxnMarker(control_type, marker.coordinator_epoch)
         producer = (marker.producer_id, marker.producer_epoch)
-        self._replicas.partition_or_error(topic, partition).check_leader()
+        self._replicas.partition_or_error(topic, partition).state.check_leader()
         if topic == GROUP_METADATA_TOPIC:
             return self._groups.end_transaction(partition, end_marker, *producer, marker.transaction_version)
         batch = build_end_txn_marker(

@@ -129,7 +129,7 @@ class TransactionVerification:
         for topic_partition, sequence in partitions.items():
             try:
                 partition = broker.replicas.partition_or_error(*topic_partition)
-                partition.check_leader()
+                partition.state.check_leader()
                 verification = partition.log.producer_state.begin_verification(
                     producer_id, producer_epoch, sequence, now_ms, bumps_epoch=operation is Operation.ADD
                 )

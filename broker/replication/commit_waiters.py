@@ -1,0 +1,76 @@
+"""Who waits until an offset of one partition is committed: producers with acks=all, coordinators for their records."""
+
+import asyncio
+import heapq
+import itertools
+from typing import Final, NamedTuple
+
+from barnabas.wire.errors import ApiError
+
+_PURGE_ABOVE_MIN: Final = 64
+"""So many waiters may be in memory before those are looked for that nobody waits with any more."""
+
+
+class _Waiter(NamedTuple):
+    end_offset: int
+    sequence: int
+    """Tells waiters for the same offset apart."""
+    future: asyncio.Future[None]
+    outlasts_failed_flush: bool
+
+
+class CommitWaiters:
+    """Futures by the offset that they wait for; owned by the event loop."""
+
+    __slots__ = ("_heap", "_purge_above", "_sequence")
+
+    def __init__(self) -> None:
+        self._heap: list[_Waiter] = []
+        self._sequence = itertools.count()
+        self._purge_above = _PURGE_ABOVE_MIN
+
+    def __len__(self) -> int:
+        """How many are remembered, among them some that were cancelled."""
+        return len(self._heap)
+
+    def add(self, end_offset: int, *, outlasts_failed_flush: bool) -> "asyncio.Future[None]":
+        """A future that is done when everything below `end_offset` is committed. It fails with the ApiError of `fail`,
+        and with that of `flush_failed` unless it `outlasts_failed_flush`. Whoever gives up cancels it."""
+        if len(self._heap) >= self._purge_above:
+            self._forget_cancelled()
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        heapq.heappush(self._heap, _Waiter(end_offset, next(self._sequence), future, outlasts_failed_flush))
+        return future
+
+    def release(self, high_watermark: int) -> None:
+        """Everything below `high_watermark` is committed."""
+        heap = self._heap
+        while heap and heap[0].end_offset <= high_watermark:
+            future = heapq.heappop(heap).future
+            if not future.done():
+                future.set_result(None)
+
+    def fail(self, error: ApiError) -> None:
+        """Nothing more is committed here: this broker leads no more, or the log has failed."""
+        waiters, self._heap = self._heap, []
+        _fail(waiters, error)
+
+    def flush_failed(self, error: ApiError) -> None:
+        """A flush failed that will be repeated. A producer is told, and sends its batch again; a coordinator, which
+        has built on its records, waits on."""
+        told = [waiter for waiter in self._heap if not waiter.outlasts_failed_flush]
+        self._heap = [waiter for waiter in self._heap if waiter.outlasts_failed_flush]
+        heapq.heapify(self._heap)
+        _fail(told, error)
+
+    def _forget_cancelled(self) -> None:
+        """Amortised O(1): the next time is when there are twice as many as are left now."""
+        self._heap = [waiter for waiter in self._heap if not waiter.future.done()]
+        heapq.heapify(self._heap)
+        self._purge_above = max(_PURGE_ABOVE_MIN, 2 * len(self._heap))
+
+
+def _fail(waiters: list[_Waiter], error: ApiError) -> None:
+    for waiter in waiters:
+        if not waiter.future.done():
+            waiter.future.set_exception(error)

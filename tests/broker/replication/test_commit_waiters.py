@@ -1,0 +1,58 @@
+"""Who waits for a commit is told in the order of offsets, once, and forgotten when it gives up."""
+
+import asyncio
+
+import pytest
+
+from barnabas.broker.replication.commit_waiters import CommitWaiters
+from barnabas.wire.errors import ApiError, ErrorCode
+
+LOST = ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+
+def add(waiters: CommitWaiters, end_offset: int, *, outlasts: bool = False) -> "asyncio.Future[None]":
+    return waiters.add(end_offset, outlasts_failed_flush=outlasts)
+
+
+async def test_what_is_below_the_high_watermark_is_released() -> None:
+    waiters = CommitWaiters()
+    futures = {end_offset: add(waiters, end_offset) for end_offset in (30, 10, 20)}
+    again = add(waiters, 10)
+    waiters.release(9)
+    assert not any(future.done() for future in futures.values())
+    waiters.release(20)
+    assert [futures[end_offset].done() for end_offset in (10, 20, 30)] == [True, True, False]
+    assert again.done()
+    assert len(waiters) == 1
+
+
+async def test_everybody_hears_of_a_loss() -> None:
+    waiters = CommitWaiters()
+    futures = [add(waiters, 10), add(waiters, 20, outlasts=True)]
+    waiters.fail(LOST)
+    assert [future.exception() for future in futures] == [LOST, LOST]
+    assert len(waiters) == 0
+    waiters.release(20)
+
+
+async def test_a_failed_flush_is_told_to_whoever_can_send_again() -> None:
+    waiters = CommitWaiters()
+    producers = [add(waiters, end_offset) for end_offset in (10, 30)]
+    coordinator = add(waiters, 20, outlasts=True)
+    waiters.flush_failed(LOST)
+    assert [future.exception() for future in producers] == [LOST, LOST]
+    assert not coordinator.done()
+    waiters.release(20)
+    assert coordinator.result() is None
+
+
+@pytest.mark.parametrize("end_offset_step", [1, -1])
+async def test_whoever_gave_up_is_forgotten(end_offset_step: int) -> None:
+    """Where nothing is committed for long, and every request that waits is over after a while."""
+    waiters = CommitWaiters()
+    kept = add(waiters, 0)
+    for number in range(10_000):
+        add(waiters, end_offset_step * number).cancel()
+        assert len(waiters) <= 64
+    waiters.release(10_000)
+    assert kept.done()

@@ -1,0 +1,110 @@
+"""What is decided about a hosted partition: who leads, what is allowed, what is committed. No log, no event loop."""
+
+import pytest
+
+from barnabas.broker.replication.isr import UNKNOWN_OFFSET, PartitionState, RoleChange
+from barnabas.wire.errors import ApiError, ErrorCode
+from tests.broker.replication.conftest import NODE_ID, OTHER_ID, told
+
+
+def test_nobody_leads_before_the_controller_has_spoken() -> None:
+    state = PartitionState(NODE_ID)
+    assert not state.is_leader
+    assert refusal(state) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert state.high_watermark(10) == UNKNOWN_OFFSET
+    assert state.resign() is RoleChange.NONE
+
+
+def test_a_leader_is_elected_once_per_epoch() -> None:
+    state = PartitionState(NODE_ID)
+    assert state.is_elected_by(told(leader_epoch=3))
+    assert state.become_leader_or_follower(told(leader_epoch=3), 10) is RoleChange.ELECTED
+    assert (state.is_leader, state.leader_epoch, state.leader_epoch_start_offset) == (True, 3, 10)
+    assert state.become_leader_or_follower(told(leader_epoch=3, partition_epoch=7), 20) is RoleChange.NONE
+    assert (state.partition_epoch, state.leader_epoch_start_offset) == (7, 10)
+    assert state.become_leader_or_follower(told(leader_epoch=4), 20) is RoleChange.ELECTED
+    assert state.leader_epoch_start_offset == 20
+
+
+def test_a_leader_resigns_when_another_is_elected_or_the_partition_goes() -> None:
+    state = PartitionState(NODE_ID)
+    another = told(leader=OTHER_ID, leader_epoch=1, isr=[OTHER_ID])
+    assert state.become_leader_or_follower(another, 0) is RoleChange.NONE
+    state.become_leader_or_follower(told(leader_epoch=2), 0)
+    assert state.become_leader_or_follower(told(leader=OTHER_ID, leader_epoch=3), 0) is RoleChange.RESIGNED
+    assert refusal(state) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    state.become_leader_or_follower(told(leader_epoch=4), 0)
+    assert state.resign() is RoleChange.RESIGNED
+    assert state.leader == -1
+
+
+def test_an_earlier_leader_epoch_is_outdated() -> None:
+    state = PartitionState(NODE_ID)
+    state.become_leader_or_follower(told(leader_epoch=5), 0)
+    assert [state.is_outdated(told(leader_epoch=epoch)) for epoch in (4, 5, 6)] == [True, False, False]
+
+
+@pytest.mark.parametrize(
+    ("current_leader_epoch", "error"),
+    [
+        (-1, None),
+        (5, None),
+        (4, ErrorCode.FENCED_LEADER_EPOCH),
+        (6, ErrorCode.UNKNOWN_LEADER_EPOCH),
+    ],
+)
+def test_requests_are_fenced_by_the_epoch_that_their_client_knows(
+    current_leader_epoch: int, error: ErrorCode | None
+) -> None:
+    """Before they are told who leads: a client that knows less or more has to look again in any case (KIP-320)."""
+    state = PartitionState(NODE_ID)
+    state.become_leader_or_follower(told(leader_epoch=5), 0)
+    assert refusal(state, current_leader_epoch) is error
+    state.become_leader_or_follower(told(leader=OTHER_ID, leader_epoch=5), 0)
+    assert refusal(state, current_leader_epoch) is (error or ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+
+@pytest.mark.parametrize(
+    ("replicas", "isr", "min_insync_replicas", "enough"),
+    [
+        ([1], [1], 1, True),
+        ([1], [1], 2, True),  # never more than there are replicas
+        ([1, 2, 3], [1], 1, True),
+        ([1, 2, 3], [1], 2, False),
+        ([1, 2, 3], [1, 2], 2, True),
+        ([1, 2], [1, 2], 3, True),
+    ],
+)
+def test_acks_all_wants_enough_in_sync_replicas(
+    replicas: list[int], isr: list[int], min_insync_replicas: int, *, enough: bool
+) -> None:
+    state = PartitionState(NODE_ID)
+    state.become_leader_or_follower(told(replicas=replicas, isr=isr), 0)
+    if enough:
+        state.check_enough_replicas(min_insync_replicas)
+        return
+    with pytest.raises(ApiError) as refused:
+        state.check_enough_replicas(min_insync_replicas)
+    assert refused.value.error is ErrorCode.NOT_ENOUGH_REPLICAS
+
+
+@pytest.mark.parametrize(
+    ("leader", "isr", "high_watermark"),
+    [
+        (NODE_ID, [NODE_ID], 10),
+        (NODE_ID, [NODE_ID, OTHER_ID], UNKNOWN_OFFSET),  # how far the other one is nobody knows
+        (OTHER_ID, [NODE_ID], UNKNOWN_OFFSET),
+    ],
+)
+def test_only_a_leader_alone_commits_by_itself(leader: int, isr: list[int], high_watermark: int) -> None:
+    state = PartitionState(NODE_ID)
+    state.become_leader_or_follower(told(leader=leader, replicas=[NODE_ID, OTHER_ID], isr=isr), 0)
+    assert state.high_watermark(10) == high_watermark
+
+
+def refusal(state: PartitionState, current_leader_epoch: int = -1) -> ErrorCode | None:
+    try:
+        state.check_leader(current_leader_epoch)
+    except ApiError as error:
+        return error.error
+    return None
