@@ -55,24 +55,28 @@ def test_a3_slow_senders_are_closed(
     started = time.monotonic()
     for index in range(count):
         _slow_sender(broker, selector, starts[index % 3])
-    open_at_once = count
-    held = memory.growth
+    held = None
     next_byte = time.monotonic() + 10
     while selector.get_map() and time.monotonic() - started < seconds + 40:
-        for key, _ in selector.select(0.5):
-            assert isinstance(key.fileobj, socket.socket)
-            assert not _is_open(key.fileobj)
-            longest = max(longest, time.monotonic() - key.data[1])
+        for key, events in selector.select(0.5):
+            sender = key.data
+            if events & selectors.EVENT_WRITE:
+                sender.begin(selector)
+                continue
+            assert not _is_open(sender.connection)
+            longest = max(longest, time.monotonic() - sender.began)
             refused += 1
-            selector.unregister(key.fileobj)
-            key.fileobj.close()
+            selector.unregister(sender.connection)
+            sender.connection.close()
             if time.monotonic() - started < seconds - 36:  # the attack goes on for as long as asked
-                _slow_sender(broker, selector, key.data[0])
+                _slow_sender(broker, selector, sender.start)
         if time.monotonic() >= next_byte:
             next_byte += 10
+            held = memory.growth if held is None else held  # of all of them: nobody has been closed yet
             for key in list(selector.get_map().values()):
-                _send_one_byte(key.fileobj)  # type: ignore[arg-type]
-    figure(connections=open_at_once, closed=refused, longest_s=round(longest, 1), growth_mib=round(held / MIB, 1),
+                key.data.send_one_byte()
+    assert held is not None
+    figure(connections=count, closed=refused, longest_s=round(longest, 1), growth_mib=round(held / MIB, 1),
            **healthy.figures)  # fmt: skip
     assert refused >= count
     assert not selector.get_map()
@@ -80,11 +84,32 @@ def test_a3_slow_senders_are_closed(
     assert memory.growth <= 25 * 1024 * count
 
 
+class _SlowSender:
+    """A connection whose time runs from its first bytes: that a queue of 50 who want to be accepted
+    (`socket.listen.backlog.size`) makes some of 2,000 wait for seconds is not what is measured."""
+
+    def __init__(self, connection: socket.socket, start: bytes) -> None:
+        self.connection = connection
+        self.start = start
+        self.began = 0.0
+
+    def begin(self, selector: selectors.BaseSelector) -> None:
+        self.connection.send(self.start)
+        self.began = time.monotonic()
+        selector.modify(self.connection, selectors.EVENT_READ, self)
+
+    def send_one_byte(self) -> None:
+        if self.began:
+            with contextlib.suppress(OSError):  # closed meanwhile: the loop will see it
+                self.connection.send(b"\x00")
+
+
 def _slow_sender(broker: BarnabasProcess, selector: selectors.BaseSelector, start: bytes) -> None:
-    connection = connect(broker.bootstrap_servers)  # takes seconds when 2,000 do so at a time
-    connection.sendall(start)
+    host, _, port = broker.bootstrap_servers.rpartition(":")
+    connection = socket.socket()
     connection.setblocking(False)
-    selector.register(connection, selectors.EVENT_READ, (start, time.monotonic()))
+    connection.connect_ex((host, int(port)))
+    selector.register(connection, selectors.EVENT_WRITE, _SlowSender(connection, start))
 
 
 def _is_open(connection: socket.socket) -> bool:
@@ -94,11 +119,6 @@ def _is_open(connection: socket.socket) -> bool:
         return True
     except OSError:
         return False
-
-
-def _send_one_byte(connection: socket.socket) -> None:
-    with contextlib.suppress(OSError):  # closed meanwhile: the loop will see it
-        connection.send(b"\x00")
 
 
 @pytest.mark.parametrize("length", [-1, -(2**31), 2**31 - 1, 100 * MIB + 1])
