@@ -23,6 +23,8 @@ POINTS: Final = {
     "write": ("posix/io/rw/pwrite", "posix/io/sync/fdatasync", "posix/io/rw/ftruncate"),
     "open": ("posix/io/oc/open",),
 }
+REFUSALS: Final = {"write": 3, "open": 2}
+"""How many calls of each are refused: the first, the one in the middle and the last, where they differ."""
 
 _CALLBACK = ctypes.CFUNCTYPE(
     ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p, ctypes.POINTER(ctypes.c_void_p), ctypes.c_void_p

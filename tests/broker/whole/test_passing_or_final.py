@@ -12,6 +12,7 @@ import dataclasses
 import errno
 import itertools
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -35,6 +36,7 @@ ROOT = Path(__file__).resolve().parents[3]
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))  # for `tools`, which no wheel contains
 
+from tools import refused_store  # noqa: E402
 from tools.barnabas_process import BarnabasProcess  # noqa: E402
 from tools.refusing_files import Call, RefusingFiles  # noqa: E402
 from tools.required import tool_missing  # noqa: E402
@@ -152,6 +154,8 @@ class Activity(NamedTuple):
     """What promises are instead, for some calls."""
     is_fresh: bool = False
     """A second time other calls are made: each cell has a broker of its own."""
+    refusals: int = 3
+    """Of how many calls: an activity of one call or two has no first, middle and last one that differ."""
 
 
 def promise(activity: Activity, call: Call, number: int) -> Promise:
@@ -323,9 +327,9 @@ HALF_SWAPPED: Final = ((lambda call: call.path.endswith(".swap"), Promise.FINAL)
 """Old segments are gone by their names: the next start finishes it."""
 
 ACTIVITIES: Final = (
-    Activity("append", nothing, Bench.produce),
+    Activity("append", nothing, Bench.produce, refusals=1),
     Activity("roll", rolling, Bench.produce),
-    Activity("snapshot", rolling, Bench.produce, lambda call: call.path.endswith(".snapshot")),
+    Activity("snapshot", rolling, Bench.produce, lambda call: call.path.endswith(".snapshot"), refusals=2),
     Activity("retention", aged, retain),
     Activity("retention after a start", aged_and_restarted, retain, is_reading),
     Activity("removal of deleted files", make_doomed_files, remove_files, exceptions=HARMLESS),
@@ -335,13 +339,13 @@ ACTIVITIES: Final = (
     Activity("compaction", dirty, run_compaction, is_cleaning, HARMLESS, is_fresh=True),
     Activity("swap", dirty, run_compaction, is_swapping, HALF_SWAPPED, is_fresh=True),
     Activity("create", nothing, create_topic, is_creating, is_fresh=True),
-    Activity("delete", make_doomed_topic, delete_topic, is_deleting, is_fresh=True),
+    Activity("delete", make_doomed_topic, delete_topic, is_deleting, is_fresh=True, refusals=2),
     Activity("index", sealed_and_restarted, Bench.produce, lambda call: "index" in call.path),
     Activity("index that is missing", without_indexes, Bench.produce),
     Activity("first append", sealed_and_restarted, Bench.produce),
     Activity("search by time", sealed_and_restarted, look_up_timestamp, exceptions=((EVERYTHING, Promise.REFUSED),)),
     Activity("lock", lambda bench: bench.broker.kill(), start, lambda call: call.name == "lock",
-             ((EVERYTHING, Promise.NO_START),)),
+             ((EVERYTHING, Promise.NO_START),), refusals=1),
 )  # fmt: skip
 
 
@@ -416,6 +420,7 @@ def test_each_refusal_passes_or_is_final(activity: Activity, tmp_path: Path, mon
         bench = stack.enter_context(Bench(tmp_path / "recorded", monkeypatch))
         calls = record(bench, activity)
         positions = sorted({0, len(calls) // 2, len(calls) - 1})
+        assert len(positions) == activity.refusals, calls
         for position, error in itertools.product(positions, ERRORS):
             if activity.is_fresh:
                 stack.close()
@@ -441,10 +446,14 @@ API_VERSIONS: Final = bytes.fromhex("0000000a00120000000000010000")
 """Version 0 of the request, of a client without a name."""
 
 
+PORTS: Final = ("accept", "HTTP")
+CONNECTIONS, REFUSED = 5, (0, 2, 4)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("what", ["accept", "HTTP"])
+@pytest.mark.parametrize("what", PORTS)
 def test_a_connection_that_could_not_be_accepted_costs_no_more_than_itself(what: str, tmp_path: Path) -> None:
-    """The first, the third and the fifth of five, each error: nothing on a disk is concerned, so each of them passes.
+    """The first, the middle and the last of five, each error: nothing on a disk is concerned, so each of them passes.
     libuv makes these calls; strace has the kernel refuse them.
     """
     strace = shutil.which("strace")
@@ -466,13 +475,21 @@ def test_a_connection_that_could_not_be_accepted_costs_no_more_than_itself(what:
                 if "attached" not in tracer.stderr.readline():
                     tracer.kill()
                     tool_missing("strace may not attach to a process here")
-                served = [answers(port, request) for _ in range(5)]
+                served = [answers(port, request) for _ in range(CONNECTIONS)]
                 tracer.terminate()
-            assert log.read_text().count("(INJECTED)") >= 3, name
-            assert served[1], name
+            assert log.read_text().count("(INJECTED)") >= len(REFUSED), name
+            assert all(served[index] for index in {*range(CONNECTIONS)}.difference(REFUSED)), name
             assert all(served) or error in (errno.EMFILE, errno.ENFILE), name
             assert all(answers(port, request) for _ in range(3)), f"{name}: not well again"
             print(f"{what}, {name}: served {served}")
         assert "Traceback" not in process.log_text()
         process.stop()
-    print(f"{what}: {3 * len(ERRORS)} cells")
+    print(f"{what}: {len(REFUSED) * len(ERRORS)} cells")
+
+
+def test_the_page_tells_how_many_cells_there_are() -> None:
+    """Each activity's number of calls is looked at where it is refused."""
+    refusals = sum(activity.refusals for activity in ACTIVITIES) + len(PORTS) * len(REFUSED)
+    cells = (refusals + sum(refused_store.REFUSALS.values())) * len(ERRORS)
+    assert refused_store.ERRORS == ERRORS
+    assert re.findall(r"strace\)\. ([\d,]+) cells", (ROOT / "docs/durability.md").read_text()) == [f"{cells:,}"]
