@@ -4,13 +4,41 @@ Whose requests are begun in a round of the loop is another matter: `broker/netwo
 """
 
 import asyncio
-from typing import Final
+from collections.abc import Awaitable, Generator
+from typing import Final, TypeAlias, TypeVar
 
 ENTRIES_PER_TURN: Final = 100
 """Of a request, or of what is kept in memory: a few milliseconds."""
 
 LOGS_PER_TURN: Final = 20
 """Where each costs calls of the operating system: a log is made in 0.2 ms."""
+
+
+T = TypeVar("T")
+
+InPieces: TypeAlias = Generator[None, None, T | Awaitable[T]]
+"""Work that yields where others may have their turn, and returns its result, or what the result is awaited from."""
+
+
+def in_turns(work: InPieces[T]) -> T | Awaitable[T]:
+    """Do work of which nobody knows beforehand how much it is: what it returns if that comes in one piece, which then
+    costs no task, else a coroutine for the rest."""
+    try:
+        next(work)
+    except StopIteration as done:
+        result: T | Awaitable[T] = done.value
+        return result
+    return _rest(work)
+
+
+async def _rest(work: InPieces[T]) -> T:
+    while True:
+        await asyncio.sleep(0)
+        try:
+            next(work)
+        except StopIteration as done:
+            result: T | Awaitable[T] = done.value
+            return await result if isinstance(result, Awaitable) else result
 
 
 class Turns:
@@ -24,9 +52,20 @@ class Turns:
         self._per_turn = per_turn
         self._done = 0
 
+    def is_over(self, count: int = 1) -> bool:
+        """`count` more are done; whether it is time for others (for `InPieces`, which yields then)."""
+        self._done += count
+        if self._done < self._per_turn:
+            return False
+        self._done = 0
+        return True
+
     async def after_one(self) -> None:
         """One more is done; others have their turn if it is time."""
-        self._done += 1
-        if self._done >= self._per_turn:
-            self._done = 0
+        if self.is_over():
+            await asyncio.sleep(0)
+
+    async def after(self, count: int) -> None:
+        """The same for several that were done at once."""
+        if self.is_over(count):
             await asyncio.sleep(0)

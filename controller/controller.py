@@ -489,7 +489,11 @@ class Controller:
     async def _delete(
         self, names: Sequence[str], topic_ids: Mapping[str, bytes], request: AdminRequest[Results]
     ) -> None:
-        results: Results = {name: self._obstacle_to_deletion(name, topic_ids.get(name)) for name in names}
+        results: Results = {}
+        turns = Turns()  # nothing changes the cluster but the task that does this
+        for name in names:
+            results[name] = self._obstacle_to_deletion(name, topic_ids.get(name))
+            await turns.after_one()
         accepted = [name for name, obstacle in results.items() if obstacle is None]
         if not accepted:
             return request.finish(results)

@@ -9,17 +9,18 @@ Versions: 1 throttling before the reply (KIP-219); 2 flexible.
 from barnabas.broker.api.context import RequestContext
 from barnabas.broker.api.registry import Handler
 from barnabas.broker.coordinators.groups.events import DeleteGroup
+from barnabas.turns import Turns
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
 
 
 async def handle(request: DeleteGroupsRequest, context: RequestContext) -> DeleteGroupsResponse:
-    return DeleteGroupsResponse(
-        results=[
-            DeletableGroupResult(group_id=group_id, error_code=await _delete(group_id, context))
-            for group_id in dict.fromkeys(request.groups_names)
-        ]
-    )
+    response = DeleteGroupsResponse()
+    turns = Turns()
+    for group_id in dict.fromkeys(request.groups_names):
+        response.results.append(DeletableGroupResult(group_id=group_id, error_code=await _delete(group_id, context)))
+        await turns.after_one()
+    return response
 
 
 async def _delete(group_id: str, context: RequestContext) -> ErrorCode:

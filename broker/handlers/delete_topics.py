@@ -21,6 +21,7 @@ from typing import Final
 from barnabas.broker.api.context import RequestContext
 from barnabas.broker.api.registry import Handler
 from barnabas.controller.state import ClusterState
+from barnabas.turns import Turns
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.messages.delete_topics import DeletableTopicResult, DeleteTopicsRequest, DeleteTopicsResponse
 from barnabas.wire.names import ZERO_TOPIC_ID
@@ -58,7 +59,8 @@ async def handle(request: DeleteTopicsRequest, context: RequestContext) -> Delet
     """Answer one request."""
     if not context.broker.controller.settings.delete_topic_enable:
         return DeleteTopicsResponse(responses=_refusals(request, context.api_version))
-    entries = _resolved(_entries(request), context.broker.controller.cluster)
+    turns = Turns()
+    entries = await _resolved(await _entries(request, turns), context.broker.controller.cluster, turns)
     wanted = {entry.name: entry for entry in entries if entry.error is None and entry.name is not None}
     if wanted:
         try:
@@ -71,7 +73,11 @@ async def handle(request: DeleteTopicsRequest, context: RequestContext) -> Delet
             results = dict.fromkeys(wanted, error)
         for name, entry in wanted.items():
             entry.error = results[name]
-    return DeleteTopicsResponse(responses=[entry.result() for entry in entries])
+    response = DeleteTopicsResponse()
+    for entry in entries:
+        response.responses.append(entry.result())
+        await turns.after_one()
+    return response
 
 
 def _refusals(request: DeleteTopicsRequest, version: int) -> list[DeletableTopicResult]:
@@ -86,7 +92,7 @@ def _refusals(request: DeleteTopicsRequest, version: int) -> list[DeletableTopic
     ]
 
 
-def _entries(request: DeleteTopicsRequest) -> list[_Entry]:
+async def _entries(request: DeleteTopicsRequest, turns: Turns) -> list[_Entry]:
     """What is asked for, once per name and once per id."""
     entries = [_Entry(name, ZERO_TOPIC_ID) for name in request.topic_names]
     refused = []
@@ -99,15 +105,17 @@ def _entries(request: DeleteTopicsRequest) -> list[_Entry]:
             refused.append(entry)
         else:
             entries.append(entry)
+        await turns.after_one()
     counts = Counter((entry.asked_name, entry.asked_id) for entry in entries)
     unique = {(entry.asked_name, entry.asked_id): entry for entry in entries}
     for key, entry in unique.items():
         if counts[key] > 1:
             entry.error = ApiError(ErrorCode.INVALID_REQUEST, "The topic is named more than once in the request.")
+        await turns.after_one()
     return [*unique.values(), *refused]
 
 
-def _resolved(entries: Sequence[_Entry], cluster: ClusterState) -> list[_Entry]:
+async def _resolved(entries: Sequence[_Entry], cluster: ClusterState, turns: Turns) -> list[_Entry]:
     """Find the name of every id and the id of every name.
 
     A topic given both ways has one answer, an error under its name and id, as in Kafka.
@@ -115,6 +123,7 @@ def _resolved(entries: Sequence[_Entry], cluster: ClusterState) -> list[_Entry]:
     given_ids: set[bytes] = set()
     names = {topic.topic_id: topic.name for topic in cluster.topics.values()} if any(e.by_id for e in entries) else {}
     for entry in entries:
+        await turns.after_one()
         if not entry.by_id or entry.asked_id == ZERO_TOPIC_ID:
             continue
         given_ids.add(entry.asked_id)
@@ -123,6 +132,7 @@ def _resolved(entries: Sequence[_Entry], cluster: ClusterState) -> list[_Entry]:
             entry.error = ApiError(ErrorCode.UNKNOWN_TOPIC_ID)
     doubly_given: set[bytes] = set()
     for entry in entries:
+        await turns.after_one()
         if entry.asked_name is None or entry.error is not None:
             continue
         entry.name = entry.asked_name

@@ -12,39 +12,96 @@ new group protocol's errors (KIP-848).
 """
 
 import asyncio
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable, Collection, Iterable
+from typing import NamedTuple
 
 from barnabas.broker.api.context import RequestContext
 from barnabas.broker.api.registry import Handler
 from barnabas.broker.cluster.metadata import MetadataCache
 from barnabas.broker.coordinators.groups.events import CommitOffsets, OffsetsReply, PartitionCommit, Reply
+from barnabas.turns import InPieces, Turns, in_turns
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.messages.offset_commit import (
     OffsetCommitRequest,
-    OffsetCommitRequestTopic,
+    OffsetCommitRequestPartition,
     OffsetCommitResponse,
     OffsetCommitResponsePartition,
     OffsetCommitResponseTopic,
 )
+from barnabas.wire.names import TopicId
 
-_Commits = tuple[str, bytes, tuple[PartitionCommit, ...]]
+
+class _Topic(NamedTuple):
+    """What is to be stored of one topic, under the id that it had when it was looked up, and the answers to that."""
+
+    name: str
+    topic_id: TopicId
+    commits: list[PartitionCommit]
+    answers: list[OffsetCommitResponsePartition]
 
 
 def handle(
     request: OffsetCommitRequest, context: RequestContext
 ) -> OffsetCommitResponse | Awaitable[OffsetCommitResponse]:
+    return in_turns(_commit(request, context))
+
+
+def _commit(request: OffsetCommitRequest, context: RequestContext) -> InPieces[OffsetCommitResponse]:
+    """Topics are looked up in slices; all that is stored is decided and written in one step, as one batch."""
+    metadata = context.broker.metadata
     response = OffsetCommitResponse()
-    commits: list[_Commits] = []
-    # The answers that the coordinator decides, in the order of what it is asked.
-    undecided: list[OffsetCommitResponsePartition] = []
-    for topic in request.topics:
-        answers, stored = _look_up(topic, context.broker.metadata)
-        response.topics.append(answers)
-        if stored[2]:
-            commits.append(stored)
-            undecided.extend(answer for answer in answers.partitions if answer.error_code == ErrorCode.NONE)
-    if not commits:
+    found: list[_Topic] = []
+    turns = Turns()
+    for asked in request.topics:
+        topic = _Topic(asked.name, metadata.topic_id(asked.name), [], [])
+        answers = OffsetCommitResponseTopic(name=asked.name)
+        for partition in asked.partitions:
+            answers.partitions.append(_look_up(partition, topic, metadata))
+            if turns.is_over():
+                yield
+        if answers.partitions:
+            response.topics.append(answers)
+        if topic.commits:
+            found.append(topic)
+    known: list[_Topic] = []
+    for topic in found:
+        if topic.topic_id == metadata.topic_id(topic.name):
+            known.append(topic)
+        else:  # deleted meanwhile: the next topic of that name would begin with these offsets
+            _refuse(topic)
+    if not known:
         return response
+    return _store(request, response, known, context)
+
+
+def _look_up(
+    asked: OffsetCommitRequestPartition, topic: _Topic, metadata: MetadataCache
+) -> OffsetCommitResponsePartition:
+    """The answer for one partition, noted in `topic` with what is to be stored if the partition exists."""
+    answer = OffsetCommitResponsePartition(partition_index=asked.partition_index)
+    if metadata.has_partition(topic.name, asked.partition_index):
+        topic.answers.append(answer)
+        topic.commits.append(
+            PartitionCommit(
+                asked.partition_index,
+                asked.committed_offset,
+                asked.committed_leader_epoch,
+                asked.committed_metadata or "",
+            )
+        )
+    else:
+        answer.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    return answer
+
+
+def _refuse(topic: _Topic) -> None:
+    for answer in topic.answers:
+        answer.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def _store(
+    request: OffsetCommitRequest, response: OffsetCommitResponse, topics: Collection[_Topic], context: RequestContext
+) -> OffsetCommitResponse | Awaitable[OffsetCommitResponse]:
     event = CommitOffsets(
         group_id=request.group_id,
         token=0,
@@ -52,7 +109,7 @@ def handle(
         group_instance_id=request.group_instance_id,
         generation=request.generation_id_or_member_epoch,
         retention_ms=request.retention_time_ms,
-        topics=tuple(commits),
+        topics=tuple((topic.name, topic.topic_id, tuple(topic.commits)) for topic in topics),
         unknown_group_error=(
             ErrorCode.GROUP_ID_NOT_FOUND if context.api_version >= 9 else ErrorCode.ILLEGAL_GENERATION
         ),
@@ -61,31 +118,11 @@ def handle(
         reply = context.broker.groups.ask(event)
     except ApiError as error:
         reply = OffsetsReply(error.error)
+    # The answers that the coordinator decides, in the order of what it is asked.
+    undecided = [answer for topic in topics for answer in topic.answers]
     if isinstance(reply, asyncio.Future):
         return _answer_later(response, undecided, reply)
     return _answer(response, undecided, reply)
-
-
-def _look_up(topic: OffsetCommitRequestTopic, metadata: MetadataCache) -> tuple[OffsetCommitResponseTopic, _Commits]:
-    known = metadata.topic(topic.name)
-    answers = OffsetCommitResponseTopic(name=topic.name)
-    commits = []
-    for partition in topic.partitions:
-        exists = known is not None and partition.partition_index in known.partitions
-        error = ErrorCode.NONE if exists else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        answers.partitions.append(
-            OffsetCommitResponsePartition(partition_index=partition.partition_index, error_code=error)
-        )
-        if exists:
-            commits.append(
-                PartitionCommit(
-                    partition.partition_index,
-                    partition.committed_offset,
-                    partition.committed_leader_epoch,
-                    partition.committed_metadata or "",
-                )
-            )
-    return answers, (topic.name, metadata.topic_id(topic.name), tuple(commits))
 
 
 async def _answer_later(

@@ -17,6 +17,7 @@ from barnabas.broker.api.context import RequestContext
 from barnabas.broker.api.registry import Handler
 from barnabas.broker.api.reply_room import ReplyRoom, text_bytes
 from barnabas.broker.coordinators.groups.events import FetchedOffset
+from barnabas.turns import Turns
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.offset_fetch import (
     OffsetFetchRequest,
@@ -50,21 +51,19 @@ class _Fetched(NamedTuple):
 
 async def handle(request: OffsetFetchRequest, context: RequestContext) -> OffsetFetchResponse:
     room: ReplyRoom[_Question, _Fetched] = ReplyRoom(_reply_bytes)
+    turns = Turns()
     if context.api_version >= 8:
-        return OffsetFetchResponse(
-            groups=[
-                _group(
-                    group.group_id,
-                    await _fetch(group.group_id, group.topics, request.require_stable, context, room),
-                )
-                for group in request.groups
-            ]
-        )
-    fetched = await _fetch(request.group_id, request.topics, request.require_stable, context, room)
+        response = OffsetFetchResponse()
+        for group in request.groups:
+            fetched = await _fetch(group.group_id, group.topics, request.require_stable, context, room, turns)
+            response.groups.append(await _group(group.group_id, fetched, turns))
+            await turns.after_one()
+        return response
+    fetched = await _fetch(request.group_id, request.topics, request.require_stable, context, room, turns)
     if fetched.error is not ErrorCode.NONE and context.api_version < 2:
         topics = [(topic.name, _all_failed(topic.partition_indexes, fetched.error)) for topic in request.topics or ()]
         fetched = _Fetched(topics, fetched.error)
-    return OffsetFetchResponse(error_code=fetched.error, topics=_topics_before_8(fetched.topics))
+    return OffsetFetchResponse(error_code=fetched.error, topics=await _topics_before_8(fetched.topics, turns))
 
 
 async def _fetch(
@@ -73,20 +72,25 @@ async def _fetch(
     require_stable: bool,
     context: RequestContext,
     room: ReplyRoom[_Question, _Fetched],
+    turns: Turns,
 ) -> _Fetched:
     asked = None if topics is None else tuple((topic.name, tuple(topic.partition_indexes)) for topic in topics)
     try:
         known = room.again((group_id, asked))
         if known is not None:
             return known
-        found = await _offsets(group_id, asked, require_stable, context)
+        found = await _offsets(group_id, asked, require_stable, context, turns)
         return room.first((group_id, asked), _Fetched(found, ErrorCode.NONE))
     except Exception as error:  # noqa: BLE001 - one entry does not take the others with it
         return _Fetched([], context.broker.unforeseen.refusal(error, f"group {group_id!r}").error)
 
 
 async def _offsets(
-    group_id: str, asked: tuple[tuple[str, tuple[int, ...]], ...] | None, require_stable: bool, context: RequestContext
+    group_id: str,
+    asked: tuple[tuple[str, tuple[int, ...]], ...] | None,
+    require_stable: bool,
+    context: RequestContext,
+    turns: Turns,
 ) -> _Topics:
     """Topics and partitions as they are named, each looked up once. Errors: as `GroupService.fetch_offsets`."""
     groups = context.broker.groups
@@ -95,11 +99,16 @@ async def _offsets(
     wanted: dict[str, dict[int, None]] = {}
     for topic, partitions in asked:
         wanted.setdefault(topic, {}).update(dict.fromkeys(partitions))
-    found = {
-        topic: {offset.partition: offset for offset in offsets}
-        for topic, offsets in (await groups.fetch_offsets(group_id, wanted, require_stable=require_stable)).items()
-    }
-    return [(topic, [found[topic][partition] for partition in partitions]) for topic, partitions in asked]
+        await turns.after(len(partitions))
+    found: dict[str, dict[int, FetchedOffset]] = {}
+    for topic, offsets in (await groups.fetch_offsets(group_id, wanted, require_stable=require_stable)).items():
+        found[topic] = {offset.partition: offset for offset in offsets}
+        await turns.after(len(offsets))
+    topics: _Topics = []
+    for topic, partitions in asked:
+        topics.append((topic, [found[topic][partition] for partition in partitions]))
+        await turns.after(len(partitions))
+    return topics
 
 
 def _reply_bytes(fetched: _Fetched) -> int:
@@ -115,46 +124,40 @@ def _all_failed(partitions: Iterable[int], error: ErrorCode) -> list[FetchedOffs
     return [FetchedOffset(partition, None, error) for partition in partitions]
 
 
-def _group(group_id: str, fetched: _Fetched) -> OffsetFetchResponseGroup:
-    return OffsetFetchResponseGroup(
-        group_id=group_id,
-        error_code=fetched.error,
-        topics=[
-            OffsetFetchResponseTopics(
-                name=topic,
-                partitions=[
-                    OffsetFetchResponsePartitions(
-                        partition_index=offset.partition,
-                        committed_offset=offset.committed.offset if offset.committed else NO_OFFSET,
-                        committed_leader_epoch=offset.committed.leader_epoch if offset.committed else -1,
-                        metadata=offset.committed.metadata if offset.committed else "",
-                        error_code=offset.error,
-                    )
-                    for offset in offsets
-                ],
+async def _group(group_id: str, fetched: _Fetched, turns: Turns) -> OffsetFetchResponseGroup:
+    response = OffsetFetchResponseGroup(group_id=group_id, error_code=fetched.error)
+    for topic, offsets in fetched.topics:
+        answers = [
+            OffsetFetchResponsePartitions(
+                partition_index=offset.partition,
+                committed_offset=offset.committed.offset if offset.committed else NO_OFFSET,
+                committed_leader_epoch=offset.committed.leader_epoch if offset.committed else -1,
+                metadata=offset.committed.metadata if offset.committed else "",
+                error_code=offset.error,
             )
-            for topic, offsets in fetched.topics
-        ],
-    )
+            for offset in offsets
+        ]
+        response.topics.append(OffsetFetchResponseTopics(name=topic, partitions=answers))
+        await turns.after(len(answers))
+    return response
 
 
-def _topics_before_8(topics: _Topics) -> list[OffsetFetchResponseTopic]:
-    return [
-        OffsetFetchResponseTopic(
-            name=topic,
-            partitions=[
-                OffsetFetchResponsePartition(
-                    partition_index=offset.partition,
-                    committed_offset=offset.committed.offset if offset.committed else NO_OFFSET,
-                    committed_leader_epoch=offset.committed.leader_epoch if offset.committed else -1,
-                    metadata=offset.committed.metadata if offset.committed else "",
-                    error_code=offset.error,
-                )
-                for offset in offsets
-            ],
-        )
-        for topic, offsets in topics
-    ]
+async def _topics_before_8(fetched: _Topics, turns: Turns) -> list[OffsetFetchResponseTopic]:
+    topics = []
+    for topic, offsets in fetched:
+        answers = [
+            OffsetFetchResponsePartition(
+                partition_index=offset.partition,
+                committed_offset=offset.committed.offset if offset.committed else NO_OFFSET,
+                committed_leader_epoch=offset.committed.leader_epoch if offset.committed else -1,
+                metadata=offset.committed.metadata if offset.committed else "",
+                error_code=offset.error,
+            )
+            for offset in offsets
+        ]
+        topics.append(OffsetFetchResponseTopic(name=topic, partitions=answers))
+        await turns.after(len(answers))
+    return topics
 
 
 HANDLER = Handler(key=9, min_version=1, max_version=9, handle=handle)

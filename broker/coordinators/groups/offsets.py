@@ -41,6 +41,9 @@ PRODUCER_BYTES: Final = 450
 """What an offset takes besides its metadata, and the tables for a topic, a group and a transaction."""
 PENDING_OFFSET_BYTES: Final = 500
 """What an offset of an open transaction takes more: its own key, and its place in the index."""
+OFFSETS_PER_COMMIT_MAX: Final = 24_385
+"""So many records of offsets, of 43 bytes at least, fit into a batch of Kafka's default `max.message.bytes`. A commit
+is one batch and one step of the event loop, and no consumer has so many partitions."""
 DEFAULT_RETENTION_MS: Final = -1
 TIMESTAMP_MAX: Final = 2**63 - 1
 
@@ -232,6 +235,8 @@ def _commit(group: Group | None, _: Offsets, event: CommitOffsets, now_ms: int, 
         )
     else:
         error = ErrorCode.NONE if event.generation < 0 else event.unknown_group_error
+    if error is ErrorCode.NONE and sum(len(partitions) for _, _, partitions in event.topics) > OFFSETS_PER_COMMIT_MAX:
+        error = ErrorCode.UNKNOWN_SERVER_ERROR
     if error is not ErrorCode.NONE:
         effects.replies.append((event.token, OffsetsReply(error)))
         return effects

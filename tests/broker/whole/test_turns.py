@@ -11,25 +11,43 @@ import pytest
 
 import barnabas.broker.cluster.metadata
 import barnabas.broker.configuration.changes
+import barnabas.broker.handlers.delete_groups
+import barnabas.broker.handlers.delete_topics
+import barnabas.broker.handlers.offset_commit
+import barnabas.broker.handlers.offset_fetch
 import barnabas.broker.handlers.write_txn_markers
 import barnabas.controller.controller
 import barnabas.controller.operations.plan
+from barnabas.broker.cluster.metadata import GROUP_METADATA_TOPIC
 from barnabas.broker.configuration import config
 from barnabas.broker.configuration.topics import TopicConfigs
 from barnabas.broker.server import Broker
 from barnabas.clock import ManualClock
+from barnabas.controller.controller import Controller
 from barnabas.controller.operations.topics import NewTopic
 from barnabas.controller.state import TopicState
 from barnabas.storage.log_manager import LogManager
 from barnabas.testing.requests import ask
-from barnabas.turns import ENTRIES_PER_TURN, LOGS_PER_TURN, Turns
+from barnabas.testing.waiting import wait_until
+from barnabas.turns import ENTRIES_PER_TURN, LOGS_PER_TURN, InPieces, Turns, in_turns
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from barnabas.wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
+from barnabas.wire.messages.delete_groups import DeleteGroupsRequest
 from barnabas.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from barnabas.wire.messages.incremental_alter_configs import (
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
+)
+from barnabas.wire.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+from barnabas.wire.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopics,
 )
 from barnabas.wire.messages.write_txn_markers import (
     WritableTxnMarker,
@@ -39,10 +57,27 @@ from barnabas.wire.messages.write_txn_markers import (
 
 PARTITIONS = ENTRIES = 3 * ENTRIES_PER_TURN + 1
 
+DELETE_TOPICS = DeleteTopicsRequest(
+    topics=[DeleteTopicState(name=f"t{number}") for number in range(ENTRIES)], timeout_ms=1_000
+)
+
+
+def commit(topics: list[list[int]]) -> OffsetCommitRequest:
+    """Offsets of these partitions of topics, all named `t`."""
+    return OffsetCommitRequest(
+        group_id="g",
+        topics=[
+            OffsetCommitRequestTopic(
+                name="t", partitions=[OffsetCommitRequestPartition(partition_index=index) for index in partitions]
+            )
+            for partitions in topics
+        ],
+    )
+
 
 @asynccontextmanager
-async def running(data_dir: Path) -> AsyncIterator[Broker]:
-    keys = {"log.dirs": str(data_dir), "listeners": "PLAINTEXT://127.0.0.1:0"}
+async def running(data_dir: Path, **more_keys: str) -> AsyncIterator[Broker]:
+    keys = {"log.dirs": str(data_dir), "listeners": "PLAINTEXT://127.0.0.1:0", **more_keys}
     failures: list[str] = []
     broker = Broker(config.load(options=keys), ManualClock(), failures.append, is_durable=False)
     await broker.start()
@@ -105,6 +140,31 @@ def test_a_turn_comes_after_each_so_many_entries() -> None:
 
     assert asyncio.run(work(9)) == []
     assert asyncio.run(work(35)) == [10, 20, 30]
+
+
+def test_work_in_one_piece_is_done_at_once_and_the_rest_of_more_in_turns() -> None:
+    def work(pieces: int, done: list[int]) -> InPieces[str]:
+        for number in range(pieces):
+            if number:
+                yield
+            done.append(number)
+        return "done"
+
+    assert in_turns(work(1, [])) == "done"
+
+    async def scenario() -> None:
+        done: list[int] = []
+        seen: list[int] = []
+        rest = in_turns(work(4, done))
+        assert done == [0]
+        assert not isinstance(rest, str)
+        task = asyncio.ensure_future(rest)
+        while not task.done():
+            await asyncio.sleep(0)
+            seen.append(len(done))
+        assert (task.result(), seen) == ("done", [1, 2, 3, 4])
+
+    asyncio.run(scenario())
 
 
 def test_creating_and_deleting_many_partitions_leaves_the_loop_to_others(
@@ -189,8 +249,50 @@ def test_creating_and_deleting_many_partitions_leaves_the_loop_to_others(
             barnabas.broker.handlers.write_txn_markers,
             "_write",
         ),
+        (DELETE_TOPICS, 6, barnabas.broker.handlers.delete_topics, "_Entry"),
+        (DELETE_TOPICS, 6, Controller, "_obstacle_to_deletion"),
+        (DELETE_TOPICS, 6, barnabas.broker.handlers.delete_topics, "DeletableTopicResult"),
+        (
+            DeleteTopicsRequest(
+                topics=[
+                    DeleteTopicState(name=None, topic_id=number.to_bytes(16, "big")) for number in range(1, ENTRIES + 1)
+                ],
+                timeout_ms=1_000,
+            ),
+            6,
+            barnabas.broker.handlers.delete_topics,
+            "ApiError",
+        ),
+        (
+            DeleteGroupsRequest(groups_names=[f"g{n}" for n in range(ENTRIES)]),
+            2,
+            barnabas.broker.handlers.delete_groups,
+            "_delete",
+        ),
+        (
+            OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=f"g{n}", topics=[]) for n in range(ENTRIES)]),
+            9,
+            barnabas.broker.handlers.offset_fetch,
+            "_group",
+        ),
+        (commit([list(range(ENTRIES))]), 8, barnabas.broker.handlers.offset_commit, "_look_up"),
+        (commit([[0]] * ENTRIES), 8, barnabas.broker.handlers.offset_commit, "_look_up"),
     ],
-    ids=["create, validate only", "create, one name", "expand", "alter configs", "markers"],
+    ids=[
+        "create, validate only",
+        "create, one name",
+        "expand",
+        "alter configs",
+        "markers",
+        "delete topics: read",
+        "delete topics: checked",
+        "delete topics: answered",
+        "delete topics: ids resolved",
+        "delete groups",
+        "offsets of many groups",
+        "commit, one topic",
+        "commit, many topics",
+    ],
 )
 def test_a_request_with_many_entries_leaves_the_loop_to_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request_message: Any, version: int, owner: Any, name: str
@@ -204,6 +306,53 @@ def test_a_request_with_many_entries_leaves_the_loop_to_others(
             calls, most = taken.calls(name)
             assert calls == ENTRIES
             assert most <= ENTRIES_PER_TURN
+
+    asyncio.run(scenario())
+
+
+async def group_coordinator(broker: Broker) -> None:
+    """Return when the groups of `__consumer_offsets` are here."""
+    await broker.controller.create_topics([NewTopic(GROUP_METADATA_TOPIC, 1, 1)])
+    await wait_until(lambda: list(broker.groups.runtime.runners()) or None, broker.groups.listeners)
+
+
+def test_offsets_of_many_topics_are_fetched_in_slices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    topics = [OffsetFetchRequestTopics(name=f"t{number}", partition_indexes=[0]) for number in range(ENTRIES)]
+    request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id="g", topics=topics)])
+
+    async def scenario() -> None:
+        async with running(tmp_path, **{"offsets.topic.num.partitions": "1"}) as broker:
+            await group_coordinator(broker)
+            taken = TurnsTaken(monkeypatch)
+            taken.watch(barnabas.broker.handlers.offset_fetch, "OffsetFetchResponseTopics")
+            response = await ask(broker, request, 9)
+            taken.end()
+            assert [topic.name for topic in response.groups[0].topics] == [f"t{number}" for number in range(ENTRIES)]
+            assert taken.calls("OffsetFetchResponseTopics") == (ENTRIES, ENTRIES_PER_TURN)
+
+    asyncio.run(scenario())
+
+
+def test_no_offset_is_kept_of_a_topic_that_is_deleted_while_others_have_their_turn(tmp_path: Path) -> None:
+    """The next topic of its name would be read from there."""
+
+    async def scenario() -> None:
+        async with running(tmp_path, **{"offsets.topic.num.partitions": "1"}) as broker:
+            await group_coordinator(broker)
+            await broker.controller.create_topics([NewTopic("t", 1, 1), NewTopic("u", 1, 1)])
+            request = commit([[0]] * ENTRIES)
+            request.topics.append(
+                OffsetCommitRequestTopic(name="u", partitions=[OffsetCommitRequestPartition(partition_index=0)])
+            )
+            committing = asyncio.create_task(ask(broker, request, 8))
+            await asyncio.sleep(0)
+            assert not committing.done()
+            del broker.metadata._topics["t"]
+            answers = (await committing).topics
+            errors = [topic.partitions[0].error_code for topic in answers]
+            assert errors == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION] * ENTRIES + [ErrorCode.NONE]
+            stored = await broker.groups.fetch_offsets("g", None, require_stable=False)
+            assert list(stored) == ["u"]
 
     asyncio.run(scenario())
 

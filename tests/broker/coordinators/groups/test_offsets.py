@@ -23,6 +23,7 @@ from barnabas.broker.coordinators.groups.events import (
     ForgetTopics,
     PartitionCommit,
 )
+from barnabas.broker.coordinators.groups.offsets import OFFSETS_PER_COMMIT_MAX
 from barnabas.broker.coordinators.groups.records import decode_record, encode_record
 from barnabas.broker.coordinators.groups.shard import Shard, records_of
 from barnabas.wire.errors import ErrorCode
@@ -49,6 +50,24 @@ def stable_group(metadata, protocol_type="consumer"):
 def store(machine, *records):
     for record in records:
         machine.shard.apply("g", [record], machine.append([record]))
+
+
+@pytest.mark.parametrize(
+    ("count", "error"),
+    [(OFFSETS_PER_COMMIT_MAX, ErrorCode.NONE), (OFFSETS_PER_COMMIT_MAX + 1, ErrorCode.UNKNOWN_SERVER_ERROR)],
+)
+def test_more_offsets_than_a_batch_can_hold_are_refused_at_once(machine, count, error):
+    """The least that one takes: group and topic have the shortest names."""
+    commits = tuple(PartitionCommit(index, 0, -1, "") for index in range(count))
+    event = CommitOffsets("", 1, "", None, -1, -1, (("t", bytes(16), commits),), ErrorCode.NONE)
+    effects = machine.shard.decide(event, START_MS, machine.settings)
+    assert effects.replies[0][1].error is error
+    if error is not ErrorCode.NONE:
+        assert not effects.changes
+        return
+    records = [encode_record(record) for record in records_of(effects.changes)]
+    batch = build_batch([Record(offset, 0, key, value) for offset, (key, value) in enumerate(records)])
+    assert len(batch) > 1_048_588  # nothing is refused that the log would take
 
 
 def test_metadata_has_a_limit_and_the_others_are_stored(machine):
