@@ -18,7 +18,7 @@ record errors (KIP-467); 9 flexible; 10 current leader (KIP-951); 11 TRANSACTION
 """
 
 import asyncio
-from collections.abc import Awaitable, Iterable, Iterator
+from collections.abc import Awaitable, Generator, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from barnabas.broker.api.context import RequestContext
@@ -27,6 +27,7 @@ from barnabas.broker.cluster.metadata import INTERNAL_TOPICS
 from barnabas.broker.network.connection import CloseConnection
 from barnabas.clock import wait_s
 from barnabas.storage.validation import ExpensiveBatch, RecordErrors, parse_produced_batch
+from barnabas.turns import InPieces, Turns, in_turns
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.messages.produce import (
     BatchIndexAndErrorMessage,
@@ -47,6 +48,10 @@ if TYPE_CHECKING:
     from barnabas.broker.replication.replica_manager import Validated
 
 ACKS_ALL = -1
+
+APPENDS_AT_ONCE = 1_000
+"""Batches of one request that are appended without giving others a turn, in 10 ms: more than clients send."""
+
 ADMIN_CLIENT_ID = "__admin_client"
 
 _SAID_BEFORE_THE_LOG = {
@@ -83,7 +88,7 @@ def handle(
 ) -> ProduceResponse | Awaitable[ProduceResponse | None] | None:
     appends = _Appends(request, context)
     if _has_transactional_records(request):
-        return _append_transaction(appends, request, context)
+        return in_turns(_append_transaction(appends, request, context))
     return appends.begin()
 
 
@@ -108,7 +113,9 @@ class _Appends:
 
     def begin(self) -> ProduceResponse | Awaitable[ProduceResponse | None] | None:
         """Append all; the reply, as a handler gives it."""
-        for step in self._steps:
+        for number, step in enumerate(self._steps):
+            if number >= APPENDS_AT_ONCE:
+                return self._finish_later(step)
             try:
                 self._append(step)
             except ExpensiveBatch:
@@ -121,10 +128,14 @@ class _Appends:
         answer = self.begin()
         return await answer if isinstance(answer, Awaitable) else answer
 
-    def refuse(self, error: ErrorCode) -> ProduceResponse | Awaitable[ProduceResponse] | None:
+    def refuse(self, error: ErrorCode) -> InPieces[ProduceResponse | None]:
         """Append nothing."""
+        turns = Turns()
         for topic, topic_data, data in self._steps:
             topic.partition_responses.append(self._refusal(topic_data.name, data, ApiError(error)))
+            if turns.is_over():
+                _keep_all_records(self._request)
+                yield
         return self.answer()
 
     def answer(self) -> ProduceResponse | Awaitable[ProduceResponse] | None:
@@ -136,17 +147,19 @@ class _Appends:
             return asyncio.ensure_future(_when_committed(self._response, self._pending, self._request.timeout_ms))
         return self._response
 
-    def _finish_later(self, expensive: _Step) -> Awaitable[ProduceResponse | None]:
-        """The rest, from a batch on whose records have to be opened in a thread; the connection serves nothing else
-        meanwhile: order holds."""
-        rest = [expensive, *self._steps]
+    def _finish_later(self, next_step: _Step) -> Awaitable[ProduceResponse | None]:
+        """The rest, from a batch on whose records have to be opened in a thread, or after many, between which others
+        have their turn; the connection serves nothing else meanwhile: order holds."""
+        rest = [next_step, *self._steps]
         for _, _, data in rest:
             _keep_records(data)
         return self._finish(rest)
 
     async def _finish(self, rest: Iterable[_Step]) -> ProduceResponse | None:
         context = self._context
+        turns = Turns()
         for step in rest:
+            await turns.after_one()
             topic, topic_data, data = step
             validated: Validated | None = None
             while True:
@@ -265,18 +278,24 @@ def _fault(records: memoryview | bytearray | None, version: int) -> ErrorCode | 
 
 def _keep_records(data: PartitionProduceData) -> None:
     """A view of the receive buffer does not outlive the handler's call."""
-    if data.records is not None:
+    if isinstance(data.records, memoryview):
         data.records = bytearray(data.records)
+
+
+def _keep_all_records(request: ProduceRequest) -> None:
+    for topic_data in request.topic_data:
+        for data in topic_data.partition_data:
+            _keep_records(data)
 
 
 def _append_transaction(
     appends: _Appends, request: ProduceRequest, context: RequestContext
-) -> ProduceResponse | Awaitable[ProduceResponse | None] | None:
+) -> InPieces[ProduceResponse | None]:
     if request.transactional_id is None:
-        return appends.refuse(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
-    producers, partitions = _transactional_batches(request, context)
+        return (yield from appends.refuse(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED))
+    producers, partitions = yield from _transactional_batches(request, context)
     if len(producers) > 1:
-        return appends.refuse(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
+        return (yield from appends.refuse(ErrorCode.INVALID_PRODUCER_ID_MAPPING))
     if not producers:
         return appends.begin()
     from barnabas.broker.coordinators.transactions.verification import Operation
@@ -285,9 +304,7 @@ def _append_transaction(
         request.transactional_id, *producers.pop(), partitions, Operation.of_produce(context.api_version)
     )
     if isinstance(verified, Awaitable):
-        for topic_data in request.topic_data:
-            for data in topic_data.partition_data:
-                _keep_records(data)
+        _keep_all_records(request)
         return appends.begin_when_verified(verified)
     appends.verified = verified
     return appends.begin()
@@ -295,14 +312,18 @@ def _append_transaction(
 
 def _transactional_batches(
     request: ProduceRequest, context: RequestContext
-) -> tuple[set[tuple[int, int]], dict[tuple[str, int], int]]:
+) -> Generator[None, None, tuple[set[tuple[int, int]], dict[tuple[str, int], int]]]:
     """Producer ids with their epochs, and the first sequence per partition, of the transactional batches; those that
     the log will refuse anyway are left out.
     """
     producers: set[tuple[int, int]] = set()
     partitions: dict[tuple[str, int], int] = {}
+    turns = Turns()
     for topic_data in request.topic_data:
         for data in topic_data.partition_data:
+            if turns.is_over():
+                _keep_all_records(request)
+                yield
             try:
                 name = _topic_name(topic_data, context)
                 header = parse_header(data.records or b"")

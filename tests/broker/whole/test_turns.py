@@ -15,12 +15,14 @@ import barnabas.broker.handlers.delete_groups
 import barnabas.broker.handlers.delete_topics
 import barnabas.broker.handlers.offset_commit
 import barnabas.broker.handlers.offset_fetch
+import barnabas.broker.handlers.produce
 import barnabas.broker.handlers.write_txn_markers
 import barnabas.controller.controller
 import barnabas.controller.operations.plan
 from barnabas.broker.cluster.metadata import GROUP_METADATA_TOPIC
 from barnabas.broker.configuration import config
 from barnabas.broker.configuration.topics import TopicConfigs
+from barnabas.broker.replication.replica_manager import ReplicaManager
 from barnabas.broker.server import Broker
 from barnabas.clock import ManualClock
 from barnabas.controller.controller import Controller
@@ -49,11 +51,13 @@ from barnabas.wire.messages.offset_fetch import (
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopics,
 )
+from barnabas.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from barnabas.wire.messages.write_txn_markers import (
     WritableTxnMarker,
     WritableTxnMarkerTopic,
     WriteTxnMarkersRequest,
 )
+from barnabas.wire.records import Record, build_batch
 
 PARTITIONS = ENTRIES = 3 * ENTRIES_PER_TURN + 1
 
@@ -353,6 +357,91 @@ def test_no_offset_is_kept_of_a_topic_that_is_deleted_while_others_have_their_tu
             assert errors == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION] * ENTRIES + [ErrorCode.NONE]
             stored = await broker.groups.fetch_offsets("g", None, require_stable=False)
             assert list(stored) == ["u"]
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_producing_to_many_partitions_leaves_the_loop_to_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, known: bool
+) -> None:
+    """In order, from a copy of the bytes that the next request of some connection overwrites."""
+    monkeypatch.setattr(barnabas.broker.handlers.produce, "APPENDS_AT_ONCE", ENTRIES_PER_TURN)
+    batch = build_batch([Record(0, 0, None, b"value")])
+    received = bytearray(batch * ENTRIES)
+    views = [memoryview(received)[start : start + len(batch)] for start in range(0, len(received), len(batch))]
+    request = ProduceRequest(
+        acks=-1,
+        timeout_ms=1_000,
+        topic_data=[
+            TopicProduceData(
+                name="t",
+                partition_data=[PartitionProduceData(index=n % 2, records=view) for n, view in enumerate(views)],
+            )
+        ],
+    )
+
+    async def scenario() -> None:
+        async with running(tmp_path) as broker:
+            if known:
+                await broker.controller.create_topics([NewTopic("t", 2, 1)])
+            taken = TurnsTaken(monkeypatch)
+            taken.watch(ReplicaManager, "append")
+            producing = asyncio.create_task(ask(broker, request, 9))
+            await asyncio.sleep(0)
+            received[:] = bytes(len(received))
+            answers = (await producing).responses[0].partition_responses
+            taken.end()
+            calls, most = taken.calls("append")
+            assert calls == ENTRIES
+            assert most < 2 * ENTRIES_PER_TURN  # those at once, and the first of the rest
+            error = ErrorCode.NONE if known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            assert [answer.error_code for answer in answers] == [error] * ENTRIES
+            if known:
+                assert [answer.base_offset for answer in answers] == [n // 2 for n in range(ENTRIES)]
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(("transactional_id", "watched"), [(None, "_fault"), ("x", "parse_header")])
+def test_producing_many_transactional_batches_leaves_the_loop_to_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, transactional_id: str | None, watched: str
+) -> None:
+    """Refused without an id; with one, of two producers."""
+    batches = [
+        build_batch(
+            [Record(0, 0, None, b"v")], producer_id=n % 2, producer_epoch=0, base_sequence=0, transactional=True
+        )
+        for n in range(ENTRIES)
+    ]
+    request = ProduceRequest(
+        transactional_id=transactional_id,
+        acks=-1,
+        timeout_ms=1_000,
+        topic_data=[
+            TopicProduceData(
+                name="t", partition_data=[PartitionProduceData(index=0, records=memoryview(b)) for b in batches]
+            )
+        ],
+    )
+
+    async def scenario() -> None:
+        async with running(tmp_path) as broker:
+            taken = TurnsTaken(monkeypatch)
+            taken.watch(barnabas.broker.handlers.produce, watched)
+            producing = asyncio.create_task(ask(broker, request, 9))
+            await asyncio.sleep(0)
+            for batch in batches:
+                batch[:] = bytes(len(batch))
+            answers = (await producing).responses[0].partition_responses
+            taken.end()
+            assert taken.calls(watched) == (ENTRIES, ENTRIES_PER_TURN)
+            expected = (
+                ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+                if transactional_id is None
+                else ErrorCode.INVALID_PRODUCER_ID_MAPPING
+            )
+            assert [answer.error_code for answer in answers] == [expected] * ENTRIES
 
     asyncio.run(scenario())
 
