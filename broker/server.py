@@ -41,12 +41,14 @@ from barnabas.broker.network.inflight_budget import InflightBudget
 from barnabas.broker.network.listeners import BoundListener
 from barnabas.broker.observability.metrics import RequestMetrics
 from barnabas.broker.replication.fetch_sessions import FetchSessions
+from barnabas.broker.replication.internal_topic_log import InternalTopicLog
 from barnabas.broker.replication.partition import Partition
 from barnabas.broker.replication.replica_manager import ReplicaManager
 from barnabas.broker.timers import Timers
 from barnabas.broker.upkeep.compaction import Compaction
 from barnabas.broker.upkeep.disk_space import DiskSpace
 from barnabas.broker.upkeep.housekeeping import Housekeeping
+from barnabas.broker.upkeep.retention import Retention
 from barnabas.clock import REPEAT_MIN_MS, Clock, SystemClock
 from barnabas.controller.configs import ConfigRepository
 from barnabas.controller.controller import Controller, ControllerSettings
@@ -206,9 +208,10 @@ class Broker:
             on_resigned=self._resigned,
             flush_before_ack=self.config.barnabas_flush_before_ack,
         )
+        self.retention = Retention(self.replicas, self.log_manager, self.clock)
         self.compaction = Compaction(self.replicas, self.clock, self.log_manager, lambda: self.config)
         self.groups = GroupService(
-            self.replicas.coordinator_log(GROUP_METADATA_TOPIC),
+            InternalTopicLog(self.replicas, GROUP_METADATA_TOPIC),
             self.timers,
             self.clock,
             _group_settings(self.config),
@@ -217,7 +220,7 @@ class Broker:
         )
         self.transaction_markers = LocalMarkers(self.replicas, self.groups, self.clock)
         self.transactions = TransactionService(
-            self.replicas.coordinator_log(TRANSACTION_STATE_TOPIC),
+            InternalTopicLog(self.replicas, TRANSACTION_STATE_TOPIC),
             self.transaction_markers,
             self.timers,
             self.clock,
@@ -343,7 +346,8 @@ class Broker:
             await self._http.stop()
         if hasattr(self, "compaction"):
             self.compaction.stop()
-            self.replicas.stop_flushing()
+            self.retention.stop()
+            self.replicas.flusher.stop()
         await self.housekeeping.close()
         if hasattr(self, "_store"):
             await self._store.stay_out()
@@ -365,7 +369,7 @@ class Broker:
             self.timers.fire_due()
             work = [
                 *self.housekeeping.running(),
-                *self.replicas.flushing(),
+                *self.replicas.flusher.under_way(),
                 *self.groups.runtime.running(),
                 *self.transactions.runtime.running(),
             ]
@@ -457,8 +461,8 @@ class Broker:
         """Upkeep that may have set somebody aside, for /metrics."""
         return [
             self.compaction.set_aside,
-            self.replicas.set_aside_retention,
-            self.replicas.set_aside_flushing,
+            self.retention.set_aside,
+            self.replicas.flusher.set_aside,
             self.replicas.set_aside_settings,
             self.set_aside_producers,
             self.groups.set_aside,
@@ -479,11 +483,11 @@ class Broker:
         if config.barnabas_disk_reserve_bytes > 0:
             space = DiskSpace(logs, config.barnabas_disk_reserve_bytes, self.replicas)
             every("looking at free space", FREE_SPACE_INTERVAL_MS, space.check, initial_delay_ms=0)
-        every("retention", config.log_retention_check_interval_ms, self.replicas.run_retention)
+        every("retention", config.log_retention_check_interval_ms, self.retention.run)
         every("deleting files", FILE_DELETE_INTERVAL_MS, _in_thread(logs.delete_due_files))
         if config.log_cleaner_enable and config.log_cleaner_threads > 0:
             every("compaction", max(config.log_cleaner_backoff_ms, REPEAT_MIN_MS), self.compaction.run)
-        every("flushing", FLUSH_CHECK_INTERVAL_MS, self.replicas.run_flushes)
+        every("flushing", FLUSH_CHECK_INTERVAL_MS, self.replicas.flusher.flush_due)
         every(
             "writing the recovery point checkpoint",
             config.log_flush_offset_checkpoint_interval_ms,

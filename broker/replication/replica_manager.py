@@ -1,8 +1,8 @@
-"""The partitions that this broker hosts: what the controller tells it to lead or drop, appends to them, and their
-upkeep (Kafka's ReplicaManager).
+"""The partitions that this broker hosts: what the controller tells it to lead or drop, and appends to them (Kafka's
+ReplicaManager).
 
-Everything here is owned by the event loop; what may block (fsync, deleting files, recovery) runs in threads and comes
-back to the loop.
+Everything here is owned by the event loop; what may block (opening logs, opening many records) runs in threads and
+comes back to the loop.
 """
 
 import asyncio
@@ -12,17 +12,15 @@ from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from barnabas.broker.cluster.metadata import MetadataCache
+from barnabas.broker.replication.flusher import Flusher
 from barnabas.broker.replication.isr import RoleChange
 from barnabas.broker.replication.partition import Partition
-from barnabas.broker.upkeep.segment_times import times_of_logs
 from barnabas.clock import Clock
 from barnabas.set_aside import SetAside
 from barnabas.storage.config import LogConfig
-from barnabas.storage.errors import LogDeleted, StorageError
-from barnabas.storage.files import Buffer
+from barnabas.storage.errors import StorageError
 from barnabas.storage.log import LogAppendInfo, PartitionLog
 from barnabas.storage.log_manager import LogManager
-from barnabas.storage.segment_reader import ColdRead, FetchData
 from barnabas.storage.validation import AppendOrigin, ExpensiveBatch, ValidationResult
 from barnabas.threads import ThreadPool
 from barnabas.turns import LOGS_PER_TURN, Turns
@@ -37,22 +35,16 @@ from barnabas.wire.messages.leader_and_isr import (
 )
 from barnabas.wire.messages.stop_replica import StopReplicaPartitionError, StopReplicaRequest, StopReplicaResponse
 from barnabas.wire.names import ZERO_TOPIC_ID, TopicId
-from barnabas.wire.record_batch import HEADER_SIZE, iter_headers
+from barnabas.wire.record_batch import HEADER_SIZE
 
 logger = logging.getLogger(__name__)
 
-LOAD_CHUNK_BYTES = 1024 * 1024
 _NEVER = 1 << 62
 
 RECORD_READERS = 1
 """Threads that open the records of batches. That is work for the interpreter, so that more of them would not get more
 done; but the event loop would have to wait for its turn behind each. (Six batches of 100,000 records at a time, over
 and over: beside six threads 36 of 100 small requests a second were served, beside one thread all of them.)"""
-
-FLUSHES_PER_DIRECTORY = 4
-"""Of those that nobody waits for, in each log directory, which is a disk: a log whose sync takes long holds back no
-other, and syncs side by side share the journal's commits. No more, since each takes one of the threads that cold reads
-need, too."""
 
 T = TypeVar("T")
 
@@ -94,31 +86,24 @@ class ReplicaManager:
         """What was offered since the start, refused or not."""
         self._full_at: dict[str, int] = {}
         self._first_full_at = _NEVER
-        self._flushes: dict[PartitionLog, asyncio.Future[None]] = {}
-        self._committing: dict[Partition, asyncio.Future[None]] = {}
-        self._flushers: dict[str, set[asyncio.Task[None]]] = {}
-        self._is_stopping = False
         self.set_aside_settings = SetAside[PartitionLog]("changing the settings", clock)
-        self.set_aside_flushing = SetAside[PartitionLog]("flushing", clock, first_delay_ms=1_000)
-        self.set_aside_retention = SetAside[PartitionLog]("retention", clock)
+        self.flusher = Flusher(clock, log_manager.logs_to_flush, self.hosted, flush_before_ack=flush_before_ack)
         self._record_readers = ThreadPool("record-reader", RECORD_READERS, RECORD_READERS)
 
     async def close(self) -> None:
         """End the thread that opens records; returns when no flush is under way, so that the logs can be closed."""
-        self.stop_flushing()
         await asyncio.to_thread(self._record_readers.shutdown, cancel_futures=True)
-        while under_way := self.flushing():
-            await asyncio.wait(under_way)
+        await self.flusher.close()
 
     # --- looking up -------------------------------------------------------------------------------
 
-    @property
-    def logs(self) -> list[PartitionLog]:
-        """The logs of all partitions, also of those that nobody has told this broker to lead yet."""
-        return self._log_manager.logs
-
     def partition(self, topic: str, index: int) -> Partition | None:
         return self._partitions.get((topic, index))
+
+    def hosted(self, log: PartitionLog) -> Partition | None:
+        """The partition that a log is of; None for one that nobody has told this broker to host, or no longer."""
+        partition = self._partitions.get((log.topic, log.partition))
+        return partition if partition is not None and partition.log is log else None
 
     def partitions(self) -> Iterator[Partition]:
         return iter(list(self._partitions.values()))
@@ -315,7 +300,7 @@ class ReplicaManager:
         if not info.duplicate:
             partition.advance()
         if self._flush_before_ack and partition.log.recovery_point < partition.log.log_end_offset:
-            self._flush_soon(partition)
+            self.flusher.flush_and_commit_soon(partition)
         return partition, info
 
     def limit_appends(self, full_at: Mapping[str, int]) -> None:
@@ -352,7 +337,7 @@ class ReplicaManager:
     ) -> "asyncio.Future[None] | None":
         """What a producer's acknowledgement waits for; None when it may leave now."""
         # flush.messages: Kafka flushes inside the append; here the acknowledgement waits for a flush in a thread.
-        flush = asyncio.ensure_future(self.flush(partition.log)) if info.flush_required else None
+        flush = asyncio.ensure_future(self.flusher.flush(partition.log)) if info.flush_required else None
         must_be_committed = acks == -1 or (self._flush_before_ack and acks != 0)
         committed = partition.committed(info.last_offset + 1) if must_be_committed else None
         if flush is None:
@@ -360,134 +345,6 @@ class ReplicaManager:
         if committed is None:
             return flush
         return asyncio.ensure_future(_both(flush, committed))
-
-    async def flush(self, log: PartitionLog) -> None:
-        """Bring everything that is in a log now to the disk; one flush serves everybody who came before it started.
-
-        Raises:
-            StorageError (KAFKA_STORAGE_ERROR): it failed. If a sync did, that is final, and the log is offline; where
-            only descriptors or room were lacking, `run_flushes` tries again.
-            LogDeleted: the log was deleted, before or meanwhile.
-        """
-        end_offset = log.log_end_offset
-        while True:
-            running = self._flushes.get(log)
-            if running is None:
-                running = self._flushes[log] = asyncio.ensure_future(self._flush_once(log))
-            await asyncio.shield(running)
-            if log.recovery_point >= min(end_offset, log.log_end_offset):
-                return
-
-    async def _flush_once(self, log: PartitionLog) -> None:
-        try:
-            task = log.prepare_flush()
-            if task is not None:
-                try:
-                    await asyncio.to_thread(task.run)
-                except RuntimeError as error:  # no thread could be started
-                    task.give_up(f"flushing {log.directory} failed: {error}")
-                log.complete_flush(task)
-                if task.may_be_repeated and task.error is not None:
-                    raise task.error
-            elif log.recovery_point < log.log_end_offset:
-                raise StorageError(f"somebody else flushes {log.directory}")
-            log.check()
-        except LogDeleted:
-            raise
-        except StorageError as error:
-            logger.error("flushing %s-%d failed: %s", log.topic, log.partition, error.message)
-            raise
-        finally:
-            del self._flushes[log]
-
-    def _flush_soon(self, partition: Partition) -> None:
-        """`barnabas.flush.before.ack`: group commit. What is appended while a flush runs shares the next one."""
-        if partition not in self._committing:
-            self._committing[partition] = asyncio.ensure_future(self._flush_and_commit(partition))
-
-    async def _flush_and_commit(self, partition: Partition) -> None:
-        log = partition.log
-        try:
-            while log.recovery_point < log.log_end_offset:
-                await self.flush(log)
-                partition.advance()
-        except StorageError as error:
-            partition.flush_failed(error)
-        except Exception as error:  # whoever waits for the commit is told, and the log says why
-            logger.exception("flushing %s failed", partition)
-            partition.flush_failed(StorageError(f"flushing {partition} failed: {error}"))
-        finally:  # at once, not by a callback: an append in between would find nobody to flush it
-            del self._committing[partition]
-
-    # --- upkeep ---------------------------------------------------------------------------------
-
-    def run_flushes(self) -> None:
-        """Begin to flush the logs that ask for it: new files, a sealed segment, a new leader epoch, `flush.ms` over."""
-        by_directory: dict[str, list[PartitionLog]] = {}
-        for log in self.set_aside_flushing.ready(self._log_manager.logs_to_flush(self._clock.now_ms())):
-            by_directory.setdefault(log.directory.rpartition("/")[0], []).append(log)
-        for directory, logs in by_directory.items():
-            flushers = self._flushers.setdefault(directory, set())
-            due = iter(logs)
-            for _ in range(FLUSHES_PER_DIRECTORY - len(flushers)):
-                task = asyncio.get_running_loop().create_task(self._flush_in_turn(due))
-                flushers.add(task)
-                task.add_done_callback(flushers.discard)
-
-    async def _flush_in_turn(self, logs: Iterator[PartitionLog]) -> None:
-        """One of those that share a list, which grows old while they wait for the disk: each log is looked at again."""
-        for log in logs:
-            if self._is_stopping:
-                return
-            if log in self._flushes or not log.flush_is_due(self._clock.now_ms()):
-                continue
-            with self.set_aside_flushing.attempt(log):
-                await self._flush_if_possible(log)
-
-    async def _flush_if_possible(self, log: PartitionLog) -> None:
-        try:
-            await self.flush(log)
-        except StorageError:
-            return  # it is told, and repeated if that may be
-        partition = self._partitions.get((log.topic, log.partition))
-        if partition is not None and partition.log is log and self._flush_before_ack:
-            partition.advance()  # what an earlier flush failed at is committable now
-
-    def flushing(self) -> "list[asyncio.Future[None]]":
-        """Flushes that are under way, and what goes on when they are done."""
-        flushers = [task for tasks in self._flushers.values() for task in tasks]
-        return [*flushers, *self._flushes.values(), *self._committing.values()]
-
-    def stop_flushing(self) -> None:
-        """Begin no more flushes but those that somebody waits for: closing the logs brings everything to the disk."""
-        self._is_stopping = True
-
-    async def run_retention(self) -> None:
-        """Delete what retention no longer keeps; readers that wait there look again.
-
-        What has to be read for that is read in a thread, some logs at a time. Whichever of them are gone by then, or
-        offline, are left out.
-        """
-        now_ms = self._clock.now_ms()
-        turns = Turns(LOGS_PER_TURN)
-        async for log, times in times_of_logs(
-            self.set_aside_retention.ready(self._log_manager.logs),
-            lambda log: log.times_for_retention(now_ms),
-            lambda: self._is_stopping,
-        ):
-            with self.set_aside_retention.attempt(log):
-                if times.error is not None and not isinstance(times.error, OSError):
-                    raise times.error
-                if self._log_manager.retain(log, now_ms, times):
-                    partition = self._partitions.get((log.topic, log.partition))
-                    if partition is not None and partition.log is log:
-                        partition.notify()
-                    await turns.after_one()  # renaming files takes a while, too
-
-    # --- what the coordinators need (broker/coordinators/runtime.py, CoordinatorLog) ---------------
-
-    def coordinator_log(self, topic: str) -> "InternalTopicLog":
-        return InternalTopicLog(self, topic)
 
 
 class Validated(NamedTuple):
@@ -500,70 +357,6 @@ class Validated(NamedTuple):
 
     def holds_for(self, log: PartitionLog) -> bool:
         return self.log is log and self.config is log.config
-
-
-class InternalTopicLog:
-    """`__consumer_offsets` or `__transaction_state` as its coordinator sees it."""
-
-    def __init__(self, replicas: ReplicaManager, topic: str) -> None:
-        self._replicas = replicas
-        self._topic = topic
-        self._loop = asyncio.get_running_loop()
-
-    def append(self, partition: int, batch: bytearray, transaction_version: int = 0) -> int:
-        """Append a batch of records; returns the end offset after it. Raises ApiError NOT_COORDINATOR or
-        COORDINATOR_NOT_AVAILABLE."""
-        try:
-            _, info = self._replicas.append(
-                self._topic,
-                partition,
-                batch,
-                -1,
-                0,
-                AppendOrigin.COORDINATOR,
-                transaction_version=transaction_version,
-            )
-        except ApiError as error:
-            raise ApiError(_COORDINATOR_ERRORS.get(error.error, error.error), error.message) from error
-        return info.last_offset + 1
-
-    def committed(self, partition: int, end_offset: int) -> "asyncio.Future[None] | None":
-        """None when everything below `end_offset` is committed, else a future, which outlasts a flush that fails and is
-        repeated: the coordinator has built on what it wrote."""
-        hosted = self._replicas.partition(self._topic, partition)
-        if hosted is None:
-            raise ApiError(ErrorCode.NOT_COORDINATOR)
-        return hosted.committed(end_offset, outlasts_failed_flush=True)
-
-    def read_all(self, partition: int) -> Iterator[Buffer]:
-        """Chunks of whole batches from log start to log end; blocks, so it runs in a thread while the shard loads."""
-        offset = None
-        while True:
-            found = asyncio.run_coroutine_threadsafe(self._read(partition, offset), self._loop).result()
-            data = found.load() if isinstance(found, ColdRead) else found
-            if not data.records:
-                return
-            yield data.records
-            offset = max(header.next_offset for header in iter_headers(data.records))
-
-    async def _read(self, partition: int, offset: int | None) -> FetchData | ColdRead:
-        """One chunk, or what it takes to load it: logs belong to the event loop."""
-        log = self._replicas.partition_or_error(self._topic, partition).log
-        try:
-            return log.read(log.log_start_offset if offset is None else offset, LOAD_CHUNK_BYTES)
-        except ColdRead as cold:
-            return cold
-
-
-_COORDINATOR_ERRORS = {
-    # GroupCoordinator turns what happens to its log into what its clients understand (CoordinatorRuntime,
-    # GroupMetadataManager.storeGroup).
-    ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
-    ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
-    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.REQUEST_TIMED_OUT: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-}
 
 
 async def _both(first: "asyncio.Future[None]", second: "asyncio.Future[None]") -> None:

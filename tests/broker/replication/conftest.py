@@ -3,19 +3,29 @@
 import asyncio
 import errno
 import inspect
-from collections.abc import Iterator
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from barnabas.broker.cluster.metadata import MetadataCache
 from barnabas.broker.replication.partition import Partition
+from barnabas.broker.replication.replica_manager import ReplicaManager
 from barnabas.clock import ManualClock
 from barnabas.storage.config import LogConfig
 from barnabas.storage.files import OsFiles
 from barnabas.storage.log import LogAppendInfo
 from barnabas.storage.log_manager import LogManager
-from barnabas.wire.messages.leader_and_isr import LeaderAndIsrPartitionState
+from barnabas.wire.errors import ErrorCode
+from barnabas.wire.messages.leader_and_isr import (
+    LeaderAndIsrPartitionState,
+    LeaderAndIsrRequest,
+    LeaderAndIsrTopicState,
+)
+from barnabas.wire.messages.stop_replica import StopReplicaPartitionState, StopReplicaRequest, StopReplicaTopicState
 from barnabas.wire.names import TopicId
 from barnabas.wire.records import Record, build_batch
 
@@ -36,11 +46,15 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
 
 class Files(OsFiles):
-    """The real disk, except where a test sets a fault."""
+    """The real disk, except where a test sets a fault, or holds syncs back until they may `go_on`."""
 
     def __init__(self) -> None:
         self.sync_error: OSError | None = None
         self.open_error: OSError | None = None
+        self.go_on = threading.Event()
+        self.go_on.set()
+        self.syncs = 0
+        self._changed = threading.Condition()
 
     def open(self, path: str, *, create: bool = False, truncate: bool = False) -> int:
         if self.open_error is not None:
@@ -48,9 +62,22 @@ class Files(OsFiles):
         return super().open(path, create=create, truncate=truncate)
 
     def sync(self, descriptor: int) -> None:
+        with self._changed:
+            self.syncs += 1
+            self._changed.notify_all()
+        assert self.go_on.wait(60)
         if self.sync_error is not None:
             raise self.sync_error
         super().sync(descriptor)
+
+    async def reached(self, syncs: int) -> None:
+        """Return when so many syncs have begun."""
+
+        def wait() -> bool:
+            with self._changed:
+                return self._changed.wait_for(lambda: self.syncs >= syncs, 60)
+
+        assert await asyncio.to_thread(wait), f"{self.syncs} syncs began"
 
 
 class Storage:
@@ -80,6 +107,61 @@ class Storage:
         log = self.manager.get_or_create("t", 0, TOPIC_ID, self.config)
         return Partition("t", 0, TOPIC_ID, log, NODE_ID, flush_before_ack=flush_before_ack)
 
+    @asynccontextmanager
+    async def hosting(self, *, flush_before_ack: bool = False) -> "AsyncIterator[Hosting]":
+        found = Hosting(self, flush_before_ack=flush_before_ack)
+        try:
+            yield found
+        finally:
+            self.files.go_on.set()
+            await found.replicas.close()
+
+
+class Hosting:
+    """A replica manager over that directory, and which partitions its coordinators heard of."""
+
+    def __init__(self, storage: Storage, *, flush_before_ack: bool) -> None:
+        self.elected: list[str] = []
+        self.resigned: list[str] = []
+        self.metadata = MetadataCache()
+        self.replicas = ReplicaManager(
+            NODE_ID,
+            storage.manager,
+            self.metadata,
+            storage.clock,
+            lambda _topic: storage.config,
+            lambda partition: self.elected.append(str(partition)),
+            lambda partition: self.resigned.append(str(partition)),
+            flush_before_ack=flush_before_ack,
+        )
+
+    async def lead(self, *states: LeaderAndIsrPartitionState, topic_id: TopicId = TOPIC_ID) -> list[ErrorCode]:
+        """Tell it the roles of partitions of one topic, of the controller with the epoch that the first names; the
+        errors, or that of the request."""
+        topic = LeaderAndIsrTopicState(topic_name="t", topic_id=topic_id, partition_states=list(states))
+        answer = await self.replicas.leader_and_isr(
+            LeaderAndIsrRequest(controller_epoch=states[0].controller_epoch, topic_states=[topic])
+        )
+        if answer.error_code:
+            return [ErrorCode.of(answer.error_code)]
+        return [ErrorCode.of(each.error_code) for each in answer.topics[0].partition_errors]
+
+    async def stop(self, *indexes: int, delete: bool, controller_epoch: int = 1) -> list[ErrorCode]:
+        states = [StopReplicaPartitionState(partition_index=index, delete_partition=delete) for index in indexes]
+        topic = StopReplicaTopicState(topic_name="t", partition_states=states)
+        answer = await self.replicas.stop_replica(
+            StopReplicaRequest(controller_epoch=controller_epoch, topic_states=[topic])
+        )
+        if answer.error_code:
+            return [ErrorCode.of(answer.error_code)]
+        return [ErrorCode.of(each.error_code) for each in answer.partition_errors]
+
+    def partition(self, index: int = 0) -> Partition:
+        return self.replicas.partition_or_error("t", index)
+
+    def append(self, *values: bytes, index: int = 0, acks: int = -1) -> tuple[Partition, LogAppendInfo]:
+        return self.replicas.append("t", index, batch_of(*values), acks, 11)
+
 
 @pytest.fixture
 def storage(tmp_path: Path) -> Iterator[Storage]:
@@ -99,10 +181,11 @@ def told(**given: Any) -> LeaderAndIsrPartitionState:
 
 def append(partition: Partition, *values: bytes) -> LogAppendInfo:
     """Append a batch to the log alone: nobody has told the partition yet."""
-    records = [Record(offset, NOW_MS, None, value, [], 0) for offset, value in enumerate(values)]
-    return partition.log.append_as_leader(
-        build_batch(records), leader_epoch=partition.state.leader_epoch, now_ms=NOW_MS
-    )
+    return partition.log.append_as_leader(batch_of(*values), leader_epoch=partition.state.leader_epoch, now_ms=NOW_MS)
+
+
+def batch_of(*values: bytes) -> bytearray:
+    return build_batch([Record(offset, NOW_MS, None, value, [], 0) for offset, value in enumerate(values)])
 
 
 def no_room() -> OSError:

@@ -74,7 +74,7 @@ def log_of(server: BrokerServer) -> PartitionLog:
 def roll(broker: Broker) -> None:
     async def roll() -> None:
         log_of(broker.server).roll()
-        await broker.server.replicas.flush(log_of(broker.server))  # what is not on the disk is not compacted
+        await broker.server.replicas.flusher.flush(log_of(broker.server))  # what is not on the disk is not compacted
 
     broker.call(roll())
 

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from barnabas.broker.configuration import config
-from barnabas.broker.replication.replica_manager import FLUSHES_PER_DIRECTORY, ReplicaManager
+from barnabas.broker.replication.flusher import FLUSHES_PER_DIRECTORY
+from barnabas.broker.replication.replica_manager import ReplicaManager
 from barnabas.broker.server import Broker
 from barnabas.broker.upkeep.housekeeping import Housekeeping
 from barnabas.clock import ManualClock
@@ -176,7 +177,7 @@ async def test_a_log_whose_sync_takes_long_holds_back_no_other(slow: SlowDisk, t
 async def until_flushed(broker: Broker, topic: str) -> None:
     log = log_of(broker, topic)
     while log.recovery_point < log.log_end_offset:  # type: ignore[attr-defined]
-        await asyncio.wait(broker.replicas.flushing(), return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait(broker.replicas.flusher.under_way(), return_when=asyncio.FIRST_COMPLETED)
 
 
 @pytest.mark.parametrize("pool_finds_threads_later", [False, True])
@@ -201,17 +202,17 @@ async def test_a_flush_that_finds_no_thread_passes(
         with monkeypatch.context() as patch:
             patch.setattr(threading.Thread, "start", refuse)
             with pytest.raises(StorageError, match="can't start new thread"):
-                await broker.replicas.flush(partition.log)
+                await broker.replicas.flusher.flush(partition.log)
         assert len(refusals) == 1
         assert partition.log.recovery_point == 0
         if not pool_finds_threads_later:
             asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(8, "newer"))
         slow.go_on.set()
         assert await produce(broker, "slow") is ErrorCode.NONE
-        await broker.replicas.flush(partition.log)
+        await broker.replicas.flusher.flush(partition.log)
         assert partition.log.recovery_point == 3
         broker.replicas.delete_records(partition, 2)
-        await broker.replicas.run_retention()
+        await broker.retention.run()
         broker.log_manager.delete_due_files()
         assert [path.name for path in sorted((tmp_path / "slow-0").glob("*.log*"))] == ["00000000000000000002.log"]
 

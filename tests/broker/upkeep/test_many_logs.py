@@ -16,6 +16,7 @@ from barnabas.broker.configuration.config import load
 from barnabas.broker.replication.partition import Partition
 from barnabas.broker.replication.replica_manager import ReplicaManager
 from barnabas.broker.upkeep.compaction import Compaction
+from barnabas.broker.upkeep.retention import Retention
 from barnabas.clock import ManualClock
 from barnabas.storage.config import LogConfig
 from barnabas.storage.files import Buffer, FileStat, OsFiles
@@ -80,6 +81,7 @@ class Bench:
         self.replicas = ReplicaManager(
             1, self.log_manager, MetadataCache(), self.clock, lambda _topic: config, lambda _: None, lambda _: None
         )
+        self.retention = Retention(self.replicas, self.log_manager, self.clock)
         for log in self.log_manager.logs:
             partition = Partition(log.topic, log.partition, ZERO_TOPIC_ID, log, 1, flush_before_ack=False)
             self.replicas._partitions[log.topic, log.partition] = partition
@@ -132,7 +134,7 @@ COMPACTION = LogConfig(cleanup_policy=frozenset({"compact"}), min_compaction_lag
 def test_retention_reads_in_threads_and_lets_others_have_turns(tmp_path: Path) -> None:
     async def test() -> None:
         bench = Bench(tmp_path, RETENTION, lambda number: number % 2 * 2 * HOUR_MS)
-        await bench.watch(bench.replicas.run_retention)
+        await bench.watch(bench.retention.run)
         # Of a log that loses segments the leader epochs have to be known; others have a turn after each of them.
         losing = {f"{tmp_path}/t-{number}/leader-epoch-checkpoint" for number in range(1, LOGS, 2)}
         assert set(bench.files.read_on_loop) <= losing
@@ -140,7 +142,7 @@ def test_retention_reads_in_threads_and_lets_others_have_turns(tmp_path: Path) -
         bench.files.read_on_loop.clear()
         assert [bench.log(number).log_start_offset for number in range(LOGS)] == [0, 2] * (LOGS // 2)
         bench.files.read_in_threads = 0
-        await bench.watch(bench.replicas.run_retention)
+        await bench.watch(bench.retention.run)
         assert bench.files.read_on_loop == []
         assert bench.files.read_in_threads == 0, "it is known now"
         await bench.close()
@@ -155,7 +157,7 @@ def test_a_file_without_timestamps_is_asked_for_its_time_in_a_thread(tmp_path: P
             for path in (tmp_path / f"t-{number}").glob("*.log"):
                 os.utime(path, (0, (NOW_MS - number % 2 * 2 * HOUR_MS) / 1000))
         for _ in range(2):
-            await bench.watch(bench.replicas.run_retention)
+            await bench.watch(bench.retention.run)
             assert [path for path in bench.files.read_on_loop if not path.endswith("leader-epoch-checkpoint")] == []
         assert [bench.log(number).log_start_offset for number in range(LOGS)] == [0, 2] * (LOGS // 2)
         await bench.close()
@@ -178,7 +180,7 @@ def test_logs_that_are_deleted_or_written_to_during_a_pass_are_no_failure(tmp_pa
                     logs[number].append_as_leader(batch, leader_epoch=0, now_ms=NOW_MS)
                     logs[number].update_high_watermark(logs[number].log_end_offset)
 
-        await bench.watch(bench.replicas.run_retention, interfere)
+        await bench.watch(bench.retention.run, interfere)
         assert [number for number in logs if number not in deleted and logs[number].failure is not None] == []
         assert [number for number in deleted if logs[number].log_start_offset] == []
         ends = [(logs[number].log_start_offset, logs[number].log_end_offset) for number in written]
@@ -194,12 +196,12 @@ def test_a_log_whose_times_cannot_be_read_keeps_no_other_from_retention(tmp_path
     async def test() -> None:
         bench = Bench(tmp_path, RETENTION, lambda _number: 2 * HOUR_MS)
         bench.files.broken, bench.files.error = "/t-7/", error
-        await bench.watch(bench.replicas.run_retention)
+        await bench.watch(bench.retention.run)
         starts = [bench.log(number).log_start_offset for number in range(LOGS)]
         assert [number for number, start in enumerate(starts) if start != 2] == [7]
         assert (bench.log(7).failure is None) == (error == errno.EMFILE), "what passes is no failure"
         bench.files.broken = "\0"
-        await bench.watch(bench.replicas.run_retention)
+        await bench.watch(bench.retention.run)
         assert bench.log(7).log_start_offset == (2 if error == errno.EMFILE else 0)
         await bench.replicas.close()
         bench.log_manager.abandon()

@@ -94,7 +94,7 @@ def test_flushing(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixt
         broker.clock.advance(1 * 60_000)
 
         def unflushed() -> list[str]:
-            logs = broker.server.replicas.logs
+            logs = broker.server.log_manager.logs
             return [log.topic for log in logs if log.recovery_point < log.log_end_offset]
 
         assert broker.call(_now(unflushed)) == ["bad"]

@@ -190,7 +190,7 @@ def aged_and_restarted(bench: Bench) -> None:
 
 
 def retain(bench: Bench) -> None:
-    bench.on_loop(bench.broker.server.replicas.run_retention)
+    bench.on_loop(bench.broker.server.retention.run)
 
 
 def dirty(bench: Bench) -> None:
@@ -206,8 +206,8 @@ def flush(bench: Bench) -> None:
     replicas = bench.broker.server.replicas
 
     async def run() -> None:
-        replicas.run_flushes()
-        await asyncio.gather(*replicas.flushing(), return_exceptions=True)
+        replicas.flusher.flush_due()
+        await asyncio.gather(*replicas.flusher.under_way(), return_exceptions=True)
 
     bench.broker.call(run())
 
@@ -245,7 +245,7 @@ def make_doomed_files(bench: Bench) -> None:
     bench.produce()
     bench.configure(segment_bytes=200, file_delete_delay_ms=0)
     bench.on_loop(lambda: bench.log.increment_log_start_offset(bench.log.log_end_offset))
-    bench.on_loop(bench.broker.server.replicas.run_retention)
+    bench.on_loop(bench.broker.server.retention.run)
 
 
 def remove_files(bench: Bench) -> None:

@@ -14,6 +14,7 @@ import barnabas.storage.log
 from barnabas.broker.configuration import config
 from barnabas.broker.coordinators.runtime import LOAD_RETRY_DELAY_MS, CoordinatorRuntime
 from barnabas.broker.coordinators.transactions.events import InitProducerId
+from barnabas.broker.replication.internal_topic_log import InternalTopicLog
 from barnabas.broker.server import Broker
 from barnabas.broker.timers import Timers
 from barnabas.clock import ManualClock
@@ -205,9 +206,9 @@ async def test_no_offset_is_committed_for_a_topic_that_is_deleted_meanwhile(
             await create(broker, name)
         await broker.settle()
         _, producer_id, epoch = await broker.transactions.producer(InitProducerId("p", 0, 60_000))
-        committed = broker.replicas.coordinator_log("__transaction_state").committed
+        committed = InternalTopicLog(broker.replicas, "__transaction_state").committed
         replicated: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        monkeypatch.setattr(type(broker.replicas.coordinator_log("")), "committed", lambda *_: replicated)
+        monkeypatch.setattr(InternalTopicLog, "committed", lambda *_: replicated)
         request = TxnOffsetCommitRequest(
             transactional_id="p",
             group_id="g",
@@ -223,7 +224,7 @@ async def test_no_offset_is_committed_for_a_topic_that_is_deleted_meanwhile(
         )
         waiting = asyncio.ensure_future(ask(broker, request, 5))
         await asyncio.sleep(0)
-        monkeypatch.setattr(type(broker.replicas.coordinator_log("")), "committed", lambda *_: None)
+        monkeypatch.setattr(InternalTopicLog, "committed", lambda *_: None)
         await delete(broker, "t")
         assert not waiting.done()
         assert committed is not None

@@ -1,0 +1,159 @@
+"""Brings the logs of hosted partitions to the disk, in threads: for whoever waits, after every append where
+`barnabas.flush.before.ack` asks for it, and by the time that has passed."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Iterator
+from typing import Final
+
+from barnabas.broker.replication.partition import Partition
+from barnabas.clock import Clock
+from barnabas.set_aside import SetAside
+from barnabas.storage.errors import LogDeleted, StorageError
+from barnabas.storage.log import PartitionLog
+
+logger = logging.getLogger(__name__)
+
+FLUSHES_PER_DIRECTORY: Final = 4
+"""Of those that nobody waits for, in each log directory, which is a disk: a log whose sync takes long holds back no
+other, and syncs side by side share the journal's commits. No more, since each takes one of the threads that cold reads
+need, too."""
+
+
+class Flusher:
+    """The flushes of one broker's logs; owned by the event loop.
+
+    `logs_to_flush(now_ms)` are those that ask for it; `hosted` finds the partition that a log is of, None for a log
+    that nobody has told this broker to host. With `flush_before_ack` a partition's flush commits what it has brought to
+    the disk.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        logs_to_flush: Callable[[int], Collection[PartitionLog]],
+        hosted: Callable[[PartitionLog], Partition | None],
+        *,
+        flush_before_ack: bool = False,
+    ) -> None:
+        self._clock = clock
+        self._logs_to_flush = logs_to_flush
+        self._hosted = hosted
+        self._flush_before_ack = flush_before_ack
+        self._flushes: dict[PartitionLog, asyncio.Future[None]] = {}
+        self._committing: dict[Partition, asyncio.Future[None]] = {}
+        self._by_directory: dict[str, set[asyncio.Task[None]]] = {}
+        self._is_stopping = False
+        self.set_aside = SetAside[PartitionLog]("flushing", clock, first_delay_ms=1_000)
+
+    # --- for whoever waits ------------------------------------------------------------------------
+
+    async def flush(self, log: PartitionLog) -> None:
+        """Bring everything that is in a log now to the disk; one flush serves everybody who came before it started.
+
+        Raises:
+            StorageError (KAFKA_STORAGE_ERROR): it failed. If a sync did, that is final, and the log is offline; where
+            only descriptors or room were lacking, `flush_due` tries again.
+            LogDeleted: the log was deleted, before or meanwhile.
+        """
+        end_offset = log.log_end_offset
+        while True:
+            running = self._flushes.get(log)
+            if running is None:
+                running = self._flushes[log] = asyncio.ensure_future(self._flush_once(log))
+            await asyncio.shield(running)
+            if log.recovery_point >= min(end_offset, log.log_end_offset):
+                return
+
+    async def _flush_once(self, log: PartitionLog) -> None:
+        try:
+            task = log.prepare_flush()
+            if task is not None:
+                try:
+                    await asyncio.to_thread(task.run)
+                except RuntimeError as error:  # no thread could be started
+                    task.give_up(f"flushing {log.directory} failed: {error}")
+                log.complete_flush(task)
+                if task.may_be_repeated and task.error is not None:
+                    raise task.error
+            elif log.recovery_point < log.log_end_offset:
+                raise StorageError(f"somebody else flushes {log.directory}")
+            log.check()
+        except LogDeleted:
+            raise
+        except StorageError as error:
+            logger.error("flushing %s-%d failed: %s", log.topic, log.partition, error.message)
+            raise
+        finally:
+            del self._flushes[log]
+
+    # --- before acknowledgements ------------------------------------------------------------------
+
+    def flush_and_commit_soon(self, partition: Partition) -> None:
+        """`barnabas.flush.before.ack`: group commit. What is appended while a flush runs shares the next one."""
+        if partition not in self._committing:
+            self._committing[partition] = asyncio.ensure_future(self._flush_and_commit(partition))
+
+    async def _flush_and_commit(self, partition: Partition) -> None:
+        log = partition.log
+        try:
+            while log.recovery_point < log.log_end_offset:
+                await self.flush(log)
+                partition.advance()
+        except StorageError as error:
+            partition.flush_failed(error)
+        except Exception as error:  # whoever waits for the commit is told, and the log says why
+            logger.exception("flushing %s failed", partition)
+            partition.flush_failed(StorageError(f"flushing {partition} failed: {error}"))
+        finally:  # at once, not by a callback: an append in between would find nobody to flush it
+            del self._committing[partition]
+
+    # --- by time ----------------------------------------------------------------------------------
+
+    def flush_due(self) -> None:
+        """Begin to flush the logs that ask for it: new files, a sealed segment, a new leader epoch, `flush.ms` over."""
+        by_directory: dict[str, list[PartitionLog]] = {}
+        for log in self.set_aside.ready(self._logs_to_flush(self._clock.now_ms())):
+            by_directory.setdefault(log.directory.rpartition("/")[0], []).append(log)
+        for directory, logs in by_directory.items():
+            tasks = self._by_directory.setdefault(directory, set())
+            due = iter(logs)
+            for _ in range(FLUSHES_PER_DIRECTORY - len(tasks)):
+                task = asyncio.get_running_loop().create_task(self._flush_in_turn(due))
+                tasks.add(task)
+                task.add_done_callback(tasks.discard)
+
+    async def _flush_in_turn(self, logs: Iterator[PartitionLog]) -> None:
+        """One of those that share a list, which grows old while they wait for the disk: each log is looked at again."""
+        for log in logs:
+            if self._is_stopping:
+                return
+            if log in self._flushes or not log.flush_is_due(self._clock.now_ms()):
+                continue
+            with self.set_aside.attempt(log):
+                await self._flush_if_possible(log)
+
+    async def _flush_if_possible(self, log: PartitionLog) -> None:
+        try:
+            await self.flush(log)
+        except StorageError:
+            return  # it is told, and repeated if that may be
+        if self._flush_before_ack and (partition := self._hosted(log)) is not None:
+            partition.advance()  # what an earlier flush failed at is committable now
+
+    # --- the end ----------------------------------------------------------------------------------
+
+    def under_way(self) -> "list[asyncio.Future[None]]":
+        """Flushes, and what goes on when they are done."""
+        by_time = [task for tasks in self._by_directory.values() for task in tasks]
+        return [*by_time, *self._flushes.values(), *self._committing.values()]
+
+    def stop(self) -> None:
+        """Begin no more flushes but those that somebody waits for: closing the logs brings everything to the disk."""
+        self._is_stopping = True
+
+    async def close(self) -> None:
+        """Stop, and return when no flush is under way, so that the logs can be closed."""
+        self.stop()
+        while under_way := self.under_way():
+            await asyncio.wait(under_way)

@@ -1,0 +1,47 @@
+"""Retention of this broker's logs: deletes the segments that `retention.ms`, `retention.bytes` and DeleteRecords no
+longer keep (Kafka's LogManager.cleanupLogs)."""
+
+from barnabas.broker.replication.replica_manager import ReplicaManager
+from barnabas.broker.upkeep.segment_times import times_of_logs
+from barnabas.clock import Clock
+from barnabas.set_aside import SetAside
+from barnabas.storage.log import PartitionLog
+from barnabas.storage.log_manager import LogManager
+from barnabas.turns import LOGS_PER_TURN, Turns
+
+
+class Retention:
+    """Looks through all logs, also those of partitions that nobody has told this broker to lead yet."""
+
+    def __init__(self, replicas: ReplicaManager, log_manager: LogManager, clock: Clock) -> None:
+        self._replicas = replicas
+        self._log_manager = log_manager
+        self._clock = clock
+        self._is_stopping = False
+        self.set_aside = SetAside[PartitionLog]("retention", clock)
+
+    async def run(self) -> None:
+        """Delete what retention no longer keeps; readers that wait there look again.
+
+        What has to be read for that is read in a thread, some logs at a time. Whichever of them are gone by then, or
+        offline, are left out.
+        """
+        now_ms = self._clock.now_ms()
+        turns = Turns(LOGS_PER_TURN)
+        async for log, times in times_of_logs(
+            self.set_aside.ready(self._log_manager.logs),
+            lambda log: log.times_for_retention(now_ms),
+            lambda: self._is_stopping,
+        ):
+            with self.set_aside.attempt(log):
+                if times.error is not None and not isinstance(times.error, OSError):
+                    raise times.error
+                if self._log_manager.retain(log, now_ms, times):
+                    partition = self._replicas.hosted(log)
+                    if partition is not None:
+                        partition.notify()
+                    await turns.after_one()  # renaming files takes a while, too
+
+    def stop(self) -> None:
+        """End a run that is under way, after the logs that it is at."""
+        self._is_stopping = True
