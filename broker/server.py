@@ -52,8 +52,8 @@ from barnabas.broker.upkeep.retention import Retention
 from barnabas.clock import REPEAT_MIN_MS, Clock, SystemClock
 from barnabas.controller.configs import ConfigRepository
 from barnabas.controller.controller import Controller, ControllerSettings
+from barnabas.controller.operations.broker_changes import Registrations
 from barnabas.controller.operations.topics import NewTopic, TopicDefaults
-from barnabas.controller.registrations import Registrations
 from barnabas.controller.state import BrokerRegistration, EndPoint
 from barnabas.set_aside import SetAside
 from barnabas.storage.files import OsFiles, UnsyncedFiles
@@ -193,7 +193,7 @@ class Broker:
             is_durable=self._is_durable,
         )
         self._session = await self._store.open()
-        self.configs = ConfigRepository(self._session, self.clock)
+        self.configs = ConfigRepository(self._session, self.clock, self.timers)
         self.topic_configs = TopicConfigs(self.config, self.configs)
         self.configs.subscribe(self._config_changed)
 

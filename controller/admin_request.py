@@ -1,30 +1,26 @@
 """One administrator's request on its way through the controller, and what its answer is if it takes too long."""
 
 import asyncio
-from collections.abc import Callable
-from typing import Generic, Protocol, TypeVar
+from collections.abc import Callable, Iterable
+from typing import Generic, TypeVar
+
+from barnabas.timers import Timers
+from barnabas.wire.errors import ApiError, ErrorCode
 
 Answer = TypeVar("Answer")
 
-
-class CancellableTimer(Protocol):
-    """A scheduled call that may be called off."""
-
-    def cancel(self) -> None: ...
-
-
-class Timers(Protocol):
-    """The part of the broker's timers that the controller uses."""
-
-    def call_later(self, delay_ms: int, callback: Callable[[], None], /) -> CancellableTimer: ...
+Results = dict[str, ApiError | None]
+"""An answer that is one error by name, None where there is none."""
 
 
 class AdminRequest(Generic[Answer]):
-    """The promise of an answer, kept by the controller in two steps.
+    """The promise of an answer, kept by an operation of the controller in two steps.
 
     `decide`: everything is checked and written, nobody can undo it. `finish`: the brokers have applied it. If the time
     is up in between, the answer is `on_timeout(decision)`, before the decision `on_timeout(None)`; the work goes on.
     With a timeout of zero or less the answer comes with the decision, which is how clients ask not to wait.
+
+    Made and awaited by the task that serves the client, answered by the controller's.
     """
 
     def __init__(self, timers: Timers, timeout_ms: int, on_timeout: Callable[[Answer | None], Answer]) -> None:
@@ -35,6 +31,7 @@ class AdminRequest(Generic[Answer]):
         self._timer = timers.call_later(timeout_ms, self._time_out) if self._waits else None
 
     async def answer(self) -> Answer:
+        """Raises: what the request was failed with."""
         try:
             return await self._reply
         finally:
@@ -42,18 +39,27 @@ class AdminRequest(Generic[Answer]):
                 self._timer.cancel()
 
     def decide(self, decision: Answer) -> None:
+        """It is decided what the answer will be if the brokers apply it in time."""
         self._decision = decision
         if not self._waits:
             self._time_out()
 
     def finish(self, answer: Answer) -> None:
+        """Answer, unless that has happened."""
         if not self._reply.done():
             self._reply.set_result(answer)
 
     def fail(self, error: Exception) -> None:
+        """Answer with an error, unless there is an answer."""
         if not self._reply.done():
             self._reply.set_exception(error)
 
     def _time_out(self) -> None:
         if not self._reply.done():
             self._reply.set_result(self._on_timeout(self._decision))
+
+
+def timed_out(names: Iterable[str], decided: Results | None) -> Results:
+    """The answer of a request whose time is up, where that is one error by name."""
+    results: Results = decided if decided is not None else dict.fromkeys(names)
+    return {name: error or ApiError(ErrorCode.REQUEST_TIMED_OUT) for name, error in results.items()}

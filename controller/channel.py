@@ -5,7 +5,8 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Protocol
 
 from barnabas.controller import requests
-from barnabas.controller.controller_election import Deposed, Office
+from barnabas.controller.controller_election import ControllerElection, Deposed
+from barnabas.controller.registration import Registration
 from barnabas.controller.state import ClusterState, TopicPartition
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.messages.leader_and_isr import LeaderAndIsrRequest, LeaderAndIsrResponse
@@ -32,12 +33,20 @@ class BrokerChannel(Protocol):
 class BrokerCommands:
     """What the controller says to brokers, in its own name and epoch.
 
-    Every method raises `Deposed` if a broker knows a newer controller, and whatever the channel raises.
+    Called by the controller's task alone. Every method raises `Deposed` if a broker knows a newer controller, and
+    whatever the channel raises.
     """
 
-    def __init__(self, channel: BrokerChannel, office: Office, inter_broker_listener: str | None) -> None:
+    def __init__(
+        self,
+        channel: BrokerChannel,
+        registration: Registration,
+        election: ControllerElection,
+        inter_broker_listener: str | None,
+    ) -> None:
         self._channel = channel
-        self._office = office
+        self._registration = registration
+        self._election = election
         self._inter_broker_listener = inter_broker_listener
 
     def reaches(self, broker_id: int) -> bool:
@@ -46,7 +55,7 @@ class BrokerCommands:
 
     @property
     def _sender(self) -> requests.Sender:
-        return requests.Sender(self._office.registration.broker_id, self._office.epoch, self._inter_broker_listener)
+        return requests.Sender(self._registration.broker.broker_id, self._election.epoch, self._inter_broker_listener)
 
     async def assign_roles(
         self,

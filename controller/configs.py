@@ -32,6 +32,7 @@ from barnabas.controller.coordination.interface import (
     WatchedEvent,
 )
 from barnabas.set_aside import SetAside
+from barnabas.timers import Timers, pause, time_limit
 from barnabas.wire.errors import ApiError, ErrorCode
 
 logger = logging.getLogger(__name__)
@@ -41,13 +42,13 @@ ENTITY_TYPES = ("topics", "brokers")
 
 CHANGE_EXPIRATION_MS = 15 * 60 * 1000
 
-REPLACE_TIMEOUT_S = 30.0
+REPLACE_TIMEOUT_MS = 30_000
 """How long a change waits for a store that is out of reach: Kafka's default `request.timeout.ms`, after which its
 client has given up."""
 
 _ANY_VERSION = -1
 
-FOLLOWING_RETRY_DELAY_S = 1.0
+FOLLOWING_RETRY_DELAY_MS = 1_000
 """When changes that could not be read are read again."""
 
 _PURGED_AT_ONCE = 100
@@ -79,12 +80,16 @@ def stored_bytes(overrides: Mapping[str, str | None]) -> int:
 
 class ConfigRepository:
     """Cache of all overrides, owned by the event loop; `start` before anything else. `held_bytes` is about what they
-    take.
+    take. A change waits up to `replace_timeout_ms` for the store.
     """
 
-    def __init__(self, store: CoordinationStore, clock: Clock) -> None:
+    def __init__(
+        self, store: CoordinationStore, clock: Clock, timers: Timers, *, replace_timeout_ms: int = REPLACE_TIMEOUT_MS
+    ) -> None:
         self._store = store
         self._clock = clock
+        self._timers = timers
+        self._replace_timeout_ms = replace_timeout_ms
         self.held_bytes = 0
         self._overrides: dict[tuple[str, str], Mapping[str, str]] = {}
         self._listeners: list[ConfigListener] = []
@@ -177,7 +182,7 @@ class ConfigRepository:
         ApiError(KAFKA_STORAGE_ERROR) if it could not be written (a full disk): nothing has changed.
         """
         try:
-            async with asyncio.timeout(REPLACE_TIMEOUT_S):
+            async with time_limit(self._timers, self._replace_timeout_ms):
                 held_by = [Check(znodes.topic_path(name), _ANY_VERSION)] if if_topic_exists else []
                 await self._replace(entity_type, name, znodes.encode_config(configs), held_by)
                 await self.refresh(entity_type, [name])
@@ -256,7 +261,7 @@ class ConfigRepository:
                 return  # until there is another session
             except Exception as error:  # noqa: BLE001 - changes are followed whatever there is to read
                 self.set_aside.put(znodes.CONFIG_CHANGES, error, reason=str(error) or repr(error))
-                await asyncio.sleep(FOLLOWING_RETRY_DELAY_S)
+                await pause(self._timers, FOLLOWING_RETRY_DELAY_MS)
                 self._changed.set()
             else:
                 self.set_aside.release(znodes.CONFIG_CHANGES)

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from barnabas.controller import znodes
 from barnabas.controller.coordination.interface import CoordinationStore, Delete, SetData, Stat, Watcher
+from barnabas.controller.operations.broker_changes import registered
 from barnabas.controller.operations.plan import OperationGroup, parent_paths, restored_states
-from barnabas.controller.registrations import registered
 from barnabas.controller.state import BrokerRegistration, ClusterState, PartitionState, TopicPartition, TopicState
 
 logger = logging.getLogger(__name__)

@@ -128,6 +128,12 @@ class ClusterState(NamedTuple):
     def with_topics(self, topics: Iterable[TopicState]) -> "ClusterState":
         return self._replace(topics={**self.topics, **{topic.name: topic for topic in topics}})
 
+    def with_states(self, states: Mapping[TopicPartition, PartitionState]) -> "ClusterState":
+        by_topic: dict[str, dict[int, PartitionState]] = {}
+        for (name, partition), state in states.items():
+            by_topic.setdefault(name, {})[partition] = state
+        return self.with_topics(self.topics[name].with_partitions(changed) for name, changed in by_topic.items())
+
     def with_deleting(self, names: Iterable[str]) -> "ClusterState":
         return self._replace(deleting=self.deleting | frozenset(names))
 

@@ -167,8 +167,9 @@ def _run(config: BrokerConfig) -> int:
     from barnabas.broker.cluster.metadata_store import OtherBrokersInCluster
     from barnabas.broker.server import run
     from barnabas.controller.bootstrap import ClusterIdMismatch
-    from barnabas.controller.controller_election import BrokerIdInUse, ControllerElsewhere
+    from barnabas.controller.controller_election import ControllerElsewhere
     from barnabas.controller.coordination.interface import CoordinationError
+    from barnabas.controller.registration import BrokerIdInUse
     from barnabas.controller.znodes import DamagedZnode
     from barnabas.storage.errors import DirectoryLocked, DirectoryMismatch
     from barnabas.wire.errors import ApiError

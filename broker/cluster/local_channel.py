@@ -15,7 +15,7 @@ Response = LeaderAndIsrResponse | UpdateMetadataResponse | StopReplicaResponse
 
 
 class LocalChannel:
-    """A BrokerChannel (controller/controller.py) that knows one broker: the one it lives in."""
+    """A BrokerChannel (controller/channel.py) that knows one broker: the one it lives in."""
 
     def __init__(self, broker: "Broker") -> None:
         self._broker = broker

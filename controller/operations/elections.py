@@ -1,71 +1,122 @@
-"""Who leads a partition: pure functions of its assignment, its ISR and the replicas that are online.
+"""Giving a leader to partitions that lack one.
 
-Each returns the new state without writing it: `partition_epoch` is that of the znode after a successful conditional
-write. Acknowledged records are safe as long as the leader comes from the ISR and the ISR never becomes empty; only an
-unclean election, where a topic allows it, departs from that.
-
-*Source*: kafka 3.9.1 `Election.scala` and `PartitionLeaderElectionAlgorithms` in `PartitionStateMachine.scala`.
+*Source*: kafka 3.9.1 `PartitionStateMachine.triggerOnlinePartitionStateChange`.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 
-from barnabas.controller.state import NO_LEADER, PartitionState, RecoveryState
+from barnabas.controller import requests, znodes
+from barnabas.controller.context import ControllerContext
+from barnabas.controller.operations.announcement import tell
+from barnabas.controller.operations.leadership import first_leader, leader_for_offline, replicas_of, without_replica
+from barnabas.controller.operations.plan import (
+    OperationGroup,
+    Plan,
+    missing_znode,
+    parent_paths,
+    state_creation,
+    state_update,
+)
+from barnabas.controller.partition_fsm import PartitionStatus
+from barnabas.controller.state import ClusterState, PartitionState, TopicPartition
 
 
-def first_leader(assignment: Sequence[int], live: Collection[int], controller_epoch: int) -> PartitionState | None:
-    """State of a new partition: the first live replica leads at epoch 0, all live ones are in sync. None if none is
-    live."""
-    isr = tuple(replica for replica in assignment if replica in live)
-    if not isr:
-        return None
-    return PartitionState(leader=isr[0], leader_epoch=0, isr=isr, controller_epoch=controller_epoch, partition_epoch=0)
-
-
-def leader_for_offline(
-    assignment: Sequence[int],
-    state: PartitionState,
-    live: Collection[int],
+def plan_elections(
+    cluster: ClusterState,
+    new: Collection[TopicPartition],
+    offline: Collection[TopicPartition],
+    existing: Collection[str],
     controller_epoch: int,
-    *,
-    unclean: bool,
-) -> PartitionState | None:
-    """Election after the loss of the leader: the first assigned replica that is live and in sync.
+    unclean: Callable[[str], bool],
+) -> Plan:
+    """Give new and offline partitions a leader; an offline one that gets none is recorded as leaderless.
 
-    With `unclean`, the first live one if no in-sync replica is live: it becomes the whole ISR, and the partition is
-    marked as recovering. None if nobody may lead.
+    `existing` are those found among the `parent_paths` of new partitions; `unclean` tells whether a topic allows a
+    leader from outside the ISR.
     """
-    leader = next((replica for replica in assignment if replica in live and replica in state.isr), None)
-    if leader is not None:
-        isr = tuple(replica for replica in state.isr if replica in live)
-        return _elected(state, leader, isr, controller_epoch, state.recovery_state)
-    leader = next((replica for replica in assignment if replica in live), None) if unclean else None
-    if leader is None:
-        return None
-    return _elected(state, leader, (leader,), controller_epoch, RecoveryState.RECOVERING)
+    writes: list[OperationGroup] = []
+    states: dict[TopicPartition, PartitionState] = {}
+    parents_written: set[str] = set()
+    for name, partition in new:
+        state = first_leader(*replicas_of(cluster, name, partition), controller_epoch)
+        if state is None:
+            continue
+        parent = znodes.partitions_path(name)
+        if parent not in parents_written:
+            parents_written.add(parent)
+            writes.append(missing_znode(existing, parent))
+        writes.append(state_creation(name, partition, state, existing))
+        states[name, partition] = state
+    for name, partition in offline:
+        old = cluster.topics[name].partitions[partition]
+        replicas, live = replicas_of(cluster, name, partition)
+        elected = leader_for_offline(replicas, old, live, controller_epoch, unclean=unclean(name))
+        state = elected or without_replica(old, old.leader, controller_epoch)
+        if state is not None:
+            writes.append((state_update(name, partition, old, state),))
+            states[name, partition] = state
+    return Plan(tuple(writes), cluster.with_states(states), tuple(states), frozenset(new) & states.keys())
 
 
-def without_replica(state: PartitionState, replica: int, controller_epoch: int) -> PartitionState | None:
-    """State after a replica went offline: it leaves the ISR, unless it is its last member, and leads no more. None if
-    nothing changes.
+async def bring_online(
+    context: ControllerContext,
+    partitions: Sequence[TopicPartition],
+    repairs: Sequence[OperationGroup],
+    request_type: int,
+) -> None:
+    """Elect leaders where these partitions lack one, and tell every broker about all of them; `repairs` are written
+    first. In the controller's task.
 
-    *Source*: `ReplicaStateMachine.removeReplicasFromIsr`.
+    Raises: Deposed, CoordinationError.
     """
-    if replica not in state.isr and replica != state.leader:
-        return None
-    isr = state.isr if state.isr == (replica,) else tuple(member for member in state.isr if member != replica)
-    leader = NO_LEADER if replica == state.leader else state.leader
-    return _elected(state, leader, isr, controller_epoch, state.recovery_state)
-
-
-def _elected(
-    state: PartitionState, leader: int, isr: tuple[int, ...], controller_epoch: int, recovery_state: RecoveryState
-) -> PartitionState:
-    assert isr, f"an election would empty the ISR of {state}"
-    return state._replace(
-        leader=leader,
-        leader_epoch=state.leader_epoch + 1,
-        isr=isr,
-        controller_epoch=controller_epoch,
-        partition_epoch=state.partition_epoch + 1,
-        recovery_state=recovery_state,
+    new = [p for p in partitions if context.machine.status(p) is PartitionStatus.NEW]
+    offline = [p for p in partitions if context.machine.status(p) is PartitionStatus.OFFLINE]
+    existing = await context.election.existing(parent_paths(new))
+    plan = plan_elections(
+        context.cluster,
+        new,
+        offline,
+        existing,
+        context.election.epoch,
+        lambda topic: unclean_election_is_allowed(context, topic),
     )
+    await context.election.write([*repairs, *plan.writes])
+    context.adopt(plan)
+    await tell(context, plan._replace(told=tuple(partitions)), request_type)
+
+
+class UncleanElections:
+    """Elects leaders from outside the ISR where that becomes allowed: for one topic, or for all that do not say
+    themselves. Its methods may be called by anybody on the event loop, the work is done in the controller's task.
+
+    *Source*: `KafkaController.enableDefaultUncleanLeaderElection`, `enableTopicUncleanLeaderElection`.
+    """
+
+    def __init__(self, context: ControllerContext) -> None:
+        self._context = context
+        context.configs.subscribe(self._config_changed)
+
+    def allow(self, is_allowed: bool) -> None:
+        """What holds for topics that do not say themselves; allowing it elects leaders where they are missing."""
+        context = self._context
+        if is_allowed != context.settings.unclean_leader_election_enable:
+            context.settings = context.settings._replace(unclean_leader_election_enable=is_allowed)
+            context.events.submit(self._elect)
+
+    def _config_changed(self, entity_type: str, name: str) -> None:
+        context = self._context
+        if entity_type == "topics" and name in context.cluster.topics and unclean_election_is_allowed(context, name):
+            context.events.submit(self._elect)
+
+    async def _elect(self) -> None:
+        context = self._context
+        offline = context.machine.in_status(PartitionStatus.OFFLINE)
+        allowed = [partition for partition in offline if unclean_election_is_allowed(context, partition[0])]
+        if allowed:
+            await bring_online(context, allowed, [], requests.INCREMENTAL)
+
+
+def unclean_election_is_allowed(context: ControllerContext, topic: str) -> bool:
+    """`unclean.leader.election.enable` of a topic."""
+    value = context.configs.overrides("topics", topic).get("unclean.leader.election.enable")
+    return context.settings.unclean_leader_election_enable if value is None else value.strip().lower() == "true"

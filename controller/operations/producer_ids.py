@@ -1,4 +1,6 @@
-"""Blocks of producer ids, unique in the cluster for ever.
+"""AllocateProducerIds: blocks of producer ids, unique in the cluster for ever.
+
+Every broker takes its blocks from the store by itself, whether it is the controller or not.
 
 *Source*: kafka 3.9.1 `ZkProducerIdManager.getNewProducerIdBlock`.
 """
@@ -9,7 +11,18 @@ from collections.abc import Callable
 
 from barnabas.controller import znodes
 from barnabas.controller.bootstrap import create_missing
-from barnabas.controller.coordination.interface import BadVersion, CoordinationStore, NoNode, Watcher
+from barnabas.controller.coordination.interface import (
+    BadVersion,
+    CoordinationStore,
+    NoNode,
+    SessionExpired,
+    StoreUnavailable,
+    WatchedEvent,
+    Watcher,
+)
+from barnabas.controller.events import EventQueue
+from barnabas.controller.sessions import StoreSessions
+from barnabas.timers import Timers, time_limit
 from barnabas.wire.errors import ApiError, ErrorCode
 
 PRODUCER_ID_BLOCK_SIZE = 1000
@@ -18,6 +31,58 @@ PRODUCER_ID_BLOCK_SIZE = 1000
 PRODUCER_ID_MAX = 2**63 - 1
 
 logger = logging.getLogger(__name__)
+
+
+class AllocateProducerIds:
+    """`Controller.allocate_producer_ids`: called by the task that hands out producer ids.
+
+    It remembers the last id that anybody got, so that a znode that somebody deletes or garbles can be written anew:
+    `keep` is called at a start, in a new session, and by the controller's task whenever the znode has changed.
+    """
+
+    def __init__(
+        self, sessions: StoreSessions, broker_id: int, events: EventQueue, timers: Timers, timeout_ms: int
+    ) -> None:
+        self._sessions = sessions
+        self._broker_id = broker_id
+        self._events = events
+        self._timers = timers
+        self._timeout_ms = timeout_ms
+        self._last = -1
+
+    @property
+    def knows_what_was_allocated(self) -> bool:
+        """Whether the metadata store tells, or told, which producer ids have been handed out."""
+        return self._last >= 0
+
+    async def __call__(self, above: int = -1) -> tuple[int, int]:
+        """A block of producer ids that nobody else gets, all of them greater than `above`: its first and last, both
+        included.
+
+        Raises: ApiError(COORDINATOR_LOAD_IN_PROGRESS) if the store is out of reach, its disk full, or nobody knows
+        which ids have been handed out: the producer asks again.
+
+        *Source*: `ZkProducerIdManager.getNewProducerIdBlock`; the error is `RPCProducerIdManager`'s.
+        """
+        try:
+            async with time_limit(self._timers, self._timeout_ms):
+                first, last = await allocate_block(self._sessions.store, self._broker_id, above)
+        except (StoreUnavailable, SessionExpired, TimeoutError, znodes.DamagedZnode, NoNode) as error:
+            raise ApiError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS) from error
+        self._last = max(last, self._last)
+        return first, last
+
+    async def keep(self) -> None:
+        """Remember the last producer id that anybody got, and again whenever the znode that says so changes.
+
+        Raises: CoordinationError.
+        """
+
+        def changed(_event: WatchedEvent) -> None:
+            self._events.submit(self.keep, needs_controllership=False)
+
+        last = await keep_block(self._sessions.store, self._broker_id, lambda: self._last, changed)
+        self._last = max(self._last, last)
 
 
 async def keep_block(store: CoordinationStore, broker_id: int, last_known: Callable[[], int], watcher: Watcher) -> int:

@@ -118,8 +118,9 @@ def check_creations(
     defaults: TopicDefaults,
     random_index: RandomIndex,
     new_topic_id: Callable[[], bytes],
+    partitions_max: int = PARTITIONS_MAX,
 ) -> tuple[list[TopicOutcome], list[Creation]]:
-    """Check every entry and place the replicas of the good ones.
+    """Check every entry and place the replicas of the good ones; `partitions_max` bounds all topics together.
 
     Outcomes come in the order of the request, except that a name given more than once is answered once, at the end.
     """
@@ -128,7 +129,7 @@ def check_creations(
     outcomes: list[TopicOutcome] = []
     creations: list[Creation] = []
     asked_for = sum(_partitions_asked_for(topic, defaults) for topic in unique)
-    refusal = _too_many(cluster, asked_for)
+    refusal = _too_many(cluster, asked_for, partitions_max)
     existing_keys = {collision_key(name): name for name in cluster.topics if "." in name or "_" in name}
     for topic in unique:
         try:
@@ -157,7 +158,7 @@ def check_creations(
 
 
 def check_expansion(
-    cluster: ClusterState, requested: NewPartitions, random_index: RandomIndex
+    cluster: ClusterState, requested: NewPartitions, random_index: RandomIndex, partitions_max: int = PARTITIONS_MAX
 ) -> dict[int, ReplicaAssignment]:
     """Assignments of the partitions to add.
 
@@ -176,7 +177,7 @@ def check_expansion(
             ErrorCode.INVALID_PARTITIONS,
             f"Topic '{topic.name}' has {len(topic.assignments)} partition(s); {requested.count} is not an increase.",
         )
-    if (refusal := _too_many(cluster, added)) is not None:
+    if (refusal := _too_many(cluster, added, partitions_max)) is not None:
         raise refusal
     if requested.assignments is not None:
         return _manual_expansion(cluster, topic, requested.assignments, added)
@@ -188,15 +189,15 @@ def duplicates(names: Iterable[str]) -> set[str]:
     return {name for name, count in Counter(names).items() if count > 1}
 
 
-def _too_many(cluster: ClusterState, added: int) -> ApiError | None:
+def _too_many(cluster: ClusterState, added: int, partitions_max: int) -> ApiError | None:
     """What is to be said to a request that adds so many partitions, if they are too many."""
     if added > PARTITIONS_PER_REQUEST_MAX:
         return ApiError(
             ErrorCode.POLICY_VIOLATION,
             f"A request may ask for at most {PARTITIONS_PER_REQUEST_MAX} new partitions in total.",
         )
-    if sum(len(topic.assignments) for topic in cluster.topics.values()) + added > PARTITIONS_MAX:
-        return ApiError(ErrorCode.POLICY_VIOLATION, f"There may be at most {PARTITIONS_MAX} partitions in all.")
+    if sum(len(topic.assignments) for topic in cluster.topics.values()) + added > partitions_max:
+        return ApiError(ErrorCode.POLICY_VIOLATION, f"There may be at most {partitions_max} partitions in all.")
     return None
 
 

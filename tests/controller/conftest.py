@@ -39,6 +39,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))  # for `tools`, which no wheel contains
 
+from tools.manual_timers import ManualTimers  # noqa: E402
 from tools.zookeeper import ZooKeeperServer  # noqa: E402
 
 SESSION_TIMEOUT_MS = 8000
@@ -168,42 +169,6 @@ def stores(
     if request.param == "zookeeper":
         return ZooKeeperUnderTest(request.getfixturevalue("zookeeper"), chroot)
     return EmbeddedUnderTest(":memory:" if request.param == "memory" else str(tmp_path / "metadata.sqlite"), clock)
-
-
-class ManualTimers:
-    """Timers that fire when told to."""
-
-    def __init__(self) -> None:
-        self.waiting: list[ManualTimer] = []
-        self._news = asyncio.Event()
-
-    def call_later(self, delay_ms: int, callback: Callable[[], None]) -> "ManualTimer":
-        timer = ManualTimer(self, delay_ms, callback)
-        self.waiting.append(timer)
-        self._news.set()
-        return timer
-
-    async def has(self, delay_ms: int) -> None:
-        """Wait until there is a timer of this delay."""
-        while all(timer.delay_ms != delay_ms for timer in self.waiting):
-            self._news.clear()
-            await self._news.wait()
-
-    def fire(self) -> None:
-        for timer in list(self.waiting):
-            timer.cancel()
-            timer.callback()
-
-
-class ManualTimer:
-    def __init__(self, timers: ManualTimers, delay_ms: int, callback: Callable[[], None]) -> None:
-        self._timers = timers
-        self.delay_ms = delay_ms
-        self.callback = callback
-
-    def cancel(self) -> None:
-        if self in self._timers.waiting:
-            self._timers.waiting.remove(self)
 
 
 class Crash(Exception):
@@ -348,7 +313,13 @@ class Node:
         self.session = await self.store.session()
         self._count_effects(self.session)
         self.connection.put_under(self.session)
-        self.configs = ConfigRepository(self.session, self.clock)
+        self.configs = ConfigRepository(self.session, self.clock, self.timers)
+        self.make_controller(self.configs)
+        await self.configs.start()
+        await self.controller.start()
+        return self
+
+    def make_controller(self, configs: ConfigRepository) -> None:
         self.controller = Controller(
             self.session,
             BrokerRegistration(self.broker_id, (EndPoint("PLAINTEXT", "localhost", 9092),), rack="r1"),
@@ -356,12 +327,9 @@ class Node:
             self.clock,
             self.settings,
             self._random.randbytes,
-            configs=self.configs,
+            configs=configs,
             timers=self.timers,
         )
-        await self.configs.start()
-        await self.controller.start()
-        return self
 
     def _count_effects(self, session: EmbeddedSession) -> None:
         multi = session.multi

@@ -108,7 +108,7 @@ async def test_producer_ids(node: Node, when: str) -> None:
 @pytest.mark.parametrize("deleting_breaks_too", ["before", "after", None])
 @pytest.mark.parametrize("path", ["/brokers/ids/1", "/controller"])
 async def test_a_start(node: Node, path: str, when: str, deleting_breaks_too: str | None) -> None:
-    """The registration and the office are one's own although nobody said so; what was written is replaced, because
+    """The registration and the election are one's own although nobody said so; what was written is replaced, because
     its zxid and its epoch were in the answer."""
     await node.start()
     await node.stop()

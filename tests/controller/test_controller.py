@@ -10,10 +10,10 @@ import pytest
 from barnabas.controller import znodes
 from barnabas.controller.bootstrap import ClusterIdMismatch
 from barnabas.controller.controller import RECOVERY_RETRY_DELAY_MS
-from barnabas.controller.controller_election import BrokerIdInUse, ControllerElsewhere
+from barnabas.controller.controller_election import ControllerElsewhere
 from barnabas.controller.coordination.interface import Create, Delete, SetData, StoreUnavailable
-from barnabas.controller.operations import plan
 from barnabas.controller.operations.topics import NewPartitions, NewTopic, TopicDefaults
+from barnabas.controller.registration import BrokerIdInUse
 from barnabas.controller.state import ReplicaAssignment
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.messages.leader_and_isr import LeaderAndIsrRequest
@@ -78,7 +78,7 @@ async def test_a_start_commits_little(node: Node) -> None:
         assert node.faults.effects <= 4 + 2
     node.faults.effects = 0
     await node.start()
-    assert node.faults.effects == 2 + 2, "registration and office; nothing to elect"
+    assert node.faults.effects == 2 + 2, "registration and election; nothing to elect"
     await node.stop()
 
 
@@ -98,7 +98,7 @@ async def test_an_epoch_that_was_set_back_is_not_given_again(node: Node) -> None
             await node.restart()
         epoch = node.controller.epoch
         await node.session.set("/controller_epoch", b"1")
-        await node.controller._office.renew()
+        await node.controller._election.renew()
         assert node.controller.epoch == epoch + 1
         assert (await node.session.get("/controller_epoch"))[0] == str(epoch + 1).encode()
 
@@ -118,19 +118,11 @@ async def test_a_taken_broker_id(node: Node) -> None:
         other = type(node)(node.path, node.clock)
         other.store = node.store
         other.session = await node.store.session()
-        other.controller = type(node.controller)(
-            other.session,
-            node.controller._office.registration,
-            other.channel,
-            node.clock,
-            other.settings,
-            other._random.randbytes,
-            configs=node.configs,
-            timers=other.timers,
-        )
+        other.make_controller(node.configs)
         with pytest.raises(BrokerIdInUse, match="a broker with id 1"):
             await other.controller.start()
-        other.controller._office.registration = other.controller._office.registration._replace(broker_id=2)
+        other.broker_id = 2
+        other.make_controller(node.configs)
         with pytest.raises(ControllerElsewhere):
             await other.controller.start()
 
@@ -557,7 +549,7 @@ async def test_a_broker_that_knows_a_newer_controller_deposes_this_one(node: Nod
         assert not node.controller.is_active
 
 
-async def test_a_lost_session_ends_the_office(node: Node) -> None:
+async def test_a_lost_session_ends_the_controllership(node: Node) -> None:
     async with node:
         await node.store.expire(node.session)
         with pytest.raises(ApiError, match="NOT_CONTROLLER"):
@@ -634,7 +626,7 @@ async def test_a_controller_that_cannot_recover_resigns_until_it_can(node: Node)
         assert set(told(node.channel.take(LeaderAndIsrRequest))) == {("t", 0), ("u", 0)}
 
 
-async def test_a_controller_does_not_come_back_to_an_office_that_another_one_has(node: Node) -> None:
+async def test_a_controller_does_not_come_back_where_another_one_was_elected(node: Node) -> None:
     async with node:
         node.faults.fatal = node.faults.effects + 2
         with pytest.raises(Exception, match=r"^$"):
@@ -771,8 +763,8 @@ async def assert_sound(node: Node) -> None:
 
 
 @pytest.mark.parametrize("transaction_bytes", [1, 512 * 1024])
-async def test_deletion_survives_death(node: Node, monkeypatch: pytest.MonkeyPatch, transaction_bytes: int) -> None:
-    monkeypatch.setattr(plan, "TRANSACTION_BYTES_MAX", transaction_bytes)
+async def test_deletion_survives_death(node: Node, transaction_bytes: int) -> None:
+    node.settings = node.settings._replace(transaction_bytes_max=transaction_bytes)
     queued = []
 
     async def act(node: Node) -> None:
@@ -788,8 +780,8 @@ async def test_deletion_survives_death(node: Node, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("transaction_bytes", [1, 512 * 1024])
-async def test_creation_survives_death(node: Node, monkeypatch: pytest.MonkeyPatch, transaction_bytes: int) -> None:
-    monkeypatch.setattr(plan, "TRANSACTION_BYTES_MAX", transaction_bytes)
+async def test_creation_survives_death(node: Node, transaction_bytes: int) -> None:
+    node.settings = node.settings._replace(transaction_bytes_max=transaction_bytes)
     created = []
 
     async def act(node: Node) -> None:
@@ -807,8 +799,8 @@ async def test_creation_survives_death(node: Node, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("transaction_bytes", [1, 512 * 1024])
-async def test_expansion_survives_death(node: Node, monkeypatch: pytest.MonkeyPatch, transaction_bytes: int) -> None:
-    monkeypatch.setattr(plan, "TRANSACTION_BYTES_MAX", transaction_bytes)
+async def test_expansion_survives_death(node: Node, transaction_bytes: int) -> None:
+    node.settings = node.settings._replace(transaction_bytes_max=transaction_bytes)
     counts = []
 
     async def act(node: Node) -> None:

@@ -2,7 +2,6 @@
 stores."""
 
 import asyncio
-from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -12,16 +11,19 @@ from barnabas.clock import ManualClock
 from barnabas.controller import znodes
 from barnabas.controller.bootstrap import prepare_store
 from barnabas.controller.configs import ConfigRepository
+from barnabas.controller.context import STOP_PATIENCE_MS
 from barnabas.controller.controller import Controller, ControllerSettings
-from barnabas.controller.controller_election import BrokerIdInUse, ControllerElsewhere
+from barnabas.controller.controller_election import ControllerElsewhere
 from barnabas.controller.coordination.interface import CoordinationStore, StoreUnavailable
+from barnabas.controller.operations.broker_changes import Registrations, RegistrationWatch
 from barnabas.controller.operations.topics import NewTopic
-from barnabas.controller.registrations import Registrations, RegistrationWatch
+from barnabas.controller.registration import BrokerIdInUse
 from barnabas.controller.state import BrokerRegistration, EndPoint, ReplicaAssignment, SupportedFeature
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.messages.leader_and_isr import LeaderAndIsrRequest
 from barnabas.wire.messages.stop_replica import StopReplicaRequest
 from barnabas.wire.messages.update_metadata import UpdateMetadataRequest
+from tools.manual_timers import ManualTimers
 
 Stores = Any
 """A store under test, see conftest.py."""
@@ -68,19 +70,6 @@ class ListeningBroker:
             await self._news.wait()
 
 
-class Timers:
-    """Timers of the event loop."""
-
-    def __init__(self) -> None:
-        self.scheduled = asyncio.Event()
-        self.callbacks: list[Callable[[], None]] = []
-
-    def call_later(self, delay_ms: int, callback: Callable[[], None]) -> asyncio.TimerHandle:
-        self.callbacks.append(callback)
-        self.scheduled.set()
-        return asyncio.get_running_loop().call_later(3600, callback)
-
-
 class RegistrationLog:
     """What a broker hears of registrations; `now` is the latest."""
 
@@ -106,8 +95,8 @@ class Member:
     def __init__(self, session: CoordinationStore, clock: ManualClock, broker_id: int = 1) -> None:
         self.session = session
         self.channel = ListeningBroker()
-        self.timers = Timers()
-        self.configs = ConfigRepository(session, clock)
+        self.timers = ManualTimers()
+        self.configs = ConfigRepository(session, clock, self.timers)
         self.registration = BrokerRegistration(broker_id, ENDPOINTS, features=(FEATURE,))
         self.registrations = RegistrationLog()
         self.controller = Controller(
@@ -260,7 +249,7 @@ async def test_znodes_deleted_by_others(stores: Stores, clock: ManualClock) -> N
         await member.stop()
 
 
-# -- office
+# -- controllership
 
 
 async def test_a_deleted_controller_znode_means_an_election(stores: Stores, clock: ManualClock) -> None:
@@ -461,7 +450,7 @@ async def starting(member: Member, stores: Stores) -> "asyncio.Task[Member]":
     """Start a broker whose id is taken; returns when it waits, which a store whose dead leave nothing behind never
     asks for."""
     start = asyncio.create_task(member.start())
-    waiting = asyncio.create_task(member.timers.scheduled.wait())
+    waiting = asyncio.create_task(member.timers.has(member.session.session_timeout_ms * 3 // 2))
     await asyncio.wait([start, waiting], return_when=asyncio.FIRST_COMPLETED)
     waiting.cancel()
     assert start.done() == (member.session.session_timeout_ms == 0)
@@ -473,8 +462,7 @@ async def test_a_taken_broker_id_is_refused(stores: Stores, clock: ManualClock) 
         member = await Member(await stores.session(), clock).start()
         second = Member(await stores.session(), clock)
         start = await starting(second, stores)
-        for callback in second.timers.callbacks:
-            callback()
+        second.timers.fire()
         with pytest.raises(BrokerIdInUse, match=r"a broker with id 1 .* \(PLAINTEXT://localhost:9092\)"):
             await start
         await second.stop()
@@ -495,16 +483,17 @@ async def test_a_dead_brokers_id_is_waited_for(stores: Stores, clock: ManualCloc
 
 
 @zookeeper_only
-async def test_stopping_while_nothing_answers(
-    stores: Stores, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_stopping_while_nothing_answers(stores: Stores, clock: ManualClock) -> None:
     async with stores:
         member = await Member(await stores.session(), clock).start()
-        monkeypatch.setattr("barnabas.controller.controller.STOP_PATIENCE_S", 0.1)
         await asyncio.to_thread(stores.server.stop)
         creation = asyncio.create_task(member.controller.create_topics([NewTopic("t")]))
         await asyncio.sleep(0)
-        await member.stop()
+        stop = asyncio.create_task(member.stop())
+        await member.timers.has(STOP_PATIENCE_MS)
+        assert not stop.done(), "it waits for the event under way"
+        member.timers.fire(STOP_PATIENCE_MS)
+        await stop
         with pytest.raises(ApiError):
             await creation
         await asyncio.to_thread(stores.server.start)

@@ -1,15 +1,14 @@
 """The topics that coordinators keep their records in."""
 
-import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from barnabas.controller.operations import topics
 from barnabas.testing import Broker
 
 
-def test_groups_and_transactions_work_when_clients_have_all_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(topics, "PARTITIONS_MAX", 10)
+def test_groups_and_transactions_work_when_clients_have_all_partitions() -> None:
     with Broker(configs={"offsets.topic.num.partitions": "3", "transaction.state.log.num.partitions": "3"}) as broker:
+        controller = broker.server.controller
+        controller.settings = controller.settings._replace(partitions_max=10)
         broker.create_topic("t", partitions=10)
         consumer = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": "g"})
         consumer.commit(offsets=[TopicPartition("t", 0, 0)], asynchronous=False)

@@ -74,7 +74,7 @@ class Server:
         await self.store.open()
         session = await self.store.session()
         self.timers = Timers(self.clock, asyncio.get_running_loop())
-        self.configs = ConfigRepository(session, self.clock)
+        self.configs = ConfigRepository(session, self.clock, self.timers)
         await self.configs.start()
         self.topic_configs = TopicConfigs(load(), self.configs)
         self.controller = Controller(

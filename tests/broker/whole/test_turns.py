@@ -17,15 +17,15 @@ import barnabas.broker.handlers.offset_commit
 import barnabas.broker.handlers.offset_fetch
 import barnabas.broker.handlers.produce
 import barnabas.broker.handlers.write_txn_markers
-import barnabas.controller.controller
-import barnabas.controller.operations.plan
+import barnabas.controller.operations.creation
+import barnabas.controller.operations.expansion
 from barnabas.broker.cluster.metadata import GROUP_METADATA_TOPIC
 from barnabas.broker.configuration import config
 from barnabas.broker.configuration.topics import TopicConfigs
 from barnabas.broker.replication.replica_manager import ReplicaManager
 from barnabas.broker.server import Broker
 from barnabas.clock import ManualClock
-from barnabas.controller.controller import Controller
+from barnabas.controller.operations.deletion import DeleteTopics
 from barnabas.controller.operations.topics import NewTopic
 from barnabas.controller.state import TopicState
 from barnabas.storage.log_manager import LogManager
@@ -231,7 +231,7 @@ def test_creating_and_deleting_many_partitions_leaves_the_loop_to_others(
                 topics=[CreatePartitionsTopic(name=f"t{n}", count=2) for n in range(ENTRIES)], timeout_ms=1_000
             ),
             3,
-            barnabas.controller.controller,
+            barnabas.controller.operations.expansion,
             "check_expansion",
         ),
         (
@@ -254,7 +254,7 @@ def test_creating_and_deleting_many_partitions_leaves_the_loop_to_others(
             "_write",
         ),
         (DELETE_TOPICS, 6, barnabas.broker.handlers.delete_topics, "_Entry"),
-        (DELETE_TOPICS, 6, Controller, "_obstacle_to_deletion"),
+        (DELETE_TOPICS, 6, DeleteTopics, "_obstacle"),
         (DELETE_TOPICS, 6, barnabas.broker.handlers.delete_topics, "DeletableTopicResult"),
         (
             DeleteTopicsRequest(
@@ -450,13 +450,13 @@ def test_creating_many_topics_is_planned_in_slices(tmp_path: Path, monkeypatch: 
     async def scenario() -> None:
         async with running(tmp_path) as broker:
             taken = TurnsTaken(monkeypatch)
-            taken.watch(barnabas.controller.operations.plan, "_first_states")
+            taken.watch(barnabas.controller.operations.creation, "first_states")
             outcomes = await broker.controller.create_topics(
                 [NewTopic(f"t{number}", 1, 1) for number in range(ENTRIES)]
             )
             taken.end()
             assert {outcome.error for outcome in outcomes} == {ErrorCode.NONE}
-            assert taken.calls("_first_states") == (ENTRIES, ENTRIES_PER_TURN)
+            assert taken.calls("first_states") == (ENTRIES, ENTRIES_PER_TURN)
             assert len(list(broker.replicas.partitions())) == ENTRIES
 
     asyncio.run(scenario())
@@ -476,7 +476,7 @@ def test_ids_of_topics_to_delete_are_looked_up_in_one_pass(tmp_path: Path) -> No
         async with running(tmp_path) as broker:
             await broker.controller.create_topics([NewTopic("t", 1, 1)])
             cluster = broker.controller.cluster
-            broker.controller._cluster = cluster._replace(topics=Topics(cluster.topics))
+            broker.controller._context.cluster = cluster._replace(topics=Topics(cluster.topics))
             ids = [number.to_bytes(16, "big") for number in range(1, 101)]
             topics = [DeleteTopicState(name=None, topic_id=topic_id) for topic_id in ids]
             request = DeleteTopicsRequest(topics=topics, timeout_ms=1_000)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from barnabas.controller.operations import elections as election
+from barnabas.controller.operations import leadership as election
 from barnabas.controller.partition_fsm import (
     VALID_PREVIOUS,
     IllegalTransition,

@@ -187,25 +187,19 @@ def test_an_expansion_needs_as_many_brokers_as_replicas() -> None:
     assert refused.value.error is ErrorCode.INVALID_REPLICATION_FACTOR
 
 
-def test_all_topics_together_have_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_topics_together_have_a_bound() -> None:
     count = sum(len(topic.assignments) for topic in CLUSTER.topics.values())
-    monkeypatch.setattr("barnabas.controller.operations.topics.PARTITIONS_MAX", count + 3)
-    for asked, error in ((3, "NONE"), (4, "POLICY_VIOLATION")):
+
+    def answers(*topics: NewTopic) -> list[str]:
         outcomes, _ = check_creations(
-            CLUSTER, [NewTopic("new", asked, 1)], TopicDefaults(), lambda _bound: 0, lambda: bytes(16)
+            CLUSTER, topics, TopicDefaults(), lambda _bound: 0, lambda: bytes(16), partitions_max=count + 3
         )
-        assert outcomes[0].error.name == error
-    needed, _ = check_creations(
-        CLUSTER,
-        [NewTopic("__consumer_offsets", 4, 1, is_needed=True), NewTopic("__transaction_state", 1, 1)],
-        TopicDefaults(),
-        lambda _bound: 0,
-        lambda: bytes(16),
-    )
-    assert [outcome.error.name for outcome in needed] == ["NONE", "POLICY_VIOLATION"]
-    existing, _ = check_creations(
-        CLUSTER, [NewTopic("existing", 9, 1)], TopicDefaults(), lambda _bound: 0, lambda: bytes(16)
-    )
-    assert existing[0].error.name == "TOPIC_ALREADY_EXISTS"
-    with pytest.raises(ApiError, match="at most"):
-        check_expansion(CLUSTER, NewPartitions("existing", count + 4), lambda _bound: 0)
+        return [outcome.error.name for outcome in outcomes]
+
+    assert answers(NewTopic("new", 3, 1)) == ["NONE"]
+    assert answers(NewTopic("new", 4, 1)) == ["POLICY_VIOLATION"]
+    needed = NewTopic("__consumer_offsets", 4, 1, is_needed=True)
+    assert answers(needed, NewTopic("__transaction_state", 1, 1)) == ["NONE", "POLICY_VIOLATION"]
+    assert answers(NewTopic("existing", 9, 1)) == ["TOPIC_ALREADY_EXISTS"]
+    with pytest.raises(ApiError, match=f"at most {count + 3} partitions"):
+        check_expansion(CLUSTER, NewPartitions("existing", count + 4), lambda _bound: 0, partitions_max=count + 3)

@@ -4,11 +4,14 @@
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from barnabas.controller import znodes
 from barnabas.controller.coordination.interface import CoordinationStore, Stat, WatchedEvent
+from barnabas.controller.events import EventQueue
+from barnabas.controller.registration import Registration
+from barnabas.controller.sessions import StoreSessions
 from barnabas.controller.state import BrokerRegistration
 
 logger = logging.getLogger(__name__)
@@ -62,3 +65,58 @@ def registered(broker_id: int, payload: bytes, stat: Stat) -> BrokerRegistration
     except znodes.DamagedZnode as error:
         logger.error("the registration of broker %d cannot be read: %s", broker_id, error)
         return BrokerRegistration(broker_id, (), epoch=stat.czxid)
+
+
+class BrokerChanges:
+    """Follows who is registered, whether this broker is the controller or not; `on_registrations` is told after each
+    change. `reaches` says of a broker id whether this controller can talk to it.
+
+    `follow` is called when the cluster is taken over, and by the controller's task after each change.
+    """
+
+    def __init__(
+        self,
+        sessions: StoreSessions,
+        own: Registration,
+        events: EventQueue,
+        reaches: Callable[[int], bool],
+        on_registrations: Callable[[Registrations], None],
+    ) -> None:
+        self._sessions = sessions
+        self._own = own
+        self._reaches = reaches
+        self._on_registrations = on_registrations
+        self._watch = RegistrationWatch(lambda: events.submit(self.follow, needs_controllership=False))
+        self._strangers: tuple[int, ...] = ()
+
+    async def follow(self) -> None:
+        """Learn who is registered. This broker is: what somebody else has made of its znode is put right.
+
+        Raises: BrokerIdInUse, CoordinationError.
+        """
+        store, own = self._sessions.store, self._own.broker
+        registrations = await self._watch.read(store)
+        found = next((broker for broker in registrations.brokers if broker.broker_id == own.broker_id), None)
+        if found is None or (own.endpoints and not found.endpoints):
+            logger.error("this broker's registration is %s: writing it anew", "gone" if found is None else "damaged")
+            if found is not None:
+                await store.delete(self._own.path)
+            await self._own.register()
+            registrations = await self._watch.read(store)
+        self._tell_of_strangers(broker.broker_id for broker in registrations.brokers)
+        self._on_registrations(registrations)
+
+    def _tell_of_strangers(self, broker_ids: Iterable[int]) -> None:
+        """Log, once, which brokers this controller cannot talk to."""
+        strangers = tuple(broker_id for broker_id in broker_ids if not self._reaches(broker_id))
+        if strangers == self._strangers:
+            return
+        if strangers:
+            logger.error(
+                "the cluster has other brokers (id %s): this version runs clusters of one broker,"
+                " they get no partitions and are told nothing",
+                ", ".join(map(str, strangers)),
+            )
+        else:
+            logger.info("the other brokers have gone (id %s)", ", ".join(map(str, self._strangers)))
+        self._strangers = strangers

@@ -7,12 +7,15 @@ known. The controller's own writes come by here too, and are found to be known.
 """
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import NamedTuple
 
-from barnabas.controller import znodes
-from barnabas.controller.coordination.interface import CoordinationStore, SetData, WatchedEvent
+from barnabas.controller import requests, znodes
+from barnabas.controller.context import ControllerContext
+from barnabas.controller.coordination.interface import CoordinationStore, Delete, SetData, WatchedEvent
 from barnabas.controller.loading import rewritten, with_states
+from barnabas.controller.operations.deletion import delete_queued, drop_unwanted_deletions
+from barnabas.controller.operations.elections import bring_online
 from barnabas.controller.operations.plan import OperationGroup
 from barnabas.controller.state import ClusterState, TopicPartition, TopicState
 
@@ -120,3 +123,50 @@ def _topic(
         return None, []
     new = {p: assignment for p, assignment in found.partitions.items() if p not in known.assignments}
     return (known._replace(assignments={**known.assignments, **new}), []) if new else (None, [])
+
+
+class TopicChanges:
+    """Takes up what others change in topics and in the deletion queue: `watch` is left with the store when the cluster
+    is taken over, and again by each `follow`, which the controller's task does after a change.
+    """
+
+    def __init__(self, context: ControllerContext) -> None:
+        self._context = context
+        self.watch = ClusterWatch(lambda: context.events.submit(self.follow))
+
+    async def follow(self) -> None:
+        """Take up new topics, more partitions, deletions asked for.
+
+        Raises: Deposed, CoordinationError.
+        """
+        context = self._context
+        changes = await self.watch.read(context.store, context.cluster, context.new_topic_id)
+        context.cluster = changes.cluster
+        if changes.gone:
+            tell_of_gone(changes.gone)
+            context.machine.forget(changes.gone)
+        if changes.added:
+            logger.info("somebody else has added %d partition(s)", len(changes.added))
+            context.machine.add(context.cluster, changes.added)
+            await context.configs.refresh("topics", changes.new_topics)
+            await bring_online(context, changes.added, changes.repairs, requests.INCREMENTAL)
+        elif changes.repairs:
+            await context.election.write(changes.repairs)
+        if changes.queued:
+            await self._follow_deletions(changes.queued)
+
+    async def _follow_deletions(self, queued: Collection[str]) -> None:
+        context = self._context
+        unknown = [name for name in queued if name not in context.cluster.topics]
+        known = [name for name in queued if name in context.cluster.topics]
+        context.cluster = context.cluster.with_deleting(known)
+        dropped = [(Delete(znodes.delete_topic_path(name)),) for name in unknown]
+        await context.election.write([*dropped, *drop_unwanted_deletions(context)])
+        if context.cluster.deleting:
+            await delete_queued(context, [name for name in known if name in context.cluster.deleting])
+
+
+def tell_of_gone(names: Collection[str]) -> None:
+    """Log which topics somebody else has deleted from the store, behind the controller's back."""
+    if names:
+        logger.warning("somebody else has deleted the znodes of %s: their logs stay", ", ".join(names))

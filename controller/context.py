@@ -1,0 +1,114 @@
+"""What the operations of a controller share: the cluster as of the last decision, and the means to decide the next.
+
+*Source*: kafka 3.9.1 `ControllerContext.scala`.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar
+
+from barnabas.controller.admin_request import AdminRequest
+from barnabas.controller.channel import BrokerCommands
+from barnabas.controller.configs import ConfigRepository
+from barnabas.controller.controller_election import ControllerElection
+from barnabas.controller.coordination.interface import CoordinationStore
+from barnabas.controller.events import EventQueue, Work
+from barnabas.controller.operations.plan import TRANSACTION_BYTES_MAX, Plan
+from barnabas.controller.operations.topics import PARTITIONS_MAX, TopicDefaults
+from barnabas.controller.partition_fsm import PartitionStateMachine, PartitionStatus
+from barnabas.controller.refusals import Refusals
+from barnabas.controller.sessions import StoreSessions
+from barnabas.controller.state import ClusterState, TopicPartition
+from barnabas.timers import Timers
+from barnabas.wire.errors import ApiError, ErrorCode
+from barnabas.wire.names import random_topic_id
+
+Answer = TypeVar("Answer")
+
+ALLOCATION_TIMEOUT_MS = 5_000
+"""How long a producer waits for its id when the store is out of reach."""
+
+STOP_PATIENCE_MS = 3_000
+"""How long a stop waits for the event under way; it may be waiting for a store that is out of reach."""
+
+
+class ControllerSettings(NamedTuple):
+    """What the controller takes from the broker's configuration, and bounds that tests make smaller; `cluster_id` is
+    for a new cluster, or to be compared."""
+
+    topic_defaults: TopicDefaults = TopicDefaults()
+    delete_topic_enable: bool = True
+    unclean_leader_election_enable: bool = False
+    inter_broker_listener: str | None = None
+    cluster_id: str | None = None
+    partitions_max: int = PARTITIONS_MAX
+    transaction_bytes_max: int = TRANSACTION_BYTES_MAX
+    allocation_timeout_ms: int = ALLOCATION_TIMEOUT_MS
+    stop_patience_ms: int = STOP_PATIENCE_MS
+
+
+class ControllerContext:
+    """The state and the parts of one controller.
+
+    Operations change it in the controller's task alone, one after the other, so that each sees the outcome of the one
+    before; anybody on the event loop may read `cluster`, `settings` and `is_active`.
+    """
+
+    def __init__(
+        self,
+        settings: ControllerSettings,
+        sessions: StoreSessions,
+        election: ControllerElection,
+        brokers: BrokerCommands,
+        configs: ConfigRepository,
+        timers: Timers,
+        events: EventQueue,
+        refusals: Refusals,
+        random_bytes: Callable[[int], bytes],
+    ) -> None:
+        self.settings = settings
+        self.sessions = sessions
+        self.election = election
+        self.brokers = brokers
+        self.configs = configs
+        self.timers = timers
+        self.events = events
+        self.refusals = refusals
+        self._random_bytes = random_bytes
+        self.is_active = False
+        self.cluster = ClusterState()
+        self.machine = PartitionStateMachine()
+
+    @property
+    def store(self) -> CoordinationStore:
+        """The present session."""
+        return self.sessions.store
+
+    async def ask(self, work: Work, request: AdminRequest[Answer]) -> Answer:
+        """Have an operation done for a request, and wait for its answer; called by the task that serves the client.
+
+        Raises: ApiError(NOT_CONTROLLER), ApiError(KAFKA_STORAGE_ERROR) if the decision could not be written,
+        ApiError(REQUEST_TIMED_OUT) if nobody knows whether it was.
+        """
+        if not self.is_active:
+            raise ApiError(ErrorCode.NOT_CONTROLLER)
+        self.events.submit(work, request)
+        return await request.answer()
+
+    def adopt(self, plan: Plan) -> None:
+        """Make a written plan the state decided upon."""
+        self.cluster = plan.cluster
+        led: list[TopicPartition] = []
+        leaderless: list[TopicPartition] = []
+        for name, partition in plan.told:
+            state = plan.cluster.topics[name].partitions[partition]
+            (leaderless if state.leader < 0 else led).append((name, partition))
+        self.machine.move(led, PartitionStatus.ONLINE)
+        self.machine.move(leaderless, PartitionStatus.OFFLINE)
+
+    def random_index(self, bound: int) -> int:
+        """An integer from 0 to `bound` - 1."""
+        return int.from_bytes(self._random_bytes(8), "big") % bound
+
+    def new_topic_id(self) -> bytes:
+        """An id that no other topic has."""
+        return random_topic_id(self._random_bytes)

@@ -1,0 +1,144 @@
+"""DeleteTopics, and the queue of topics that are to be deleted: first they leave everybody's metadata, then their
+replicas go, at last their znodes.
+
+A topic in the queue is gone for everybody but the controller. It stays there until every replica is deleted, across
+restarts of the controller; whatever keeps a replica, its deletion is tried again.
+
+*Source*: kafka 3.9.1 `TopicDeletionManager.scala`.
+"""
+
+import logging
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+from barnabas.controller import znodes
+from barnabas.controller.admin_request import AdminRequest, Results, timed_out
+from barnabas.controller.context import ControllerContext
+from barnabas.controller.coordination.interface import Create, Delete
+from barnabas.controller.operations.plan import OperationGroup, Plan
+from barnabas.controller.partition_fsm import PartitionStatus
+from barnabas.controller.state import ClusterState
+from barnabas.turns import Turns
+from barnabas.wire.errors import ApiError, ErrorCode
+
+logger = logging.getLogger(__name__)
+
+
+def plan_deletion_queue(cluster: ClusterState, names: Iterable[str]) -> Plan:
+    """Queue topics for deletion: from here on they are gone for everybody but the controller."""
+    queued = [name for name in names if name not in cluster.deleting]
+    writes = tuple((Create(znodes.delete_topic_path(name)),) for name in queued)
+    return Plan(writes, cluster.with_deleting(queued))
+
+
+def plan_removal(cluster: ClusterState, name: str, existing: Sequence[str]) -> Plan:
+    """Remove a topic whose replicas are gone. `existing` are its znodes, children before parents.
+
+    The queue's entry goes together with the topic's own znode, in the last group: until then a restart deletes again
+    what is left.
+    """
+    below = znodes.partitions_path(name) + "/"
+    states = [(Delete(path),) for path in existing if path.startswith(below)]
+    last = tuple(Delete(path) for path in existing if not path.startswith(below))
+    return Plan((*states, last), cluster.without_topics([name]))
+
+
+class DeleteTopics:
+    """`Controller.delete_topics`: called by the tasks that serve clients, done in the controller's."""
+
+    def __init__(self, context: ControllerContext) -> None:
+        self._context = context
+
+    async def __call__(
+        self, names: Sequence[str], timeout_ms: int = 30_000, *, topic_ids: Mapping[str, bytes] | None = None
+    ) -> Results:
+        """Delete topics, each for itself; answers when their replicas are gone, or after `timeout_ms`, as
+        `CreateTopics` does. Where `topic_ids` has a name, only the topic of that id is meant.
+
+        Raises: ApiError, as `ControllerContext.ask`.
+        """
+        request = AdminRequest[Results](self._context.timers, timeout_ms, lambda decided: timed_out(names, decided))
+        return await self._context.ask(lambda: self._delete(names, topic_ids or {}, request), request)
+
+    async def _delete(
+        self, names: Sequence[str], topic_ids: Mapping[str, bytes], request: AdminRequest[Results]
+    ) -> None:
+        context = self._context
+        results: Results = {}
+        turns = Turns()  # nothing changes the cluster but the task that does this
+        for name in names:
+            results[name] = self._obstacle(name, topic_ids.get(name))
+            await turns.after_one()
+        accepted = [name for name, obstacle in results.items() if obstacle is None]
+        if not accepted:
+            return request.finish(results)
+        plan = plan_deletion_queue(context.cluster, accepted)
+        await context.election.write(plan.writes)
+        context.cluster = plan.cluster
+        request.decide(dict(results))
+        results |= await delete_queued(context, accepted)
+        return request.finish(results)
+
+    def _obstacle(self, name: str, topic_id: bytes | None) -> ApiError | None:
+        """Why a topic cannot be deleted."""
+        if not self._context.settings.delete_topic_enable:
+            return ApiError(ErrorCode.TOPIC_DELETION_DISABLED)
+        topic = self._context.cluster.topics.get(name)
+        if topic_id is not None and (topic is None or topic.topic_id != topic_id):
+            return ApiError(ErrorCode.UNKNOWN_TOPIC_ID)
+        if topic is None:
+            return ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Topic '{name}' does not exist.")
+        return None
+
+
+async def delete_queued(context: ControllerContext, names: Collection[str]) -> dict[str, ApiError]:
+    """Delete topics that are in the queue; returns what keeps those that stay, by name. In the controller's task.
+
+    A topic with a replica that cannot be deleted now stays in the queue; it is tried again after a while, when it is
+    asked for, and at the next start.
+
+    Raises: Deposed, CoordinationError.
+    """
+    partitions = [(name, partition) for name in names for partition in context.cluster.topics[name].assignments]
+    known = [
+        partition for partition in partitions if context.machine.status(partition) is not PartitionStatus.NON_EXISTENT
+    ]
+    context.machine.move(known, PartitionStatus.OFFLINE)
+    context.machine.move(known, PartitionStatus.NON_EXISTENT)
+    await context.brokers.update_metadata(context.cluster, partitions)
+    obstacles = await context.brokers.delete_replicas(context.cluster, names)
+    removed = [name for name in names if name not in obstacles]
+    cluster = context.cluster
+    writes: list[OperationGroup] = []
+    for name in removed:
+        plan = plan_removal(cluster, name, await _znodes_of(context, name))
+        cluster = plan.cluster
+        writes += plan.writes
+    await context.election.write(writes)
+    context.cluster = cluster
+    context.configs.forget("topics", removed)
+    for name in removed:
+        logger.info("deleted topic %s", name)
+    if any(obstacle.error is ErrorCode.KAFKA_STORAGE_ERROR for obstacle in obstacles.values()):
+        context.refusals.retry_later()
+    return obstacles
+
+
+async def _znodes_of(context: ControllerContext, name: str) -> list[str]:
+    """A topic's znodes that exist, children first; its entry in the deletion queue last."""
+    parent = znodes.partitions_path(name)
+    partitions = await context.store.get_children(parent) if await context.store.exists(parent) else []
+    states = [path for p in partitions for path in (f"{parent}/{p}/state", f"{parent}/{p}")]
+    rest = [parent, znodes.topic_path(name), znodes.config_path("topics", name), znodes.delete_topic_path(name)]
+    existing = await context.election.existing([*states, *rest])
+    return [path for path in (*states, *rest) if path in existing]
+
+
+def drop_unwanted_deletions(context: ControllerContext) -> list[OperationGroup]:
+    """With delete.topic.enable=false the queue is emptied, and its topics stay; returns the writes that do so. In the
+    controller's task."""
+    queued = sorted(context.cluster.deleting)
+    if context.settings.delete_topic_enable or not queued:
+        return []
+    logger.warning("topic deletion is disabled: %s stay", ", ".join(queued))
+    context.cluster = context.cluster._replace(deleting=frozenset())
+    return [(Delete(znodes.delete_topic_path(name)),) for name in queued]
