@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, cast
 from barnabas.broker.api.context import RequestContext
 from barnabas.broker.api.registry import Delayed
 from barnabas.broker.handlers import load_handler, served_apis
-from barnabas.broker.network.connection import CloseConnection, Connection, Parts
+from barnabas.broker.network.connection import CloseConnection, Connection
+from barnabas.broker.network.reply_queue import Parts
 from barnabas.broker.observability.metrics import RequestMetrics
 from barnabas.clock import Clock
 from barnabas.wire import codec, headers, messages

@@ -14,10 +14,9 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, cast
 
 from barnabas.broker.api.registry import Delayed
-from barnabas.broker.network.file_sender import FileSender
 from barnabas.broker.network.inflight_budget import InflightBudget
+from barnabas.broker.network.reply_queue import Parts, ReplyQueue
 from barnabas.broker.network.turns import FRAMES_PER_TURN
-from barnabas.storage.file_records import FileRegion
 from barnabas.wire.errors import ProtocolError
 from barnabas.wire.framing import FrameReader, ReceiveBuffer
 
@@ -27,29 +26,12 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-Parts = list[bytes | bytearray | memoryview | FileRegion]
-
 _IPV4_MAPPED = "::ffff:"
-
-GATHERED_BYTES_MAX = 64 * 1024
-"""Replies are sent when there are so many bytes of them: more than that gains nothing from waiting."""
-
-TRANSPORT_WAIT_S_MAX = 0.25
 
 
 class CloseConnection(Exception):
     """Raised by a handler that can answer only by closing (a failed Produce with acks=0,
     KafkaApis.sendResponseCallback)."""
-
-
-class _Reply:
-    """The place of one reply in the order of requests; `parts` is None until it is known."""
-
-    __slots__ = ("done", "parts")
-
-    def __init__(self) -> None:
-        self.done = False
-        self.parts: Parts | None = None
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -64,12 +46,7 @@ class Connection(asyncio.BufferedProtocol):
         "_closing",
         "_delayed",
         "_dispatcher",
-        "_file_sender",
-        "_gathered",
-        "_gathered_bytes",
         "_has_turn_coming",
-        "_is_gathering",
-        "_last_sent_bytes",
         "_pause_reasons",
         "_reader",
         "_replies",
@@ -121,13 +98,8 @@ class Connection(asyncio.BufferedProtocol):
         self._busy = False
         self._closing = False
         self._has_turn_coming = False
-        self._is_gathering = False
-        self._gathered: list[bytes | bytearray | memoryview] | None = None
-        self._gathered_bytes = 0
-        self._last_sent_bytes = 0
         self._pause_reasons = 0
-        self._replies: deque[_Reply] | None = None
-        self._file_sender: FileSender | None = None
+        self._replies = ReplyQueue(self)
         self._waiting: deque[bytearray] | None = None
         self._waiting_bytes = 0
         self.unsent_bytes = 0
@@ -136,7 +108,7 @@ class Connection(asyncio.BufferedProtocol):
     # --- the socket's side ------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's transport is no subclass
+        self._transport = self._replies.transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass
         peer = transport.get_extra_info("peername")
         # A socket that accepts both families shows IPv4 peers as ::ffff:A.B.C.D; limits and group members name A.B.C.D.
         host = str(peer[0]).removeprefix(_IPV4_MAPPED) if isinstance(peer, tuple) and peer else ""
@@ -151,7 +123,7 @@ class Connection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         now_ms = self._dispatcher.clock.monotonic_ms()
         self.last_active_ms = now_ms
-        self._is_gathering = True
+        self._replies.is_gathering = True
         try:
             for number, frame in enumerate(self._reader.received(nbytes)):
                 if (
@@ -169,7 +141,7 @@ class Connection(asyncio.BufferedProtocol):
             self.close(str(error))
             return
         finally:
-            self._send_gathered()
+            self._replies.flush()
         if self._reader.partial_frame is not None:
             if self.frame_started_ms is None:
                 self.frame_started_ms = now_ms
@@ -186,27 +158,25 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._closing = True
+        self._replies.close()
         self.connections.discard(self)
         if self._task is not None:
             self._task.cancel()
         if self._delayed is not None:
             self._delayed.ready.cancel()
-        if self._file_sender is not None:
-            self._file_sender.close()
         self._waiting = None
-        self._replies = None
-        self._gathered = None
         self._budget.report(self, 0)
         self._report_unsent()
 
     def pause_writing(self) -> None:
+        self._replies.is_transport_full = True
         self._pause(self._PAUSED_BY_WRITER)
         self._report_unsent()
 
     def resume_writing(self) -> None:
         self.last_active_ms = self._dispatcher.clock.monotonic_ms()
+        self._replies.transport_has_room()
         self._resume(self._PAUSED_BY_WRITER)
-        self._last_sent_bytes = 0
         self._report_unsent()
         self._serve_waiting()
 
@@ -221,7 +191,7 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def is_busy(self) -> bool:
         """A request is in progress (a long poll, say), or has no turn yet: the peer is waiting for us, not idle."""
-        return (self._busy or self._has_turn_coming or bool(self._replies)) and not self._is_sending_files
+        return (self._busy or self._has_turn_coming or self._replies.is_waiting) and not self._replies.is_sending_files
 
     @property
     def descriptor(self) -> int:
@@ -265,9 +235,7 @@ class Connection(asyncio.BufferedProtocol):
         now and then: no transport tells, and what every request costs stays as it is."""
         if self._transport is None or not self._pause_reasons & self._CANNOT_REPLY:
             return
-        progress = -self._transport.get_write_buffer_size()
-        if self._file_sender is not None:
-            progress += self._file_sender.sent_bytes
+        progress = self._replies.progress
         if progress != self._seen_progress:
             self._seen_progress = progress
             self.last_active_ms = now_ms
@@ -277,12 +245,10 @@ class Connection(asyncio.BufferedProtocol):
         files."""
         if self._closing:
             return
-        self._closing = True
-        if reason is not None:
-            logger.info("closing connection %d from %s: %s", self.connection_id, self.client_host, reason)
+        self._end(reason)
         if self._transport is None:
             return
-        self._send_gathered()
+        self._replies.flush()
         if self._pause_reasons & self._CANNOT_REPLY:
             self._transport.abort()  # the peer does not read: a flush would never end
         else:
@@ -290,11 +256,15 @@ class Connection(asyncio.BufferedProtocol):
 
     def abort(self, reason: str | None = None) -> None:
         """Cut the connection; what is not on its way yet is lost."""
-        self._closing = True
-        if reason is not None:
-            logger.info("closing connection %d from %s: %s", self.connection_id, self.client_host, reason)
+        self._end(reason)
         if self._transport is not None:
             self._transport.abort()
+
+    def _end(self, reason: str | None) -> None:
+        self._closing = True
+        self._replies.stop()
+        if reason is not None:
+            logger.info("closing connection %d from %s: %s", self.connection_id, self.client_host, reason)
 
     def _keep(self, frame: memoryview) -> None:
         """Keep a copy of a frame until the request in progress is done, or the next turn comes."""
@@ -312,7 +282,7 @@ class Connection(asyncio.BufferedProtocol):
             self.close(str(error) or "request refused")
             return
         if isinstance(outcome, list):
-            self._reply(outcome)
+            self._replies.add(outcome)
         elif isinstance(outcome, asyncio.Future):
             self._reply_later(outcome)
         elif isinstance(outcome, Delayed):
@@ -351,7 +321,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._closing:
             return
         if parts is not None:
-            self._reply(parts)
+            self._replies.add(parts)
         if self._waiting or self._pause_reasons & self._PAUSED_BY_REQUEST:
             self._serve_waiting()
 
@@ -377,7 +347,7 @@ class Connection(asyncio.BufferedProtocol):
     def _serve_waiting(self, *, is_turn: bool = False) -> None:
         """Serve kept requests while there is time, the first one of a turn in any case."""
         served = 0
-        self._is_gathering = True
+        self._replies.is_gathering = True
         while self._waiting and not (self._busy or self._closing or self._pause_reasons & self._CANNOT_REPLY):
             is_first = is_turn and not served
             if served >= FRAMES_PER_TURN or (
@@ -388,7 +358,7 @@ class Connection(asyncio.BufferedProtocol):
             self._waiting_bytes -= len(frame)
             self._serve(self._dispatcher.dispatch, frame, self)
             served += 1
-        self._send_gathered()
+        self._replies.flush()
         if self._closing:
             return
         self._report_held()
@@ -399,23 +369,10 @@ class Connection(asyncio.BufferedProtocol):
             self._waiting = None
             self._resume(self._PAUSED_BY_REQUEST)
 
-    # --- replies, in request order ----------------------------------------------------------------
-
-    def _reply(self, parts: Parts) -> None:
-        if self._replies or self._pause_reasons & self._PAUSED_BY_FILES:
-            if self._replies is None:
-                self._replies = deque()
-            reply = _Reply()
-            reply.done, reply.parts = True, parts
-            self._replies.append(reply)
-        else:
-            self._write(parts)
+    # --- replies ----------------------------------------------------------------------------------
 
     def _reply_later(self, outcome: "asyncio.Future[Parts | None]") -> None:
-        reply = _Reply()
-        if self._replies is None:
-            self._replies = deque()
-        self._replies.append(reply)
+        reply = self._replies.reserve()
 
         def done(future: "asyncio.Future[Parts | None]") -> None:
             if self._closing or future.cancelled():
@@ -423,104 +380,22 @@ class Connection(asyncio.BufferedProtocol):
             if future.exception() is not None:
                 self.close(str(future.exception()))
                 return
-            reply.done, reply.parts = True, future.result()
-            self._write_replies()
+            self._replies.fill(reply, future.result())
 
         outcome.add_done_callback(done)
 
-    def _write_replies(self) -> None:
-        while self._replies and self._replies[0].done and not (self._closing or self._is_sending_files):
-            parts = self._replies.popleft().parts
-            if parts is not None:
-                self._write(parts)
-
-    def _write(self, parts: Parts) -> None:
-        """Send a reply, or keep it for a moment while the next request of the same read is served: one system call, and
-        one wake-up of the client, for the replies to all of them."""
-        size = sum(map(len, parts))
-        if size >= GATHERED_BYTES_MAX and FileRegion in map(type, parts):
-            self._write_files(parts)
-            return
-        if self._gathered is None:
-            self._gathered = []
-        self._gathered += parts  # type: ignore[arg-type]  # no regions of files among them
-        self._gathered_bytes += size
-        if not self._is_gathering or self._gathered_bytes >= GATHERED_BYTES_MAX:
-            self._send()
-
-    def _send_gathered(self) -> None:
-        self._is_gathering = False
-        if self._gathered is not None:
-            self._send()
-
-    def _send(self) -> None:
-        assert self._transport is not None
-        assert self._gathered is not None
-        parts, size = self._gathered, self._gathered_bytes
-        self._gathered, self._gathered_bytes = None, 0
-        if size < GATHERED_BYTES_MAX:
-            self._transport.write(b"".join(parts))
-        else:
-            self._last_sent_bytes = size
-            self._transport.writelines(parts)
-            if not self._pause_reasons & self._PAUSED_BY_WRITER:
-                self._last_sent_bytes = 0
-
-    # --- replies with parts in files ----------------------------------------------------------------
-
-    @property
-    def _is_sending_files(self) -> bool:
-        return bool(self._pause_reasons & self._PAUSED_BY_FILES)
-
-    def _write_files(self, parts: Parts) -> None:
-        """Send a reply past the transport: at once, if that can be; else nothing is served until it is sent."""
-        assert self._transport is not None
-        if self._closing:
-            return
-        if self._gathered is not None:
-            self._send()
-        try:
-            if self._file_sender is None:
-                self._file_sender = FileSender(self._transport.get_extra_info("socket").fileno())
-            self._file_sender.begin(parts)
-            if not self._transport.get_write_buffer_size() and self._file_sender.send_now():
-                return
-        except OSError as error:
-            self._cannot_send(error)
-            return
+    def pause_for_files(self, finishing: "asyncio.Task[None]") -> None:
+        self.connections.sending.add(finishing)
+        finishing.add_done_callback(self.connections.sending.discard)
         self._pause(self._PAUSED_BY_FILES)
         self._report_unsent()
-        task = asyncio.get_running_loop().create_task(self._finish_files(self._transport, self._file_sender))
-        self.connections.sending.add(task)
-        task.add_done_callback(self.connections.sending.discard)
 
-    async def _finish_files(self, transport: asyncio.Transport, sender: FileSender) -> None:
-        wait_s = 0.0
-        # Other replies were sent just now, or, seldom, the client has not read them: no transport tells when it has.
-        while transport.get_write_buffer_size() and not self._closing:
-            await asyncio.sleep(wait_s)
-            wait_s = min(2 * wait_s or 0.001, TRANSPORT_WAIT_S_MAX)
-        if self._closing:
-            return
-        try:
-            await sender.finish()
-        except OSError as error:
-            self._cannot_send(error)
-        except BaseException:
-            self.abort()
-            raise
-        if self._closing:
-            return
+    def resume_from_files(self) -> None:
         self.last_active_ms = self._dispatcher.clock.monotonic_ms()
         self._resume(self._PAUSED_BY_FILES)
         self._report_unsent()
-        self._write_replies()
+        self._replies.write_known()
         self._serve_waiting()
-
-    def _cannot_send(self, error: OSError) -> None:
-        if not self._closing:
-            logger.info("closing connection %d from %s: %s", self.connection_id, self.client_host, error)
-        self.abort()
 
     # --- pausing ----------------------------------------------------------------------------------
 
@@ -536,13 +411,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._transport.resume_reading()
 
     def _report_unsent(self) -> None:
-        size = 0
-        if self._transport is not None and not self._closing:
-            if self._pause_reasons & self._PAUSED_BY_WRITER:
-                # A reply stays in memory as a whole until the last of it is sent.
-                size += max(self._transport.get_write_buffer_size(), self._last_sent_bytes)
-            if self._file_sender is not None and self._is_sending_files:
-                size += self._file_sender.held_bytes
+        size = self._replies.unsent_bytes
         added, self.unsent_bytes = size - self.unsent_bytes, size
         self.connections.add_unsent(added)
 

@@ -1,0 +1,233 @@
+"""The replies of one connection: in the order of their requests, gathered where several leave together, past the
+transport where parts of them are in log files."""
+
+import asyncio
+from collections import deque
+from typing import Final, Protocol
+
+from barnabas.broker.network.file_sender import FileSender
+from barnabas.storage.file_records import FileRegion
+
+Parts = list[bytes | bytearray | memoryview | FileRegion]
+
+GATHERED_BYTES_MAX: Final = 64 * 1024
+"""Replies are sent when there are so many bytes of them: more than that gains nothing from waiting."""
+
+TRANSPORT_WAIT_S_MAX: Final = 0.25
+
+
+class Replying(Protocol):
+    """What the queue needs of its connection."""
+
+    def pause_for_files(self, finishing: "asyncio.Task[None]") -> None:
+        """A reply is on its way that the transport knows nothing of: serve nothing before `resume_from_files`, and end
+        no loop before that task has."""
+        ...
+
+    def resume_from_files(self) -> None:
+        """It is sent; what is next, `write_known` tells."""
+        ...
+
+    def abort(self, reason: str | None = None) -> None: ...
+
+
+class Reply:
+    """The place of one reply in the order of requests; `parts` is None where there is none to be sent."""
+
+    __slots__ = ("is_known", "parts")
+
+    def __init__(self, parts: Parts | None = None, *, is_known: bool = False) -> None:
+        self.is_known = is_known
+        self.parts = parts
+
+
+class ReplyQueue:
+    """Replies on their way to the transport; owned by the event loop.
+
+    While it `is_gathering`, the connection serves more requests of the same read, and calls `flush` after them.
+    `is_transport_full` is what the transport told last.
+    """
+
+    __slots__ = (
+        "_connection",
+        "_file_sender",
+        "_gathered",
+        "_gathered_bytes",
+        "_in_order",
+        "_is_closed",
+        "_last_sent_bytes",
+        "is_gathering",
+        "is_sending_files",
+        "is_transport_full",
+        "transport",
+    )
+
+    def __init__(self, connection: Replying) -> None:
+        self._connection: Replying | None = connection
+        self.transport: asyncio.Transport | None = None
+        self._in_order: deque[Reply] | None = None
+        self._gathered: list[bytes | bytearray | memoryview] | None = None
+        self._gathered_bytes = 0
+        self._last_sent_bytes = 0
+        self._file_sender: FileSender | None = None
+        self._is_closed = False
+        self.is_gathering = False
+        self.is_sending_files = False
+        self.is_transport_full = False
+
+    # --- in request order -------------------------------------------------------------------------
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether a reply waits for an earlier one, or is not known yet."""
+        return bool(self._in_order)
+
+    def add(self, parts: Parts) -> None:
+        """Send the reply to the last request, after those of earlier ones."""
+        if self._in_order or self.is_sending_files:
+            if self._in_order is None:
+                self._in_order = deque()
+            self._in_order.append(Reply(parts, is_known=True))
+        else:
+            self._write(parts)
+
+    def reserve(self) -> Reply:
+        """A place for the reply to the last request, which others may overtake in becoming known, not in being sent."""
+        if self._in_order is None:
+            self._in_order = deque()
+        reply = Reply()
+        self._in_order.append(reply)
+        return reply
+
+    def fill(self, reply: Reply, parts: Parts | None) -> None:
+        """What was reserved is known now."""
+        reply.is_known, reply.parts = True, parts
+        self.write_known()
+
+    def write_known(self) -> None:
+        """Send what is known, as far as no earlier reply is unknown."""
+        while self._in_order and self._in_order[0].is_known and not (self._is_closed or self.is_sending_files):
+            parts = self._in_order.popleft().parts
+            if parts is not None:
+                self._write(parts)
+
+    # --- through the transport --------------------------------------------------------------------
+
+    def _write(self, parts: Parts) -> None:
+        """Send a reply, or keep it for a moment while the next request of the same read is served: one system call, and
+        one wake-up of the client, for the replies to all of them."""
+        size = sum(map(len, parts))
+        if size >= GATHERED_BYTES_MAX and FileRegion in map(type, parts):
+            self._write_files(parts)
+            return
+        if self._gathered is None:
+            self._gathered = []
+        self._gathered += parts  # type: ignore[arg-type]  # no regions of files among them
+        self._gathered_bytes += size
+        if not self.is_gathering or self._gathered_bytes >= GATHERED_BYTES_MAX:
+            self._send()
+
+    def flush(self) -> None:
+        """The requests of a read are served: what was gathered leaves."""
+        self.is_gathering = False
+        if self._gathered is not None:
+            self._send()
+
+    def _send(self) -> None:
+        assert self.transport is not None
+        assert self._gathered is not None
+        parts, size = self._gathered, self._gathered_bytes
+        self._gathered, self._gathered_bytes = None, 0
+        if size < GATHERED_BYTES_MAX:
+            self.transport.write(b"".join(parts))
+        else:
+            self._last_sent_bytes = size
+            self.transport.writelines(parts)
+            if not self.is_transport_full:
+                self._last_sent_bytes = 0
+
+    def transport_has_room(self) -> None:
+        """The peer has read what the transport was full of."""
+        self.is_transport_full = False
+        self._last_sent_bytes = 0
+
+    # --- with parts in files ----------------------------------------------------------------------
+
+    def _write_files(self, parts: Parts) -> None:
+        """Send a reply past the transport: at once, if that can be; else nothing is served until it is sent."""
+        assert self.transport is not None
+        assert self._connection is not None
+        if self._is_closed:
+            return
+        if self._gathered is not None:
+            self._send()
+        try:
+            if self._file_sender is None:
+                self._file_sender = FileSender(self.transport.get_extra_info("socket").fileno())
+            self._file_sender.begin(parts)
+            if not self.transport.get_write_buffer_size() and self._file_sender.send_now():
+                return
+        except OSError as error:
+            self._cannot_send(error)
+            return
+        self.is_sending_files = True
+        finishing = asyncio.get_running_loop().create_task(self._finish_files(self.transport, self._file_sender))
+        self._connection.pause_for_files(finishing)
+
+    async def _finish_files(self, transport: asyncio.Transport, sender: FileSender) -> None:
+        wait_s = 0.0
+        # Other replies were sent just now, or, seldom, the client has not read them: no transport tells when it has.
+        while transport.get_write_buffer_size() and not self._is_closed:
+            await asyncio.sleep(wait_s)
+            wait_s = min(2 * wait_s or 0.001, TRANSPORT_WAIT_S_MAX)
+        if self._is_closed:
+            return
+        try:
+            await sender.finish()
+        except OSError as error:
+            self._cannot_send(error)
+        except BaseException:
+            if self._connection is not None:
+                self._connection.abort()
+            raise
+        if self._is_closed:
+            return
+        assert self._connection is not None
+        self.is_sending_files = False
+        self._connection.resume_from_files()
+
+    def _cannot_send(self, error: OSError) -> None:
+        if self._connection is not None:
+            self._connection.abort(None if self._is_closed else str(error))
+
+    # --- what is left to send ---------------------------------------------------------------------
+
+    @property
+    def unsent_bytes(self) -> int:
+        """What the peer has not read keeps so much in memory."""
+        size = 0
+        if self.transport is not None and not self._is_closed:
+            if self.is_transport_full:
+                # A reply stays in memory as a whole until the last of it is sent.
+                size += max(self.transport.get_write_buffer_size(), self._last_sent_bytes)
+            if self._file_sender is not None and self.is_sending_files:
+                size += self._file_sender.held_bytes
+        return size
+
+    @property
+    def progress(self) -> int:
+        """Another number when the peer has read something meanwhile."""
+        read = 0 if self.transport is None else -self.transport.get_write_buffer_size()
+        return read if self._file_sender is None else read + self._file_sender.sent_bytes
+
+    def stop(self) -> None:
+        """Nothing more is written but what was gathered, with `flush`."""
+        self._is_closed = True
+
+    def close(self) -> None:
+        """The connection has gone."""
+        self._is_closed = True
+        self._connection = None
+        self._in_order = self._gathered = None
+        if self._file_sender is not None:
+            self._file_sender.close()
