@@ -66,6 +66,7 @@ from barnabas.wire.framing import ReceiveBuffer
 
 if TYPE_CHECKING:
     from barnabas.broker.http.server import HttpServer
+    from barnabas.controller.coordination.embedded import EmbeddedStore
 
 logger = logging.getLogger(__name__)
 
@@ -85,7 +86,8 @@ class Broker:
 
     `on_failure` is called once, with a reason, when the broker cannot go on (a disk failed): whoever runs it should end
     the process. Timeouts of sockets follow `socket_clock` (default: `clock`). Without `is_durable` nothing is synced to
-    the disk: for data that nobody needs after the process.
+    the disk: for data that nobody needs after the process. A `metadata_store` that is handed in, open, is used instead
+    of a file in a log directory, and stays open.
     """
 
     def __init__(
@@ -96,11 +98,13 @@ class Broker:
         *,
         socket_clock: Clock | None = None,
         is_durable: bool = True,
+        metadata_store: "EmbeddedStore | None" = None,
     ) -> None:
         self.config = config
         self.clock: Clock = clock or SystemClock()
         self._socket_clock = socket_clock or self.clock
         self._is_durable = is_durable
+        self._shared_store = metadata_store
         self.node_id = config.node_id
         self.cluster_id = ""
         self.is_ready = False
@@ -187,10 +191,12 @@ class Broker:
         self._store = MetadataStore(
             self.config,
             self.clock,
+            self.timers,
             lambda: find_metadata_file(logs.directories, logs.found_cluster_id, logs.missing_directories),
             self._fail,
             known_cluster=lambda: logs.found_cluster_id,
             is_durable=self._is_durable,
+            shared=self._shared_store,
         )
         self._session = await self._store.open()
         self.configs = ConfigRepository(self._session, self.clock, self.timers)

@@ -15,12 +15,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 from barnabas.broker.configuration import config
 from barnabas.broker.server import Broker
 from barnabas.controller.coordination.embedded import EmbeddedStore
-from barnabas.controller.coordination.interface import SessionExpired
 from barnabas.controller.operations.topics import NewPartitions, NewTopic
 from barnabas.storage.checkpoints import CLEAN_SHUTDOWN_FILE
 from barnabas.storage.segment_reader import ColdRead
@@ -519,7 +517,10 @@ def simulate(
         loop.set_exception_handler(lambda _, context: wrong.append(f"the loop: {context}"))
         given = {name.replace("_", "."): value for name, value in configs.items()}
         options = {**CONFIGS, **given, "log.dirs": str(data_dir)}
-        broker = Broker(config.load(options=options), LoopClock(loop), wrong.append, is_durable=False)
+        clock = LoopClock(loop)
+        store = EmbeddedStore(":memory:", clock, worker=_LoopWorker())
+        await store.open()
+        broker = Broker(config.load(options=options), clock, wrong.append, is_durable=False, metadata_store=store)
         broker.connections.turns.now = loop.time  # who is served when must be the same with the same seed
         await broker.start()
         simulation = Simulation(broker, draw, seconds)
@@ -529,19 +530,25 @@ def simulate(
             wrong.extend(simulation.wrong)
             counts.update(simulation.counts)
             await broker.stop()
+            await store.close()
         if not (data_dir / CLEAN_SHUTDOWN_FILE).exists():
             wrong.append("the stop was not clean")
 
-    store = InOrder()
-
-    def submit(self: EmbeddedStore, work: Callable[[], Any]) -> "asyncio.Future[Any]":
-        if self._closed:
-            raise SessionExpired(detail="the metadata store is closed")
-        loop = asyncio.get_running_loop()
-        assert isinstance(loop, ShuffledLoop)
-        return loop.run_in_executor(store, work)
-
-    patched = patch.object(EmbeddedStore, "_submit", submit)  # its own thread keeps no turns
-    with patched, _errors_logged(wrong), shuffled(seed, job_s_max=job_s_max) as runner:
+    with _errors_logged(wrong), shuffled(seed, job_s_max=job_s_max) as runner:
         runner.run(run())
     return wrong, counts
+
+
+class _LoopWorker:
+    """The metadata store's worker: a thread of the shuffled loop, as one of the store's own would keep no turns."""
+
+    def __init__(self) -> None:
+        self._in_order = InOrder()
+
+    def submit(self, work: Callable[[], Any]) -> "asyncio.Future[Any]":
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, ShuffledLoop)
+        return loop.run_in_executor(self._in_order, work)
+
+    def stop(self) -> None:
+        """There is no thread of its own."""

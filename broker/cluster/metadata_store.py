@@ -18,6 +18,7 @@ from barnabas.controller.controller import Controller
 from barnabas.controller.coordination.interface import CoordinationError, CoordinationStore, NoNode
 from barnabas.controller.znodes import BROKER_IDS, CLUSTER_ID, DamagedZnode
 from barnabas.storage.errors import DirectoryMismatch
+from barnabas.timers import Timers, pause
 
 if TYPE_CHECKING:
     from barnabas.controller.coordination.embedded import EmbeddedStore
@@ -30,7 +31,7 @@ CONNECTION_TIMEOUT_MS_MIN = 4_000
 """A start waits so long for ZooKeeper however short a session timeout is asked for: no server grants a shorter one, as
 servers usually are."""
 
-REJOIN_DELAY_S = 1.0
+REJOIN_DELAY_MS = 1_000
 """Between attempts to join again: one that fails may fail at once."""
 
 
@@ -67,25 +68,30 @@ class MetadataStore:
 
     `find_file` says where the file is, or is to be; `known_cluster` which cluster the log directories name, if any
     does. `on_failure` is called when the broker cannot go on; with `is_durable` False a file does not survive a power
-    cut.
+    cut. A `shared` store is used instead of a file of one's own, by several brokers of one process, say: whoever hands
+    it in opens and closes it.
     """
 
     def __init__(
         self,
         config: BrokerConfig,
         clock: Clock,
+        timers: Timers,
         find_file: Callable[[], Path],
         on_failure: Callable[[str], None],
         *,
         known_cluster: Callable[[], str | None] = lambda: None,
         is_durable: bool = True,
+        shared: "EmbeddedStore | None" = None,
     ) -> None:
         self._config = config
         self._find_file = find_file
         self._known_cluster = known_cluster
         self._clock = clock
+        self._timers = timers
         self._on_failure = on_failure
         self._is_durable = is_durable
+        self._shared = shared
         self._embedded: EmbeddedStore | None = None
         self._session: CoordinationStore | None = None
         self._configs: ConfigRepository | None = None
@@ -100,7 +106,9 @@ class MetadataStore:
         Raises: CoordinationError (a file that cannot be used, no ZooKeeper in time), OtherBrokersInCluster,
         DirectoryMismatch (no file, or two; a store without a cluster where the log directories name one).
         """
-        if self._config.zookeeper_connect is None:
+        if self._shared is not None:
+            session = await self._open_session(self._shared)
+        elif self._config.zookeeper_connect is None:
             session = await self._open_file()
         else:
             asked_ms = self._config.zookeeper_session_timeout_ms
@@ -140,7 +148,10 @@ class MetadataStore:
         path = await asyncio.to_thread(self._find_file)
         self._embedded = EmbeddedStore(str(path), self._clock, is_durable=self._is_durable)
         await self._embedded.open()
-        self._session = await self._embedded.session()
+        return await self._open_session(self._embedded)
+
+    async def _open_session(self, store: "EmbeddedStore") -> CoordinationStore:
+        self._session = await store.session()
         self._session.on_expired(lambda: self._on_failure("the metadata store failed"))
         return self._session
 
@@ -179,7 +190,7 @@ class MetadataStore:
             while True:
                 if await self._try_to_rejoin():
                     return
-                await asyncio.sleep(REJOIN_DELAY_S)
+                await pause(self._timers, REJOIN_DELAY_MS)
         except Exception as error:
             logger.exception("the broker cannot join its cluster again")
             self._on_failure(str(error))

@@ -12,9 +12,7 @@ that opened it.
 
 import asyncio
 import logging
-import queue
 import sqlite3
-import threading
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
@@ -34,6 +32,7 @@ from barnabas.controller.coordination.interface import (
     WatchedEvent,
     Watcher,
 )
+from barnabas.controller.coordination.owner_thread import OwnerThread, Worker, post
 from barnabas.controller.coordination.reserve import DiskReserve
 from barnabas.controller.coordination.tree import DataTree, Transaction, Znode, validate_path
 
@@ -66,14 +65,15 @@ class EmbeddedStore:
 
     `path` is the file, created if missing; ":memory:" keeps nothing. Without `is_durable` nothing is synced: what was
     acknowledged survives the process, not the machine. `open` and `close` are called once each, on any event loop.
+    `worker` is the owner thread, by default a real one of this store's own; it is stopped with the store.
     """
 
-    def __init__(self, path: str, clock: Clock, *, is_durable: bool = True) -> None:
+    def __init__(self, path: str, clock: Clock, *, is_durable: bool = True, worker: Worker | None = None) -> None:
         self._path = path
         self._synchronous = "FULL" if is_durable else "OFF"
         self._clock = clock
-        self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name="metadata-store", daemon=True)
+        self._worker = OwnerThread("metadata-store") if worker is None else worker
+        self._was_opened = False
         self._closed = False
         # Everything below belongs to the owner thread.
         self._database: sqlite3.Connection | None = None
@@ -92,11 +92,13 @@ class EmbeddedStore:
         Raises: StoreUnavailable if the file cannot be opened, is damaged, in use by another process, or of a newer
         format.
         """
-        self._thread.start()
+        opening = self._submit(self._open)
+        self._was_opened = True
         try:
-            await self._submit(self._open)
+            await opening
         except StoreUnavailable:
-            self._stop()
+            self._closed = True
+            self._worker.stop()
             raise
 
     async def session(self) -> "EmbeddedSession":
@@ -109,41 +111,16 @@ class EmbeddedStore:
 
     async def close(self) -> None:
         """End all sessions and close the file. Idempotent."""
-        if not self._closed and self._thread.is_alive():
+        if not self._closed and self._was_opened:
             await self._submit(self._close)
-        self._stop()
-        if self._thread.is_alive():
-            self._thread.join()
-
-    # -- from event loops to the owner thread
+        self._closed = True
+        self._worker.stop()
 
     def _submit(self, work: Callable[[], T]) -> "asyncio.Future[T]":
-        """Run `work` in the owner thread, in the order of submission; its outcome arrives on the calling loop after all
-        events that preceded it."""
+        """Run `work` in the owner thread; its outcome arrives on the calling loop after all events that preceded it."""
         if self._closed:
             raise SessionExpired(detail="the metadata store is closed")
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[T] = loop.create_future()
-
-        def run() -> None:
-            try:
-                result = work()
-            except Exception as error:  # noqa: BLE001 - carried to whoever awaits
-                _post(loop, _resolve, future, None, error)
-            else:
-                _post(loop, _resolve, future, result, None)
-
-        self._work.put(run)
-        return future
-
-    def _run(self) -> None:
-        while (work := self._work.get()) is not None:
-            work()
-
-    def _stop(self) -> None:
-        if not self._closed:
-            self._closed = True
-            self._work.put(None)
+        return self._worker.submit(work)
 
     # -- in the owner thread
 
@@ -208,7 +185,7 @@ class EmbeddedStore:
             return
         session._ended = True
         if expired:
-            _post(session._loop, session._notify_expired)
+            post(session._loop, session._notify_expired)
         ephemerals = self._tree.ephemerals(session_id)
         if ephemerals and self._failure is None:
             try:
@@ -428,7 +405,7 @@ class EmbeddedSession:
         if event.type in _CHILD_EVENTS:
             watchers.update(self._child_watches.pop(event.path, {}))
         for watcher in watchers:
-            _post(self._loop, self._deliver, watcher, event)
+            post(self._loop, self._deliver, watcher, event)
 
     def _deliver(self, watcher: Watcher, event: WatchedEvent) -> None:
         if not self._ended:
@@ -437,21 +414,3 @@ class EmbeddedSession:
     def _notify_expired(self) -> None:
         for callback in self._expiry_callbacks:
             callback()
-
-
-def _resolve(future: "asyncio.Future[T]", result: T, error: Exception | None) -> None:
-    if future.cancelled():
-        return
-    if error is None:
-        future.set_result(result)
-    else:
-        future.set_exception(error)
-
-
-def _post(loop: asyncio.AbstractEventLoop, callback: Callable[..., None], *arguments: object) -> None:
-    """`call_soon_threadsafe`, unless the loop is gone: then nobody is left to tell."""
-    try:
-        loop.call_soon_threadsafe(callback, *arguments)
-    except RuntimeError:
-        if not loop.is_closed():
-            raise

@@ -18,6 +18,7 @@ from kazoo.protocol.connection import ConnectionHandler
 from kazoo.protocol.serialization import Connect
 
 from barnabas.clock import REPEAT_MIN_MS, Clock, interval_ms, wait_s
+from barnabas.controller.coordination.owner_thread import post
 
 logger = logging.getLogger(__name__)
 
@@ -173,12 +174,3 @@ class Answer:
         if self.on_success is not None:
             self.on_success()
         self.future.set_result(value)
-
-
-def post(loop: asyncio.AbstractEventLoop, callback: Callable[..., None], *arguments: object) -> None:
-    """`call_soon_threadsafe`, unless the loop is gone: then nobody is left to tell."""
-    try:
-        loop.call_soon_threadsafe(callback, *arguments)
-    except RuntimeError:
-        if not loop.is_closed():
-            raise

@@ -52,7 +52,8 @@ from barnabas.controller.coordination.interface import (
     WatchedEvent,
     Watcher,
 )
-from barnabas.controller.coordination.loop_handler import Answer, LoopConnection, LoopHandler, post
+from barnabas.controller.coordination.loop_handler import Answer, LoopConnection, LoopHandler
+from barnabas.controller.coordination.owner_thread import post
 from barnabas.controller.coordination.tree import validate_path
 
 logger = logging.getLogger(__name__)

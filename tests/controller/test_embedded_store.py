@@ -22,6 +22,7 @@ from barnabas.controller.coordination.interface import (
     SetData,
     StoreUnavailable,
 )
+from barnabas.controller.coordination.owner_thread import OwnerThread
 from barnabas.controller.coordination.tree import DataTree
 
 
@@ -239,3 +240,15 @@ def _structural_faults(tree: DataTree) -> list[str]:
     faults += sorted(indexed ^ (set(znodes) - {"/"}))
     faults += [path for path, znode in znodes.items() if znode.pzxid < znode.czxid]
     return faults
+
+
+async def test_work_is_done_in_order_though_nobody_waits_for_it() -> None:
+    worker = OwnerThread("worker")
+    done: list[int] = []
+    given_up = [worker.submit(lambda number=number: done.append(number)) for number in range(100)]  # type: ignore[misc]
+    for future in given_up:
+        future.cancel()
+    assert await worker.submit(lambda: len(done)) == 100
+    assert done == list(range(100))
+    worker.stop()
+    worker.stop()

@@ -6,15 +6,17 @@ from typing import Any
 
 import pytest
 
-from barnabas.broker.cluster.metadata_store import REJOIN_DELAY_S, MetadataStore
+from barnabas.broker.cluster.metadata_store import REJOIN_DELAY_MS, MetadataStore
 from barnabas.broker.configuration.config import load
 from barnabas.clock import ManualClock
+from barnabas.controller.coordination.embedded import EmbeddedStore
 from barnabas.controller.coordination.interface import StoreUnavailable
+from tools.manual_timers import ManualTimers
 from tools.zookeeper import ZooKeeperServer
 
 
 def no_file() -> Path:
-    raise AssertionError("with ZooKeeper there is no file")
+    raise AssertionError("there is no file of one's own")
 
 
 def test_a_lost_file_ends_the_broker(tmp_path: Path) -> None:
@@ -22,7 +24,11 @@ def test_a_lost_file_ends_the_broker(tmp_path: Path) -> None:
         reasons: list[str] = []
         config = load(options={"log.dirs": str(tmp_path)})
         store = MetadataStore(
-            config, ManualClock(now_ms=1_700_000_000_000), lambda: tmp_path / "metadata.sqlite", reasons.append
+            config,
+            ManualClock(),
+            ManualTimers(),
+            lambda: tmp_path / "metadata.sqlite",
+            reasons.append,
         )
         session = await store.open()
         assert (tmp_path / "metadata.sqlite").exists()
@@ -40,7 +46,8 @@ def test_a_clean_stop_is_no_failure(tmp_path: Path) -> None:
         reasons: list[str] = []
         store = MetadataStore(
             load(options={"log.dirs": str(tmp_path)}),
-            ManualClock(now_ms=1_700_000_000_000),
+            ManualClock(),
+            ManualTimers(),
             lambda: tmp_path / "metadata.sqlite",
             reasons.append,
         )
@@ -52,6 +59,28 @@ def test_a_clean_stop_is_no_failure(tmp_path: Path) -> None:
     assert asyncio.run(stop()) == []
 
 
+def test_a_store_that_is_handed_in_is_shared_and_stays_open(tmp_path: Path) -> None:
+    async def share() -> None:
+        config = load(options={"log.dirs": str(tmp_path)})
+        embedded = EmbeddedStore(":memory:", ManualClock())
+        await embedded.open()
+        stores = [
+            MetadataStore(config, ManualClock(), ManualTimers(), no_file, lambda reason: None, shared=embedded)
+            for _ in range(2)
+        ]
+        first, second = [await store.open() for store in stores]
+        await first.create("/from-the-first", ephemeral=True)
+        assert await second.exists("/from-the-first") is not None
+        await stores[0].close()
+        assert await second.get_children("/") == [], "its session ended, and nothing else"
+        await stores[1].close()
+        await (await embedded.session()).create("/still-open")
+        await embedded.close()
+
+    asyncio.run(share())
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_no_zookeeper_is_an_error_with_its_address(tmp_path: Path) -> None:
     options = {
         "log.dirs": str(tmp_path),
@@ -60,9 +89,7 @@ def test_no_zookeeper_is_an_error_with_its_address(tmp_path: Path) -> None:
     }
 
     async def start() -> None:
-        store = MetadataStore(
-            load(options=options), ManualClock(now_ms=1_700_000_000_000), no_file, lambda reason: None
-        )
+        store = MetadataStore(load(options=options), ManualClock(), ManualTimers(), no_file, lambda reason: None)
         try:
             await store.open()
         finally:
@@ -83,7 +110,11 @@ def test_a_short_session_timeout_leaves_time_to_connect(tmp_path: Path) -> None:
 
         async def start() -> None:
             store = MetadataStore(
-                load(options=options), ManualClock(now_ms=1_700_000_000_000), no_file, lambda reason: None
+                load(options=options),
+                ManualClock(),
+                ManualTimers(),
+                no_file,
+                lambda reason: None,
             )
             try:
                 await store.open()
@@ -103,7 +134,7 @@ def test_another_broker_that_came_meanwhile_ends_one_that_was_out(tmp_path: Path
 
         async def lose() -> str:
             ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-            store = MetadataStore(config, ManualClock(now_ms=1_700_000_000_000), no_file, ended.set_result)
+            store = MetadataStore(config, ManualClock(), ManualTimers(), no_file, ended.set_result)
             session: Any = await store.open()
             await asyncio.to_thread(register_another_and_end, session._client.client_id)
             reason = await ended
@@ -126,11 +157,8 @@ def test_another_broker_that_came_meanwhile_ends_one_that_was_out(tmp_path: Path
             other.close()
 
 
-def test_attempts_to_join_again_that_fail_at_once_are_pauses_apart(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_attempts_to_join_again_that_fail_at_once_are_pauses_apart(tmp_path: Path) -> None:
     """The session before cannot be had again, and each new one is refused by ZooKeeper, whose answer comes at once."""
-    seconds: list[float] = []
     reasons: list[str] = []
     attempts = 0
 
@@ -141,24 +169,21 @@ def test_attempts_to_join_again_that_fail_at_once_are_pauses_apart(
     class Refused(MetadataStore):
         async def _open_zookeeper(self, connect_string: str, timeout_ms: int | None) -> Any:
             nonlocal attempts
-            assert attempts == len(seconds), "no pause"
             attempts += 1
             raise StoreUnavailable(connect_string, "as asked")
 
-    async def sleep(delay_s: float) -> None:
-        seconds.append(delay_s)
-        if len(seconds) == 5:
-            raise asyncio.CancelledError
-
     async def lose() -> None:
         config = load(options={"log.dirs": str(tmp_path), "zookeeper.connect": "127.0.0.1:1"})
-        store = Refused(config, ManualClock(now_ms=1_700_000_000_000), no_file, reasons.append)
+        timers = ManualTimers()
+        store = Refused(config, ManualClock(), timers, no_file, reasons.append)
         store._session = Session()  # type: ignore[assignment]
-        with pytest.raises(asyncio.CancelledError):
-            await store._rejoin()
+        rejoining = asyncio.create_task(store._rejoin())
+        for attempt in range(1, 6):
+            await timers.has(REJOIN_DELAY_MS)
+            assert attempts == attempt, "no pause"
+            timers.fire()
+        rejoining.cancel()
+        await asyncio.gather(rejoining, return_exceptions=True)
         assert reasons == []
 
-    monkeypatch.setattr(asyncio, "sleep", sleep)
     asyncio.run(lose())
-    assert seconds == [REJOIN_DELAY_S] * 5
-    assert attempts == 5

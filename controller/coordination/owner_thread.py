@@ -1,0 +1,78 @@
+"""The one thread that owns a store's file and tree, and the way from event loops to it and back."""
+
+import asyncio
+import queue
+import threading
+from collections.abc import Callable
+from typing import Protocol, TypeVar
+
+T = TypeVar("T")
+
+
+class Worker(Protocol):
+    """Does work one piece after the other, in the order in which it was submitted. A simulation hands in another one
+    than `OwnerThread`."""
+
+    def submit(self, work: Callable[[], T], /) -> "asyncio.Future[T]":
+        """Do it; called on an event loop. Its outcome arrives there after everything that it, and what was done before
+        it, posted there. It is done even if nobody waits for it any more."""
+        ...
+
+    def stop(self) -> None:
+        """Do what was submitted, and return when that is done; idempotent. Nothing is submitted any more."""
+        ...
+
+
+class OwnerThread:
+    """A `Worker` with a real thread, which it starts with the first work."""
+
+    def __init__(self, name: str) -> None:
+        self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._has_started = False
+
+    def submit(self, work: Callable[[], T], /) -> "asyncio.Future[T]":
+        """Raises: RuntimeError if no thread can be had."""
+        if not self._has_started:
+            self._thread.start()
+            self._has_started = True
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[T] = loop.create_future()
+
+        def run() -> None:
+            try:
+                result = work()
+            except Exception as error:  # noqa: BLE001 - carried to whoever awaits
+                post(loop, _resolve, future, None, error)
+            else:
+                post(loop, _resolve, future, result, None)
+
+        self._work.put(run)
+        return future
+
+    def stop(self) -> None:
+        if self._has_started:
+            self._work.put(None)
+            self._thread.join()
+
+    def _run(self) -> None:
+        while (work := self._work.get()) is not None:
+            work()
+
+
+def _resolve(future: "asyncio.Future[T]", result: T, error: Exception | None) -> None:
+    if future.cancelled():
+        return
+    if error is None:
+        future.set_result(result)
+    else:
+        future.set_exception(error)
+
+
+def post(loop: asyncio.AbstractEventLoop, callback: Callable[..., None], *arguments: object) -> None:
+    """`call_soon_threadsafe`, unless the loop is gone: then nobody is left to tell."""
+    try:
+        loop.call_soon_threadsafe(callback, *arguments)
+    except RuntimeError:
+        if not loop.is_closed():
+            raise
