@@ -1,1 +1,2 @@
-"""Who leads what: coordination stores, election, assignment and the controller itself."""
+"""The controller of a cluster: it registers its broker, is elected, creates and deletes topics, assigns partitions to
+brokers and elects their leaders. Below it the metadata store (`coordination/`), with Kafka's znodes (`znodes.py`)."""

@@ -20,7 +20,7 @@ class BrokerChannel(Protocol):
     """How the controller reaches a broker; requests to one broker arrive in the order in which they are sent."""
 
     def reaches(self, broker_id: int) -> bool:
-        """Whether it can: of other brokers the controller makes no use."""
+        """Whether requests can be sent to a broker. One that is not reached gets no partitions and is told nothing."""
         ...
 
     async def send(

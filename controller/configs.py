@@ -19,6 +19,7 @@ from barnabas.clock import Clock
 from barnabas.controller import znodes
 from barnabas.controller.bootstrap import create_missing
 from barnabas.controller.coordination.interface import (
+    ANY_VERSION,
     Check,
     ConnectionLost,
     CoordinationStore,
@@ -41,21 +42,20 @@ ENTITY_TYPES = ("topics", "brokers")
 """The kinds of entities whose overrides are kept here."""
 
 CHANGE_EXPIRATION_MS = 15 * 60 * 1000
+"""Older notifications are deleted (`ZkNodeChangeNotificationListener`'s `changeExpirationMs`)."""
 
 REPLACE_TIMEOUT_MS = 30_000
 """How long a change waits for a store that is out of reach: Kafka's default `request.timeout.ms`, after which its
 client has given up."""
 
-_ANY_VERSION = -1
-
 FOLLOWING_RETRY_DELAY_MS = 1_000
-"""When changes that could not be read are read again."""
+"""How long after a failure changes are read again."""
 
 _PURGED_AT_ONCE = 100
-"""Notifications that are looked at together."""
+"""How many notifications are read together when old ones are looked for."""
 
 _RESTORED_AT_ONCE = 100
-"""Entities whose overrides are written in one transaction: ZooKeeper takes a megabyte."""
+"""How many entities' overrides are written in one transaction: ZooKeeper takes a megabyte."""
 
 KEPT_WHERE_BROKEN: Mapping[str, Mapping[str, str]] = MappingProxyType(
     {
@@ -79,8 +79,10 @@ def stored_bytes(overrides: Mapping[str, str | None]) -> int:
 
 
 class ConfigRepository:
-    """Cache of all overrides, owned by the event loop; `start` before anything else. `held_bytes` is about what they
-    take. A change waits up to `replace_timeout_ms` for the store.
+    """Cache of all overrides, owned by the event loop; `start` before anything else. `held_bytes` is about how much
+    memory they take. A change waits up to `replace_timeout_ms` for the store.
+
+    One task, from `start` to `stop`, follows what others change; handlers and the controller call the rest.
     """
 
     def __init__(
@@ -156,6 +158,7 @@ class ConfigRepository:
         self._task = asyncio.create_task(self._follow(), name="config-changes")
 
     async def stop(self) -> None:
+        """Follow changes no more; what is cached stays."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -183,7 +186,7 @@ class ConfigRepository:
         """
         try:
             async with time_limit(self._timers, self._replace_timeout_ms):
-                held_by = [Check(znodes.topic_path(name), _ANY_VERSION)] if if_topic_exists else []
+                held_by = [Check(znodes.topic_path(name), ANY_VERSION)] if if_topic_exists else []
                 await self._replace(entity_type, name, znodes.encode_config(configs), held_by)
                 await self.refresh(entity_type, [name])
         except (ConnectionLost, SessionExpired, TimeoutError) as error:

@@ -85,8 +85,10 @@ async def _brokers(store: CoordinationStore) -> list[BrokerRegistration]:
 async def with_states(
     store: CoordinationStore, topics: Iterable[TopicState], known: Mapping[str, TopicState] = MappingProxyType({})
 ) -> tuple[list[TopicState], list[OperationGroup]]:
-    """The topics with the states of their partitions, all read at once, and the writes that create anew what somebody
-    has deleted. A damaged state is that of a partition without a leader.
+    """The topics with the states of their partitions, read together, and the writes that create anew the states that
+    somebody has deleted, as they were `known`. A partition whose state cannot be read gets one without a leader.
+
+    Raises: CoordinationError.
     """
     topics = list(topics)
     wanted = [(topic, partition) for topic in topics for partition in topic.assignments]

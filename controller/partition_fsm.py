@@ -41,6 +41,7 @@ class PartitionStateMachine:
         self._statuses: dict[TopicPartition, PartitionStatus] = {}
 
     def status(self, partition: TopicPartition) -> PartitionStatus:
+        """A partition's state; of one that is not known, that it does not exist."""
         return self._statuses.get(partition, PartitionStatus.NON_EXISTENT)
 
     def move(self, partitions: Collection[TopicPartition], target: PartitionStatus) -> None:
@@ -59,6 +60,7 @@ class PartitionStateMachine:
             self._statuses.update(dict.fromkeys(partitions, target))
 
     def in_status(self, *statuses: PartitionStatus) -> list[TopicPartition]:
+        """The partitions in one of these states."""
         return [partition for partition, status in self._statuses.items() if status in statuses]
 
     def load(self, cluster: ClusterState, *, restarted: Collection[int]) -> None:

@@ -37,6 +37,7 @@ class Registration:
 
     @property
     def path(self) -> str:
+        """The znode of the registration."""
         return znodes.broker_path(self.broker.broker_id)
 
     async def register(self) -> None:

@@ -73,6 +73,7 @@ class ReplicaAssignment(NamedTuple):
 
     @property
     def is_being_reassigned(self) -> bool:
+        """Whether replicas are being added or removed."""
         return bool(self.adding_replicas or self.removing_replicas)
 
 
@@ -96,6 +97,7 @@ class TopicState(NamedTuple):
     partitions: Mapping[int, PartitionState] = MappingProxyType({})
 
     def with_partitions(self, partitions: Mapping[int, PartitionState]) -> "TopicState":
+        """With the states of these partitions instead of those they had."""
         return self._replace(partitions={**self.partitions, **partitions})
 
 
@@ -116,6 +118,7 @@ class ClusterState(NamedTuple):
     offline_replicas: Mapping[int, frozenset[TopicPartition]] = MappingProxyType({})
 
     def is_online(self, broker_id: int, partition: TopicPartition) -> bool:
+        """Whether a broker is live and has not reported its replica of the partition as failed."""
         return broker_id in self.brokers and partition not in self.offline_replicas.get(broker_id, frozenset())
 
     def partitions(self) -> Iterator[tuple[TopicState, int]]:
@@ -126,18 +129,22 @@ class ClusterState(NamedTuple):
                     yield topic, partition
 
     def with_topics(self, topics: Iterable[TopicState]) -> "ClusterState":
+        """With these topics, added or instead of those of their names."""
         return self._replace(topics={**self.topics, **{topic.name: topic for topic in topics}})
 
     def with_states(self, states: Mapping[TopicPartition, PartitionState]) -> "ClusterState":
+        """With the states of these partitions instead of those they had."""
         by_topic: dict[str, dict[int, PartitionState]] = {}
         for (name, partition), state in states.items():
             by_topic.setdefault(name, {})[partition] = state
         return self.with_topics(self.topics[name].with_partitions(changed) for name, changed in by_topic.items())
 
     def with_deleting(self, names: Iterable[str]) -> "ClusterState":
+        """With these topics in the deletion queue, too."""
         return self._replace(deleting=self.deleting | frozenset(names))
 
     def without_topics(self, names: Iterable[str]) -> "ClusterState":
+        """Without any trace of these topics."""
         gone = frozenset(names)
         return self._replace(
             topics={name: topic for name, topic in self.topics.items() if name not in gone},
@@ -149,9 +156,11 @@ class ClusterState(NamedTuple):
         )
 
     def with_offline_replicas(self, broker_id: int, partitions: Iterable[TopicPartition]) -> "ClusterState":
+        """A broker has reported its replicas of these partitions as failed."""
         known = self.offline_replicas.get(broker_id, frozenset())
         return self._replace(offline_replicas={**self.offline_replicas, broker_id: known | frozenset(partitions)})
 
     def without_offline_replicas(self, broker_id: int, partitions: Iterable[TopicPartition]) -> "ClusterState":
+        """A broker has opened its replicas of these partitions after all."""
         known = self.offline_replicas.get(broker_id, frozenset())
         return self._replace(offline_replicas={**self.offline_replicas, broker_id: known - frozenset(partitions)})

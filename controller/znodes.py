@@ -87,7 +87,7 @@ def _decode(path: str, payload: bytes, read: Callable[[dict[str, Any]], T]) -> T
 
 
 def _integer(value: object) -> int:
-    """Of 32 bits, as all of them are; ids of producers and times are text."""
+    """An integer of 32 bits: all numbers of the payloads are, as ids of producers and times are written as strings."""
     if not isinstance(value, int) or isinstance(value, bool) or not -(2**31) <= value < 2**31:
         raise TypeError(f"{value!r} is not an integer of 32 bits")
     return value
@@ -114,7 +114,7 @@ def broker_path(broker_id: int) -> str:
 
 
 def broker_id_of(name: str) -> int | None:
-    """The broker that a child of /brokers/ids stands for; None if it is the name of none."""
+    """The id of the broker that is registered at a child of /brokers/ids; None if its name is no broker's id."""
     return int(name) if name.isascii() and name.isdecimal() and int(name) < 2**31 else None
 
 
@@ -193,7 +193,7 @@ def decode_controller(payload: bytes) -> int:
 
 
 def encode_controller_epoch(epoch: int) -> bytes:
-    """Decimal digits."""
+    """The epoch in decimal digits, without JSON."""
     return str(epoch).encode()
 
 
@@ -311,8 +311,9 @@ def decode_partition_state(topic: str, partition: int, payload: bytes, version: 
 def rebuilt_partition_state(replicas: Sequence[int], version: int) -> PartitionState:
     """The state of a partition whose znode is damaged: it has no leader, until one is elected.
 
-    A leader epoch grows by one with a write at most, so that it is not beyond the znode's `version`. Whoever is the
-    only replica was in sync; of several nobody knows which were.
+    Its leader epoch is the znode's `version`, at least: each write of the znode raises the leader epoch by one at most,
+    so no greater one was ever given out. An only replica was in sync; of several nobody knows which were, so the ISR is
+    empty.
     """
     isr = tuple(replicas) if len(replicas) == 1 else ()
     return PartitionState(leader=NO_LEADER, leader_epoch=version, isr=isr, controller_epoch=0, partition_epoch=version)
@@ -376,7 +377,7 @@ def delete_topic_path(topic: str) -> str:
 
 
 def encode_cluster_id(cluster_id: str) -> bytes:
-    """Version "1", a string for once."""
+    """Version 1, which only this payload has as a string."""
     return _encode({"version": "1", "id": cluster_id})
 
 

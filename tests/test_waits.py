@@ -26,7 +26,7 @@ WAITS = {
 BOUNDED_ELSEWHERE = {
     ("broker/timers.py", "(left_ms + 0.5) / 1000"): "delay_ms",
     ("broker/timers.py", "at_ms - self._clock.monotonic_ms()"): "call_later",
-    ("broker/network/connection.py", "wait_s"): "doubled up to TRANSPORT_WAIT_S_MAX",
+    ("broker/network/reply_queue.py", "wait_s"): "doubled up to TRANSPORT_WAIT_S_MAX",
     ("broker/http/server.py", "self._next_page_at - loop.time()"): "REST_FACTOR times what a page took",
     ("broker/upkeep/cleaner_process.py", "min(early_s, _LONGEST_SLEEP_S)"): "a constant",
 }
@@ -91,6 +91,17 @@ def test_every_wait_is_bounded() -> None:
 
 def test_what_is_bounded_elsewhere_is_still_there() -> None:
     assert {(wait.path, ast.unparse(wait.duration)) for wait in waits()} >= set(BOUNDED_ELSEWHERE)
+
+
+def test_the_controller_waits_by_the_timers_that_it_is_handed() -> None:
+    """But for the connection to ZooKeeper, which is real whatever clock the broker lives by."""
+    edges = ("controller/coordination/zookeeper.py", "controller/coordination/loop_handler.py")
+    real = [
+        str(wait)
+        for wait in waits()
+        if wait.path.startswith("controller/") and wait.path not in edges and ast.unparse(wait.duration) != "0"
+    ]
+    assert real == []
 
 
 @pytest.mark.parametrize(

@@ -1,1 +1,1 @@
-"""Coordination stores with ZooKeeper's semantics."""
+"""The metadata store behind one interface: ZooKeeper, or a file with ZooKeeper's semantics."""

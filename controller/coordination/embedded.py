@@ -52,7 +52,8 @@ INSERT INTO last_zxid VALUES (0, 0);
 """
 
 _PASSING = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_CANTOPEN})
-"""SQLite tells of an exhausted quota (EDQUOT) as of a disk that fails."""
+"""SQLite's codes for a lack of room, memory or descriptors, which may pass. An exhausted quota (EDQUOT) is not among
+them: SQLite has no code of its own for it, but that of a disk that fails."""
 
 _DATA_EVENTS = frozenset({EventType.CREATED, EventType.DATA_CHANGED, EventType.DELETED})
 _CHILD_EVENTS = frozenset({EventType.CHILDREN_CHANGED, EventType.DELETED})
@@ -61,7 +62,8 @@ T = TypeVar("T")
 
 
 class EmbeddedStore:
-    """The shared part: file, tree, owner thread. `session()` gives each broker its `CoordinationStore`.
+    """The file, the tree and the owner thread, shared by all sessions. `session()` gives a broker its
+    `CoordinationStore`.
 
     `path` is the file, created if missing; ":memory:" keeps nothing. Without `is_durable` nothing is synced: what was
     acknowledged survives the process, not the machine. `open` and `close` are called once each, on any event loop.
@@ -102,6 +104,10 @@ class EmbeddedStore:
             raise
 
     async def session(self) -> "EmbeddedSession":
+        """Begin a session, whose watchers are called on the calling loop.
+
+        Raises: SessionExpired if the store is closed.
+        """
         loop = asyncio.get_running_loop()
         return await self._submit(lambda: self._open_session(loop))
 
@@ -272,8 +278,11 @@ class EmbeddedStore:
         database.execute("COMMIT")
 
     def _take_back(self, error: sqlite3.Error) -> None:
-        """A lack of room or memory, or of a descriptor for a file that was not open yet, leaves the file as it was;
-        after any other error nobody knows what it holds, so nothing more is answered from it.
+        """A write has failed. A lack of room or memory, or of a descriptor for a file that was not open yet, leaves
+        the file as it was: the transaction is rolled back. After any other error nobody knows what the file holds, so
+        all sessions end, and nothing more is answered from it.
+
+        Raises: StoreUnavailable after such an error.
         """
         assert self._database is not None, "not open"
         if (getattr(error, "sqlite_errorcode", 0) & 0xFF) in _PASSING:
@@ -334,8 +343,8 @@ class EmbeddedStore:
 class EmbeddedSession:
     """One session of an `EmbeddedStore`: a `CoordinationStore`. Got from `EmbeddedStore.session()`.
 
-    Watches are kept in the owner thread (dicts as ordered sets of watchers); callbacks run on the loop that opened the
-    session.
+    Its methods may be called on the event loop that opened it, where watchers are called, too. Watches belong to the
+    owner thread (they are dicts from a watcher to None, which keep the order in which they were set).
     """
 
     def __init__(self, store: EmbeddedStore, session_id: int, loop: asyncio.AbstractEventLoop) -> None:
@@ -353,7 +362,7 @@ class EmbeddedSession:
 
     @property
     def session_timeout_ms(self) -> int:
-        """Ephemeral znodes go when the file is opened, if not before."""
+        """0: what a process that died has left goes when the file is opened, so nobody has to wait for it."""
         return 0
 
     async def create(self, path: str, data: bytes = b"", *, ephemeral: bool = False, sequence: bool = False) -> str:
@@ -391,7 +400,7 @@ class EmbeddedSession:
         self._expiry_callbacks.append(callback)
 
     async def create_root(self) -> None:
-        """It is always there."""
+        """Nothing to do: the root is always there."""
 
     async def close(self) -> None:
         if not self._store._closed:

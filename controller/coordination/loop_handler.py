@@ -34,11 +34,12 @@ shorter, and nobody waits for days where they are longer."""
 
 
 class LoopHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no types
-    """kazoo's way to threads, sockets and callbacks: hands everything to the event loop, and watches over it.
+    """What kazoo calls for threads, sockets and callbacks. It has no worker threads: everything goes to the event loop.
 
+    It also looks whether the loop still moves (`_check_loop`), in kazoo's thread before and after each wait.
     `session_timeout_ms` is what was asked for until the server has said what it grants; only that counts then. Time is
-    that of `clock`, which has to be ZooKeeper's: the machine's. `has_ended` is set when the session is over: no
-    connection is made any more.
+    that of `clock`, which has to be ZooKeeper's: the machine's. `has_ended` is set, by kazoo's thread, when the session
+    is over: no connection is made any more.
     """
 
     def __init__(
@@ -64,12 +65,13 @@ class LoopHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo ha
     # -- called on the loop
 
     def stop_heartbeats(self) -> None:
+        """The session is over, or about to be closed: the loop need not move for it any more."""
         self._has_stopped = True
         if self._timer is not None:
             self._timer.cancel()
 
     def _go_by(self, session_timeout_ms: int) -> None:
-        """There is a session, or it goes on: from here on the loop has to move for it."""
+        """A server has accepted the session, the first time or again: from here on the loop has to move for it."""
         self.session_timeout_ms = session_timeout_ms
         if self._timer is not None:
             self._timer.cancel()

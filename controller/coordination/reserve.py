@@ -1,17 +1,21 @@
-"""Room on the disk that is kept for the metadata store, so that a broker can start, and stop, on a full one: bytes, and
-with them a name, which the store's write-ahead log gets where the disk has no inodes left."""
+"""Room on the disk that is kept for the metadata store, so that a broker can start, and stop, when the disk is full.
+
+The room is a file of zeros. Deleting it gives back its bytes, and its inode, which SQLite's write-ahead log needs where
+the disk has no inode left.
+"""
 
 import os
 from contextlib import suppress
 
 _SIZE_MIN = 256 * 1024
 _SIZE_MAX = 8 * 1024 * 1024
-"""SQLite moves its write-ahead log into the database every 4 MiB, and then goes on at its beginning."""
+"""The write-ahead log does not grow much above 4 MiB: SQLite moves it into the database then, and begins it anew."""
 
 
 class DiskReserve:
-    """A file of nothing beside the store's, as large as what one start may write: every partition gets a new leader
-    epoch then. It is given up when the disk is full, and made again when there is room. Owned by one thread.
+    """The file of zeros beside the store's, and about as large: a start may write as much, because it gives every
+    partition a new leader epoch. `give_up` deletes it when the disk is full, `make` makes it again when there is room.
+    Owned by the store's thread.
     """
 
     def __init__(self, store_path: str) -> None:
@@ -19,7 +23,8 @@ class DiskReserve:
         self._path = f"{store_path}-reserve"
 
     def make(self, *, share_max: float = 0.5) -> bool:
-        """Take the room, or up to this share of what there is; whether it is all there."""
+        """Make the file as large as it should be, or take up to this share of the free space; returns whether it is
+        as large as it should be."""
         with suppress(OSError):
             size = min(max(_SIZE_MIN, os.stat(self._store_path).st_size), _SIZE_MAX)
             missing = size - (os.stat(self._path).st_size if os.path.exists(self._path) else 0)
@@ -34,7 +39,7 @@ class DiskReserve:
         return False
 
     def give_up(self) -> bool:
-        """Return the room to the disk; whether there was any."""
+        """Delete the file; returns whether there was one with bytes in it."""
         try:
             found = os.stat(self._path).st_size > 0
             os.unlink(self._path)

@@ -113,6 +113,7 @@ class DataTree:
                 self._children.setdefault(parent_of(path), set()).add(name_of(path))
 
     def get(self, path: str) -> tuple[bytes, Stat] | None:
+        """Data and metadata, or None if there is no such znode."""
         znode = self._znodes.get(path)
         return None if znode is None else (znode.data, stat_of(znode, self.child_count(path)))
 
@@ -140,6 +141,7 @@ class DataTree:
         return preparation.transaction
 
     def commit(self, transaction: Transaction) -> None:
+        """Make a prepared transaction the state of the tree; no other may have been committed since it was prepared."""
         for path, znode in transaction.changes.items():
             siblings = self._children.setdefault(parent_of(path), set()) if path != "/" else None
             if znode is not None:
@@ -152,14 +154,16 @@ class DataTree:
                     del self._children[parent_of(path)]
 
     def znode(self, path: str) -> Znode | None:
+        """A znode as stored, or None."""
         return self._znodes.get(path)
 
     def child_count(self, path: str) -> int:
+        """How many children a znode has; 0 if there is none."""
         return len(self._children.get(path, ()))
 
 
 class _Preparation:
-    """One transaction in the making: later operations see the effects of earlier ones."""
+    """A transaction while its operations are decided one after the other: later ones see what earlier ones change."""
 
     def __init__(self, tree: DataTree, transaction: Transaction, now_ms: int, session_id: int) -> None:
         self._tree = tree

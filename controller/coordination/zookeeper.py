@@ -16,6 +16,9 @@ not ended it meanwhile.
 The session timeout is what the server grants (2 to 20 of its ticks, unless it is configured otherwise), whatever was
 asked for; how long an attempt to connect may take is bounded in `loop_handler`.
 
+This is an edge of the program: sockets, kazoo's thread and the time until a first connection are real, whatever clock
+the broker lives by.
+
 *Source*: kafka 3.9.1 `ZooKeeperClient.scala`; ZooKeeper 3.9 Programmer's Guide.
 """
 
@@ -162,6 +165,7 @@ class ZooKeeperSession:
         return session
 
     async def create_root(self) -> None:
+        """Create the chroot, and what is above it, where it is missing."""
         root, self._root = self._root, ""
         try:
             for end in [index for index, character in enumerate(root + "/") if character == "/" and index]:
@@ -215,7 +219,11 @@ class ZooKeeperSession:
         watches: dict[str, dict[Watcher, None]],
         watcher: Watcher | None,
     ) -> Any:
-        """Ask until there is an answer; the watcher is noted down before anything that came after the answer."""
+        """Ask until there is an answer.
+
+        The watcher is noted down by what delivers the answer, on the loop: before any event that ZooKeeper sent after
+        the answer, which that watcher must hear of.
+        """
 
         def note() -> None:
             if watcher is not None:
@@ -383,7 +391,7 @@ class ZooKeeperSession:
 
 
 async def _warn_of_unknown_hosts(connect_string: str) -> None:
-    """kazoo tries the others and says nothing."""
+    """Log which hosts of a connect string have no address: kazoo goes on to the next one and says nothing."""
     hosts, _ = collect_hosts(connect_string)
     for host, port in hosts:
         try:

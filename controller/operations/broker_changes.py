@@ -18,21 +18,23 @@ logger = logging.getLogger(__name__)
 
 
 class Registrations(NamedTuple):
-    """The live brokers; `zxid` is that of the last change among them, and the same for everybody who sees them."""
+    """The live brokers. `zxid` is that of the last change among them; every broker that sees these registrations sees
+    the same zxid."""
 
     brokers: tuple[BrokerRegistration, ...]
     zxid: int
 
 
 class RegistrationWatch:
-    """Watches over the registrations; `on_change` is called for the first change after each `read`."""
+    """Reads the registrations and leaves itself as a watcher with the store: `on_change` is called once, for the first
+    change after each `read`."""
 
     def __init__(self, on_change: Callable[[], None]) -> None:
         self._on_change = on_change
         self._is_reported = False
 
     def __call__(self, _event: WatchedEvent) -> None:
-        """The watcher to leave with a store."""
+        """Called by the store when something has changed."""
         if not self._is_reported:
             self._is_reported = True
             self._on_change()

@@ -1,7 +1,8 @@
 """What others change in the cluster's znodes: topics created, partitions added and deletions asked for by tools.
 
-Watches are one-shot and tell little, so a change means: read again what was not read since, and compare it with what is
-known. The controller's own writes come by here too, and are found to be known.
+A watch tells once that a znode has changed, and not how. So after a change every topic that may have changed since it
+was last read is read again and compared with what the controller knows. The controller's own writes are watched, too;
+nothing about them is new to it.
 
 *Source*: kafka 3.9.1 `KafkaController.processTopicChange`, `processPartitionModifications`, `processTopicDeletion`.
 """
@@ -38,8 +39,8 @@ class Changes(NamedTuple):
 
 
 class ClusterWatch:
-    """Watches over topics and the deletion queue, for one controller; `on_change` is called for the first change after
-    each `read`."""
+    """Reads topics and the deletion queue and leaves itself as a watcher with the store: `on_change` is called once,
+    for the first change after each `read`."""
 
     def __init__(self, on_change: Callable[[], None]) -> None:
         self._on_change = on_change
@@ -47,7 +48,7 @@ class ClusterWatch:
         self._up_to_date: set[str] = set()
 
     def __call__(self, event: WatchedEvent) -> None:
-        """The watcher to leave with a store."""
+        """Called by the store when something has changed."""
         if event.path.startswith(znodes.TOPICS + "/"):
             self._up_to_date.discard(event.path.removeprefix(znodes.TOPICS + "/"))
         if not self._is_reported:

@@ -1,5 +1,5 @@
-"""Are topics as asked for possible? Checks of CreateTopics, CreatePartitions and DeleteTopics entries, each answered by
-itself.
+"""Checks of what CreateTopics and CreatePartitions ask for, each entry by itself, and the placement of the replicas of
+what is possible; the entries themselves (`NewTopic`, `NewPartitions`) and their outcome. Pure.
 
 Error codes and their precedence are those of Kafka 4.3; replicas are placed as ZooKeeper-mode Kafka does (`placement`).
 
@@ -25,7 +25,8 @@ PARTITIONS_PER_REQUEST_MAX = 10_000
 """Kafka's `MAX_PARTITIONS_PER_BATCH`: a request for more is refused before anything is allocated for it."""
 
 PARTITIONS_MAX = 50_000
-"""Of all topics; each takes 6 KiB of the broker's memory. Kafka takes any number."""
+"""How many partitions all topics may have together; each takes 6 KiB of the broker's memory. Kafka has no such
+bound."""
 
 CLUSTER_METADATA_TOPIC = "__cluster_metadata"
 """KRaft's own log; no topic may have its name."""
@@ -190,7 +191,7 @@ def duplicates(names: Iterable[str]) -> set[str]:
 
 
 def _too_many(cluster: ClusterState, added: int, partitions_max: int) -> ApiError | None:
-    """What is to be said to a request that adds so many partitions, if they are too many."""
+    """The refusal of a request that adds too many partitions; None if they are not."""
     if added > PARTITIONS_PER_REQUEST_MAX:
         return ApiError(
             ErrorCode.POLICY_VIOLATION,

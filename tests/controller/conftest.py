@@ -189,11 +189,14 @@ class FaultPlan:
 
 
 class BreakingConnection:
-    """Lets calls of a session fail as those do whose connection broke: before the store heard of them, or after."""
+    """Lets calls of a session fail as those do whose connection broke: before the store heard of them, or after. All
+    writes fail with `refusal`, if there is one."""
 
     METHODS = ("multi", "set", "delete", "exists", "get_many", "get_children")
+    WRITES = ("multi", "set", "delete")
 
     def __init__(self) -> None:
+        self.refusal: Exception | None = None
         self._planned: list[tuple[str, str, str]] = []
 
     def break_at(self, method: str, when: str, path: str = "") -> None:
@@ -219,6 +222,8 @@ class BreakingConnection:
 
     def _breaking(self, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
         async def call(*arguments: Any, **keywords: Any) -> Any:
+            if self.refusal is not None and name in self.WRITES:
+                raise self.refusal
             when = self._planned.pop(0)[1] if self._is_next(name, arguments[0]) else None
             if when == "before":
                 raise ConnectionLost

@@ -578,16 +578,12 @@ async def test_configs_and_producer_ids_that_cannot_be_written(node: Node) -> No
     async with node:
         await node.controller.create_topics([NewTopic("t")])
 
-        async def full(*_arguments: object) -> Any:
-            raise StoreUnavailable("metadata.sqlite", "no space left")
-
-        with pytest.MonkeyPatch.context() as disk:
-            disk.setattr(node.session, "multi", full)
-            disk.setattr(node.session, "set", full)
-            with pytest.raises(ApiError, match="KAFKA_STORAGE_ERROR"):
-                await node.configs.replace("topics", "t", {"retention.ms": "7"})
-            with pytest.raises(ApiError, match="COORDINATOR_LOAD_IN_PROGRESS"):
-                await node.controller.allocate_producer_ids()
+        node.connection.refusal = StoreUnavailable("metadata.sqlite", "no space left")
+        with pytest.raises(ApiError, match="KAFKA_STORAGE_ERROR"):
+            await node.configs.replace("topics", "t", {"retention.ms": "7"})
+        with pytest.raises(ApiError, match="COORDINATOR_LOAD_IN_PROGRESS"):
+            await node.controller.allocate_producer_ids()
+        node.connection.refusal = None
         assert node.configs.overrides("topics", "t") == {}
         await node.configs.replace("topics", "t", {"retention.ms": "7"})
         assert await node.controller.allocate_producer_ids() == (0, 999)
