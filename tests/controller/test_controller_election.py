@@ -1,0 +1,84 @@
+"""Several brokers in one store: all of them are registered, one is the controller, and the others stand by. On both
+stores."""
+
+from typing import Any
+
+import pytest
+
+from barnabas.clock import ManualClock
+from barnabas.controller import znodes
+from barnabas.controller.controller_election import ControllerElection, ControllerElsewhere, Deposed
+from barnabas.controller.coordination.interface import CoordinationStore, Create, SessionExpired
+from barnabas.controller.operations.plan import TRANSACTION_BYTES_MAX
+from barnabas.controller.registration import Registration
+from barnabas.controller.sessions import StoreSessions
+from barnabas.controller.state import BrokerRegistration, EndPoint
+from tools.manual_timers import ManualTimers
+
+Stores = Any
+"""A store under test, see conftest.py."""
+
+
+class Member:
+    """One broker's registration and candidacy, without a controller."""
+
+    def __init__(self, session: CoordinationStore, clock: ManualClock, broker_id: int) -> None:
+        self.session = session
+        sessions = StoreSessions(session)
+        broker = BrokerRegistration(broker_id, (EndPoint("PLAINTEXT", "localhost", 9090 + broker_id),))
+        self.registration = Registration(sessions, broker, clock, ManualTimers())
+        self.election = ControllerElection(sessions, broker_id, clock, TRANSACTION_BYTES_MAX)
+
+
+@pytest.fixture
+def members(stores: Stores, clock: ManualClock) -> Any:
+    async def make() -> list[Member]:
+        made = []
+        for broker_id in (1, 2, 3):
+            session = await stores.session()
+            for path in znodes.with_ancestors(znodes.PERSISTENT_PATHS) if broker_id == 1 else ():
+                await session.create(path)
+            made.append(Member(session, clock, broker_id))
+            await made[-1].registration.register()
+        return made
+
+    return make
+
+
+async def test_all_are_registered_and_one_is_elected(stores: Stores, members: Any) -> None:
+    async with stores:
+        first, *others = everybody = await members()
+        await first.election.elect()
+        for other in others:
+            with pytest.raises(ControllerElsewhere):
+                await other.election.elect()
+        assert await first.session.get_children(znodes.BROKER_IDS) == ["1", "2", "3"], "who stands by is registered"
+        epochs = [member.registration.broker.epoch for member in everybody]
+        assert epochs == sorted(set(epochs)), "each has its own, in the order of registration"
+        assert [member.election.epoch for member in everybody] == [1, 0, 0]
+
+
+async def test_another_takes_over_when_the_controller_has_gone(stores: Stores, members: Any) -> None:
+    async with stores:
+        first, second, third = await members()
+        await first.election.elect()
+        await first.session.close()
+        await second.election.elect()
+        assert second.election.epoch == 2
+        assert znodes.decode_controller((await third.session.get(znodes.CONTROLLER))[0]) == 2
+        assert await third.session.get_children(znodes.BROKER_IDS) == ["2", "3"]
+        with pytest.raises(SessionExpired):
+            await first.election.write([(Create("/late"),)])
+
+
+async def test_a_controller_that_was_replaced_can_write_nothing(stores: Stores, members: Any) -> None:
+    async with stores:
+        first, second, _ = await members()
+        await first.election.elect()
+        await first.election.write([(Create("/in-time"),)])
+        await second.session.delete(znodes.CONTROLLER)
+        await second.election.elect()
+        with pytest.raises(Deposed):
+            await first.election.write([(Create("/late"),)])
+        assert await second.session.exists("/in-time") is not None
+        assert await second.session.exists("/late") is None
