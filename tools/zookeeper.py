@@ -27,8 +27,6 @@ SETTINGS = {
     "zookeeper.forceSync": "no",  # a killed process loses nothing; only a power cut would
     "zookeeper.preAllocSize": "64",  # KiB; the default is 64 MiB per log file
 }
-TICK_MS = 500
-"""What a server counts time in, unless told otherwise: its sessions last 2 to 20 ticks."""
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 20.0
 
@@ -39,7 +37,7 @@ class ZooKeeperServer:
     `tick_ms` bounds the sessions' timeouts: they last 2 to 20 ticks.
     """
 
-    def __init__(self, *, tick_ms: int = TICK_MS, port: int = 0, data_dir: Path | None = None) -> None:
+    def __init__(self, *, tick_ms: int = 500, port: int = 0, data_dir: Path | None = None) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="barnabas-zookeeper-"))
         self._data_dir = data_dir or self._folder / "data"
         self._tick_ms = tick_ms

@@ -114,7 +114,7 @@ class MetadataStore:
             asked_ms = self._config.zookeeper_session_timeout_ms
             timeout_ms = self._config.zookeeper_connection_timeout_ms or max(asked_ms, CONNECTION_TIMEOUT_MS_MIN)
             session = await self._open_zookeeper(self._config.zookeeper_connect, timeout_ms)
-            await self._refuse_company(session)
+            await self._refuse_other_brokers(session)
         known = self._known_cluster()
         if known is not None and await session.exists(CLUSTER_ID) is None:
             raise DirectoryMismatch(
@@ -167,7 +167,7 @@ class MetadataStore:
         self._session.on_expired(self._expired)
         return self._session
 
-    async def _refuse_company(self, session: CoordinationStore) -> None:
+    async def _refuse_other_brokers(self, session: CoordinationStore) -> None:
         try:
             registered = await session.get_children(BROKER_IDS)
         except NoNode:
@@ -203,7 +203,7 @@ class MetadataStore:
         self._is_lost = False
         try:
             session = await self._open_zookeeper(self._config.zookeeper_connect, None)
-            await self._refuse_company(session)
+            await self._refuse_other_brokers(session)
             if self._configs is not None and self._controller is not None:
                 await self._configs.rejoin(session)
                 await self._controller.rejoin(session)

@@ -101,7 +101,7 @@ def test_no_zookeeper_is_an_error_with_its_address(tmp_path: Path) -> None:
 
 @pytest.mark.java
 def test_a_short_session_timeout_leaves_time_to_connect(tmp_path: Path) -> None:
-    with ZooKeeperServer() as zookeeper:
+    with ZooKeeperServer(tick_ms=2000) as zookeeper:
         options = {
             "log.dirs": str(tmp_path),
             "zookeeper.connect": zookeeper.address,
