@@ -20,17 +20,19 @@ from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
 from barnabas.broker.api.dispatch import Dispatcher
-from barnabas.broker.api.unforeseen import UnforeseenErrors
 from barnabas.broker.cluster.auto_topics import AutoTopicCreation
-from barnabas.broker.cluster.features import SUPPORTED_FEATURES, FinalizedFeatures, transaction_version
+from barnabas.broker.cluster.features import SUPPORTED_FEATURES, ClusterFeatures
 from barnabas.broker.cluster.local_channel import LocalChannel
 from barnabas.broker.cluster.metadata import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC, MetadataCache
 from barnabas.broker.cluster.metadata_store import MetadataStore, find_metadata_file
 from barnabas.broker.cluster.producer_ids import ProducerIds, highest_handed_out
+from barnabas.broker.configuration.changes import ConfigChanges
 from barnabas.broker.configuration.config import DEFAULT, BrokerConfig
+from barnabas.broker.configuration.live_config import LiveConfig
 from barnabas.broker.configuration.topics import DEFAULT_ENTITY, TopicConfigs, log_config
 from barnabas.broker.coordinators.groups.service import GroupService
 from barnabas.broker.coordinators.groups.settings import GroupSettings
+from barnabas.broker.coordinators.internal_topics import InternalTopics
 from barnabas.broker.coordinators.transactions.local_markers import LocalMarkers
 from barnabas.broker.coordinators.transactions.service import TransactionService
 from barnabas.broker.coordinators.transactions.settings import TransactionSettings
@@ -40,10 +42,11 @@ from barnabas.broker.network.connections import Connections
 from barnabas.broker.network.inflight_budget import InflightBudget
 from barnabas.broker.network.listeners import BoundListener
 from barnabas.broker.observability.metrics import RequestMetrics
+from barnabas.broker.observability.unforeseen import UnforeseenErrors
 from barnabas.broker.replication.fetch_sessions import FetchSessions
 from barnabas.broker.replication.internal_topic_log import InternalTopicLog
-from barnabas.broker.replication.partition import Partition
 from barnabas.broker.replication.replica_manager import ReplicaManager
+from barnabas.broker.services import Services
 from barnabas.broker.timers import Timers
 from barnabas.broker.upkeep.compaction import Compaction
 from barnabas.broker.upkeep.disk_space import DiskSpace
@@ -52,8 +55,7 @@ from barnabas.broker.upkeep.retention import Retention
 from barnabas.clock import REPEAT_MIN_MS, Clock, SystemClock
 from barnabas.controller.configs import ConfigRepository
 from barnabas.controller.controller import Controller, ControllerSettings
-from barnabas.controller.operations.broker_changes import Registrations
-from barnabas.controller.operations.topics import NewTopic, TopicDefaults
+from barnabas.controller.operations.topics import TopicDefaults
 from barnabas.controller.state import BrokerRegistration, EndPoint
 from barnabas.set_aside import SetAside
 from barnabas.storage.files import OsFiles, UnsyncedFiles
@@ -65,6 +67,7 @@ from barnabas.turns import Turns
 from barnabas.wire.framing import ReceiveBuffer
 
 if TYPE_CHECKING:
+    from barnabas.broker.http.metrics_page import MetricSources
     from barnabas.broker.http.server import HttpServer
     from barnabas.controller.coordination.embedded import EmbeddedStore
 
@@ -100,7 +103,7 @@ class Broker:
         is_durable: bool = True,
         metadata_store: "EmbeddedStore | None" = None,
     ) -> None:
-        self.config = config
+        self.live_config = LiveConfig(config)
         self.clock: Clock = clock or SystemClock()
         self._socket_clock = socket_clock or self.clock
         self._is_durable = is_durable
@@ -133,12 +136,16 @@ class Broker:
             config.queued_max_request_bytes if config.queued_max_request_bytes > 0 else DEFAULT_INFLIGHT_BYTES_MAX
         )
         self._receive_buffer = ReceiveBuffer()
-        self._dispatcher = Dispatcher(self, self._socket_clock, self.metrics)
         self._listeners: list[BoundListener] = []
         self._servers: list[asyncio.Server] = []
         self._goes_on_after_stop = False
         """Whether the metadata store is known to be no older than the logs were at their last clean stop."""
         self._highest_producer_id: int | None = None
+
+    @property
+    def config(self) -> BrokerConfig:
+        """The configuration as it is now."""
+        return self.live_config.current
 
     # --- starting ---------------------------------------------------------------------------------
 
@@ -149,12 +156,13 @@ class Broker:
             self._listeners = [BoundListener(listener, self._socket_options()) for listener in self.config.listeners]
             await self._open_logs()
             await self._open_coordination()
-            self._make_services()
+            self._make_parts()
             await self.configs.start()
             await self.controller.start()
             self.cluster_id = self.controller.cluster_id
             self._goes_on_after_stop = 0 <= self.log_manager.previous_broker_epoch < self._broker_epoch()
             self.log_manager.set_cluster_id(self.cluster_id)
+            self._make_services()
             await self.groups.start()
             await self.transactions.start()
             self._schedule_housekeeping()
@@ -203,15 +211,16 @@ class Broker:
         self.topic_configs = TopicConfigs(self.config, self.configs)
         self.configs.subscribe(self._config_changed)
 
-    def _make_services(self) -> None:
+    def _make_parts(self) -> None:
+        self.internal_topics = InternalTopics(self.config, self.topic_configs, self.metadata)
         self.replicas = ReplicaManager(
             self.node_id,
             self.log_manager,
             self.metadata,
             self.clock,
             self.topic_configs.log_config,
-            on_elected=self._elected,
-            on_resigned=self._resigned,
+            on_elected=self.internal_topics.elected,
+            on_resigned=self.internal_topics.resigned,
             flush_before_ack=self.config.barnabas_flush_before_ack,
         )
         self.retention = Retention(self.replicas, self.log_manager, self.clock)
@@ -234,11 +243,15 @@ class Broker:
             self.config.transaction_state_log_num_partitions,
             next_producer_id=lambda: self.producer_ids.next(),
         )
-        self.transaction_verification = TransactionVerification(self)
+        self.transaction_verification = TransactionVerification(
+            self.replicas, self.transactions, self.live_config, self.clock, self.timers
+        )
+        self.internal_topics.attach(self.groups, self.transactions)
+        self.features = ClusterFeatures(self._set_transaction_version)
         self.controller = Controller(
             self._session,
             BrokerRegistration(self.node_id, self._endpoints(), self.config.broker_rack, features=SUPPORTED_FEATURES),
-            LocalChannel(self),
+            LocalChannel(self.node_id, self.replicas, self.metadata, self.internal_topics.metadata_updated),
             self.clock,
             ControllerSettings(
                 TopicDefaults(self.config.num_partitions, self.config.default_replication_factor),
@@ -250,7 +263,7 @@ class Broker:
             random_bytes=os.urandom,
             configs=self.configs,
             timers=self.timers,
-            on_registrations=self._finalize_features,
+            on_registrations=self.features.finalize,
         )
         self._store.follow(self.configs, self.controller)
         self.producer_ids = ProducerIds(self._allocate_producer_ids)
@@ -258,8 +271,35 @@ class Broker:
             lambda topics: self.controller.create_topics(
                 topics, validate_only=False, timeout_ms=self.config.request_timeout_ms
             ),
-            self._internal_topic,
+            self.internal_topics.new_topic,
         )
+
+    def _make_services(self) -> None:
+        """What handlers get, now that the broker is known to its cluster."""
+        self.services = Services(
+            node_id=self.node_id,
+            cluster_id=self.cluster_id,
+            clock=self.clock,
+            unforeseen=self.unforeseen,
+            connections=self.connections,
+            config=self.live_config,
+            configs=self.configs,
+            topic_configs=self.topic_configs,
+            config_changes=ConfigChanges(self.node_id, self.topic_configs, self.configs, self.metadata),
+            metadata=self.metadata,
+            features=self.features,
+            controller=self.controller,
+            auto_topics=self.auto_topics,
+            producer_ids=self.producer_ids,
+            log_manager=self.log_manager,
+            replicas=self.replicas,
+            fetch_sessions=self.fetch_sessions,
+            groups=self.groups,
+            transactions=self.transactions,
+            transaction_markers=self.transaction_markers,
+            transaction_verification=self.transaction_verification,
+        )
+        self._dispatcher = Dispatcher(self.services, self._socket_clock, self.metrics)
 
     def _endpoints(self) -> tuple[EndPoint, ...]:
         return tuple(
@@ -305,7 +345,7 @@ class Broker:
     async def _start_http(self, address: str) -> None:
         from barnabas.broker.http.server import HttpServer
 
-        self._http = HttpServer(self, address)
+        self._http = HttpServer(self.metric_sources(), address)
         await self._http.start()
 
     def ready_line(self) -> str:
@@ -407,7 +447,7 @@ class Broker:
         if entity_type == "topics":
             self.replicas.reconfigure(name)
         elif entity_type == "brokers" and name in (DEFAULT_ENTITY, str(self.node_id)):
-            self.config = self.config.with_dynamic(self.topic_configs.dynamic_broker_configs())
+            self.live_config.current = self.config.with_dynamic(self.topic_configs.dynamic_broker_configs())
             self.connections.set_limits(
                 self.config.max_connections,
                 self.config.max_connections_per_ip,
@@ -418,53 +458,21 @@ class Broker:
             self.controller.set_unclean_leader_election_enable(self.config.unclean_leader_election_enable)
             self.replicas.reconfigure_all()
 
-    def _internal_topic(self, name: str) -> NewTopic | None:
-        config = self.config
-        sizes = {
-            GROUP_METADATA_TOPIC: (config.offsets_topic_num_partitions, config.offsets_topic_replication_factor),
-            TRANSACTION_STATE_TOPIC: (
-                config.transaction_state_log_num_partitions,
-                config.transaction_state_log_replication_factor,
-            ),
-        }
-        if name not in sizes:
-            return None
-        partition_count, replication_factor = sizes[name]
-        return NewTopic(
-            name,
-            partition_count=partition_count,
-            replication_factor=min(replication_factor, max(1, len(self.metadata.broker_ids()))),
-            configs=self.topic_configs.internal_topic_configs(name),
-            is_needed=True,
-        )
-
-    def _finalize_features(self, registrations: Registrations) -> None:
-        """Go by what all brokers of the cluster support."""
-        level, known = transaction_version(registrations.brokers), self.transactions.settings
-        self.features = FinalizedFeatures(level, registrations.zxid)
-        if level != known.transaction_version:
-            ids = ", ".join(str(broker.broker_id) for broker in registrations.brokers)
-            logger.info("transaction.version is %d now, with brokers %s", level, ids)
-            self.transactions.settings = replace(known, transaction_version=level)
-
-    # --- partitions that coordinators live on -----------------------------------------------------
-
-    def _elected(self, partition: Partition) -> None:
-        if partition.topic == GROUP_METADATA_TOPIC:
-            self.groups.runtime.on_elected(partition.index, partition.state.leader_epoch)
-        elif partition.topic == TRANSACTION_STATE_TOPIC:
-            self.transactions.runtime.on_elected(partition.index, partition.state.leader_epoch)
-
-    def _resigned(self, partition: Partition) -> None:
-        if partition.topic == GROUP_METADATA_TOPIC:
-            self.groups.runtime.on_resigned(partition.index)
-        elif partition.topic == TRANSACTION_STATE_TOPIC:
-            self.transactions.runtime.on_resigned(partition.index)
+    def _set_transaction_version(self, level: int) -> None:
+        self.transactions.settings = replace(self.transactions.settings, transaction_version=level)
 
     # --- housekeeping -----------------------------------------------------------------------------
 
-    def activities_with_set_aside(self) -> "list[SetAside[Any]]":
-        """Upkeep that may have set somebody aside, for /metrics."""
+    def metric_sources(self) -> "MetricSources":
+        """What /metrics tells of."""
+        from barnabas.broker.http.metrics_page import MetricSources
+
+        return MetricSources(
+            self.services, self.metrics, self.compaction, self._activities(), is_ready=lambda: self.is_ready
+        )
+
+    def _activities(self) -> "list[SetAside[Any]]":
+        """Upkeep that may have set somebody aside."""
         return [
             self.compaction.set_aside,
             self.retention.set_aside,

@@ -15,7 +15,7 @@ NO_CONNECTION_ID = -1
 async def ask(server: Server, request: Any, version: int) -> Any:
     """The response to a request message, as a client of that version would get it. Broker's loop only."""
     context = RequestContext(
-        broker=server,
+        services=server.services,
         api_key=request.API_KEY,
         api_version=version,
         correlation_id=0,

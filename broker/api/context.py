@@ -1,31 +1,29 @@
 """What a handler knows about the request that it serves."""
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from barnabas.broker.server import Broker
+from barnabas.broker.services import Services
 
 
 class RequestContext:
     """One request's surroundings; lives until its response is written.
 
-    `listener_name` decides which advertised addresses a reply carries; `client_host` is the peer's address as text.
+    `services` are the parts of the broker that serve it, `listener_name` decides which advertised addresses a reply
+    carries, `client_host` is the peer's address as text.
     """
 
     __slots__ = (
         "api_key",
         "api_version",
-        "broker",
         "client_host",
         "client_id",
         "connection_id",
         "correlation_id",
         "listener_name",
+        "services",
     )
 
     def __init__(
         self,
-        broker: "Broker",
+        services: Services,
         api_key: int,
         api_version: int,
         correlation_id: int,
@@ -34,7 +32,7 @@ class RequestContext:
         client_host: str,
         connection_id: int,
     ) -> None:
-        self.broker = broker
+        self.services = services
         self.api_key = api_key
         self.api_version = api_version
         self.correlation_id = correlation_id

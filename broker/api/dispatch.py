@@ -26,7 +26,7 @@ from barnabas.wire.schema import Message
 
 if TYPE_CHECKING:
     from barnabas.broker.api.registry import Handler
-    from barnabas.broker.server import Broker
+    from barnabas.broker.services import Services
 
 logger = logging.getLogger(__name__)
 
@@ -62,10 +62,10 @@ class _Route:
 class Dispatcher:
     """Turns request frames into reply parts for every connection of one broker."""
 
-    def __init__(self, broker: "Broker", clock: Clock, metrics: RequestMetrics) -> None:
+    def __init__(self, services: "Services", clock: Clock, metrics: RequestMetrics) -> None:
         self.clock = clock
         self.metrics = metrics
-        self._broker = broker
+        self._services = services
         self._routes: dict[tuple[int, int], _Route] = {}
         self._large_replies = asyncio.Lock()
 
@@ -86,7 +86,7 @@ class Dispatcher:
             return self._unsupported_api_versions(header.correlation_id)
         request, _ = route.decode(frame, header.body_position)
         context = RequestContext(
-            self._broker,
+            self._services,
             key,
             version,
             header.correlation_id,
@@ -175,8 +175,8 @@ class Dispatcher:
         # One after the other, and when those who were cut have given their memory back; others have their turn between.
         async with self._large_replies:
             await asyncio.sleep(0)
-            while self._broker.connections.is_crowded:
-                await self._broker.connections.has_room.wait()
+            while self._services.connections.is_crowded:
+                await self._services.connections.has_room.wait()
             return cast("Parts | None", answer(lambda: known))
 
     def _unforeseen(self, context: RequestContext, error: Exception) -> CloseConnection:

@@ -1,42 +1,51 @@
 """The controller's way to this very broker: the inter-broker requests of Kafka 3.9, handed over without a socket."""
 
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Protocol
 
-from barnabas.broker.cluster.metadata import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
+from barnabas.broker.cluster.metadata import MetadataCache, TopicMetadata
 from barnabas.wire.messages.leader_and_isr import LeaderAndIsrRequest, LeaderAndIsrResponse
 from barnabas.wire.messages.stop_replica import StopReplicaRequest, StopReplicaResponse
 from barnabas.wire.messages.update_metadata import UpdateMetadataRequest, UpdateMetadataResponse
-
-if TYPE_CHECKING:
-    from barnabas.broker.server import Broker
 
 Request = LeaderAndIsrRequest | UpdateMetadataRequest | StopReplicaRequest
 Response = LeaderAndIsrResponse | UpdateMetadataResponse | StopReplicaResponse
 
 
-class LocalChannel:
-    """A BrokerChannel (controller/channel.py) that knows one broker: the one it lives in."""
+class HostedReplicas(Protocol):
+    """Who leads and follows partitions (`replication/replica_manager.py`)."""
 
-    def __init__(self, broker: "Broker") -> None:
-        self._broker = broker
+    async def leader_and_isr(self, request: LeaderAndIsrRequest) -> LeaderAndIsrResponse: ...
+
+    async def stop_replica(self, request: StopReplicaRequest) -> StopReplicaResponse: ...
+
+
+class LocalChannel:
+    """A BrokerChannel (controller/channel.py) that knows one broker: the one it lives in.
+
+    `on_update` is told which topics were removed, after each UpdateMetadata and before that is answered.
+    """
+
+    def __init__(
+        self,
+        node_id: int,
+        replicas: HostedReplicas,
+        metadata: MetadataCache,
+        on_update: Callable[[Sequence[TopicMetadata]], Awaitable[None]],
+    ) -> None:
+        self._node_id = node_id
+        self._replicas = replicas
+        self._metadata = metadata
+        self._on_update = on_update
 
     def reaches(self, broker_id: int) -> bool:
-        return broker_id == self._broker.node_id
+        return broker_id == self._node_id
 
     async def send(self, broker_id: int, request: Request) -> Response:
-        assert broker_id == self._broker.node_id, f"broker {broker_id} is not this one"
+        assert broker_id == self._node_id, f"broker {broker_id} is not this one"
         if isinstance(request, LeaderAndIsrRequest):
-            return await self._broker.replicas.leader_and_isr(request)
+            return await self._replicas.leader_and_isr(request)
         if isinstance(request, StopReplicaRequest):
-            return await self._broker.replicas.stop_replica(request)
-        removed = await self._broker.metadata.update(request)
-        for name, runtime in (
-            (GROUP_METADATA_TOPIC, self._broker.groups.runtime),
-            (TRANSACTION_STATE_TOPIC, self._broker.transactions.runtime),
-        ):
-            topic = self._broker.metadata.topic(name)
-            if topic is not None:
-                runtime.on_topic(topic.topic_id, topic.partition_count)
-        if removed:
-            await self._broker.groups.on_topics_deleted([topic.name for topic in removed])
+            return await self._replicas.stop_replica(request)
+        await self._on_update(await self._metadata.update(request))
         return UpdateMetadataResponse()

@@ -109,7 +109,7 @@ class MetadataCache:
     def topics(self) -> Iterator[TopicMetadata]:
         return iter(list(self._topics.values()))
 
-    def __contains__(self, topic_name: str) -> bool:
+    def __contains__(self, topic_name: object) -> bool:
         return topic_name in self._topics
 
     def has_partition(self, topic_name: str, partition: int) -> bool:

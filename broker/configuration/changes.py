@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from barnabas.broker.configuration.definitions import (
@@ -22,14 +22,14 @@ from barnabas.broker.configuration.definitions import (
     to_text,
 )
 from barnabas.broker.configuration.keys import BROKER_KEYS, SECURITY_KEYS
-from barnabas.broker.configuration.topics import DEFAULT_ENTITY, TOPIC_KEYS
+from barnabas.broker.configuration.topics import DEFAULT_ENTITY, TOPIC_KEYS, TopicConfigs
 from barnabas.controller.configs import stored_bytes
 from barnabas.controller.operations.topics import check_topic_name
 from barnabas.turns import Turns
 from barnabas.wire.errors import ApiError, ErrorCode
 
 if TYPE_CHECKING:
-    from barnabas.broker.api.context import RequestContext
+    from barnabas.controller.configs import ConfigRepository
 
 TOPIC: Final = 2
 BROKER: Final = 4
@@ -70,72 +70,126 @@ class Resource(Protocol):
     configs: Any
 
 
-async def alter(
-    context: RequestContext,
-    resources: Sequence[Resource],
-    new_overrides: Callable[[Any, Overrides], Overrides],
-    *,
-    validate_only: bool,
-    alter_loggers: Callable[[RequestContext, Any], None] | None = None,
-) -> list[ApiError | None]:
-    """Change the configs of every resource that can be changed; one outcome per resource, None for success.
+class ConfigChanges:
+    """Changes the configs that the metadata store keeps, of topics (those in `topics`) and of brokers, on behalf of
+    broker `node_id`."""
 
-    `new_overrides(resource, current)` computes what a resource's overrides become; it raises ApiError. `alter_loggers`
-    handles resources of type BROKER_LOGGER; without it they are refused.
-    """
-    seen: dict[tuple[int, str], int] = {}
-    for resource in resources:
-        identity = (resource.resource_type, resource.resource_name)
-        seen[identity] = seen.get(identity, 0) + 1
-    outcomes: list[ApiError | None] = []
-    turns = Turns(RESOURCES_PER_TURN)
-    for resource in resources:
-        await turns.after_one()
-        if seen[resource.resource_type, resource.resource_name] > 1:
-            outcomes.append(ApiError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once."))
-            continue
-        try:
-            _check_names(resource)
-            if resource.resource_type == BROKER_LOGGER and alter_loggers is not None:
-                alter_loggers(context, resource)
+    def __init__(
+        self, node_id: int, topic_configs: TopicConfigs, repository: ConfigRepository, topics: Container[str]
+    ) -> None:
+        self._node_id = node_id
+        self._topic_configs = topic_configs
+        self._repository = repository
+        self._topics = topics
+
+    async def alter(
+        self,
+        resources: Sequence[Resource],
+        new_overrides: Callable[[Any, Overrides], Overrides],
+        *,
+        validate_only: bool,
+        alter_loggers: Callable[[Any], None] | None = None,
+    ) -> list[ApiError | None]:
+        """Change the configs of every resource that can be changed; one outcome per resource, None for success.
+
+        `new_overrides(resource, current)` computes what a resource's overrides become; it raises ApiError.
+        `alter_loggers` handles resources of type BROKER_LOGGER; without it they are refused.
+        """
+        seen: dict[tuple[int, str], int] = {}
+        for resource in resources:
+            identity = (resource.resource_type, resource.resource_name)
+            seen[identity] = seen.get(identity, 0) + 1
+        outcomes: list[ApiError | None] = []
+        turns = Turns(RESOURCES_PER_TURN)
+        for resource in resources:
+            await turns.after_one()
+            if seen[resource.resource_type, resource.resource_name] > 1:
+                outcomes.append(ApiError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once."))
+                continue
+            try:
+                _check_names(resource)
+                if resource.resource_type == BROKER_LOGGER and alter_loggers is not None:
+                    alter_loggers(resource)
+                else:
+                    await self._alter_one(resource, new_overrides, validate_only=validate_only)
+            except ApiError as error:
+                outcomes.append(error)
             else:
-                await _alter_one(context, resource, new_overrides, validate_only=validate_only)
-        except ApiError as error:
-            outcomes.append(error)
-        else:
-            outcomes.append(None)
-    return outcomes
+                outcomes.append(None)
+        return outcomes
 
-
-async def _alter_one(
-    context: RequestContext,
-    resource: Resource,
-    new_overrides: Callable[[Any, Overrides], Overrides],
-    *,
-    validate_only: bool,
-) -> None:
-    broker = context.broker
-    if resource.resource_type == BROKER:
-        entity_type, name = "brokers", _broker_entity(resource.resource_name, broker.node_id)
-    elif resource.resource_type == TOPIC:
-        entity_type, name = "topics", resource.resource_name
-    else:
-        raise ApiError(ErrorCode.INVALID_REQUEST, f"Unknown resource type {resource.resource_type}")
-    async with broker.topic_configs.change_lock:
-        current = broker.configs.overrides(entity_type, name)
-        overrides = new_overrides(resource, current)
-        for key, text in overrides.items():
-            if len(text) > _VALUE_LENGTH_MAX:
-                raise ApiError(
-                    ErrorCode.INVALID_CONFIG, f"The value of {key} is longer than {_VALUE_LENGTH_MAX} characters."
-                )
-        check_room(current, overrides, broker.configs.held_bytes)
-        if entity_type == "brokers":
-            _check_broker_configs(context, overrides, per_broker=name != DEFAULT_ENTITY)
+    async def _alter_one(
+        self,
+        resource: Resource,
+        new_overrides: Callable[[Any, Overrides], Overrides],
+        *,
+        validate_only: bool,
+    ) -> None:
+        if resource.resource_type == BROKER:
+            entity_type, name = "brokers", _broker_entity(resource.resource_name, self._node_id)
+        elif resource.resource_type == TOPIC:
+            entity_type, name = "topics", resource.resource_name
         else:
-            _check_topic_configs(context, name, overrides)
-        if not validate_only:
-            await broker.configs.replace(entity_type, name, overrides, if_topic_exists=entity_type == "topics")
+            raise ApiError(ErrorCode.INVALID_REQUEST, f"Unknown resource type {resource.resource_type}")
+        async with self._topic_configs.change_lock:
+            current = self._repository.overrides(entity_type, name)
+            overrides = new_overrides(resource, current)
+            for key, text in overrides.items():
+                if len(text) > _VALUE_LENGTH_MAX:
+                    raise ApiError(
+                        ErrorCode.INVALID_CONFIG, f"The value of {key} is longer than {_VALUE_LENGTH_MAX} characters."
+                    )
+            check_room(current, overrides, self._repository.held_bytes)
+            if entity_type == "brokers":
+                self._check_broker_configs(overrides, per_broker=name != DEFAULT_ENTITY)
+            else:
+                self._check_topic_configs(name, overrides)
+            if not validate_only:
+                await self._repository.replace(entity_type, name, overrides, if_topic_exists=entity_type == "topics")
+
+    def _check_topic_configs(self, topic: str, overrides: Overrides) -> None:
+        if not topic:
+            raise ApiError(ErrorCode.INVALID_REQUEST, "Default topic resources are not allowed.")
+        check_topic_name(topic)
+        error = self._topic_configs.validate(overrides)
+        if error is not None:
+            raise error
+        if topic not in self._topics:
+            raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{topic}' does not exist.")
+
+    def _check_broker_configs(self, overrides: Overrides, *, per_broker: bool) -> None:
+        """Errors: INVALID_REQUEST for all of them, as in Kafka (KAFKA-13609 keeps it so)."""
+
+        def refuse(names: list[str], reason: str) -> None:
+            if names:
+                raise ApiError(ErrorCode.INVALID_REQUEST, f"{reason}: [{', '.join(sorted(names))}]")
+
+        known = {name: BROKER_KEYS[name] for name in overrides if name in BROKER_KEYS}
+        refuse(
+            [name for name, key in known.items() if key.mode == READ_ONLY], "Cannot update these configs dynamically"
+        )
+        refuse(
+            [name for name in overrides if _asks_for_security(name)],
+            "TLS, SASL and ACLs are not supported yet, so these configs cannot be set",
+        )
+        refuse(
+            [name for name in known if name in _NOT_AT_RUN_TIME], "These configs cannot be changed in a running broker"
+        )
+        try:
+            for name, key in known.items():
+                parse(key, overrides[name])
+        except ConfigValueError as error:
+            raise ApiError(ErrorCode.INVALID_REQUEST, str(error)) from error
+        if not per_broker:
+            refuse(
+                [name for name, key in known.items() if key.mode != CLUSTER_WIDE],
+                "These configs belong to single brokers: name one by its id",
+            )
+        levels = self._topic_configs.levels()
+        merged = {**levels.cluster_wide, **overrides} if per_broker else {**overrides, **levels.per_broker}
+        problems = levels.static.check_dynamic(merged)
+        if problems:
+            raise ApiError(ErrorCode.INVALID_REQUEST, "; ".join(problems))
 
 
 def check_room(current: Overrides, overrides: Mapping[str, str | None], held_bytes: int) -> None:
@@ -182,48 +236,6 @@ def broker_id(resource_name: str, what: str) -> int:
     if re.fullmatch(r"[+-]?[0-9]{1,10}", resource_name) is None:
         raise ApiError(ErrorCode.INVALID_REQUEST, f"{what} must be an integer, but it is: {resource_name}")
     return int(resource_name)
-
-
-def _check_topic_configs(context: RequestContext, topic: str, overrides: Overrides) -> None:
-    if not topic:
-        raise ApiError(ErrorCode.INVALID_REQUEST, "Default topic resources are not allowed.")
-    check_topic_name(topic)
-    error = context.broker.topic_configs.validate(overrides)
-    if error is not None:
-        raise error
-    if topic not in context.broker.metadata:
-        raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{topic}' does not exist.")
-
-
-def _check_broker_configs(context: RequestContext, overrides: Overrides, *, per_broker: bool) -> None:
-    """Errors: INVALID_REQUEST for all of them, as in Kafka (KAFKA-13609 keeps it so)."""
-
-    def refuse(names: list[str], reason: str) -> None:
-        if names:
-            raise ApiError(ErrorCode.INVALID_REQUEST, f"{reason}: [{', '.join(sorted(names))}]")
-
-    known = {name: BROKER_KEYS[name] for name in overrides if name in BROKER_KEYS}
-    refuse([name for name, key in known.items() if key.mode == READ_ONLY], "Cannot update these configs dynamically")
-    refuse(
-        [name for name in overrides if _asks_for_security(name)],
-        "TLS, SASL and ACLs are not supported yet, so these configs cannot be set",
-    )
-    refuse([name for name in known if name in _NOT_AT_RUN_TIME], "These configs cannot be changed in a running broker")
-    try:
-        for name, key in known.items():
-            parse(key, overrides[name])
-    except ConfigValueError as error:
-        raise ApiError(ErrorCode.INVALID_REQUEST, str(error)) from error
-    if not per_broker:
-        refuse(
-            [name for name, key in known.items() if key.mode != CLUSTER_WIDE],
-            "These configs belong to single brokers: name one by its id",
-        )
-    levels = context.broker.topic_configs.levels()
-    merged = {**levels.cluster_wide, **overrides} if per_broker else {**overrides, **levels.per_broker}
-    problems = levels.static.check_dynamic(merged)
-    if problems:
-        raise ApiError(ErrorCode.INVALID_REQUEST, "; ".join(problems))
 
 
 def _asks_for_security(name: str) -> bool:

@@ -16,17 +16,17 @@ from barnabas.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, Ad
 
 
 async def handle(request: AddOffsetsToTxnRequest, context: RequestContext) -> AddOffsetsToTxnResponse:
-    broker = context.broker
+    services = context.services
     event = AddPartitions(
         request.transactional_id,
         0,
         request.producer_id,
         request.producer_epoch,
-        frozenset({(GROUP_METADATA_TOPIC, broker.groups.runtime.partition_for(request.group_id))}),
+        frozenset({(GROUP_METADATA_TOPIC, services.groups.runtime.partition_for(request.group_id))}),
         client_version=0,
     )
     try:
-        error_code = (await broker.transactions.partitions(event)).error
+        error_code = (await services.transactions.partitions(event)).error
     except ApiError as error:
         error_code = error.error
     if error_code is ErrorCode.PRODUCER_FENCED and context.api_version < 2:

@@ -49,7 +49,7 @@ async def _add(
     transaction: AddPartitionsToTxnTransaction, context: RequestContext
 ) -> list[AddPartitionsToTxnTopicResult]:
     partitions = frozenset((topic.name, index) for topic in transaction.topics for index in topic.partitions)
-    metadata = context.broker.metadata
+    metadata = context.services.metadata
     missing = {partition for partition in partitions if not metadata.has_partition(*partition)}
     if missing:
         return [
@@ -66,14 +66,14 @@ async def _add(
         ]
     named = (transaction.transactional_id, 0, transaction.producer_id, transaction.producer_epoch, partitions)
     try:
-        reply = await context.broker.transactions.partitions(
+        reply = await context.services.transactions.partitions(
             VerifyPartitions(*named)
             if transaction.verify_only
             else AddPartitions(*named, client_version=2 if context.api_version >= 4 else 0)
         )
     except Exception as found:  # noqa: BLE001 - one entry does not take the others with it
         what = f"transactional id {transaction.transactional_id!r}"
-        reply = PartitionsReply(context.broker.unforeseen.refusal(found, what).error)
+        reply = PartitionsReply(context.services.unforeseen.refusal(found, what).error)
     if reply.error is ErrorCode.PRODUCER_FENCED and context.api_version < 2:
         reply = PartitionsReply(ErrorCode.INVALID_PRODUCER_EPOCH)
     return [

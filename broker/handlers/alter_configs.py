@@ -12,7 +12,7 @@ from typing import Any
 
 from barnabas.broker.api.context import RequestContext
 from barnabas.broker.api.registry import Handler
-from barnabas.broker.configuration.changes import Overrides, alter
+from barnabas.broker.configuration.changes import Overrides
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.alter_configs import (
     AlterConfigsRequest,
@@ -23,7 +23,9 @@ from barnabas.wire.messages.alter_configs import (
 
 async def handle(request: AlterConfigsRequest, context: RequestContext) -> AlterConfigsResponse:
     """One outcome per resource, in the order given."""
-    outcomes = await alter(context, request.resources, _named_configs, validate_only=request.validate_only)
+    outcomes = await context.services.config_changes.alter(
+        request.resources, _named_configs, validate_only=request.validate_only
+    )
     return AlterConfigsResponse(
         responses=[
             AlterConfigsResourceResponse(

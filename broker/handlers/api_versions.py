@@ -38,7 +38,7 @@ def handle(request: ApiVersionsRequest, context: RequestContext) -> ApiVersionsR
         _SOFTWARE.fullmatch(request.client_software_name) and _SOFTWARE.fullmatch(request.client_software_version)
     ):
         return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
-    level, epoch = context.broker.features
+    level, epoch = context.services.features.finalized
     return ApiVersionsResponse(
         api_keys=_served(),
         supported_features=_SUPPORTED if context.api_version >= 4 else [],

@@ -36,7 +36,7 @@ async def handle(request: CreatePartitionsRequest, context: RequestContext) -> C
     ]
     results: dict[str, ApiError | None]
     try:
-        results = await context.broker.controller.create_partitions(
+        results = await context.services.controller.create_partitions(
             expansions, validate_only=request.validate_only, timeout_ms=request.timeout_ms
         )
     except ApiError as error:

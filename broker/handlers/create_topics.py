@@ -44,7 +44,7 @@ async def handle(request: CreateTopicsRequest, context: RequestContext) -> Creat
         topics.append(_new_topic(topic, context))
         await turns.after_one()
     try:
-        outcomes = await context.broker.controller.create_topics(
+        outcomes = await context.services.controller.create_topics(
             topics,
             validate_only=request.validate_only,
             timeout_ms=request.timeout_ms,
@@ -77,11 +77,11 @@ def _config_error(configs: dict[str, str | None], context: RequestContext) -> Ap
             return ApiError(
                 ErrorCode.INVALID_CONFIG, f"The value of {name} is longer than {CONFIG_VALUE_LENGTH_MAX} characters."
             )
-    error = context.broker.topic_configs.validate(configs)
+    error = context.services.topic_configs.validate(configs)
     if error is not None:
         return error
     try:
-        check_room({}, configs, context.broker.configs.held_bytes)
+        check_room({}, configs, context.services.configs.held_bytes)
     except ApiError as lack:
         return lack
     return None
@@ -109,7 +109,7 @@ def _configs(overrides: dict[str, str], context: RequestContext) -> list[Creatab
             config_source=entry.source,
             is_sensitive=entry.is_sensitive,
         )
-        for entry in context.broker.topic_configs.created(overrides)
+        for entry in context.services.topic_configs.created(overrides)
     ]
 
 

@@ -25,9 +25,9 @@ async def handle(request: DeleteGroupsRequest, context: RequestContext) -> Delet
 
 async def _delete(group_id: str, context: RequestContext) -> ErrorCode:
     try:
-        return (await context.broker.groups.answer(DeleteGroup(group_id, 0))).error
+        return (await context.services.groups.answer(DeleteGroup(group_id, 0))).error
     except Exception as error:  # noqa: BLE001 - one entry does not take the others with it
-        return context.broker.unforeseen.refusal(error, f"group {group_id!r}").error
+        return context.services.unforeseen.refusal(error, f"group {group_id!r}").error
 
 
 HANDLER = Handler(key=42, min_version=0, max_version=2, handle=handle)

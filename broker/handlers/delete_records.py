@@ -37,7 +37,7 @@ def handle(request: DeleteRecordsRequest, context: RequestContext) -> DeleteReco
 def _delete(topic: str, asked: DeleteRecordsPartition, context: RequestContext) -> DeleteRecordsPartitionResult:
     result = DeleteRecordsPartitionResult(partition_index=asked.partition_index, low_watermark=INVALID_LOW_WATERMARK)
     try:
-        partition = context.broker.replicas.partition_or_error(topic, asked.partition_index)
+        partition = context.services.replicas.partition_or_error(topic, asked.partition_index)
         if topic in INTERNAL_TOPICS:
             raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION)
         partition.state.check_leader()
@@ -47,10 +47,10 @@ def _delete(topic: str, asked: DeleteRecordsPartition, context: RequestContext) 
         offset = log.high_watermark if asked.offset == HIGH_WATERMARK else asked.offset
         if not 0 <= offset <= log.high_watermark:
             raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE)
-        context.broker.replicas.delete_records(partition, offset)
+        context.services.replicas.delete_records(partition, offset)
         result.low_watermark = log.log_start_offset
     except Exception as error:  # noqa: BLE001 - one entry does not take the others with it
-        result.error_code = context.broker.unforeseen.refusal(error, topic, asked.partition_index).error
+        result.error_code = context.services.unforeseen.refusal(error, topic, asked.partition_index).error
     return result
 
 

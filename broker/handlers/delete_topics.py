@@ -57,14 +57,14 @@ class _Entry:
 
 async def handle(request: DeleteTopicsRequest, context: RequestContext) -> DeleteTopicsResponse:
     """Answer one request."""
-    if not context.broker.controller.settings.delete_topic_enable:
+    if not context.services.controller.settings.delete_topic_enable:
         return DeleteTopicsResponse(responses=_refusals(request, context.api_version))
     turns = Turns()
-    entries = await _resolved(await _entries(request, turns), context.broker.controller.cluster, turns)
+    entries = await _resolved(await _entries(request, turns), context.services.controller.cluster, turns)
     wanted = {entry.name: entry for entry in entries if entry.error is None and entry.name is not None}
     if wanted:
         try:
-            results = await context.broker.controller.delete_topics(
+            results = await context.services.controller.delete_topics(
                 list(wanted),
                 request.timeout_ms,
                 topic_ids={name: entry.topic_id for name, entry in wanted.items() if entry.by_id},

@@ -27,7 +27,7 @@ def handle(request: DescribeClusterRequest, context: RequestContext) -> Describe
             error_code=ErrorCode.MISMATCHED_ENDPOINT_TYPE if mismatched else ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
             error_message=f"this is an endpoint of brokers (1); the request asks for type {request.endpoint_type}",
         )
-    metadata = context.broker.metadata
+    metadata = context.services.metadata
     brokers = [
         DescribeClusterBroker(broker_id=broker.broker_id, host=endpoint.host, port=endpoint.port, rack=broker.rack)
         for broker in metadata.brokers()
@@ -35,7 +35,7 @@ def handle(request: DescribeClusterRequest, context: RequestContext) -> Describe
     ]
     known = any(broker.broker_id == metadata.controller_id for broker in brokers)
     return DescribeClusterResponse(
-        cluster_id=context.broker.cluster_id,
+        cluster_id=context.services.cluster_id,
         controller_id=metadata.controller_id if known else -1,
         brokers=brokers,
         cluster_authorized_operations=CLUSTER_OPERATIONS

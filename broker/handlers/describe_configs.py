@@ -92,7 +92,7 @@ def _describe(
         else:
             raise ApiError(ErrorCode.INVALID_REQUEST, f"Unsupported resource type: {resource.resource_type}")
     except Exception as found:  # noqa: BLE001 - one entry does not take the others with it
-        error = context.broker.unforeseen.refusal(found, f"resource {resource.resource_name!r}")
+        error = context.services.unforeseen.refusal(found, f"resource {resource.resource_name!r}")
         result.error_code = error.error
         result.error_message = error.message
     else:
@@ -104,9 +104,9 @@ def _topic_entries(
     resource: DescribeConfigsResource, request: DescribeConfigsRequest, context: RequestContext
 ) -> list[ConfigEntry]:
     check_topic_name(resource.resource_name)
-    if resource.resource_name not in context.broker.metadata:
+    if resource.resource_name not in context.services.metadata:
         raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{resource.resource_name}' does not exist.")
-    return context.broker.topic_configs.describe(
+    return context.services.topic_configs.describe(
         resource.resource_name,
         resource.configuration_keys,
         include_synonyms=request.include_synonyms,
@@ -118,12 +118,12 @@ def _broker_entries(
     resource: DescribeConfigsResource, request: DescribeConfigsRequest, context: RequestContext
 ) -> Iterator[ConfigEntry]:
     """Source: ConfigHelper.createBrokerConfigEntry."""
-    levels = context.broker.topic_configs.levels()
+    levels = context.services.topic_configs.levels()
     per_broker = bool(resource.resource_name)
-    if per_broker and broker_id(resource.resource_name, "Broker id") != context.broker.node_id:
+    if per_broker and broker_id(resource.resource_name, "Broker id") != context.services.node_id:
         raise ApiError(
             ErrorCode.INVALID_REQUEST,
-            f"Unexpected broker id, expected {context.broker.node_id} or empty string, "
+            f"Unexpected broker id, expected {context.services.node_id} or empty string, "
             f"but received {resource.resource_name}",
         )
     dynamic = levels.dynamic() if per_broker else dict(levels.cluster_wide)
@@ -169,10 +169,10 @@ def _logger_entries(resource: DescribeConfigsResource, context: RequestContext) 
 
     if not resource.resource_name:
         raise ApiError(ErrorCode.INVALID_REQUEST, "Broker id must not be empty")
-    if broker_id(resource.resource_name, "Broker id") != context.broker.node_id:
+    if broker_id(resource.resource_name, "Broker id") != context.services.node_id:
         raise ApiError(
             ErrorCode.INVALID_REQUEST,
-            f"Unexpected broker id, expected {context.broker.node_id} but received {resource.resource_name}",
+            f"Unexpected broker id, expected {context.services.node_id} but received {resource.resource_name}",
         )
     levels = logger_levels()
     for name in _asked(levels, resource.configuration_keys):

@@ -39,12 +39,12 @@ def _describe(group_id: str, context: RequestContext, room: ReplyRoom[str, Descr
         known = room.again(group_id)
         return room.first(group_id, _group(group_id, context)) if known is None else known
     except Exception as found:  # noqa: BLE001 - one entry does not take the others with it
-        error = context.broker.unforeseen.refusal(found, f"group {group_id!r}")
+        error = context.services.unforeseen.refusal(found, f"group {group_id!r}")
         return _failed(group_id, error, context.api_version)
 
 
 def _group(group_id: str, context: RequestContext) -> DescribedGroup:
-    group = context.broker.groups.describe(group_id)
+    group = context.services.groups.describe(group_id)
     return DescribedGroup(
         group_id=group_id,
         group_state=group.state,

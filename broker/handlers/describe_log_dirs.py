@@ -23,21 +23,22 @@ from barnabas.wire.messages.describe_log_dirs import (
 
 
 async def handle(request: DescribeLogDirsRequest, context: RequestContext) -> DescribeLogDirsResponse:
-    broker = context.broker
+    services = context.services
     wanted = _wanted(request)
-    by_directory: dict[str, list[Partition]] = {str(directory): [] for directory in broker.log_manager.directories}
-    for partition in broker.replicas.partitions():
+    by_directory: dict[str, list[Partition]] = {str(directory): [] for directory in services.log_manager.directories}
+    for partition in services.replicas.partitions():
         if wanted(partition):
-            by_directory[str(broker.log_manager.parent_directory(partition.log))].append(partition)
+            by_directory[str(services.log_manager.parent_directory(partition.log))].append(partition)
     response = DescribeLogDirsResponse()
     for directory, partitions in by_directory.items():
         result = DescribeLogDirsResult(log_dir=directory, topics=_topics(partitions))
         try:
-            result.total_bytes, result.usable_bytes = await asyncio.to_thread(broker.log_manager.space, directory)
+            result.total_bytes, result.usable_bytes = await asyncio.to_thread(services.log_manager.space, directory)
         except OSError:
             result.error_code = ErrorCode.KAFKA_STORAGE_ERROR
         response.results.append(result)
-    for path in broker.log_manager.missing_directories.keys() - by_directory.keys():  # a client keeps one entry of each
+    # A client keeps one entry of each.
+    for path in services.log_manager.missing_directories.keys() - by_directory.keys():
         response.results.append(DescribeLogDirsResult(log_dir=path, error_code=ErrorCode.KAFKA_STORAGE_ERROR))
     return response
 

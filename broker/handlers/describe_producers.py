@@ -50,13 +50,13 @@ def _producers(topic: str, index: int, context: RequestContext) -> PartitionResp
     try:
         if not is_valid_topic_name(topic):
             raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic!r} is no name of a topic.")
-        if topic not in context.broker.metadata:
+        if topic not in context.services.metadata:
             raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "There is no such topic.")
     except ApiError as error:
         answer.error_code, answer.error_message = error.error, error.message
         return answer
     try:
-        partition = context.broker.replicas.partition_or_error(topic, index)
+        partition = context.services.replicas.partition_or_error(topic, index)
         partition.state.check_leader()
         answer.active_producers = [
             ProducerState(
@@ -70,7 +70,7 @@ def _producers(topic: str, index: int, context: RequestContext) -> PartitionResp
             for producer in partition.log.active_producers()
         ]
     except Exception as error:  # noqa: BLE001 - one entry does not take the others with it
-        answer.error_code = context.broker.unforeseen.refusal(
+        answer.error_code = context.services.unforeseen.refusal(
             error, topic, index
         ).error  # Kafka has no message for these
     return answer

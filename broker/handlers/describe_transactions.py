@@ -35,12 +35,12 @@ def _describe(
         known = room.again(transactional_id)
         return room.first(transactional_id, _transaction(transactional_id, context)) if known is None else known
     except Exception as found:  # noqa: BLE001 - one entry does not take the others with it
-        error = context.broker.unforeseen.refusal(found, f"transactional id {transactional_id!r}")
+        error = context.services.unforeseen.refusal(found, f"transactional id {transactional_id!r}")
         return TransactionState(transactional_id=transactional_id, error_code=error.error)
 
 
 def _transaction(transactional_id: str, context: RequestContext) -> TransactionState:
-    transaction = context.broker.transactions.describe(transactional_id)
+    transaction = context.services.transactions.describe(transactional_id)
     topics: dict[str, TopicData] = {}
     for topic, index in sorted(transaction.partitions):
         topics.setdefault(topic, TopicData(topic=topic)).partitions.append(index)

@@ -27,7 +27,7 @@ async def handle(request: EndTxnRequest, context: RequestContext) -> EndTxnRespo
         client_version=2 if context.api_version >= 5 else 0,
     )
     try:
-        reply = await context.broker.transactions.producer(event)
+        reply = await context.services.transactions.producer(event)
     except ApiError as error:
         reply = ProducerReply(error.error)
     error_code = reply.error

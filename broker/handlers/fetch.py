@@ -40,22 +40,22 @@ UNSENT_BYTES_MAX = 32 * 1024 * 1024
 
 
 def handle(request: FetchRequest, context: RequestContext) -> FetchResponse | Awaitable[FetchResponse] | Delayed:
-    broker = context.broker
+    services = context.services
     uses_topic_ids = context.api_version >= 13
     replica_id = request.replica_state.replica_id if context.api_version >= 15 else request.replica_id
-    plan = broker.fetch_sessions.plan(
+    plan = services.fetch_sessions.plan(
         request.session_id,
         request.session_epoch,
-        _asked(request, broker.metadata, uses_topic_ids),
+        _asked(request, services.metadata, uses_topic_ids),
         _forgotten(request, uses_topic_ids) if request.forgotten_topics_data else (),
         uses_topic_ids=uses_topic_ids,
-        now_ms=broker.clock.monotonic_ms(),
+        now_ms=services.clock.monotonic_ms(),
     )
     if uses_topic_ids:
-        _resolve_names(plan, broker.metadata)
+        _resolve_names(plan, services.metadata)
     # What peers have not read yet lies in our memory: the more it is, the less there is for others, down to one batch.
-    unsent_bytes_left = max(0, UNSENT_BYTES_MAX - broker.connections.unsent_bytes)
-    max_bytes = min(request.max_bytes, broker.config.fetch_max_bytes, unsent_bytes_left)
+    unsent_bytes_left = max(0, UNSENT_BYTES_MAX - services.connections.unsent_bytes)
+    max_bytes = min(request.max_bytes, services.config.current.fetch_max_bytes, unsent_bytes_left)
     limits = FetchLimits(
         max_wait_ms=request.max_wait_ms,
         min_bytes=min(request.min_bytes, max_bytes),
@@ -63,7 +63,7 @@ def handle(request: FetchRequest, context: RequestContext) -> FetchResponse | Aw
         read_committed=request.isolation_level == READ_COMMITTED,
         replica_id=replica_id,
     )
-    operation = FetchOperation(broker, plan.partitions, limits)
+    operation = FetchOperation(services.replicas, services.unforeseen, plan.partitions, limits)
     cold = operation.read_now()
     if cold is not None:
         return _finish(operation.run, cold, operation, plan, context)
@@ -128,9 +128,9 @@ def _resolve_names(plan: FetchPlan, metadata: "MetadataCache") -> None:
 
 
 def _response(plan: FetchPlan, results: Results, context: RequestContext) -> FetchResponse:
-    broker = context.broker
-    now_ms = broker.clock.monotonic_ms() if plan.wants_session else 0  # only a new session is told the time
-    error, session_id, told = broker.fetch_sessions.finish(plan, results, now_ms)
+    # Only a new session is told the time.
+    now_ms = context.services.clock.monotonic_ms() if plan.wants_session else 0
+    error, session_id, told = context.services.fetch_sessions.finish(plan, results, now_ms)
     response = FetchResponse(error_code=error, session_id=session_id)
     topic: FetchableTopicResponse | None = None
     for asked, data in told:
@@ -153,7 +153,7 @@ def _explain(response: FetchResponse, asked: FetchPartition, data: PartitionData
         ErrorCode.FENCED_LEADER_EPOCH,
     ):
         return
-    metadata = context.broker.metadata
+    metadata = context.services.metadata
     partition = metadata.partition(asked.topic or "", asked.partition)
     if partition is None:
         return

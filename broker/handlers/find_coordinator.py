@@ -61,18 +61,18 @@ def handle(request: FindCoordinatorRequest, context: RequestContext) -> FindCoor
 
 
 def _find(key_type: int, key: str, context: RequestContext) -> _Found:
-    broker = context.broker
+    services = context.services
     if key_type == GROUP:
-        topic, index = GROUP_METADATA_TOPIC, broker.groups.runtime.partition_for(key)
+        topic, index = GROUP_METADATA_TOPIC, services.groups.runtime.partition_for(key)
     elif key_type == TRANSACTION:
-        topic, index = TRANSACTION_STATE_TOPIC, broker.transactions.runtime.partition_for(key)
+        topic, index = TRANSACTION_STATE_TOPIC, services.transactions.runtime.partition_for(key)
     else:
         return _Found(ErrorCode.INVALID_REQUEST, f"This broker does not support coordinators of type {key_type}.")
-    if topic not in broker.metadata:
-        broker.auto_topics.create([topic])
+    if topic not in services.metadata:
+        services.auto_topics.create([topic])
         return _not_available()
-    partition = broker.metadata.partition(topic, index)
-    endpoint = None if partition is None else broker.metadata.endpoint(partition.leader, context.listener_name)
+    partition = services.metadata.partition(topic, index)
+    endpoint = None if partition is None else services.metadata.endpoint(partition.leader, context.listener_name)
     if partition is None or endpoint is None:
         return _not_available()
     return _Found(ErrorCode.NONE, SUCCESS_MESSAGE, partition.leader, endpoint)

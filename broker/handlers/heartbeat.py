@@ -17,7 +17,7 @@ from barnabas.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 def handle(request: HeartbeatRequest, context: RequestContext) -> HeartbeatResponse:
     event = Heartbeat(request.group_id, 0, request.member_id, request.group_instance_id, request.generation_id)
     try:
-        reply = context.broker.groups.ask(event)
+        reply = context.services.groups.ask(event)
     except ApiError as error:
         is_loading = error.error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         return HeartbeatResponse(error_code=ErrorCode.NONE if is_loading else error.error)

@@ -20,7 +20,6 @@ from barnabas.broker.configuration.changes import (
     OPERATION_NAMES,
     SET,
     SUBTRACT,
-    alter,
     apply_operations,
     broker_id,
 )
@@ -37,12 +36,11 @@ from barnabas.wire.messages.incremental_alter_configs import (
 
 async def handle(request: IncrementalAlterConfigsRequest, context: RequestContext) -> IncrementalAlterConfigsResponse:
     """One outcome per resource, in the order given."""
-    outcomes = await alter(
-        context,
+    outcomes = await context.services.config_changes.alter(
         request.resources,
         apply_operations,
         validate_only=request.validate_only,
-        alter_loggers=partial(_alter_loggers, validate_only=request.validate_only),
+        alter_loggers=partial(_alter_loggers, context.services.node_id, validate_only=request.validate_only),
     )
     return IncrementalAlterConfigsResponse(
         responses=[
@@ -57,13 +55,11 @@ async def handle(request: IncrementalAlterConfigsRequest, context: RequestContex
     )
 
 
-def _alter_loggers(context: RequestContext, resource: AlterConfigsResource, *, validate_only: bool) -> None:
+def _alter_loggers(own_id: int, resource: AlterConfigsResource, *, validate_only: bool) -> None:
     """Source: RuntimeLoggerManager.java."""
     node_id = broker_id(resource.resource_name, "Node id")
-    if node_id != context.broker.node_id:
-        raise ApiError(
-            ErrorCode.INVALID_REQUEST, f"Unexpected node id. Expected {context.broker.node_id}, but received {node_id}"
-        )
+    if node_id != own_id:
+        raise ApiError(ErrorCode.INVALID_REQUEST, f"Unexpected node id. Expected {own_id}, but received {node_id}")
     known = logger_levels()
     for config in resource.configs:
         _check_logger(config, known)

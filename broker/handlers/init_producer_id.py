@@ -23,7 +23,7 @@ async def handle(request: InitProducerIdRequest, context: RequestContext) -> Ini
     try:
         if request.transactional_id is not None:
             return await _init_transactional(request, request.transactional_id, context)
-        producer_id = await context.broker.producer_ids.next()
+        producer_id = await context.services.producer_ids.next()
     except ApiError as error:
         return _error(error.error)
     return InitProducerIdResponse(producer_id=producer_id, producer_epoch=0)
@@ -37,7 +37,7 @@ async def _init_transactional(
 
     expected = ProducerIdAndEpoch(request.producer_id, request.producer_epoch) if request.producer_id != -1 else None
     event = InitProducerId(transactional_id, 0, request.transaction_timeout_ms, expected)
-    reply = await context.broker.transactions.producer(event)
+    reply = await context.services.transactions.producer(event)
     if reply.error is ErrorCode.PRODUCER_FENCED and context.api_version < 4:
         return _error(ErrorCode.INVALID_PRODUCER_EPOCH)
     return InitProducerIdResponse(

@@ -25,7 +25,7 @@ from barnabas.wire.messages.join_group import (
 
 
 async def handle(request: JoinGroupRequest, context: RequestContext) -> JoinGroupResponse:
-    groups = context.broker.groups
+    groups = context.services.groups
     version = context.api_version
     event = JoinGroup(
         group_id=request.group_id,

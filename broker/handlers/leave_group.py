@@ -22,7 +22,7 @@ async def handle(request: LeaveGroupRequest, context: RequestContext) -> LeaveGr
     else:
         leavers = (Leaver(request.member_id, None, ""),)
     try:
-        reply = await context.broker.groups.answer(LeaveGroup(request.group_id, 0, leavers))
+        reply = await context.services.groups.answer(LeaveGroup(request.group_id, 0, leavers))
     except ApiError as error:
         return LeaveGroupResponse(error_code=error.error)
     if context.api_version < 3:

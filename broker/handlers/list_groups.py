@@ -19,7 +19,7 @@ GROUP_BYTES = 40
 
 def handle(request: ListGroupsRequest, context: RequestContext) -> ListGroupsResponse:
     try:
-        groups = context.broker.groups.list_groups(request.states_filter, request.types_filter)
+        groups = context.services.groups.list_groups(request.states_filter, request.types_filter)
         check_reply(sum(GROUP_BYTES + text_bytes(each.group_id) + text_bytes(each.protocol_type) for each in groups))
     except ApiError as error:
         return ListGroupsResponse(error_code=error.error)

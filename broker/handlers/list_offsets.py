@@ -58,7 +58,7 @@ async def handle(request: ListOffsetsRequest, context: RequestContext) -> ListOf
             try:
                 answer = await _look_up(topic.name, partition, request, context)
             except Exception as error:  # noqa: BLE001 - one entry does not take the others with it
-                refusal = context.broker.unforeseen.refusal(error, topic.name, partition.partition_index)
+                refusal = context.services.unforeseen.refusal(error, topic.name, partition.partition_index)
                 answer = _answer(partition, _error_of(refusal, context.api_version))
             if context.api_version < 4:
                 answer.leader_epoch = UNKNOWN
@@ -72,7 +72,7 @@ async def _look_up(
     timestamp = asked.timestamp
     if timestamp < 0 and context.api_version < FIRST_VERSION_OF.get(timestamp, 2**15):
         raise ApiError(ErrorCode.UNSUPPORTED_VERSION)
-    partition = context.broker.replicas.partition_or_error(topic, asked.partition_index)
+    partition = context.services.replicas.partition_or_error(topic, asked.partition_index)
     partition.state.check_leader(asked.current_leader_epoch)
     log = partition.log
     is_client = request.replica_id == CONSUMER_REPLICA_ID
@@ -97,7 +97,7 @@ async def _look_up(
     searched_from = log.log_start_offset
     lookup = log.timestamp_lookup()
     search = lookup.largest if timestamp == MAX_TIMESTAMP else partial(lookup.first_at_or_after, timestamp)
-    found = await context.broker.replicas.read_records(search)
+    found = await context.services.replicas.read_records(search)
     partition.state.check_leader(asked.current_leader_epoch)  # it may be gone by now
     if found is not None and found.offset < log.log_start_offset and searched_from < log.log_start_offset:
         # What was found is gone. Without that, the record of the largest timestamp is one that was deleted from the

@@ -23,7 +23,7 @@ TRANSACTION_BYTES = 40
 
 def handle(request: ListTransactionsRequest, context: RequestContext) -> ListTransactionsResponse:
     try:
-        listed = context.broker.transactions.list_transactions(
+        listed = context.services.transactions.list_transactions(
             frozenset(request.producer_id_filters), list(dict.fromkeys(request.state_filters)), request.duration_filter
         )
         check_reply(sum(TRANSACTION_BYTES + text_bytes(found.transactional_id) for found in listed.transactions))

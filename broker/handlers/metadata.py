@@ -30,20 +30,20 @@ from barnabas.wire.names import ZERO_TOPIC_ID, TopicId
 
 
 def handle(request: MetadataRequest, context: RequestContext) -> MetadataResponse:
-    broker, version = context.broker, context.api_version
+    services, version = context.services, context.api_version
     if version < 12 and any(topic.name is None or topic.topic_id != ZERO_TOPIC_ID for topic in request.topics or ()):
         return _refused(request)
     response = MetadataResponse(
-        cluster_id=broker.cluster_id,
-        controller_id=broker.metadata.controller_id,
+        cluster_id=services.cluster_id,
+        controller_id=services.metadata.controller_id,
         brokers=[
             MetadataResponseBroker(node_id=live.broker_id, host=endpoint.host, port=endpoint.port, rack=live.rack)
-            for live in broker.metadata.brokers()
+            for live in services.metadata.brokers()
             if (endpoint := live.endpoints.get(context.listener_name)) is not None
         ],
     )
     if request.topics is None or (version == 0 and not request.topics):
-        response.topics = [_topic(topic, context) for topic in broker.metadata.topics()]
+        response.topics = [_topic(topic, context) for topic in services.metadata.topics()]
     else:
         response.topics = _asked_topics(request.topics, request.allow_auto_topic_creation or version < 4, context)
     if request.include_topic_authorized_operations:
@@ -70,7 +70,7 @@ def _asked_topics(
     asked: Iterable[MetadataRequestTopic], may_create: bool, context: RequestContext
 ) -> list[MetadataResponseTopic]:
     asked = list(asked)
-    metadata = context.broker.metadata
+    metadata = context.services.metadata
     ids = {TopicId(topic.topic_id) for topic in asked if topic.topic_id != ZERO_TOPIC_ID}
     if ids:  # one id is enough for Kafka to look at ids only
         topics = [metadata.topic(metadata.topic_name(topic_id) or "") for topic_id in ids]
@@ -83,8 +83,8 @@ def _asked_topics(
     names = dict.fromkeys(topic.name or "" for topic in asked)
     found = {name: topic for name in names if (topic := metadata.topic(name)) is not None}
     missing = [name for name in names if name not in found]
-    if missing and may_create and context.broker.config.auto_create_topics_enable:
-        context.broker.auto_topics.create([name for name in missing if is_valid_topic_name(name)])
+    if missing and may_create and context.services.config.current.auto_create_topics_enable:
+        context.services.auto_topics.create([name for name in missing if is_valid_topic_name(name)])
     return [_topic(topic, context) for topic in found.values()] + [_missing(name) for name in missing]
 
 
@@ -109,7 +109,7 @@ def _topic(topic: TopicMetadata, context: RequestContext) -> MetadataResponseTop
 
 
 def _partition(index: int, partition: PartitionMetadata, context: RequestContext) -> MetadataResponsePartition:
-    metadata = context.broker.metadata
+    metadata = context.services.metadata
     leader, error = partition.leader, ErrorCode.NONE
     if leader < 0 or metadata.endpoint(leader, context.listener_name) is None:
         alive = leader in metadata.broker_ids()

@@ -48,7 +48,7 @@ def handle(
 
 def _commit(request: OffsetCommitRequest, context: RequestContext) -> InPieces[OffsetCommitResponse]:
     """Topics are looked up in slices; all that is stored is decided and written in one step, as one batch."""
-    metadata = context.broker.metadata
+    metadata = context.services.metadata
     response = OffsetCommitResponse()
     found: list[_Topic] = []
     turns = Turns()
@@ -115,7 +115,7 @@ def _store(
         ),
     )
     try:
-        reply = context.broker.groups.ask(event)
+        reply = context.services.groups.ask(event)
     except ApiError as error:
         reply = OffsetsReply(error.error)
     # The answers that the coordinator decides, in the order of what it is asked.

@@ -19,7 +19,7 @@ from barnabas.wire.messages.offset_delete import (
 
 
 async def handle(request: OffsetDeleteRequest, context: RequestContext) -> OffsetDeleteResponse:
-    metadata = context.broker.metadata
+    metadata = context.services.metadata
     asked: dict[str, list[int]] = {}
     for topic in request.topics:
         asked.setdefault(topic.name, []).extend(partition.partition_index for partition in topic.partitions)
@@ -29,7 +29,7 @@ async def handle(request: OffsetDeleteRequest, context: RequestContext) -> Offse
     }
     event = DeleteOffsets(request.group_id, 0, tuple((topic, partitions) for topic, partitions in known.items()))
     try:
-        reply = await context.broker.groups.answer(event)
+        reply = await context.services.groups.answer(event)
     except ApiError as error:
         reply = OffsetsReply(error.error)
     if reply.error is not ErrorCode.NONE:

@@ -82,7 +82,7 @@ async def _fetch(
         found = await _offsets(group_id, asked, require_stable, context, turns)
         return room.first((group_id, asked), _Fetched(found, ErrorCode.NONE))
     except Exception as error:  # noqa: BLE001 - one entry does not take the others with it
-        return _Fetched([], context.broker.unforeseen.refusal(error, f"group {group_id!r}").error)
+        return _Fetched([], context.services.unforeseen.refusal(error, f"group {group_id!r}").error)
 
 
 async def _offsets(
@@ -93,7 +93,7 @@ async def _offsets(
     turns: Turns,
 ) -> _Topics:
     """Topics and partitions as they are named, each looked up once. Errors: as `GroupService.fetch_offsets`."""
-    groups = context.broker.groups
+    groups = context.services.groups
     if asked is None:
         return list((await groups.fetch_offsets(group_id, None, require_stable=require_stable)).items())
     wanted: dict[str, dict[int, None]] = {}

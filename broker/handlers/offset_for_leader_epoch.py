@@ -33,11 +33,11 @@ def handle(request: OffsetForLeaderEpochRequest, context: RequestContext) -> Off
 def _end_offset(topic: str, asked: OffsetForLeaderPartition, context: RequestContext) -> EpochEndOffset:
     answer = EpochEndOffset(partition=asked.partition)
     try:
-        partition = context.broker.replicas.partition_or_error(topic, asked.partition)
+        partition = context.services.replicas.partition_or_error(topic, asked.partition)
         partition.state.check_leader(asked.current_leader_epoch)
         answer.leader_epoch, answer.end_offset = partition.log.end_offset_for_epoch(asked.leader_epoch)
     except Exception as error:  # noqa: BLE001 - one entry does not take the others with it
-        answer.error_code = context.broker.unforeseen.refusal(error, topic, asked.partition).error
+        answer.error_code = context.services.unforeseen.refusal(error, topic, asked.partition).error
     return answer
 
 

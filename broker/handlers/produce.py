@@ -169,7 +169,7 @@ class _Appends:
                 except ExpensiveBatch:  # the first time, or because the topic has changed since
                     name = _topic_name(topic_data, context)
                 try:
-                    validated = await context.broker.replicas.validate(
+                    validated = await context.services.replicas.validate(
                         name, data.index, data.records, self._request.acks, context.api_version
                     )
                 except Exception as error:  # noqa: BLE001 - one entry does not take the others with it
@@ -191,7 +191,7 @@ class _Appends:
             if self.verified is not None and (refusal := self._unverified(self.verified, name, data)):
                 topic.partition_responses.append(refusal)
                 return
-            partition, info = context.broker.replicas.append(
+            partition, info = context.services.replicas.append(
                 name, data.index, data.records, acks, context.api_version, validated=validated
             )
         except ExpensiveBatch:
@@ -207,7 +207,7 @@ class _Appends:
         )
         topic.partition_responses.append(reply)
         if info.flush_required or partition.log.high_watermark <= info.last_offset:  # else it would say None
-            acknowledgeable = context.broker.replicas.when_acknowledgeable(partition, info, acks)
+            acknowledgeable = context.services.replicas.when_acknowledgeable(partition, info, acks)
             if acknowledgeable is not None:
                 self._pending.append((reply, acknowledgeable))
 
@@ -216,7 +216,7 @@ class _Appends:
     ) -> PartitionProduceResponse | None:
         """The refusal of a transactional batch that the transaction's coordinator does not know of, if it is one."""
         try:
-            verified.check_produce((topic, data.index), self._context.broker.replicas)
+            verified.check_produce((topic, data.index), self._context.services.replicas)
         except ApiError as error:
             explained = error.error in (ErrorCode.INVALID_TXN_STATE, ErrorCode.NOT_ENOUGH_REPLICAS)
             return PartitionProduceResponse(
@@ -230,7 +230,7 @@ class _Appends:
         return None
 
     def _refusal(self, topic: str, data: PartitionProduceData, found: Exception) -> PartitionProduceResponse:
-        error = self._context.broker.unforeseen.refusal(found, topic, data.index)
+        error = self._context.services.unforeseen.refusal(found, topic, data.index)
         fault = _fault(data.records, self._context.api_version)
         reply = PartitionProduceResponse(
             index=data.index,
@@ -255,7 +255,7 @@ class _Appends:
         """Where the log starts, if it was the log that looked into the batch and refused it, as in Kafka; else -1."""
         if error in _SAID_BEFORE_THE_LOG or data.records is None:
             return -1
-        partition = self._context.broker.replicas.partition(topic, data.index)
+        partition = self._context.services.replicas.partition(topic, data.index)
         return -1 if partition is None else partition.log.log_start_offset
 
 
@@ -300,7 +300,7 @@ def _append_transaction(
         return appends.begin()
     from barnabas.broker.coordinators.transactions.verification import Operation
 
-    verified = context.broker.transaction_verification.verify(
+    verified = context.services.transaction_verification.verify(
         request.transactional_id, *producers.pop(), partitions, Operation.of_produce(context.api_version)
     )
     if isinstance(verified, Awaitable):
@@ -353,7 +353,7 @@ def _has_transactional_records(request: ProduceRequest) -> bool:
 def _topic_name(topic_data: TopicProduceData, context: RequestContext) -> str:
     if context.api_version < 13:
         return topic_data.name
-    name = context.broker.metadata.topic_name(TopicId(topic_data.topic_id))
+    name = context.services.metadata.topic_name(TopicId(topic_data.topic_id))
     if name is None:
         raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID)
     return name
@@ -362,7 +362,7 @@ def _topic_name(topic_data: TopicProduceData, context: RequestContext) -> str:
 def _tell_leader(
     reply: PartitionProduceResponse, response: ProduceResponse, topic: str, context: RequestContext
 ) -> None:
-    metadata = context.broker.metadata
+    metadata = context.services.metadata
     partition = metadata.partition(topic, reply.index)
     if partition is None or context.api_version < 10:
         return

@@ -29,7 +29,7 @@ async def handle(request: SyncGroupRequest, context: RequestContext) -> SyncGrou
         assignments=tuple((assignment.member_id, assignment.assignment) for assignment in request.assignments),
     )
     try:
-        reply = await context.broker.groups.answer(event)
+        reply = await context.services.groups.answer(event)
     except ApiError as error:
         return SyncGroupResponse(error_code=error.error)
     return SyncGroupResponse(

@@ -56,7 +56,7 @@ async def handle(request: TxnOffsetCommitRequest, context: RequestContext) -> Tx
         for partition in topic.partitions:
             answer = TxnOffsetCommitResponsePartition(partition_index=partition.partition_index)
             answers.partitions.append(answer)
-            if not context.broker.metadata.has_partition(topic.name, partition.partition_index):
+            if not context.services.metadata.has_partition(topic.name, partition.partition_index):
                 answer.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
                 continue
             undecided.append(answer)
@@ -88,7 +88,7 @@ def _spelled(error: ErrorCode, context: RequestContext) -> ErrorCode:
 
 
 def _names_known_partition(request: TxnOffsetCommitRequest, context: RequestContext) -> bool:
-    metadata = context.broker.metadata
+    metadata = context.services.metadata
     return any(
         metadata.has_partition(topic.name, partition.partition_index)
         for topic in request.topics
@@ -99,12 +99,12 @@ def _names_known_partition(request: TxnOffsetCommitRequest, context: RequestCont
 async def _refusal(request: TxnOffsetCommitRequest, context: RequestContext) -> OffsetsReply | None:
     """Why the group's partition takes no offsets of this producer, if it does not: it has to be part of the
     transaction."""
-    broker = context.broker
+    services = context.services
     if not request.group_id:
         return OffsetsReply(ErrorCode.INVALID_GROUP_ID)
-    partition = (GROUP_METADATA_TOPIC, broker.groups.runtime.partition_for(request.group_id))
+    partition = (GROUP_METADATA_TOPIC, services.groups.runtime.partition_for(request.group_id))
     try:
-        verified = broker.transaction_verification.verify(
+        verified = services.transaction_verification.verify(
             request.transactional_id,
             request.producer_id,
             request.producer_epoch,
@@ -113,7 +113,7 @@ async def _refusal(request: TxnOffsetCommitRequest, context: RequestContext) -> 
         )
         if not isinstance(verified, Verified):
             verified = await verified
-        verified.check(partition, broker.replicas)
+        verified.check(partition, services.replicas)
     except ApiError as error:
         return OffsetsReply(error.error)
     return None
@@ -135,7 +135,7 @@ async def _commit(
         producer_epoch=request.producer_epoch,
     )
     try:
-        return await context.broker.groups.answer(event)
+        return await context.services.groups.answer(event)
     except ApiError as error:
         return OffsetsReply(error.error)
 

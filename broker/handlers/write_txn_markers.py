@@ -47,13 +47,14 @@ async def handle(request: WriteTxnMarkersRequest, context: RequestContext) -> Wr
                 try:
                     committed = _write(topic.name, index, marker, context)
                 except Exception as error:  # noqa: BLE001 - one entry does not take the others with it
-                    errors[topic.name, index] = context.broker.unforeseen.refusal(error, topic.name, index).error
+                    errors[topic.name, index] = context.services.unforeseen.refusal(error, topic.name, index).error
                     continue
                 if committed is not None:
                     pending.append((entry.producer_id, (topic.name, index), committed))
     if pending:
         await asyncio.wait(
-            [committed for _, _, committed in pending], timeout=wait_s(context.broker.config.request_timeout_ms)
+            [committed for _, _, committed in pending],
+            timeout=wait_s(context.services.config.current.request_timeout_ms),
         )
     for producer_id, partition, committed in pending:
         if not committed.done():
@@ -66,13 +67,13 @@ async def handle(request: WriteTxnMarkersRequest, context: RequestContext) -> Wr
 
 
 def _write(topic: str, index: int, marker: TransactionMarker, context: RequestContext) -> "asyncio.Future[None] | None":
-    if context.broker.replicas.partition(topic, index) is None:
+    if context.services.replicas.partition(topic, index) is None:
         raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     if marker.producer_id < 0:
         raise ApiError(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
     if marker.producer_epoch < 0:
         raise ApiError(ErrorCode.INVALID_PRODUCER_EPOCH)
-    return context.broker.transaction_markers.write(topic, index, marker)
+    return context.services.transaction_markers.write(topic, index, marker)
 
 
 def _response(results: _Results) -> WriteTxnMarkersResponse:

@@ -9,16 +9,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from aiohttp import web
 
 from barnabas.broker.configuration.config import parse_address
 from barnabas.broker.http.connections import HttpConnections
-from barnabas.broker.observability.metrics_page import MetricsPage, take_snapshot
-
-if TYPE_CHECKING:
-    from barnabas.broker.server import Broker
+from barnabas.broker.http.metrics_page import MetricSources, MetricsPage, take_snapshot
 
 logger = logging.getLogger(__name__)
 
@@ -34,10 +31,11 @@ _UNHEARD: Final = logging.Logger("aiohttp.server", logging.CRITICAL + 1)
 
 
 class HttpServer:
-    """Serves a broker's pages from the broker's own event loop: if that hangs, the health check fails, as it should."""
+    """Serves the pages of the broker that `sources` belong to, from its own event loop: if that hangs, the health check
+    fails, as it should."""
 
-    def __init__(self, broker: Broker, address: str) -> None:
-        self._broker = broker
+    def __init__(self, sources: MetricSources, address: str) -> None:
+        self._sources = sources
         self._host, self._port = parse_address(address)
         self._page = MetricsPage()
         self._rendering = asyncio.Lock()
@@ -108,7 +106,7 @@ class HttpServer:
 
     async def _readyz(self, request: web.Request) -> web.Response:
         """Clients are accepted."""
-        if self._broker.is_ready:
+        if self._sources.is_ready():
             return web.Response(text="ready\n")
         return web.Response(text="not ready\n", status=503)
 
@@ -118,7 +116,7 @@ class HttpServer:
         async with self._rendering:
             await asyncio.sleep(self._next_page_at - loop.time())
             started = loop.time()
-            snapshot = take_snapshot(self._broker)
+            snapshot = take_snapshot(self._sources)
             accept = request.headers.get("Accept", "")
             body, content_type = await asyncio.to_thread(self._page.render, snapshot, accept)
             self._next_page_at = loop.time() + REST_FACTOR * (loop.time() - started)

@@ -11,10 +11,11 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import TYPE_CHECKING
 
+from barnabas.broker.observability.unforeseen import UnforeseenErrors
 from barnabas.broker.replication.fetch_sessions import FetchPartition
 from barnabas.broker.replication.partition import Partition
+from barnabas.broker.replication.replica_manager import ReplicaManager
 from barnabas.clock import wait_s
 from barnabas.storage.file_records import FileRegion
 from barnabas.storage.files import Buffer
@@ -23,9 +24,6 @@ from barnabas.storage.segment_reader import ColdRead, FetchData
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.messages.fetch import AbortedTransaction, EpochEndOffset, PartitionData
 from barnabas.wire.names import ZERO_TOPIC_ID
-
-if TYPE_CHECKING:
-    from barnabas.broker.server import Broker
 
 Results = list[tuple[FetchPartition, PartitionData]]
 
@@ -108,8 +106,15 @@ class _Listening:
 class FetchOperation:
     """One fetch over some partitions; lives until its reply is made."""
 
-    def __init__(self, broker: "Broker", partitions: Sequence[FetchPartition], limits: FetchLimits) -> None:
-        self._broker = broker
+    def __init__(
+        self,
+        replicas: ReplicaManager,
+        unforeseen: UnforeseenErrors,
+        partitions: Sequence[FetchPartition],
+        limits: FetchLimits,
+    ) -> None:
+        self._replicas = replicas
+        self._unforeseen = unforeseen
         self._asked = partitions
         self._limits = limits
         self._max_offset: Callable[[PartitionLog], int]
@@ -142,12 +147,13 @@ class FetchOperation:
                     else:
                         self._add(asked, partition, b"", asked.fetch_offset)
                     continue
-                diverging = self._diverging_epoch(partition, asked) if asked.last_fetched_epoch >= 0 else None
-                if diverging is not None:
-                    self._add(asked, partition, b"", asked.fetch_offset)
-                    self.results[-1][1].diverging_epoch = diverging
-                    self._must_reply = True
-                    continue
+                if asked.last_fetched_epoch >= 0:
+                    diverging = self._diverging_epoch(partition, asked)
+                    if diverging is not None:
+                        self._add(asked, partition, b"", asked.fetch_offset)
+                        self.results[-1][1].diverging_epoch = diverging
+                        self._must_reply = True
+                        continue
                 data = log.read(
                     asked.fetch_offset,
                     min(asked.max_bytes, self._bytes_left),
@@ -215,12 +221,12 @@ class FetchOperation:
         """The hosted partition and the offset that readers may not pass; raises ApiError."""
         if asked.topic is None:
             raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID)
-        partition = self._broker.replicas.partition_or_error(asked.topic, asked.partition)
+        partition = self._replicas.partition_or_error(asked.topic, asked.partition)
         if asked.topic_id not in (ZERO_TOPIC_ID, partition.topic_id):
             raise ApiError(ErrorCode.INCONSISTENT_TOPIC_ID)
         partition.state.check_leader(asked.current_leader_epoch)
         replica_id = self._limits.replica_id
-        if replica_id >= 0 and (replica_id not in partition.state.replicas or replica_id == self._broker.node_id):
+        if replica_id >= 0 and (replica_id not in partition.state.replicas or replica_id == self._replicas.node_id):
             raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         return partition, self._max_offset(partition.log)
 
@@ -269,7 +275,7 @@ class FetchOperation:
         self.results.append((asked, data))
 
     def _add_error(self, asked: FetchPartition, error: Exception) -> None:
-        refusal = self._broker.unforeseen.refusal(error, asked.topic or "", asked.partition)
+        refusal = self._unforeseen.refusal(error, asked.topic or "", asked.partition)
         self._must_reply = True
         self._position += 1
         self.results.append((asked, error_data(asked.partition, refusal.error)))
@@ -279,7 +285,7 @@ class FetchOperation:
     def listen(self) -> asyncio.Future[None]:
         """Listen to the partitions. The future is done when enough has become readable since the pass, when something
         changed that the client must hear of, or when `max_wait_ms` are over; whoever cancels it ends the listening."""
-        hosted = self._broker.replicas.partition
+        hosted = self._replicas.partition
         asked_of = {
             partition: asked
             for asked in self._asked

@@ -70,7 +70,7 @@ class ReplicaManager:
         *,
         flush_before_ack: bool = False,
     ) -> None:
-        self._node_id = node_id
+        self.node_id = node_id
         self._log_manager = log_manager
         self._metadata = metadata
         self._clock = clock
@@ -170,7 +170,7 @@ class ReplicaManager:
                     *key, topic_id, self._config_of(topic.topic_name), is_new=state.is_new
                 )
                 partition = self._partitions[key] = Partition(
-                    *key, topic_id, log, self._node_id, flush_before_ack=self._flush_before_ack
+                    *key, topic_id, log, self.node_id, flush_before_ack=self._flush_before_ack
                 )
             self._tell_coordinators(partition, partition.become_leader_or_follower(state))
         except Exception as error:

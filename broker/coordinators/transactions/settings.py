@@ -2,8 +2,7 @@
 
 from dataclasses import dataclass, field
 
-LATEST_TRANSACTION_VERSION = 2
-"""Highest level of the feature `transaction.version` (KIP-890 part 2)."""
+from barnabas.broker.cluster.features import LATEST_TRANSACTION_VERSION
 
 
 def _key(name: str, default: int) -> int:

@@ -8,16 +8,17 @@ nobody ends. Source: Kafka's ReplicaManager.handleProduceAppend, AddPartitionsTo
 import asyncio
 from collections.abc import Awaitable, Mapping
 from enum import Enum
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from barnabas.broker.configuration.live_config import LiveConfig
 from barnabas.broker.coordinators.transactions.events import AddPartitions, PartitionsReply, VerifyPartitions
+from barnabas.broker.coordinators.transactions.service import TransactionService
 from barnabas.broker.coordinators.transactions.state import TopicPartition
+from barnabas.broker.replication.replica_manager import ReplicaManager
+from barnabas.broker.timers import Timers
+from barnabas.clock import Clock
 from barnabas.storage.producer_state import Verification
 from barnabas.wire.errors import ApiError, ErrorCode
-
-if TYPE_CHECKING:
-    from barnabas.broker.replication.replica_manager import ReplicaManager
-    from barnabas.broker.server import Broker
 
 CLIENT_VERSION_2: Final = 2
 
@@ -73,7 +74,7 @@ class Verified:
         else:
             self._verifications[topic_partition] = outcome
 
-    def check(self, topic_partition: TopicPartition, replicas: "ReplicaManager") -> None:
+    def check(self, topic_partition: TopicPartition, replicas: ReplicaManager) -> None:
         """Just before the append. Raises ApiError: what verification said; INVALID_TXN_STATE when a marker came between
         the coordinator's answer and now.
         """
@@ -86,7 +87,7 @@ class Verified:
         if not producers.is_verified(self._producer_id, self._producer_epoch, self._verifications[topic_partition]):
             raise ApiError(ErrorCode.INVALID_TXN_STATE, "the batch is not part of an open transaction")
 
-    def check_produce(self, topic_partition: TopicPartition, replicas: "ReplicaManager") -> None:
+    def check_produce(self, topic_partition: TopicPartition, replicas: ReplicaManager) -> None:
         """`check`, with errors that producers understand: NOT_ENOUGH_REPLICAS makes them try again without looking for
         a new leader.
         """
@@ -103,8 +104,19 @@ class Verified:
 class TransactionVerification:
     """Asks the coordinator on behalf of produced batches and committed offsets; owned by the event loop."""
 
-    def __init__(self, broker: "Broker") -> None:
-        self._broker = broker
+    def __init__(
+        self,
+        replicas: ReplicaManager,
+        transactions: TransactionService,
+        config: LiveConfig,
+        clock: Clock,
+        timers: Timers,
+    ) -> None:
+        self._replicas = replicas
+        self._transactions = transactions
+        self._config = config
+        self._clock = clock
+        self._timers = timers
 
     def verify(
         self,
@@ -120,15 +132,14 @@ class TransactionVerification:
         part of the transaction), INVALID_PRODUCER_ID_MAPPING, CONCURRENT_TRANSACTIONS, NOT_COORDINATOR,
         COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER.
         """
-        broker = self._broker
         verified = Verified(producer_id, producer_epoch, operation)
-        if operation is not Operation.ADD and not broker.config.transaction_partition_verification_enable:
+        if operation is not Operation.ADD and not self._config.current.transaction_partition_verification_enable:
             return verified
         asked: set[TopicPartition] = set()
-        now_ms = broker.clock.now_ms()
+        now_ms = self._clock.now_ms()
         for topic_partition, sequence in partitions.items():
             try:
-                partition = broker.replicas.partition_or_error(*topic_partition)
+                partition = self._replicas.partition_or_error(*topic_partition)
                 partition.state.check_leader()
                 verification = partition.log.producer_state.begin_verification(
                     producer_id, producer_epoch, sequence, now_ms, bumps_epoch=operation is Operation.ADD
@@ -151,7 +162,7 @@ class TransactionVerification:
 
     def _ask(self, event: AddPartitions | VerifyPartitions) -> "PartitionsReply | asyncio.Future[PartitionsReply]":
         try:
-            return self._broker.transactions.ask(event)  # type: ignore[return-value]
+            return self._transactions.ask(event)  # type: ignore[return-value]
         except ApiError as error:
             return PartitionsReply(error.error)
 
@@ -165,7 +176,7 @@ class TransactionVerification:
         """Wait for the coordinator. While it still ends the transaction before, an implicit add is tried again here:
         that is cheaper than to have the client send its batch again.
         """
-        config, clock = self._broker.config, self._broker.clock
+        config, clock = self._config.current, self._clock
         backoff_ms = max(config.add_partitions_to_txn_retry_backoff_ms, BACKOFF_MIN_MS)
         give_up_ms = clock.monotonic_ms() + min(
             config.add_partitions_to_txn_retry_backoff_max_ms, config.request_timeout_ms
@@ -179,7 +190,7 @@ class TransactionVerification:
 
     async def _pause(self, delay_ms: int) -> None:
         over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._broker.timers.call_later(delay_ms, lambda: None if over.done() else over.set_result(None))
+        self._timers.call_later(delay_ms, lambda: None if over.done() else over.set_result(None))
         await over
 
 

@@ -13,11 +13,20 @@ from typing import Any
 
 import pytest
 
-from barnabas.broker.api.unforeseen import UnforeseenErrors
-from barnabas.broker.configuration.changes import APPEND, BROKER, BROKER_LOGGER, DELETE, SET, SUBTRACT, TOPIC
+from barnabas.broker.configuration.changes import (
+    APPEND,
+    BROKER,
+    BROKER_LOGGER,
+    DELETE,
+    SET,
+    SUBTRACT,
+    TOPIC,
+    ConfigChanges,
+)
 from barnabas.broker.configuration.config import load
 from barnabas.broker.configuration.topics import TopicConfigs
 from barnabas.broker.handlers import alter_configs, describe_configs, incremental_alter_configs
+from barnabas.broker.observability.unforeseen import UnforeseenErrors
 from barnabas.clock import ManualClock
 from barnabas.wire import codec
 from barnabas.wire.errors import ErrorCode
@@ -57,15 +66,17 @@ class Cluster:
         config = load(environ={"HOME": "/home/somebody"}, properties=properties)
         self.repository = Repository()
         self.stored = self.repository.stored
-        broker = SimpleNamespace(
-            config=config,
+        topic_configs = TopicConfigs(config, self.repository)
+        repository: Any = self.repository
+        services = SimpleNamespace(
             node_id=config.node_id,
             configs=self.repository,
-            topic_configs=TopicConfigs(config, self.repository),
+            topic_configs=topic_configs,
+            config_changes=ConfigChanges(config.node_id, topic_configs, repository, {"flights"}),
             metadata={"flights"},
             unforeseen=UnforeseenErrors(ManualClock()),
         )
-        self.context: Any = SimpleNamespace(broker=broker)
+        self.context: Any = SimpleNamespace(services=services)
 
     def describe(
         self, kind: int, name: str, keys: list[str] | None = None, **options: bool

@@ -10,11 +10,11 @@ from types import SimpleNamespace
 import pytest
 
 from barnabas.broker.api.context import RequestContext
-from barnabas.broker.api.unforeseen import UnforeseenErrors
 from barnabas.broker.cluster.metadata import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC, MetadataCache
 from barnabas.broker.coordinators.groups.service import GroupService
 from barnabas.broker.coordinators.groups.settings import GroupSettings
 from barnabas.broker.handlers import load_handler
+from barnabas.broker.observability.unforeseen import UnforeseenErrors
 from barnabas.broker.security.operations import GROUP_OPERATIONS, NOT_ASKED
 from barnabas.broker.timers import Timers
 from barnabas.clock import ManualClock, SystemClock
@@ -91,7 +91,7 @@ class Server:
         self.groups = GroupService(self.log, timers, clock, settings, 4, lambda: str(next(ids)))
         self.metadata = MetadataCache()
         self.created = []
-        self.broker = SimpleNamespace(
+        self.services = SimpleNamespace(
             groups=self.groups,
             transactions=SimpleNamespace(runtime=SimpleNamespace(partition_for=lambda transactional_id: 3)),
             metadata=self.metadata,
@@ -120,7 +120,7 @@ class Server:
         handler = load_handler(request.API_KEY)
         assert handler.min_version <= version <= handler.max_version
         request = decode(type(request), version, encode(request, version))
-        context = RequestContext(self.broker, request.API_KEY, version, 1, "client", listener, "10.9.8.7", 1)
+        context = RequestContext(self.services, request.API_KEY, version, 1, "client", listener, "10.9.8.7", 1)
 
         async def answer():
             response = handler.handle(request, context)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from barnabas.broker.http import connections as http_connections
-from barnabas.broker.observability.metrics_page import MetricsPage
+from barnabas.broker.http.metrics_page import MetricsPage
 from barnabas.testing import Broker
 
 

@@ -22,7 +22,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     NewTopic,
 )
 
-from barnabas.broker.observability.metrics_page import take_snapshot
+from barnabas.broker.http.metrics_page import take_snapshot
 from barnabas.broker.upkeep import compaction
 from barnabas.broker.upkeep.cleaner_process import Throttle, command, decode_result, encode_job
 from barnabas.storage.compaction.cleaner import CleanedSegment, CleaningJob, SourceSegment
@@ -423,7 +423,7 @@ def test_a_log_that_raises_is_set_aside_and_the_others_are_compacted(
                 topic.produce(b"v" * 200, key=b"%d" % (number % 3))
         aside = broker.server.compaction.set_aside
         wait_until(lambda: aside.failures > 1 and len(good.records()) < 20, "not compacted, or no second try")
-        figures = take_snapshot(broker.server)
+        figures = take_snapshot(broker.server.metric_sources())
         (uncleanable,) = figures.uncleanable
         assert (uncleanable.count, uncleanable.directory) == (1, str(broker.data_dir))
         assert uncleanable.size_bytes > 60 * 200

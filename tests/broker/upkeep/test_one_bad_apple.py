@@ -14,7 +14,7 @@ from barnabas.broker.coordinators.groups.service import GroupService
 from barnabas.broker.coordinators.groups.shard import Shard as GroupShard
 from barnabas.broker.coordinators.transactions.local_markers import LocalMarkers
 from barnabas.broker.coordinators.transactions.service import TransactionService
-from barnabas.broker.observability.metrics_page import take_snapshot
+from barnabas.broker.http.metrics_page import take_snapshot
 from barnabas.broker.replication.partition import Partition
 from barnabas.broker.timers import Timers
 from barnabas.broker.upkeep.housekeeping import Housekeeping
@@ -56,7 +56,8 @@ def told(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 def set_aside(broker: Broker, activity: str) -> tuple[int, int]:
     """How many are set aside in an activity, as /metrics says, and how often one failed."""
-    figures = {found.activity: (found.count, found.failures) for found in take_snapshot(broker.server).set_aside}
+    told = take_snapshot(broker.server.metric_sources()).set_aside
+    figures = {found.activity: (found.count, found.failures) for found in told}
     return figures[activity]
 
 

@@ -49,9 +49,7 @@ class Bench:
             request_timeout_ms=30_000,
         )
         self.verification = TransactionVerification(
-            SimpleNamespace(
-                config=config, clock=self.clock, timers=self.timers, replicas=self.replicas, transactions=self
-            )
+            self.replicas, self, SimpleNamespace(current=config), self.clock, self.timers
         )
 
     def ask(self, event):

@@ -6,10 +6,10 @@ A page is made in two steps: `take_snapshot` reads the broker inside its event l
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
@@ -22,7 +22,10 @@ from barnabas.broker.observability.metrics import DURATION_BOUNDS_NS
 from barnabas.wire.messages import API_NAMES
 
 if TYPE_CHECKING:
-    from barnabas.broker.server import Broker
+    from barnabas.broker.observability.metrics import RequestMetrics
+    from barnabas.broker.services import Services
+    from barnabas.broker.upkeep.compaction import Compaction
+    from barnabas.set_aside import SetAside
 
 
 GROUPS_TEXT_BYTES_MAX: Final = 8 * 1024 * 1024
@@ -101,15 +104,27 @@ class Snapshot:
     uncleanable: tuple[UncleanableFigures, ...]
 
 
-def take_snapshot(broker: Broker) -> Snapshot:
+@dataclass(frozen=True, slots=True)
+class MetricSources:
+    """The parts of a broker that the page tells of; `activities` is the upkeep that may have set somebody aside."""
+
+    services: Services
+    requests: RequestMetrics
+    compaction: Compaction
+    activities: Sequence[SetAside[Any]]
+    is_ready: Callable[[], bool]
+
+
+def take_snapshot(sources: MetricSources) -> Snapshot:
     """Read a broker; call it inside its event loop."""
-    groups, groups_left_out = broker.groups.summaries(GROUPS_TEXT_BYTES_MAX)
+    services = sources.services
+    groups, groups_left_out = services.groups.summaries(GROUPS_TEXT_BYTES_MAX)
     return Snapshot(
-        node_id=broker.node_id,
-        cluster_id=broker.cluster_id,
-        is_ready=broker.is_ready,
-        connection_count=len(broker.connections),
-        event_loop_lag_seconds=broker.metrics.event_loop_lag_seconds,
+        node_id=services.node_id,
+        cluster_id=services.cluster_id,
+        is_ready=sources.is_ready(),
+        connection_count=len(services.connections),
+        event_loop_lag_seconds=sources.requests.event_loop_lag_seconds,
         apis=tuple(
             ApiFigures(
                 API_NAMES.get(key, str(key)),
@@ -119,7 +134,7 @@ def take_snapshot(broker: Broker) -> Snapshot:
                 api.bytes_out,
                 tuple(api.buckets),
             )
-            for key, api in sorted(broker.metrics.apis.items())
+            for key, api in sorted(sources.requests.apis.items())
         ),
         partitions=tuple(
             PartitionFigures(
@@ -131,27 +146,25 @@ def take_snapshot(broker: Broker) -> Snapshot:
                 partition.log.high_watermark,
                 partition.log.log_end_offset,
             )
-            for partition in broker.replicas.partitions()
+            for partition in services.replicas.partitions()
         ),
         groups=tuple(
             GroupFigures(group.group_id, group.state.value, group.member_count, group.offsets) for group in groups
         ),
         groups_left_out=groups_left_out,
-        unforeseen_errors=broker.unforeseen.count,
+        unforeseen_errors=services.unforeseen.count,
         refused_for_memory=(
-            ("groups", broker.groups.refusals.count),
-            ("transactions", broker.transactions.refusals.count),
+            ("groups", services.groups.refusals.count),
+            ("transactions", services.transactions.refusals.count),
         ),
-        set_aside=tuple(
-            SetAsideFigures(aside.activity, len(aside), aside.failures) for aside in broker.activities_with_set_aside()
-        ),
-        uncleanable=tuple(_uncleanable(broker)),
+        set_aside=tuple(SetAsideFigures(aside.activity, len(aside), aside.failures) for aside in sources.activities),
+        uncleanable=tuple(_uncleanable(sources)),
     )
 
 
-def _uncleanable(broker: Broker) -> Iterator[UncleanableFigures]:
-    logs = broker.compaction.set_aside.members
-    for directory in map(str, broker.log_manager.directories):
+def _uncleanable(sources: MetricSources) -> Iterator[UncleanableFigures]:
+    logs = sources.compaction.set_aside.members
+    for directory in map(str, sources.services.log_manager.directories):
         sizes = [log.size_in_bytes for log in logs if log.directory.rpartition("/")[0] == directory]
         yield UncleanableFigures(directory, len(sizes), sum(sizes))
 

@@ -1,17 +1,17 @@
 """What is counted, and the page that shows it."""
 
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
+from barnabas.broker.http.metrics_page import MetricSources, MetricsPage, take_snapshot
 from barnabas.broker.observability.metrics import DURATION_BOUNDS_NS, RequestMetrics
-from barnabas.broker.observability.metrics_page import MetricsPage, take_snapshot
 from barnabas.clock import ManualClock
 from barnabas.set_aside import SetAside
 
 HOSTILE_GROUP = 'a"b\\c\nd'
 
 
-def broker() -> Any:
+def sources() -> MetricSources:
     metrics = RequestMetrics()
     metrics.record(0, 60_000, 100, 10)
     metrics.record(0, 2_000_000_000, 200, 20)
@@ -19,7 +19,7 @@ def broker() -> Any:
     metrics.record(999, 31_000_000_000, 1, 0)
     metrics.event_loop_lag_seconds = 0.25
     log = SimpleNamespace(size_in_bytes=1234, log_start_offset=3, high_watermark=40, log_end_offset=50)
-    partition = SimpleNamespace(topic="flights", index=2, is_leader=True, log=log)
+    partition = SimpleNamespace(topic="flights", index=2, state=SimpleNamespace(is_leader=True), log=log)
     summary = SimpleNamespace(
         group_id=HOSTILE_GROUP,
         state=SimpleNamespace(value="Stable"),
@@ -30,20 +30,19 @@ def broker() -> Any:
     for _ in range(2):
         aside.put("flights-2", ValueError())
     uncleanable = SimpleNamespace(directory="/data/a/flights-2", size_in_bytes=1234)
-    return SimpleNamespace(
+    services = SimpleNamespace(
         node_id=1,
         cluster_id="cluster",
-        is_ready=True,
         connections=[1, 2],
-        metrics=metrics,
         replicas=SimpleNamespace(partitions=lambda: iter([partition])),
         groups=SimpleNamespace(summaries=lambda text_bytes_max: ([summary], 3), refusals=SimpleNamespace(count=5)),
         transactions=SimpleNamespace(refusals=SimpleNamespace(count=6)),
-        compaction=SimpleNamespace(set_aside=SimpleNamespace(members=[uncleanable])),
         log_manager=SimpleNamespace(directories=["/data/a", "/data/b"]),
         unforeseen=SimpleNamespace(count=3),
-        activities_with_set_aside=lambda: [aside],
     )
+    compaction = SimpleNamespace(set_aside=SimpleNamespace(members=[uncleanable]))
+    parts: Any = (services, metrics, compaction)
+    return MetricSources(*parts, [aside], lambda: True)
 
 
 def test_counters() -> None:
@@ -57,7 +56,7 @@ def test_counters() -> None:
 
 
 def test_page() -> None:
-    body, content_type = MetricsPage().render(take_snapshot(cast(Any, broker())), "")
+    body, content_type = MetricsPage().render(take_snapshot(sources()), "")
     lines = body.decode().splitlines()
     assert content_type.startswith("text/plain")
     for line in (
@@ -93,6 +92,6 @@ def test_page() -> None:
 
 
 def test_page_in_openmetrics() -> None:
-    body, content_type = MetricsPage().render(take_snapshot(broker()), "application/openmetrics-text; version=1.0.0")
+    body, content_type = MetricsPage().render(take_snapshot(sources()), "application/openmetrics-text; version=1.0.0")
     assert content_type.startswith("application/openmetrics-text")
     assert body.endswith(b"# EOF\n")

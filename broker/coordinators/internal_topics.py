@@ -1,0 +1,77 @@
+"""The internal topics, `__consumer_offsets` and `__transaction_state`: how they are created, and whose they are.
+
+Their coordinators are told when this broker comes to lead, or no longer leads, one of their partitions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from barnabas.broker.cluster.metadata import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC, MetadataCache, TopicMetadata
+from barnabas.controller.operations.topics import NewTopic
+
+if TYPE_CHECKING:
+    from barnabas.broker.configuration.config import BrokerConfig
+    from barnabas.broker.configuration.topics import TopicConfigs
+    from barnabas.broker.coordinators.groups.service import GroupService
+    from barnabas.broker.coordinators.runtime import CoordinatorRuntime
+    from barnabas.broker.coordinators.transactions.service import TransactionService
+    from barnabas.broker.replication.partition import Partition
+
+
+class InternalTopics:
+    """Describes the internal topics, and tells their coordinators of their partitions: `attach` these before the
+    controller hands any out."""
+
+    def __init__(self, config: BrokerConfig, topic_configs: TopicConfigs, metadata: MetadataCache) -> None:
+        self._topic_configs = topic_configs
+        self._metadata = metadata
+        self._sizes = {
+            GROUP_METADATA_TOPIC: (config.offsets_topic_num_partitions, config.offsets_topic_replication_factor),
+            TRANSACTION_STATE_TOPIC: (
+                config.transaction_state_log_num_partitions,
+                config.transaction_state_log_replication_factor,
+            ),
+        }
+        self._runtimes: dict[str, CoordinatorRuntime[Any, Any]] = {}
+
+    def attach(self, groups: GroupService, transactions: TransactionService) -> None:
+        """The coordinators that live on these topics."""
+        self._groups = groups
+        self._runtimes = {GROUP_METADATA_TOPIC: groups.runtime, TRANSACTION_STATE_TOPIC: transactions.runtime}
+
+    def new_topic(self, name: str) -> NewTopic | None:
+        """How a topic of this name is to be created, with no more replicas than there are brokers; None for all other
+        names."""
+        if name not in self._sizes:
+            return None
+        partition_count, replication_factor = self._sizes[name]
+        return NewTopic(
+            name,
+            partition_count=partition_count,
+            replication_factor=min(replication_factor, max(1, len(self._metadata.broker_ids()))),
+            configs=self._topic_configs.internal_topic_configs(name),
+            is_needed=True,
+        )
+
+    def elected(self, partition: Partition) -> None:
+        """This broker leads a partition, of any topic, from now on or in a new epoch."""
+        runtime = self._runtimes.get(partition.topic)
+        if runtime is not None:
+            runtime.on_elected(partition.index, partition.state.leader_epoch)
+
+    def resigned(self, partition: Partition) -> None:
+        """This broker does not lead a partition, of any topic, any more."""
+        runtime = self._runtimes.get(partition.topic)
+        if runtime is not None:
+            runtime.on_resigned(partition.index)
+
+    async def metadata_updated(self, removed: Sequence[TopicMetadata]) -> None:
+        """The controller told of topics, among them `removed` ones."""
+        for name, runtime in self._runtimes.items():
+            topic = self._metadata.topic(name)
+            if topic is not None:
+                runtime.on_topic(topic.topic_id, topic.partition_count)
+        if removed:
+            await self._groups.on_topics_deleted([topic.name for topic in removed])
