@@ -30,7 +30,7 @@ class Replicas:
         if (topic, index) not in self.states:
             raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         log = SimpleNamespace(producer_state=self.states[topic, index])
-        return SimpleNamespace(log=log, check_leader=lambda: None)
+        return SimpleNamespace(log=log, state=SimpleNamespace(check_leader=lambda: None))
 
 
 class Bench:
