@@ -8,6 +8,7 @@ clean-shutdown marker.
 import asyncio
 import contextlib
 import gc
+import inspect
 import logging
 import os
 import secrets
@@ -114,8 +115,14 @@ class Broker:
         self._on_failure = on_failure or (lambda reason: None)
         self._loop = asyncio.get_running_loop()
         self._connection_count = 0
-        self._lag_timer: asyncio.TimerHandle | None = None
         self._http: HttpServer | None = None
+        self._stops = contextlib.AsyncExitStack()
+        """How to stop what was started, in the opposite order."""
+        self._members = contextlib.AsyncExitStack()
+        """As `_stops`: the parts that go on in the next session when one with the metadata store is lost."""
+        self._is_crash = False
+        self._broker_epoch: Callable[[], int] = lambda: -1
+        """That of the last registration; -1 as long as there is none."""
 
         self.timers = Timers(self.clock, self._loop)
         self.housekeeping = Housekeeping(self.timers, self.clock)
@@ -153,27 +160,31 @@ class Broker:
         """Start everything and listen. Raises OSError (address or directory in use), ConfigError, StorageError."""
         asyncio.get_running_loop().set_default_executor(ThreadPool("broker", THREADS_AT_START))
         try:
-            self._listeners = [BoundListener(listener, self._socket_options()) for listener in self.config.listeners]
+            self._bind()
             await self._open_logs()
             await self._open_coordination()
-            self._make_parts()
-            await self.configs.start()
-            await self.controller.start()
+            await self._join_cluster()
             self.cluster_id = self.controller.cluster_id
             self._goes_on_after_stop = 0 <= self.log_manager.previous_broker_epoch < self._broker_epoch()
             self.log_manager.set_cluster_id(self.cluster_id)
             self._make_services()
-            await self.groups.start()
-            await self.transactions.start()
-            self._schedule_housekeeping()
+            await self._start_coordinators()
+            self._start_housekeeping()
             if self.config.barnabas_http_address is not None:
                 await self._start_http(self.config.barnabas_http_address)
+            self._stops.push_async_callback(self._end_connections)
             for listener in self._listeners:
                 await self._listen(listener)
         except BaseException:
             await self.stop()
             raise
         self.is_ready = True
+
+    def _bind(self) -> None:
+        for listener in self.config.listeners:
+            bound = BoundListener(listener, self._socket_options())
+            self._stops.callback(bound.socket.close)
+            self._listeners.append(bound)
 
     async def _open_logs(self) -> None:
         """Lock the log directories and load what is in them; after a crash this reads the logs' tails."""
@@ -190,6 +201,8 @@ class Broker:
             new_id=_random_id,
             threads_per_directory=self.config.num_recovery_threads_per_data_dir,
         )
+        self._stops.push_async_callback(self._end_logs)
+        self._stop_later(self.timers.close)
         await asyncio.to_thread(self.log_manager.open)
         if self.log_manager.previous_broker_epoch >= 0:
             logger.info("the last stop was clean, at broker epoch %d", self.log_manager.previous_broker_epoch)
@@ -206,10 +219,30 @@ class Broker:
             is_durable=self._is_durable,
             shared=self._shared_store,
         )
+        self._stop_later(self._store.close)
         self._session = await self._store.open()
         self.configs = ConfigRepository(self._session, self.clock, self.timers)
         self.topic_configs = TopicConfigs(self.config, self.configs)
         self.configs.subscribe(self._config_changed)
+
+    async def _join_cluster(self) -> None:
+        """Register, and take over the partitions that the controller hands out."""
+        self._stops.push_async_callback(self._members.aclose)
+        self._make_parts()
+        # No new session may be opened, and told to these parts, while they are stopped.
+        self._stop_later(self._store.stay_out)
+        self._stop_later(self.replicas.close, self._members)
+        self._stop_later(self.configs.stop, self._members)
+        await self.configs.start()
+        self._stop_later(self.controller.stop, self._members)
+        await self.controller.start()
+
+    async def _start_coordinators(self) -> None:
+        self._stop_later(self.groups.stop, self._members)
+        await self.groups.start()
+        self._stop_later(self.transactions.stop, self._members)
+        await self.transactions.start()
+        self._stop_later(self.auto_topics.close, self._members)
 
     def _make_parts(self) -> None:
         self.internal_topics = InternalTopics(self.config, self.topic_configs, self.metadata)
@@ -265,6 +298,7 @@ class Broker:
             timers=self.timers,
             on_registrations=self.features.finalize,
         )
+        self._broker_epoch = lambda: self.controller.broker_epoch
         self._store.follow(self.configs, self.controller)
         self.producer_ids = ProducerIds(self._allocate_producer_ids)
         self.auto_topics = AutoTopicCreation(
@@ -346,6 +380,7 @@ class Broker:
         from barnabas.broker.http.server import HttpServer
 
         self._http = HttpServer(self.metric_sources(), address)
+        self._stop_later(self._http.stop)
         await self._http.start()
 
     def ready_line(self) -> str:
@@ -365,48 +400,48 @@ class Broker:
     # --- stopping ---------------------------------------------------------------------------------
 
     async def stop(self) -> None:
-        """Stop cleanly: no more requests, everything on disk, the clean-shutdown marker written. Also undoes a start
-        that failed half-way."""
-        await self._end(Connection.close, lambda logs: logs.close(self._broker_epoch()))
-
-    def _broker_epoch(self) -> int:
-        """That of the last registration; -1 if the start did not come so far."""
-        return self.controller.broker_epoch if hasattr(self, "controller") else -1
+        """Stop cleanly: no more requests, everything on disk, the clean-shutdown marker written. What was started is
+        stopped, last things first, whatever others raise meanwhile."""
+        self.is_ready = False
+        await self._stops.aclose()
 
     async def crash(self) -> None:
         """End as after a kill, for tests: connections are cut, and files are left as they are, without the marker, so
         that the next start has to recover. Only the locks are given back, as the kernel would."""
-        await self._end(Connection.abort, LogManager.abandon)
+        self._is_crash = True
+        await self.stop()
 
-    async def _end(self, end_connection: Callable[[Connection], None], end_logs: Callable[[LogManager], None]) -> None:
-        self.is_ready = False
+    def _stop_later(self, stop: Callable[[], object], parts: contextlib.AsyncExitStack | None = None) -> None:
+        """Have `stop` called at the end, before whatever was started earlier; what it raises is logged."""
+
+        async def attempt() -> None:
+            try:
+                pending = stop()
+                if inspect.isawaitable(pending):
+                    await pending
+            except Exception:
+                logger.exception("a part of the broker failed to stop (%s)", getattr(stop, "__qualname__", stop))
+
+        (self._stops if parts is None else parts).push_async_callback(attempt)
+
+    async def _end_connections(self) -> None:
         for server in self._servers:
             server.close()
         for connection in self.connections:
-            end_connection(connection)
+            if self._is_crash:
+                connection.abort()
+            else:
+                connection.close()
         await asyncio.sleep(0)  # lets transports flush and protocols hear of it
         await asyncio.gather(*self.connections.sending, return_exceptions=True)
         for listener in self._listeners:
             listener.socket.close()
-        if self._http is not None:
-            await self._http.stop()
-        if hasattr(self, "compaction"):
-            self.compaction.stop()
-            self.retention.stop()
-            self.replicas.flusher.stop()
-        await self.housekeeping.close()
-        if hasattr(self, "_store"):
-            await self._store.stay_out()
-        for part in ("auto_topics", "transactions", "groups", "controller", "configs", "replicas"):
-            if hasattr(self, part):
-                await _stop(part, getattr(self, part))
-        if hasattr(self, "_store"):
-            await self._store.close()
-        self.timers.close()
-        if self._lag_timer is not None:
-            self._lag_timer.cancel()
-        if hasattr(self, "log_manager"):
-            await asyncio.to_thread(end_logs, self.log_manager)
+
+    async def _end_logs(self) -> None:
+        if self._is_crash:
+            await asyncio.to_thread(self.log_manager.abandon)
+        else:
+            await asyncio.to_thread(self.log_manager.close, self._broker_epoch())
 
     async def settle(self) -> None:
         """Run every timer that is due by the clock, and return when the work that they started is done: for who moves
@@ -491,7 +526,16 @@ class Broker:
             self.housekeeping.set_aside,
         ]
 
-    def _schedule_housekeeping(self) -> None:
+    def _start_housekeeping(self) -> None:
+        self._watch_lag(self._loop.time())
+        self._stop_later(lambda: self._lag_timer.cancel())
+        self._stop_later(self.housekeeping.close)
+        self._schedule_jobs()
+        # Whatever takes long is given up first, so that no job has to be waited for.
+        for stop in (self.replicas.flusher.stop, self.retention.stop, self.compaction.stop):
+            self._stop_later(stop)
+
+    def _schedule_jobs(self) -> None:
         config, every, logs = self.config, self.housekeeping.every, self.log_manager
         every("closing idle connections", IDLE_CHECK_INTERVAL_MS, self._close_idle_connections)
         if config.barnabas_disk_reserve_bytes > 0:
@@ -529,7 +573,6 @@ class Broker:
         )
         every("bounding what is remembered of producers", PRODUCERS_CHECK_INTERVAL_MS, self._bound_producers)
         every("expiring producers", config.producer_id_expiration_check_interval_ms, self._expire_producers)
-        self._watch_lag(self._loop.time())
 
     def _close_idle_connections(self) -> None:
         self.connections.close_idle(self._socket_clock.monotonic_ms())
@@ -576,14 +619,6 @@ def _in_thread(job: Callable[[], object]) -> Callable[[], Awaitable[None]]:
         await asyncio.to_thread(job)
 
     return run
-
-
-async def _stop(name: str, part: Any) -> None:
-    """Whatever it raises, the others are stopped, too, and the logs are closed."""
-    try:
-        await (part.close() if hasattr(part, "close") else part.stop())
-    except Exception:
-        logger.exception("stopping %s failed", name)
 
 
 async def run(config: BrokerConfig) -> int:
