@@ -38,6 +38,7 @@ from barnabas.broker.coordinators.transactions.local_markers import LocalMarkers
 from barnabas.broker.coordinators.transactions.service import TransactionService
 from barnabas.broker.coordinators.transactions.settings import TransactionSettings
 from barnabas.broker.coordinators.transactions.verification import TransactionVerification
+from barnabas.broker.handlers import find_handler
 from barnabas.broker.network.connection import Connection
 from barnabas.broker.network.connections import Connections
 from barnabas.broker.network.inflight_budget import InflightBudget
@@ -333,7 +334,7 @@ class Broker:
             transaction_markers=self.transaction_markers,
             transaction_verification=self.transaction_verification,
         )
-        self._dispatcher = Dispatcher(self.services, self._socket_clock, self.metrics)
+        self._dispatcher = Dispatcher(self.services, find_handler, self._socket_clock, self.metrics)
 
     def _endpoints(self) -> tuple[EndPoint, ...]:
         return tuple(

@@ -4,8 +4,8 @@ import inspect
 from typing import Any
 
 from barnabas.broker.api.context import RequestContext
-from barnabas.broker.api.registry import Delayed
 from barnabas.broker.handlers import load_handler
+from barnabas.broker.network.outcome import Delayed
 from barnabas.broker.server import Broker as Server
 
 CLIENT_ID = "barnabas.testing"

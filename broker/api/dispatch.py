@@ -11,27 +11,23 @@ import struct
 import time
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from barnabas.broker.api.context import RequestContext
-from barnabas.broker.api.registry import Delayed
-from barnabas.broker.handlers import load_handler, served_apis
-from barnabas.broker.network.connection import CloseConnection, Connection
+from barnabas.broker.api.registry import Handler
+from barnabas.broker.network.connection import Connection
+from barnabas.broker.network.outcome import CloseConnection, Delayed, Outcome
 from barnabas.broker.network.reply_queue import Parts
 from barnabas.broker.observability.metrics import RequestMetrics
+from barnabas.broker.services import Services
 from barnabas.clock import Clock
 from barnabas.wire import codec, headers, messages
 from barnabas.wire.errors import ProtocolError
 from barnabas.wire.schema import Message
 
-if TYPE_CHECKING:
-    from barnabas.broker.api.registry import Handler
-    from barnabas.broker.services import Services
-
 logger = logging.getLogger(__name__)
 
 PRODUCE_KEY = 0
-API_VERSIONS_KEY = 18
 
 REQUEST_BYTES_MAX = 8 * 1024 * 1024
 """Of every request but Produce: what is decoded becomes objects, several times as large. The largest requests of real
@@ -41,8 +37,6 @@ LARGE_REPLIES = frozenset((9, 11, 15, 16, 19, 32, 35, 61, 65, 66))
 """APIs whose replies may be megabytes: OffsetFetch, JoinGroup, CreateTopics, what describes and lists. (Fetch has its
 own bound.)"""
 
-Outcome = Parts | None | Awaitable[Parts | None] | Delayed
-
 _REPLY_LENGTH = struct.Struct(">i")
 
 
@@ -51,7 +45,7 @@ class _Route:
 
     __slots__ = ("decode", "encode", "handle", "pack_header")
 
-    def __init__(self, handler: "Handler", version: int) -> None:
+    def __init__(self, handler: Handler, version: int) -> None:
         api = messages.api(handler.key)
         self.handle = handler.handle
         self.decode: Callable[..., tuple[Any, int]] = codec.decoder(api.request_class, version)
@@ -60,12 +54,18 @@ class _Route:
 
 
 class Dispatcher:
-    """Turns request frames into reply parts for every connection of one broker."""
+    """Turns request frames into reply parts for every connection of one broker.
 
-    def __init__(self, services: "Services", clock: Clock, metrics: RequestMetrics) -> None:
+    `find_handler` gives the handler of an API key, None for one that is not served; `clock` is that of sockets.
+    """
+
+    def __init__(
+        self, services: Services, find_handler: Callable[[int], Handler | None], clock: Clock, metrics: RequestMetrics
+    ) -> None:
         self.clock = clock
         self.metrics = metrics
         self._services = services
+        self._find_handler = find_handler
         self._routes: dict[tuple[int, int], _Route] = {}
         self._large_replies = asyncio.Lock()
 
@@ -83,7 +83,7 @@ class Dispatcher:
             raise ProtocolError(f"a request of {len(frame)} bytes with API key {key}; {REQUEST_BYTES_MAX} are allowed")
         route = self._routes.get((key, version)) or self._route(key, version)
         if route is None:
-            return self._unsupported_api_versions(header.correlation_id)
+            return self._unsupported_version(key, header.correlation_id)
         request, _ = route.decode(frame, header.body_position)
         context = RequestContext(
             self._services,
@@ -98,13 +98,12 @@ class Dispatcher:
         return self._answer(route, context, started_ns, len(frame), route.handle, request, context)
 
     def _route(self, key: int, version: int) -> _Route | None:
-        """The route of a served API and version; None for ApiVersions at a version that is not served."""
-        served = served_apis().get(key)
-        if served is None:
+        """The route of a served API and version; None at a version that is not served but answered."""
+        handler = self._find_handler(key)
+        if handler is None:
             raise ProtocolError(f"API key {key} is not served")
-        handler = load_handler(key)
         if not handler.min_version <= version <= handler.max_version:
-            if key == API_VERSIONS_KEY:
+            if handler.unsupported_version is not None:
                 return None
             raise ProtocolError(
                 f"version {version} of API key {key} is not served ({handler.min_version} to {handler.max_version} are)"
@@ -189,10 +188,10 @@ class Dispatcher:
         )
         return CloseConnection(f"an internal error ({type(error).__name__}) while serving API key {context.api_key}")
 
-    def _unsupported_api_versions(self, correlation_id: int) -> Parts:
-        from barnabas.broker.handlers import api_versions
-
-        response = api_versions.unsupported_version()
-        body = codec.encode(response, 0)
-        header = headers.response_header(API_VERSIONS_KEY, 0, correlation_id)
+    def _unsupported_version(self, key: int, correlation_id: int) -> Parts:
+        handler = self._find_handler(key)
+        assert handler is not None
+        assert handler.unsupported_version is not None
+        body = codec.encode(handler.unsupported_version(), 0)
+        header = headers.response_header(key, 0, correlation_id)
         return [_REPLY_LENGTH.pack(len(header) + len(body)) + header + body]

@@ -1,27 +1,16 @@
 """What a handler file declares about itself; ApiVersions and dispatch are computed from these declarations."""
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from barnabas.broker.network.outcome import Delayed
 
 if TYPE_CHECKING:
     from barnabas.broker.api.context import RequestContext
 
 Response = Any
 """A response message of `barnabas.wire.messages`, or None where the protocol has no reply (Produce with acks=0)."""
-
-
-@dataclass(slots=True)
-class Delayed:
-    """An answer that has to wait for something but needs no coroutine for it (Kafka's DelayedOperation).
-
-    When `ready` is done, `resume()` gives what a handler gives: the response, or a coroutine. `ready` is cancelled when
-    nobody wants the answer any more. (On its way to the connection, `Dispatcher` puts the encoding into `resume`.)
-    """
-
-    ready: asyncio.Future[None]
-    resume: Callable[[], Any]
 
 
 HandlerFunction = Callable[[Any, "RequestContext"], Response | Awaitable[Response] | Delayed]
@@ -37,7 +26,8 @@ class Handler:
     replies still leave in order.
 
     `advertised_min` is the lowest version listed by ApiVersions when it is lower than the lowest one served (Produce,
-    KAFKA-18659).
+    KAFKA-18659). `unsupported_version()` is the response, of version 0, to a request of a version that is not served;
+    without it such a request closes its connection.
     """
 
     key: int
@@ -45,3 +35,4 @@ class Handler:
     max_version: int
     handle: HandlerFunction
     advertised_min: int | None = None
+    unsupported_version: Callable[[], Response] | None = None

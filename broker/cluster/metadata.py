@@ -4,8 +4,9 @@ to know whether a topic exists."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
+from barnabas.broker.configuration.listeners import Endpoint
 from barnabas.controller.operations.topics import check_topic_name
 from barnabas.turns import Turns
 from barnabas.wire.errors import ApiError
@@ -34,13 +35,6 @@ def is_valid_topic_name(name: str) -> bool:
     except ApiError:
         return False
     return True
-
-
-class Endpoint(NamedTuple):
-    """An address that clients can reach a broker under."""
-
-    host: str
-    port: int
 
 
 @dataclass(frozen=True, slots=True)

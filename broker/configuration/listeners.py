@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from barnabas.broker.configuration.definitions import ConfigValue
 
@@ -19,6 +19,13 @@ _LISTENER: Final = re.compile(r"(.*)://\[?([0-9a-zA-Z\-%._:]*)\]?:(-?[0-9]+)")
 _PLAINTEXT: Final = "PLAINTEXT"
 _SECURITY_PROTOCOLS: Final = (_PLAINTEXT, "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 _LOOPBACK: Final = ("127.", "localhost", "::1")
+
+
+class Endpoint(NamedTuple):
+    """An address that clients can reach a broker under."""
+
+    host: str
+    port: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""One file per API. This table names them; dispatch imports a file when its API is first used, and ApiVersions is
+"""One file per API. This table names them; `find_handler` imports a file when its API is first used, and ApiVersions is
 computed from what they declare."""
 
 from collections.abc import Mapping
@@ -58,3 +58,8 @@ def load_handler(key: int) -> Handler:
     handler: Handler = import_module(f"{__name__}.{_MODULES[key]}").HANDLER
     assert handler.key == key, f"{_MODULES[key]} declares key {handler.key}, not {key}"
     return handler
+
+
+def find_handler(key: int) -> Handler | None:
+    """As `load_handler`; None for an API key that is not served."""
+    return load_handler(key) if key in _MODULES else None

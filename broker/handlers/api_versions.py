@@ -67,4 +67,4 @@ def _served() -> list[ApiVersion]:
     return versions
 
 
-HANDLER = Handler(key=18, min_version=0, max_version=4, handle=handle)
+HANDLER = Handler(key=18, min_version=0, max_version=4, handle=handle, unsupported_version=unsupported_version)

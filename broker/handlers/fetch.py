@@ -17,7 +17,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from barnabas.broker.api.context import RequestContext
-from barnabas.broker.api.registry import Delayed, Handler
+from barnabas.broker.api.registry import Handler
+from barnabas.broker.network.outcome import Delayed
 from barnabas.broker.replication.fetch_operation import FetchLimits, FetchOperation, Results
 from barnabas.broker.replication.fetch_sessions import FetchPartition, FetchPlan, PartitionKey
 from barnabas.storage.segment_reader import ColdRead

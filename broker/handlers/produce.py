@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 from barnabas.broker.api.context import RequestContext
 from barnabas.broker.api.registry import Handler
 from barnabas.broker.cluster.metadata import INTERNAL_TOPICS
-from barnabas.broker.network.connection import CloseConnection
+from barnabas.broker.network.outcome import CloseConnection
 from barnabas.clock import wait_s
 from barnabas.storage.validation import ExpensiveBatch, RecordErrors, parse_produced_batch
 from barnabas.turns import InPieces, Turns, in_turns

@@ -13,25 +13,19 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, cast
 
-from barnabas.broker.api.registry import Delayed
 from barnabas.broker.network.inflight_budget import InflightBudget
+from barnabas.broker.network.outcome import CloseConnection, Delayed, Outcome, RequestServer
 from barnabas.broker.network.reply_queue import Parts, ReplyQueue
 from barnabas.broker.network.turns import FRAMES_PER_TURN
 from barnabas.wire.errors import ProtocolError
 from barnabas.wire.framing import FrameReader, ReceiveBuffer
 
 if TYPE_CHECKING:
-    from barnabas.broker.api.dispatch import Dispatcher, Outcome
     from barnabas.broker.network.connections import Connections
 
 logger = logging.getLogger(__name__)
 
 _IPV4_MAPPED = "::ffff:"
-
-
-class CloseConnection(Exception):
-    """Raised by a handler that can answer only by closing (a failed Produce with acks=0,
-    KafkaApis.sendResponseCallback)."""
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -74,7 +68,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def __init__(
         self,
-        dispatcher: "Dispatcher",
+        dispatcher: RequestServer,
         connections: "Connections",
         shared_buffer: ReceiveBuffer,
         budget: InflightBudget,
@@ -274,7 +268,7 @@ class Connection(asyncio.BufferedProtocol):
         self._waiting_bytes += len(frame)
         self._pause(self._PAUSED_BY_REQUEST)
 
-    def _serve(self, step: "Callable[..., Outcome]", *arguments: Any) -> None:
+    def _serve(self, step: Callable[..., Outcome], *arguments: Any) -> None:
         """Take a step with a request: the first, or the one after a delay."""
         try:
             outcome = step(*arguments)

@@ -4,8 +4,7 @@ is ready."""
 import socket
 from collections.abc import Mapping
 
-from barnabas.broker.cluster.metadata import Endpoint
-from barnabas.broker.configuration.listeners import Listener
+from barnabas.broker.configuration.listeners import Endpoint, Listener
 
 
 class BoundListener:

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from barnabas.broker.api.registry import Delayed
-from barnabas.broker.network.connection import CloseConnection, Connection
+from barnabas.broker.network.connection import Connection
 from barnabas.broker.network.connections import (
     ABANDONED_TIMEOUT_MS,
     PARTIAL_FRAME_TIMEOUT_MS,
     Connections,
 )
 from barnabas.broker.network.inflight_budget import InflightBudget
+from barnabas.broker.network.outcome import CloseConnection, Delayed
 from barnabas.broker.network.reply_queue import GATHERED_BYTES_MAX
 from barnabas.broker.network.turns import FRAMES_PER_TURN, RequestTurns
 from barnabas.clock import ManualClock

@@ -1,0 +1,45 @@
+"""What becomes of a request, as the connection that received it sees it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from barnabas.broker.network.reply_queue import Parts
+from barnabas.clock import Clock
+
+if TYPE_CHECKING:
+    from barnabas.broker.network.connection import Connection
+
+
+class CloseConnection(Exception):
+    """Raised by a handler that can answer only by closing (a failed Produce with acks=0,
+    KafkaApis.sendResponseCallback)."""
+
+
+@dataclass(slots=True)
+class Delayed:
+    """An answer that has to wait for something but needs no coroutine for it (Kafka's DelayedOperation).
+
+    When `ready` is done, `resume()` gives what a handler gives: the response, or a coroutine. `ready` is cancelled when
+    nobody wants the answer any more. (On its way to the connection, `Dispatcher` puts the encoding into `resume`.)
+    """
+
+    ready: asyncio.Future[None]
+    resume: Callable[[], Any]
+
+
+Outcome = Parts | None | Awaitable[Parts | None] | Delayed
+"""The parts of a reply; None where the protocol has none; what has to be awaited for either."""
+
+
+class RequestServer(Protocol):
+    """What serves the requests of connections (`api/dispatch.py`); deadlines of sockets follow its `clock`."""
+
+    clock: Clock
+
+    def dispatch(self, frame: memoryview | bytearray, connection: Connection) -> Outcome:
+        """Serve one request. Raises ProtocolError or CloseConnection when the connection must be closed."""
+        ...
