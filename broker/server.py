@@ -10,8 +10,6 @@ import contextlib
 import gc
 import inspect
 import logging
-import os
-import secrets
 import signal
 import socket
 import sys
@@ -38,6 +36,7 @@ from barnabas.broker.coordinators.transactions.local_markers import LocalMarkers
 from barnabas.broker.coordinators.transactions.service import TransactionService
 from barnabas.broker.coordinators.transactions.settings import TransactionSettings
 from barnabas.broker.coordinators.transactions.verification import TransactionVerification
+from barnabas.broker.environment import Environment
 from barnabas.broker.handlers import find_handler
 from barnabas.broker.network.connection import Connection
 from barnabas.broker.network.connections import Connections
@@ -54,13 +53,12 @@ from barnabas.broker.upkeep.compaction import Compaction
 from barnabas.broker.upkeep.disk_space import DiskSpace
 from barnabas.broker.upkeep.housekeeping import Housekeeping
 from barnabas.broker.upkeep.retention import Retention
-from barnabas.clock import REPEAT_MIN_MS, Clock, SystemClock
+from barnabas.clock import REPEAT_MIN_MS
 from barnabas.controller.configs import ConfigRepository
 from barnabas.controller.controller import Controller, ControllerSettings
 from barnabas.controller.operations.topics import TopicDefaults
 from barnabas.controller.state import BrokerRegistration, EndPoint
 from barnabas.set_aside import SetAside
-from barnabas.storage.files import OsFiles, UnsyncedFiles
 from barnabas.storage.log import PartitionLog
 from barnabas.storage.log_manager import LogManager
 from barnabas.storage.producer_state import bound_producers
@@ -71,7 +69,6 @@ from barnabas.wire.framing import ReceiveBuffer
 if TYPE_CHECKING:
     from barnabas.broker.http.metrics_page import MetricSources
     from barnabas.broker.http.server import HttpServer
-    from barnabas.controller.coordination.embedded import EmbeddedStore
 
 logger = logging.getLogger(__name__)
 
@@ -90,26 +87,19 @@ class Broker:
     """One broker; create it inside a running event loop, which then owns it.
 
     `on_failure` is called once, with a reason, when the broker cannot go on (a disk failed): whoever runs it should end
-    the process. Timeouts of sockets follow `socket_clock` (default: `clock`). Without `is_durable` nothing is synced to
-    the disk: for data that nobody needs after the process. A `metadata_store` that is handed in, open, is used instead
-    of a file in a log directory, and stays open.
+    the process. `environment` is what it takes from outside of itself; by default the machine's own.
     """
 
     def __init__(
         self,
         config: BrokerConfig,
-        clock: Clock | None = None,
+        environment: Environment | None = None,
         on_failure: Callable[[str], None] | None = None,
-        *,
-        socket_clock: Clock | None = None,
-        is_durable: bool = True,
-        metadata_store: "EmbeddedStore | None" = None,
     ) -> None:
         self.live_config = LiveConfig(config)
-        self.clock: Clock = clock or SystemClock()
-        self._socket_clock = socket_clock or self.clock
-        self._is_durable = is_durable
-        self._shared_store = metadata_store
+        self.environment = environment or Environment()
+        self.clock = self.environment.clock
+        self._socket_clock = self.environment.socket_clock or self.clock
         self.node_id = config.node_id
         self.cluster_id = ""
         self.is_ready = False
@@ -132,7 +122,8 @@ class Broker:
         self.metrics = RequestMetrics()
         self.unforeseen = UnforeseenErrors(self.clock)
         self.fetch_sessions = FetchSessions(
-            config.max_incremental_fetch_session_cache_slots, new_id=lambda: secrets.randbelow(2**31 - 1) + 1
+            config.max_incremental_fetch_session_cache_slots,
+            new_id=lambda: self.environment.random_below(2**31 - 1) + 1,
         )
         self.connections = Connections(
             config.max_connections,
@@ -190,7 +181,7 @@ class Broker:
     async def _open_logs(self) -> None:
         """Lock the log directories and load what is in them; after a crash this reads the logs' tails."""
         self.log_manager = LogManager(
-            OsFiles() if self._is_durable else UnsyncedFiles(),
+            self.environment.files,
             self.config.log_dirs,
             lambda topic: log_config(self.config, {}, {}),  # until the controller has told us about each topic
             self.clock,
@@ -198,8 +189,8 @@ class Broker:
             cluster_id=self.config.cluster_id,
             on_failure=self._fail,
             producer_id_expiration_ms=self.config.producer_id_expiration_ms,
-            random_below=secrets.randbelow,
-            new_id=_random_id,
+            random_below=self.environment.random_below,
+            new_id=self.environment.random_id,
             threads_per_directory=self.config.num_recovery_threads_per_data_dir,
         )
         self._stops.push_async_callback(self._end_logs)
@@ -217,8 +208,8 @@ class Broker:
             lambda: find_metadata_file(logs.directories, logs.found_cluster_id, logs.missing_directories),
             self._fail,
             known_cluster=lambda: logs.found_cluster_id,
-            is_durable=self._is_durable,
-            shared=self._shared_store,
+            is_durable=self.environment.is_durable,
+            shared=self.environment.metadata_store,
         )
         self._stop_later(self._store.close)
         self._session = await self._store.open()
@@ -265,7 +256,7 @@ class Broker:
             self.clock,
             _group_settings(self.config),
             self.config.offsets_topic_num_partitions,
-            new_id=_random_id,
+            new_id=self.environment.random_id,
         )
         self.transaction_markers = LocalMarkers(self.replicas, self.groups, self.clock)
         self.transactions = TransactionService(
@@ -294,7 +285,7 @@ class Broker:
                 inter_broker_listener=self.config.inter_broker_listener_name,
                 cluster_id=self.config.cluster_id,
             ),
-            random_bytes=os.urandom,
+            random_bytes=self.environment.random_bytes,
             configs=self.configs,
             timers=self.timers,
             on_registrations=self.features.finalize,
@@ -603,14 +594,6 @@ def _group_settings(config: BrokerConfig) -> GroupSettings:
 def _transaction_settings(config: BrokerConfig) -> TransactionSettings:
     given = (field.name for field in fields(TransactionSettings) if "key" in field.metadata)
     return TransactionSettings(**{name: getattr(config, name) for name in given})
-
-
-def _random_id() -> str:
-    """A random UUID as text (member ids, log directories)."""
-    digits = secrets.token_hex(16)
-    return (
-        f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-{'89ab'[int(digits[16], 16) % 4]}{digits[17:20]}-{digits[20:]}"
-    )
 
 
 def _in_thread(job: Callable[[], object]) -> Callable[[], Awaitable[None]]:

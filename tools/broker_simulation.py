@@ -17,10 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from barnabas.broker.configuration import config
+from barnabas.broker.environment import Environment
 from barnabas.broker.server import Broker
 from barnabas.controller.coordination.embedded import EmbeddedStore
 from barnabas.controller.operations.topics import NewPartitions, NewTopic
 from barnabas.storage.checkpoints import CLEAN_SHUTDOWN_FILE
+from barnabas.storage.files import UnsyncedFiles
 from barnabas.storage.segment_reader import ColdRead
 from barnabas.testing.requests import ask
 from barnabas.wire.errors import ApiError, ErrorCode
@@ -520,7 +522,15 @@ def simulate(
         clock = LoopClock(loop)
         store = EmbeddedStore(":memory:", clock, worker=_LoopWorker())
         await store.open()
-        broker = Broker(config.load(options=options), clock, wrong.append, is_durable=False, metadata_store=store)
+        ids = random.Random(seed)
+        environment = Environment(
+            clock=clock,
+            files=UnsyncedFiles(),
+            metadata_store=store,
+            random_bytes=ids.randbytes,
+            random_below=ids.randrange,
+        )
+        broker = Broker(config.load(options=options), environment, wrong.append)
         broker.connections.turns.now = loop.time  # who is served when must be the same with the same seed
         await broker.start()
         simulation = Simulation(broker, draw, seconds)

@@ -13,8 +13,10 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from barnabas.broker.configuration import config as broker_config
+from barnabas.broker.environment import Environment
 from barnabas.broker.server import Broker as BrokerServer
 from barnabas.clock import Clock, OffsetClock
+from barnabas.storage.files import Files, OsFiles, UnsyncedFiles
 from barnabas.testing.broker_clock import BrokerClock
 from barnabas.testing.broker_thread import BrokerThread
 from barnabas.testing.group import STATES, Group, find_group, wait_for_group
@@ -37,7 +39,8 @@ class Broker:
     Any Kafka key can be given as a keyword, with underscores for dots: `Broker(num_partitions=3,
     auto_create_topics_enable=False)`; keys that have underscores of their own go into `configs`. Give `data_dir` to
     keep the data (a temporary directory is never synced to the disk). `clock` is where its time comes from, the
-    machine by default; `broker.clock` moves it ahead.
+    machine by default; `broker.clock` moves it ahead. `files` is how it reaches its data: hand in
+    others than the machine's for a disk that is slow or fails.
 
     Use it as a context manager (`with` or `async with`), or call `start()` and `stop()`. Several brokers may run at
     once; one that was stopped may be started again. All methods may be called from any thread.
@@ -51,6 +54,7 @@ class Broker:
         *,
         data_dir: str | Path | None = None,
         clock: Clock | None = None,
+        files: Files | None = None,
         configs: Mapping[str, object] | None = None,
         **keywords: object,
     ) -> None:
@@ -59,6 +63,7 @@ class Broker:
         self._given_data_dir = data_dir or self._overrides.get("log.dirs") or self._overrides.get("log.dir")
         self._has_own_clock = clock is not None
         self._offset_clock = OffsetClock(clock)
+        self._files = files
         self._lock = threading.RLock()
         self._life: BrokerThread | None = None
         self._listeners: str | None = None
@@ -270,7 +275,9 @@ class Broker:
         config = broker_config.load(options=options)
         for problem in config.warnings:  # above all a misspelt keyword, which no test would notice
             warnings.warn(problem, stacklevel=3)
-        self._life = BrokerThread(config, self._offset_clock, is_durable=self._given_data_dir is not None)
+        files = self._files or (UnsyncedFiles() if self._given_data_dir is None else OsFiles())
+        clock = self._offset_clock
+        self._life = BrokerThread(config, Environment(clock=clock, socket_clock=clock.base, files=files))
         self.bootstrap_servers = self._life.server.bootstrap_servers()
         self._listeners = _with_ports(options["listeners"], self._life.server.ports())
 

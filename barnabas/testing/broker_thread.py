@@ -7,8 +7,8 @@ from concurrent.futures import CancelledError, Future
 from typing import Any, TypeVar
 
 from barnabas.broker.configuration.config import BrokerConfig
+from barnabas.broker.environment import Environment
 from barnabas.broker.server import Broker as Server
-from barnabas.clock import OffsetClock
 
 T = TypeVar("T")
 
@@ -20,10 +20,9 @@ class BrokerThread:
     StorageError); nothing is left of it then.
     """
 
-    def __init__(self, config: BrokerConfig, clock: OffsetClock, *, is_durable: bool) -> None:
+    def __init__(self, config: BrokerConfig, environment: Environment) -> None:
         self._config = config
-        self._clock = clock
-        self._is_durable = is_durable
+        self._environment = environment
         self._is_crash = False
         self._is_unwanted = False
         self._started: Future[tuple[asyncio.AbstractEventLoop, asyncio.Event, Server]] = Future()
@@ -90,7 +89,7 @@ class BrokerThread:
 
     async def _serve(self) -> None:
         ending = asyncio.Event()
-        server = Server(self._config, self._clock, socket_clock=self._clock.base, is_durable=self._is_durable)
+        server = Server(self._config, self._environment)
         await server.start()
         self._started.set_result((asyncio.get_running_loop(), ending, server))
         if not self._is_unwanted:

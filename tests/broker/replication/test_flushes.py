@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from barnabas.broker.configuration import config
+from barnabas.broker.environment import Environment
 from barnabas.broker.replication.flusher import FLUSHES_PER_DIRECTORY
 from barnabas.broker.replication.replica_manager import ReplicaManager
 from barnabas.broker.server import Broker
@@ -37,25 +38,24 @@ def in_loop(test: Callable[..., Coroutine[None, None, None]]) -> Callable[..., N
     return run
 
 
-class SlowDisk:
+class SlowDisk(OsFiles):
     """Syncs of files of logs whose names begin with `name` wait until `go_on` is set."""
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._sync = OsFiles.sync
         self.begun: dict[str, str] = {}
         """The thread that began to sync each log first."""
         self.go_on = threading.Event()
         self._changed = threading.Condition()
 
-    def sync(self, files: OsFiles, descriptor: int) -> None:
+    def sync(self, descriptor: int) -> None:
         log = Path(os.readlink(f"/proc/self/fd/{descriptor}")).parent.name
         if log.startswith(self._name):
             with self._changed:
                 self.begun.setdefault(log, threading.current_thread().name)
                 self._changed.notify_all()
             assert self.go_on.wait(60)
-        self._sync(files, descriptor)
+        super().sync(descriptor)
 
     async def reached(self, count: int) -> None:
         """Return when the syncs of so many logs have begun."""
@@ -68,9 +68,8 @@ class SlowDisk:
 
 
 @pytest.fixture
-def slow(monkeypatch: pytest.MonkeyPatch) -> Iterator[SlowDisk]:
+def slow() -> Iterator[SlowDisk]:
     slow = SlowDisk("slow-")
-    monkeypatch.setattr(OsFiles, "sync", lambda files, descriptor: slow.sync(files, descriptor))
     yield slow
     slow.go_on.set()
 
@@ -81,9 +80,8 @@ async def running(slow: SlowDisk, data_dir: Path, **configs: object) -> AsyncIte
     keys = {"log.dirs": data_dir, "listeners": "PLAINTEXT://127.0.0.1:0", "log.cleaner.enable": "false"}
     keys |= {name.replace("_", "."): value for name, value in configs.items()}
     failures: list[str] = []
-    broker = Broker(
-        config.load(options={key: str(value) for key, value in keys.items()}), ManualClock(), failures.append
-    )
+    options = {key: str(value) for key, value in keys.items()}
+    broker = Broker(config.load(options=options), Environment(clock=ManualClock(), files=slow), failures.append)
     await broker.start()
     try:
         yield broker

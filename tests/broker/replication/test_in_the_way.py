@@ -4,6 +4,7 @@ import asyncio
 from pathlib import Path
 
 from barnabas.broker.configuration import config
+from barnabas.broker.environment import Environment
 from barnabas.broker.server import Broker
 from barnabas.clock import ManualClock
 from barnabas.controller.operations.topics import NewTopic
@@ -18,7 +19,7 @@ def test_a_file_in_the_way_of_a_topic_concerns_that_topic_alone(tmp_path: Path) 
 
     def new_broker() -> Broker:
         keys = {"log.dirs": str(tmp_path), "listeners": "PLAINTEXT://127.0.0.1:0"}
-        return Broker(config.load(options=keys), clock, failures.append)
+        return Broker(config.load(options=keys), Environment(clock=clock), failures.append)
 
     def has_leader(broker: Broker, topic: str) -> bool:
         return broker.replicas.partition(topic, 0) is not None

@@ -14,27 +14,25 @@ from barnabas.testing import Broker
 RECORDS = 50
 
 
-class SlowLog:
+class SlowLog(OsFiles):
     """Syncs of the files of one log wait until `go_on` is set; `reached` is set when one does."""
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._sync = OsFiles.sync
         self.reached = threading.Event()
         self.go_on = threading.Event()
 
-    def sync(self, files: OsFiles, descriptor: int) -> None:
+    def sync(self, descriptor: int) -> None:
         path = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
         if path.parent.name == self._name and not self.go_on.is_set():
             self.reached.set()
             assert self.go_on.wait(120)
-        self._sync(files, descriptor)
+        super().sync(descriptor)
 
 
 @pytest.fixture
-def slow(monkeypatch: pytest.MonkeyPatch) -> Iterator[SlowLog]:
+def slow() -> Iterator[SlowLog]:
     slow = SlowLog("slow-0")
-    monkeypatch.setattr(OsFiles, "sync", lambda files, descriptor: slow.sync(files, descriptor))
     yield slow
     slow.go_on.set()
 
@@ -45,7 +43,7 @@ def test_only_who_waits_for_a_slow_log_waits(slow: SlowLog, tmp_path: Path, flus
     is_flushed_first = flushed == "before the acknowledgement"
     settings = {"barnabas.flush.before.ack": "true"} if is_flushed_first else {"log.flush.interval.messages": "1"}
     settings |= {"group.initial.rebalance.delay.ms": "0", "offsets.topic.num.partitions": "1"}
-    with Broker(data_dir=tmp_path, configs=settings) as broker:
+    with Broker(data_dir=tmp_path, files=slow, configs=settings) as broker:
         for name in ("slow", "other"):
             broker.create_topic(name)
         producer, waiting = (  # answers of one connection come in the order of its requests

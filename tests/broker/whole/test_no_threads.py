@@ -7,10 +7,12 @@ from pathlib import Path
 import pytest
 
 from barnabas.broker.configuration import config
+from barnabas.broker.environment import Environment
 from barnabas.broker.server import Broker
 from barnabas.clock import ManualClock
 from barnabas.controller.operations.topics import NewTopic
 from barnabas.storage.checkpoints import CLEAN_SHUTDOWN_FILE
+from barnabas.storage.files import UnsyncedFiles
 from barnabas.testing.requests import ask
 from barnabas.threads import ThreadPool, run_in_threads
 from barnabas.wire.errors import ErrorCode
@@ -33,7 +35,9 @@ def test_a_broker_serves_and_stops_cleanly_without_new_threads(tmp_path: Path, m
             "barnabas.flush.before.ack": "true",
         }
         failures: list[str] = []
-        broker = Broker(config.load(options=keys), ManualClock(), failures.append, is_durable=False)
+        broker = Broker(
+            config.load(options=keys), Environment(clock=ManualClock(), files=UnsyncedFiles()), failures.append
+        )
         await broker.start()
         with monkeypatch.context() as patch:
             patch.setattr(threading.Thread, "start", _refuse)

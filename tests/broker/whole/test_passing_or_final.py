@@ -58,12 +58,12 @@ class Promise(Enum):
 class Bench:
     """A broker on a disk that refuses, whose time stands still; and what it acknowledged."""
 
-    def __init__(self, data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, data_dir: Path) -> None:
         self.files = RefusingFiles()
-        monkeypatch.setattr("barnabas.broker.server.OsFiles", lambda: self.files)
         self.broker = Broker(
             data_dir=data_dir,
             clock=ManualClock(now_ms=1_700_000_000_000),
+            files=self.files,
             configs={"barnabas.disk.reserve.bytes": "0", "log.cleaner.backoff.ms": "1000"},
         )
         self.acknowledged: list[bytes] = []
@@ -414,17 +414,17 @@ def record(bench: Bench, activity: Activity) -> list[Call]:
 
 
 @pytest.mark.parametrize("activity", ACTIVITIES, ids=lambda activity: activity.name)
-def test_each_refusal_passes_or_is_final(activity: Activity, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_refusal_passes_or_is_final(activity: Activity, tmp_path: Path) -> None:
     problems: list[str] = []
     with contextlib.ExitStack() as stack:
-        bench = stack.enter_context(Bench(tmp_path / "recorded", monkeypatch))
+        bench = stack.enter_context(Bench(tmp_path / "recorded"))
         calls = record(bench, activity)
         positions = sorted({0, len(calls) // 2, len(calls) - 1})
         assert len(positions) == activity.refusals, calls
         for position, error in itertools.product(positions, ERRORS):
             if activity.is_fresh:
                 stack.close()
-                bench = stack.enter_context(Bench(tmp_path / f"{position}-{error}", monkeypatch))
+                bench = stack.enter_context(Bench(tmp_path / f"{position}-{error}"))
             problem = run_cell(bench, activity, position, error)
             if problem:
                 problems.append(f"{errno.errorcode[error]} at call {position}: {problem}")

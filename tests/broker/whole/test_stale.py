@@ -14,6 +14,7 @@ import barnabas.storage.log
 from barnabas.broker.configuration import config
 from barnabas.broker.coordinators.runtime import LOAD_RETRY_DELAY_MS, CoordinatorRuntime
 from barnabas.broker.coordinators.transactions.events import InitProducerId
+from barnabas.broker.environment import Environment
 from barnabas.broker.replication.internal_topic_log import InternalTopicLog
 from barnabas.broker.server import Broker
 from barnabas.broker.timers import Timers
@@ -21,6 +22,7 @@ from barnabas.clock import ManualClock
 from barnabas.controller import znodes
 from barnabas.controller.coordination.embedded import EmbeddedSession
 from barnabas.controller.operations.topics import NewTopic
+from barnabas.storage.files import UnsyncedFiles
 from barnabas.storage.segment_reader import FetchData
 from barnabas.storage.timestamps import TimestampLookup
 from barnabas.storage.validation import CHEAP_RECORDS_MAX
@@ -56,7 +58,7 @@ async def running(data_dir: Path) -> AsyncIterator[Broker]:
         "transaction.state.log.num.partitions": "1",
     }
     failures: list[str] = []
-    broker = Broker(config.load(options=keys), ManualClock(), failures.append, is_durable=False)
+    broker = Broker(config.load(options=keys), Environment(clock=ManualClock(), files=UnsyncedFiles()), failures.append)
     await broker.start()
     try:
         yield broker

@@ -12,6 +12,7 @@ from barnabas.broker.cluster.metadata_store import MetadataStore
 from barnabas.broker.configuration import config
 from barnabas.broker.coordinators.groups.service import GroupService
 from barnabas.broker.coordinators.transactions.service import TransactionService
+from barnabas.broker.environment import Environment
 from barnabas.broker.replication.replica_manager import ReplicaManager
 from barnabas.broker.server import Broker
 from barnabas.broker.upkeep.compaction import Compaction
@@ -19,6 +20,7 @@ from barnabas.broker.upkeep.housekeeping import Housekeeping
 from barnabas.controller.configs import ConfigRepository
 from barnabas.controller.controller import Controller
 from barnabas.storage.checkpoints import CLEAN_SHUTDOWN_FILE
+from barnabas.storage.files import UnsyncedFiles
 from barnabas.storage.log_manager import LogManager
 
 REASON = "nobody foresaw this"
@@ -26,7 +28,7 @@ REASON = "nobody foresaw this"
 
 def new_broker(data_dir: Path, **options: str) -> Broker:
     given = {"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(data_dir)}
-    return Broker(config.load(options=given | options), is_durable=False)
+    return Broker(config.load(options=given | options), Environment(files=UnsyncedFiles()))
 
 
 async def started_and_stopped(data_dir: Path, **options: str) -> None:

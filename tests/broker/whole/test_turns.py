@@ -22,12 +22,14 @@ import barnabas.controller.operations.expansion
 from barnabas.broker.cluster.metadata import GROUP_METADATA_TOPIC
 from barnabas.broker.configuration import config
 from barnabas.broker.configuration.topics import TopicConfigs
+from barnabas.broker.environment import Environment
 from barnabas.broker.replication.replica_manager import ReplicaManager
 from barnabas.broker.server import Broker
 from barnabas.clock import ManualClock
 from barnabas.controller.operations.deletion import DeleteTopics
 from barnabas.controller.operations.topics import NewTopic
 from barnabas.controller.state import TopicState
+from barnabas.storage.files import UnsyncedFiles
 from barnabas.storage.log_manager import LogManager
 from barnabas.testing.requests import ask
 from barnabas.testing.waiting import wait_until
@@ -83,7 +85,7 @@ def commit(topics: list[list[int]]) -> OffsetCommitRequest:
 async def running(data_dir: Path, **more_keys: str) -> AsyncIterator[Broker]:
     keys = {"log.dirs": str(data_dir), "listeners": "PLAINTEXT://127.0.0.1:0", **more_keys}
     failures: list[str] = []
-    broker = Broker(config.load(options=keys), ManualClock(), failures.append, is_durable=False)
+    broker = Broker(config.load(options=keys), Environment(clock=ManualClock(), files=UnsyncedFiles()), failures.append)
     await broker.start()
     try:
         yield broker
