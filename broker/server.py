@@ -28,7 +28,7 @@ from barnabas.broker.cluster.producer_ids import ProducerIds, highest_handed_out
 from barnabas.broker.configuration.changes import ConfigChanges
 from barnabas.broker.configuration.config import DEFAULT, BrokerConfig
 from barnabas.broker.configuration.live_config import LiveConfig
-from barnabas.broker.configuration.topics import DEFAULT_ENTITY, TopicConfigs, log_config
+from barnabas.broker.configuration.topics import DEFAULT_ENTITY, DEFAULTS_OF_TOPICS, TopicConfigs, log_config
 from barnabas.broker.coordinators.groups.service import GroupService
 from barnabas.broker.coordinators.groups.settings import GroupSettings
 from barnabas.broker.coordinators.internal_topics import InternalTopics
@@ -96,7 +96,7 @@ class Broker:
         environment: Environment | None = None,
         on_failure: Callable[[str], None] | None = None,
     ) -> None:
-        self.live_config = LiveConfig(config)
+        self.config = LiveConfig(config)
         self.environment = environment or Environment()
         self.clock = self.environment.clock
         self._socket_clock = self.environment.socket_clock or self.clock
@@ -125,12 +125,7 @@ class Broker:
             config.max_incremental_fetch_session_cache_slots,
             new_id=lambda: self.environment.random_below(2**31 - 1) + 1,
         )
-        self.connections = Connections(
-            config.max_connections,
-            config.max_connections_per_ip,
-            config.max_connections_per_ip_overrides,
-            config.connections_max_idle_ms,
-        )
+        self.connections = Connections(self.config)
         self._budget = InflightBudget(
             config.queued_max_request_bytes if config.queued_max_request_bytes > 0 else DEFAULT_INFLIGHT_BYTES_MAX
         )
@@ -140,11 +135,6 @@ class Broker:
         self._goes_on_after_stop = False
         """Whether the metadata store is known to be no older than the logs were at their last clean stop."""
         self._highest_producer_id: int | None = None
-
-    @property
-    def config(self) -> BrokerConfig:
-        """The configuration as it is now."""
-        return self.live_config.current
 
     # --- starting ---------------------------------------------------------------------------------
 
@@ -195,6 +185,8 @@ class Broker:
         )
         self._stops.push_async_callback(self._end_logs)
         self._stop_later(self.timers.close)
+        self.config.follow(BrokerConfig.num_recovery_threads_per_data_dir, self.log_manager.set_threads_per_directory)
+        self.config.follow(BrokerConfig.producer_id_expiration_ms, self.log_manager.set_producer_id_expiration_ms)
         await asyncio.to_thread(self.log_manager.open)
         if self.log_manager.previous_broker_epoch >= 0:
             logger.info("the last stop was clean, at broker epoch %d", self.log_manager.previous_broker_epoch)
@@ -226,6 +218,7 @@ class Broker:
         self._stop_later(self.replicas.close, self._members)
         self._stop_later(self.configs.stop, self._members)
         await self.configs.start()
+        self.config.change(self.topic_configs.dynamic_broker_configs())
         self._stop_later(self.controller.stop, self._members)
         await self.controller.start()
 
@@ -249,7 +242,8 @@ class Broker:
             flush_before_ack=self.config.barnabas_flush_before_ack,
         )
         self.retention = Retention(self.replicas, self.log_manager, self.clock)
-        self.compaction = Compaction(self.replicas, self.clock, self.log_manager, lambda: self.config)
+        self.config.follow_any(DEFAULTS_OF_TOPICS, self.replicas.reconfigure_all)
+        self.compaction = Compaction(self.replicas, self.clock, self.log_manager, self.config)
         self.groups = GroupService(
             InternalTopicLog(self.replicas, GROUP_METADATA_TOPIC),
             self.timers,
@@ -269,7 +263,7 @@ class Broker:
             next_producer_id=lambda: self.producer_ids.next(),
         )
         self.transaction_verification = TransactionVerification(
-            self.replicas, self.transactions, self.live_config, self.clock, self.timers
+            self.replicas, self.transactions, self.config, self.clock, self.timers
         )
         self.internal_topics.attach(self.groups, self.transactions)
         self.features = ClusterFeatures(self._set_transaction_version)
@@ -291,6 +285,9 @@ class Broker:
             on_registrations=self.features.finalize,
         )
         self._broker_epoch = lambda: self.controller.broker_epoch
+        self.config.follow(
+            BrokerConfig.unclean_leader_election_enable, self.controller.set_unclean_leader_election_enable
+        )
         self._store.follow(self.configs, self.controller)
         self.producer_ids = ProducerIds(self._allocate_producer_ids)
         self.auto_topics = AutoTopicCreation(
@@ -308,7 +305,7 @@ class Broker:
             clock=self.clock,
             unforeseen=self.unforeseen,
             connections=self.connections,
-            config=self.live_config,
+            config=self.config,
             configs=self.configs,
             topic_configs=self.topic_configs,
             config_changes=ConfigChanges(self.node_id, self.topic_configs, self.configs, self.metadata),
@@ -474,16 +471,7 @@ class Broker:
         if entity_type == "topics":
             self.replicas.reconfigure(name)
         elif entity_type == "brokers" and name in (DEFAULT_ENTITY, str(self.node_id)):
-            self.live_config.current = self.config.with_dynamic(self.topic_configs.dynamic_broker_configs())
-            self.connections.set_limits(
-                self.config.max_connections,
-                self.config.max_connections_per_ip,
-                self.config.max_connections_per_ip_overrides,
-            )
-            self.log_manager.threads_per_directory = self.config.num_recovery_threads_per_data_dir
-            self.log_manager.set_producer_id_expiration_ms(self.config.producer_id_expiration_ms)
-            self.controller.set_unclean_leader_election_enable(self.config.unclean_leader_election_enable)
-            self.replicas.reconfigure_all()
+            self.config.change(self.topic_configs.dynamic_broker_configs())
 
     def _set_transaction_version(self, level: int) -> None:
         self.transactions.settings = replace(self.transactions.settings, transaction_version=level)

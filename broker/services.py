@@ -27,7 +27,7 @@ from barnabas.storage.log_manager import LogManager
 class Services:
     """Made once, when the broker has registered itself; every request's context has it.
 
-    What changes while the broker runs is asked of the part that knows it: `config.current`, `features.finalized`,
+    What changes while the broker runs is asked of the part that knows it: `config`, `features.finalized`,
     `metadata`.
     """
 

@@ -117,7 +117,7 @@ class LogManager:
         self._producer_id_expiration_ms = producer_id_expiration_ms
         self._random_below = random_below
         self._new_id = new_id
-        self.threads_per_directory = threads_per_directory
+        self._threads_per_directory = threads_per_directory
         self._cache = DescriptorCache(files)
         self._indexes = OffsetIndexCache()
         self._paths = [str(directory) for directory in directories]
@@ -303,7 +303,11 @@ class LogManager:
 
     def _in_threads(self, jobs: list[list[Callable[[], Outcome]]]) -> list[list[Outcome]]:
         """Run each directory's jobs in threads of its own, which share the waiting for one disk; what they returned."""
-        return run_in_threads(jobs, self.threads_per_directory, "logs")
+        return run_in_threads(jobs, self._threads_per_directory, "logs")
+
+    def set_threads_per_directory(self, count: int) -> None:
+        """Have so many threads from now on."""
+        self._threads_per_directory = count
 
     def set_producer_id_expiration_ms(self, expiration_ms: int) -> None:
         """Forget producers that do not write after this time from now on."""

@@ -4,10 +4,10 @@ import argparse
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from barnabas.broker.configuration.definitions import INTERNAL, ConfigKey, to_text
-from barnabas.broker.configuration.keys import BROKER_KEYS, SECURITY_KEYS
-from barnabas.broker.configuration.tables.descriptions import TOPIC_DOCS, broker_doc
+from barnabas.broker.configuration.keys import BROKER_KEYS, SECURITY_KEYS, broker_documentation
 from barnabas.broker.configuration.tables.other import OTHER_ROWS
 from barnabas.broker.configuration.topics import TOPIC_KEYS, TOPIC_SYNONYMS
 
@@ -47,17 +47,17 @@ def reference() -> str:
 def _broker_rows() -> Iterator[str]:
     for name, key in sorted(BROKER_KEYS.items()):
         if key.visibility != INTERNAL and name not in SECURITY_KEYS and name not in WITHOUT_EFFECT:
-            yield f"| `{name}` | {_default(key)} | {key.mode} | {_cell(broker_doc(name) or '')} |"
+            yield f"| `{name}` | {_default(key)} | {key.mode} | {_cell(broker_documentation(name))} |"
 
 
 def _topic_rows() -> Iterator[str]:
     for name, key in sorted(TOPIC_KEYS.items()):
         if key.visibility != INTERNAL:
             synonyms = ", ".join(f"`{synonym}`" for synonym in TOPIC_SYNONYMS.get(name, ()))
-            yield f"| `{name}` | {_default(key)} | {synonyms} | {_cell(TOPIC_DOCS.get(name, ''))} |"
+            yield f"| `{name}` | {_default(key)} | {synonyms} | {_cell(key.documentation)} |"
 
 
-def _default(key: ConfigKey) -> str:
+def _default(key: ConfigKey[Any]) -> str:
     if key.name == "log.dir":
         return "`$XDG_DATA_HOME/barnabas/NODE_ID`"  # Kafka's own would be /tmp/kafka-logs
     text = to_text(key.default)

@@ -161,7 +161,7 @@ _INTEGER_BITS: Final = {SHORT: 16, INT: 32, LONG: 64}
 HUGE_TEXT: Final = "9" * 32_767
 
 
-def config_texts(key: ConfigKey) -> list[str]:
+def config_texts(key: ConfigKey[Any]) -> list[str]:
     """What a configuration key is tried with, allowed or not: the ends of its type and of its rule, -1, 0, 1, what a
     long can hold, every word that it knows, nothing, and far too much.
     """

@@ -285,7 +285,7 @@ def _subtracted(items: list[str], removed: list[str]) -> list[str]:
     return kept
 
 
-def _list_items(key: ConfigKey | None, name: str, operation: int, overrides: Overrides) -> list[str]:
+def _list_items(key: ConfigKey[Any] | None, name: str, operation: int, overrides: Overrides) -> list[str]:
     if key is None or key.type != LIST:
         raise ApiError(
             ErrorCode.INVALID_CONFIG, f"Can't {OPERATION_NAMES[operation]} to key {name} because its type is not LIST."

@@ -1,4 +1,5 @@
-"""The broker's configuration: Kafka's keys, read from five places, checked together, handed down as one frozen object.
+"""The broker's configuration as it was started: Kafka's keys, read from five places, checked together, one frozen
+object. What is changed at run time lies over it in `LiveConfig` (`live_config.py`).
 
 Precedence, highest first: command-line options, `--override KEY=VALUE`, `KAFKA_...` environment variables, the
 properties file, defaults. `resolve` never stops at the first mistake: a `Resolution` lists every error and warning, and
@@ -9,13 +10,12 @@ from __future__ import annotations
 
 import os.path
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 from barnabas.broker.configuration.definitions import (
     PASSWORD,
-    READ_ONLY,
     ConfigValue,
     ConfigValueError,
     allowed_text,
@@ -23,17 +23,18 @@ from barnabas.broker.configuration.definitions import (
 )
 from barnabas.broker.configuration.keys import (
     BROKER_KEYS,
-    CONFIG_SYNONYMS,
     ENVIRONMENT_SKIPPED,
     ENVIRONMENT_SKIPPED_PREFIXES,
     KRAFT_PREFIXES,
+    OBEYED_KEYS,
     REFUSED_KEYS,
     REMOVED_KEYS,
     SECURITY_KEYS,
-    TOPIC_DEFAULT_KEYS,
+    UNUSED_KEYS,
     ZOOKEEPER_REFUSED,
 )
-from barnabas.broker.configuration.listeners import NO_SECURITY, PORT_MAX, Listener, ListenerResolver
+from barnabas.broker.configuration.listeners import NO_SECURITY, PORT_MAX, ListenerResolver
+from barnabas.broker.configuration.tables.broker import BrokerKeys
 
 OPTION: Final = "command line"
 OVERRIDE: Final = "--override"
@@ -49,118 +50,40 @@ _ZOOKEEPER_SERVER: Final = re.compile(r"(?:\[[0-9a-fA-F:.%]+\]|[^\s:\[\]/,]+)(?:
 _LISTENER_OVERRIDE: Final = re.compile(r"listener\.name\.[^.]*\.(.*)")
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class BrokerConfig:
-    """A checked configuration. Attributes carry a key's name in snake_case; keys without an attribute: `value(key)`.
+class BrokerConfig(BrokerKeys):
+    """A checked configuration. Each row of `BrokerKeys` is an attribute; keys without an effect: `value(key)`.
 
-    `log_retention_ms`, `log_roll_ms`, `log_roll_jitter_ms` and `log_flush_interval_ms` are the effective values after
-    their synonyms (hours, minutes, scheduler interval); -1 or LONG_MAX mean without limit, as in Kafka.
+    Args:
+        values: by the names of the attributes.
+        raw: what was set anywhere, by key, as text.
+        sources: where that was, by key.
+        defaults: those that depend on the surroundings (log.dir) and replace the table's.
+        warnings: what is wrong with the configuration and does not keep the broker from starting.
     """
 
-    node_id: int
-    cluster_id: str | None
-    broker_rack: str | None
-    listeners: tuple[Listener, ...]
-    inter_broker_listener_name: str
-    log_dirs: tuple[str, ...]
-
-    auto_create_topics_enable: bool
-    default_replication_factor: int
-    delete_topic_enable: bool
-    min_insync_replicas: int
-    num_partitions: int
-    unclean_leader_election_enable: bool
-
-    connections_max_idle_ms: int
-    fetch_max_bytes: int
-    max_connections: int
-    max_connections_per_ip: int
-    max_connections_per_ip_overrides: Mapping[str, int]
-    max_incremental_fetch_session_cache_slots: int
-    message_max_bytes: int
-    queued_max_request_bytes: int
-    request_timeout_ms: int
-    socket_listen_backlog_size: int
-    socket_receive_buffer_bytes: int
-    socket_request_max_bytes: int
-    socket_send_buffer_bytes: int
-
-    compression_type: str
-    log_cleaner_backoff_ms: int
-    log_cleaner_dedupe_buffer_size: int
-    log_cleaner_enable: bool
-    log_cleaner_io_buffer_load_factor: float
-    log_cleaner_io_max_bytes_per_second: float
-    log_cleaner_threads: int
-    log_cleanup_policy: tuple[str, ...]
-    log_flush_interval_messages: int
-    log_flush_interval_ms: int
-    log_flush_offset_checkpoint_interval_ms: int
-    log_flush_scheduler_interval_ms: int
-    log_flush_start_offset_checkpoint_interval_ms: int
-    log_index_interval_bytes: int
-    log_index_size_max_bytes: int
-    log_message_timestamp_after_max_ms: int
-    log_message_timestamp_before_max_ms: int
-    log_message_timestamp_type: str
-    log_preallocate: bool
-    log_retention_bytes: int
-    log_retention_check_interval_ms: int
-    log_retention_ms: int
-    log_roll_jitter_ms: int
-    log_roll_ms: int
-    log_segment_bytes: int
-    log_segment_delete_delay_ms: int
-    num_recovery_threads_per_data_dir: int
-
-    replica_high_watermark_checkpoint_interval_ms: int
-
-    group_initial_rebalance_delay_ms: int
-    group_max_session_timeout_ms: int
-    group_max_size: int
-    group_min_session_timeout_ms: int
-    offset_metadata_max_bytes: int
-    offsets_commit_timeout_ms: int
-    offsets_retention_check_interval_ms: int
-    offsets_retention_minutes: int
-    offsets_topic_compression_codec: int
-    offsets_topic_num_partitions: int
-    offsets_topic_replication_factor: int
-    offsets_topic_segment_bytes: int
-
-    producer_id_expiration_check_interval_ms: int
-    producer_id_expiration_ms: int
-    add_partitions_to_txn_retry_backoff_max_ms: int
-    add_partitions_to_txn_retry_backoff_ms: int
-    transaction_abort_timed_out_transaction_cleanup_interval_ms: int
-    transaction_max_timeout_ms: int
-    transaction_partition_verification_enable: bool
-    transaction_remove_expired_transaction_cleanup_interval_ms: int
-    transaction_state_log_min_isr: int
-    transaction_state_log_num_partitions: int
-    transaction_state_log_replication_factor: int
-    transaction_state_log_segment_bytes: int
-    transactional_id_expiration_ms: int
-
-    zookeeper_connect: str | None
-    zookeeper_connection_timeout_ms: int | None
-    zookeeper_max_in_flight_requests: int
-    zookeeper_session_timeout_ms: int
-
-    barnabas_disk_reserve_bytes: int
-    barnabas_flush_before_ack: bool
-    barnabas_group_newcomer_delay_ms: int
-    barnabas_http_address: str | None
-    barnabas_log_format: str
-    barnabas_log_level: str
-    barnabas_validate_records: bool
-
     raw: Mapping[str, str]
-    """What was set anywhere, by key, as text."""
-    sources: Mapping[str, str] = field(default_factory=dict)
-    defaults: Mapping[str, ConfigValue] = field(default_factory=dict)
-    """Defaults that depend on the surroundings (log.dir) and replace those of the table."""
-    warnings: tuple[str, ...] = ()
+    sources: Mapping[str, str]
+    defaults: Mapping[str, ConfigValue]
+    warnings: tuple[str, ...]
+
+    def __init__(
+        self,
+        values: Mapping[str, Any],
+        *,
+        raw: Mapping[str, str],
+        sources: Mapping[str, str],
+        defaults: Mapping[str, ConfigValue],
+        warnings: tuple[str, ...],
+    ) -> None:
+        vars(self).update(values, raw=raw, sources=sources, defaults=defaults, warnings=warnings)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"a configuration is never changed: {name}")
+
+    @property
+    def cluster_id(self) -> str | None:
+        """`barnabas.cluster.id`."""
+        return self.barnabas_cluster_id
 
     def value(self, key: str) -> ConfigValue:
         """The typed value of any key of `BROKER_KEYS`, set or default. Errors: KeyError for unknown keys."""
@@ -176,22 +99,6 @@ class BrokerConfig:
     def source(self, key: str) -> str:
         """Where the value of `key` comes from: one of OPTION, OVERRIDE, ENVIRONMENT, FILE, DEFAULT."""
         return self.sources.get(key, DEFAULT)
-
-    def with_dynamic(self, dynamic: Mapping[str, str]) -> BrokerConfig:
-        """This configuration with values that were changed at run time; values that do not parse are left out.
-
-        `raw` stays what the process was started with: DescribeConfigs tells the two apart.
-        """
-        fields = {
-            name: effective_value(name.replace("_", "."), lambda key: self.current_value(key, dynamic))
-            for name in _PLAIN_ATTRIBUTES
-            if name.replace("_", ".") in _DYNAMIC_KEYS
-        }
-        resolved = resolve(options={**self.raw, **_of_consequence(dynamic)}).config
-        overrides = (
-            self.max_connections_per_ip_overrides if resolved is None else resolved.max_connections_per_ip_overrides
-        )
-        return replace(self, max_connections_per_ip_overrides=overrides, **fields)  # type: ignore[arg-type]
 
     def current_value(self, key: str, dynamic: Mapping[str, str]) -> ConfigValue:
         """The value of `key` where `dynamic` holds what was changed at run time."""
@@ -216,58 +123,23 @@ def _of_consequence(dynamic: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-_SPECIAL_ATTRIBUTES: Final = frozenset(
-    (
-        "node_id",
-        "cluster_id",
-        "listeners",
-        "inter_broker_listener_name",
-        "log_dirs",
-        "max_connections_per_ip_overrides",
-        "raw",
-        "sources",
-        "defaults",
-        "warnings",
-    )
-)
-_PLAIN_ATTRIBUTES: Final = tuple(f.name for f in fields(BrokerConfig) if f.name not in _SPECIAL_ATTRIBUTES)
-_DYNAMIC_KEYS: Final = frozenset(key.name for key in BROKER_KEYS.values() if key.mode != READ_ONLY)
-_USED_KEYS: Final = frozenset(name.replace("_", ".") for name in (*_PLAIN_ATTRIBUTES, *_SPECIAL_ATTRIBUTES))
 _NODE_ID_NAMES: Final = frozenset(("node.id", "broker.id"))
 """Two names of one key."""
-_WITHOUT_EFFECT: Final = frozenset(
-    name
-    for name in BROKER_KEYS
-    if name not in _USED_KEYS
-    and name not in TOPIC_DEFAULT_KEYS
-    and name not in SECURITY_KEYS
-    and name not in {synonym for synonyms in CONFIG_SYNONYMS for synonym in synonyms}
-    and name not in REFUSED_KEYS
-    and name
-    not in (
-        "advertised.listeners",
-        "barnabas.cluster.id",
-        "broker.id",
-        "inter.broker.listener.name",
-        "listener.security.protocol.map",
-        "log.dir",
-    )
-)
 _UNIT_MS: Final = {"ms": 1, "minutes": 60_000, "hours": 3_600_000}
 
 
-def effective_value(key: str, value: Any) -> ConfigValue:
-    """The value of `key` after its synonyms, in the unit of the first; `value(key)` gives the value of one key."""
-    for synonyms in CONFIG_SYNONYMS:
-        if key == synonyms[0]:
-            for synonym in synonyms:
-                number: ConfigValue = value(synonym)
-                if isinstance(number, int):
-                    number *= _UNIT_MS[synonym.rpartition(".")[2]]
-                    # Any negative retention means without limit (KafkaConfig.logRetentionTimeMillis).
-                    return -1 if number < 0 and key == "log.retention.ms" else number
-    found: ConfigValue = value(key)
-    return found
+def effective_value(name: str, value: Callable[[str], ConfigValue]) -> Any:
+    """What a broker goes by: the value of a key, or of the first of its synonyms that is set, in the key's own unit and
+    as its attribute has it. `value(name)` gives what one key says by itself.
+    """
+    key = BROKER_KEYS[name]
+    for synonym in key.synonyms and (name, *key.synonyms):
+        number = value(synonym)
+        if isinstance(number, int):
+            number *= _UNIT_MS[synonym.rpartition(".")[2]]
+            # Any negative retention means without limit (KafkaConfig.logRetentionTimeMillis).
+            return -1 if number < 0 and name == "log.retention.ms" else number
+    return value(name) if key.convert is None else key.convert(value(name))
 
 
 @dataclass(frozen=True, slots=True)
@@ -403,25 +275,15 @@ class _Resolver:
         resolver = ListenerResolver(self)
         listeners = resolver.listeners()
         inter_broker = resolver.inter_broker_listener_name(listeners)
-        overrides_per_ip = self._max_connections_per_ip_overrides()
         self._note_keys_without_effect()
         if self.errors:
             return Resolution(tuple(self.errors), tuple(self.warnings), tuple(self.notes), None)
-        attributes: dict[str, Any] = {
-            name: effective_value(name.replace("_", "."), self.value) for name in _PLAIN_ATTRIBUTES
-        }
+        values = {key.attribute: effective_value(key.name, self.value) for key in OBEYED_KEYS}
+        values["listeners"] = listeners
+        values["inter_broker_listener_name"] = inter_broker
+        values["log_dirs"] = self._log_dirs()
         config = BrokerConfig(
-            node_id=node_id,
-            cluster_id=self.text("barnabas.cluster.id"),
-            listeners=listeners,
-            inter_broker_listener_name=inter_broker,
-            log_dirs=self._log_dirs(),
-            max_connections_per_ip_overrides=overrides_per_ip,
-            raw=self.raw,
-            sources=self.sources,
-            defaults=self.defaults,
-            warnings=tuple(self.warnings),
-            **attributes,
+            values, raw=self.raw, sources=self.sources, defaults=self.defaults, warnings=tuple(self.warnings)
         )
         return Resolution((), config.warnings, tuple(self.notes), config)
 
@@ -465,7 +327,7 @@ class _Resolver:
     def _note_keys_without_effect(self) -> None:
         accepted = sorted(key for key in self.raw if key in BROKER_KEYS and key not in self.judged)
         from_kraft = [key for key in accepted if key.startswith(KRAFT_PREFIXES)]
-        without_effect = [key for key in accepted if key in _WITHOUT_EFFECT and key not in from_kraft]
+        without_effect = [key for key in accepted if key in UNUSED_KEYS and key not in from_kraft]
         if from_kraft:
             self.notes.append(f"KRaft's keys have no effect: {', '.join(from_kraft)}")
         if without_effect:
@@ -599,17 +461,6 @@ class _Resolver:
             self.fail(key, f"Invalid value {text} for configuration {key}: expected HOST:PORT,HOST:PORT/chroot")
         elif slash and chroot and not all(part not in ("", ".", "..") for part in chroot.rstrip("/").split("/")):
             self.fail(key, f"Invalid value {text} for configuration {key}: the chroot must be a path")
-
-    def _max_connections_per_ip_overrides(self) -> dict[str, int]:
-        limits = {}
-        key = "max.connections.per.ip.overrides"
-        for entry in filter(None, (part.strip() for part in (self.text(key) or "").split(","))):
-            host, _, limit = entry.rpartition(":")
-            if not host or not limit.isdecimal():
-                self.fail(key, f"Invalid value {entry} for configuration {key}: Expected HOST:LIMIT, comma separated")
-            else:
-                limits[host.strip("[]")] = int(limit)
-        return limits
 
 
 def _close_match(key: str) -> str:

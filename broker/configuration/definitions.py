@@ -1,15 +1,16 @@
-"""The vocabulary of Kafka's configuration: types, validators, and the text form of values.
+"""The vocabulary of Kafka's configuration: what a key is, types, validators, and the text form of values.
 
-The keys themselves are data: `tables/broker.py`, `tables/security.py`, `tables/other.py` and `tables/topics.py` hold
-one plain tuple per key, `tables/descriptions.py` what they mean (imported only when somebody asks). Source:
-ConfigDef.java and the CONFIG_DEF tables of Apache Kafka 4.3.0, with 3.9.1's limits where 4.x only narrowed them.
+The keys themselves are the rows of `tables/`: `broker.py` has those that the broker obeys, `topics.py` those of topics,
+`other.py` and `security.py` those that are only accepted. Source: ConfigDef.java and the CONFIG_DEF tables of Apache
+Kafka 4.3.0, with 3.9.1's limits where 4.x only narrowed them.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable
+from typing import Any, Final, Generic, Self, TypeVar, overload
 
 BOOLEAN: Final = 1
 STRING: Final = 2
@@ -49,20 +50,88 @@ _LIST_SEPARATOR: Final = re.compile(r"\s*,\s*")
 _THROTTLED_REPLICA: Final = re.compile(r"(?:[0-9]+:[0-9]+)?")
 
 
-class ConfigKey(NamedTuple):
-    """One key of the tables; the order of the fields is the order in their rows.
+Value = TypeVar("Value")
 
-    `default` is already typed (lists are tuples); `validator` is None or a tuple whose first element names the rule;
-    `mode` tells whether the value of a running broker may change (topic configs ignore it).
+
+class ConfigKey(Generic[Value]):
+    """One key: a row of the tables.
+
+    As an attribute of a class (`BrokerKeys`) it has its name from there, with dots for underscores, and gives objects
+    of that class a typed attribute: `BrokerConfig.num_partitions` is this row, `config.num_partitions` an int, the
+    value. Values stand in the object's `__dict__`, so reading one costs no call.
+
+    Args:
+        type: BOOLEAN, STRING, INT, ...
+        default: already typed (lists are tuples).
+        validator: None, or a tuple whose first element names the rule (`_validate`).
+        importance: HIGH, MEDIUM or LOW.
+        mode: READ_ONLY, PER_BROKER or CLUSTER_WIDE: whether the value of a running broker may change.
+        documentation: a sentence for people; empty where a topic's key, which inherits this one, has it.
+        visibility: INTERNAL, or empty.
+        synonyms: keys that are asked in turn where this one is not set (DynamicBrokerConfig.brokerConfigSynonyms).
+        convert: makes the attribute's value of the key's.
+        name: for rows that are no attribute of a class.
     """
 
-    name: str
-    type: int
-    default: ConfigValue
-    validator: Validator
-    importance: str
-    mode: str = READ_ONLY
-    visibility: str = ""
+    __slots__ = (
+        "convert",
+        "default",
+        "documentation",
+        "importance",
+        "mode",
+        "name",
+        "synonyms",
+        "type",
+        "validator",
+        "visibility",
+    )
+
+    def __init__(
+        self,
+        type: int,
+        default: ConfigValue,
+        validator: Validator,
+        importance: str,
+        mode: str = READ_ONLY,
+        documentation: str = "",
+        *,
+        visibility: str = "",
+        synonyms: tuple[str, ...] = (),
+        convert: Callable[[Any], Value] | None = None,
+        name: str = "",
+    ) -> None:
+        self.name = name
+        self.type = type
+        self.default = default
+        self.validator = validator
+        self.importance = importance
+        self.mode = mode
+        self.documentation = documentation
+        self.visibility = visibility
+        self.synonyms = synonyms
+        self.convert = convert
+
+    def __set_name__(self, owner: object, name: str) -> None:
+        self.name = name.replace("_", ".")
+
+    @overload
+    def __get__(self, instance: None, owner: object) -> Self: ...
+
+    @overload
+    def __get__(self, instance: object, owner: object) -> Value: ...
+
+    def __get__(self, instance: object, owner: object) -> Any:
+        if instance is None:
+            return self
+        raise AttributeError(f"{self.name} has no value here")
+
+    def __repr__(self) -> str:
+        return f"ConfigKey({self.name})"
+
+    @property
+    def attribute(self) -> str:
+        """The name of the attribute that has its value: that of the key, with underscores."""
+        return self.name.replace(".", "_")
 
 
 class ConfigValueError(ValueError):
@@ -75,7 +144,7 @@ class ConfigValueError(ValueError):
         self.reason = reason
 
 
-def parse(key: ConfigKey, text: str) -> ConfigValue:
+def parse(key: ConfigKey[Any], text: str) -> ConfigValue:
     """The typed and validated value of `text`, read as Kafka reads a property (ConfigDef.parseType, then validator).
 
     Errors: ConfigValueError.
@@ -130,6 +199,11 @@ def _validate(name: str, value: Any, validator: tuple[Any, ...]) -> None:
         replicas = [replica.strip() for replica in value]
         if "".join(replicas) != "*" and not all(_THROTTLED_REPLICA.fullmatch(replica) for replica in replicas):
             raise ConfigValueError(name, ",".join(value), "must be '*' or a list of [partitionId]:[brokerId]")
+    elif rule == "host_limits":
+        for entry in host_limit_entries(value):
+            host, _, limit = entry.rpartition(":")
+            if not host or not limit.isdecimal():
+                raise ConfigValueError(name, entry, "Expected HOST:LIMIT, comma separated")
     elif rule == "non_empty" and not value:
         raise ConfigValueError(name, value, "String must be non-empty")
 
@@ -158,6 +232,17 @@ def _validate_list(name: str, value: tuple[str, ...], allowed: tuple[str, ...], 
             raise ConfigValueError(name, item, f"String must be one of: {', '.join(allowed)}")
 
 
+def host_limit_entries(text: str) -> list[str]:
+    """The entries of a list of HOST:LIMIT."""
+    return [entry for part in text.split(",") if (entry := part.strip())]
+
+
+def limits_by_host(text: str) -> dict[str, int]:
+    """What the key says whose validator is `host_limits`: HOST:LIMIT, comma separated; IPv6 addresses in brackets."""
+    pairs = (entry.rpartition(":") for entry in host_limit_entries(text))
+    return {host.strip("[]"): int(limit) for host, _, limit in pairs}
+
+
 def to_text(value: ConfigValue) -> str | None:
     """A typed value as Kafka writes it in a DescribeConfigs reply (ConfigDef.convertToString)."""
     if value is None or isinstance(value, str):
@@ -184,7 +269,7 @@ def _double_to_text(value: float) -> str:
     return f"{whole}.{fraction or '0'}E{int(exponent)}"
 
 
-def allowed_text(key: ConfigKey) -> str:
+def allowed_text(key: ConfigKey[Any]) -> str:
     """What a key accepts, in words for people: type and rule."""
     kind = TYPE_NAMES[key.type].lower()
     if key.validator is None:
@@ -198,4 +283,6 @@ def allowed_text(key: ConfigKey) -> str:
         return f"{kind} of PARTITION:BROKER, or *"
     if rule == "non_empty":
         return f"{kind}, not empty"
+    if rule == "host_limits":
+        return f"{kind} of HOST:LIMIT, comma separated"
     return f"{kind} of {', '.join(arguments)}" if arguments else kind

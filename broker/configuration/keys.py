@@ -1,31 +1,49 @@
 """Tables of broker keys as a whole: those of Kafka, what stands in for what, and what becomes of keys that cannot be
-obeyed. One key's definition is a row of `tables/broker.py`, `tables/security.py` or `tables/other.py`.
+obeyed. One key's definition is a row of `tables/`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 from barnabas.broker.configuration.definitions import ConfigKey
-from barnabas.broker.configuration.tables.broker import BROKER_ROWS
-from barnabas.broker.configuration.tables.other import OTHER_ROWS, ZOOKEEPER_ROWS
+from barnabas.broker.configuration.tables.broker import BrokerKeys
+from barnabas.broker.configuration.tables.other import OTHER_ROWS, PARTS_OF_KAFKA, UNUSED_ROWS
 from barnabas.broker.configuration.tables.security import SECURITY_ROWS
+from barnabas.broker.configuration.tables.topics import TOPIC_ROWS
 
-BROKER_KEYS: Final[dict[str, ConfigKey]] = {
-    row[0]: ConfigKey(*row) for rows in (BROKER_ROWS, SECURITY_ROWS, OTHER_ROWS, ZOOKEEPER_ROWS) for row in rows
+OBEYED_KEYS: Final[tuple[ConfigKey[Any], ...]] = tuple(
+    key for key in vars(BrokerKeys).values() if isinstance(key, ConfigKey)
+)
+"""Keys that have an effect; each is an attribute of `BrokerConfig`."""
+
+
+def _accepted(
+    name: str,
+    type: int,
+    default: Any,
+    validator: Any,
+    importance: str,
+    mode: str,
+    visibility: str = "",
+    documentation: str = "",
+) -> ConfigKey[Any]:
+    return ConfigKey(type, default, validator, importance, mode, documentation, visibility=visibility, name=name)
+
+
+BROKER_KEYS: Final[dict[str, ConfigKey[Any]]] = {key.name: key for key in OBEYED_KEYS} | {
+    row[0]: _accepted(*row) for rows in (UNUSED_ROWS, SECURITY_ROWS, OTHER_ROWS) for row in rows
 }
 """Every broker key by its name."""
 
 SECURITY_KEYS: Final = frozenset(row[0] for row in SECURITY_ROWS)
 
-CONFIG_SYNONYMS: Final[tuple[tuple[str, ...], ...]] = (
-    ("log.roll.ms", "log.roll.hours"),
-    ("log.roll.jitter.ms", "log.roll.jitter.hours"),
-    ("log.retention.ms", "log.retention.minutes", "log.retention.hours"),
-    ("log.flush.interval.ms", "log.flush.scheduler.interval.ms"),
-)
-"""Keys that stand in for each other, the first that is set wins (DynamicBrokerConfig.brokerConfigSynonyms)."""
+UNUSED_KEYS: Final = frozenset(row[0] for rows in (UNUSED_ROWS, OTHER_ROWS) for row in rows)
+"""Keys that are accepted and have no effect; some of their values are refused."""
+
+CONFIG_SYNONYMS: Final = tuple((key.name, *key.synonyms) for key in OBEYED_KEYS if key.synonyms)
+"""Keys that stand in for each other, the first that is set wins."""
 
 # Keys of 3.9 that 4.x removed. They change nothing here, so that a file written for 3.9 still starts.
 REMOVED_KEYS: Final[Mapping[str, str]] = {
@@ -79,19 +97,6 @@ KRAFT_PREFIXES: Final = (
     "server.max.startup.",
 )
 
-TOPIC_DEFAULT_KEYS: Final = frozenset(
-    (
-        "compression.gzip.level",
-        "compression.lz4.level",
-        "compression.zstd.level",
-        "log.cleaner.delete.retention.ms",
-        "log.cleaner.max.compaction.lag.ms",
-        "log.cleaner.min.cleanable.ratio",
-        "log.cleaner.min.compaction.lag.ms",
-    )
-)
-"""Broker keys that are used as the defaults of topics."""
-
 # Variables of the official image (KafkaDockerWrapper.ExcludeServerPropsEnv) that are no configuration.
 ENVIRONMENT_SKIPPED: Final = frozenset(
     (
@@ -109,3 +114,20 @@ ENVIRONMENT_SKIPPED: Final = frozenset(
     )
 )
 ENVIRONMENT_SKIPPED_PREFIXES: Final = ("KAFKA_JMX_", "KAFKA_JVM_", "KAFKA_LOG4J_")
+
+
+_INHERITED_DOCUMENTATION: Final = {row[5]: row[6] for row in TOPIC_ROWS if row[5] is not None}
+
+
+def broker_documentation(name: str) -> str:
+    """What a broker key means; for parts of Kafka that Barnabas does not have, which part it belongs to.
+
+    Errors: KeyError for unknown keys.
+    """
+    documentation = BROKER_KEYS[name].documentation or _INHERITED_DOCUMENTATION.get(name)
+    if documentation:
+        return documentation
+    for beginnings, part in PARTS_OF_KAFKA:
+        if name.startswith(beginnings):
+            return f"{part}: accepted as in Kafka, without effect in this version."
+    return "Accepted as in Kafka, without effect in this version."

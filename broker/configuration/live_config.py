@@ -1,13 +1,63 @@
-"""The broker's configuration as it is at this moment: dynamic keys may have changed since the start."""
+"""The configuration of a running broker, and who follows which of its keys."""
 
-from barnabas.broker.configuration.config import BrokerConfig
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, TypeVar
+
+from barnabas.broker.configuration.config import BrokerConfig, effective_value
+from barnabas.broker.configuration.definitions import READ_ONLY, ConfigKey
+from barnabas.broker.configuration.keys import OBEYED_KEYS
+
+Value = TypeVar("Value")
+
+DYNAMIC_KEYS: Final = tuple(key for key in OBEYED_KEYS if key.mode != READ_ONLY)
+"""Keys that may change in a running broker."""
 
 
-class LiveConfig:
-    """Holds the configuration for whoever has to go by its present values: `current` is replaced as a whole by each
-    change, so it is asked for anew by each request and each run of a job."""
+class LiveConfig(BrokerConfig):
+    """What a broker goes by now: the configuration it was started with, and over it what was changed at run time.
 
-    __slots__ = ("current",)
+    Whoever holds it and reads an attribute when the value is needed has nothing else to do. Who must act on a change,
+    or may not know this class (storage, the controller), has a follower called: `follow`. `raw`, `value` and `source`
+    stay what the process was started with: DescribeConfigs tells the two apart. Owned by the event loop.
+    """
+
+    _dynamic: Mapping[str, str]
+    _followers: list[tuple[frozenset[str], Callable[[], object]]]
 
     def __init__(self, static: BrokerConfig) -> None:
-        self.current = static
+        vars(self).update(vars(static), _dynamic={}, _followers=[])
+
+    def follow(self, key: ConfigKey[Value], follower: Callable[[Value], object]) -> None:
+        """Call `follower` with the value of `key`, say `BrokerConfig.max_connections`, after each change of it.
+
+        It must not raise; if it does, the other followers are called before the exception goes on.
+        """
+        self.follow_any([key], lambda: follower(getattr(self, key.attribute)))
+
+    def follow_any(self, keys: Iterable[ConfigKey[Any]], follower: Callable[[], object]) -> None:
+        """Call `follower` once after each change of one or more of `keys`. It must not raise, as in `follow`."""
+        self._followers.append((frozenset(key.name for key in keys), follower))
+
+    def followed(self) -> frozenset[str]:
+        """The names of all keys that somebody follows."""
+        return frozenset().union(*(names for names, _ in self._followers))
+
+    def change(self, dynamic: Mapping[str, str]) -> None:
+        """Go by `dynamic`, the texts of all keys that are changed at run time now, instead of those of the last call.
+
+        Only keys whose text differs are looked at. Texts that do not parse (written around the checks, straight into
+        the metadata store) are left out: the value that the process was started with holds.
+        """
+        before, vars(self)["_dynamic"] = self._dynamic, dynamic
+        differing = {name for name in before.keys() | dynamic.keys() if before.get(name) != dynamic.get(name)}
+        changed = [key for key in DYNAMIC_KEYS if not differing.isdisjoint((key.name, *key.synonyms))]
+        for key in changed:
+            vars(self)[key.attribute] = effective_value(key.name, lambda name: self.current_value(name, dynamic))
+        names = {key.name for key in changed}
+        with contextlib.ExitStack() as stack:  # which calls them all, whatever one of them raises, the last one first
+            for followed, follower in reversed(self._followers):
+                if not names.isdisjoint(followed):
+                    stack.callback(follower)

@@ -19,10 +19,11 @@ from barnabas.broker.configuration.definitions import (
     ConfigKey,
     ConfigValue,
     ConfigValueError,
+    Validator,
     parse,
     to_text,
 )
-from barnabas.broker.configuration.keys import BROKER_KEYS, CONFIG_SYNONYMS
+from barnabas.broker.configuration.keys import BROKER_KEYS, CONFIG_SYNONYMS, OBEYED_KEYS
 from barnabas.broker.configuration.tables.topics import TOPIC_ROWS
 from barnabas.controller.configs import KEPT_WHERE_BROKEN
 from barnabas.storage.config import LogConfig
@@ -39,42 +40,44 @@ DEFAULT_CONFIG: Final = 5
 DYNAMIC_BROKER_LOGGER_CONFIG: Final = 6
 """Where a value comes from, in the numbers of DescribeConfigs v1+ (DescribeConfigsResponse.ConfigSource)."""
 
-TOPIC_KEYS: Final[dict[str, ConfigKey]] = {
-    row[0]: ConfigKey._make((*row[:5], READ_ONLY, *(row[5:] or ("",)))) for row in TOPIC_ROWS
-}
+
+class TopicKey(ConfigKey[Any]):
+    """One topic key. `broker_key` is the broker's key that sets the default for all topics, None if there is none."""
+
+    __slots__ = ("broker_key",)
+
+    def __init__(
+        self,
+        name: str,
+        type: int,
+        default: ConfigValue,
+        validator: Validator,
+        importance: str,
+        broker_key: str | None,
+        documentation: str,
+        visibility: str = "",
+    ) -> None:
+        super().__init__(
+            type, default, validator, importance, READ_ONLY, documentation, visibility=visibility, name=name
+        )
+        self.broker_key = broker_key
+
+
+TOPIC_KEYS: Final[dict[str, TopicKey]] = {row[0]: TopicKey(*row) for row in TOPIC_ROWS}
 """Every topic key by its name."""
 
 TOPIC_SYNONYMS: Final[dict[str, tuple[str, ...]]] = {
-    "segment.bytes": ("log.segment.bytes",),
-    "segment.ms": ("log.roll.ms", "log.roll.hours"),
-    "segment.jitter.ms": ("log.roll.jitter.ms", "log.roll.jitter.hours"),
-    "segment.index.bytes": ("log.index.size.max.bytes",),
-    "flush.messages": ("log.flush.interval.messages",),
-    "flush.ms": ("log.flush.interval.ms", "log.flush.scheduler.interval.ms"),
-    "retention.bytes": ("log.retention.bytes",),
-    "retention.ms": ("log.retention.ms", "log.retention.minutes", "log.retention.hours"),
-    "max.message.bytes": ("message.max.bytes",),
-    "index.interval.bytes": ("log.index.interval.bytes",),
-    "delete.retention.ms": ("log.cleaner.delete.retention.ms",),
-    "min.compaction.lag.ms": ("log.cleaner.min.compaction.lag.ms",),
-    "max.compaction.lag.ms": ("log.cleaner.max.compaction.lag.ms",),
-    "file.delete.delay.ms": ("log.segment.delete.delay.ms",),
-    "min.cleanable.dirty.ratio": ("log.cleaner.min.cleanable.ratio",),
-    "cleanup.policy": ("log.cleanup.policy",),
-    "unclean.leader.election.enable": ("unclean.leader.election.enable",),
-    "min.insync.replicas": ("min.insync.replicas",),
-    "compression.type": ("compression.type",),
-    "compression.gzip.level": ("compression.gzip.level",),
-    "compression.lz4.level": ("compression.lz4.level",),
-    "compression.zstd.level": ("compression.zstd.level",),
-    "preallocate": ("log.preallocate",),
-    "message.timestamp.type": ("log.message.timestamp.type",),
-    "message.timestamp.before.max.ms": ("log.message.timestamp.before.max.ms",),
-    "message.timestamp.after.max.ms": ("log.message.timestamp.after.max.ms",),
-    "local.retention.ms": ("log.local.retention.ms",),
-    "local.retention.bytes": ("log.local.retention.bytes",),
+    name: (key.broker_key, *BROKER_KEYS[key.broker_key].synonyms)
+    for name, key in TOPIC_KEYS.items()
+    if key.broker_key is not None
 }
 """Broker keys that set a topic key's default, the most precise first; the others have the table's default."""
+
+DEFAULTS_OF_TOPICS: Final = (
+    *(key for key in OBEYED_KEYS if key.name in {names[0] for names in TOPIC_SYNONYMS.values()}),
+    BrokerConfig.barnabas_validate_records,
+)
+"""Broker keys from which the settings of logs follow."""
 
 _DELETING_KEYS: Final = frozenset(
     ("cleanup.policy", "retention.ms", "retention.bytes", "delete.retention.ms", "min.compaction.lag.ms")
@@ -234,7 +237,8 @@ def topic_default(config: BrokerConfig, dynamic: Mapping[str, str], name: str) -
     if synonyms is None:
         return TOPIC_KEYS[name].default
 
-    return effective_value(synonyms[0], lambda key: config.current_value(key, dynamic))
+    value: ConfigValue = effective_value(synonyms[0], lambda key: config.current_value(key, dynamic))
+    return value
 
 
 def topic_values(
@@ -256,7 +260,7 @@ def topic_values(
     return values
 
 
-def broken_overrides(keys: Mapping[str, ConfigKey], overrides: Mapping[str, str]) -> dict[str, str]:
+def broken_overrides(keys: Mapping[str, ConfigKey[Any]], overrides: Mapping[str, str]) -> dict[str, str]:
     """What is wrong with each override that does not parse: somebody wrote it around the checks, straight into the
     metadata store."""
     broken = {}
@@ -269,7 +273,7 @@ def broken_overrides(keys: Mapping[str, ConfigKey], overrides: Mapping[str, str]
     return broken
 
 
-def _complaint(keys: Mapping[str, ConfigKey], deleting: Collection[str], overrides: Mapping[str, str]) -> str:
+def _complaint(keys: Mapping[str, ConfigKey[Any]], deleting: Collection[str], overrides: Mapping[str, str]) -> str:
     broken = broken_overrides(keys, overrides)
     consequence = "" if broken.keys().isdisjoint(deleting) else " (retention is off)"
     return " ".join(broken.values()) + consequence
@@ -285,14 +289,11 @@ def log_config(config: BrokerConfig, dynamic: Mapping[str, str], overrides: Mapp
     policies = values["cleanup.policy"]
     assert isinstance(policies, tuple)
     segment_bytes = values["internal.segment.bytes"] or values["segment.bytes"]
-    validate_records = dynamic.get("barnabas.validate.records")
     return LogConfig(
         cleanup_policy=frozenset(policies),
         compression_type=_CODECS[str(values["compression.type"])],
         segment_bytes=segment_bytes,  # type: ignore[arg-type]
-        validate_records=config.barnabas_validate_records
-        if validate_records is None
-        else validate_records.strip().lower() == "true",
+        validate_records=config.current_value("barnabas.validate.records", dynamic) is True,
         **same,
     )
 
@@ -329,7 +330,6 @@ def topic_config_entries(
 ) -> list[ConfigEntry]:
     """A topic's configs as DescribeConfigs answers them; `keys` None or empty asks for all."""
     values = topic_values(levels.static, levels.known, overrides)
-    documentation = _documentation(include_documentation)
     entries = []
     for name in _listed_names(overrides, keys):
         key = TOPIC_KEYS.get(name)
@@ -351,7 +351,7 @@ def topic_config_entries(
                 read_only=False,
                 synonyms=synonyms if include_synonyms else (),
                 config_type=0 if key is None else key.type,
-                documentation=documentation.get(name, "") if include_documentation else None,
+                documentation=("" if key is None else key.documentation) if include_documentation else None,
             )
         )
     return entries
@@ -416,7 +416,7 @@ class TopicConfigs:
         return self._levels
 
     def dynamic_broker_configs(self) -> Mapping[str, str]:
-        """Broker keys changed at run time, for `BrokerConfig.with_dynamic`."""
+        """Broker keys changed at run time, for `LiveConfig.change`."""
         return self.levels().known
 
     def log_config(self, topic: str) -> LogConfig:
@@ -476,11 +476,3 @@ def _listed_names(overrides: Mapping[str, str], keys: Collection[str] | None) ->
     for name in sorted(names.union(overrides)):
         if not wanted or name in wanted:
             yield name
-
-
-def _documentation(wanted: bool) -> Mapping[str, str]:
-    if not wanted:
-        return {}
-    from barnabas.broker.configuration.tables.descriptions import TOPIC_DOCS
-
-    return TOPIC_DOCS

@@ -15,7 +15,7 @@ from barnabas.broker.api.registry import Handler
 from barnabas.broker.api.reply_room import ReplyRoom, text_bytes
 from barnabas.broker.configuration.changes import BROKER, BROKER_LOGGER, TOPIC, broker_id
 from barnabas.broker.configuration.definitions import INTERNAL, PASSWORD, READ_ONLY, to_text
-from barnabas.broker.configuration.keys import BROKER_KEYS
+from barnabas.broker.configuration.keys import BROKER_KEYS, broker_documentation
 from barnabas.broker.configuration.topics import (
     DEFAULT_CONFIG,
     DYNAMIC_BROKER_LOGGER_CONFIG,
@@ -154,14 +154,8 @@ def _broker_entry(
         read_only=key is None or key.mode == READ_ONLY,
         synonyms=synonyms if request.include_synonyms else (),
         config_type=0 if key is None else key.type,
-        documentation=_documentation(name) if request.include_documentation else None,
+        documentation=broker_documentation(name) if key is not None and request.include_documentation else None,
     )
-
-
-def _documentation(name: str) -> str | None:
-    from barnabas.broker.configuration.tables.descriptions import broker_doc
-
-    return broker_doc(name) if name in BROKER_KEYS else None
 
 
 def _logger_entries(resource: DescribeConfigsResource, context: RequestContext) -> Iterator[ConfigEntry]:

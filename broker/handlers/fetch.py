@@ -56,7 +56,7 @@ def handle(request: FetchRequest, context: RequestContext) -> FetchResponse | Aw
         _resolve_names(plan, services.metadata)
     # What peers have not read yet lies in our memory: the more it is, the less there is for others, down to one batch.
     unsent_bytes_left = max(0, UNSENT_BYTES_MAX - services.connections.unsent_bytes)
-    max_bytes = min(request.max_bytes, services.config.current.fetch_max_bytes, unsent_bytes_left)
+    max_bytes = min(request.max_bytes, services.config.fetch_max_bytes, unsent_bytes_left)
     limits = FetchLimits(
         max_wait_ms=request.max_wait_ms,
         min_bytes=min(request.min_bytes, max_bytes),

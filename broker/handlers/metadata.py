@@ -83,7 +83,7 @@ def _asked_topics(
     names = dict.fromkeys(topic.name or "" for topic in asked)
     found = {name: topic for name in names if (topic := metadata.topic(name)) is not None}
     missing = [name for name in names if name not in found]
-    if missing and may_create and context.services.config.current.auto_create_topics_enable:
+    if missing and may_create and context.services.config.auto_create_topics_enable:
         context.services.auto_topics.create([name for name in missing if is_valid_topic_name(name)])
     return [_topic(topic, context) for topic in found.values()] + [_missing(name) for name in missing]
 

@@ -54,7 +54,7 @@ async def handle(request: WriteTxnMarkersRequest, context: RequestContext) -> Wr
     if pending:
         await asyncio.wait(
             [committed for _, _, committed in pending],
-            timeout=wait_s(context.services.config.current.request_timeout_ms),
+            timeout=wait_s(context.services.config.request_timeout_ms),
         )
     for producer_id, partition, committed in pending:
         if not committed.done():

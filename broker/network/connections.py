@@ -7,8 +7,9 @@ that has gone while its request waits and others wait behind it (Kafka would clo
 """
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
+from barnabas.broker.configuration.config import BrokerConfig
 from barnabas.broker.network.connection import Connection
 from barnabas.broker.network.turns import RequestTurns
 from barnabas.storage.files import is_reserved_descriptor
@@ -23,19 +24,15 @@ ABANDONED_TIMEOUT_MS = 30_000
 class Connections:
     """The set of accepted connections; owned by the event loop.
 
+    Limits are those that `config` has when a connection comes; those that exist stay.
+
     `unsent_bytes` is what peers that do not read keep in our memory; fetches return less while it is large, so
     that slow readers cannot grow memory without bound (`FetchOperation`). While it `is_crowded` no request is begun and
     no reply is made.
     """
 
-    def __init__(
-        self,
-        connections_max: int,
-        connections_per_ip_max: int,
-        per_ip_overrides: Mapping[str, int],
-        idle_ms_max: int,
-        turns: RequestTurns | None = None,
-    ) -> None:
+    def __init__(self, config: BrokerConfig, turns: RequestTurns | None = None) -> None:
+        self._config = config
         self.unsent_bytes = 0
         self.is_crowded = False
         self.has_room = asyncio.Event()
@@ -44,16 +41,6 @@ class Connections:
         self.sending: set[asyncio.Task[None]] = set()
         self._connections: dict[Connection, None] = {}
         self._per_host: dict[str, int] = {}
-        self._idle_ms_max = idle_ms_max
-        self.set_limits(connections_max, connections_per_ip_max, per_ip_overrides)
-
-    def set_limits(
-        self, connections_max: int, connections_per_ip_max: int, per_ip_overrides: Mapping[str, int]
-    ) -> None:
-        """Other limits for connections to come; those that exist stay."""
-        self._connections_max = connections_max
-        self._per_ip_max = connections_per_ip_max
-        self._per_ip_overrides = per_ip_overrides
 
     def __len__(self) -> int:
         return len(self._connections)
@@ -69,9 +56,10 @@ class Connections:
         host = connection.client_host
         self._connections[connection] = None
         self._per_host[host] = self._per_host.get(host, 0) + 1
-        if len(self._connections) > self._connections_max:
-            return f"more than max.connections={self._connections_max} connections"
-        per_ip_max = self._per_ip_overrides.get(host, self._per_ip_max)
+        config = self._config
+        if len(self._connections) > config.max_connections:
+            return f"more than max.connections={config.max_connections} connections"
+        per_ip_max = config.max_connections_per_ip_overrides.get(host, config.max_connections_per_ip)
         if self._per_host[host] > per_ip_max:
             return f"more than {per_ip_max} connections from {host} (max.connections.per.ip)"
         if is_reserved_descriptor(connection.descriptor):
@@ -123,7 +111,7 @@ class Connections:
                 and connection.is_reading
             ):
                 connection.close(f"a request took longer than {PARTIAL_FRAME_TIMEOUT_MS} ms to arrive")
-            elif idle_ms > self._idle_ms_max >= 0 and not connection.is_busy:
+            elif idle_ms > self._config.connections_max_idle_ms >= 0 and not connection.is_busy:
                 connection.close()
             elif idle_ms > ABANDONED_TIMEOUT_MS and connection.is_busy and connection.has_hung_up:
                 connection.abort()

@@ -10,7 +10,7 @@ import contextlib
 import logging
 import subprocess
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final
@@ -63,16 +63,14 @@ class Compaction:
     again, each time after twice as long, up to an hour.
     """
 
-    def __init__(
-        self, replicas: ReplicaManager, clock: Clock, log_manager: LogManager, config: Callable[[], BrokerConfig]
-    ) -> None:
+    def __init__(self, replicas: ReplicaManager, clock: Clock, log_manager: LogManager, config: BrokerConfig) -> None:
         self._replicas = replicas
         self._clock = clock
         self._log_manager = log_manager
         self._files = log_manager.files
         self._config = config
         self.set_aside = SetAside[PartitionLog](
-            "compaction", clock, first_delay_ms=max(config().log_cleaner_backoff_ms, 1)
+            "compaction", clock, first_delay_ms=max(config.log_cleaner_backoff_ms, 1)
         )
         self._unopened: set[PartitionLog] = set()
         self._stopping = False
@@ -157,7 +155,7 @@ class Compaction:
         return is_complete
 
     def _job(self, to_clean: LogToClean) -> CleaningJob:
-        config = self._config()
+        config = self._config
         return make_job(
             to_clean,
             self._clock.now_ms(),
@@ -197,7 +195,7 @@ class Compaction:
         return self._run_in_process(job)
 
     async def _run_in_thread(self, job: CleaningJob) -> AsyncGenerator[CleanedSegment | PassEnd, None]:
-        throttle = Throttle(self._config().log_cleaner_io_max_bytes_per_second, lambda: self._stopping)
+        throttle = Throttle(self._config.log_cleaner_io_max_bytes_per_second, lambda: self._stopping)
         started_s = time.monotonic()
 
         def pause(count: int) -> None:
@@ -224,7 +222,7 @@ class Compaction:
         order = encode_job(
             job,
             is_durable=not isinstance(self._files, UnsyncedFiles),
-            max_bytes_per_second=self._config().log_cleaner_io_max_bytes_per_second,
+            max_bytes_per_second=self._config.log_cleaner_io_max_bytes_per_second,
         )
         loop, waiter = asyncio.get_running_loop(), ThreadPoolExecutor(1, "compaction")
         try:

@@ -7,13 +7,14 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import pytest
 
 from barnabas.broker.configuration.config import resolve
 from barnabas.broker.configuration.definitions import INT, LONG, ConfigKey, ConfigValueError, parse
 from barnabas.broker.configuration.keys import BROKER_KEYS
-from barnabas.broker.configuration.tables.topics import TOPIC_ROWS
+from barnabas.broker.configuration.topics import TOPIC_KEYS as ALL_TOPIC_KEYS
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.create_topics import (
     CreatableTopic,
@@ -48,18 +49,18 @@ LEVELS: Mapping[str, Callable[[list[int]], int | None]] = {
 """Which of the extremes that a key takes a broker gets that has all keys at that level."""
 
 
-def is_time(key: ConfigKey) -> bool:
+def is_time(key: ConfigKey[Any]) -> bool:
     return key.type in GREATEST and TIME_KEY.search(key.name) is not None
 
 
-def extremes(key: ConfigKey) -> list[int]:
+def extremes(key: ConfigKey[Any]) -> list[int]:
     """What a key's own rule lets through of -1, 0, 1, the least and the greatest."""
     greatest = GREATEST[key.type]
     limits = [limit for limit in (key.validator or ())[1:] if isinstance(limit, int)]
     return [value for value in sorted({-greatest - 1, -1, 0, 1, greatest, *limits}) if accepts(key, value)]
 
 
-def accepts(key: ConfigKey, value: int) -> bool:
+def accepts(key: ConfigKey[Any], value: int) -> bool:
     try:
         parse(key, str(value))
     except ConfigValueError:
@@ -174,7 +175,7 @@ def test_each_setting_by_itself(name: str) -> None:
 # Topics
 
 
-TOPIC_KEYS = [key for row in TOPIC_ROWS if is_time(key := ConfigKey(*row))]
+TOPIC_KEYS = [key for key in ALL_TOPIC_KEYS.values() if is_time(key)]
 CLEANUPS = ("delete", "compact", "compact,delete")
 BUSY = {"log.retention.check.interval.ms": "1", "log.cleaner.backoff.ms": "0", "log.initial.task.delay.ms": "0"}
 """Settings of a broker that looks at its topics all the time."""

@@ -1,15 +1,22 @@
-"""Broker keys: listeners, sockets, logs, replication, groups, transactions, quotas, metrics, and our own.
+"""The keys that a broker obeys: listeners, sockets, logs, groups, transactions, ZooKeeper, and our own.
 
-One row per key: name, type, default, validator, importance, update mode (and INTERNAL where Kafka does not list it).
+A row is all that a new key takes: its name with underscores is the attribute of `BrokerConfig` that has its value, of
+the type that the annotation names; what stands in parentheses is type, default, validator, importance, update mode and
+what it means (`ConfigKey`). Where the last is missing, it is that of the topic key which inherits it
+(`tables/topics.py`). A key that may change in a running broker (CLUSTER_WIDE, PER_BROKER) is followed by who uses it:
+`LiveConfig`. Keys that are only accepted and listed are rows of `tables/other.py` and `tables/security.py`.
+
 Defaults are Kafka's, except: it listens on 127.0.0.1, a lone broker has internal topics of one replica and does not
 wait for more members of a new group.
 """
 
-from typing import Any, Final
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from barnabas.broker.configuration.definitions import (
     BOOLEAN,
-    CLASS,
     CLUSTER_WIDE,
     DOUBLE,
     DOUBLE_MAX,
@@ -26,174 +33,222 @@ from barnabas.broker.configuration.definitions import (
     READ_ONLY,
     SHORT,
     STRING,
+    ConfigKey,
+    limits_by_host,
 )
 
-BROKER_ROWS: Final[tuple[tuple[Any, ...], ...]] = (
-    ("add.partitions.to.txn.retry.backoff.max.ms", INT, 100, ("min", 0), HIGH, READ_ONLY),
-    ("add.partitions.to.txn.retry.backoff.ms", INT, 20, ("min", 1), HIGH, READ_ONLY),
-    ("advertised.listeners", LIST, None, ("list",), HIGH, READ_ONLY),
-    ("alter.config.policy.class.name", CLASS, None, None, LOW, READ_ONLY),
-    ("alter.log.dirs.replication.quota.window.num", INT, 11, ("min", 1), LOW, READ_ONLY),
-    ("alter.log.dirs.replication.quota.window.size.seconds", INT, 1, ("min", 1), LOW, READ_ONLY),
-    ("auto.create.topics.enable", BOOLEAN, True, None, HIGH, READ_ONLY),
-    ("auto.leader.rebalance.enable", BOOLEAN, True, None, HIGH, READ_ONLY),
-    ("background.threads", INT, 10, ("min", 1), HIGH, CLUSTER_WIDE),
-    ("broker.id", INT, -1, None, HIGH, READ_ONLY),
-    ("broker.rack", STRING, None, None, MEDIUM, READ_ONLY),
-    ("client.quota.callback.class", CLASS, None, None, LOW, READ_ONLY),
-    ("compression.gzip.level", INT, -1, ("range_or", 1, 9, -1), MEDIUM, CLUSTER_WIDE),
-    ("compression.lz4.level", INT, 9, ("range", 1, 17), MEDIUM, CLUSTER_WIDE),
-    (
-        "compression.type",
-        STRING,
-        "producer",
-        ("in", "uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"),
-        HIGH,
-        CLUSTER_WIDE,
-    ),
-    ("compression.zstd.level", INT, 3, ("range", -131_072, 22), MEDIUM, CLUSTER_WIDE),
-    ("connections.max.idle.ms", LONG, 600_000, None, MEDIUM, READ_ONLY),
-    ("controlled.shutdown.enable", BOOLEAN, True, None, MEDIUM, READ_ONLY),
-    ("controller.quota.window.num", INT, 11, ("min", 1), LOW, READ_ONLY),
-    ("controller.quota.window.size.seconds", INT, 1, ("min", 1), LOW, READ_ONLY),
-    ("controller.socket.timeout.ms", INT, 30000, None, MEDIUM, READ_ONLY),
-    ("create.topic.policy.class.name", CLASS, None, None, LOW, READ_ONLY),
-    ("default.replication.factor", INT, 1, None, MEDIUM, READ_ONLY),
-    ("delete.records.purgatory.purge.interval.requests", INT, 1, None, MEDIUM, READ_ONLY),
-    ("delete.topic.enable", BOOLEAN, True, None, HIGH, READ_ONLY),
-    ("fetch.max.bytes", INT, 57_671_680, ("min", 1024), MEDIUM, READ_ONLY),
-    ("fetch.purgatory.purge.interval.requests", INT, 1000, None, MEDIUM, READ_ONLY),
-    ("follower.replication.throttled.rate", LONG, LONG_MAX, ("min", 0), MEDIUM, CLUSTER_WIDE, INTERNAL),
-    ("group.initial.rebalance.delay.ms", INT, 0, None, MEDIUM, READ_ONLY),
-    ("group.max.session.timeout.ms", INT, 1_800_000, None, MEDIUM, READ_ONLY),
-    ("group.max.size", INT, INT_MAX, ("min", 1), MEDIUM, READ_ONLY),
-    ("group.min.session.timeout.ms", INT, 6000, None, MEDIUM, READ_ONLY),
-    ("inter.broker.listener.name", STRING, None, None, MEDIUM, READ_ONLY),
-    ("kafka.metrics.polling.interval.secs", INT, 10, ("min", 1), LOW, READ_ONLY),
-    ("kafka.metrics.reporters", LIST, (), ("list_or_empty",), LOW, READ_ONLY),
-    ("leader.imbalance.check.interval.seconds", LONG, 300, ("min", 1), HIGH, READ_ONLY),
-    ("leader.replication.throttled.rate", LONG, LONG_MAX, ("min", 0), MEDIUM, CLUSTER_WIDE, INTERNAL),
-    (
-        "listener.security.protocol.map",
-        STRING,
-        "SASL_SSL:SASL_SSL,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT",
-        None,
-        LOW,
-        PER_BROKER,
-    ),
-    ("listeners", LIST, ("PLAINTEXT://127.0.0.1:9092",), ("list",), HIGH, PER_BROKER),
-    ("log.cleaner.backoff.ms", LONG, 15000, ("min", 0), MEDIUM, CLUSTER_WIDE),
-    ("log.cleaner.dedupe.buffer.size", LONG, 134_217_728, None, MEDIUM, CLUSTER_WIDE),
-    ("log.cleaner.delete.retention.ms", LONG, 86_400_000, ("min", 0), MEDIUM, CLUSTER_WIDE),
-    ("log.cleaner.enable", BOOLEAN, True, None, MEDIUM, READ_ONLY),
-    ("log.cleaner.io.buffer.load.factor", DOUBLE, 0.9, None, MEDIUM, CLUSTER_WIDE),
-    ("log.cleaner.io.buffer.size", INT, 524_288, ("min", 0), MEDIUM, CLUSTER_WIDE),
-    ("log.cleaner.io.max.bytes.per.second", DOUBLE, DOUBLE_MAX, None, MEDIUM, CLUSTER_WIDE),
-    ("log.cleaner.max.compaction.lag.ms", LONG, LONG_MAX, ("min", 1), MEDIUM, CLUSTER_WIDE),
-    ("log.cleaner.min.cleanable.ratio", DOUBLE, 0.5, ("range", 0, 1), MEDIUM, CLUSTER_WIDE),
-    ("log.cleaner.min.compaction.lag.ms", LONG, 0, ("min", 0), MEDIUM, CLUSTER_WIDE),
-    ("log.cleaner.threads", INT, 1, ("min", 0), MEDIUM, CLUSTER_WIDE),
-    ("log.cleanup.policy", LIST, ("delete",), ("list_or_empty", "compact", "delete"), MEDIUM, CLUSTER_WIDE),
-    ("log.dir", LIST, ("/tmp/kafka-logs",), ("list",), HIGH, READ_ONLY),
-    ("log.dir.failure.timeout.ms", LONG, 30000, ("min", 1), LOW, READ_ONLY),
-    ("log.dirs", LIST, None, ("list",), HIGH, READ_ONLY),
-    ("log.flush.interval.messages", LONG, LONG_MAX, ("min", 1), HIGH, CLUSTER_WIDE),
-    ("log.flush.interval.ms", LONG, None, None, HIGH, CLUSTER_WIDE),
-    ("log.flush.offset.checkpoint.interval.ms", INT, 60000, ("min", 0), HIGH, READ_ONLY),
-    ("log.flush.scheduler.interval.ms", LONG, LONG_MAX, None, HIGH, READ_ONLY),
-    ("log.flush.start.offset.checkpoint.interval.ms", INT, 60000, ("min", 0), HIGH, READ_ONLY),
-    ("log.index.interval.bytes", INT, 4096, ("min", 0), MEDIUM, CLUSTER_WIDE),
-    ("log.index.size.max.bytes", INT, 10_485_760, ("min", 4), MEDIUM, CLUSTER_WIDE),
-    ("log.initial.task.delay.ms", LONG, 30000, ("min", 0), LOW, READ_ONLY, INTERNAL),
-    ("log.message.timestamp.after.max.ms", LONG, 3_600_000, ("min", 0), MEDIUM, CLUSTER_WIDE),
-    ("log.message.timestamp.before.max.ms", LONG, LONG_MAX, ("min", 0), MEDIUM, CLUSTER_WIDE),
-    ("log.message.timestamp.type", STRING, "CreateTime", ("in", "CreateTime", "LogAppendTime"), MEDIUM, CLUSTER_WIDE),
-    ("log.preallocate", BOOLEAN, False, None, MEDIUM, CLUSTER_WIDE),
-    ("log.retention.bytes", LONG, -1, None, HIGH, CLUSTER_WIDE),
-    ("log.retention.check.interval.ms", LONG, 300_000, ("min", 1), MEDIUM, READ_ONLY),
-    ("log.retention.hours", INT, 168, None, HIGH, READ_ONLY),
-    ("log.retention.minutes", INT, None, None, HIGH, READ_ONLY),
-    ("log.retention.ms", LONG, None, None, HIGH, CLUSTER_WIDE),
-    ("log.roll.hours", INT, 168, ("min", 1), HIGH, READ_ONLY),
-    ("log.roll.jitter.hours", INT, 0, ("min", 0), HIGH, READ_ONLY),
-    ("log.roll.jitter.ms", LONG, None, None, HIGH, CLUSTER_WIDE),
-    ("log.roll.ms", LONG, None, None, HIGH, CLUSTER_WIDE),
-    ("log.segment.bytes", INT, 1_073_741_824, ("min", 14), HIGH, CLUSTER_WIDE),
-    ("log.segment.delete.delay.ms", LONG, 60000, ("min", 0), HIGH, CLUSTER_WIDE),
-    ("max.connection.creation.rate", INT, INT_MAX, ("min", 0), MEDIUM, CLUSTER_WIDE),
-    ("max.connections", INT, INT_MAX, ("min", 0), MEDIUM, CLUSTER_WIDE),
-    ("max.connections.per.ip", INT, INT_MAX, ("min", 0), MEDIUM, CLUSTER_WIDE),
-    ("max.connections.per.ip.overrides", STRING, "", None, MEDIUM, CLUSTER_WIDE),
-    ("max.incremental.fetch.session.cache.slots", INT, 1000, ("min", 0), MEDIUM, READ_ONLY),
-    ("max.request.partition.size.limit", INT, 2000, ("min", 1), MEDIUM, READ_ONLY),
-    ("message.max.bytes", INT, 1_048_588, ("min", 0), HIGH, CLUSTER_WIDE),
-    ("metric.reporters", LIST, (), ("list_or_empty",), LOW, CLUSTER_WIDE),
-    ("metrics.num.samples", INT, 2, ("min", 1), LOW, READ_ONLY),
-    ("metrics.recording.level", STRING, "INFO", None, LOW, READ_ONLY),
-    ("metrics.sample.window.ms", LONG, 30000, ("min", 1), LOW, READ_ONLY),
-    ("min.insync.replicas", INT, 1, ("min", 1), HIGH, CLUSTER_WIDE),
-    ("node.id", INT, 1, ("min", 0), HIGH, READ_ONLY),
-    ("num.io.threads", INT, 8, ("min", 1), HIGH, CLUSTER_WIDE),
-    ("num.network.threads", INT, 3, ("min", 1), HIGH, CLUSTER_WIDE),
-    ("num.partitions", INT, 1, ("min", 1), MEDIUM, READ_ONLY),
-    ("num.recovery.threads.per.data.dir", INT, 2, ("min", 1), HIGH, CLUSTER_WIDE),
-    ("num.replica.alter.log.dirs.threads", INT, None, None, HIGH, READ_ONLY),
-    ("num.replica.fetchers", INT, 1, ("min", 1), HIGH, CLUSTER_WIDE),
-    ("offset.metadata.max.bytes", INT, 4096, None, HIGH, READ_ONLY),
-    ("offsets.commit.timeout.ms", INT, 5000, ("min", 1), HIGH, READ_ONLY),
-    ("offsets.load.buffer.size", INT, 5_242_880, ("min", 1), HIGH, READ_ONLY),
-    ("offsets.retention.check.interval.ms", LONG, 600_000, ("min", 1), HIGH, READ_ONLY),
-    ("offsets.retention.minutes", INT, 10080, ("min", 1), HIGH, READ_ONLY),
-    ("offsets.topic.compression.codec", INT, 0, None, HIGH, READ_ONLY),
-    ("offsets.topic.num.partitions", INT, 50, ("min", 1), HIGH, READ_ONLY),
-    ("offsets.topic.replication.factor", SHORT, 1, ("min", 1), HIGH, READ_ONLY),
-    ("offsets.topic.segment.bytes", INT, 104_857_600, ("min", 1), HIGH, READ_ONLY),
-    ("producer.id.expiration.check.interval.ms", INT, 600_000, ("min", 1), LOW, READ_ONLY, INTERNAL),
-    ("producer.id.expiration.ms", INT, 86_400_000, ("min", 1), LOW, CLUSTER_WIDE),
-    ("producer.purgatory.purge.interval.requests", INT, 1000, None, MEDIUM, READ_ONLY),
-    ("queued.max.request.bytes", LONG, -1, None, MEDIUM, READ_ONLY),
-    ("queued.max.requests", INT, 500, ("min", 1), HIGH, READ_ONLY),
-    ("quota.window.num", INT, 11, ("min", 1), LOW, READ_ONLY),
-    ("quota.window.size.seconds", INT, 1, ("min", 1), LOW, READ_ONLY),
-    ("replica.alter.log.dirs.io.max.bytes.per.second", LONG, LONG_MAX, ("min", 0), MEDIUM, CLUSTER_WIDE, INTERNAL),
-    ("replica.fetch.backoff.ms", INT, 1000, ("min", 0), MEDIUM, READ_ONLY),
-    ("replica.fetch.max.bytes", INT, 1_048_576, ("min", 0), MEDIUM, READ_ONLY),
-    ("replica.fetch.min.bytes", INT, 1, None, HIGH, READ_ONLY),
-    ("replica.fetch.response.max.bytes", INT, 10_485_760, ("min", 0), MEDIUM, READ_ONLY),
-    ("replica.fetch.wait.max.ms", INT, 500, None, HIGH, READ_ONLY),
-    ("replica.high.watermark.checkpoint.interval.ms", LONG, 5000, None, HIGH, READ_ONLY),
-    ("replica.lag.time.max.ms", LONG, 30000, None, HIGH, READ_ONLY),
-    ("replica.selector.class", STRING, None, None, MEDIUM, READ_ONLY),
-    ("replica.socket.receive.buffer.bytes", INT, 65536, None, HIGH, READ_ONLY),
-    ("replica.socket.timeout.ms", INT, 30000, None, HIGH, READ_ONLY),
-    ("replication.quota.window.num", INT, 11, ("min", 1), LOW, READ_ONLY),
-    ("replication.quota.window.size.seconds", INT, 1, ("min", 1), LOW, READ_ONLY),
-    ("request.timeout.ms", INT, 30000, None, HIGH, READ_ONLY),
-    ("socket.connection.setup.timeout.max.ms", LONG, 30000, None, MEDIUM, READ_ONLY),
-    ("socket.connection.setup.timeout.ms", LONG, 10000, None, MEDIUM, READ_ONLY),
-    ("socket.listen.backlog.size", INT, 50, ("min", 1), MEDIUM, READ_ONLY),
-    ("socket.receive.buffer.bytes", INT, 102_400, None, HIGH, READ_ONLY),
-    ("socket.request.max.bytes", INT, 104_857_600, ("min", 1), HIGH, READ_ONLY),
-    ("socket.send.buffer.bytes", INT, 102_400, None, HIGH, READ_ONLY),
-    ("transaction.abort.timed.out.transaction.cleanup.interval.ms", INT, 10000, ("min", 1), LOW, READ_ONLY),
-    ("transaction.max.timeout.ms", INT, 900_000, ("min", 1), HIGH, READ_ONLY),
-    ("transaction.partition.verification.enable", BOOLEAN, True, None, LOW, CLUSTER_WIDE),
-    ("transaction.remove.expired.transaction.cleanup.interval.ms", INT, 3_600_000, ("min", 1), LOW, READ_ONLY),
-    ("transaction.state.log.load.buffer.size", INT, 5_242_880, ("min", 1), HIGH, READ_ONLY),
-    ("transaction.state.log.min.isr", INT, 1, ("min", 1), HIGH, READ_ONLY),
-    ("transaction.state.log.num.partitions", INT, 50, ("min", 1), HIGH, READ_ONLY),
-    ("transaction.state.log.replication.factor", SHORT, 1, ("min", 1), HIGH, READ_ONLY),
-    ("transaction.state.log.segment.bytes", INT, 104_857_600, ("min", 1), HIGH, READ_ONLY),
-    ("transactional.id.expiration.ms", INT, 604_800_000, ("min", 1), HIGH, READ_ONLY),
-    ("unclean.leader.election.enable", BOOLEAN, False, None, HIGH, CLUSTER_WIDE),
-    ("unclean.leader.election.interval.ms", LONG, 300_000, ("min", 1), MEDIUM, READ_ONLY, INTERNAL),
+if TYPE_CHECKING:
+    from barnabas.broker.configuration.listeners import Listener
+
+
+class BrokerKeys:
+    """A row per key; objects of classes below this one have the values.
+
+    Attributes are what the broker goes by: `log_retention_ms`, `log_roll_ms`, `log_roll_jitter_ms` and
+    `log_flush_interval_ms` after their synonyms (-1 or LONG_MAX mean without limit, as in Kafka), `log_dirs` after
+    `log.dir`, `listeners` after all keys about listeners. `BrokerConfig.value` gives what one key says by itself.
+    """
+
+    # fmt: off
+    add_partitions_to_txn_retry_backoff_max_ms: ConfigKey[int] = ConfigKey(INT, 100, ("min", 0), HIGH, READ_ONLY,
+        "How long the broker retries to add a partition to a transaction.")
+    add_partitions_to_txn_retry_backoff_ms: ConfigKey[int] = ConfigKey(INT, 20, ("min", 1), HIGH, READ_ONLY,
+        "Pause between two tries to add a partition to a transaction.")
+    advertised_listeners: ConfigKey[tuple[str, ...] | None] = ConfigKey(LIST, None, ("list",), HIGH, READ_ONLY,
+        "Addresses that clients are told, NAME://HOST:PORT,...; without it, those of listeners.")
+    auto_create_topics_enable: ConfigKey[bool] = ConfigKey(BOOLEAN, True, None, HIGH, READ_ONLY,
+        "Create a topic when a client asks for one that does not exist.")
+    broker_id: ConfigKey[int] = ConfigKey(INT, -1, None, HIGH, READ_ONLY,
+        "The id of this broker; the same as node.id.")
+    broker_rack: ConfigKey[str | None] = ConfigKey(STRING, None, None, MEDIUM, READ_ONLY,
+        "Where this broker stands; replicas are spread over racks.")
+    compression_gzip_level: ConfigKey[int] = ConfigKey(INT, -1, ("range_or", 1, 9, -1), MEDIUM, CLUSTER_WIDE)
+    compression_lz4_level: ConfigKey[int] = ConfigKey(INT, 9, ("range", 1, 17), MEDIUM, CLUSTER_WIDE)
+    compression_type: ConfigKey[str] = ConfigKey(
+        STRING, "producer", ("in", "uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"), HIGH, CLUSTER_WIDE)
+    compression_zstd_level: ConfigKey[int] = ConfigKey(INT, 3, ("range", -131_072, 22), MEDIUM, CLUSTER_WIDE)
+    connections_max_idle_ms: ConfigKey[int] = ConfigKey(LONG, 600_000, None, MEDIUM, READ_ONLY,
+        "Connections that neither send nor take anything for this long are closed.")
+    default_replication_factor: ConfigKey[int] = ConfigKey(INT, 1, None, MEDIUM, READ_ONLY,
+        "Replicas of topics that are created without a number.")
+    delete_topic_enable: ConfigKey[bool] = ConfigKey(BOOLEAN, True, None, HIGH, READ_ONLY,
+        "Whether topics can be deleted.")
+    fetch_max_bytes: ConfigKey[int] = ConfigKey(INT, 57_671_680, ("min", 1024), MEDIUM, READ_ONLY,
+        "The most bytes one fetch response carries, whatever the client asks for.")
+    group_initial_rebalance_delay_ms: ConfigKey[int] = ConfigKey(INT, 0, None, MEDIUM, READ_ONLY,
+        "How long a new group waits for more members before its first assignment.")
+    group_max_session_timeout_ms: ConfigKey[int] = ConfigKey(INT, 1_800_000, None, MEDIUM, READ_ONLY,
+        "The longest session timeout a member may ask for.")
+    group_max_size: ConfigKey[int] = ConfigKey(INT, INT_MAX, ("min", 1), MEDIUM, READ_ONLY,
+        "The most members of one group.")
+    group_min_session_timeout_ms: ConfigKey[int] = ConfigKey(INT, 6000, None, MEDIUM, READ_ONLY,
+        "The shortest session timeout a member may ask for.")
+    inter_broker_listener_name: ConfigKey[str] = ConfigKey(STRING, None, None, MEDIUM, READ_ONLY,
+        "The listener that brokers use among themselves.")
+    listener_security_protocol_map: ConfigKey[str] = ConfigKey(
+        STRING, "SASL_SSL:SASL_SSL,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT", None, LOW, PER_BROKER,
+        "Security protocol of each listener name, NAME:PROTOCOL,...")
+    listeners: ConfigKey[tuple[Listener, ...]] = ConfigKey(
+        LIST, ("PLAINTEXT://127.0.0.1:9092",), ("list",), HIGH, PER_BROKER,
+        "Addresses to listen on, NAME://HOST:PORT,...; no host means all addresses, port 0 any free port.")
+    log_cleaner_backoff_ms: ConfigKey[int] = ConfigKey(LONG, 15_000, ("min", 0), MEDIUM, CLUSTER_WIDE,
+        "Pause between two looks for logs to compact, when there was none.")
+    log_cleaner_dedupe_buffer_size: ConfigKey[int] = ConfigKey(LONG, 134_217_728, None, MEDIUM, CLUSTER_WIDE,
+        "Bytes for the map of keys of a compaction pass.")
+    log_cleaner_delete_retention_ms: ConfigKey[int] = ConfigKey(LONG, 86_400_000, ("min", 0), MEDIUM, CLUSTER_WIDE)
+    log_cleaner_enable: ConfigKey[bool] = ConfigKey(BOOLEAN, True, None, MEDIUM, READ_ONLY,
+        "Compact logs at all.")
+    log_cleaner_io_buffer_load_factor: ConfigKey[float] = ConfigKey(DOUBLE, 0.9, None, MEDIUM, CLUSTER_WIDE,
+        "How full the map of keys may get, as a share.")
+    log_cleaner_io_max_bytes_per_second: ConfigKey[float] = ConfigKey(DOUBLE, DOUBLE_MAX, None, MEDIUM, CLUSTER_WIDE,
+        "What a compaction pass may read and write; zero or less is no limit.")
+    log_cleaner_max_compaction_lag_ms: ConfigKey[int] = ConfigKey(LONG, LONG_MAX, ("min", 1), MEDIUM, CLUSTER_WIDE)
+    log_cleaner_min_cleanable_ratio: ConfigKey[float] = ConfigKey(DOUBLE, 0.5, ("range", 0, 1), MEDIUM, CLUSTER_WIDE)
+    log_cleaner_min_compaction_lag_ms: ConfigKey[int] = ConfigKey(LONG, 0, ("min", 0), MEDIUM, CLUSTER_WIDE)
+    log_cleaner_threads: ConfigKey[int] = ConfigKey(INT, 1, ("min", 0), MEDIUM, CLUSTER_WIDE,
+        "One log is compacted at a time, whatever the number; 0 is none.")
+    log_cleanup_policy: ConfigKey[tuple[str, ...]] = ConfigKey(
+        LIST, ("delete",), ("list_or_empty", "compact", "delete"), MEDIUM, CLUSTER_WIDE)
+    log_dir: ConfigKey[tuple[str, ...]] = ConfigKey(LIST, ("/tmp/kafka-logs",), ("list",), HIGH, READ_ONLY,
+        "Where logs are kept when log.dirs is not set.")
+    log_dirs: ConfigKey[tuple[str, ...]] = ConfigKey(LIST, None, ("list",), HIGH, READ_ONLY,
+        "Directories where logs are kept.")
+    log_flush_interval_messages: ConfigKey[int] = ConfigKey(LONG, LONG_MAX, ("min", 1), HIGH, CLUSTER_WIDE)
+    log_flush_interval_ms: ConfigKey[int] = ConfigKey(
+        LONG, None, None, HIGH, CLUSTER_WIDE, synonyms=("log.flush.scheduler.interval.ms",))
+    log_flush_offset_checkpoint_interval_ms: ConfigKey[int] = ConfigKey(INT, 60_000, ("min", 0), HIGH, READ_ONLY,
+        "How often the recovery points of all logs are written.")
+    log_flush_scheduler_interval_ms: ConfigKey[int] = ConfigKey(LONG, LONG_MAX, None, HIGH, READ_ONLY,
+        "How often logs are looked through for data that must be forced to disk.")
+    log_flush_start_offset_checkpoint_interval_ms: ConfigKey[int] = ConfigKey(INT, 60_000, ("min", 0), HIGH, READ_ONLY,
+        "How often the start offsets of all logs are written.")
+    log_index_interval_bytes: ConfigKey[int] = ConfigKey(INT, 4096, ("min", 0), MEDIUM, CLUSTER_WIDE)
+    log_index_size_max_bytes: ConfigKey[int] = ConfigKey(INT, 10_485_760, ("min", 4), MEDIUM, CLUSTER_WIDE)
+    log_message_timestamp_after_max_ms: ConfigKey[int] = ConfigKey(LONG, 3_600_000, ("min", 0), MEDIUM, CLUSTER_WIDE)
+    log_message_timestamp_before_max_ms: ConfigKey[int] = ConfigKey(LONG, LONG_MAX, ("min", 0), MEDIUM, CLUSTER_WIDE)
+    log_message_timestamp_type: ConfigKey[str] = ConfigKey(
+        STRING, "CreateTime", ("in", "CreateTime", "LogAppendTime"), MEDIUM, CLUSTER_WIDE)
+    log_preallocate: ConfigKey[bool] = ConfigKey(BOOLEAN, False, None, MEDIUM, CLUSTER_WIDE)
+    log_retention_bytes: ConfigKey[int] = ConfigKey(LONG, -1, None, HIGH, CLUSTER_WIDE)
+    log_retention_check_interval_ms: ConfigKey[int] = ConfigKey(LONG, 300_000, ("min", 1), MEDIUM, READ_ONLY,
+        "How often logs are looked through for segments to delete.")
+    log_retention_hours: ConfigKey[int] = ConfigKey(INT, 168, None, HIGH, READ_ONLY,
+        "Age in hours after which segments are deleted; log.retention.ms and .minutes come first.")
+    log_retention_minutes: ConfigKey[int | None] = ConfigKey(INT, None, None, HIGH, READ_ONLY,
+        "Age in minutes after which segments are deleted; log.retention.ms comes first.")
+    log_retention_ms: ConfigKey[int] = ConfigKey(
+        LONG, None, None, HIGH, CLUSTER_WIDE, synonyms=("log.retention.minutes", "log.retention.hours"))
+    log_roll_hours: ConfigKey[int] = ConfigKey(INT, 168, ("min", 1), HIGH, READ_ONLY,
+        "Age in hours at which a new segment is started; log.roll.ms comes first.")
+    log_roll_jitter_hours: ConfigKey[int] = ConfigKey(INT, 0, ("min", 0), HIGH, READ_ONLY,
+        "Random hours taken off log.roll.hours; log.roll.jitter.ms comes first.")
+    log_roll_jitter_ms: ConfigKey[int] = ConfigKey(
+        LONG, None, None, HIGH, CLUSTER_WIDE, synonyms=("log.roll.jitter.hours",))
+    log_roll_ms: ConfigKey[int] = ConfigKey(LONG, None, None, HIGH, CLUSTER_WIDE, synonyms=("log.roll.hours",))
+    log_segment_bytes: ConfigKey[int] = ConfigKey(INT, 1_073_741_824, ("min", 14), HIGH, CLUSTER_WIDE)
+    log_segment_delete_delay_ms: ConfigKey[int] = ConfigKey(LONG, 60_000, ("min", 0), HIGH, CLUSTER_WIDE)
+    max_connections: ConfigKey[int] = ConfigKey(INT, INT_MAX, ("min", 0), MEDIUM, CLUSTER_WIDE,
+        "Connections at the same time.")
+    max_connections_per_ip: ConfigKey[int] = ConfigKey(INT, INT_MAX, ("min", 0), MEDIUM, CLUSTER_WIDE,
+        "Connections at the same time from one address.")
+    max_connections_per_ip_overrides: ConfigKey[Mapping[str, int]] = ConfigKey(
+        STRING, "", ("host_limits",), MEDIUM, CLUSTER_WIDE,
+        "Other limits for single addresses, HOST:LIMIT,...", convert=limits_by_host)
+    max_incremental_fetch_session_cache_slots: ConfigKey[int] = ConfigKey(INT, 1000, ("min", 0), MEDIUM, READ_ONLY,
+        "How many incremental fetch sessions are remembered.")
+    message_max_bytes: ConfigKey[int] = ConfigKey(INT, 1_048_588, ("min", 0), HIGH, CLUSTER_WIDE)
+    min_insync_replicas: ConfigKey[int] = ConfigKey(INT, 1, ("min", 1), HIGH, CLUSTER_WIDE)
+    node_id: ConfigKey[int] = ConfigKey(INT, 1, ("min", 0), HIGH, READ_ONLY,
+        "The id of this broker, unique in its cluster.")
+    num_partitions: ConfigKey[int] = ConfigKey(INT, 1, ("min", 1), MEDIUM, READ_ONLY,
+        "Partitions of topics that are created without a number.")
+    num_recovery_threads_per_data_dir: ConfigKey[int] = ConfigKey(INT, 2, ("min", 1), HIGH, CLUSTER_WIDE,
+        "Threads per log directory that open logs at the start and flush them at the stop.")
+    offset_metadata_max_bytes: ConfigKey[int] = ConfigKey(INT, 4096, None, HIGH, READ_ONLY,
+        "The longest text a consumer may commit with an offset.")
+    offsets_commit_timeout_ms: ConfigKey[int] = ConfigKey(INT, 5000, ("min", 1), HIGH, READ_ONLY,
+        "How long a commit waits for the replicas of the offsets topic.")
+    offsets_retention_check_interval_ms: ConfigKey[int] = ConfigKey(LONG, 600_000, ("min", 1), HIGH, READ_ONLY,
+        "How often expired offsets are looked for.")
+    offsets_retention_minutes: ConfigKey[int] = ConfigKey(INT, 10_080, ("min", 1), HIGH, READ_ONLY,
+        "How long offsets outlive their group's last member.")
+    offsets_topic_compression_codec: ConfigKey[int] = ConfigKey(INT, 0, None, HIGH, READ_ONLY,
+        "Compression of the offsets topic: 0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd.")
+    offsets_topic_num_partitions: ConfigKey[int] = ConfigKey(INT, 50, ("min", 1), HIGH, READ_ONLY,
+        "Partitions of the offsets topic.")
+    offsets_topic_replication_factor: ConfigKey[int] = ConfigKey(SHORT, 1, ("min", 1), HIGH, READ_ONLY,
+        "Replicas of the offsets topic.")
+    offsets_topic_segment_bytes: ConfigKey[int] = ConfigKey(INT, 104_857_600, ("min", 1), HIGH, READ_ONLY,
+        "Segment size of the offsets topic.")
+    producer_id_expiration_check_interval_ms: ConfigKey[int] = ConfigKey(
+        INT, 600_000, ("min", 1), LOW, READ_ONLY,
+        "How often producers that do not write any more are looked for.", visibility=INTERNAL)
+    producer_id_expiration_ms: ConfigKey[int] = ConfigKey(INT, 86_400_000, ("min", 1), LOW, CLUSTER_WIDE,
+        "How long a partition remembers a producer that does not write.")
+    queued_max_request_bytes: ConfigKey[int] = ConfigKey(LONG, -1, None, MEDIUM, READ_ONLY,
+        "Bytes of requests held at the same time; -1 for no limit.")
+    replica_high_watermark_checkpoint_interval_ms: ConfigKey[int] = ConfigKey(LONG, 5000, None, HIGH, READ_ONLY,
+        "How often high watermarks are written to disk.")
+    request_timeout_ms: ConfigKey[int] = ConfigKey(INT, 30_000, None, HIGH, READ_ONLY,
+        "How long a request to another broker may take.")
+    socket_listen_backlog_size: ConfigKey[int] = ConfigKey(INT, 50, ("min", 1), MEDIUM, READ_ONLY,
+        "Connections that may wait to be accepted.")
+    socket_receive_buffer_bytes: ConfigKey[int] = ConfigKey(INT, 102_400, None, HIGH, READ_ONLY,
+        "Receive buffer of a connection (SO_RCVBUF); -1 leaves it to the system.")
+    socket_request_max_bytes: ConfigKey[int] = ConfigKey(INT, 104_857_600, ("min", 1), HIGH, READ_ONLY,
+        "The largest request; a connection that announces a larger one is closed.")
+    socket_send_buffer_bytes: ConfigKey[int] = ConfigKey(INT, 102_400, None, HIGH, READ_ONLY,
+        "Send buffer of a connection (SO_SNDBUF); -1 leaves it to the system.")
+    transaction_abort_timed_out_transaction_cleanup_interval_ms: ConfigKey[int] = ConfigKey(
+        INT, 10_000, ("min", 1), LOW, READ_ONLY,
+        "How often transactions that timed out are aborted.")
+    transaction_max_timeout_ms: ConfigKey[int] = ConfigKey(INT, 900_000, ("min", 1), HIGH, READ_ONLY,
+        "The longest transaction timeout a producer may ask for.")
+    transaction_partition_verification_enable: ConfigKey[bool] = ConfigKey(BOOLEAN, True, None, LOW, CLUSTER_WIDE,
+        "Check that a partition belongs to the transaction that writes to it.")
+    transaction_remove_expired_transaction_cleanup_interval_ms: ConfigKey[int] = ConfigKey(
+        INT, 3_600_000, ("min", 1), LOW, READ_ONLY,
+        "How often unused transactional ids are removed.")
+    transaction_state_log_min_isr: ConfigKey[int] = ConfigKey(INT, 1, ("min", 1), HIGH, READ_ONLY,
+        "In-sync replicas that a write to the transaction topic needs.")
+    transaction_state_log_num_partitions: ConfigKey[int] = ConfigKey(INT, 50, ("min", 1), HIGH, READ_ONLY,
+        "Partitions of the transaction topic.")
+    transaction_state_log_replication_factor: ConfigKey[int] = ConfigKey(SHORT, 1, ("min", 1), HIGH, READ_ONLY,
+        "Replicas of the transaction topic.")
+    transaction_state_log_segment_bytes: ConfigKey[int] = ConfigKey(INT, 104_857_600, ("min", 1), HIGH, READ_ONLY,
+        "Segment size of the transaction topic.")
+    transactional_id_expiration_ms: ConfigKey[int] = ConfigKey(INT, 604_800_000, ("min", 1), HIGH, READ_ONLY,
+        "How long an unused transactional id is remembered.")
+    unclean_leader_election_enable: ConfigKey[bool] = ConfigKey(BOOLEAN, False, None, HIGH, CLUSTER_WIDE)
+
+    # ZooKeeper: keys of 3.9, listed where they are set, because 4.x does not have them.
+    zookeeper_connect: ConfigKey[str | None] = ConfigKey(STRING, None, None, HIGH, READ_ONLY,
+        "ZooKeeper servers of the cluster, HOST:PORT,HOST:PORT/chroot; none for a broker alone.", visibility=INTERNAL)
+    zookeeper_connection_timeout_ms: ConfigKey[int | None] = ConfigKey(INT, None, ("min", 1), HIGH, READ_ONLY,
+        "How long a start waits for ZooKeeper; zookeeper.session.timeout.ms by default.", visibility=INTERNAL)
+    zookeeper_max_in_flight_requests: ConfigKey[int] = ConfigKey(INT, 10, ("min", 1), HIGH, READ_ONLY,
+        "Requests to ZooKeeper that wait for their answers at the same time.", visibility=INTERNAL)
+    zookeeper_session_timeout_ms: ConfigKey[int] = ConfigKey(INT, 18_000, ("min", 1), HIGH, READ_ONLY,
+        "ZooKeeper takes a broker for dead that is silent for this long.", visibility=INTERNAL)
+
     # Ours.
-    ("barnabas.cluster.id", STRING, None, ("non_empty",), LOW),
-    ("barnabas.disk.reserve.bytes", LONG, 67_108_864, ("min", 0), MEDIUM),
-    ("barnabas.flush.before.ack", BOOLEAN, False, None, HIGH),
-    ("barnabas.group.newcomer.delay.ms", INT, 50, ("range", 0, 1_000), LOW),
-    ("barnabas.http.address", STRING, None, None, LOW),
-    ("barnabas.log.format", STRING, "text", ("in", "text", "json"), LOW),
-    ("barnabas.log.level", STRING, "INFO", ("in_ignoring_case", "DEBUG", "INFO", "WARNING", "ERROR"), LOW),
-    ("barnabas.validate.records", BOOLEAN, False, None, MEDIUM, CLUSTER_WIDE),
-)
+    barnabas_cluster_id: ConfigKey[str | None] = ConfigKey(STRING, None, ("non_empty",), LOW, READ_ONLY,
+        "Id of a new cluster; without it, a random one. CLUSTER_ID in the environment sets it.")
+    barnabas_disk_reserve_bytes: ConfigKey[int] = ConfigKey(LONG, 67_108_864, ("min", 0), MEDIUM, READ_ONLY,
+        "With less free than this, or a twentieth of the file system if that is less, its log directory takes no "
+        "records from clients; reads, deletions, compaction and commits go on.")
+    barnabas_flush_before_ack: ConfigKey[bool] = ConfigKey(BOOLEAN, False, None, HIGH, READ_ONLY,
+        "Acknowledge and show to consumers only what is on the disk; waiting producers share a flush.")
+    barnabas_group_newcomer_delay_ms: ConfigKey[int] = ConfigKey(INT, 50, ("range", 0, 1000), LOW, READ_ONLY,
+        "How long a rebalance that a new member began waits for more of them, and again if more came in that time, at "
+        "most a second; 0: not at all, as in Kafka.")
+    barnabas_http_address: ConfigKey[str | None] = ConfigKey(STRING, None, None, LOW, READ_ONLY,
+        "HOST:PORT for /healthz, /readyz and /metrics; without it there is no HTTP server.")
+    barnabas_log_format: ConfigKey[str] = ConfigKey(STRING, "text", ("in", "text", "json"), LOW, READ_ONLY,
+        "How log lines are written to standard error: text or json.")
+    barnabas_log_level: ConfigKey[str] = ConfigKey(
+        STRING, "INFO", ("in_ignoring_case", "DEBUG", "INFO", "WARNING", "ERROR"), LOW, READ_ONLY,
+        "The least important log lines that are written: DEBUG, INFO, WARNING or ERROR.")
+    barnabas_validate_records: ConfigKey[bool] = ConfigKey(BOOLEAN, False, None, MEDIUM, CLUSTER_WIDE,
+        "Open every record, as Kafka does, instead of trusting a valid checksum.")
+    # fmt: on

@@ -1,13 +1,14 @@
-"""Broker keys of Kafka's parts that Barnabas does not have: KRaft quorum, tiered storage, newer group protocols.
+"""Broker keys without an effect: accepted, and listed with Kafka's defaults.
 
-Accepted and listed with Kafka's defaults, without effect. Those of 3.9's ZooKeeper mode have an effect, and are
-listed where they are set: 4.x does not have them.
+A row is name, type, default, validator, importance, update mode, INTERNAL where Kafka does not list it, and what there
+is to say about it besides. A key that comes to be obeyed moves to `tables/broker.py`.
 """
 
 from typing import Any, Final
 
 from barnabas.broker.configuration.definitions import (
     BOOLEAN,
+    CLASS,
     CLUSTER_WIDE,
     DOUBLE,
     HIGH,
@@ -24,6 +25,70 @@ from barnabas.broker.configuration.definitions import (
     SHORT,
     STRING,
 )
+
+# fmt: off
+UNUSED_ROWS: Final[tuple[tuple[Any, ...], ...]] = (
+    ("alter.config.policy.class.name", CLASS, None, None, LOW, READ_ONLY),
+    ("alter.log.dirs.replication.quota.window.num", INT, 11, ("min", 1), LOW, READ_ONLY),
+    ("alter.log.dirs.replication.quota.window.size.seconds", INT, 1, ("min", 1), LOW, READ_ONLY),
+    ("auto.leader.rebalance.enable", BOOLEAN, True, None, HIGH, READ_ONLY),
+    ("background.threads", INT, 10, ("min", 1), HIGH, CLUSTER_WIDE),
+    ("client.quota.callback.class", CLASS, None, None, LOW, READ_ONLY),
+    ("controlled.shutdown.enable", BOOLEAN, True, None, MEDIUM, READ_ONLY),
+    ("controller.quota.window.num", INT, 11, ("min", 1), LOW, READ_ONLY),
+    ("controller.quota.window.size.seconds", INT, 1, ("min", 1), LOW, READ_ONLY),
+    ("controller.socket.timeout.ms", INT, 30_000, None, MEDIUM, READ_ONLY),
+    ("create.topic.policy.class.name", CLASS, None, None, LOW, READ_ONLY),
+    ("delete.records.purgatory.purge.interval.requests", INT, 1, None, MEDIUM, READ_ONLY),
+    ("fetch.purgatory.purge.interval.requests", INT, 1000, None, MEDIUM, READ_ONLY),
+    ("follower.replication.throttled.rate", LONG, LONG_MAX, ("min", 0), MEDIUM, CLUSTER_WIDE, INTERNAL,
+     "Bytes per second that throttled replicas fetch."),
+    ("kafka.metrics.polling.interval.secs", INT, 10, ("min", 1), LOW, READ_ONLY),
+    ("kafka.metrics.reporters", LIST, (), ("list_or_empty",), LOW, READ_ONLY),
+    ("leader.imbalance.check.interval.seconds", LONG, 300, ("min", 1), HIGH, READ_ONLY),
+    ("leader.replication.throttled.rate", LONG, LONG_MAX, ("min", 0), MEDIUM, CLUSTER_WIDE, INTERNAL,
+     "Bytes per second that leaders serve to throttled replicas."),
+    ("log.cleaner.io.buffer.size", INT, 524_288, ("min", 0), MEDIUM, CLUSTER_WIDE, "",
+     "Accepted as in Kafka, without effect: passes read and write by segment."),
+    ("log.dir.failure.timeout.ms", LONG, 30_000, ("min", 1), LOW, READ_ONLY),
+    ("log.initial.task.delay.ms", LONG, 30_000, ("min", 0), LOW, READ_ONLY, INTERNAL),
+    ("max.connection.creation.rate", INT, INT_MAX, ("min", 0), MEDIUM, CLUSTER_WIDE),
+    ("max.request.partition.size.limit", INT, 2000, ("min", 1), MEDIUM, READ_ONLY),
+    ("metric.reporters", LIST, (), ("list_or_empty",), LOW, CLUSTER_WIDE),
+    ("metrics.num.samples", INT, 2, ("min", 1), LOW, READ_ONLY),
+    ("metrics.recording.level", STRING, "INFO", None, LOW, READ_ONLY),
+    ("metrics.sample.window.ms", LONG, 30_000, ("min", 1), LOW, READ_ONLY),
+    ("num.io.threads", INT, 8, ("min", 1), HIGH, CLUSTER_WIDE),
+    ("num.network.threads", INT, 3, ("min", 1), HIGH, CLUSTER_WIDE),
+    ("num.replica.alter.log.dirs.threads", INT, None, None, HIGH, READ_ONLY),
+    ("num.replica.fetchers", INT, 1, ("min", 1), HIGH, CLUSTER_WIDE),
+    ("offsets.load.buffer.size", INT, 5_242_880, ("min", 1), HIGH, READ_ONLY),
+    ("producer.purgatory.purge.interval.requests", INT, 1000, None, MEDIUM, READ_ONLY),
+    ("queued.max.requests", INT, 500, ("min", 1), HIGH, READ_ONLY),
+    ("quota.window.num", INT, 11, ("min", 1), LOW, READ_ONLY),
+    ("quota.window.size.seconds", INT, 1, ("min", 1), LOW, READ_ONLY),
+    ("replica.alter.log.dirs.io.max.bytes.per.second", LONG, LONG_MAX, ("min", 0), MEDIUM, CLUSTER_WIDE, INTERNAL,
+     "Bytes per second when a replica moves between directories."),
+    ("replica.fetch.backoff.ms", INT, 1000, ("min", 0), MEDIUM, READ_ONLY),
+    ("replica.fetch.max.bytes", INT, 1_048_576, ("min", 0), MEDIUM, READ_ONLY),
+    ("replica.fetch.min.bytes", INT, 1, None, HIGH, READ_ONLY),
+    ("replica.fetch.response.max.bytes", INT, 10_485_760, ("min", 0), MEDIUM, READ_ONLY),
+    ("replica.fetch.wait.max.ms", INT, 500, None, HIGH, READ_ONLY),
+    ("replica.lag.time.max.ms", LONG, 30_000, None, HIGH, READ_ONLY),
+    ("replica.selector.class", STRING, None, None, MEDIUM, READ_ONLY),
+    ("replica.socket.receive.buffer.bytes", INT, 65_536, None, HIGH, READ_ONLY),
+    ("replica.socket.timeout.ms", INT, 30_000, None, HIGH, READ_ONLY),
+    ("replication.quota.window.num", INT, 11, ("min", 1), LOW, READ_ONLY),
+    ("replication.quota.window.size.seconds", INT, 1, ("min", 1), LOW, READ_ONLY),
+    ("socket.connection.setup.timeout.max.ms", LONG, 30_000, None, MEDIUM, READ_ONLY),
+    ("socket.connection.setup.timeout.ms", LONG, 10_000, None, MEDIUM, READ_ONLY),
+    ("transaction.state.log.load.buffer.size", INT, 5_242_880, ("min", 1), HIGH, READ_ONLY),
+    ("unclean.leader.election.interval.ms", LONG, 300_000, ("min", 1), MEDIUM, READ_ONLY, INTERNAL),
+    ("zookeeper.set.acl", BOOLEAN, False, None, HIGH, READ_ONLY, INTERNAL,
+     "Must be false: ACLs in ZooKeeper are not supported."),
+)
+"""Of parts that Barnabas has, and does without these keys."""
+# fmt: on
 
 OTHER_ROWS: Final[tuple[tuple[Any, ...], ...]] = (
     ("broker.heartbeat.interval.ms", INT, 2000, None, MEDIUM, READ_ONLY),
@@ -193,11 +258,18 @@ OTHER_ROWS: Final[tuple[tuple[Any, ...], ...]] = (
     ("unstable.api.versions.enable", BOOLEAN, False, None, HIGH, READ_ONLY, INTERNAL),
     ("unstable.feature.versions.enable", BOOLEAN, False, None, HIGH, READ_ONLY, INTERNAL),
 )
+"""Of parts that Barnabas does not have."""
 
-ZOOKEEPER_ROWS: Final[tuple[tuple[Any, ...], ...]] = (
-    ("zookeeper.connect", STRING, None, None, HIGH, READ_ONLY, INTERNAL),
-    ("zookeeper.connection.timeout.ms", INT, None, ("min", 1), HIGH, READ_ONLY, INTERNAL),
-    ("zookeeper.max.in.flight.requests", INT, 10, ("min", 1), HIGH, READ_ONLY, INTERNAL),
-    ("zookeeper.session.timeout.ms", INT, 18000, ("min", 1), HIGH, READ_ONLY, INTERNAL),
-    ("zookeeper.set.acl", BOOLEAN, False, None, HIGH, READ_ONLY, INTERNAL),
+PARTS_OF_KAFKA: Final = (
+    (("ssl.", "sasl.", "security.", "principal.", "connections.max.reauth", "connection.failed"), "TLS and SASL"),
+    (("delegation.token.", "authorizer."), "Delegation tokens and ACLs"),
+    (("controller.quorum.", "controller.listener.", "metadata.", "process.roles", "broker.heartbeat."), "KRaft"),
+    (("broker.session.", "initial.broker.", "early.start."), "KRaft"),
+    (("remote.", "log.local.", "follower.fetch."), "Tiered storage"),
+    (("group.consumer.",), "The consumer group protocol of KIP-848"),
+    (("group.share.", "share."), "Share groups"),
+    (("group.streams.",), "The streams group protocol"),
+    (("telemetry.", "metric", "kafka.metrics."), "Kafka's own metrics reporting"),
+    (("quota.", "replication.quota.", "controller.quota.", "alter.log.dirs."), "Quotas"),
 )
+"""Beginnings of keys without an effect, and which part of Kafka they belong to."""

@@ -116,6 +116,8 @@ SECURITY_ROWS: Final[tuple[tuple[Any, ...], ...]] = (
         ("in", "PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"),
         MEDIUM,
         READ_ONLY,
+        "",
+        "Security protocol among brokers; only PLAINTEXT is available.",
     ),
     ("security.providers", STRING, None, None, LOW, READ_ONLY),
     ("ssl.allow.dn.changes", BOOLEAN, False, None, LOW, READ_ONLY),

@@ -133,7 +133,7 @@ class TransactionVerification:
         COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER.
         """
         verified = Verified(producer_id, producer_epoch, operation)
-        if operation is not Operation.ADD and not self._config.current.transaction_partition_verification_enable:
+        if operation is not Operation.ADD and not self._config.transaction_partition_verification_enable:
             return verified
         asked: set[TopicPartition] = set()
         now_ms = self._clock.now_ms()
@@ -176,7 +176,7 @@ class TransactionVerification:
         """Wait for the coordinator. While it still ends the transaction before, an implicit add is tried again here:
         that is cheaper than to have the client send its batch again.
         """
-        config, clock = self._config.current, self._clock
+        config, clock = self._config, self._clock
         backoff_ms = max(config.add_partitions_to_txn_retry_backoff_ms, BACKOFF_MIN_MS)
         give_up_ms = clock.monotonic_ms() + min(
             config.add_partitions_to_txn_retry_backoff_max_ms, config.request_timeout_ms

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Mapping
+from types import NoneType, UnionType
+from typing import Any, get_args, get_origin, get_type_hints
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from barnabas.broker.configuration import definitions as config_defs
+from barnabas.broker.configuration import listeners as config_listeners
 from barnabas.broker.configuration.config import (
     BrokerConfig,
     ConfigError,
@@ -19,10 +23,32 @@ from barnabas.broker.configuration.config import (
     parse_address,
     resolve,
 )
-from barnabas.broker.configuration.definitions import ConfigValueError, allowed_text, parse, to_text
-from barnabas.broker.configuration.keys import BROKER_KEYS, REFUSED_KEYS, REMOVED_KEYS
+from barnabas.broker.configuration.definitions import (
+    BOOLEAN,
+    DOUBLE,
+    INT,
+    LIST,
+    LONG,
+    SHORT,
+    STRING,
+    ConfigKey,
+    ConfigValueError,
+    allowed_text,
+    parse,
+    to_text,
+)
+from barnabas.broker.configuration.keys import (
+    BROKER_KEYS,
+    OBEYED_KEYS,
+    REFUSED_KEYS,
+    REMOVED_KEYS,
+    SECURITY_KEYS,
+    UNUSED_KEYS,
+    broker_documentation,
+)
 from barnabas.broker.configuration.listeners import Listener
-from barnabas.broker.configuration.tables.descriptions import broker_doc
+from barnabas.broker.configuration.tables import broker as tables_broker
+from barnabas.broker.configuration.tables.broker import BrokerKeys
 
 HOME = {"HOME": "/home/somebody"}
 
@@ -100,14 +126,51 @@ def test_every_default_is_a_valid_value() -> None:
 
 def test_every_key_has_words() -> None:
     for key in BROKER_KEYS.values():
-        assert broker_doc(key.name)
+        assert broker_documentation(key.name)
         assert allowed_text(key)
+    for key in OBEYED_KEYS:
+        assert broker_documentation(key.name) != "Accepted as in Kafka, without effect in this version."
 
 
-def test_every_attribute_is_a_key() -> None:
-    derived = {"cluster_id", "raw", "sources", "defaults", "warnings"}
-    for name in BrokerConfig.__dataclass_fields__:
-        assert name in derived or name.replace("_", ".") in BROKER_KEYS
+def test_every_key_is_obeyed_or_accepted() -> None:
+    obeyed = {key.name for key in OBEYED_KEYS}
+    assert not obeyed & (UNUSED_KEYS | SECURITY_KEYS)
+    assert obeyed | UNUSED_KEYS | SECURITY_KEYS == BROKER_KEYS.keys()
+    for key in OBEYED_KEYS:
+        assert all(synonym in obeyed for synonym in key.synonyms)
+
+
+@pytest.mark.parametrize("key", OBEYED_KEYS, ids=lambda key: key.name)
+def test_an_attribute_has_the_type_that_its_row_names(key: ConfigKey[Any]) -> None:
+    (named,) = get_args(get_type_hints(BrokerKeys, vars(config_listeners) | vars(tables_broker))[key.attribute])
+    config = load(environ=HOME)
+    assert_is_a(getattr(config, key.attribute), named)
+    assert getattr(BrokerConfig, key.attribute) is key
+    if key.attribute not in ("listeners", "inter_broker_listener_name", "log_dirs") and not key.synonyms:
+        # What the key says by itself, whatever the attribute makes of it.
+        of_type = {BOOLEAN: bool, INT: int, SHORT: int, LONG: int, DOUBLE: float, STRING: str, LIST: tuple[str, ...]}
+        parsed = Mapping[str, int] if key.convert is not None else of_type[key.type]
+        assert named == (parsed | None if key.default is None else parsed)
+
+
+def assert_is_a(value: object, named: Any) -> None:
+    """For the forms that occur: T, T | None, tuple[T, ...], Mapping[K, V]."""
+    if isinstance(named, UnionType):
+        if value is None:
+            assert NoneType in get_args(named)
+            return
+        (named,) = (each for each in get_args(named) if each is not NoneType)
+    origin = get_origin(named) or named
+    assert isinstance(value, origin), (value, named)
+    assert not (isinstance(value, bool) and origin is int)
+    if origin is tuple:
+        for each in value:
+            assert_is_a(each, get_args(named)[0])
+
+
+def test_a_configuration_does_not_change() -> None:
+    with pytest.raises(AttributeError, match="num_partitions"):
+        load(environ=HOME).num_partitions = 2
 
 
 def test_data_directory_follows_xdg() -> None:
@@ -305,6 +368,7 @@ def test_all_mistakes_are_reported_at_once() -> None:
         ("log.cleaner.min.cleanable.ratio", "1e-1", 0.1),
         ("compression.gzip.level", "-1", -1),
         ("group.consumer.migration.policy", "Disabled", "Disabled"),
+        ("max.connections.per.ip.overrides", " 10.0.0.7:3, [::1]:4,", "10.0.0.7:3, [::1]:4,"),
     ],
 )
 def test_values(key: str, text: str, value: object) -> None:
@@ -327,6 +391,7 @@ def test_values(key: str, text: str, value: object) -> None:
         ("log.cleanup.policy", "delete,,compact", "values must not be empty"),
         ("log.cleanup.policy", "keep", "String must be one of: compact, delete"),
         ("listeners", "", "must not be empty"),
+        ("max.connections.per.ip.overrides", "10.0.0.7:3,:4", "Invalid value :4 .*: Expected HOST:LIMIT"),
     ],
 )
 def test_values_that_are_refused(key: str, text: str, reason: str) -> None:
@@ -464,37 +529,20 @@ def test_addresses_that_are_none(text: str) -> None:
         parse_address(text)
 
 
-# --- dynamic changes -----------------------------------------------------------------------------
-
-
-def test_dynamic_values_lie_over_static_ones() -> None:
-    config = of(log_retention_hours="1", message_max_bytes="10")
-    changed = config.with_dynamic({"log.retention.ms": "5", "message.max.bytes": "x", "num.partitions": "9"})
-    assert changed.log_retention_ms == 5
-    assert changed.message_max_bytes == 10  # not a number: the static value stays in force
-    assert changed.num_partitions == 1  # read-only
-    assert changed.with_dynamic({}).log_retention_ms == 3_600_000
-    assert config.with_dynamic({"max.connections.per.ip.overrides": "10.0.0.7:3"}).max_connections_per_ip_overrides == {
-        "10.0.0.7": 3
-    }
-    assert config.check_dynamic({"log.retention.ms": "0"}) == ("log.retention.ms must be -1 (unlimited) or at least 1",)
-    assert config.check_dynamic({"log.retention.ms": "1"}) == ()
-
-
 # --- cost ----------------------------------------------------------------------------------------
 
 
 def test_reading_configuration_imports_little() -> None:
     code = (
         "import sys; import barnabas.broker.configuration.config, barnabas.broker.configuration.properties; "
-        "print(*sorted({'typer','rich','barnabas.broker.http.server','asyncio','difflib','prometheus_client',"
-        "'barnabas.broker.configuration.tables.descriptions'} & set(sys.modules)))"
+        "print(*sorted({'typer','rich','barnabas.broker.http.server','asyncio','difflib','prometheus_client'}"
+        " & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == ""
 
 
-def test_numbers_too_large_for_a_double_are_infinite():
+def test_numbers_too_large_for_a_double_are_infinite() -> None:
     """As in Java; refused or accepted, they can be told of."""
     unlimited = BROKER_KEYS["log.cleaner.io.max.bytes.per.second"]
     assert to_text(parse(unlimited, "9" * 400)) == "Infinity"

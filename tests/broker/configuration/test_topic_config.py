@@ -10,7 +10,7 @@ import pytest
 from barnabas.broker.configuration.config import load
 from barnabas.broker.configuration.definitions import INTERNAL, LONG_MAX, parse, to_text
 from barnabas.broker.configuration.keys import BROKER_KEYS
-from barnabas.broker.configuration.tables.descriptions import TOPIC_DOCS
+from barnabas.broker.configuration.live_config import LiveConfig
 from barnabas.broker.configuration.topics import (
     DEFAULT_CONFIG,
     DYNAMIC_BROKER_CONFIG,
@@ -109,7 +109,7 @@ def test_tables_fit_together() -> None:
         assert BROKER_KEYS[synonyms[0]].type == TOPIC_KEYS[name].type
         assert BROKER_KEYS[synonyms[0]].mode == "cluster-wide"
     for name, key in TOPIC_KEYS.items():
-        assert name in TOPIC_DOCS or key.visibility == INTERNAL
+        assert key.documentation or key.visibility == INTERNAL
         if key.default is not None:
             assert parse(key, KAFKA_DEFAULTS[name] or "") == key.default
 
@@ -327,7 +327,7 @@ def test_selection_and_documentation() -> None:
     assert names == sorted(name for name, key in TOPIC_KEYS.items() if key.visibility != INTERNAL)
     assert topic_config_entries(levels(), {}, keys=["nope"]) == []
     (config,) = topic_config_entries(levels(), {}, keys=["retention.ms"], include_documentation=True)
-    assert config.documentation == TOPIC_DOCS["retention.ms"]
+    assert config.documentation == TOPIC_KEYS["retention.ms"].documentation
     assert config.synonyms == ()
 
 
@@ -399,4 +399,6 @@ def test_nobody_looks_for_what_unknown_dynamic_names_may_mean(monkeypatch: pytes
     monkeypatch.setattr("barnabas.broker.configuration.config._close_match", None)
     dynamic = {"zz.1": "1", "log.retention.ms": "7"}
     assert PLAIN.check_dynamic(dynamic) == ()
-    assert PLAIN.with_dynamic(dynamic).log_retention_ms == 7
+    live = LiveConfig(PLAIN)
+    live.change(dynamic)
+    assert live.log_retention_ms == 7

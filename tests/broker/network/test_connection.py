@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from barnabas.broker.configuration.config import load
+from barnabas.broker.configuration.live_config import LiveConfig
 from barnabas.broker.network.connection import Connection
 from barnabas.broker.network.connections import (
     ABANDONED_TIMEOUT_MS,
@@ -21,6 +23,8 @@ from barnabas.broker.network.reply_queue import GATHERED_BYTES_MAX
 from barnabas.broker.network.turns import FRAMES_PER_TURN, RequestTurns
 from barnabas.clock import ManualClock
 from barnabas.wire.framing import ReceiveBuffer
+
+LIMITS = load(options={"max.connections": "100", "max.connections.per.ip": "100"})
 
 
 class Transport(asyncio.Transport):
@@ -112,7 +116,7 @@ class Peer:
         own_socket: socket.socket | None = None,
     ) -> None:
         self.dispatcher = Dispatcher()
-        self.connections = Connections(100, 100, {}, 600_000) if connections is None else connections
+        self.connections = Connections(LIMITS) if connections is None else connections
         self.budget = InflightBudget(budget_bytes)
         self.connection = Connection(
             self.dispatcher,  # type: ignore[arg-type]
@@ -182,7 +186,7 @@ def test_beyond_the_slice_of_all_connections_requests_are_kept_and_connections_t
 
     async def run() -> None:
         passing = iter(range(10**6))  # each look at the clock is 1 ms later
-        connections = Connections(100, 100, {}, 600_000, RequestTurns(lambda: next(passing) / 1000))
+        connections = Connections(LIMITS, RequestTurns(lambda: next(passing) / 1000))
         peers = [Peer(connections=connections) for _ in range(10)]
         bodies = [b"%03d" % number for number in range(10)]
         served: list[int] = []
@@ -415,7 +419,7 @@ def test_partial_frames_count_against_the_budget() -> None:
 
 def test_idle_and_half_sent_connections_are_closed_but_not_those_that_wait_for_us() -> None:
     async def run() -> None:
-        connections = Connections(100, 100, {}, 600_000)
+        connections = Connections(LIMITS)
         idle, partial, waiting = (Peer(connections=connections) for _ in range(3))
         partial.receive(struct.pack(">i", 100) + b"x")
         waiting.send(b"wait1")
@@ -430,7 +434,7 @@ def test_idle_and_half_sent_connections_are_closed_but_not_those_that_wait_for_u
 
 def test_a_peer_that_reads_a_long_reply_slowly_is_not_idle() -> None:
     async def run() -> None:
-        connections = Connections(100, 100, {}, 600_000)
+        connections = Connections(LIMITS)
         peer = Peer(connections=connections)
         peer.connection.pause_writing()
         for now_ms, unsent in ((500_000, 70_000), (1_000_000, 50_000), (1_500_000, 1), (2_100_000, 1)):
@@ -445,7 +449,7 @@ def test_a_peer_that_reads_a_long_reply_slowly_is_not_idle() -> None:
 
 def test_a_peer_that_left_requests_behind_a_waiting_one_is_not_waited_for() -> None:
     async def run() -> None:
-        connections = Connections(100, 100, {}, 600_000)
+        connections = Connections(LIMITS)
         ours, theirs = socket.socketpair()
         with ours, theirs:
             peer = Peer(connections=connections, own_socket=ours)
@@ -465,9 +469,10 @@ def test_a_peer_that_left_requests_behind_a_waiting_one_is_not_waited_for() -> N
 
 def test_limits_can_change_for_connections_to_come() -> None:
     async def run() -> None:
-        connections = Connections(100, 100, {}, 600_000)
+        limits = LiveConfig(LIMITS)
+        connections = Connections(limits)
         first = Peer(connections=connections)
-        connections.set_limits(1, 100, {})
+        limits.change({"max.connections": "1"})
         second = Peer(connections=connections)
         assert [peer.transport.closed for peer in (first, second)] == [False, True]
 
@@ -488,7 +493,15 @@ def test_an_ipv4_peer_of_a_socket_for_both_families_has_its_ipv4_address() -> No
 
 def test_connections_beyond_the_limits_are_closed_at_once() -> None:
     async def run() -> None:
-        connections = Connections(3, 2, {"10.0.0.1": 2}, 600_000)
+        connections = Connections(
+            load(
+                options={
+                    "max.connections": "3",
+                    "max.connections.per.ip": "1",
+                    "max.connections.per.ip.overrides": "10.0.0.1:2",
+                }
+            )
+        )
         peers = [Peer(connections=connections) for _ in range(3)]
         assert [peer.transport.closed for peer in peers] == [False, False, True]
         peers[2].connection.connection_lost(None)

@@ -213,7 +213,7 @@ def test_compaction_looks_for_candidates_in_threads(tmp_path: Path) -> None:
     async def test() -> None:
         bench = Bench(tmp_path, COMPACTION, lambda number: number % 2 * 2 * HOUR_MS)
         config = load(options={"log.dirs": str(tmp_path)})
-        compaction = Compaction(bench.replicas, bench.clock, bench.log_manager, lambda: config)
+        compaction = Compaction(bench.replicas, bench.clock, bench.log_manager, config)
         logs = {number: bench.log(number) for number in range(LOGS)}
 
         def delete_one(turn: int) -> None:

@@ -48,9 +48,7 @@ class Bench:
             add_partitions_to_txn_retry_backoff_max_ms=100,
             request_timeout_ms=30_000,
         )
-        self.verification = TransactionVerification(
-            self.replicas, self, SimpleNamespace(current=config), self.clock, self.timers
-        )
+        self.verification = TransactionVerification(self.replicas, self, config, self.clock, self.timers)
 
     def ask(self, event):
         self.asked.append(event)
