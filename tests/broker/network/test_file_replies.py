@@ -27,27 +27,30 @@ BATCHES, RECORDS_PER_BATCH, RECORD_BYTES = 400, 16, 1000
 FETCH_VERSION, PRODUCE_VERSION = 12, 9
 
 
-class Sendings:
-    """Counts what the kernel is asked to send, and lets a test spoil it."""
+class Sendings(OsFiles):
+    """Files that count what the kernel is asked to send; a test may spoil that, or refuse descriptors for it."""
 
     def __init__(self) -> None:
         self.bytes = 0
         self.error: int | None = None
-        self._send = OsFiles.send
+        self.has_descriptors = True
 
-    def send(self, files: OsFiles, target: int, descriptor: int, size: int, position: int) -> int:
+    def send(self, target: int, descriptor: int, size: int, position: int) -> int:
         if self.error is not None:
             raise OSError(self.error, os.strerror(self.error))
-        count = self._send(files, target, descriptor, size, position)
+        count = super().send(target, descriptor, size, position)
         self.bytes += count
         return count
 
+    def duplicate(self, descriptor: int) -> int:
+        if not self.has_descriptors:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return super().duplicate(descriptor)
+
 
 @pytest.fixture
-def sendings(monkeypatch: pytest.MonkeyPatch) -> Sendings:
-    found = Sendings()
-    monkeypatch.setattr(OsFiles, "send", lambda *given: found.send(*given))
-    return found
+def sendings() -> Sendings:
+    return Sendings()
 
 
 @pytest.fixture
@@ -60,7 +63,7 @@ def broker(request: pytest.FixtureRequest, sendings: Sendings, clock: ManualCloc
     """With 400 batches in a topic. Parametrized (indirectly) it has these settings."""
     if not OsFiles().reads_cached(str(tmp_path)):
         pytest.skip("this file system does not tell what is in the page cache: nothing is sent from files")
-    with Broker(data_dir=tmp_path, clock=clock, **getattr(request, "param", {})) as broker:
+    with Broker(data_dir=tmp_path, clock=clock, files=sendings, **getattr(request, "param", {})) as broker:
         broker.create_topic("large")
         with connect(broker.bootstrap_servers) as connection:
             for number in range(BATCHES):
@@ -119,10 +122,6 @@ def slow_reader(broker: Broker, request: FetchRequest) -> socket.socket:
     reader.connect((host, int(port)))
     reader.sendall(frame(request, FETCH_VERSION))
     return reader
-
-
-def refuse_descriptor(*_: object) -> int:
-    raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
 
 def test_a_reader_gets_the_whole_log(broker: Broker, sendings: Sendings) -> None:
@@ -194,11 +193,10 @@ def test_a_reader_that_takes_its_time_holds_up_nobody(broker: Broker, sendings: 
 @pytest.mark.parametrize("broker", [{"socket_send_buffer_bytes": MIB // 8}], indirect=True)
 @pytest.mark.parametrize("are_copied", [False, True], ids=["from files", "copied"])
 def test_a_slow_reader_is_not_idle_until_it_stops(
-    broker: Broker, clock: ManualClock, sendings: Sendings, monkeypatch: pytest.MonkeyPatch, *, are_copied: bool
+    broker: Broker, clock: ManualClock, sendings: Sendings, *, are_copied: bool
 ) -> None:
     """A part of a reply in every 7 minutes of the 10 that are allowed."""
-    if are_copied:
-        monkeypatch.setattr(OsFiles, "duplicate", refuse_descriptor)
+    sendings.has_descriptors = not are_copied
 
     def wait(duration_ms: int) -> None:
         clock.advance(duration_ms)
@@ -263,10 +261,8 @@ def test_a_disk_that_fails_ends_the_connection(broker: Broker, sendings: Sending
         assert len(records_of(ask(connection, fetch(0), FETCH_VERSION, FetchResponse))) > MIB // 2
 
 
-def test_without_descriptors_the_records_are_copied(
-    broker: Broker, sendings: Sendings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(OsFiles, "duplicate", refuse_descriptor)
+def test_without_descriptors_the_records_are_copied(broker: Broker, sendings: Sendings) -> None:
+    sendings.has_descriptors = False
     with connect(broker.bootstrap_servers) as connection:
         records = records_of(ask(connection, fetch(0), FETCH_VERSION, FetchResponse))
     assert log_file(broker).startswith(records)

@@ -14,7 +14,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
-from barnabas.storage.files import OsFiles, descriptor_reserve
+from barnabas.storage.files import UnsyncedFiles, descriptor_reserve
 from barnabas.testing import Broker
 from tools.barnabas_process import BarnabasProcess
 
@@ -39,33 +39,30 @@ def produce(producer: Producer, value: bytes, refused: list[Any]) -> None:
     producer.produce("t", value, partition=0, on_delivery=lambda error, _: refused.append(error) if error else None)
 
 
-class Descriptors:
-    """Whether there are any left for the files of a partition, t-0 unless told."""
+class Descriptors(UnsyncedFiles):
+    """Files; whether there are descriptors left for those of a partition, t-0 unless told."""
 
     def __init__(self) -> None:
         self.scarce = False
         self.refused = 0
         self.partition = "t-0"
-        self._open = OsFiles.open
 
-    def open(self, files: OsFiles, path: str, **options: Any) -> int:
+    def open(self, path: str, *, create: bool = False, truncate: bool = False) -> int:
         if self.scarce and f"/{self.partition}/" in path:
             self.refused += 1
             raise OSError(errno.EMFILE, "too many open files")
-        return self._open(files, path, **options)
+        return super().open(path, create=create, truncate=truncate)
 
 
 @pytest.fixture
-def left(monkeypatch: pytest.MonkeyPatch) -> Descriptors:
-    left = Descriptors()
-    monkeypatch.setattr(OsFiles, "open", lambda files, path, **options: left.open(files, path, **options))
-    return left
+def left() -> Descriptors:
+    return Descriptors()
 
 
 @pytest.mark.parametrize("settings", FLUSHED, ids=["before the acknowledgement", "after each record"])
 def test_a_flush_that_finds_no_descriptor_is_made_later(settings: dict[str, str], left: Descriptors) -> None:
     refused: list[Any] = []
-    with Broker(configs=settings) as broker:
+    with Broker(files=left, configs=settings) as broker:
         broker.create_topic("t")
         producer = idempotent_producer(broker.bootstrap_servers)
         produce(producer, b"0", refused)
@@ -84,7 +81,7 @@ def test_a_flush_that_finds_no_descriptor_is_made_later(settings: dict[str, str]
 def test_what_nobody_sends_again_is_committed_later(left: Descriptors) -> None:
     """Its producer was told that it failed, which says nothing of whether it stays."""
     refused: list[Any] = []
-    with Broker(configs=FLUSHED[0]) as broker:
+    with Broker(files=left, configs=FLUSHED[0]) as broker:
         broker.create_topic("t")
         producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "retries": 0, "linger.ms": 0})
         produce(producer, b"0", refused)
@@ -101,7 +98,7 @@ def test_what_nobody_sends_again_is_committed_later(left: Descriptors) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("is_commit", [True, False], ids=["commit", "abort"])
 def test_a_transaction_whose_end_is_flushed_late_ends(left: Descriptors, is_commit: bool) -> None:
-    with Broker(configs=FLUSHED[0] | {"transaction.state.log.num.partitions": "1"}) as broker:
+    with Broker(files=left, configs=FLUSHED[0] | {"transaction.state.log.num.partitions": "1"}) as broker:
         broker.create_topic("t")
         log = broker.server.log_manager.get("t", 0)  # type: ignore[union-attr]
         left.partition = "__transaction_state-0"
@@ -131,7 +128,7 @@ def test_a_transaction_whose_beginning_is_flushed_late_times_out(left: Descripto
         "transaction.state.log.num.partitions": "1",
         "transaction.abort.timed.out.transaction.cleanup.interval.ms": "100",
     }
-    with Broker(configs=settings) as broker:
+    with Broker(files=left, configs=settings) as broker:
         broker.create_topic("t")
         log = broker.server.log_manager.get("t", 0)  # type: ignore[union-attr]
         left.partition = "__transaction_state-0"
@@ -152,7 +149,7 @@ def test_a_transaction_whose_beginning_is_flushed_late_times_out(left: Descripto
 @pytest.mark.slow
 def test_a_commit_of_offsets_that_is_flushed_late_is_acknowledged(left: Descriptors) -> None:
     settings = FLUSHED[0] | {"offsets.topic.num.partitions": "1", "offsets.commit.timeout.ms": "60000"}
-    with Broker(configs=settings) as broker:
+    with Broker(files=left, configs=settings) as broker:
         broker.create_topic("t")
         left.partition = "__consumer_offsets-0"
         consumer = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": "g", "log_level": 0})
@@ -212,7 +209,7 @@ def test_idle_connections_leave_descriptors_to_the_log_and_the_metadata_store() 
 
 def test_a_topic_created_without_descriptors_is_served_when_there_are_some(left: Descriptors) -> None:
     """Its client waits so long, and no longer than it likes."""
-    with Broker() as broker:
+    with Broker(files=left) as broker:
         admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
         left.scarce = True
         waiting = admin.create_topics([NewTopic("t", 1, 1)], operation_timeout=30)["t"]
@@ -233,7 +230,7 @@ def test_a_topic_created_without_descriptors_is_served_when_there_are_some(left:
 
 
 def test_groups_find_their_coordinator_when_there_are_descriptors_again(left: Descriptors) -> None:
-    with Broker(configs={"offsets.topic.num.partitions": "4"}) as broker:
+    with Broker(files=left, configs={"offsets.topic.num.partitions": "4"}) as broker:
         broker.create_topic("t")
         left.partition, left.scarce = "__consumer_offsets-2", True
         committed: list[str] = []
@@ -262,7 +259,7 @@ def test_groups_find_their_coordinator_when_there_are_descriptors_again(left: De
 
 
 def test_a_log_that_could_not_be_opened_at_the_start_is_opened_when_there_are_descriptors(left: Descriptors) -> None:
-    with Broker() as broker:
+    with Broker(files=left) as broker:
         broker.create_topic("t")
         refused: list[Any] = []
         producer = idempotent_producer(broker.bootstrap_servers)

@@ -21,6 +21,13 @@ FETCH_VERSION = 12
 ALL_EXPIRED_MS = 1 << 50
 
 
+class ColdFiles(OsFiles):
+    """What is older than the start is read from the disk."""
+
+    def reads_cached(self, directory: str) -> bool:
+        return False
+
+
 class SlowDisk:
     """The first read that waits for the disk has its bytes (`reached`), and gives them away when it may `go_on`."""
 
@@ -40,7 +47,6 @@ class SlowDisk:
 @pytest.fixture
 def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[SlowDisk]:
     disk = SlowDisk()
-    monkeypatch.setattr(OsFiles, "reads_cached", lambda files, directory: False)  # cold: what is older than the start
     monkeypatch.setattr(ColdRead, "load", lambda cold: disk.load(cold))
     yield disk
     disk.go_on.set()
@@ -49,7 +55,7 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[SlowDisk]:
 @pytest.fixture
 def broker(disk: SlowDisk, tmp_path: Path) -> Iterator[Broker]:
     """Its topic has an aborted record and its marker in one segment, a committed one and its marker in the next."""
-    with Broker(data_dir=tmp_path) as broker:
+    with Broker(data_dir=tmp_path, files=ColdFiles()) as broker:
         broker.create_topic("t", configs={"cleanup.policy": "compact,delete", "min.cleanable.dirty.ratio": "0.01"})
         produce(broker, b"aborted", is_commit=False)
         roll(broker)

@@ -27,7 +27,7 @@ from barnabas.broker.upkeep import compaction
 from barnabas.broker.upkeep.cleaner_process import Throttle, command, decode_result, encode_job
 from barnabas.storage.compaction.cleaner import CleanedSegment, CleaningJob, SourceSegment
 from barnabas.storage.errors import CorruptLog, StorageError
-from barnabas.storage.files import OsFiles, is_passing
+from barnabas.storage.files import UnsyncedFiles, is_passing
 from barnabas.testing import Broker
 from barnabas.wire.messages.produce import ProduceResponse
 from barnabas.wire.record_batch import iter_headers, parse_header, patch
@@ -214,50 +214,49 @@ def is_running(pid: int) -> bool:
         return False
 
 
-def test_what_the_disk_had_no_room_for_is_compacted_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    refused: list[str] = []
-    is_full = True
-    open_file = OsFiles.open
+class RefusingFiles(UnsyncedFiles):
+    """Files of which none is opened with `error` whose path, and whether it is to be created, are among the `refused`
+    ones."""
 
-    def open_unless_full(files: OsFiles, path: str, **settings: Any) -> int:
-        if is_full and path.endswith(".cleaned"):
-            refused.append(path)
-            raise OSError(errno.ENOSPC, "the disk is full")
-        return open_file(files, path, **settings)
+    def __init__(self, error: int, is_refused: Callable[[str, bool], bool]) -> None:
+        self.refused: list[str] = []
+        self.is_healed = False
+        self._error = error
+        self._is_refused = is_refused
 
-    monkeypatch.setattr(OsFiles, "open", open_unless_full)
+    def open(self, path: str, *, create: bool = False, truncate: bool = False) -> int:
+        if not self.is_healed and self._is_refused(path, create):
+            self.refused.append(path)
+            raise OSError(self._error, os.strerror(self._error))
+        return super().open(path, create=create, truncate=truncate)
+
+
+def test_what_the_disk_had_no_room_for_is_compacted_later() -> None:
+    files = RefusingFiles(errno.ENOSPC, lambda path, _: path.endswith(".cleaned"))
     settings = {"cleanup.policy": "compact", "segment.bytes": 2000, "min.cleanable.dirty.ratio": 0.01}
-    with Broker(configs=SETTINGS) as broker:
+    with Broker(files=files, configs=SETTINGS) as broker:
         topic = broker.create_topic("t", configs=settings)
         for number in range(60):
             topic.produce(b"v" * 200, key=b"%d" % (number % 3))
-        wait_until(lambda: len(refused) >= 2, "no second try")
-        is_full = False
+        wait_until(lambda: len(files.refused) >= 2, "no second try")
+        files.is_healed = True
         wait_until(lambda: len(topic.records()) < 20, "not compacted")
         assert {record.key for record in topic.records()} == {b"0", b"1", b"2"}
 
 
-def test_nothing_is_swapped_before_a_start_would_know_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_swapped_before_a_start_would_know_of_it() -> None:
     """Recovery takes gaps in a log that was never compacted for losses."""
-    refused: list[str] = []
-    is_full = True
-    open_file = OsFiles.open
-
-    def open_unless_full(files: OsFiles, path: str, **settings: Any) -> int:
-        if is_full and "/cleaner-offset-checkpoint" in path and settings.get("create"):
-            refused.append(path)
-            raise OSError(errno.ENOSPC, "the disk is full")
-        return open_file(files, path, **settings)
-
+    files = RefusingFiles(errno.ENOSPC, lambda path, creates: creates and "/cleaner-offset-checkpoint" in path)
+    files.is_healed = True
     settings = {"cleanup.policy": "compact", "segment.bytes": 2000, "min.cleanable.dirty.ratio": 0.01}
-    with Broker(configs=SETTINGS) as broker:
-        monkeypatch.setattr(OsFiles, "open", open_unless_full)
+    with Broker(files=files, configs=SETTINGS) as broker:
+        files.is_healed = False
         topic = broker.create_topic("t", configs=settings)
         for number in range(60):
             topic.produce(b"v" * 200, key=b"%d" % (number % 3))
-        wait_until(lambda: len(refused) >= 2, "no second try")
+        wait_until(lambda: len(files.refused) >= 2, "no second try")
         assert len(topic.records()) == 60
-        is_full = False
+        files.is_healed = True
         wait_until(lambda: len(topic.records()) < 20, "not compacted")
         assert {record.key for record in topic.records()} == {b"0", b"1", b"2"}
 
@@ -335,29 +334,20 @@ def test_a_batch_that_decompresses_to_too_much_stays_as_it_is(process: BarnabasP
     assert len(data) < 4 * len(bomb) + 60_000
 
 
-def test_what_the_disk_failed_at_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_disk_failed_at_is_left_alone() -> None:
     """Until the next start, while others are compacted again and again; what it has is served."""
-    refused: list[str] = []
-    open_file = OsFiles.open
-
-    def open_unless_damaged(files: OsFiles, path: str, **settings: Any) -> int:
-        if path.endswith(".cleaned") and "/bad-0/" in path:
-            refused.append(path)
-            raise OSError(errno.EIO, "the disk is damaged")
-        return open_file(files, path, **settings)
-
-    monkeypatch.setattr(OsFiles, "open", open_unless_damaged)
+    files = RefusingFiles(errno.EIO, lambda path, _: path.endswith(".cleaned") and "/bad-0/" in path)
     settings = {"cleanup.policy": "compact", "segment.bytes": 2000, "min.cleanable.dirty.ratio": 0.01}
-    with Broker(configs=SETTINGS) as broker:
+    with Broker(files=files, configs=SETTINGS) as broker:
         bad, good = (broker.create_topic(name, configs=settings) for name in ("bad", "good"))
         for number in range(60):
             bad.produce(b"v" * 200, key=b"%d" % (number % 3))
-        wait_until(lambda: bool(refused), "no pass began")
+        wait_until(lambda: bool(files.refused), "no pass began")
         for _ in range(2):
             for number in range(60):
                 good.produce(b"v" * 200, key=b"%d" % (number % 3))
             wait_until(lambda: len(good.records()) < 20, "not compacted")
-        assert len(refused) == 1
+        assert len(files.refused) == 1
         assert len(bad.records()) == 60
 
 
