@@ -44,8 +44,16 @@ ConfigValue = bool | int | float | str | tuple[str, ...] | None
 Validator = tuple[Any, ...] | None
 
 _INTEGER_LIMITS: Final = {SHORT: 1 << 15, INT: 1 << 31, LONG: 1 << 63}
-_INTEGER: Final = re.compile(r"[+-]?[0-9]+")
-_DOUBLE: Final = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+_TRIMMED: Final = "".join(map(chr, range(33)))
+"""What Java's String.trim takes off both ends."""
+_INTEGER: Final = re.compile(r"[+-]?\d+")
+"""Integer.parseInt and Long.parseLong take the decimal digits of every script."""
+_DOUBLE: Final = re.compile(r"([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)[fFdD]?")
+_HEXADECIMAL_DOUBLE: Final = re.compile(
+    r"([+-]?0[xX](?:[0-9a-fA-F]+\.?[0-9a-fA-F]*|\.[0-9a-fA-F]+)[pP][+-]?[0-9]+)[fFdD]?"
+)
+_INFINITY: Final = re.compile(r"([+-]?)Infinity")
+"""The grammar of Double.valueOf, but for NaN (docs/deviations.md)."""
 _LIST_SEPARATOR: Final = re.compile(r"\s*,\s*")
 _THROTTLED_REPLICA: Final = re.compile(r"(?:[0-9]+:[0-9]+)?")
 
@@ -156,7 +164,7 @@ def parse(key: ConfigKey[Any], text: str) -> ConfigValue:
 
 
 def _parse_type(name: str, kind: int, text: str) -> ConfigValue:
-    text = text.strip()
+    text = text.strip(_TRIMMED)
     if kind in _INTEGER_LIMITS:
         return _parse_integer(name, kind, text)
     if kind == BOOLEAN:
@@ -165,20 +173,35 @@ def _parse_type(name: str, kind: int, text: str) -> ConfigValue:
             raise ConfigValueError(name, text, "Expected value to be either true or false")
         return lowered == "true"
     if kind == DOUBLE:
-        if _DOUBLE.fullmatch(text) is None:
-            raise ConfigValueError(name, text, "Not a number of type DOUBLE")
-        return float(text)
+        return _parse_double(name, text)
     if kind == LIST:
         # Kafka drops what is listed twice and keeps the first place of each.
         return tuple(dict.fromkeys(_LIST_SEPARATOR.split(text))) if text else ()
     return text
 
 
+def _parse_double(name: str, text: str) -> float:
+    if (decimal := _DOUBLE.fullmatch(text)) is not None:
+        return float(decimal[1])
+    if (infinity := _INFINITY.fullmatch(text)) is not None:
+        return -math.inf if infinity[1] == "-" else math.inf
+    if (hexadecimal := _HEXADECIMAL_DOUBLE.fullmatch(text)) is not None:
+        try:
+            return float.fromhex(hexadecimal[1])
+        except OverflowError:
+            return -math.inf if text[0] == "-" else math.inf
+    raise ConfigValueError(name, text, "Not a number of type DOUBLE")
+
+
 def _parse_integer(name: str, kind: int, text: str) -> int:
-    # int() would take "1_000" and other scripts' digits, and time quadratic in the length.
-    if len(text) > 32 or _INTEGER.fullmatch(text) is None:
+    # int() by itself would take "1_000" and time quadratic in the length; Java looks at UTF-16 units one by one, so
+    # digits beyond U+FFFF are none.
+    if _INTEGER.fullmatch(text) is None or max(text) > "\uffff":
         raise ConfigValueError(name, text, f"Not a number of type {TYPE_NAMES[kind]}")
-    number = int(text)
+    digits = "".join(str(int(digit)) for digit in text.lstrip("+-")).lstrip("0")
+    if len(digits) > 32:
+        raise ConfigValueError(name, text, f"Not a number of type {TYPE_NAMES[kind]}")
+    number = -int(digits or "0") if text[0] == "-" else int(digits or "0")
     limit = _INTEGER_LIMITS[kind]
     if not -limit <= number < limit:
         raise ConfigValueError(name, text, f"Not a number of type {TYPE_NAMES[kind]}")

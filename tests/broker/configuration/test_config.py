@@ -382,7 +382,7 @@ def test_values(key: str, text: str, value: object) -> None:
         ("num.partitions", "", "Not a number of type INT"),
         ("num.partitions", "9" * 5_000, "Not a number of type INT"),
         ("num.partitions", "2147483648", "Not a number of type INT"),
-        ("num.partitions", "١", "Not a number of type INT"),
+        ("num.partitions", "𝟏", "Not a number of type INT"),
         ("offsets.topic.replication.factor", "40000", "Not a number of type SHORT"),
         ("log.cleaner.min.cleanable.ratio", "nan", "Not a number of type DOUBLE"),
         ("log.cleaner.min.cleanable.ratio", "1.5", "Value must be no more than 1"),
