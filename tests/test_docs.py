@@ -39,6 +39,18 @@ def test_each_number_of_an_attack_means_one_thing() -> None:
     assert set(rows) == set(files)
 
 
+def test_each_limit_is_tried() -> None:
+    """By an attack that `docs/limits.md` has a row for, or by a test that is there."""
+    page = (DOCS / "limits.md").read_text()
+    rows = set(re.findall(r"^\| (A\d+) \|", page, re.MULTILINE))
+    table = page[page.index("| what | limit |") : page.index("### Who may suffer")]
+    limits = re.findall(r"^\| .* \| ([^|]*) \|$", table, re.MULTILINE)[1:]
+    assert len(limits) > 40
+    for tried_by in limits:
+        for name in tried_by.split(", "):
+            assert name in rows or (ROOT / name.strip("`")).is_file(), tried_by
+
+
 def links(page: Path) -> list[tuple[str, str]]:
     """Relative links, each as path (empty within the page) and heading (may be empty)."""
     found = re.findall(r"\]\(([^)#\s]*)(?:#([^)\s]*))?\)", page.read_text())

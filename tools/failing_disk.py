@@ -5,6 +5,7 @@ that the file says. The first failure ends the chance: from then on every call f
 noted in PATH.failed: the time (`time.monotonic`, in s) and the file or directory that was concerned.
 
 `truncate` is called where there was no room for an append: it fails together with the append that makes it necessary.
+`no room` is a full disk, for as long as PATH exists: writes to the logs whose names contain PATH's are refused.
 `unnoticed sync` is a bug: the sync of a log's records fails, and its flush says that it worked.
 """
 
@@ -44,6 +45,9 @@ class FailingCall:
         if self._call == "truncate":
             self._wrap("pwrite", errno.ENOSPC, lambda name: name.endswith(".log") and self.fails(name))
             self._wrap("truncate", errno.EIO, lambda _: self.has_failed)
+        elif self._call == "no room":
+            concerned = f"/{self._trigger.name}-"
+            self._wrap("pwrite", errno.ENOSPC, lambda name: concerned in name and self._trigger.exists())
         elif self._call == "unnoticed sync":
             self._wrap("sync", errno.EIO, lambda name: name.endswith(".log") and self.fails(name))
             setattr(FlushTask, "error", property(lambda _: None, lambda *_: None))  # noqa: B010 (a slot's type differs)

@@ -5,6 +5,7 @@ the attack, and the broker's memory as the kernel counts it.
 from __future__ import annotations
 
 import contextlib
+import re
 import socket
 import struct
 import sys
@@ -131,6 +132,20 @@ def produce(topic: str, batch: bytes | bytearray, acks: int = -1, partition: int
     return ProduceRequest(
         acks=acks, timeout_ms=10_000, topic_data=[TopicProduceData(name=topic, partition_data=[data])]
     )
+
+
+def http_address(log_text: str) -> str:
+    """HOST:PORT of the pages of a broker that has logged this."""
+    found = re.search(r"HTTP on (127\.0\.0\.1:\d+)", log_text)
+    assert found is not None, log_text
+    return found[1]
+
+
+def metrics_page(address: str) -> bytes:
+    """The whole answer to a request for /metrics."""
+    with connect(address) as connection, connection.makefile("rb") as stream:
+        connection.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        return stream.read()
 
 
 class Memory:

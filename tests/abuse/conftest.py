@@ -30,15 +30,24 @@ FULL = Bar(90, 1000)
 SHORT = Bar(50, 2000)
 """For short attacks, which also run where others are at work."""
 
+STOP_TIMEOUT_S = 120
+"""Of 50,000 partitions, say, each of which is written to the disk."""
+
 LATE_MAX = 50
 """What may be on its way when an attack ends, which may take no longer than that."""
 
 
 @pytest.fixture
-def broker(request: pytest.FixtureRequest) -> Iterator[BarnabasProcess]:
+def module() -> str:
+    """What Python runs: the broker, unless a test says otherwise."""
+    return "barnabas"
+
+
+@pytest.fixture
+def broker(request: pytest.FixtureRequest, module: str) -> Iterator[BarnabasProcess]:
     """Not one attack may take it beyond 512 MiB, end it, or make it log a traceback. Parametrized (indirectly) it has
     these settings."""
-    yield from _attacked_broker(getattr(request, "param", {}))
+    yield from _attacked_broker(getattr(request, "param", {}), module)
 
 
 @pytest.fixture(scope="module")
@@ -47,11 +56,12 @@ def shared_broker() -> Iterator[BarnabasProcess]:
     yield from _attacked_broker({})
 
 
-def _attacked_broker(settings: Mapping[str, str]) -> Iterator[BarnabasProcess]:
-    with BarnabasProcess(settings) as process:
+def _attacked_broker(settings: Mapping[str, str], module: str = "barnabas") -> Iterator[BarnabasProcess]:
+    with BarnabasProcess(settings, module=module) as process:
         yield process
         assert Memory(process.pid).highest < MEMORY_MAX
         assert "Traceback" not in process.log_text()
+        process.stop(STOP_TIMEOUT_S)
 
 
 @pytest.fixture

@@ -1,4 +1,9 @@
-"""Attacks with configuration: every key of a topic, and every key of a running broker, at its extremes."""
+"""Attacks with configuration: every key of a topic, and every key of a running broker, at its extremes; records,
+retention, compaction, a stop and a kill -9 with them.
+
+Numbers of requests are in test_numbers.py; whether an interval makes the broker spin is asked in
+test_times_of_settings.py, of each by itself.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +33,7 @@ from barnabas.wire.record_batch import iter_headers
 from barnabas.wire.records import Record, build_batch, iter_records
 from tools.barnabas_process import BarnabasProcess
 from tools.extremes import HUGE_TEXT, config_texts
-from tools.hostile import ThreadTimes, eventually
+from tools.hostile import eventually, processor_share
 from tools.request_stage import NODE_ID, Peer, now_ms
 
 pytestmark = pytest.mark.slow
@@ -162,11 +167,7 @@ def data_dir(tmp_path: Path) -> Iterator[Path]:
 
 def idle_share(broker: BarnabasProcess) -> float:
     """The share of a processor that the broker uses, with nobody connected but idlers."""
-    import time
-
-    times, before = ThreadTimes(broker.pid), time.monotonic()
-    eventually(lambda: time.monotonic() - before >= 1, 10)
-    return (times.loop_ms + times.threads_ms) / ((time.monotonic() - before) * 1000)
+    return processor_share(broker.pid, span_s=1)
 
 
 def is_settled(client: Client) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import re
 import resource
 import selectors
 import socket
@@ -26,13 +25,16 @@ from tools.hostile import (
     MIB,
     HealthyClient,
     Memory,
+    ThreadTimes,
     answer,
     ask,
     connect,
     create_topic,
     eventually,
     frame,
+    http_address,
     is_closed,
+    metrics_page,
     open_sockets,
     produce,
 )
@@ -356,11 +358,9 @@ def test_a20_strangers_at_the_http_port(
 ) -> None:
     """300 connections of eight kinds, and who is closed comes back. A health check is answered beside them, and they do
     not hold sockets or memory."""
-    found = re.search(r"HTTP on (127\.0\.0\.1:\d+)", broker.log_text())
-    assert found is not None
     create_topic(broker.bootstrap_servers, "pages", 1_000)  # a page of half a megabyte
     sockets, most, longest, checks, opened = open_sockets(broker.pid), 0, 0.0, 0, 0
-    address, kinds = found[1], itertools.cycle(STRANGERS.values())
+    address, kinds = http_address(broker.log_text()), itertools.cycle(STRANGERS.values())
     memory.mark()
     healthy.mark()
     strangers: list[tuple[socket.socket, bytes]] = []
@@ -401,3 +401,25 @@ def _goes_on(connection: socket.socket, data: bytes) -> bool:
         pass
     connection.close()
     return False
+
+
+@pytest.mark.parametrize("broker", [{"barnabas.http.address": "127.0.0.1:0"}], indirect=True, ids=[""])
+@pytest.mark.parametrize("seconds", [3, pytest.param(60, marks=pytest.mark.full)])
+def test_a20_pages_without_end(
+    broker: BarnabasProcess, memory: Memory, healthy: HealthyClient, figure: Figure, seconds: int
+) -> None:
+    """A page of /metrics after the other, of half a megabyte each: they leave three quarters of a processor."""
+    create_topic(broker.bootstrap_servers, "pages", 1_000)
+    address = http_address(broker.log_text())
+    metrics_page(address)
+    memory.mark()
+    healthy.mark()
+    times, pages = ThreadTimes(broker.pid), 0
+    while healthy.seconds < seconds:
+        assert metrics_page(address).startswith(b"HTTP/1.1 200 OK")
+        pages += 1
+    share = (times.loop_ms + times.threads_ms) / 1000 / healthy.seconds
+    figure(seconds=seconds, pages=pages, processor_share=round(share, 2), growth_mib=round(memory.growth / MIB, 1),
+           **healthy.figures)  # fmt: skip
+    assert share <= 0.4  # with the healthy client's requests
+    assert memory.growth <= 32 * MIB

@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from barnabas.broker.configuration import changes
+from barnabas.broker.configuration.changes import ALL_OVERRIDES_BYTES_MAX
 from barnabas.broker.coordinators.groups.classic.group import PENDING_MEMBERS_MAX
 from barnabas.broker.coordinators.groups.service import HELD_BYTES_WITH_MEMBERS_MAX, TIMERS_MAX
 from barnabas.wire.errors import ErrorCode
@@ -81,11 +83,13 @@ from tools.hostile import (
     produce,
     receive,
 )
+from tools.smaller_limits import module as smaller
 
 pytestmark = pytest.mark.slow
 Figure = Callable[..., None]
 NOW_MS = 1_700_000_000_000
 FULL = [pytest.mark.full, pytest.mark.timeout(1800)]
+FEW_OVERRIDES = smaller({f"{changes.__name__}.ALL_OVERRIDES_BYTES_MAX": 4 * MIB})
 
 
 @pytest.mark.parametrize(("count", "partitions"), [(1_500, 20), (26, 8_000)])
@@ -577,6 +581,36 @@ def test_a21_configs_that_nobody_knows(
         assert alter(4, broker_id_of(connection), ["log.retention.ms"]) == ErrorCode.NONE
     figure(growth_mib=round(memory.growth / MIB, 1), **healthy.figures)
     assert memory.growth <= 64 * MIB
+
+
+@pytest.mark.parametrize(
+    "module", [pytest.param(FEW_OVERRIDES, id="4 MiB"), pytest.param("barnabas", marks=FULL, id="")]
+)
+def test_a21_configs_with_long_values(
+    broker: BarnabasProcess, memory: Memory, healthy: HealthyClient, figure: Figure, module: str
+) -> None:
+    """Topics with two settings of 32 KB each, until all together would be too much; other settings wait, too."""
+    most = 4 * MIB if module == FEW_OVERRIDES else ALL_OVERRIDES_BYTES_MAX
+    healthy.rate_min = 5
+    values = ",".join(f"{number}:0" for number in range(5_000))[:32_700].rpartition(",")[0]
+    keys = ("leader.replication.throttled.replicas", "follower.replication.throttled.replicas")
+    answers: Counter[int] = Counter()
+    memory.mark()
+    healthy.mark()
+    with connect(broker.bootstrap_servers) as connection:
+        for number in range(most // (2 * len(values)) + 10):
+            name = f"t-{number}"
+            create_topic(broker.bootstrap_servers, name)
+            configs = [AlterableConfig(name=key, config_operation=0, value=values) for key in keys]
+            resource = AlterConfigsResource(resource_type=2, resource_name=name, configs=configs)
+            request = IncrementalAlterConfigsRequest(resources=[resource])
+            response = ask(connection, request, 1, IncrementalAlterConfigsResponse)
+            answers[response.responses[0].error_code] += 1
+    figure(let_in=answers[0], refused=answers.total() - answers[0], growth_mib=round(memory.growth / MIB, 1),
+           **healthy.figures)  # fmt: skip
+    assert set(answers) == {ErrorCode.NONE, ErrorCode.POLICY_VIOLATION}
+    assert answers[0] * 2 * len(values) <= most
+    assert memory.growth <= 3 * most + 16 * MIB
 
 
 def broker_id_of(connection: socket.socket) -> str:

@@ -1,4 +1,8 @@
-"""Attacks with numbers: every numeric field of every request at its extremes, in the middle of what it is about."""
+"""Attacks with numbers: every numeric field of every request at its extremes, in the middle of what it is about.
+
+Those of configuration are in test_config_numbers.py; whether times among them make the broker spin is asked in
+test_times.py, of each by itself.
+"""
 
 from __future__ import annotations
 

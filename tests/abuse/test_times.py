@@ -1,5 +1,7 @@
-"""Times at their extremes: what a client says of its own time-outs, and what an operator says of intervals, never
-makes the broker spin, nor keeps it from serving others.
+"""Times at their extremes that a client asks for: they never make the broker spin, nor keep it from serving others.
+
+What an operator configures of times is in test_times_of_settings.py; numbers of all kinds, and what is answered to
+them, in test_numbers.py.
 """
 
 from __future__ import annotations
@@ -133,7 +135,7 @@ def await_coordinator(process: BarnabasProcess, group_id: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("rebalance_timeout_ms", [-(2**31), -1, 0, 1])
-def test_a_static_member_comes_back_with_no_time_for_rebalances(
+def test_a25_a_static_member_comes_back_with_no_time_for_rebalances(
     shared_broker: BarnabasProcess, rebalance_timeout_ms: int
 ) -> None:
     """Nobody but it is left in the group, and it does not join: the rebalance has no end until its session has one."""
@@ -242,7 +244,7 @@ def time_fields(key: int) -> Iterator[Field]:
             assert not [inner for inner in kind.FIELDS if TIME_FIELD.search(inner.name)], "look deeper, too"
 
 
-def test_every_api_with_durations_is_tried() -> None:
+def test_a25_every_api_with_durations_is_tried() -> None:
     served = {key for key in served_apis() if list(time_fields(key))}
     assert served == set(PLAUSIBLE)
     for key, requests in PLAUSIBLE.items():
@@ -285,7 +287,7 @@ def prepare(process: BarnabasProcess) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("broker", [{}, WIDE_OPEN], indirect=True, ids=["defaults", "wide open"])
-def test_durations_of_requests_at_their_extremes(broker: BarnabasProcess) -> None:
+def test_a25_durations_of_requests_at_their_extremes(broker: BarnabasProcess) -> None:
     """All at once beside a healthy client, whose every record is answered within a second."""
     prepare(broker)
     requests = dict(extreme_requests())
@@ -299,6 +301,6 @@ def test_durations_of_requests_at_their_extremes(broker: BarnabasProcess) -> Non
 
 @pytest.mark.full
 @pytest.mark.parametrize("broker", [WIDE_OPEN], indirect=True)
-def test_each_duration_of_a_request_by_itself(broker: BarnabasProcess) -> None:
+def test_a25_each_duration_of_a_request_by_itself(broker: BarnabasProcess) -> None:
     prepare(broker)
     assert [name for name, data in extreme_requests() if spins(broker, [data])] == []

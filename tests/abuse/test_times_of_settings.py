@@ -1,5 +1,8 @@
 """Every interval and time-out that can be configured, of the broker and of topics, at its extremes: the broker neither
 spins nor stops serving.
+
+Times that a client asks for are in test_times.py; keys of all kinds, and what becomes of the records, in
+test_config_numbers.py.
 """
 
 from __future__ import annotations
@@ -96,7 +99,7 @@ ALONE = {
 }
 
 
-def test_no_extreme_is_left_out() -> None:
+def test_a26_no_extreme_is_left_out() -> None:
     together = {f"{name}={value}" for settings in BROKERS.values() for name, value in settings.items()}
     assert together >= {*ALONE}  # some go together only
     assert len(ALONE) > 300
@@ -162,13 +165,13 @@ def check(settings: Mapping[str, str]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", BROKERS)
-def test_all_settings_at_their_extremes(name: str) -> None:
+def test_a26_all_settings_at_their_extremes(name: str) -> None:
     check(BROKERS[name])
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("name", ALONE)
-def test_each_setting_by_itself(name: str) -> None:
+def test_a26_each_setting_by_itself(name: str) -> None:
     check(ALONE[name])
 
 
@@ -223,7 +226,7 @@ def create(address: str) -> list[str]:
 
 
 @pytest.mark.slow
-def test_topics_with_settings_at_their_extremes() -> None:
+def test_a26_topics_with_settings_at_their_extremes() -> None:
     with BarnabasProcess(BUSY) as process:
         client = Client(process.bootstrap_servers)
         names = create(process.bootstrap_servers)

@@ -43,7 +43,6 @@ def test_a24_dear_requests_of_many_connections(
     assert eventually(lambda: processor_share(broker.pid, spans=1) < 0.5, 8)
     healthy.settle()
     figure(requests=CONNECTIONS * each, growth_mib=round(memory.growth / MIB, 1), **healthy.figures)
-    assert healthy.gap_ms < 1_000
     assert memory.growth <= 256 * MIB
 
 

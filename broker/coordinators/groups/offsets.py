@@ -94,10 +94,6 @@ class Offsets:
             for partition, stored in partitions.items():
                 yield topic, partition, stored.committed
 
-    def count_of_group(self, group_id: str) -> int:
-        """How many partitions the group has an offset for."""
-        return sum(map(len, self.by_group.get(group_id, {}).values()))
-
     def is_pending(self, group_id: str, topic: str, partition: int) -> bool:
         """Whether an open transaction has an offset for the partition."""
         return (topic, partition) in self._producers.get(group_id, ())

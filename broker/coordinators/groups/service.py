@@ -69,9 +69,6 @@ HELD_BYTES_WITH_MEMBERS_MAX: Final = 224 * 1024 * 1024
 HELD_BYTES_OF_USED_GROUPS_MAX: Final = 256 * 1024 * 1024
 """The same for members of groups with committed offsets."""
 
-LINE_BYTES: Final = 100
-"""Of a line about a group on a page, besides the group's id."""
-
 HELD_BYTES_OF_GROUP_MAX: Final = 16 * 1024 * 1024
 """Of one group, when a member joins: all of it goes to whoever leads the group, and could not be stored either, since a
 generation is one record.
@@ -281,8 +278,7 @@ class GroupService:
             for group in runner.shard.groups.values():
                 if group.group_id in summaries and not self._is_served_by(runner, group.group_id):
                     continue
-                lines = 1 + 2 * offsets.count_of_group(group.group_id)
-                text_bytes = lines * (LINE_BYTES + len(group.group_id))
+                text_bytes = views.page_bytes(group.group_id, offsets)
                 if text_bytes > text_bytes_max:
                     left_out += 1
                 else:

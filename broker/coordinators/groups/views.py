@@ -9,6 +9,9 @@ from barnabas.broker.coordinators.groups.offsets import Offsets
 CLASSIC: Final = "classic"
 """The one type of group there is (ListGroups v5+)."""
 
+LINE_BYTES: Final = 100
+"""Of a line about a group on a page, besides names."""
+
 
 class ListedGroup(NamedTuple):
     """One line of ListGroups."""
@@ -83,6 +86,14 @@ def list_groups(groups: Collection[Group], states: Collection[str], types: Colle
     for group in groups:
         if not wanted_states or group.state.value.lower() in wanted_states:
             yield ListedGroup(group.group_id, group.protocol_type or "", group.state.value)
+
+
+def page_bytes(group_id: str, offsets: Offsets) -> int:
+    """How long a page's lines about a group are at most: one, and two for each offset. Quotes, backslashes and ends of
+    lines are escaped there."""
+    line = LINE_BYTES + len(group_id.encode()) + sum(map(group_id.count, '"\\\n'))
+    topics = offsets.by_group.get(group_id, {})
+    return line + sum(2 * len(partitions) * (line + len(topic)) for topic, partitions in topics.items())
 
 
 def summarize(group: Group, offsets: Offsets) -> GroupSummary:
