@@ -60,7 +60,7 @@ PRODUCE_OF_FULL_BATCH = Work(59, 2_490)
 """Two calls for the index entries that so many bytes get, none for the records."""
 IDEMPOTENT_PRODUCE = Work(63, 2_600)
 FETCH = Work(61, 2_500)
-FETCH_FROM_FILE = Work(100, 3_500)
+FETCH_FROM_FILE = Work(98, 3_520)
 FETCH_OF_SESSION = Work(119, 4_050)
 SESSION_PARTITIONS = 10
 """One has a record for each fetch, the others have none."""
