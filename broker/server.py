@@ -11,10 +11,9 @@ import gc
 import inspect
 import logging
 import signal
-import socket
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +25,7 @@ from barnabas.broker.cluster.metadata import GROUP_METADATA_TOPIC, TRANSACTION_S
 from barnabas.broker.cluster.metadata_store import MetadataStore, find_metadata_file
 from barnabas.broker.cluster.producer_ids import ProducerIds, highest_handed_out
 from barnabas.broker.configuration.changes import ConfigChanges
-from barnabas.broker.configuration.config import DEFAULT, BrokerConfig
+from barnabas.broker.configuration.config import BrokerConfig
 from barnabas.broker.configuration.live_config import LiveConfig
 from barnabas.broker.configuration.topics import DEFAULT_ENTITY, DEFAULTS_OF_TOPICS, TopicConfigs, log_config
 from barnabas.broker.coordinators.groups.service import GroupService
@@ -41,7 +40,7 @@ from barnabas.broker.handlers import find_handler
 from barnabas.broker.network.connection import Connection
 from barnabas.broker.network.connections import Connections
 from barnabas.broker.network.inflight_budget import InflightBudget
-from barnabas.broker.network.listeners import BoundListener
+from barnabas.broker.network.listeners import BoundListener, socket_options
 from barnabas.broker.observability.metrics import RequestMetrics
 from barnabas.broker.observability.unforeseen import UnforeseenErrors
 from barnabas.broker.replication.fetch_sessions import FetchSessions
@@ -50,20 +49,16 @@ from barnabas.broker.replication.replica_manager import ReplicaManager
 from barnabas.broker.services import Services
 from barnabas.broker.timers import Timers
 from barnabas.broker.upkeep.compaction import Compaction
-from barnabas.broker.upkeep.disk_space import DiskSpace
 from barnabas.broker.upkeep.housekeeping import Housekeeping
+from barnabas.broker.upkeep.log_jobs import LogJobs
 from barnabas.broker.upkeep.retention import Retention
-from barnabas.clock import REPEAT_MIN_MS
 from barnabas.controller.configs import ConfigRepository
 from barnabas.controller.controller import Controller, ControllerSettings
 from barnabas.controller.operations.topics import TopicDefaults
 from barnabas.controller.state import BrokerRegistration, EndPoint
 from barnabas.set_aside import SetAside
-from barnabas.storage.log import PartitionLog
 from barnabas.storage.log_manager import LogManager
-from barnabas.storage.producer_state import bound_producers
 from barnabas.threads import THREADS_AT_START, ThreadPool
-from barnabas.turns import Turns
 from barnabas.wire.framing import ReceiveBuffer
 
 if TYPE_CHECKING:
@@ -76,10 +71,6 @@ DEFAULT_INFLIGHT_BYTES_MAX = 128 * 1024 * 1024
 """Bound on unfinished requests where `queued.max.request.bytes` is Kafka's default (-1, no bound at all)."""
 
 IDLE_CHECK_INTERVAL_MS = 2_000
-FILE_DELETE_INTERVAL_MS = 1_000
-FREE_SPACE_INTERVAL_MS = 500
-PRODUCERS_CHECK_INTERVAL_MS = 5_000
-FLUSH_CHECK_INTERVAL_MS = 1_000
 LAG_CHECK_INTERVAL_S = 1.0
 
 
@@ -117,7 +108,6 @@ class Broker:
 
         self.timers = Timers(self.clock, self._loop)
         self.housekeeping = Housekeeping(self.timers, self.clock)
-        self.set_aside_producers = SetAside[PartitionLog]("expiring the producers", self.clock)
         self.metadata = MetadataCache()
         self.metrics = RequestMetrics()
         self.unforeseen = UnforeseenErrors(self.clock)
@@ -164,7 +154,7 @@ class Broker:
 
     def _bind(self) -> None:
         for listener in self.config.listeners:
-            bound = BoundListener(listener, self._socket_options())
+            bound = BoundListener(listener, socket_options(self.config))
             self._stops.callback(bound.socket.close)
             self._listeners.append(bound)
 
@@ -244,6 +234,7 @@ class Broker:
         self.retention = Retention(self.replicas, self.log_manager, self.clock)
         self.config.follow_any(DEFAULTS_OF_TOPICS, self.replicas.reconfigure_all)
         self.compaction = Compaction(self.replicas, self.clock, self.log_manager, self.config)
+        self.log_jobs = LogJobs(self.log_manager, self.replicas, self.retention, self.compaction, self.clock)
         self.groups = GroupService(
             InternalTopicLog(self.replicas, GROUP_METADATA_TOPIC),
             self.timers,
@@ -330,16 +321,6 @@ class Broker:
             for bound in self._listeners
             if bound.listener.advertised
         )
-
-    def _socket_options(self) -> dict[int, int]:
-        """Buffer sizes of accepted sockets that somebody asked for; else the system adapts them, which is faster than
-        Kafka's default of 100 KiB."""
-        config = self.config
-        wanted = (
-            ("socket.receive.buffer.bytes", socket.SO_RCVBUF, config.socket_receive_buffer_bytes),
-            ("socket.send.buffer.bytes", socket.SO_SNDBUF, config.socket_send_buffer_bytes),
-        )
-        return {option: size for key, option, size in wanted if config.source(key) != DEFAULT and size != -1}
 
     async def _listen(self, listener: BoundListener) -> None:
         if not listener.listener.is_loopback:
@@ -493,7 +474,7 @@ class Broker:
             self.retention.set_aside,
             self.replicas.flusher.set_aside,
             self.replicas.set_aside_settings,
-            self.set_aside_producers,
+            self.log_jobs.set_aside,
             self.groups.set_aside,
             self.groups.set_aside_offsets,
             self.groups.runtime.set_aside,
@@ -516,31 +497,9 @@ class Broker:
             self._stop_later(stop)
 
     def _schedule_jobs(self) -> None:
-        config, every, logs = self.config, self.housekeeping.every, self.log_manager
+        config, every = self.config, self.housekeeping.every
         every("closing idle connections", IDLE_CHECK_INTERVAL_MS, self._close_idle_connections)
-        if config.barnabas_disk_reserve_bytes > 0:
-            space = DiskSpace(logs, config.barnabas_disk_reserve_bytes, self.replicas)
-            every("looking at free space", FREE_SPACE_INTERVAL_MS, space.check, initial_delay_ms=0)
-        every("retention", config.log_retention_check_interval_ms, self.retention.run)
-        every("deleting files", FILE_DELETE_INTERVAL_MS, _in_thread(logs.delete_due_files))
-        if config.log_cleaner_enable and config.log_cleaner_threads > 0:
-            every("compaction", max(config.log_cleaner_backoff_ms, REPEAT_MIN_MS), self.compaction.run)
-        every("flushing", FLUSH_CHECK_INTERVAL_MS, self.replicas.flusher.flush_due)
-        every(
-            "writing the recovery point checkpoint",
-            config.log_flush_offset_checkpoint_interval_ms,
-            _in_thread(logs.checkpoint_recovery_points),
-        )
-        every(
-            "writing the log start offset checkpoint",
-            config.log_flush_start_offset_checkpoint_interval_ms,
-            _in_thread(logs.checkpoint_log_start_offsets),
-        )
-        every(
-            "writing the high watermark checkpoint",
-            config.replica_high_watermark_checkpoint_interval_ms,
-            _in_thread(logs.checkpoint_high_watermarks),
-        )
+        self.log_jobs.schedule(self.housekeeping, config)
         every(
             "aborting transactions that timed out",
             config.transaction_abort_timed_out_transaction_cleanup_interval_ms,
@@ -551,22 +510,9 @@ class Broker:
             config.transaction_remove_expired_transaction_cleanup_interval_ms,
             self.transactions.remove_expired,
         )
-        every("bounding what is remembered of producers", PRODUCERS_CHECK_INTERVAL_MS, self._bound_producers)
-        every("expiring producers", config.producer_id_expiration_check_interval_ms, self._expire_producers)
 
     def _close_idle_connections(self) -> None:
         self.connections.close_idle(self._socket_clock.monotonic_ms())
-
-    async def _expire_producers(self) -> None:
-        turns = Turns()
-        for partition in self.replicas.partitions():
-            with self.set_aside_producers.attempt(partition.log):
-                partition.log.remove_expired_producers(self.clock.now_ms())
-            await turns.after_one()
-
-    def _bound_producers(self) -> None:
-        logs = (partition.log for partition in self.replicas.partitions())
-        bound_producers([log.remembered_producers for log in logs if log.remembered_producers is not None])
 
     def _watch_lag(self, expected: float) -> None:
         """How late the loop runs a timer that is due: what every request waits at least."""
@@ -582,15 +528,6 @@ def _group_settings(config: BrokerConfig) -> GroupSettings:
 def _transaction_settings(config: BrokerConfig) -> TransactionSettings:
     given = (field.name for field in fields(TransactionSettings) if "key" in field.metadata)
     return TransactionSettings(**{name: getattr(config, name) for name in given})
-
-
-def _in_thread(job: Callable[[], object]) -> Callable[[], Awaitable[None]]:
-    """A job that waits for the disk."""
-
-    async def run() -> None:
-        await asyncio.to_thread(job)
-
-    return run
 
 
 async def run(config: BrokerConfig) -> int:

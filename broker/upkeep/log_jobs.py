@@ -1,0 +1,86 @@
+"""The periodic jobs on a broker's logs, and how often each runs: by its key, or by a constant where Kafka has none."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from barnabas.broker.configuration.config import BrokerConfig
+from barnabas.broker.replication.replica_manager import ReplicaManager
+from barnabas.broker.upkeep.compaction import Compaction
+from barnabas.broker.upkeep.disk_space import DiskSpace
+from barnabas.broker.upkeep.housekeeping import Housekeeping
+from barnabas.broker.upkeep.retention import Retention
+from barnabas.clock import REPEAT_MIN_MS, Clock
+from barnabas.set_aside import SetAside
+from barnabas.storage.log import PartitionLog
+from barnabas.storage.log_manager import LogManager
+from barnabas.storage.producer_state import bound_producers
+from barnabas.turns import Turns
+
+FILE_DELETE_INTERVAL_MS: Final = 1_000
+FREE_SPACE_INTERVAL_MS: Final = 500
+PRODUCERS_CHECK_INTERVAL_MS: Final = 5_000
+FLUSH_CHECK_INTERVAL_MS: Final = 1_000
+
+
+class LogJobs:
+    """Deletes, compacts, flushes and checkpoints, and forgets producers; `set_aside` are logs at which that failed."""
+
+    def __init__(
+        self, logs: LogManager, replicas: ReplicaManager, retention: Retention, compaction: Compaction, clock: Clock
+    ) -> None:
+        self.set_aside = SetAside[PartitionLog]("expiring the producers", clock)
+        self._logs = logs
+        self._replicas = replicas
+        self._retention = retention
+        self._compaction = compaction
+        self._clock = clock
+
+    def schedule(self, housekeeping: Housekeeping, config: BrokerConfig) -> None:
+        """Have all of them run from now on."""
+        every, logs = housekeeping.every, self._logs
+        if config.barnabas_disk_reserve_bytes > 0:
+            space = DiskSpace(logs, config.barnabas_disk_reserve_bytes, self._replicas)
+            every("looking at free space", FREE_SPACE_INTERVAL_MS, space.check, initial_delay_ms=0)
+        every("retention", config.log_retention_check_interval_ms, self._retention.run)
+        every("deleting files", FILE_DELETE_INTERVAL_MS, _in_thread(logs.delete_due_files))
+        if config.log_cleaner_enable and config.log_cleaner_threads > 0:
+            every("compaction", max(config.log_cleaner_backoff_ms, REPEAT_MIN_MS), self._compaction.run)
+        every("flushing", FLUSH_CHECK_INTERVAL_MS, self._replicas.flusher.flush_due)
+        every(
+            "writing the recovery point checkpoint",
+            config.log_flush_offset_checkpoint_interval_ms,
+            _in_thread(logs.checkpoint_recovery_points),
+        )
+        every(
+            "writing the log start offset checkpoint",
+            config.log_flush_start_offset_checkpoint_interval_ms,
+            _in_thread(logs.checkpoint_log_start_offsets),
+        )
+        every(
+            "writing the high watermark checkpoint",
+            config.replica_high_watermark_checkpoint_interval_ms,
+            _in_thread(logs.checkpoint_high_watermarks),
+        )
+        every("bounding what is remembered of producers", PRODUCERS_CHECK_INTERVAL_MS, self._bound_producers)
+        every("expiring producers", config.producer_id_expiration_check_interval_ms, self._expire_producers)
+
+    async def _expire_producers(self) -> None:
+        turns = Turns()
+        for partition in self._replicas.partitions():
+            with self.set_aside.attempt(partition.log):
+                partition.log.remove_expired_producers(self._clock.now_ms())
+            await turns.after_one()
+
+    def _bound_producers(self) -> None:
+        logs = (partition.log for partition in self._replicas.partitions())
+        bound_producers([log.remembered_producers for log in logs if log.remembered_producers is not None])
+
+
+def _in_thread(job: Callable[[], object]) -> Callable[[], Awaitable[None]]:
+    """A job that waits for the disk."""
+
+    async def run() -> None:
+        await asyncio.to_thread(job)
+
+    return run
