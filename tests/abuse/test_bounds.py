@@ -291,7 +291,7 @@ def test_a32_descriptors(broker: BarnabasProcess, memory: Memory, healthy: Healt
     http = http_address(broker.log_text())
     with connect(broker.bootstrap_servers) as live, ExitStack() as stack:
         assert create(live, "before", 1) == ErrorCode.NONE
-        limit = 400
+        limit = 250
         _, hard = resource.prlimit(broker.pid, resource.RLIMIT_NOFILE)
         resource.prlimit(broker.pid, resource.RLIMIT_NOFILE, (limit, hard))
         memory.mark()

@@ -14,6 +14,7 @@ from collections.abc import Callable
 import pytest
 
 from barnabas.broker.http.connections import CONNECTIONS_MAX as HTTP_CONNECTIONS_MAX
+from barnabas.broker.network import connections as network
 from barnabas.wire.codec import decode
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.headers import parse_response_header
@@ -38,20 +39,32 @@ from tools.hostile import (
     open_sockets,
     produce,
 )
+from tools.smaller_limits import module as smaller
 
 pytestmark = pytest.mark.slow
 Figure = Callable[..., None]
+IMPATIENT = smaller({f"{network.__name__}.PARTIAL_FRAME_TIMEOUT_MS": 6_000})
 
 
 @pytest.mark.parametrize("broker", [{"socket.listen.backlog.size": "4096"}], indirect=True, ids=[""])
 @pytest.mark.parametrize(
-    ("count", "seconds"),
-    [(300, 36), pytest.param(2_000, 300, marks=[pytest.mark.full, pytest.mark.timeout(600)])],
+    ("module", "patience_s", "count", "seconds"),
+    [
+        pytest.param(IMPATIENT, 6, 300, 7, id="300-6"),
+        pytest.param("barnabas", 30, 2_000, 300, marks=[pytest.mark.full, pytest.mark.timeout(600)], id="2000-300"),
+    ],
 )
 def test_a3_slow_senders_are_closed(
-    broker: BarnabasProcess, memory: Memory, healthy: HealthyClient, figure: Figure, count: int, seconds: int
+    broker: BarnabasProcess,
+    memory: Memory,
+    healthy: HealthyClient,
+    figure: Figure,
+    patience_s: int,
+    count: int,
+    seconds: int,
 ) -> None:
-    """A byte every ten seconds, of a length, a header and a body of 100 MiB: each is closed within 35 s.
+    """A byte every ten seconds, of a length, a header and a body of 100 MiB: each is closed after 30 s, or 5 more. The
+    short attack sends a byte every two seconds, and 6 s are what it has.
 
     With Kafka's 50 who may wait to be accepted, the system drops what the others of 2,000 that come at once send, and
     they are accepted, and their 30 s begin, when TCP has sent it again often enough: 25 s later at the seventh time.
@@ -63,8 +76,8 @@ def test_a3_slow_senders_are_closed(
     for index in range(count):
         _slow_sender(broker, selector, starts[index % 3])
     held = None
-    next_byte = time.monotonic() + 10
-    while selector.get_map() and time.monotonic() - started < seconds + 40:
+    next_byte = time.monotonic() + patience_s / 3
+    while selector.get_map() and time.monotonic() - started < seconds + patience_s + 10:
         for key, events in selector.select(0.5):
             sender = key.data
             if events & selectors.EVENT_WRITE:
@@ -75,10 +88,10 @@ def test_a3_slow_senders_are_closed(
             refused += 1
             selector.unregister(sender.connection)
             sender.connection.close()
-            if time.monotonic() - started < seconds - 36:  # the attack goes on for as long as asked
+            if time.monotonic() - started < seconds - patience_s - 6:  # the attack goes on for as long as asked
                 _slow_sender(broker, selector, sender.start)
         if time.monotonic() >= next_byte:
-            next_byte += 10
+            next_byte += patience_s / 3
             held = memory.growth if held is None else held  # of all of them: nobody has been closed yet
             for key in list(selector.get_map().values()):
                 key.data.send_one_byte()
@@ -87,7 +100,7 @@ def test_a3_slow_senders_are_closed(
            **healthy.figures)  # fmt: skip
     assert refused >= count
     assert not selector.get_map()
-    assert longest <= 35
+    assert patience_s <= longest <= patience_s + 5
     assert memory.growth <= 25 * 1024 * count
 
 
@@ -421,5 +434,5 @@ def test_a20_pages_without_end(
     share = (times.loop_ms + times.threads_ms) / 1000 / healthy.seconds
     figure(seconds=seconds, pages=pages, processor_share=round(share, 2), growth_mib=round(memory.growth / MIB, 1),
            **healthy.figures)  # fmt: skip
-    assert share <= 0.4  # with the healthy client's requests
+    assert share <= 0.6  # with the healthy client's requests; without the pause 0.94
     assert memory.growth <= 32 * MIB
