@@ -517,6 +517,23 @@ def test_offsets_and_groups_expire():
     run(scenario, offsets_retention_check_interval_ms=DAY_MS // 24)
 
 
+@pytest.mark.parametrize("interval_ms", [-1, 0, 1])
+def test_offsets_are_looked_at_for_their_age_ten_times_a_second_at_most(interval_ms):
+    """However short `offsets.retention.check.interval.ms` is."""
+
+    async def scenario(bench):
+        await bench.elect()
+        await bench.groups.answer(bench.commit())
+        looks = []
+        expire, bench.groups._start_expiry = bench.groups._start_expiry, lambda: (looks.append(1), expire())
+        for _ in range(1_000):
+            bench.pass_time(1)
+            await bench.loaded()
+        assert 9 <= len(looks) <= 10
+
+    run(scenario, offsets_retention_check_interval_ms=interval_ms)
+
+
 def test_offsets_of_deleted_topics_are_forgotten_also_while_loading():
     async def scenario(bench):
         await bench.elect()
