@@ -2,7 +2,10 @@
 # Configuration is Kafka's: KAFKA_... variables as with the official image, or a file mounted over
 # /etc/barnabas/server.properties. From other machines: -e KAFKA_ADVERTISED_LISTENERS=PLAINTEXT://THIS_HOST:9092
 
-FROM python:3.13-slim AS build
+# Any image with Python 3.11 or newer as `python3`, its venv module, and glibc.
+ARG BASE=python:3.13-slim
+
+FROM ${BASE} AS build
 WORKDIR /src
 COPY pyproject.toml README.md LICENSE ./
 COPY wire wire
@@ -10,10 +13,13 @@ COPY storage storage
 COPY controller controller
 COPY broker broker
 COPY barnabas barnabas
-RUN python -m venv /opt/barnabas \
- && /opt/barnabas/bin/pip install --no-cache-dir --disable-pip-version-check .
+# pip stays here, and so does the zstd that only PyPy uses (12 MB).
+RUN python3 -m venv /opt/pip \
+ && python3 -m venv --without-pip /opt/barnabas \
+ && /opt/pip/bin/pip --python /opt/barnabas/bin/python install --no-cache-dir --disable-pip-version-check . \
+ && rm /opt/barnabas/lib/python3.*/site-packages/zstandard/_cffi.*
 
-FROM python:3.13-slim
+FROM ${BASE}
 LABEL org.opencontainers.image.title="Barnabas" \
       org.opencontainers.image.description="A Kafka-wire-compatible message broker in Python" \
       org.opencontainers.image.licenses="Apache-2.0"
@@ -33,6 +39,6 @@ WORKDIR /var/lib/kafka
 VOLUME /var/lib/kafka/data
 EXPOSE 9092 8080
 HEALTHCHECK --interval=5s --timeout=3s --start-period=10s --retries=3 \
-  CMD ["python", "-c", "import urllib.request; urllib.request.urlopen('http://127.0.0.1:8080/readyz', timeout=2)"]
+  CMD ["python", "-c", "import os, urllib.request; port = os.environ.get('KAFKA_BARNABAS_HTTP_ADDRESS', ':8080').rpartition(':')[2]; urllib.request.urlopen(f'http://127.0.0.1:{port}/healthz', timeout=2)"]
 ENTRYPOINT ["barnabas"]
 CMD ["serve", "/etc/barnabas/server.properties"]

@@ -1,5 +1,5 @@
-# Everything a developer starts. Needed beforehand: make, Python 3.11 or newer, and for `test` and `demo` Java 17 or 21
-# (installed with apt-get where it is missing and we are root).
+# Everything a developer starts. Needed beforehand: make, Python 3.11 or newer, and for `test`, `demo` and `spark` Java
+# 17 or 21 (installed with apt-get where it is missing and we are root).
 #
 #   PYTHON=python3.12 make test       another interpreter for .venv
 #   make test PYTEST_ARGS="-k groups" some of the tests
@@ -16,25 +16,30 @@ BIN := $(VENV)/bin
 ARGS ?=
 PYTEST_ARGS ?=
 SECONDS ?= 60
+SEED ?=
 NAME ?=
 
 CREATED := $(VENV)/.created
 INSTALLED := $(VENV)/.installed
+INSTALLED_FOR_SPARK := $(VENV)/.installed-for-spark
 INSTALLED_FOR_TESTS := $(VENV)/.installed-for-tests
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 TYPED := $(foreach package,barnabas tools spark_examples benchmarks,-p $(package))
 
-# Most tests wait for something most of the time. The longest folder comes first; what judges rates has the machine alone.
+# Tests start hundreds of processes: what Python has compiled is kept for the next, even where the environment forbids it.
+PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest
+# Most tests wait for something most of the time: `check` has three workers for two processors. In `test` the longest
+# folder comes first, and what judges rates has the machine alone.
 ALONE := tests/abuse compat_tests/scale
-TWO_AT_A_TIME := $(BIN)/python -m pytest -n 2 --dist loadscope --no-loadscope-reorder compat_tests/spark compat_tests tests $(addprefix --ignore=,$(ALONE))
-ON_ZOOKEEPER := env BARNABAS_COMPAT_TARGET=barnabas-zookeeper $(BIN)/python -m pytest
+TWO_AT_A_TIME := $(PYTEST) -n 2 --dist loadscope --no-loadscope-reorder compat_tests/spark compat_tests tests $(addprefix --ignore=,$(ALONE))
+ON_ZOOKEEPER := env BARNABAS_COMPAT_TARGET=barnabas-zookeeper $(PYTEST)
 # One Python client and Kafka's tools for topics and configs: what touches the metadata store.
 ZOOKEEPER_SUBSET := compat_tests/confluent_client compat_tests/java_tools/test_topics.py compat_tests/java_tools/test_configs.py
 
 # Runs one of several parts of the tests. 5 is pytest's "no tests": good for a part, not for all of them.
 PART := none=0; part() { echo "$$*"; "$$@" && return; status=$$?; [ $$status -eq 5 ] || exit $$status; none=$$((none + 1)); }
 
-.PHONY: help run test test-full check fuzz soak power-cuts demo spark compat-oracle compat-zookeeper differential lint bench prepare clean
+.PHONY: help run test test-image test-full check fuzz soak soak-faults power-cuts simulate demo spark compat-oracle compat-zookeeper differential client-behaviour docs lint bench prepare pipeline-name clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -45,35 +50,46 @@ run: $(INSTALLED) ## Start a broker on 127.0.0.1:9092 in the foreground (ARGS=".
 test: prepare ## Run all tests: ours, and every foreign client against Barnabas
 	@$(PART); \
 	part $(TWO_AT_A_TIME) -m "not full" $(PYTEST_ARGS); \
-	part $(BIN)/python -m pytest $(ALONE) -m "not full" $(PYTEST_ARGS); \
+	part $(PYTEST) $(ALONE) -m "not full" $(PYTEST_ARGS); \
 	part $(ON_ZOOKEEPER) -m "not full" $(PYTEST_ARGS) $(ZOOKEEPER_SUBSET); \
 	[ $$none -lt 3 ] || { echo "No test ran: PYTEST_ARGS chooses none." >&2; exit 5; }
 
+test-image: $(INSTALLED_FOR_TESTS) ## Build and try the container image; as root on Debian with an engine of its own if none answers
+	BARNABAS_REQUIRE_ALL=1 $(BIN)/python -m tools.container_engine $(BIN)/python -m pytest tests/test_image.py $(PYTEST_ARGS)
+
 test-full: prepare ## Run all tests and their larger sizes too
-	$(BIN)/python -m pytest tests compat_tests $(PYTEST_ARGS)
+	$(PYTEST) tests compat_tests $(PYTEST_ARGS)
 	$(ON_ZOOKEEPER) $(PYTEST_ARGS) compat_tests || [ $$? -eq 5 ]
 
 check: lint ## Run lint, types, layers and the fast tests (under 2 minutes)
 	$(BIN)/mypy $(TYPED)
 	$(BIN)/lint-imports
-	$(BIN)/python -m pytest -n 2 --dist loadfile tests -q -m "not slow and not full and not java and not spark" $(PYTEST_ARGS)
+	$(PYTEST) -n 3 --dist loadfile tests -q -m "not slow and not full and not java and not spark" $(PYTEST_ARGS)
 
 soak: $(INSTALLED_FOR_TESTS) ## Load, kill -9, torn writes and lost replies for SECONDS=..., then a check that nothing was lost
 	$(BIN)/python -m tools.soak --seconds $(SECONDS) $(ARGS)
 
+soak-faults: $(INSTALLED_FOR_TESTS) ## Load under random faults of barnabas.testing for SECONDS=... (SEED=...; ARGS="--brokers 3"), then the same check
+	$(BIN)/python -m tools.soak.random_faults --seconds $(SECONDS) $(if $(SEED),--seed $(SEED)) $(ARGS)
+
 power-cuts: $(INSTALLED_FOR_TESTS) ## As root: power cuts under load, with and without barnabas.flush.before.ack (ARGS="--cuts 50")
 	$(BIN)/python -m tools.power_cut $(ARGS)
 
-demo: prepare ## Produce 336,776 flights, analyse them with Spark, check the result (ARGS="--help" tells more)
+simulate: $(INSTALLED_FOR_TESTS) ## Simulate a cluster with faults of everything for SECONDS=... of virtual time (SEED=...; ARGS="--log FILE"; PLANT=BUG: until that is found)
+	@$(BIN)/python -m $(if $(PLANT),tools.cluster_bugs $(PLANT),tools.cluster_simulation) $(if $(SEED),--seed $(SEED)) --seconds $(SECONDS) $(ARGS)
+
+demo: $(INSTALLED_FOR_SPARK) ## Produce 336,776 flights, analyse them with Spark, check the result (ARGS="--help" tells more)
 	$(BIN)/python -m spark_examples.demo $(ARGS)
 
-spark: prepare ## Run a Spark pipeline, by default on sample input and a broker of its own (NAME=stream_wordcount ARGS="--help")
-	@case "$(NAME)" in "") echo "NAME=... is one of:"; for file in $$(grep -l "^    make spark NAME=" spark_examples/*.py); do \
-	  echo "  $$(basename $$file .py)"; done; exit 2;; esac
+spark: pipeline-name $(INSTALLED_FOR_SPARK) ## Run a Spark pipeline, by default on sample input and a broker of its own (NAME=stream_wordcount ARGS="--help")
 	@exec $(BIN)/python -m spark_examples.$(NAME) $(ARGS)
 
+pipeline-name: # before anything is installed
+	@grep -qs "^    make spark NAME=$(NAME)$$" spark_examples/$(NAME).py || { echo "There is no pipeline NAME=$(NAME). NAME=... is one of:"; \
+	  sed -n 's/^    make spark NAME=\([a-z_]*\)$$/  \1/p' spark_examples/*.py; exit 2; } >&2
+
 compat-oracle: prepare ## Run the clients' tests against Apache Kafka itself, to prove what they ask for
-	BARNABAS_COMPAT_TARGET=kafka $(BIN)/python -m pytest compat_tests -m "not full" $(PYTEST_ARGS)
+	BARNABAS_COMPAT_TARGET=kafka $(PYTEST) compat_tests -m "not full" $(PYTEST_ARGS)
 
 compat-zookeeper: prepare ## Run the clients' tests against Barnabas with its metadata in a real ZooKeeper
 	$(ON_ZOOKEEPER) compat_tests -m "not full" $(PYTEST_ARGS)
@@ -83,6 +99,14 @@ fuzz: $(INSTALLED_FOR_TESTS) ## Feed broken bytes to every reader of foreign byt
 
 differential: prepare ## Ask Barnabas and Apache Kafka the same requests; write docs/compatibility.md
 	$(BIN)/python -m compat_tests.differential
+
+client-behaviour: prepare ## Have clients meet faults of all kinds; write docs/client-behaviour.md (ARGS="-k OffsetCommit --client java")
+	$(BIN)/python -m compat_tests.client_behaviour $(ARGS)
+
+docs: $(INSTALLED_FOR_TESTS) ## Write the pages that are made from the code: configuration keys, metrics, commands
+	$(BIN)/python -m tools.config_reference
+	$(BIN)/python -m tools.metrics_reference
+	$(BIN)/python -m tools.command_line_reference
 
 lint: $(INSTALLED_FOR_TESTS) ## Check style and formatting
 	$(BIN)/ruff check .
@@ -112,6 +136,11 @@ $(INSTALLED): pyproject.toml $(CREATED)
 	$(PIP) install -e .
 	@touch $@
 
+# pyspark comes as an archive, of which pip would keep two copies of 400 MB beside what it installs.
+$(INSTALLED_FOR_SPARK): pyproject.toml $(CREATED)
+	$(PIP) install --no-cache-dir -e '.[spark]'
+	@touch $@ $(INSTALLED)
+
 $(INSTALLED_FOR_TESTS): pyproject.toml $(CREATED)
 	$(PIP) install -e '.[spark,test]'
-	@touch $@ $(INSTALLED)
+	@touch $@ $(INSTALLED) $(INSTALLED_FOR_SPARK)

@@ -4,16 +4,28 @@ import gc
 import signal
 import sys
 
+TYPE_CHECKING = False  # nothing more may be imported before `main` has seen to Ctrl-C
+if TYPE_CHECKING:
+    from barnabas.broker.environment import Environment
 
-def main(arguments: list[str] | None = None) -> None:
-    """Run one command and exit with its status."""
+
+def main(arguments: list[str] | None = None, environment: "Environment | None" = None) -> None:
+    """Run one command and exit with its status. `environment` is what a broker takes from outside of itself, by default
+    the machine's own.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        # Where nobody waits for it, Ctrl-C ends the process without a traceback of half an import, say. The broker and
+        # the commands that talk to one handle it themselves.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
     arguments = sys.argv[1:] if arguments is None else arguments
-    if arguments[:1] == ["serve"]:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # until the broker handles it: no traceback of half an import
-        gc.disable()  # until it has started, see `barnabas.broker.server.run`
-        from barnabas.broker.cli.serve import main as serve
+    if arguments[:1] == ["serve"] and not {"-h", "--help"} & set(arguments):
+        gc.disable()  # until it has started, see `barnabas.broker.cli.process.run`
+        if any(argument.partition("=")[0] == "--control" for argument in arguments):
+            from barnabas.testing.control.command import main as serve
+        else:
+            from barnabas.broker.cli.serve import main as serve
 
-        sys.exit(serve(arguments[1:]))
+        sys.exit(serve(arguments[1:], environment=environment))
     from barnabas.broker.cli.app import main as run
 
     sys.exit(run(arguments))

@@ -1,6 +1,7 @@
-"""Time comes in from outside: everything that decides takes `now_ms`, everything that waits takes a `Clock`.
+"""Clocks, the machine's and those of tests, and bounds for durations.
 
-Durations come from strangers: whatever is to be waited for goes through `delay_ms`, `interval_ms` or `wait_s` first.
+Nothing but a clock that is handed in tells the time: what decides takes `now_ms`, what waits takes a `Clock`. Durations
+come from strangers: whatever is to be waited for goes through `delay_ms`, `interval_ms` or `wait_s` first.
 """
 
 import threading
@@ -8,10 +9,11 @@ import time
 from typing import Final, Protocol
 
 DELAY_MIN_MS: Final = 1
-"""No timer is due at once: what sets itself again in its own call would never come to an end."""
+"""The least delay of a timer: one that is due at once, and sets itself again in its own call, would never end."""
 
 DELAY_MAX_MS: Final = 100 * 365 * 24 * 60 * 60 * 1000
-"""A hundred years stand for "never": more (Kafka's Long.MAX) fits into no wait of a thread or event loop."""
+"""The longest delay, a hundred years, stands for "never": more (Kafka's Long.MAX) fits into no wait of a thread or
+event loop."""
 
 REPEAT_MIN_MS: Final = 100
 """The least interval of what runs over and over by itself, whatever a configuration says."""
@@ -23,7 +25,7 @@ def delay_ms(asked_ms: int) -> int:
 
 
 def interval_ms(asked_ms: int) -> int:
-    """The same for what runs again and again."""
+    """The interval of something that runs again and again, within the same bounds but at least REPEAT_MIN_MS, in ms."""
     return min(max(asked_ms, REPEAT_MIN_MS), DELAY_MAX_MS)
 
 
@@ -98,3 +100,13 @@ class OffsetClock:
             raise ValueError(f"time cannot go back by {-duration_ms} ms")
         with self._lock:
             self._offset_ms += duration_ms
+
+    @property
+    def offset_ms(self) -> int:
+        """How far it is ahead of the other clock."""
+        return self._offset_ms
+
+    def set_offset(self, offset_ms: int) -> None:
+        """Be so far ahead of the other clock, back in time perhaps: only while nobody follows this one."""
+        with self._lock:
+            self._offset_ms = offset_ms

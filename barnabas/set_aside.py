@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
+from barnabas.backoff import Backoff
 from barnabas.clock import Clock
 
 logger = logging.getLogger(__name__)
@@ -24,11 +25,11 @@ _MEMBERS_MAX: Final = 10_000
 
 @dataclass(slots=True)
 class _Reason:
-    """Why a member is left out until `until_ms` (monotonic), and how long that was when it began."""
+    """Why a member is left out until `until_ms` (monotonic)."""
 
     until_ms: int
-    delay_ms: int
     reason: str
+    backoff: Backoff
 
 
 class SetAside(Generic[Member]):
@@ -42,6 +43,7 @@ class SetAside(Generic[Member]):
         first_delay_ms: how long somebody is left out who raised for the first time; 0 is not at all.
         longest_delay_ms: what doubling that ends at.
         name: a member in log lines.
+        members_max: how many are remembered.
     """
 
     def __init__(
@@ -52,14 +54,16 @@ class SetAside(Generic[Member]):
         first_delay_ms: int = 60_000,
         longest_delay_ms: int = 3_600_000,
         name: Callable[[Member], str] = str,
+        members_max: int = _MEMBERS_MAX,
     ) -> None:
         self.activity = activity
         self.failures = 0
         """How often somebody raised since the start."""
         self._clock = clock
-        self._first_delay_ms = first_delay_ms
+        self.first_delay_ms = first_delay_ms
         self._longest_delay_ms = longest_delay_ms
         self._name = name
+        self._members_max = members_max
         self._reasons: dict[Member, _Reason] = {}
 
     def __len__(self) -> int:
@@ -95,26 +99,32 @@ class SetAside(Generic[Member]):
         else:
             self.release(member)
 
-    def put(self, member: Member, error: Exception, *, reason: str = "", is_final: bool = False) -> None:
+    def put(self, member: Member, error: Exception, *, reason: str = "", is_final: bool = False) -> int:
         """Set a member aside; if it `is_final`, until the next start. With a `reason` the log has that instead of a
-        traceback."""
+        traceback. Returns after how many ms it is tried again (if it is not final)."""
         self.failures += 1
         told = self._reasons.pop(member, None)
-        delay_ms = self._first_delay_ms if told is None else min(told.delay_ms * 2, self._longest_delay_ms)
+        backoff = Backoff(self.first_delay_ms, self._longest_delay_ms) if told is None else told.backoff
+        delay_ms = backoff.next_ms()
         until_ms = _NEVER if is_final else self._clock.monotonic_ms() + delay_ms
         why = reason or f"{type(error).__name__}: {error}"
-        if len(self._reasons) >= _MEMBERS_MAX:
+        if len(self._reasons) >= self._members_max:
             del self._reasons[next(iter(self._reasons))]
-        self._reasons[member] = _Reason(until_ms, delay_ms, why)
+        self._reasons[member] = _Reason(until_ms, why, backoff)
         if told is None or told.reason != why:
             again = "at the next start" if is_final else f"in {delay_ms // 1000} s or later"
             trace = None if reason else error
             with suppress(Exception):  # what cannot be told, with a clock beyond all dates, is set aside as well
                 logger.error("%s of %s failed, the next try is %s: %s", self.activity, self._name(member), again, why,
                              exc_info=trace)  # fmt: skip
+        return delay_ms
 
     def release(self, member: Member) -> None:
-        """A member is well again."""
+        """Take a member in again, since an attempt succeeded; that is logged."""
         if self._reasons and self._reasons.pop(member, None) is not None:
             with suppress(Exception):
                 logger.info("%s of %s works again", self.activity, self._name(member))
+
+    def forget(self, member: Member) -> None:
+        """Know nothing more of a member that is gone, or that is not for this activity any more."""
+        self._reasons.pop(member, None)

@@ -8,10 +8,12 @@ from collections.abc import Awaitable, Generator
 from typing import Final, TypeAlias, TypeVar
 
 ENTRIES_PER_TURN: Final = 100
-"""Of a request, or of what is kept in memory: a few milliseconds."""
+"""How many entries of a request, or of what is kept in memory, are dealt with before others have a turn: they take a
+few milliseconds."""
 
 LOGS_PER_TURN: Final = 20
-"""Where each costs calls of the operating system: a log is made in 0.2 ms."""
+"""How many logs are worked on before others have a turn; each of them costs calls of the operating system: one is made
+in 0.2 ms."""
 
 
 T = TypeVar("T")
@@ -66,6 +68,6 @@ class Turns:
             await asyncio.sleep(0)
 
     async def after(self, count: int) -> None:
-        """The same for several that were done at once."""
+        """Call this after so many things that were done at once."""
         if self.is_over(count):
             await asyncio.sleep(0)

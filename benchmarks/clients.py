@@ -15,7 +15,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Produ
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from barnabas.clock import SystemClock
-from benchmarks.systems import Server
+from benchmarks.systems import Reachable, Server
 
 TIMEOUT_S = 300
 IMPATIENT = {
@@ -36,20 +36,30 @@ def now_s() -> float:
     return SystemClock().now_ms() / 1000
 
 
-def producer_to(server: Server, settings: Mapping[str, Any] | None = None) -> Producer:
+def producer_to(server: Reachable, settings: Mapping[str, Any] | None = None) -> Producer:
     """A producer that logs nothing."""
     return Producer({"bootstrap.servers": server.bootstrap_servers, "log_level": 0, **(settings or {})})
 
 
-def admin_of(server: Server) -> AdminClient:
+def admin_of(server: Reachable) -> AdminClient:
     """An administrator that logs nothing."""
     return AdminClient({"bootstrap.servers": server.bootstrap_servers, "log_level": 0, **IMPATIENT})
 
 
-def create_topics(server: Server, partitions: int, *names: str, timeout_s: float = 60) -> None:
+def create_topics(
+    server: Reachable,
+    partitions: int,
+    *names: str,
+    timeout_s: float = 60,
+    replicas: int = 1,
+    config: Mapping[str, str] | None = None,
+) -> None:
     """Create topics and wait for them."""
     admin = admin_of(server)  # its futures end with it
-    topics = [NewTopic(name, num_partitions=partitions, replication_factor=1) for name in names]
+    topics = [
+        NewTopic(name, num_partitions=partitions, replication_factor=replicas, config=dict(config or {}))
+        for name in names
+    ]
     created = admin.create_topics(topics, operation_timeout=timeout_s, request_timeout=timeout_s)
     for future in created.values():
         future.result(timeout_s)
@@ -223,6 +233,74 @@ def one_by_one_ms(server: Server, topic: str, records: int, size: int) -> list[f
             producer.poll(0)
         producer.flush(TIMEOUT_S)
     return found
+
+
+def acknowledgements_ms(
+    server: Reachable, topic: str, partitions: int, records: int, size: int, acks: str
+) -> list[float]:
+    """Latencies from a record's send to its acknowledgement, the next record only after that, to the partitions in
+    turn. Raises RuntimeError."""
+    producer = producer_to(server, {"linger.ms": 0, "acks": acks, "enable.idempotence": acks == "all"})
+    found = []
+    errors: list[KafkaError] = []
+
+    def delivered(error: KafkaError | None, _: Message) -> None:
+        if error is not None:
+            errors.append(error)
+
+    for number in range(records + 100):
+        started_s = time.perf_counter()
+        producer.produce(topic, b"x" * size, partition=number % partitions, on_delivery=delivered)
+        if producer.flush(TIMEOUT_S) or errors:
+            raise RuntimeError(f"a record was not acknowledged: {errors}")
+        if number >= 100:  # the first ones make connections
+            found.append((time.perf_counter() - started_s) * 1000)
+    return found
+
+
+class OneByOne:
+    """A producer in a thread that sends the next record, acks=all, when one is acknowledged, to the partitions in turn,
+    for `with`. Raises RuntimeError at the end when one was not.
+    """
+
+    def __init__(self, server: Reachable, topic: str, partitions: int, size: int) -> None:
+        self._producer = producer_to(server, {"linger.ms": 0, "acks": "all", "enable.idempotence": True})
+        self._topic, self._partitions, self._size = topic, partitions, size
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._acknowledged: list[tuple[float, float]] = []
+        self._failures: list[object] = []
+
+    def _run(self) -> None:
+        number = 0
+        value = b"x" * self._size
+        while not self._over.is_set() and not self._failures:
+            started_s = time.monotonic()
+            partition = number % self._partitions
+            self._producer.produce(self._topic, value, partition=partition, on_delivery=self._delivered)
+            if self._producer.flush(TIMEOUT_S):
+                self._failures.append("no answer")
+            ended_s = time.monotonic()
+            self._acknowledged.append((ended_s, (ended_s - started_s) * 1000))
+            number += 1
+
+    def _delivered(self, error: KafkaError | None, _: Message) -> None:
+        if error is not None:
+            self._failures.append(error)
+
+    def latencies_ms(self, start_s: float, end_s: float) -> list[float]:
+        """From send to acknowledgement, of the records acknowledged between two times of `time.monotonic`."""
+        return [latency_ms for at_s, latency_ms in self._acknowledged if start_s <= at_s <= end_s]
+
+    def __enter__(self) -> "OneByOne":
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+        if kind is None and self._failures:
+            raise RuntimeError(f"a record was not acknowledged: {self._failures[:1]}")
 
 
 def at_rate_ms(server: Server, topic: str, per_second: int, seconds: float, size: int) -> list[float]:

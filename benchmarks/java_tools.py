@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from benchmarks.systems import Server
+from benchmarks.systems import Reachable, Server
 from tools.kafka_runtime import kafka_runtime
 
 CLIENT_JVM = ("-Xmx512m", "-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20")
@@ -85,7 +85,7 @@ def _seconds(text: str) -> float:
 
 
 def produce(
-    server: Server,
+    server: Reachable,
     topic: str,
     records: int,
     size: int,
@@ -180,6 +180,6 @@ def end_to_end_average_ms(server: Server, topic: str, records: int, size: int) -
     return float(found["average_ms"])
 
 
-def _command(main_class: str, server: Server, topic: str, records: int) -> list[str]:
+def _command(main_class: str, server: Reachable, topic: str, records: int) -> list[str]:
     command = kafka_runtime().java_command(main_class, jvm_options=CLIENT_JVM)
     return [*command, "--bootstrap-server", server.bootstrap_servers, "--topic", topic, "--num-records", str(records)]

@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 
 from benchmarks.model import GIB, MIB, Figure, Goal
-from benchmarks.systems import Server
+from benchmarks.systems import Process, Server
 from tools.jvm.java import find_java
 
 DROP_CACHES = Path("/proc/sys/vm/drop_caches")
@@ -54,18 +54,18 @@ def disk_reads_mib(pid: int) -> float:
 
 
 class CpuUse:
-    """CPU seconds of a broker within a `with` block."""
+    """CPU seconds of a broker, or of several together, within a `with` block."""
 
-    def __init__(self, server: Server) -> None:
-        self._pid = server.pid
-        self._before_s = cpu_seconds(self._pid)
+    def __init__(self, *brokers: Process) -> None:
+        self._pids = [broker.pid for broker in brokers]
+        self._before_s = sum(map(cpu_seconds, self._pids))
         self.seconds = 0.0
 
     def __enter__(self) -> "CpuUse":
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.seconds = cpu_seconds(self._pid) - self._before_s
+        self.seconds = sum(map(cpu_seconds, self._pids)) - self._before_s
 
     def in_all(self, name: str = "") -> Figure:
         """As a figure, for all that was done."""

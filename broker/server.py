@@ -1,32 +1,35 @@
-"""The broker as a whole: its parts, the order in which they start and stop, and the process around it.
+"""The broker as a whole: its parts, and the order in which they start and stop.
 
 Start: bind listeners (so that port 0 has become a number), open the log directories, open the coordination store, let
 the controller register the broker and hand out partitions, then listen. Stop goes the other way, and ends with the
 clean-shutdown marker.
+
+A broker that may have others beside it listens to them before it registers, because a controller elsewhere tells it
+then; it serves clients when it has been told everything. Before it stops it has others lead what it leads.
 """
 
 import asyncio
 import contextlib
-import gc
 import inspect
 import logging
-import signal
-import sys
-import time
 from collections.abc import Callable
-from dataclasses import fields, replace
+from dataclasses import replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from barnabas.broker.api.dispatch import Dispatcher
+from barnabas.broker.api.registry import Handler
 from barnabas.broker.cluster.auto_topics import AutoTopicCreation
+from barnabas.broker.cluster.controller_commands import ControllerCommands
 from barnabas.broker.cluster.features import SUPPORTED_FEATURES, ClusterFeatures
 from barnabas.broker.cluster.local_channel import LocalChannel
 from barnabas.broker.cluster.metadata import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC, MetadataCache
 from barnabas.broker.cluster.metadata_store import MetadataStore, find_metadata_file
-from barnabas.broker.cluster.producer_ids import ProducerIds, highest_handed_out
+from barnabas.broker.cluster.producer_ids import ProducerIdBlocks, ProducerIds
 from barnabas.broker.configuration.changes import ConfigChanges
 from barnabas.broker.configuration.config import BrokerConfig
 from barnabas.broker.configuration.live_config import LiveConfig
+from barnabas.broker.configuration.settings import settings_of
 from barnabas.broker.configuration.topics import DEFAULT_ENTITY, DEFAULTS_OF_TOPICS, TopicConfigs, log_config
 from barnabas.broker.coordinators.groups.service import GroupService
 from barnabas.broker.coordinators.groups.settings import GroupSettings
@@ -36,12 +39,12 @@ from barnabas.broker.coordinators.transactions.service import TransactionService
 from barnabas.broker.coordinators.transactions.settings import TransactionSettings
 from barnabas.broker.coordinators.transactions.verification import TransactionVerification
 from barnabas.broker.environment import Environment
-from barnabas.broker.handlers import find_handler
-from barnabas.broker.network.connection import Connection
+from barnabas.broker.handlers import find_handler, find_handler_in_cluster
 from barnabas.broker.network.connections import Connections
-from barnabas.broker.network.inflight_budget import InflightBudget
-from barnabas.broker.network.listeners import BoundListener, socket_options
-from barnabas.broker.observability.metrics import RequestMetrics
+from barnabas.broker.network.outcome import CloseConnection, Interceptor
+from barnabas.broker.network.socket_server import SocketServer
+from barnabas.broker.observability.event_loop_lag import EventLoopLag
+from barnabas.broker.observability.request_metrics import RequestMetrics
 from barnabas.broker.observability.unforeseen import UnforeseenErrors
 from barnabas.broker.replication.fetch_sessions import FetchSessions
 from barnabas.broker.replication.internal_topic_log import InternalTopicLog
@@ -54,24 +57,27 @@ from barnabas.broker.upkeep.log_jobs import LogJobs
 from barnabas.broker.upkeep.retention import Retention
 from barnabas.controller.configs import ConfigRepository
 from barnabas.controller.controller import Controller, ControllerSettings
-from barnabas.controller.operations.topics import TopicDefaults
+from barnabas.controller.operations.topics import NewTopic, TopicDefaults, TopicOutcome
 from barnabas.controller.state import BrokerRegistration, EndPoint
 from barnabas.set_aside import SetAside
 from barnabas.storage.log_manager import LogManager
-from barnabas.threads import THREADS_AT_START, ThreadPool
-from barnabas.wire.framing import ReceiveBuffer
+from barnabas.storage.recovery.opening import OpeningGivenUp
 
 if TYPE_CHECKING:
+    from barnabas.broker.cluster.former_session import SessionNote
+    from barnabas.broker.coordinators.transactions.coordinator_sender import CoordinatorSender
+    from barnabas.broker.coordinators.transactions.markers import MarkerWriter
     from barnabas.broker.http.metrics_page import MetricSources
     from barnabas.broker.http.server import HttpServer
+    from barnabas.broker.other_brokers import OtherBrokers
+    from barnabas.controller.channel import BrokerChannel
 
 logger = logging.getLogger(__name__)
 
-DEFAULT_INFLIGHT_BYTES_MAX = 128 * 1024 * 1024
-"""Bound on unfinished requests where `queued.max.request.bytes` is Kafka's default (-1, no bound at all)."""
-
 IDLE_CHECK_INTERVAL_MS = 2_000
-LAG_CHECK_INTERVAL_S = 1.0
+
+REPLICA_FETCH_SESSIONS_MAX = 1_000
+"""Fetch sessions of other brokers, which have a few each: consumers cannot take them away."""
 
 
 class Broker:
@@ -90,73 +96,73 @@ class Broker:
         self.config = LiveConfig(config)
         self.environment = environment or Environment()
         self.clock = self.environment.clock
+        self._threads = self.environment.threads
         self._socket_clock = self.environment.socket_clock or self.clock
         self.node_id = config.node_id
         self.cluster_id = ""
         self.is_ready = False
         self._on_failure = on_failure or (lambda reason: None)
         self._loop = asyncio.get_running_loop()
-        self._connection_count = 0
         self._http: HttpServer | None = None
         self._stops = contextlib.AsyncExitStack()
         """How to stop what was started, in the opposite order."""
         self._members = contextlib.AsyncExitStack()
         """As `_stops`: the parts that go on in the next session when one with the metadata store is lost."""
         self._is_crash = False
+        self._opening: asyncio.Task[Any] | None = None
+        """While the first session with the metadata store is waited for, or the controller's first word."""
+        self._may_have_others = config.zookeeper_connect is not None or self.environment.metadata_store is not None
+        """Whether other brokers can share the metadata store."""
+        self._serves_clients = False
         self._broker_epoch: Callable[[], int] = lambda: -1
-        """That of the last registration; -1 as long as there is none."""
+        """The epoch of the last registration; -1 as long as there is none."""
 
         self.timers = Timers(self.clock, self._loop)
+        is_one_time = self._socket_clock is self.clock
+        self._network_timers = self.timers if is_one_time else Timers(self._socket_clock, self._loop)
+        """For answers of other brokers: a test that lets no time pass waits for those all the same."""
         self.housekeeping = Housekeeping(self.timers, self.clock)
-        self.metadata = MetadataCache()
+        self.metadata = MetadataCache(config.node_id)
         self.metrics = RequestMetrics()
         self.unforeseen = UnforeseenErrors(self.clock)
-        self.fetch_sessions = FetchSessions(
-            config.max_incremental_fetch_session_cache_slots,
-            new_id=lambda: self.environment.random_below(2**31 - 1) + 1,
-        )
-        self.connections = Connections(self.config)
-        self._budget = InflightBudget(
-            config.queued_max_request_bytes if config.queued_max_request_bytes > 0 else DEFAULT_INFLIGHT_BYTES_MAX
-        )
-        self._receive_buffer = ReceiveBuffer()
-        self._listeners: list[BoundListener] = []
-        self._servers: list[asyncio.Server] = []
+        self.fetch_sessions = FetchSessions(config.max_incremental_fetch_session_cache_slots, self._new_session_id)
+        self.replica_fetch_sessions = FetchSessions(REPLICA_FETCH_SESSIONS_MAX, self._new_session_id)
+        self.connections = Connections(self.config, self._threads)
+        self.socket_server = SocketServer(self.config, self.environment.network, self.connections, self.timers)
+        self._interceptor: Interceptor | None = None
         self._goes_on_after_stop = False
         """Whether the metadata store is known to be no older than the logs were at their last clean stop."""
-        self._highest_producer_id: int | None = None
 
     # --- starting ---------------------------------------------------------------------------------
 
     async def start(self) -> None:
         """Start everything and listen. Raises OSError (address or directory in use), ConfigError, StorageError."""
-        asyncio.get_running_loop().set_default_executor(ThreadPool("broker", THREADS_AT_START))
+        self._threads.begin()
         try:
-            self._bind()
+            self._stops.callback(self.socket_server.close)
+            self.socket_server.bind()
             await self._open_logs()
             await self._open_coordination()
             await self._join_cluster()
             self.cluster_id = self.controller.cluster_id
             self._goes_on_after_stop = 0 <= self.log_manager.previous_broker_epoch < self._broker_epoch()
             self.log_manager.set_cluster_id(self.cluster_id)
-            self._make_services()
+            if self._may_have_others:
+                await self._be_told()
+            self.replicas.configure_unclaimed()
             await self._start_coordinators()
             self._start_housekeeping()
             if self.config.barnabas_http_address is not None:
                 await self._start_http(self.config.barnabas_http_address)
             self._stops.push_async_callback(self._end_connections)
-            for listener in self._listeners:
-                await self._listen(listener)
+            self._serves_clients = True
+            await self.socket_server.listen(self.dispatcher)
+            if self._may_have_others:
+                self._stop_later(self._hand_over)
         except BaseException:
             await self.stop()
             raise
         self.is_ready = True
-
-    def _bind(self) -> None:
-        for listener in self.config.listeners:
-            bound = BoundListener(listener, socket_options(self.config))
-            self._stops.callback(bound.socket.close)
-            self._listeners.append(bound)
 
     async def _open_logs(self) -> None:
         """Lock the log directories and load what is in them; after a crash this reads the logs' tails."""
@@ -165,6 +171,7 @@ class Broker:
             self.config.log_dirs,
             lambda topic: log_config(self.config, {}, {}),  # until the controller has told us about each topic
             self.clock,
+            self._threads,
             node_id=self.node_id,
             cluster_id=self.config.cluster_id,
             on_failure=self._fail,
@@ -175,32 +182,55 @@ class Broker:
         )
         self._stops.push_async_callback(self._end_logs)
         self._stop_later(self.timers.close)
+        self._stop_later(self._network_timers.close)
         self.config.follow(BrokerConfig.num_recovery_threads_per_data_dir, self.log_manager.set_threads_per_directory)
         self.config.follow(BrokerConfig.producer_id_expiration_ms, self.log_manager.set_producer_id_expiration_ms)
-        await asyncio.to_thread(self.log_manager.open)
+        try:
+            await self._threads.call(self.log_manager.open)
+        except OpeningGivenUp:
+            raise asyncio.CancelledError from None
         if self.log_manager.previous_broker_epoch >= 0:
             logger.info("the last stop was clean, at broker epoch %d", self.log_manager.previous_broker_epoch)
 
     async def _open_coordination(self) -> None:
         logs = self.log_manager
+        self._note = self._session_note()
         self._store = MetadataStore(
             self.config,
             self.clock,
             self.timers,
-            lambda: find_metadata_file(logs.directories, logs.found_cluster_id, logs.missing_directories),
+            lambda: self._threads.call(
+                find_metadata_file, logs.directories, logs.found_cluster_id, logs.missing_directories
+            ),
             self._fail,
             known_cluster=lambda: logs.found_cluster_id,
-            is_durable=self.environment.is_durable,
+            is_durable=self.environment.files.is_durable,
             shared=self.environment.metadata_store,
+            note=self._note,
         )
         self._stop_later(self._store.close)
-        self._session = await self._store.open()
+        self._opening = asyncio.create_task(self._store.open(), name="metadata store")
+        self._session = await self._opening
+        self._opening = None
         self.configs = ConfigRepository(self._session, self.clock, self.timers)
         self.topic_configs = TopicConfigs(self.config, self.configs)
         self.configs.subscribe(self._config_changed)
 
+    def _session_note(self) -> "SessionNote | None":
+        """Where a life notes its session with ZooKeeper for the next one."""
+        if self.config.zookeeper_connect is None:
+            return None
+        from barnabas.broker.cluster.former_session import SessionNote
+
+        return SessionNote(
+            self.log_manager,
+            self.environment.boot_id(),
+            lambda: self.log_manager.was_closed or self.config.barnabas_flush_before_ack,
+        )
+
     async def _join_cluster(self) -> None:
         """Register, and take over the partitions that the controller hands out."""
+        self._stop_later(self._close_peers)
         self._stops.push_async_callback(self._members.aclose)
         self._make_parts()
         # No new session may be opened, and told to these parts, while they are stopped.
@@ -209,8 +239,22 @@ class Broker:
         self._stop_later(self.configs.stop, self._members)
         await self.configs.start()
         self.config.change(self.topic_configs.dynamic_broker_configs())
+        self._make_services()
         self._stop_later(self.controller.stop, self._members)
+        if self._may_have_others:
+            self._stops.push_async_callback(self._end_connections)
+            await self.socket_server.listen(self.dispatcher, [self.config.inter_broker_listener_name])
         await self.controller.start()
+
+    async def _be_told(self) -> None:
+        """Wait until the controller, wherever it is, has told of all topics: clients would take those that this broker
+        has not heard of for missing ones."""
+        self._opening = asyncio.create_task(self.commands.knows_everything.wait(), name="first metadata")
+        await self._opening
+        self._opening = None
+        if self._note is not None:
+            await self._note.lacks_nothing()
+        self.controller.lacks_nothing()
 
     async def _start_coordinators(self) -> None:
         self._stop_later(self.groups.stop, self._members)
@@ -220,7 +264,16 @@ class Broker:
         self._stop_later(self.auto_topics.close, self._members)
 
     def _make_parts(self) -> None:
-        self.internal_topics = InternalTopics(self.config, self.topic_configs, self.metadata)
+        """The parts that make this broker a member of its cluster, each from those before it."""
+        self.internal_topics = InternalTopics(
+            self.config, self.topic_configs, self.metadata, is_alone=not self._may_have_others
+        )
+        self._make_replicas()
+        self._make_coordinators()
+        self.features = ClusterFeatures(self._set_transaction_version)
+        self._make_controller()
+
+    def _make_replicas(self) -> None:
         self.replicas = ReplicaManager(
             self.node_id,
             self.log_manager,
@@ -229,50 +282,78 @@ class Broker:
             self.topic_configs.log_config,
             on_elected=self.internal_topics.elected,
             on_resigned=self.internal_topics.resigned,
+            make_leaderships=lambda: self.others.leaderships(),
+            make_fetchers=lambda: self.others.fetchers(self.log_manager, self.replicas.flusher.flush),
             flush_before_ack=self.config.barnabas_flush_before_ack,
         )
-        self.retention = Retention(self.replicas, self.log_manager, self.clock)
         self.config.follow_any(DEFAULTS_OF_TOPICS, self.replicas.reconfigure_all)
+        self.retention = Retention(self.replicas, self.log_manager, self.clock)
         self.compaction = Compaction(self.replicas, self.clock, self.log_manager, self.config)
         self.log_jobs = LogJobs(self.log_manager, self.replicas, self.retention, self.compaction, self.clock)
+
+    def _make_coordinators(self) -> None:
         self.groups = GroupService(
             InternalTopicLog(self.replicas, GROUP_METADATA_TOPIC),
             self.timers,
             self.clock,
-            _group_settings(self.config),
+            settings_of(GroupSettings, self.config),
             self.config.offsets_topic_num_partitions,
             new_id=self.environment.random_id,
         )
         self.transaction_markers = LocalMarkers(self.replicas, self.groups, self.clock)
         self.transactions = TransactionService(
             InternalTopicLog(self.replicas, TRANSACTION_STATE_TOPIC),
-            self.transaction_markers,
+            self._markers(),
             self.timers,
             self.clock,
-            _transaction_settings(self.config),
+            settings_of(TransactionSettings, self.config),
             self.config.transaction_state_log_num_partitions,
             next_producer_id=lambda: self.producer_ids.next(),
         )
         self.transaction_verification = TransactionVerification(
-            self.replicas, self.transactions, self.config, self.clock, self.timers
+            self.replicas,
+            self.transactions,
+            self.config,
+            self.clock,
+            self.timers,
+            self._coordinator_sender(),
         )
         self.internal_topics.attach(self.groups, self.transactions)
-        self.features = ClusterFeatures(self._set_transaction_version)
+
+    def _make_controller(self) -> None:
+        self.commands = ControllerCommands(
+            self.replicas,
+            self.metadata,
+            self.configs,
+            lambda: self._broker_epoch(),  # of the controller that is made next
+            self.internal_topics.metadata_updated,
+            lambda: self.controller.registered(),  # of the controller that is made next
+        )
         self.controller = Controller(
             self._session,
-            BrokerRegistration(self.node_id, self._endpoints(), self.config.broker_rack, features=SUPPORTED_FEATURES),
-            LocalChannel(self.node_id, self.replicas, self.metadata, self.internal_topics.metadata_updated),
+            BrokerRegistration(
+                self.node_id,
+                self._endpoints(),
+                self.config.broker_rack,
+                features=SUPPORTED_FEATURES,
+                may_lack_records=self._note is not None and self._note.may_lack_records,
+                damaged=self.log_manager.damaged(),
+            ),
+            self._channel(),
             self.clock,
             ControllerSettings(
                 TopicDefaults(self.config.num_partitions, self.config.default_replication_factor),
                 delete_topic_enable=self.config.delete_topic_enable,
                 unclean_leader_election_enable=self.config.unclean_leader_election_enable,
+                auto_leader_rebalance_enable=self.config.auto_leader_rebalance_enable,
+                leader_imbalance_check_interval_ms=self.config.leader_imbalance_check_interval_seconds * 1000,
                 inter_broker_listener=self.config.inter_broker_listener_name,
                 cluster_id=self.config.cluster_id,
             ),
             random_bytes=self.environment.random_bytes,
             configs=self.configs,
             timers=self.timers,
+            network_timers=self._network_timers,
             on_registrations=self.features.finalize,
         )
         self._broker_epoch = lambda: self.controller.broker_epoch
@@ -280,21 +361,45 @@ class Broker:
             BrokerConfig.unclean_leader_election_enable, self.controller.set_unclean_leader_election_enable
         )
         self._store.follow(self.configs, self.controller)
-        self.producer_ids = ProducerIds(self._allocate_producer_ids)
-        self.auto_topics = AutoTopicCreation(
-            lambda topics: self.controller.create_topics(
-                topics, validate_only=False, timeout_ms=self.config.request_timeout_ms
-            ),
-            self.internal_topics.new_topic,
+        self.producer_ids = ProducerIds(
+            ProducerIdBlocks(
+                self._allocate_producer_ids,
+                self._used_producer_ids,
+                lambda: self._goes_on_after_stop and self.controller.knows_producer_ids,
+            ).next
         )
+        self.auto_topics = AutoTopicCreation(
+            self._create_topics,
+            self.internal_topics.new_topic,
+            self.internal_topics.waits_for_brokers,
+        )
+
+    async def _create_topics(self, topics: list[NewTopic]) -> list[TopicOutcome]:
+        timeout_ms = self.config.request_timeout_ms
+        if self.controller.is_active or not self._may_have_others:
+            return await self.controller.create_topics(topics, validate_only=False, timeout_ms=timeout_ms)
+        return await self.others.create_topics(topics, timeout_ms)
+
+    async def _allocate_producer_ids(self, above: int) -> tuple[int, int]:
+        """A block of producer ids greater than `above`, handed out by the controller. Where its block is not, the store
+        is older than the logs here, and this broker sets it right."""
+        if self._may_have_others and not self.controller.is_active:
+            first, last = await self.others.allocate_producer_ids()
+            if first > above:
+                return first, last
+        return await self.controller.allocate_producer_ids(above)
+
+    async def _used_producer_ids(self) -> set[int]:
+        return self.transactions.producer_ids() | await self._threads.call(self.log_manager.producer_ids)
 
     def _make_services(self) -> None:
         """What handlers get, now that the broker is known to its cluster."""
         self.services = Services(
             node_id=self.node_id,
-            cluster_id=self.cluster_id,
             clock=self.clock,
+            timers=self.timers,
             unforeseen=self.unforeseen,
+            metrics=self.metrics,
             connections=self.connections,
             config=self.config,
             configs=self.configs,
@@ -302,70 +407,98 @@ class Broker:
             config_changes=ConfigChanges(self.node_id, self.topic_configs, self.configs, self.metadata),
             metadata=self.metadata,
             features=self.features,
+            commands=self.commands,
             controller=self.controller,
             auto_topics=self.auto_topics,
             producer_ids=self.producer_ids,
             log_manager=self.log_manager,
             replicas=self.replicas,
             fetch_sessions=self.fetch_sessions,
+            replica_fetch_sessions=self.replica_fetch_sessions,
             groups=self.groups,
             transactions=self.transactions,
             transaction_markers=self.transaction_markers,
             transaction_verification=self.transaction_verification,
         )
-        self._dispatcher = Dispatcher(self.services, find_handler, self._socket_clock, self.metrics)
+        # Where no other broker can be, nobody is obeyed who says that he is one.
+        handlers = self._find_handler_in_cluster if self._may_have_others else find_handler
+        self.dispatcher = Dispatcher(self.services, handlers, self._socket_clock, self.metrics)
+        self.dispatcher.intercept(self._interceptor)
+
+    def intercept(self, interceptor: Interceptor | None) -> None:
+        """Have requests go through `interceptor` from now on, or with None to their handlers at once: for tests. May be
+        called before the start."""
+        self._interceptor = interceptor
+        if "dispatcher" in self.__dict__:
+            self.dispatcher.intercept(interceptor)
+
+    def _find_handler_in_cluster(self, key: int) -> Handler[Any, Any] | None:
+        """As `find_handler_in_cluster`; before this broker is told everything, who is no controller is sent away."""
+        handler = find_handler_in_cluster(key)
+        if handler is not None and not self._serves_clients and not handler.is_inter_broker:
+            raise CloseConnection("this broker has not been told of its cluster yet")
+        return handler
 
     def _endpoints(self) -> tuple[EndPoint, ...]:
         return tuple(
-            EndPoint(bound.name, bound.advertised.host, bound.advertised.port)
-            for bound in self._listeners
-            if bound.listener.advertised
+            EndPoint(listener.name, listener.advertised.host, listener.advertised.port)
+            for listener in self.socket_server.advertised
         )
-
-    async def _listen(self, listener: BoundListener) -> None:
-        if not listener.listener.is_loopback:
-            logger.warning(
-                "listener %s accepts connections from other machines, unencrypted and unauthenticated (PLAINTEXT)",
-                listener.name,
-            )
-
-        def connection() -> Connection:
-            self._connection_count += 1
-            return Connection(
-                self._dispatcher,
-                self.connections,
-                self._receive_buffer,
-                self._budget,
-                listener.name,
-                self._connection_count,
-                self.config.socket_request_max_bytes,
-            )
-
-        server = await self._loop.create_server(
-            connection, sock=listener.socket, backlog=self.config.socket_listen_backlog_size
-        )
-        self._servers.append(server)
 
     async def _start_http(self, address: str) -> None:
         from barnabas.broker.http.server import HttpServer
 
-        self._http = HttpServer(self.metric_sources(), address)
+        self._http = HttpServer(self.metric_sources(), address, self.environment.network, self._threads)
         self._stop_later(self._http.stop)
         await self._http.start()
 
-    def ready_line(self) -> str:
-        """What a process prints when clients may connect."""
-        addresses = ",".join(str(listener) for listener in self._listeners if listener.listener.advertised)
-        return f"ready: {addresses} node.id={self.node_id} cluster.id={self.cluster_id}"
+    # --- other brokers ----------------------------------------------------------------------------
 
-    def bootstrap_servers(self) -> str:
-        """HOST:PORT of the first listener."""
-        endpoint = self._listeners[0].advertised
-        return f"{endpoint.host}:{endpoint.port}"
+    @cached_property
+    def others(self) -> "OtherBrokers":
+        """What this broker has because there are others; made when it is first needed."""
+        from barnabas.broker.other_brokers import OtherBrokers
 
-    def ports(self) -> dict[str, int]:
-        """The port that each listener is bound to, by its name."""
-        return {listener.name: listener.bound.port for listener in self._listeners}
+        return OtherBrokers(
+            self.node_id,
+            self.config,
+            self.environment.network,
+            self.metadata,
+            self.clock,
+            self._socket_clock,
+            self._network_timers,
+            lambda: self.controller,
+            self.configs.overrides,
+        )
+
+    def _close_peers(self) -> None:
+        if "others" in self.__dict__:
+            self.others.close()
+
+    def _channel(self) -> "BrokerChannel":
+        """The controller's way to brokers."""
+        local = LocalChannel(self.node_id, self.commands)
+        return self.others.channel(local) if self._may_have_others else local
+
+    def _markers(self) -> "MarkerWriter":
+        """What writes transaction markers: here, and in partitions that others lead."""
+        if not self._may_have_others:
+            return self.transaction_markers
+        sender = self.others.marker_sender(self.transaction_markers)
+        self._stop_later(sender.close, self._members)
+        return sender
+
+    def _coordinator_sender(self) -> "CoordinatorSender | None":
+        """What asks coordinators in other brokers."""
+        if not self._may_have_others:
+            return None
+        sender = self.others.coordinator_sender(self.transactions.runtime.partition_for)
+        self._stop_later(sender.close, self._members)
+        return sender
+
+    async def _hand_over(self) -> None:
+        if not self._is_crash:
+            await self.others.hand_over()
 
     # --- stopping ---------------------------------------------------------------------------------
 
@@ -374,6 +507,13 @@ class Broker:
         stopped, last things first, whatever others raise meanwhile."""
         self.is_ready = False
         await self._stops.aclose()
+
+    def give_up_start(self) -> None:
+        """End a start that still reads logs after a crash, or waits for ZooKeeper: `start` raises CancelledError,
+        everything given back. Any other start is soon done and goes on."""
+        self.log_manager.give_up_opening()
+        if self._opening is not None and self.config.zookeeper_connect is not None:
+            self._opening.cancel()
 
     async def crash(self) -> None:
         """End as after a kill, for tests: connections are cut, and files are left as they are, without the marker, so
@@ -395,23 +535,13 @@ class Broker:
         (self._stops if parts is None else parts).push_async_callback(attempt)
 
     async def _end_connections(self) -> None:
-        for server in self._servers:
-            server.close()
-        for connection in self.connections:
-            if self._is_crash:
-                connection.abort()
-            else:
-                connection.close()
-        await asyncio.sleep(0)  # lets transports flush and protocols hear of it
-        await asyncio.gather(*self.connections.sending, return_exceptions=True)
-        for listener in self._listeners:
-            listener.socket.close()
+        await self.socket_server.stop(cuts=self._is_crash)
 
     async def _end_logs(self) -> None:
         if self._is_crash:
-            await asyncio.to_thread(self.log_manager.abandon)
+            await self._threads.call(self.log_manager.abandon)
         else:
-            await asyncio.to_thread(self.log_manager.close, self._broker_epoch())
+            await self._threads.call(self.log_manager.close, self._broker_epoch())
 
     async def settle(self) -> None:
         """Run every timer that is due by the clock, and return when the work that they started is done: for who moves
@@ -432,20 +562,6 @@ class Broker:
         logger.critical("the broker cannot go on: %s", reason)
         self._loop.call_soon_threadsafe(self._on_failure, reason)
 
-    # --- producer ids -----------------------------------------------------------------------------
-
-    async def _allocate_producer_ids(self) -> tuple[int, int]:
-        """The next block. Where the metadata store may have forgotten, or be that of an earlier day, the logs are asked
-        first which ids are used: a producer that gets one of another has its records taken for retries.
-
-        Errors: ApiError COORDINATOR_LOAD_IN_PROGRESS.
-        """
-        if self._highest_producer_id is None and not (self._goes_on_after_stop and self.controller.knows_producer_ids):
-            used = self.transactions.producer_ids() | await asyncio.to_thread(self.log_manager.producer_ids)
-            self._highest_producer_id = highest_handed_out(used)
-        above = -1 if self._highest_producer_id is None else self._highest_producer_id
-        return await self.controller.allocate_producer_ids(above)
-
     # --- configuration ----------------------------------------------------------------------------
 
     def _config_changed(self, entity_type: str, name: str) -> None:
@@ -459,12 +575,20 @@ class Broker:
 
     # --- housekeeping -----------------------------------------------------------------------------
 
+    def _new_session_id(self) -> int:
+        return self.environment.random_below(2**31 - 1) + 1
+
     def metric_sources(self) -> "MetricSources":
         """What /metrics tells of."""
         from barnabas.broker.http.metrics_page import MetricSources
 
         return MetricSources(
-            self.services, self.metrics, self.compaction, self._activities(), is_ready=lambda: self.is_ready
+            self.services,
+            self.metrics,
+            self.compaction,
+            self._activities(),
+            is_ready=lambda: self.is_ready,
+            peers=lambda: self.others.peers if "others" in self.__dict__ else None,
         )
 
     def _activities(self) -> "list[SetAside[Any]]":
@@ -488,8 +612,9 @@ class Broker:
         ]
 
     def _start_housekeeping(self) -> None:
-        self._watch_lag(self._loop.time())
-        self._stop_later(lambda: self._lag_timer.cancel())
+        lag = EventLoopLag(self._loop, self.metrics)
+        lag.start()
+        self._stop_later(lag.stop)
         self._stop_later(self.housekeeping.close)
         self._schedule_jobs()
         # Whatever takes long is given up first, so that no job has to be waited for.
@@ -500,6 +625,7 @@ class Broker:
         config, every = self.config, self.housekeeping.every
         every("closing idle connections", IDLE_CHECK_INTERVAL_MS, self._close_idle_connections)
         self.log_jobs.schedule(self.housekeeping, config)
+        every("expiring offsets", config.offsets_retention_check_interval_ms, self.groups.expire_offsets)
         every(
             "aborting transactions that timed out",
             config.transaction_abort_timed_out_transaction_cleanup_interval_ms,
@@ -513,54 +639,3 @@ class Broker:
 
     def _close_idle_connections(self) -> None:
         self.connections.close_idle(self._socket_clock.monotonic_ms())
-
-    def _watch_lag(self, expected: float) -> None:
-        """How late the loop runs a timer that is due: what every request waits at least."""
-        now = self._loop.time()
-        self.metrics.event_loop_lag_seconds = max(0.0, now - expected)
-        self._lag_timer = self._loop.call_later(LAG_CHECK_INTERVAL_S, self._watch_lag, now + LAG_CHECK_INTERVAL_S)
-
-
-def _group_settings(config: BrokerConfig) -> GroupSettings:
-    return GroupSettings(**{field.name: getattr(config, field.name) for field in fields(GroupSettings)})
-
-
-def _transaction_settings(config: BrokerConfig) -> TransactionSettings:
-    given = (field.name for field in fields(TransactionSettings) if "key" in field.metadata)
-    return TransactionSettings(**{name: getattr(config, name) for name in given})
-
-
-async def run(config: BrokerConfig) -> int:
-    """Run a broker until SIGTERM or SIGINT; returns the process's exit status (1 after a failure that ended it)."""
-    loop = asyncio.get_running_loop()
-    stopping = asyncio.Event()
-    status = 0
-
-    def fail(reason: str) -> None:
-        nonlocal status
-        status = 1
-        stopping.set()
-
-    def stop(_number: int, _frame: object) -> None:
-        with contextlib.suppress(RuntimeError):  # after a start that was refused the loop is closed
-            loop.call_soon_threadsafe(stopping.set)
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        # Not the loop's handlers: those go when it closes, and a signal that comes then would end the process.
-        signal.signal(number, stop)
-    started = time.perf_counter()
-    broker = Broker(config, on_failure=fail)
-    loop.call_later(60, gc.enable)  # a start may have to wait for long, for ZooKeeper, say
-    await broker.start()
-    # What a broker is made of stays: Python need not look for garbage in it, neither while it comes to be (`main` in
-    # __main__.py) nor ever after. Each time it did, the event loop stood still (docs/performance.md).
-    gc.freeze()
-    gc.enable()
-    sys.stdout.write(broker.ready_line() + "\n")
-    sys.stdout.flush()
-    logger.info("started in %.0f ms", (time.perf_counter() - started) * 1000)
-    await stopping.wait()
-    await broker.stop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, signal.SIG_IGN)  # what is left is to exit with the status of this stop
-    return status

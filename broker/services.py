@@ -1,8 +1,10 @@
 """The parts of a broker that handlers may use: each by its own name and type, and nothing else of the broker."""
 
 from dataclasses import dataclass
+from typing import Final
 
 from barnabas.broker.cluster.auto_topics import AutoTopicCreation
+from barnabas.broker.cluster.controller_commands import ControllerCommands
 from barnabas.broker.cluster.features import ClusterFeatures
 from barnabas.broker.cluster.metadata import MetadataCache
 from barnabas.broker.cluster.producer_ids import ProducerIds
@@ -14,6 +16,7 @@ from barnabas.broker.coordinators.transactions.local_markers import LocalMarkers
 from barnabas.broker.coordinators.transactions.service import TransactionService
 from barnabas.broker.coordinators.transactions.verification import TransactionVerification
 from barnabas.broker.network.connections import Connections
+from barnabas.broker.observability.request_metrics import RequestMetrics
 from barnabas.broker.observability.unforeseen import UnforeseenErrors
 from barnabas.broker.replication.fetch_sessions import FetchSessions
 from barnabas.broker.replication.replica_manager import ReplicaManager
@@ -21,20 +24,25 @@ from barnabas.clock import Clock
 from barnabas.controller.configs import ConfigRepository
 from barnabas.controller.controller import Controller
 from barnabas.storage.log_manager import LogManager
+from barnabas.timers import Timers
+
+REPLY_BYTES_MAX: Final = 32 * 1024 * 1024
+"""How large one reply may be, about. Fetches have their own limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """Made once, when the broker has registered itself; every request's context has it.
+    """Made once, before the broker registers itself; every request's context has it.
 
     What changes while the broker runs is asked of the part that knows it: `config`, `features.finalized`,
     `metadata`.
     """
 
     node_id: int
-    cluster_id: str
     clock: Clock
+    timers: Timers
     unforeseen: UnforeseenErrors
+    metrics: RequestMetrics
     connections: Connections
 
     config: LiveConfig
@@ -44,6 +52,7 @@ class Services:
 
     metadata: MetadataCache
     features: ClusterFeatures
+    commands: ControllerCommands
     controller: Controller
     auto_topics: AutoTopicCreation
     producer_ids: ProducerIds
@@ -51,8 +60,17 @@ class Services:
     log_manager: LogManager
     replicas: ReplicaManager
     fetch_sessions: FetchSessions
+    replica_fetch_sessions: FetchSessions
 
     groups: GroupService
     transactions: TransactionService
     transaction_markers: LocalMarkers
     transaction_verification: TransactionVerification
+
+    reply_bytes_max: int = REPLY_BYTES_MAX
+    """What `api/reply_room.py` goes by; only tests choose it."""
+
+    @property
+    def cluster_id(self) -> str:
+        """The cluster's, once this broker has joined it."""
+        return self.controller.cluster_id

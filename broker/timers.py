@@ -41,11 +41,17 @@ class TimerHandle:
 
 
 class Timers:
-    """Schedules calls at `monotonic_ms` instants of the clock; owned by the event loop."""
+    """Schedules calls at `monotonic_ms` instants of the clock; owned by the event loop.
+
+    `now`, in seconds, tells how long a round has made calls; the loop's own time may stand still while it does.
+    """
 
     _COMPACT_ABOVE_MIN = 1024
 
-    def __init__(self, clock: Clock, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, clock: Clock, loop: asyncio.AbstractEventLoop, now: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.now = now
         self._clock = clock
         self._loop = loop
         self._heap: list[tuple[int, int, TimerHandle]] = []
@@ -118,14 +124,14 @@ class Timers:
         """Run what is due; what is left after a slice comes after the loop's other work."""
         self._wakeup = None
         now_ms = self._clock.monotonic_ms()
-        end_s = time.monotonic() + SLICE_S  # the loop's own time may stand still while it runs us
+        end_s = self.now() + SLICE_S
         # A clock that only a test moves is asked less and less often.
         self._patience_ms = min(2 * self._patience_ms or 1, PATIENCE_MAX_MS)
         go_on = self._arm
         try:
             while self._fire_next(now_ms):
                 self._patience_ms = 0
-                if time.monotonic() > end_s:
+                if self.now() > end_s:
                     go_on = self._go_on_soon
                     break
         finally:

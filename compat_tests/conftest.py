@@ -74,11 +74,12 @@ class BarnabasOnZooKeeperTarget(BarnabasProcess):
     target = BARNABAS
 
     def __init__(self, overrides: Mapping[str, str] | None = None) -> None:
-        from tools.zookeeper import ZooKeeperServer
+        from tools.zookeeper import ALONE, ZooKeeperServer
 
         self._zookeeper = ZooKeeperServer()
         self._zookeeper.start()
         alone = {
+            **ALONE,
             "zookeeper.connect": f"{self._zookeeper.address}/kafka",
             "zookeeper.session.timeout.ms": "4000",  # a killed broker's successor waits that long
         }
@@ -127,7 +128,7 @@ class KafkaTarget:
         self._server.close()
 
     def log_text(self) -> str:
-        return self._server.log_file.read_text(errors="replace")
+        return self._server.log_text()
 
 
 class RunningBroker:

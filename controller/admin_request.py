@@ -1,4 +1,4 @@
-"""One administrator's request on its way through the controller, and what its answer is if it takes too long."""
+"""A request of an administrator's client that the controller serves: its answer, also if that takes too long."""
 
 import asyncio
 from collections.abc import Callable, Iterable
@@ -10,11 +10,11 @@ from barnabas.wire.errors import ApiError, ErrorCode
 Answer = TypeVar("Answer")
 
 Results = dict[str, ApiError | None]
-"""An answer that is one error by name, None where there is none."""
+"""The answer to a request that names topics: for each name its error, None where it succeeded."""
 
 
 class AdminRequest(Generic[Answer]):
-    """The promise of an answer, kept by an operation of the controller in two steps.
+    """A request that waits for its answer, which an operation of the controller gives in two steps.
 
     `decide`: everything is checked and written, nobody can undo it. `finish`: the brokers have applied it. If the time
     is up in between, the answer is `on_timeout(decision)`, before the decision `on_timeout(None)`; the work goes on.
@@ -31,7 +31,7 @@ class AdminRequest(Generic[Answer]):
         self._timer = timers.call_later(timeout_ms, self._time_out) if self._waits else None
 
     async def answer(self) -> Answer:
-        """Raises: what the request was failed with."""
+        """Wait for the answer. Raises: what `fail` was told."""
         try:
             return await self._reply
         finally:
@@ -39,18 +39,18 @@ class AdminRequest(Generic[Answer]):
                 self._timer.cancel()
 
     def decide(self, decision: Answer) -> None:
-        """It is decided what the answer will be if the brokers apply it in time."""
+        """Note what was decided: the answer, if the brokers apply it in time."""
         self._decision = decision
         if not self._waits:
             self._time_out()
 
     def finish(self, answer: Answer) -> None:
-        """Answer, unless that has happened."""
+        """Give the answer, unless there is one."""
         if not self._reply.done():
             self._reply.set_result(answer)
 
     def fail(self, error: Exception) -> None:
-        """Answer with an error, unless there is an answer."""
+        """Have the request fail, unless there is an answer."""
         if not self._reply.done():
             self._reply.set_exception(error)
 
@@ -60,6 +60,8 @@ class AdminRequest(Generic[Answer]):
 
 
 def timed_out(names: Iterable[str], decided: Results | None) -> Results:
-    """The answer of a request whose time is up, where that is one error by name."""
+    """The answer to a request whose time is up: REQUEST_TIMED_OUT for each name, unless another error was decided for
+    it.
+    """
     results: Results = decided if decided is not None else dict.fromkeys(names)
     return {name: error or ApiError(ErrorCode.REQUEST_TIMED_OUT) for name, error in results.items()}

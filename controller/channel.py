@@ -1,19 +1,32 @@
-"""Commands of the controller to the live brokers, and what their answers mean."""
+"""Commands of the controller to the live brokers, and what their answers mean.
 
+The controller's own broker is told at once, and what it makes of it is known when the call returns: what requests of
+clients wait for. Other brokers have a queue each, out of which their commands are sent while the controller goes on;
+their answers come back as events. So a silent broker delays nobody, and each hears everything in order.
+"""
+
+import asyncio
 import logging
-from collections.abc import Collection, Iterable, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Collection, Iterable
+from typing import TYPE_CHECKING, Any, Protocol
 
 from barnabas.controller import requests
 from barnabas.controller.controller_election import ControllerElection, Deposed
 from barnabas.controller.registration import Registration
 from barnabas.controller.state import ClusterState, TopicPartition
-from barnabas.wire.errors import ApiError, ErrorCode
+from barnabas.timers import Timers
+from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.leader_and_isr import LeaderAndIsrRequest, LeaderAndIsrResponse
 from barnabas.wire.messages.stop_replica import StopReplicaRequest, StopReplicaResponse
 from barnabas.wire.messages.update_metadata import UpdateMetadataRequest, UpdateMetadataResponse
 
+if TYPE_CHECKING:
+    from barnabas.controller.broker_queue import Answer, BrokerQueue
+
 logger = logging.getLogger(__name__)
+
+Command = LeaderAndIsrRequest | UpdateMetadataRequest | StopReplicaRequest
+"""What a controller can tell a broker."""
 
 
 class BrokerChannel(Protocol):
@@ -23,18 +36,20 @@ class BrokerChannel(Protocol):
         """Whether requests can be sent to a broker. One that is not reached gets no partitions and is told nothing."""
         ...
 
-    async def send(
-        self, broker_id: int, request: LeaderAndIsrRequest | UpdateMetadataRequest | StopReplicaRequest, /
-    ) -> Any:
-        """Deliver and return the response message of the same API, after the broker has applied the request."""
+    async def send(self, broker_id: int, request: Command, /) -> Any:
+        """Deliver and return the response message of the same API, after the broker has applied the request.
+
+        Raises: OSError where another broker cannot be reached, or does not answer in time.
+        """
         ...
 
 
 class BrokerCommands:
-    """What the controller says to brokers, in its own name and epoch.
+    """What the controller says to brokers, in its own name and epoch: to all that it has met (`meet`).
 
-    Called by the controller's task alone. Every method raises `Deposed` if a broker knows a newer controller, and
-    whatever the channel raises.
+    Called by the controller's task alone. What tells the own broker returns when that has applied it, and raises
+    `Deposed` if it knows a newer controller, and whatever the channel raises; what is told to others is queued.
+    `answered` is called with each answer of another broker.
     """
 
     def __init__(
@@ -43,38 +58,102 @@ class BrokerCommands:
         registration: Registration,
         election: ControllerElection,
         inter_broker_listener: str | None,
+        timers: Timers,
+        answered: Callable[["Answer"], None],
     ) -> None:
         self._channel = channel
         self._registration = registration
         self._election = election
         self._inter_broker_listener = inter_broker_listener
+        self.timers = timers
+        """For whoever waits for brokers."""
+        self._answered = answered
+        self._queues: dict[int, BrokerQueue] = {}
+        self._closing: dict[BrokerQueue, None] = {}
 
     def reaches(self, broker_id: int) -> bool:
         """Whether this controller can say anything to a broker."""
         return self._channel.reaches(broker_id)
 
     @property
+    def own_id(self) -> int:
+        """The id of the controller's own broker."""
+        return self._registration.broker.broker_id
+
+    @property
+    def others(self) -> list[int]:
+        """The ids of the other brokers that it has met and not parted from."""
+        return list(self._queues)
+
+    @property
     def _sender(self) -> requests.Sender:
-        return requests.Sender(self._registration.broker.broker_id, self._election.epoch, self._inter_broker_listener)
+        return requests.Sender(self.own_id, self._election.epoch, self._inter_broker_listener)
+
+    # -- whom it talks to
+
+    def meet(self, broker_ids: Iterable[int]) -> None:
+        """Begin to talk to other brokers: to a new life of those that it has met before."""
+        for broker_id in broker_ids:
+            if broker_id == self.own_id:
+                continue
+            from barnabas.controller.broker_queue import BrokerQueue
+
+            self.part_from([broker_id])
+            self._queues[broker_id] = BrokerQueue(broker_id, self._channel, self.timers, self._answered)
+
+    def part_from(self, broker_ids: Iterable[int]) -> None:
+        """Say nothing more to these brokers, also of what waits."""
+        for broker_id in broker_ids:
+            queue = self._queues.pop(broker_id, None)
+            if queue is not None:
+                queue.close()
+                self._closing[queue] = None
+        self._closing = {queue: None for queue in self._closing if not queue.is_closed}
+
+    async def stop(self) -> None:
+        """Part from all, and wait until nothing runs any more."""
+        self.part_from(self.others)
+        await asyncio.gather(*(queue.closed() for queue in self._closing))
+
+    # -- what it says
 
     async def assign_roles(
         self,
         cluster: ClusterState,
+        partitions: Iterable[TopicPartition],
+        new: Collection[TopicPartition] = (),
+        request_type: int = requests.INCREMENTAL,
+    ) -> list[TopicPartition]:
+        """Have the own broker lead and follow its share of the partitions; returns those whose log it could not open,
+        for now or for good.
+        """
+        command = requests.leader_and_isr(self._sender, cluster, self.own_id, partitions, new, request_type)
+        if command is None:
+            return []
+        response = await self._channel.send(self.own_id, command)
+        return self.refused_roles(cluster, self.own_id, command, response)
+
+    def post_roles(
+        self,
+        cluster: ClusterState,
         broker_id: int,
         partitions: Iterable[TopicPartition],
-        new: Collection[TopicPartition],
-        request_type: int,
+        new: Collection[TopicPartition] = (),
+        request_type: int = requests.INCREMENTAL,
+    ) -> None:
+        """Have another broker lead and follow its share of the partitions."""
+        self._post(broker_id, requests.leader_and_isr(self._sender, cluster, broker_id, partitions, new, request_type))
+
+    def refused_roles(
+        self, cluster: ClusterState, broker_id: int, command: LeaderAndIsrRequest, response: LeaderAndIsrResponse
     ) -> list[TopicPartition]:
-        """Have one broker lead and follow its share of the partitions; returns those whose log it could not open, for
-        now or for good.
+        """The partitions whose log a broker could not open.
+
+        Raises: Deposed.
         """
-        message = requests.leader_and_isr(self._sender, cluster, broker_id, partitions, new, request_type)
-        if message is None:
-            return []
-        response: LeaderAndIsrResponse = await self._channel.send(broker_id, message)
         if self._check(broker_id, response.error_code) is not ErrorCode.NONE:
-            return [(t.topic_name, state.partition_index) for t in message.topic_states for state in t.partition_states]
-        names = {topic.topic_id: topic.topic_name for topic in message.topic_states}
+            return [(t.topic_name, state.partition_index) for t in command.topic_states for state in t.partition_states]
+        names = {topic.topic_id: topic.topic_name for topic in command.topic_states}
         failed = []
         for topic_id, refusal in [(t.topic_id, error) for t in response.topics for error in t.partition_errors]:
             error = ErrorCode.of(refusal.error_code)
@@ -91,40 +170,95 @@ class BrokerCommands:
     async def update_metadata(
         self,
         cluster: ClusterState,
-        partitions: Sequence[TopicPartition],
+        partitions: Iterable[TopicPartition],
         request_type: int = requests.INCREMENTAL,
     ) -> None:
-        """Let every broker know who is alive and how the partitions stand."""
-        for broker_id in cluster.brokers:
-            message = requests.update_metadata(self._sender, cluster, broker_id, partitions, request_type)
-            response: UpdateMetadataResponse = await self._channel.send(broker_id, message)
-            self._check(broker_id, response.error_code)
+        """Let the own broker know who is alive and how the partitions stand."""
+        command = requests.update_metadata(self._sender, cluster, self.own_id, partitions, request_type)
+        response: UpdateMetadataResponse = await self._channel.send(self.own_id, command)
+        self._check(self.own_id, response.error_code)
 
-    async def delete_replicas(self, cluster: ClusterState, names: Collection[str]) -> dict[str, ApiError]:
-        """Have all brokers delete their replicas of the topics; returns what keeps a topic from going, by name."""
-        obstacles: dict[str, ApiError] = {}
-        for name in names:
-            holders = {replica for a in cluster.topics[name].assignments.values() for replica in a.replicas}
-            absent = sorted(holders - set(cluster.brokers))
-            if absent:
-                obstacles[name] = ApiError(
-                    ErrorCode.REQUEST_TIMED_OUT, f"The deletion waits for broker {absent[0]}, which holds a replica."
-                )
-        free = [name for name in names if name not in obstacles]
-        for broker_id in cluster.brokers:
-            message = requests.stop_replicas_for_deletion(self._sender, cluster, broker_id, free)
-            if message is None:
-                continue
-            response: StopReplicaResponse = await self._channel.send(broker_id, message)
-            error = self._check(broker_id, response.error_code)
-            failed: dict[str, ErrorCode] = {}
-            if error is not ErrorCode.NONE:
-                failed = dict.fromkeys((topic.topic_name for topic in message.topic_states), error)
-            failed |= {e.topic_name: ErrorCode.of(e.error_code) for e in response.partition_errors if e.error_code}
-            for name, code in failed.items():
-                logger.error("broker %d could not delete its replicas of topic %s: %s", broker_id, name, code.name)
-                obstacles[name] = ApiError(code, "A replica could not be deleted; the topic stays queued for deletion.")
-        return obstacles
+    def post_metadata(
+        self,
+        cluster: ClusterState,
+        broker_id: int,
+        partitions: Iterable[TopicPartition],
+        request_type: int = requests.INCREMENTAL,
+    ) -> None:
+        """Let another broker know who is alive and how the partitions stand."""
+        self._post(broker_id, requests.update_metadata(self._sender, cluster, broker_id, partitions, request_type))
+
+    async def delete_replicas(self, cluster: ClusterState, names: Collection[str]) -> dict[str, ErrorCode]:
+        """Have the own broker delete its replicas of topics; returns the error of those that stay, by name."""
+        command = requests.stop_replicas_for_deletion(self._sender, cluster, self.own_id, names)
+        if command is None:
+            return {}
+        return self.refused_deletions(self.own_id, command, await self._channel.send(self.own_id, command))
+
+    def post_deletion(self, cluster: ClusterState, broker_id: int, names: Collection[str]) -> None:
+        """Have another broker delete its replicas of topics."""
+        self._post(broker_id, requests.stop_replicas_for_deletion(self._sender, cluster, broker_id, names))
+
+    async def stop_replicas(self, cluster: ClusterState, partitions: Iterable[TopicPartition]) -> None:
+        """Have the own broker stop to follow partitions; it keeps their logs."""
+        command = requests.stop_replicas(self._sender, cluster, self.own_id, partitions)
+        if command is not None:
+            self.refused_deletions(self.own_id, command, await self._channel.send(self.own_id, command))
+
+    def post_stop(self, cluster: ClusterState, broker_id: int, partitions: Iterable[TopicPartition]) -> None:
+        """Have another broker stop to follow partitions; it keeps their logs."""
+        self._post(broker_id, requests.stop_replicas(self._sender, cluster, broker_id, partitions))
+
+    async def remove_replicas(
+        self, cluster: ClusterState, broker_id: int, partitions: Iterable[TopicPartition]
+    ) -> None:
+        """Have a broker delete its replicas of partitions that others have from now on; the own one has, on return."""
+        if broker_id == self.own_id:
+            command = requests.stop_replicas(self._sender, cluster, broker_id, partitions, delete=True)
+            if command is not None:
+                self.refused_deletions(broker_id, command, await self._channel.send(broker_id, command))
+        elif broker_id in self._queues:
+            self._post(broker_id, requests.stop_replicas(self._sender, cluster, broker_id, partitions, delete=True))
+
+    def refused_deletions(
+        self, broker_id: int, command: StopReplicaRequest, response: StopReplicaResponse
+    ) -> dict[str, ErrorCode]:
+        """The error of those topics that a broker could not delete its replicas of, by name.
+
+        Raises: Deposed.
+        """
+        error = self._check(broker_id, response.error_code)
+        failed: dict[str, ErrorCode] = {}
+        if error is not ErrorCode.NONE:
+            failed = dict.fromkeys((topic.topic_name for topic in command.topic_states), error)
+        failed |= {e.topic_name: ErrorCode.of(e.error_code) for e in response.partition_errors if e.error_code}
+        for name, code in failed.items():
+            logger.error("broker %d could not delete its replicas of topic %s: %s", broker_id, name, code.name)
+        return failed
+
+    def check_metadata(self, broker_id: int, response: UpdateMetadataResponse) -> None:
+        """Log what a broker did not accept. Raises: Deposed."""
+        self._check(broker_id, response.error_code)
+
+    def when_told(self, call: Callable[[], None]) -> None:
+        """Call when the other brokers have answered to everything said so far; never where one of them does not."""
+        left = len(self._queues)
+
+        def count() -> None:
+            nonlocal left
+            left -= 1
+            if left == 0:
+                call()
+
+        for queue in self._queues.values():
+            queue.when_answered(count)
+        if left == 0:
+            call()
+
+    def _post(self, broker_id: int, command: Command | None) -> None:
+        queue = self._queues.get(broker_id)
+        if command is not None and queue is not None:
+            queue.post(command)
 
     def _check(self, broker_id: int, error_code: int) -> ErrorCode:
         """The error of a command as a whole."""

@@ -1,7 +1,8 @@
 """Dynamic configuration of topics and brokers: the overrides under /config, cached, changed and followed.
 
-Every broker has one repository. A change is two writes in one transaction: the entity's znode and a sequential
-notification under /config/changes, which all brokers watch. Notifications older than a quarter of an hour are purged.
+Every broker has one repository. A change is two writes in one transaction: the entity's znode, if it has the version
+that was read, and a sequential notification under /config/changes, which all brokers watch. Notifications older than a
+quarter of an hour are purged.
 
 The overrides of a new topic are written with the topic and without a notification: whoever creates a topic's log calls
 `refresh` first, as Kafka reads the znode then.
@@ -20,6 +21,7 @@ from barnabas.controller import znodes
 from barnabas.controller.bootstrap import create_missing
 from barnabas.controller.coordination.interface import (
     ANY_VERSION,
+    BadVersion,
     Check,
     ConnectionLost,
     CoordinationStore,
@@ -29,6 +31,7 @@ from barnabas.controller.coordination.interface import (
     NotEmpty,
     SessionExpired,
     SetData,
+    Stat,
     StoreUnavailable,
     WatchedEvent,
 )
@@ -44,7 +47,7 @@ ENTITY_TYPES = ("topics", "brokers")
 CHANGE_EXPIRATION_MS = 15 * 60 * 1000
 """Older notifications are deleted (`ZkNodeChangeNotificationListener`'s `changeExpirationMs`)."""
 
-REPLACE_TIMEOUT_MS = 30_000
+CHANGE_TIMEOUT_MS = 30_000
 """How long a change waits for a store that is out of reach: Kafka's default `request.timeout.ms`, after which its
 client has given up."""
 
@@ -63,7 +66,8 @@ KEPT_WHERE_BROKEN: Mapping[str, Mapping[str, str]] = MappingProxyType(
         "brokers": MappingProxyType({"log.retention.ms": "-1", "log.retention.bytes": "-1"}),
     }
 )
-"""What an entity has as long as its overrides cannot be read and nobody knows them from before: nothing is deleted."""
+"""The overrides that an entity is taken to have, by its type, as long as its own cannot be read and nobody knows them
+from before: with these, nothing is deleted."""
 
 OVERRIDE_BYTES = 150
 """What an override takes in memory besides its name and its value."""
@@ -71,6 +75,9 @@ OVERRIDE_BYTES = 150
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 
 ConfigListener = Callable[[str, str], None]
+
+Decide = Callable[[Mapping[str, str]], Mapping[str, str]]
+"""Makes an entity's new overrides of its present ones."""
 
 
 def stored_bytes(overrides: Mapping[str, str | None]) -> int:
@@ -80,18 +87,18 @@ def stored_bytes(overrides: Mapping[str, str | None]) -> int:
 
 class ConfigRepository:
     """Cache of all overrides, owned by the event loop; `start` before anything else. `held_bytes` is about how much
-    memory they take. A change waits up to `replace_timeout_ms` for the store.
+    memory they take. A change waits up to `change_timeout_ms` for the store.
 
     One task, from `start` to `stop`, follows what others change; handlers and the controller call the rest.
     """
 
     def __init__(
-        self, store: CoordinationStore, clock: Clock, timers: Timers, *, replace_timeout_ms: int = REPLACE_TIMEOUT_MS
+        self, store: CoordinationStore, clock: Clock, timers: Timers, *, change_timeout_ms: int = CHANGE_TIMEOUT_MS
     ) -> None:
         self._store = store
         self._clock = clock
         self._timers = timers
-        self._replace_timeout_ms = replace_timeout_ms
+        self._change_timeout_ms = change_timeout_ms
         self.held_bytes = 0
         self._overrides: dict[tuple[str, str], Mapping[str, str]] = {}
         self._listeners: list[ConfigListener] = []
@@ -172,48 +179,58 @@ class ConfigRepository:
         """Call `listener(entity_type, name)` after each change of overrides, whoever made it. It must not raise."""
         self._listeners.append(listener)
 
-    async def replace(
-        self, entity_type: str, name: str, configs: Mapping[str, str], *, if_topic_exists: bool = False
-    ) -> None:
-        """Make `configs` the entity's overrides and tell all brokers; with `if_topic_exists` the store refuses them if
-        the topic of that name was deleted since the caller looked.
+    async def change(self, entity_type: str, name: str, decide: Decide, *, if_topic_exists: bool = False) -> None:
+        """Make what `decide` makes of the entity's overrides its new ones and tell all brokers; with `if_topic_exists`
+        the store refuses them if the topic of that name was deleted since the caller looked.
 
-        On return the cache has them and the listeners were called.
+        Where another broker changes them at the same time, `decide` is called again with what it made of them: no
+        change undoes another. On return the cache has them and the listeners were called.
 
-        Raises: ApiError(UNKNOWN_TOPIC_OR_PARTITION) for a topic that is gone;
+        Raises: what `decide` raises; ApiError(UNKNOWN_TOPIC_OR_PARTITION) for a topic that is gone;
         ApiError(REQUEST_TIMED_OUT) if the store is out of reach: the change may come into effect later;
         ApiError(KAFKA_STORAGE_ERROR) if it could not be written (a full disk): nothing has changed.
         """
+        held_by = [Check(znodes.topic_path(name), ANY_VERSION)] if if_topic_exists else []
         try:
-            async with time_limit(self._timers, self._replace_timeout_ms):
-                held_by = [Check(znodes.topic_path(name), ANY_VERSION)] if if_topic_exists else []
-                await self._replace(entity_type, name, znodes.encode_config(configs), held_by)
-                await self.refresh(entity_type, [name])
+            async with time_limit(self._timers, self._change_timeout_ms):
+                while True:
+                    current = self.overrides(entity_type, name)
+                    configs = decide(current)
+                    is_written = await self._write((entity_type, name), current, configs, held_by)
+                    await self.refresh(entity_type, [name])
+                    if is_written:
+                        return
         except (ConnectionLost, SessionExpired, TimeoutError) as error:
             raise ApiError(ErrorCode.REQUEST_TIMED_OUT, "The metadata store is out of reach.") from error
         except StoreUnavailable as error:
             logger.error("a change of configuration could not be written: %s", error)
             raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, "The metadata store could not be written.") from error
 
-    async def _replace(self, entity_type: str, name: str, payload: bytes, held_by: list[Check]) -> None:
-        path = znodes.config_path(entity_type, name)
+    async def _write(
+        self, entity: tuple[str, str], current: Mapping[str, str], configs: Mapping[str, str], held_by: list[Check]
+    ) -> bool:
+        """Write an entity's overrides if they still are the `current` ones; whether they were."""
+        path = znodes.config_path(*entity)
+        [found] = await self._store.get_many([path])
+        if self._decoded(entity, found)[0] != current:
+            return False
+        payload = znodes.encode_config(configs)
+        write = Create(path, payload) if found is None else SetData(path, payload, found[1].version)
         notification = Create(
             f"{znodes.CONFIG_CHANGES}/{znodes.CONFIG_CHANGE_PREFIX}",
-            znodes.encode_config_change(entity_type, name),
+            znodes.encode_config_change(*entity),
             sequence=True,
         )
-        while True:
-            exists = await self._store.exists(path) is not None
-            try:
-                write = SetData(path, payload) if exists else Create(path, payload)
-                await self._store.multi([*held_by, write, notification])
-                return
-            except (NoNode, NodeExists) as error:
-                if held_by and error.operation_index == 0:
-                    message = f"The topic '{name}' does not exist."
-                    raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, message) from error
-                if error.operation_index != len(held_by):
-                    raise
+        try:
+            await self._store.multi([*held_by, write, notification])
+        except (NoNode, NodeExists, BadVersion) as error:
+            if held_by and error.operation_index == 0:
+                message = f"The topic '{entity[1]}' does not exist."
+                raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, message) from error
+            if error.operation_index != len(held_by):
+                raise
+            return False
+        return True
 
     async def refresh(self, entity_type: str, names: Iterable[str]) -> None:
         """Read entities again and tell listeners of those that changed."""
@@ -234,11 +251,9 @@ class ConfigRepository:
         found = await self._store.get_many([znodes.config_path(*entity) for entity in entities])
         changed = []
         for entity, answer in zip(entities, found, strict=True):
-            try:
-                configs = znodes.decode_config(*entity, answer[0]) if answer is not None else {}
-            except znodes.DamagedZnode as error:
-                configs = dict(self._overrides.get(entity, KEPT_WHERE_BROKEN[entity[0]]))
-                logger.error("%s %s keeps %s: %s", *entity, configs or "its settings", error)
+            configs, damage = self._decoded(entity, answer)
+            if damage is not None:
+                logger.error("%s %s keeps %s: %s", *entity, dict(configs) or "its settings", damage)
             if configs == self.overrides(*entity):
                 continue
             changed.append(entity)
@@ -248,6 +263,15 @@ class ConfigRepository:
             else:
                 del self._overrides[entity]
         return changed
+
+    def _decoded(
+        self, entity: tuple[str, str], answer: tuple[bytes, Stat] | None
+    ) -> tuple[Mapping[str, str], znodes.DamagedZnode | None]:
+        """The overrides that an entity's znode has, or is taken to have where it is damaged."""
+        try:
+            return znodes.decode_config(*entity, answer[0]) if answer is not None else _NOTHING, None
+        except znodes.DamagedZnode as error:
+            return self._overrides.get(entity, KEPT_WHERE_BROKEN[entity[0]]), error
 
     def _on_change(self, _event: WatchedEvent) -> None:
         self._changed.set()

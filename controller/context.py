@@ -4,14 +4,16 @@
 """
 
 from collections.abc import Callable
-from typing import NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
+from barnabas.controller import requests
 from barnabas.controller.admin_request import AdminRequest
 from barnabas.controller.channel import BrokerCommands
 from barnabas.controller.configs import ConfigRepository
 from barnabas.controller.controller_election import ControllerElection
 from barnabas.controller.coordination.interface import CoordinationStore
-from barnabas.controller.events import EventQueue, Work
+from barnabas.controller.deletions import Deletions
+from barnabas.controller.event_queue import EventQueue, Work
 from barnabas.controller.operations.plan import TRANSACTION_BYTES_MAX, Plan
 from barnabas.controller.operations.topics import PARTITIONS_MAX, TopicDefaults
 from barnabas.controller.partition_fsm import PartitionStateMachine, PartitionStatus
@@ -21,6 +23,9 @@ from barnabas.controller.state import ClusterState, TopicPartition
 from barnabas.timers import Timers
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.names import random_topic_id
+
+if TYPE_CHECKING:
+    from barnabas.controller.operations.preferred_election import LeaderBalance
 
 Answer = TypeVar("Answer")
 
@@ -38,6 +43,8 @@ class ControllerSettings(NamedTuple):
     topic_defaults: TopicDefaults = TopicDefaults()
     delete_topic_enable: bool = True
     unclean_leader_election_enable: bool = False
+    auto_leader_rebalance_enable: bool = True
+    leader_imbalance_check_interval_ms: int = 300_000
     inter_broker_listener: str | None = None
     cluster_id: str | None = None
     partitions_max: int = PARTITIONS_MAX
@@ -77,11 +84,21 @@ class ControllerContext:
         self.is_active = False
         self.cluster = ClusterState()
         self.machine = PartitionStateMachine()
+        self.deletions = Deletions()
+        self.left_out: tuple[str, ...] = ()
+        """Topics whose znode could not be read at the take-over."""
+        self.leader_balance: LeaderBalance | None = None
+        """Made when the cluster has several brokers."""
 
     @property
     def store(self) -> CoordinationStore:
         """The present session."""
         return self.sessions.store
+
+    def unclean_election_is_allowed(self, topic: str) -> bool:
+        """`unclean.leader.election.enable` of a topic."""
+        value = self.configs.overrides("topics", topic).get("unclean.leader.election.enable")
+        return self.settings.unclean_leader_election_enable if value is None else value.strip().lower() == "true"
 
     async def ask(self, work: Work, request: AdminRequest[Answer]) -> Answer:
         """Have an operation done for a request, and wait for its answer; called by the task that serves the client.
@@ -93,6 +110,17 @@ class ControllerContext:
             raise ApiError(ErrorCode.NOT_CONTROLLER)
         self.events.submit(work, request)
         return await request.answer()
+
+    def type_of_roles(self, request_type: int) -> int:
+        """Of a LeaderAndIsr of that type: it is not said to be all where topics are left out, as a broker sets aside
+        the logs that are in none which is."""
+        return requests.INCREMENTAL if self.left_out else request_type
+
+    def stop_timers(self) -> None:
+        """Stop the timers of operations: nothing more is begun but what is asked for."""
+        self.refusals.stop()
+        if self.leader_balance is not None:
+            self.leader_balance.stop()
 
     def adopt(self, plan: Plan) -> None:
         """Make a written plan the state decided upon."""

@@ -33,7 +33,9 @@ class ControllerElection:
     """One broker's candidacy, in each of its sessions anew. `epoch` is that of its last election, 0 before the first.
 
     Every write of the controller goes through `write`, which checks that the epoch is still the newest: a controller
-    that does not know yet that it was replaced can change nothing.
+    that does not know yet that it was replaced can change nothing. With each state of a partition it stores up to which
+    zxid it knows of registrations (`registrations_zxid`): a paused one may still decide about a life of a broker that
+    has ended, and the next controller has to see that.
 
     Called by the controller's task, and by `Controller.start` before there is one.
 
@@ -47,6 +49,7 @@ class ControllerElection:
         self._transaction_bytes_max = transaction_bytes_max
         self.epoch = 0
         self._epoch_version = 0
+        self.registrations_zxid = 0
 
     async def elect(self) -> None:
         """Become the controller and raise its epoch, in one transaction.
@@ -101,7 +104,8 @@ class ControllerElection:
         Raises: Deposed, CoordinationError.
         """
         fence = Check(znodes.CONTROLLER_EPOCH, self._epoch_version)
-        for operations in transactions(groups, fence, self._transaction_bytes_max):
+        marked = (tuple(znodes.marked(each, self.registrations_zxid) for each in group) for group in groups)
+        for operations in transactions(marked, fence, self._transaction_bytes_max):
             try:
                 await self._sessions.store.multi(operations)
             except (BadVersion, NoNode) as error:
@@ -110,7 +114,7 @@ class ControllerElection:
                 raise
 
     async def existing(self, paths: Iterable[str]) -> set[str]:
-        """Those of the znodes that exist."""
+        """Which of these znodes exist."""
         wanted = list(paths)
         found = await self._sessions.store.get_many(wanted) if wanted else []
         return {path for path, answer in zip(wanted, found, strict=True) if answer is not None}

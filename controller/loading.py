@@ -5,7 +5,7 @@
 """
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -19,10 +19,28 @@ logger = logging.getLogger(__name__)
 
 
 class LoadedCluster(NamedTuple):
-    """The cluster as found, and the writes that mend what was left half-done; `cluster` already counts on them."""
+    """The cluster as found, and the writes that mend what was left half-done; `cluster` already counts on them.
+
+    `outlived` are the partitions whose leader has died and is registered anew since it was elected; `unproven` those
+    with members of the ISR that were registered since then and may lack records, and which these are. `left_out` are
+    the topics whose znode cannot be read: brokers have logs of them.
+    """
 
     cluster: ClusterState
     repairs: tuple[OperationGroup, ...]
+    outlived: frozenset[TopicPartition]
+    unproven: Mapping[TopicPartition, Sequence[int]]
+    left_out: tuple[str, ...]
+
+
+class LoadedStates(NamedTuple):
+    """Topics with the states of their partitions, the writes that create lost ones anew, and, as in `LoadedCluster`,
+    the partitions that are `outlived` and `unproven`."""
+
+    topics: list[TopicState]
+    repairs: list[OperationGroup]
+    outlived: list[TopicPartition]
+    unproven: dict[TopicPartition, list[int]]
 
 
 async def load_cluster(
@@ -30,17 +48,20 @@ async def load_cluster(
     new_topic_id: Callable[[], bytes],
     watcher: Watcher | None = None,
     known: Mapping[str, TopicState] = MappingProxyType({}),
+    lives: Mapping[int, int] = MappingProxyType({}),
 ) -> LoadedCluster:
     """Read brokers, topics, partition states and the deletion queue; the watcher learns of new topics, of changes of
     topics, and of new entries of the queue.
 
     A topic without an id (from before Kafka 2.8) gets one. Entries of the deletion queue without a topic are dropped:
     the topic went before. What cannot be read is written anew from what is `known` of it, else told and left out.
+    `lives` has the epochs with which lives of brokers began that have been registered anew since.
 
     Raises: CoordinationError.
     """
     repairs: list[OperationGroup] = []
     topics: list[TopicState] = []
+    left_out: list[str] = []
     found = await _children_with_data(store, znodes.TOPICS, watcher)
     for name, payload, stat in found:
         try:
@@ -48,6 +69,7 @@ async def load_cluster(
         except znodes.DamagedZnode as error:
             if name not in known:
                 logger.error("topic %s is left out: %s", name, error)
+                left_out.append(name)
                 continue
             topics.append(known[name]._replace(partitions={}))
             repairs.append(rewritten(known[name], stat.version, error))
@@ -61,13 +83,17 @@ async def load_cluster(
     queued = await store.get_children(znodes.DELETE_TOPICS, watcher)
     existing = {name for name, _, _ in found}
     repairs += [(Delete(znodes.delete_topic_path(name)),) for name in queued if name not in existing]
-    complete, restored = await with_states(store, topics, known)
+    brokers = {broker.broker_id: broker for broker in await _brokers(store)}
+    began = {broker_id: broker.epoch for broker_id, broker in brokers.items()}
+    loaded = await with_states(store, topics, known, {**began, **lives}, brokers)
     cluster = ClusterState(
-        brokers={broker.broker_id: broker for broker in await _brokers(store)},
-        topics={topic.name: topic for topic in complete},
-        deleting=frozenset({topic.name for topic in complete}.intersection(queued)),
+        brokers=brokers,
+        topics={topic.name: topic for topic in loaded.topics},
+        deleting=frozenset({topic.name for topic in loaded.topics}.intersection(queued)),
     )
-    return LoadedCluster(cluster, (*repairs, *restored))
+    return LoadedCluster(
+        cluster, (*repairs, *loaded.repairs), frozenset(loaded.outlived), loaded.unproven, tuple(left_out)
+    )
 
 
 def rewritten(topic: TopicState, version: int, error: znodes.DamagedZnode) -> OperationGroup:
@@ -83,10 +109,18 @@ async def _brokers(store: CoordinationStore) -> list[BrokerRegistration]:
 
 
 async def with_states(
-    store: CoordinationStore, topics: Iterable[TopicState], known: Mapping[str, TopicState] = MappingProxyType({})
-) -> tuple[list[TopicState], list[OperationGroup]]:
+    store: CoordinationStore,
+    topics: Iterable[TopicState],
+    known: Mapping[str, TopicState] = MappingProxyType({}),
+    lives: Mapping[int, int] = MappingProxyType({}),
+    brokers: Mapping[int, BrokerRegistration] = MappingProxyType({}),
+) -> LoadedStates:
     """The topics with the states of their partitions, read together, and the writes that create anew the states that
     somebody has deleted, as they were `known`. A partition whose state cannot be read gets one without a leader.
+
+    A broker whose life began, at an epoch in `lives`, after a state was decided that has it lead was elected in a
+    former life: zxids order both (`znodes.decided_zxid`). So do they for `brokers` that may lack records: one that came
+    into the ISR since has them.
 
     Raises: CoordinationError.
     """
@@ -95,6 +129,9 @@ async def with_states(
     answers = await store.get_many([znodes.partition_state_path(topic.name, partition) for topic, partition in wanted])
     states: dict[TopicPartition, PartitionState] = {}
     lost: dict[TopicPartition, PartitionState] = {}
+    outlived: list[TopicPartition] = []
+    unproven: dict[TopicPartition, list[int]] = {}
+    lacking = {member: broker for member, broker in brokers.items() if broker.may_lack_records or broker.damaged}
     for (topic, partition), answer in zip(wanted, answers, strict=True):
         key = (topic.name, partition)
         before = known.get(topic.name)
@@ -104,6 +141,13 @@ async def with_states(
             continue
         try:
             states[key] = znodes.decode_partition_state(*key, answer[0], answer[1].version)
+            decided_zxid = znodes.decided_zxid(answer[0], answer[1].mzxid)
+            if lives.get(states[key].leader, -1) > decided_zxid:
+                outlived.append(key)
+            in_doubt = [member for member in states[key].isr if member in lacking] if lacking else ()
+            for member in in_doubt:
+                if lacking[member].may_lack(key) and lives[member] > decided_zxid:
+                    unproven.setdefault(key, []).append(member)
         except znodes.DamagedZnode as error:
             logger.error("%s-%d gets a new state: %s", *key, error)
             states[key] = znodes.rebuilt_partition_state(topic.assignments[partition].replicas, answer[1].version)
@@ -119,7 +163,7 @@ async def with_states(
         topic.with_partitions({p: states[topic.name, p] for p in topic.assignments if (topic.name, p) in states})
         for topic in topics
     ]
-    return complete, repairs
+    return LoadedStates(complete, repairs, outlived, unproven)
 
 
 async def _children_with_data(

@@ -41,7 +41,7 @@ class PartitionStateMachine:
         self._statuses: dict[TopicPartition, PartitionStatus] = {}
 
     def status(self, partition: TopicPartition) -> PartitionStatus:
-        """A partition's state; of one that is not known, that it does not exist."""
+        """A partition's state; NON_EXISTENT for one that is not known."""
         return self._statuses.get(partition, PartitionStatus.NON_EXISTENT)
 
     def move(self, partitions: Collection[TopicPartition], target: PartitionStatus) -> None:
@@ -63,15 +63,14 @@ class PartitionStateMachine:
         """The partitions in one of these states."""
         return [partition for partition, status in self._statuses.items() if status in statuses]
 
-    def load(self, cluster: ClusterState, *, restarted: Collection[int]) -> None:
+    def load(self, cluster: ClusterState, *, outlived: Collection[TopicPartition]) -> None:
         """Forget everything and derive the states from a cluster that was read anew.
 
-        A partition whose leader is one of the `restarted` brokers is offline: that leader was the broker's previous
-        incarnation.
+        A partition that is `outlived` is offline: its leader was the broker's previous incarnation.
         """
         self._statuses = {
             (topic.name, partition): self._loaded(
-                cluster, (topic.name, partition), topic.partitions.get(partition), restarted
+                cluster, (topic.name, partition), topic.partitions.get(partition), outlived
             )
             for topic in cluster.topics.values()
             for partition in topic.assignments
@@ -89,9 +88,12 @@ class PartitionStateMachine:
 
     @staticmethod
     def _loaded(
-        cluster: ClusterState, partition: TopicPartition, state: PartitionState | None, restarted: Collection[int]
+        cluster: ClusterState,
+        partition: TopicPartition,
+        state: PartitionState | None,
+        outlived: Collection[TopicPartition],
     ) -> PartitionStatus:
         if state is None:
             return PartitionStatus.NEW
-        leads = cluster.is_online(state.leader, partition) and state.leader not in restarted
+        leads = cluster.is_online(state.leader, partition) and partition not in outlived
         return PartitionStatus.ONLINE if leads else PartitionStatus.OFFLINE

@@ -1,15 +1,18 @@
-"""What live brokers refused to do: when it is asked of them again, and which requests wait for it."""
+"""The retry timer for replicas that a live broker could not open or create, and the requests that are answered once
+those are served. (Which replicas they are stands in the state of the cluster.)
+"""
 
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from barnabas.controller.state import ClusterState, TopicPartition
+from barnabas.backoff import Backoff
+from barnabas.controller.state import NO_LEADER, ClusterState, TopicPartition
 from barnabas.timers import ScheduledCall, Timers
 
 RETRY_DELAY_MS = 1_000
 RETRY_DELAY_MS_MAX = 60_000
-"""When what a broker could not do is asked of it again (it lacks descriptors or room, which may pass); each time after
-twice as long, up to the latter."""
+"""How long after a refusal a broker is asked again, at first and at most: it may lack descriptors or room, which may
+pass. Each time it is twice as long."""
 
 
 class _Waiter(NamedTuple):
@@ -20,35 +23,43 @@ class _Waiter(NamedTuple):
 
 
 class Refusals:
-    """Owned by the controller's task. Which replicas are offline is in the cluster's state; here is what else is known
-    of them.
+    """When to ask brokers again for what they refused, and which requests wait for that; which replicas they refused is
+    in the cluster's state. Owned by the controller's task.
 
-    `retry` is called when it is time to ask again. `never_served` are partitions, refused when they were new, that no
-    broker has served yet: they are told as new again.
+    `retry` is called when it is time to ask again. `never_served` are partitions, by broker, that it refused when they
+    were new, and has not served yet: they are told as new again.
     """
 
     def __init__(self, timers: Timers, retry: Callable[[], None]) -> None:
-        self.never_served: frozenset[TopicPartition] = frozenset()
+        self.never_served: dict[int, frozenset[TopicPartition]] = {}
         self._timers = timers
         self._retry = retry
         self._timer: ScheduledCall | None = None
-        self._delay_ms = RETRY_DELAY_MS
+        self._backoff = Backoff(RETRY_DELAY_MS, RETRY_DELAY_MS_MAX)
         self._waiters: list[_Waiter] = []
 
+    def note(self, broker_id: int, new: Iterable[TopicPartition]) -> None:
+        """A broker has refused partitions, among them these `new` ones: it is asked again after a while."""
+        self.never_served[broker_id] = self.never_served.get(broker_id, frozenset()).union(new)
+        self.retry_later()
+
+    def served(self, broker_id: int, partitions: Iterable[TopicPartition]) -> None:
+        """A broker serves these partitions, now or for the first time."""
+        self.never_served[broker_id] = self.never_served.get(broker_id, frozenset()).difference(partitions)
+
     def retry_later(self) -> None:
-        """Something was refused: ask again after a while."""
+        """Have it asked again after a while, as something was refused."""
         if self._timer is None:
-            self._timer = self._timers.call_later(self._delay_ms, self._retry)
+            self._timer = self._timers.call_later(self._backoff.next_ms(), self._retry)
 
     def retry_begins(self) -> None:
-        """It is asked again now; what is refused again comes later."""
+        """To be called before everything that was refused is asked again."""
         self._timer = None
-        self._delay_ms = min(2 * self._delay_ms, RETRY_DELAY_MS_MAX)
 
     def retry_ends(self) -> None:
-        """All was asked again; if nothing was refused, what is refused next is asked again soon."""
+        """To be called when all was asked again: if nothing was refused this time, the next delay is a short one."""
         if self._timer is None:
-            self._delay_ms = RETRY_DELAY_MS
+            self._backoff.reset()
 
     def stop(self) -> None:
         """Ask no more."""
@@ -58,14 +69,28 @@ class Refusals:
     def finish_when_served(
         self, partitions: Iterable[TopicPartition], finish: Callable[[], None], cluster: ClusterState
     ) -> None:
-        """Call `finish` when none of the partitions is refused any more: now, or at a later `finish_served`."""
+        """Call `finish` when none of the partitions lacks a leader because it was refused: now, or at a later
+        `finish_served`."""
         self._waiters.append(_Waiter(frozenset(partitions), finish))
         self.finish_served(cluster)
 
     def finish_served(self, cluster: ClusterState) -> None:
-        """Answer whose partitions are all served; whoever waits for too long is answered by his own timer."""
-        refused = {partition for partitions in cluster.offline_replicas.values() for partition in partitions}
+        """Answer the requests whose partitions are all served; one that waits for too long is answered by its own
+        timer.
+        """
+        refused = {
+            (name, partition)
+            for partitions in cluster.offline_replicas.values()
+            for name, partition in partitions
+            if _lacks_leader(cluster, name, partition)
+        }
         for waiter in self._waiters:
             if not waiter.partitions & refused:
                 waiter.finish()
         self._waiters = [waiter for waiter in self._waiters if waiter.partitions & refused]
+
+
+def _lacks_leader(cluster: ClusterState, name: str, partition: int) -> bool:
+    topic = cluster.topics.get(name)
+    state = None if topic is None else topic.partitions.get(partition)
+    return state is not None and state.leader == NO_LEADER

@@ -22,7 +22,7 @@ class BrokerIdInUse(Exception):
 
 class Registration:
     """Registers one broker, in each of its sessions anew. `broker` is what it tells of itself; its `epoch` is -1 before
-    the first registration.
+    the first registration, `first_epoch` that of the first one: when this process began its life in the cluster.
 
     Called by the controller's task, and by `Controller.start` before there is one.
 
@@ -31,6 +31,9 @@ class Registration:
 
     def __init__(self, sessions: StoreSessions, broker: BrokerRegistration, clock: Clock, timers: Timers) -> None:
         self.broker = broker
+        self.first_epoch = -1
+        self.is_known = asyncio.Event()
+        """Set when the broker has an epoch."""
         self._sessions = sessions
         self._clock = clock
         self._timers = timers
@@ -67,6 +70,13 @@ class Registration:
         stat = results[1]
         assert isinstance(stat, Stat)
         self.broker = self.broker._replace(epoch=stat.czxid)
+        if self.first_epoch < 0:
+            self.first_epoch = stat.czxid
+        self.is_known.set()
+
+    def lacks_nothing(self) -> None:
+        """Not to tell any more, when it is registered anew, that the broker may lack records."""
+        self.broker = self.broker._replace(may_lack_records=False, damaged=frozenset())
 
     async def _make_way(self) -> bool:
         """Delete the znode if it is this process's, or wait for its end; whether it is gone."""

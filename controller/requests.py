@@ -75,7 +75,7 @@ def leader_and_isr(
                 replicas=list(assignment.replicas),
                 adding_replicas=list(assignment.adding_replicas),
                 removing_replicas=list(assignment.removing_replicas),
-                is_new=(name, partition) in new,
+                is_new=(name, partition) in new or broker_id in assignment.adding_replicas,
                 leader_recovery_state=state.recovery_state.value,
             )
         )
@@ -148,6 +148,27 @@ def stop_replicas_for_deletion(
         controller_epoch=sender.controller_epoch,
         broker_epoch=cluster.brokers[broker_id].epoch,
         topic_states=topics,
+    )
+
+
+def stop_replicas(
+    sender: Sender, cluster: ClusterState, broker_id: int, partitions: Iterable[TopicPartition], *, delete: bool = False
+) -> StopReplicaRequest | None:
+    """Tell one broker to stop hosting partitions, and to keep or `delete` their logs; None if there are none."""
+    topics: dict[str, StopReplicaTopicState] = {}
+    for name, partition in partitions:
+        epoch = cluster.topics[name].partitions[partition].leader_epoch
+        told = topics.setdefault(name, StopReplicaTopicState(topic_name=name))
+        told.partition_states.append(
+            StopReplicaPartitionState(partition_index=partition, leader_epoch=epoch, delete_partition=delete)
+        )
+    if not topics:
+        return None
+    return StopReplicaRequest(
+        controller_id=sender.controller_id,
+        controller_epoch=sender.controller_epoch,
+        broker_epoch=cluster.brokers[broker_id].epoch,
+        topic_states=list(topics.values()),
     )
 
 

@@ -1,6 +1,6 @@
 """The controller's picture of the cluster: immutable values, replaced as a whole by each decision."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from types import MappingProxyType
 from typing import NamedTuple
@@ -55,13 +55,23 @@ class SupportedFeature(NamedTuple):
 
 
 class BrokerRegistration(NamedTuple):
-    """What a broker tells the cluster about itself; `epoch` is the czxid of its registration, -1 before it has one."""
+    """What a broker tells the cluster about itself; `epoch` is the czxid of its registration, -1 before it has one.
+
+    One that `may_lack_records` was not stopped before its machine went down: records that it had acknowledged may not
+    have reached its disk. `damaged` are the partitions whose logs it has, and cannot open.
+    """
 
     broker_id: int
     endpoints: tuple[EndPoint, ...]
     rack: str | None = None
     epoch: int = -1
     features: tuple[SupportedFeature, ...] = ()
+    may_lack_records: bool = False
+    damaged: "frozenset[TopicPartition]" = frozenset()
+
+    def may_lack(self, partition: "TopicPartition") -> bool:
+        """Whether it may not have all that it acknowledged of a partition."""
+        return self.may_lack_records or partition in self.damaged
 
 
 class ReplicaAssignment(NamedTuple):
@@ -75,6 +85,29 @@ class ReplicaAssignment(NamedTuple):
     def is_being_reassigned(self) -> bool:
         """Whether replicas are being added or removed."""
         return bool(self.adding_replicas or self.removing_replicas)
+
+    @property
+    def target_replicas(self) -> tuple[int, ...]:
+        """Those that a reassignment under way leads to; else all."""
+        return tuple(replica for replica in self.replicas if replica not in self.removing_replicas)
+
+    @property
+    def origin_replicas(self) -> tuple[int, ...]:
+        """Those that a reassignment under way began with, perhaps in another order; else all."""
+        return tuple(replica for replica in self.replicas if replica not in self.adding_replicas)
+
+    def reassigned_to(self, target: Sequence[int]) -> "ReplicaAssignment":
+        """The assignment on its way to other replicas, from those that it began with: the target's come first.
+
+        *Source*: kafka 3.9.1 `ReplicaAssignment.reassignTo` in `ControllerContext.scala`.
+        """
+        origin = self.origin_replicas
+        replicas = tuple(dict.fromkeys((*target, *origin)))
+        return ReplicaAssignment(
+            replicas,
+            tuple(replica for replica in replicas if replica not in origin),
+            tuple(replica for replica in replicas if replica not in target),
+        )
 
 
 class PartitionState(NamedTuple):
@@ -97,7 +130,7 @@ class TopicState(NamedTuple):
     partitions: Mapping[int, PartitionState] = MappingProxyType({})
 
     def with_partitions(self, partitions: Mapping[int, PartitionState]) -> "TopicState":
-        """With the states of these partitions instead of those they had."""
+        """The topic with the states of these partitions instead of those they had."""
         return self._replace(partitions={**self.partitions, **partitions})
 
 
@@ -109,17 +142,22 @@ class ClusterState(NamedTuple):
 
     `deleting` names the topics queued for deletion; they stay in `topics` until the last replica is gone.
     `offline_replicas` are replicas that their live broker reported as failed, by broker id: a broken log directory,
-    say.
+    say. `shutting_down` are live brokers that have asked to be relieved of what they lead, because they stop.
     """
 
     brokers: Mapping[int, BrokerRegistration] = MappingProxyType({})
     topics: Mapping[str, TopicState] = MappingProxyType({})
     deleting: frozenset[str] = frozenset()
     offline_replicas: Mapping[int, frozenset[TopicPartition]] = MappingProxyType({})
+    shutting_down: frozenset[int] = frozenset()
 
     def is_online(self, broker_id: int, partition: TopicPartition) -> bool:
-        """Whether a broker is live and has not reported its replica of the partition as failed."""
-        return broker_id in self.brokers and partition not in self.offline_replicas.get(broker_id, frozenset())
+        """Whether a broker is live, does not stop, and has not reported its replica of the partition as failed."""
+        return (
+            broker_id in self.brokers
+            and broker_id not in self.shutting_down
+            and partition not in self.offline_replicas.get(broker_id, frozenset())
+        )
 
     def partitions(self) -> Iterator[tuple[TopicState, int]]:
         """Every partition of every topic that is not being deleted."""
@@ -129,22 +167,32 @@ class ClusterState(NamedTuple):
                     yield topic, partition
 
     def with_topics(self, topics: Iterable[TopicState]) -> "ClusterState":
-        """With these topics, added or instead of those of their names."""
+        """The cluster with these topics, added or instead of those of their names."""
         return self._replace(topics={**self.topics, **{topic.name: topic for topic in topics}})
 
+    def with_assignments(self, assignments: Mapping[TopicPartition, ReplicaAssignment]) -> "ClusterState":
+        """The cluster with these assignments instead of those that the partitions had."""
+        by_topic: dict[str, dict[int, ReplicaAssignment]] = {}
+        for (name, partition), assignment in assignments.items():
+            by_topic.setdefault(name, {})[partition] = assignment
+        return self.with_topics(
+            self.topics[name]._replace(assignments={**self.topics[name].assignments, **changed})
+            for name, changed in by_topic.items()
+        )
+
     def with_states(self, states: Mapping[TopicPartition, PartitionState]) -> "ClusterState":
-        """With the states of these partitions instead of those they had."""
+        """The cluster with the states of these partitions instead of those they had."""
         by_topic: dict[str, dict[int, PartitionState]] = {}
         for (name, partition), state in states.items():
             by_topic.setdefault(name, {})[partition] = state
         return self.with_topics(self.topics[name].with_partitions(changed) for name, changed in by_topic.items())
 
     def with_deleting(self, names: Iterable[str]) -> "ClusterState":
-        """With these topics in the deletion queue, too."""
+        """The cluster with these topics in the deletion queue, too."""
         return self._replace(deleting=self.deleting | frozenset(names))
 
     def without_topics(self, names: Iterable[str]) -> "ClusterState":
-        """Without any trace of these topics."""
+        """The cluster without any trace of these topics."""
         gone = frozenset(names)
         return self._replace(
             topics={name: topic for name, topic in self.topics.items() if name not in gone},
@@ -155,12 +203,32 @@ class ClusterState(NamedTuple):
             },
         )
 
+    def with_brokers(self, brokers: Iterable[BrokerRegistration]) -> "ClusterState":
+        """The cluster with these brokers, added or instead of their former registrations."""
+        return self._replace(brokers={**self.brokers, **{broker.broker_id: broker for broker in brokers}})
+
+    def without_brokers(self, broker_ids: Collection[int]) -> "ClusterState":
+        """The cluster after these brokers have gone; what they reported in that life is gone with them."""
+        return self._replace(
+            brokers={known: broker for known, broker in self.brokers.items() if known not in broker_ids},
+            offline_replicas={known: each for known, each in self.offline_replicas.items() if known not in broker_ids},
+            shutting_down=self.shutting_down.difference(broker_ids),
+        )
+
+    def still_stopping(self, brokers: Mapping[int, BrokerRegistration]) -> frozenset[int]:
+        """Those of `brokers` that have asked to be relieved, in the same life."""
+        return frozenset(
+            broker_id
+            for broker_id in self.shutting_down & brokers.keys()
+            if brokers[broker_id].epoch == self.brokers[broker_id].epoch
+        )
+
     def with_offline_replicas(self, broker_id: int, partitions: Iterable[TopicPartition]) -> "ClusterState":
-        """A broker has reported its replicas of these partitions as failed."""
+        """The cluster after a broker has reported its replicas of these partitions as failed."""
         known = self.offline_replicas.get(broker_id, frozenset())
         return self._replace(offline_replicas={**self.offline_replicas, broker_id: known | frozenset(partitions)})
 
     def without_offline_replicas(self, broker_id: int, partitions: Iterable[TopicPartition]) -> "ClusterState":
-        """A broker has opened its replicas of these partitions after all."""
+        """The cluster after a broker has opened its replicas of these partitions after all."""
         known = self.offline_replicas.get(broker_id, frozenset())
         return self._replace(offline_replicas={**self.offline_replicas, broker_id: known - frozenset(partitions)})

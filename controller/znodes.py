@@ -7,10 +7,12 @@ promises raises `DamagedZnode`, which names the path: metadata is never guessed.
 """
 
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeVar
 
+from barnabas.controller.coordination.interface import Create, Operation, SetData
 from barnabas.controller.state import (
     NO_LEADER,
     BrokerRegistration,
@@ -20,6 +22,7 @@ from barnabas.controller.state import (
     ReplicaAssignment,
     SecurityProtocol,
     SupportedFeature,
+    TopicPartition,
 )
 from barnabas.wire.names import topic_id_from_text, topic_id_to_text
 
@@ -32,6 +35,10 @@ CONFIG = "/config"
 CONFIG_CHANGES = "/config/changes"
 CONFIG_CHANGE_PREFIX = "config_change_"
 DELETE_TOPICS = "/admin/delete_topics"
+PREFERRED_REPLICA_ELECTION = "/admin/preferred_replica_election"
+REASSIGN_PARTITIONS = "/admin/reassign_partitions"
+REQUESTS = (PREFERRED_REPLICA_ELECTION, REASSIGN_PARTITIONS)
+"""Znodes that tools create to have the controller do something; it deletes them."""
 CLUSTER_ID = "/cluster/id"
 FEATURE = "/feature"
 PRODUCER_ID_BLOCK = "/latest_producer_id_block"
@@ -119,8 +126,9 @@ def broker_id_of(name: str) -> int | None:
 
 
 def encode_broker(broker: BrokerRegistration, now_ms: int) -> bytes:
-    """Version 5. `host` and `port` are the first PLAINTEXT end point's, for clients that know no other (null and -1 if
-    there is none)."""
+    """A registration's payload, version 5. `host` and `port` are the first PLAINTEXT end point's, for clients that know
+    no other (null and -1 if there is none).
+    """
     plain = next((e for e in broker.endpoints if e.security_protocol is SecurityProtocol.PLAINTEXT), None)
     fields: dict[str, object] = {
         "version": 5,
@@ -137,11 +145,15 @@ def encode_broker(broker: BrokerRegistration, now_ms: int) -> bytes:
     }
     if broker.rack is not None:
         fields["rack"] = broker.rack
+    if broker.may_lack_records:
+        fields["may_lack_records"] = True  # ours; Kafka reads the fields it knows
+    if broker.damaged:
+        fields["damaged"] = [[topic, partition] for topic, partition in sorted(broker.damaged)]  # ours, too
     return _encode(fields)
 
 
 def decode_broker(broker_id: int, payload: bytes, czxid: int) -> BrokerRegistration:
-    """Versions 1 to 5; the broker epoch is the znode's czxid."""
+    """The broker that a registration of version 1 to 5 tells of; its epoch is the znode's czxid."""
 
     def read(fields: dict[str, Any]) -> BrokerRegistration:
         version = _integer(fields["version"])
@@ -157,6 +169,8 @@ def decode_broker(broker_id: int, payload: bytes, czxid: int) -> BrokerRegistrat
                 SupportedFeature(name, _integer(levels["min_version"]), _integer(levels["max_version"]))
                 for name, levels in (fields.get("features") or {}).items()
             ),
+            may_lack_records=fields.get("may_lack_records") is True,
+            damaged=frozenset((_text(topic), _integer(index)) for topic, index in fields.get("damaged") or ()),
         )
 
     return _decode(broker_path(broker_id), payload, read)
@@ -183,7 +197,7 @@ def _endpoints(fields: dict[str, Any]) -> tuple[EndPoint, ...]:
 
 
 def encode_controller(broker_id: int, now_ms: int) -> bytes:
-    """Version 2."""
+    """The payload that says who is the controller, version 2."""
     return _encode({"version": 2, "brokerid": broker_id, "timestamp": str(now_ms), "kraftControllerEpoch": -1})
 
 
@@ -238,8 +252,12 @@ def partition_state_path(topic: str, partition: int) -> str:
     return f"{TOPICS}/{topic}/partitions/{partition}/state"
 
 
+_STATE_PATH = re.compile(f"{TOPICS}/[^/]+/partitions/[0-9]+/state")
+_REGISTRATIONS_ZXID = re.compile(rb'"registrations_zxid":([0-9]{1,19})\b')
+
+
 def encode_topic(topic_id: bytes | None, partitions: Mapping[int, ReplicaAssignment]) -> bytes:
-    """Version 3; replicas being added or removed are listed only for partitions that have any."""
+    """A topic's payload, version 3; replicas being added or removed are listed only for partitions that have any."""
     fields: dict[str, object] = {
         "version": 3,
         "partitions": {str(p): list(a.replicas) for p, a in sorted(partitions.items())},
@@ -256,7 +274,7 @@ def encode_topic(topic_id: bytes | None, partitions: Mapping[int, ReplicaAssignm
 
 
 def decode_topic(topic: str, payload: bytes) -> TopicAssignment:
-    """Versions 1 to 3. Partitions are numbered from 0 without gaps."""
+    """The assignment that a topic's payload of version 1 to 3 says. Partitions are numbered from 0 without gaps."""
 
     def read(fields: dict[str, Any]) -> TopicAssignment:
         adding = fields.get("adding_replicas") or {}
@@ -279,7 +297,7 @@ def decode_topic(topic: str, payload: bytes) -> TopicAssignment:
 
 @lru_cache(maxsize=64)  # new partitions have the same one by the thousand
 def encode_partition_state(state: PartitionState) -> bytes:
-    """Version 1. The partition epoch is not in the payload: it is the znode's version."""
+    """The payload of a partition's state, version 1, without the partition epoch, which is the znode's version."""
     fields: dict[str, object] = {
         "version": 1,
         "leader": state.leader,
@@ -293,7 +311,7 @@ def encode_partition_state(state: PartitionState) -> bytes:
 
 
 def decode_partition_state(topic: str, partition: int, payload: bytes, version: int) -> PartitionState:
-    """Version 1; `version` is the znode's, which is the partition epoch."""
+    """The state that a payload of version 1 says; `version` is the znode's, which is the partition epoch."""
 
     def read(fields: dict[str, Any]) -> PartitionState:
         return PartitionState(
@@ -306,6 +324,21 @@ def decode_partition_state(topic: str, partition: int, payload: bytes, version: 
         )
 
     return _decode(partition_state_path(topic, partition), payload, read)
+
+
+def marked(operation: Operation, registrations_zxid: int) -> Operation:
+    """A write of the controller; of a partition's state together with the zxid up to which it knew who was registered.
+    The field is ours; Kafka passes over it."""
+    if isinstance(operation, Create | SetData) and _STATE_PATH.fullmatch(operation.path):
+        return operation._replace(data=operation.data[:-1] + b',"registrations_zxid":%d}' % registrations_zxid)
+    return operation
+
+
+def decided_zxid(payload: bytes, mzxid: int) -> int:
+    """What the zxid of a broker's registration has to exceed so that the state of a partition, written at `mzxid`, was
+    decided without knowing of it. A state that Kafka has written counts as decided when it was written."""
+    found = _REGISTRATIONS_ZXID.search(payload)
+    return mzxid if found is None else min(mzxid, int(found[1]))
 
 
 def rebuilt_partition_state(replicas: Sequence[int], version: int) -> PartitionState:
@@ -328,7 +361,7 @@ def config_path(entity_type: str, name: str) -> str:
 
 
 def encode_config(configs: Mapping[str, str]) -> bytes:
-    """Version 1."""
+    """The payload of an entity's overrides, version 1."""
     return _encode({"version": 1, "config": dict(configs)})
 
 
@@ -344,7 +377,7 @@ def decode_config(entity_type: str, name: str, payload: bytes) -> dict[str, str]
 
 
 def encode_config_change(entity_type: str, name: str) -> bytes:
-    """Version 2."""
+    """The payload of a notification that an entity's overrides have changed, version 2."""
     return _encode({"version": 2, "entity_path": f"{entity_type}/{name}"})
 
 
@@ -373,11 +406,40 @@ def delete_topic_path(topic: str) -> str:
     return f"{DELETE_TOPICS}/{topic}"
 
 
+def decode_preferred_replica_election(payload: bytes) -> list[TopicPartition]:
+    """The partitions that are to be led by their first replicas, of version 1."""
+
+    def read(fields: dict[str, Any]) -> list[TopicPartition]:
+        return [(_text(each["topic"]), _integer(each["partition"])) for each in fields["partitions"]]
+
+    return _decode(PREFERRED_REPLICA_ELECTION, payload, read)
+
+
+def encode_reassign_partitions(targets: Mapping[TopicPartition, Sequence[int]]) -> bytes:
+    """The payload that asks for partitions to be moved to these replicas, version 1."""
+    partitions = [
+        {"topic": name, "partition": index, "replicas": list(replicas)} for (name, index), replicas in targets.items()
+    ]
+    return _encode({"version": 1, "partitions": partitions})
+
+
+def decode_reassign_partitions(payload: bytes) -> dict[TopicPartition, tuple[int, ...]]:
+    """Which replicas partitions are to be moved to, of version 1."""
+
+    def read(fields: dict[str, Any]) -> dict[TopicPartition, tuple[int, ...]]:
+        return {
+            (_text(each["topic"]), _integer(each["partition"])): _integers(each["replicas"])
+            for each in fields["partitions"]
+        }
+
+    return _decode(REASSIGN_PARTITIONS, payload, read)
+
+
 # -- /cluster/id, /feature, /latest_producer_id_block
 
 
 def encode_cluster_id(cluster_id: str) -> bytes:
-    """Version 1, which only this payload has as a string."""
+    """The payload that says the cluster's id, version 1, which only here is a string."""
     return _encode({"version": "1", "id": cluster_id})
 
 
@@ -387,7 +449,7 @@ def decode_cluster_id(payload: bytes) -> str:
 
 
 def encode_feature() -> bytes:
-    """Version 2: feature versioning enabled, no feature finalised."""
+    """The payload of the znode about features, version 2: feature versioning enabled, no feature finalised."""
     return _encode({"version": 2, "status": 1, "features": {}})
 
 
@@ -400,7 +462,7 @@ class ProducerIdBlock(NamedTuple):
 
 
 def encode_producer_id_block(block: ProducerIdBlock) -> bytes:
-    """Version 1; the ids are strings."""
+    """The payload that says which block of producer ids was handed out last, version 1; the ids are strings."""
     return _encode(
         {"version": 1, "broker": block.broker_id, "block_start": str(block.first), "block_end": str(block.last)}
     )

@@ -33,6 +33,7 @@ from spark_examples import pipeline
 from spark_examples.archive_audit import audit, offset_ranges, print_findings
 from spark_examples.archive_log import EXPIRED, ArchiveError, ArchiveLog, Batch, Contents, Explained, Piece, State
 from spark_examples.archive_reader import COLUMNS, SCHEMA, open_archive, read_pieces
+from spark_examples.topics import Topics, chosen
 
 MAINTENANCE_BATCHES = 100
 
@@ -317,6 +318,11 @@ def topic_days(text: str) -> tuple[str, int]:
     return topic, int(days)
 
 
+def needs(options: argparse.Namespace) -> Topics:
+    """The topics that are archived."""
+    return Topics(reads=chosen(options))
+
+
 def prepare_sample(options: argparse.Namespace) -> None:
     """Flights in a topic."""
     from spark_examples import sample
@@ -358,7 +364,7 @@ def main() -> int:
     if options.command == "run":
         if options.bootstrap_servers is not None and options.archive is None:
             made.error("run needs --archive")
-        return pipeline.run_pipeline(made, start, prepare_sample, show_sample)
+        return pipeline.run_pipeline(made, start, prepare_sample, show_sample, needs)
     if options.archive is None:
         made.error(f"{options.command} needs --archive")
     return pipeline.run_program(made, options, None, _run_command)

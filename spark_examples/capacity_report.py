@@ -14,9 +14,10 @@ Minutes are those of the records' timestamps. Sizes are bytes of key and value. 
 most frequent ones of each micro-batch and topic, so that a key which is heavy is found, and a light one may be missing.
 
 --probe-seconds measures latency from end to end, before each report: a producer and a consumer on this machine send
-records through a topic of their own, --probe-rate a second, and compare the clock at the call of produce() with the one
-at the arrival. All measurements are kept, the newest is reported. The target is --target-messages a day, in all topics
-together, and --target-latency-ms for 99 of 100 records. The driver needs confluent-kafka.
+records through a topic of their own, which is made if it is not there, --probe-rate a second, and compare the clock at
+the call of produce() with the one at the arrival. All measurements are kept, the newest is reported. The target is
+--target-messages a day, in all topics together, and --target-latency-ms for 99 of 100 records. The driver needs
+confluent-kafka.
 """
 
 import argparse
@@ -35,6 +36,7 @@ from rich.table import Table
 
 from spark_examples import charts, pipeline
 from spark_examples.filesystem import FileSystem
+from spark_examples.topics import Topics, chosen
 
 KEYS_PER_BATCH = 1_000
 KEYS_SHOWN = 10
@@ -246,6 +248,8 @@ def report_tables(rows: dict[str, list[Any]], options: argparse.Namespace) -> li
         )
         for name, row in loads
     ]  # fmt: skip
+    quiet = [name for name in chosen(options) if name not in {row.topic for row in rows["topics"]}]
+    topics += [(name, 0, 0, 0.0, 0, f"{0:.2%}") for name in quiet]
     partitions: Lines = [
         (row.topic, row.partition, row.messages, row.bytes, f"{row.of_fair_share:.2f} x") for row in rows["partitions"]
     ]
@@ -277,9 +281,7 @@ def _text(key: bytes) -> str:
 def traffic_plots(minutes: DataFrame) -> list[str]:
     """Messages and bytes over time, averages over as many minutes as make a plot of POINTS points."""
     at = f.unix_seconds("minute").alias("at")
-    ends = (f.min(at).alias("first"), f.max(at).alias("last"))
-    labels = (f.date_format(edge("minute"), "yyyy-MM-dd HH:mm") for edge in (f.min, f.max))
-    [(first, last, *told)] = minutes.agg(*ends, *labels).collect()
+    [(first, last)] = minutes.agg(f.min(at), f.max(at)).collect()
     if first is None:
         return []
     width_min = max(1, (last - first + 60) // 60 // POINTS)
@@ -291,9 +293,20 @@ def traffic_plots(minutes: DataFrame) -> list[str]:
         lines: dict[str, list[float]] = {}
         for row in slots:
             lines.setdefault(row.topic, [0.0] * ((last - first) // 60 // width_min + 1))[row.slot] = row[name]
-        series = {topic: list(enumerate(line)) for topic, line in lines.items()}
-        plots.append(charts.line_chart(f"{name.capitalize()} a minute", series, (told[0], told[1]), f"{name} a minute"))
+        series = {
+            topic: [(first + slot * width_min * 60, value) for slot, value in enumerate(line)]
+            for topic, line in lines.items()
+        }
+        plots.append(charts.line_chart(f"{name.capitalize()} a minute", series, f"{name} a minute"))
     return plots
+
+
+def size_label(size: int) -> str:
+    """A size that is 0 or a power of two, in the greatest binary unit that it fills: 512 B, 2 KiB."""
+    for exponent, unit in ((30, "GiB"), (20, "MiB"), (10, "KiB")):
+        if size >= 1 << exponent:
+            return f"{size >> exponent} {unit}"
+    return f"{size} B"
 
 
 def report_plots(rows: dict[str, list[Any]]) -> list[str]:
@@ -301,7 +314,7 @@ def report_plots(rows: dict[str, list[Any]]) -> list[str]:
     plots = []
     for topic in sorted({row.topic for row in rows["sizes"]}):
         sizes = [row for row in rows["sizes"] if row.topic == topic]
-        labels = [f"{row.size_from} B" for row in sizes]
+        labels = [size_label(row.size_from) for row in sizes]
         plots.append(charts.bar_chart(f"{topic}: sizes from", labels, [row.messages for row in sizes], "messages"))
         shares = [row for row in rows["partitions"] if row.topic == topic]
         names = [str(row.partition) for row in shares]
@@ -341,10 +354,15 @@ def parser() -> argparse.ArgumentParser:
         "--probe-seconds", type=float, default=0, metavar="S", help="measure latency so long (default: do not)"
     )
     made.add_argument("--probe-rate", type=float, default=100, metavar="N", help="records a second (default: 100)")
-    made.add_argument("--probe-topic", default="capacity-probe", metavar="TOPIC", help="it must exist")
+    made.add_argument("--probe-topic", default="capacity-probe", metavar="TOPIC", help="made if it is not there")
     made.add_argument("--target-messages", type=int, default=1_000_000_000, metavar="N", help="a day (default: 1e9)")
     made.add_argument("--target-latency-ms", type=float, default=100, metavar="MS", help="default: %(default)s")
     return made
+
+
+def needs(options: argparse.Namespace) -> Topics:
+    """The topics that are counted, and one for probes."""
+    return Topics(reads=chosen(options), made=(options.probe_topic,) if options.probe_seconds else ())
 
 
 def prepare_sample(options: argparse.Namespace) -> None:
@@ -365,16 +383,17 @@ def run(spark: SparkSession, options: argparse.Namespace, _: bool) -> int:
     with pipeline.stop_signals() as stop:
         queries = start(spark, options)
         if options.once:
-            pipeline.follow(queries, stop)
+            totals = pipeline.follow(queries, stop)
         if not stop.is_set():
             measure(spark, options)  # in any case, so that a probe that fails is noticed at once
         if not options.once:
             reporter = threading.Thread(target=_report_repeatedly, args=(spark, options, stop), daemon=True)
             reporter.start()
-            pipeline.follow(queries, stop)
+            totals = pipeline.follow(queries, stop)
             stop.set()
             reporter.join()
         report(spark, options)
+        pipeline.say_totals(totals, needs(options))
     return 0
 
 
@@ -392,8 +411,8 @@ def main() -> int:
     made = parser()
     options = made.parse_args()
     if options.bootstrap_servers is not None and options.output is None:
-        made.error("--bootstrap-servers needs --output")
-    return pipeline.run_program(made, options, prepare_sample, run, interrupted=0)
+        made.error("--bootstrap-servers needs --output URI, where the report goes")
+    return pipeline.run_program(made, options, prepare_sample, run, needs=needs, interrupted=0)
 
 
 if __name__ == "__main__":

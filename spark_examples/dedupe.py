@@ -26,6 +26,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from spark_examples import pipeline
 from spark_examples.exactly_once import Unit, record_of
 from spark_examples.filesystem import FileSystem
+from spark_examples.topics import Topics
 
 QUERY = "unique-events"
 SAMPLE_REPETITIONS = 3
@@ -87,6 +88,11 @@ def parser() -> argparse.ArgumentParser:
     return made
 
 
+def needs(options: argparse.Namespace) -> Topics:
+    """Its topics."""
+    return Topics(reads=(options.input_topic,), writes=(options.output_topic,))
+
+
 def prepare_sample(options: argparse.Namespace) -> None:
     """Flights, each several times."""
     from spark_examples import sample
@@ -99,15 +105,13 @@ def prepare_sample(options: argparse.Namespace) -> None:
 
 
 def show(spark: SparkSession, options: argparse.Namespace) -> None:
-    """Print how many events came and went."""
-    both = pipeline.read_topic(spark, options, f"{options.input_topic},{options.output_topic}")
-    counts = both.groupBy("topic").agg(f.count("*").alias("records"), f.count_distinct("key").alias("events"))
-    pipeline.print_rows(counts.orderBy("topic"), "Events")
+    """Print how many events came and went; each has its key."""
+    pipeline.print_counts(spark, options, (options.input_topic, options.output_topic))
 
 
 def main() -> int:
     """Run from the command line."""
-    return pipeline.run_pipeline(parser(), start, prepare_sample, show)
+    return pipeline.run_pipeline(parser(), start, prepare_sample, show, needs)
 
 
 if __name__ == "__main__":

@@ -3,11 +3,10 @@
     python -m spark_examples.demo                                     # starts a Barnabas broker for itself
     python -m spark_examples.demo --bootstrap-servers localhost:9092  # uses a broker that runs, of whatever make
 
-It ends with 0 only if what came back agrees with the figures that pandas computes from the file.
+It ends with 0 only if what came back agrees with the figures computed from the file.
 """
 
 import argparse
-import io
 import json
 import secrets
 import shutil
@@ -18,7 +17,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import pandas
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from rich.console import Console
@@ -26,14 +24,19 @@ from rich.table import Table
 from tqdm import tqdm
 
 from spark_examples import sample
-from spark_examples.flights import FLIGHTS, Flight, csv_text, fetch_archive, read_flights
+from spark_examples.flights import FLIGHTS, Flight, fetch_archive, read_flights, read_table
 from spark_examples.sample import Sample
+from spark_examples.topics import Topics, what_is_missing
 from tools.barnabas_process import BarnabasProcess
+from tools.jvm.ivy import FetchFailed
+from tools.jvm.java import JavaMissing, find_java
 
 PARTITIONS = 4
 FLIGHTS_PER_BATCH = 100_000
 POLL_BATCH = 10_000
-SUMMED = ("flights", "departed", "arrived", "late", "departure_delay", "arrival_delay")
+COUNTED = ("flights", "departed", "arrived", "late")
+MINUTES = ("departure_delay", "arrival_delay", "worst")
+SUMMED = (*COUNTED, "departure_delay", "arrival_delay")
 
 Statistics = dict[str, dict[str, Any]]
 """`CARRIER|DATE` -> the fields of a line of statistics."""
@@ -123,37 +126,25 @@ def _consume_until(consumer: Consumer, total: int) -> tuple[Statistics, int]:
 
 
 def expected_statistics(archive: Path) -> Statistics:
-    """The same figures straight from the file, by pandas."""
-    table = pandas.read_csv(io.StringIO(csv_text(archive)))
-    table["date"] = pandas.to_datetime(table[["year", "month", "day"]]).dt.strftime("%Y-%m-%d")
-    return delays_by_day(table.rename(columns={"dep_delay": "departure_delay", "arr_delay": "arrival_delay"}))
-
-
-def delays_by_day(flights: pandas.DataFrame) -> Statistics:
-    """What flight_delays computes, by pandas from the columns carrier, date, departure_delay and arrival_delay."""
+    """What flight_delays computes, straight from the file: by a loop over its rows, without Spark."""
     from spark_examples.flight_delays import LATE_MINUTES
 
-    groups = (
-        flights.assign(is_late=flights.arrival_delay >= LATE_MINUTES)
-        .groupby(["carrier", "date"])
-        .agg(
-            flights=("carrier", "size"),
-            departed=("departure_delay", "count"),
-            arrived=("arrival_delay", "count"),
-            late=("is_late", "sum"),
-            departure_delay=("departure_delay", lambda delays: delays.sum(min_count=1)),
-            arrival_delay=("arrival_delay", lambda delays: delays.sum(min_count=1)),
-            worst=("arrival_delay", "max"),
-        )
-    )
-    return {
-        f"{carrier}|{date}": {
-            "carrier": carrier,
-            "date": date,
-            **{name: None if pandas.isna(figure) else int(figure) for name, figure in row.items()},
-        }
-        for (carrier, date), row in groups.iterrows()
-    }
+    statistics: Statistics = {}
+    for row in read_table(archive, "flights"):
+        date = f"{row['year']}-{int(row['month'] or 0):02d}-{int(row['day'] or 0):02d}"
+        line = {"carrier": row["carrier"], "date": date, **dict.fromkeys(COUNTED, 0), **dict.fromkeys(MINUTES)}
+        line = statistics.setdefault(f"{row['carrier']}|{date}", line)
+        departure, arrival = (None if row[name] is None else int(row[name] or 0) for name in ("dep_delay", "arr_delay"))
+        line["flights"] += 1
+        if departure is not None:
+            line["departed"] += 1
+            line["departure_delay"] = departure + (line["departure_delay"] or 0)
+        if arrival is not None:
+            line["arrived"] += 1
+            line["late"] += arrival >= LATE_MINUTES
+            line["arrival_delay"] = arrival + (line["arrival_delay"] or 0)
+            line["worst"] = max(arrival, arrival if line["worst"] is None else line["worst"])
+    return statistics
 
 
 def show(statistics: Statistics) -> None:
@@ -218,17 +209,35 @@ def main() -> int:
     )
     parser.add_argument("--bootstrap-servers", metavar="HOST:PORT", help="a running broker (default: start one)")
     options = parser.parse_args()
+    try:
+        return run(options.bootstrap_servers)
+    except (JavaMissing, FetchFailed) as missing:
+        console.print(str(missing), markup=False, highlight=False, soft_wrap=True)
+        return 1
+
+
+def run(bootstrap_servers: str | None) -> int:
+    """Demonstrate, on a broker of its own or a running one; returns the exit status.
+
+    Raises JavaMissing or FetchFailed, the first before anything is started.
+    """
+    find_java()
+    if bootstrap_servers is not None:
+        cluster = argparse.Namespace(bootstrap_servers=bootstrap_servers, kafka=(), client=())
+        if missing := what_is_missing(cluster, Topics()):
+            console.print(missing, markup=False, highlight=False, soft_wrap=True)
+            return 1
     archive = fetch_archive()
     folder = Path(tempfile.mkdtemp(prefix="flight-demo-"))
     try:
-        if options.bootstrap_servers is None:
+        if bootstrap_servers is None:
             with BarnabasProcess() as broker:
                 console.print(f"A Barnabas broker of its own listens on {broker.bootstrap_servers}.")
                 agreed = demonstrate(broker.bootstrap_servers, archive, folder, prefix="")
         else:
             prefix = f"demo-{secrets.token_hex(4)}-"
-            agreed = demonstrate(options.bootstrap_servers, archive, folder, prefix)
-            delete_topics(options.bootstrap_servers, [f"{prefix}flights", f"{prefix}flight-delays"])
+            agreed = demonstrate(bootstrap_servers, archive, folder, prefix)
+            delete_topics(bootstrap_servers, [f"{prefix}flights", f"{prefix}flight-delays"])
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     return 0 if agreed else 1

@@ -21,6 +21,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_examples import pipeline
+from spark_examples.topics import Topics
 
 FLIGHT = (
     "carrier string, number int, plane string, origin string, destination string, scheduled string, hour timestamp, "
@@ -85,6 +86,11 @@ def parser() -> argparse.ArgumentParser:
     return made
 
 
+def needs(options: argparse.Namespace) -> Topics:
+    """Its topics."""
+    return Topics(reads=(options.flights_topic, options.weather_topic), writes=(options.output_topic,))
+
+
 def prepare_sample(options: argparse.Namespace) -> None:
     """Flights and weather in topics, airports and planes in files."""
     from spark_examples import sample
@@ -115,7 +121,7 @@ def main() -> int:
     options = made.parse_args()
     if options.bootstrap_servers is not None and not (options.airports and options.planes):
         made.error("--bootstrap-servers needs --airports and --planes")
-    return pipeline.run_pipeline(made, start, prepare_sample, show)
+    return pipeline.run_pipeline(made, start, prepare_sample, show, needs)
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_examples import pipeline
+from spark_examples.topics import Topics
 
 FLIGHT = (
     "carrier string, number int, origin string, destination string, scheduled timestamp, "
@@ -95,6 +96,11 @@ def parser() -> argparse.ArgumentParser:
     return made
 
 
+def needs(options: argparse.Namespace) -> Topics:
+    """Its topics."""
+    return Topics(reads=(options.input_topic,), writes=(options.output_topic,))
+
+
 def prepare_sample(options: argparse.Namespace) -> None:
     """Flights in a topic."""
     from spark_examples import sample
@@ -116,10 +122,10 @@ def main() -> int:
     made = parser()
     options = made.parse_args()
     if not options.recompute:
-        return pipeline.run_pipeline(made, start, prepare_sample, show)
+        return pipeline.run_pipeline(made, start, prepare_sample, show, needs)
     if options.bootstrap_servers is None:
         made.error("--recompute needs --bootstrap-servers")
-    return pipeline.run_program(made, options, None, recompute)
+    return pipeline.run_program(made, options, None, recompute, needs=needs)
 
 
 if __name__ == "__main__":

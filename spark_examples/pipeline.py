@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from types import FrameType
-from typing import Any
+from typing import Any, NoReturn
 
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
@@ -31,6 +31,7 @@ from rich.table import Table
 from spark_examples.filesystem import FileSystem
 from spark_examples.offsets import Offsets, flat
 from spark_examples.session import is_submitted, spark_session
+from spark_examples.topics import Topics, what_is_missing
 
 POLL_S = 0.2
 LOG_COLUMNS = 160
@@ -43,11 +44,17 @@ console = Console(stderr=True)
 # --- options ------------------------------------------------------------------------------------------------------
 
 
+class Parser(argparse.ArgumentParser):
+    """Complains in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        """End with status 2."""
+        self.exit(2, f"{self.prog}: {message}; --help lists the options\n")
+
+
 def pipeline_parser(name: str, description: str | None) -> argparse.ArgumentParser:
     """A parser with the options that every pipeline has."""
-    parser = argparse.ArgumentParser(
-        prog=name, description=description, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = Parser(prog=name, description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     kafka = parser.add_argument_group("Kafka")
     kafka.add_argument(
         "--bootstrap-servers",
@@ -71,6 +78,7 @@ def pipeline_parser(name: str, description: str | None) -> argparse.ArgumentPars
         help="a setting of librdkafka, which writes transactions, measures latency and asks for partitions: a secured "
         "cluster wants it in its words, too; may be repeated",
     )
+    parser.set_defaults(totals={})
     spark = parser.add_argument_group("Spark")
     spark.add_argument("--master", help="Spark's master (default: spark-submit's, otherwise local[2])")
     spark.add_argument("--packages", help="Maven coordinates instead of those of the Kafka connector")
@@ -359,6 +367,9 @@ def _show(bars: Progress, task: Any, query: StreamingQuery, name: str, totals: T
 Prepare = Callable[[argparse.Namespace], None]
 """Fills a fresh broker with sample input."""
 
+Needs = Callable[[argparse.Namespace], Topics]
+"""The topics that a program reads and writes with some options."""
+
 Work = Callable[[SparkSession, argparse.Namespace, bool], int]
 """What a program does once Spark is there, told whether it works on sample input; returns the exit status."""
 
@@ -409,17 +420,26 @@ def run_program(
     prepare: Prepare | None,
     work: Work,
     *,
+    needs: Needs | None = None,
     interrupted: int = INTERRUPTED,
 ) -> int:
     """Run a program and end what it started; without `prepare` it gets no broker of its own.
 
+    Where the cluster lacks what it `needs`, it says so in one line and Spark is not started; the status is 1 then.
     SIGINT and SIGTERM raise KeyboardInterrupt in it, unless `stop_signals` has them; then the status is `interrupted`.
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        with cluster_for(options, prepare) as is_sample, session(options, parser.prog) as spark:
-            return work(spark, options, is_sample)
+        with cluster_for(options, prepare) as is_sample:
+            if needs is not None and not is_sample and (missing := what_is_missing(options, needs(options))):
+                say(missing)
+                return 1
+            with session(options, parser.prog) as spark:
+                return work(spark, options, is_sample)
     except (KeyboardInterrupt, Exception) as problem:
+        if _is_missing_tool(problem):
+            say(str(problem))
+            return 1
         if not _is_interrupt(problem):
             raise
         console.print("Interrupted: the same command goes on from here.")
@@ -433,34 +453,69 @@ def _is_interrupt(problem: BaseException | None) -> bool:
     return problem is not None
 
 
+def _is_missing_tool(problem: BaseException) -> bool:
+    """Whether Java, the Kafka connector or the sample cannot be had; the exception says what to do."""
+    if is_submitted():
+        return False
+    from tools.jvm.ivy import FetchFailed
+    from tools.jvm.java import JavaMissing
+
+    return isinstance(problem, FetchFailed | JavaMissing)
+
+
+def say(line: str) -> None:
+    """Tell what has happened; a line stays one, however long."""
+    console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def say_totals(totals: Mapping[str, Totals], topics: Topics) -> None:
+    """Sum up what all queries of a program did, and between which topics."""
+    for name, total in totals.items():
+        batches = "1 batch" if total.batches == 1 else f"{total.batches:,} batches"
+        say(f"{name}: {total.rows:,} rows in {batches}, {total.late:,} too late.")
+    if str(topics):
+        say(f"Records went {topics}.")
+
+
 def run_pipeline(
     parser: argparse.ArgumentParser,
     start: Callable[[SparkSession, argparse.Namespace], Sequence[StreamingQuery]],
     prepare: Prepare,
     show: Callable[[SparkSession, argparse.Namespace], None],
+    needs: Needs,
 ) -> int:
-    """A streaming pipeline's command line: `show` prints what came of the sample input."""
+    """A streaming pipeline's command line: `show` prints what came of the sample input.
+
+    Queries that `start` has itself followed to their end are in `options.totals`.
+    """
 
     def work(spark: SparkSession, options: argparse.Namespace, is_sample: bool) -> int:
         with stop_signals() as stop:
             options.stop = stop
-            totals = follow(start(spark, options), stop)
-            for name, total in totals.items():
-                console.print(f"{name}: {total.rows:,} rows in {total.batches} batches, {total.late:,} too late.")
+            queries = start(spark, options)
+            say_totals({**options.totals, **follow(queries, stop)}, needs(options))
             if is_sample and not stop.is_set():
                 show(spark, options)
         return 0
 
     options = parser.parse_args()
     if options.bootstrap_servers is not None and getattr(options, "checkpoint", "") is None:
-        parser.error("--bootstrap-servers needs --checkpoint: a pipeline that forgets is not restarted")
+        parser.error("--bootstrap-servers needs --checkpoint URI, where the pipeline keeps how far it has come")
     # Stopped before its queries have begun, it leaves nothing undone.
-    return run_program(parser, options, prepare, work, interrupted=0)
+    return run_program(parser, options, prepare, work, needs=needs, interrupted=0)
 
 
 def print_table(table: Table) -> None:
     """Print a table at the terminal, or as wide as it wants to be into a log."""
     Console(width=None if sys.stdout.isatty() else LOG_COLUMNS).print(table)
+
+
+def print_counts(spark: SparkSession, options: argparse.Namespace, topics: Sequence[str]) -> None:
+    """Print how many records some topics hold, those without any, too."""
+    records = read_topic(spark, options, ",".join(topics))
+    counts = records.groupBy("topic").agg(f.count("*").alias("records"), f.count_distinct("key").alias("keys"))
+    all_topics = spark.createDataFrame([(name,) for name in topics], "topic string")
+    print_rows(all_topics.join(counts, "topic", "left").fillna(0).orderBy("topic"), "Records")
 
 
 def print_rows(frame: DataFrame, title: str, count: int = 20) -> None:

@@ -9,8 +9,8 @@ make them in a topic that is not compacted.
 import asyncio
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
-from barnabas.broker.client.admin import TOPIC, describe_configs
 from barnabas.broker.client.client import KafkaClient, check
+from barnabas.broker.client.configs import TOPIC, describe_configs
 from barnabas.broker.client.consumer import EARLIEST, READ_COMMITTED, Positions
 from barnabas.testing.topic import CommittedBatches
 from barnabas.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, PartitionData

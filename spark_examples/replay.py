@@ -32,6 +32,7 @@ from spark_examples import pipeline
 from spark_examples.archive_log import ArchiveError, Piece
 from spark_examples.archive_reader import open_archive, read_pieces
 from spark_examples.exactly_once import Unit, chunks, committed_progress, record_of
+from spark_examples.topics import Topics
 
 POLL_S = 1.0
 ADMIN_TIMEOUT_S = 30.0
@@ -194,6 +195,11 @@ def parser() -> argparse.ArgumentParser:
     return made
 
 
+def needs(options: argparse.Namespace) -> Topics:
+    """The output topic, with its partitions and its retention: it is never made by itself."""
+    return Topics(reads=(options.output_topic,))
+
+
 def prepare_sample(options: argparse.Namespace) -> None:
     """An empty topic; the archive is made by `_sample_archive`, which needs Spark."""
     from spark_examples import sample
@@ -231,7 +237,7 @@ def main() -> int:
     options = made.parse_args()
     if options.bootstrap_servers is not None and options.archive is None:
         made.error("--bootstrap-servers needs --archive")
-    return pipeline.run_program(made, options, prepare_sample, run)
+    return pipeline.run_program(made, options, prepare_sample, run, needs=needs)
 
 
 if __name__ == "__main__":

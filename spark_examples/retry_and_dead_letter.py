@@ -43,6 +43,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from spark_examples import pipeline
 from spark_examples.exactly_once import Headers, Outgoing, Unit, chunks, record_of, wait_until_readable
 from spark_examples.retry_handler import Handler, Hopeless, Record, handler_of
+from spark_examples.topics import Topics
 
 ATTEMPT, NOT_BEFORE, REPROCESSED = "retry-attempt", "retry-not-before", "reprocessed"
 ORIGIN = ("origin-topic", "origin-partition", "origin-offset")
@@ -226,7 +227,7 @@ def start(spark: SparkSession, options: argparse.Namespace) -> list[StreamingQue
         return [start_level(spark, options, level) for level in levels]
     for level in levels[:-1]:
         if not options.stop.is_set():
-            pipeline.follow([start_level(spark, options, level)], options.stop)
+            options.totals |= pipeline.follow([start_level(spark, options, level)], options.stop)
             topic = level.next_retry or level.dead
             if not wait_until_readable(pipeline.client_options(options), topic):
                 pipeline.console.print(f"Somebody has a transaction open in {topic}: what comes after it stays there.")
@@ -251,6 +252,14 @@ def parser() -> argparse.ArgumentParser:
     return made
 
 
+def needs(options: argparse.Namespace) -> Topics:
+    """Its topics, those for retries among them."""
+    if options.reprocess:
+        return Topics(reads=(dead_topic(options), options.input_topic))
+    sources = (level.source for level in levels_of(options))
+    return Topics(reads=(*sources,), writes=(options.output_topic, dead_topic(options)))
+
+
 def prepare_sample(options: argparse.Namespace) -> None:
     """Flights in a topic, and something that is none."""
     from spark_examples import sample
@@ -265,8 +274,7 @@ def prepare_sample(options: argparse.Namespace) -> None:
 def show(spark: SparkSession, options: argparse.Namespace) -> None:
     """Print how many records each topic holds, and why letters are dead."""
     names = [*(level.source for level in levels_of(options)), options.output_topic, dead_topic(options)]
-    counts = pipeline.read_topic(spark, options, ",".join(names)).groupBy("topic").count()
-    pipeline.print_rows(counts.orderBy("topic"), "Records")
+    pipeline.print_counts(spark, options, names)
     dead = spark.read.format("kafka").options(**pipeline.kafka_options(options)).option("includeHeaders", "true")
     headers = f.map_from_entries("headers")
     reasons = dead.option("subscribe", dead_topic(options)).load().select(headers.alias("headers"))
@@ -276,7 +284,7 @@ def show(spark: SparkSession, options: argparse.Namespace) -> None:
 
 def main() -> int:
     """Run from the command line."""
-    return pipeline.run_pipeline(parser(), start, prepare_sample, show)
+    return pipeline.run_pipeline(parser(), start, prepare_sample, show, needs)
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_examples import pipeline
+from spark_examples.topics import Topics
 
 
 def word_counts(lines: DataFrame) -> DataFrame:
@@ -41,6 +42,11 @@ def parser() -> argparse.ArgumentParser:
     return made
 
 
+def needs(options: argparse.Namespace) -> Topics:
+    """Its topics."""
+    return Topics(reads=(options.input_topic,), writes=(options.output_topic,))
+
+
 def prepare_sample(options: argparse.Namespace) -> None:
     """The names of airports."""
     from spark_examples import sample
@@ -58,7 +64,7 @@ def show(spark: SparkSession, options: argparse.Namespace) -> None:
 
 def main() -> int:
     """Run from the command line."""
-    return pipeline.run_pipeline(parser(), start, prepare_sample, show)
+    return pipeline.run_pipeline(parser(), start, prepare_sample, show, needs)
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ CLEAN_SHUTDOWN_FILE: Final = ".kafka_cleanshutdown"
 LOCK_FILE: Final = ".lock"
 
 OFFSET_MAX: Final = 2**63 - 2
-"""Of a record; the offset after it is one more."""
+"""The greatest offset that a record may have; the offset after it is one more."""
 
 EPOCH_MAX: Final = 2**31 - 1
 
@@ -161,7 +161,8 @@ class MetaProperties:
             version = fields["version"]
             if version != "0":
                 raise CorruptFile(
-                    f"{META_PROPERTIES_FILE} has version {version}: the directory belongs to a Kafka in KRaft mode"
+                    f"{META_PROPERTIES_FILE} has version {version}: the directory belongs to a Kafka in KRaft mode, "
+                    "whose metadata cannot be read here. Start with another directory and copy the topics into it"
                 )
             return cls(int(fields["broker.id"]), fields["cluster.id"])
         except (ValueError, KeyError):

@@ -1,8 +1,14 @@
-"""What can go wrong on a disk, as exceptions."""
+"""What can go wrong on a disk, as exceptions, and whether it passes."""
 
 from __future__ import annotations
 
+import errno
+from typing import Final
+
 from barnabas.wire.errors import ApiError, ErrorCode
+
+_NO_DESCRIPTORS: Final = frozenset({errno.EMFILE, errno.ENFILE})
+_PASSING: Final = _NO_DESCRIPTORS | {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.ENOMEM, errno.EAGAIN}
 
 
 class StorageError(ApiError):
@@ -21,8 +27,17 @@ class LogDeleted(StorageError):
     could fail. Clients are told UNKNOWN_TOPIC_OR_PARTITION.
     """
 
+    passes = False
+
     def __init__(self, message: str) -> None:
         ApiError.__init__(self, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, message)
+
+
+class LogBusy(StorageError):
+    """The log is being truncated in a thread: nothing may use it until that is done. It passes."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, passes=True)
 
 
 class CorruptLog(StorageError):
@@ -52,3 +67,29 @@ class DirectoryMismatch(Exception):
 
 class ReadWouldBlock(Exception):
     """The bytes are not in the page cache."""
+
+
+class StateUnknown(OSError):
+    """Nobody can tell what is on the disk, so that this is final whatever `errno` says: a sync failed (the kernel may
+    have dropped what it was to write, and a second try would only seem to work), or what a refused write left behind
+    could not be taken away.
+    """
+
+
+def is_passing(error: OSError) -> bool:
+    """Whether the disk is whole and only has no room, or the process no descriptors or memory: that may change.
+
+    The one place that decides it. What passes is refused and tried again; anything else is final. Callers make final
+    what passes only where it leaves something on the disk that they cannot tell.
+    """
+    return error.errno in _PASSING and not isinstance(error, StateUnknown)
+
+
+def refusal(what: str, error: OSError) -> StorageError:
+    """What the callers of storage are told of an error of the operating system, and whether it passes."""
+    return StorageError(f"{what} failed: {error}", passes=is_passing(error))
+
+
+def lacks_descriptors(error: OSError) -> bool:
+    """Whether a file could not be opened because the process or the machine has too many open already."""
+    return error.errno in _NO_DESCRIPTORS

@@ -4,10 +4,12 @@ through this process (sendfile, as Kafka's FileRecords.writeTo).
 
 from __future__ import annotations
 
+import threading
 from typing import Final
 
+from barnabas.storage.descriptors import DescriptorCache
 from barnabas.storage.errors import ReadWouldBlock
-from barnabas.storage.files import DescriptorCache
+from barnabas.storage.files import Buffer
 from barnabas.wire.record_batch import HEADER_SIZE, CorruptBatch, parse_header
 
 REGION_BYTES_MIN: Final = 256 * 1024
@@ -20,6 +22,17 @@ _SAMPLED_BYTES: Final = 128 * 1024
 
 Hints = dict[int, tuple[int, int]]
 
+_counting = threading.Lock()
+
+
+class SentRecords:
+    """How many records of a log were sent as regions, whose last batch was known only then."""
+
+    __slots__ = ("count",)
+
+    def __init__(self) -> None:
+        self.count = 0
+
 
 class FileRegion:
     """A part of a log file, which takes the place of a buffer among the parts of a reply.
@@ -28,10 +41,10 @@ class FileRegion:
     or deleted meanwhile. The descriptor shares the kernel's read-ahead with the log's.
 
     Where the index tells that a batch ends with `last_offset` right behind the region, `hints` learn from the first
-    `send` where it starts, because the reader asks for it next.
+    `send` where it starts, because the reader asks for it next, and `counts_itself` is true.
     """
 
-    __slots__ = ("_cache", "_descriptor", "_following", "_hints", "_position", "_size")
+    __slots__ = ("_cache", "_descriptor", "_following", "_hints", "_position", "_size", "counts_itself")
 
     def __init__(self, cache: DescriptorCache, descriptor: int, position: int, size: int) -> None:
         """`descriptor`: one that `cache` lent, which the region gives back."""
@@ -40,7 +53,8 @@ class FileRegion:
         self._position = position
         self._size = size
         self._hints: Hints | None = None
-        self._following = (0, -1)
+        self._following: tuple[int, int, int, SentRecords]
+        self.counts_itself = False
 
     def __len__(self) -> int:
         return self._size
@@ -48,10 +62,15 @@ class FileRegion:
     def __del__(self) -> None:
         self._cache.give_back(self._descriptor)
 
-    def tell_end(self, hints: Hints, segment_base_offset: int, last_offset: int) -> None:
-        """Have `hints` learn where the batch starts that follows the region and should end with `last_offset`."""
+    def tell_end(
+        self, hints: Hints, segment_base_offset: int, last_offset: int, start_offset: int, sent: SentRecords
+    ) -> None:
+        """Have `hints` learn where the batch starts that follows the region and should end with `last_offset`, and
+        `sent` how many records from `start_offset` on there are until then.
+        """
         self._hints = hints
-        self._following = (segment_base_offset, last_offset)
+        self._following = (segment_base_offset, last_offset, start_offset, sent)
+        self.counts_itself = True
 
     def is_cached(self, start: int) -> bool:
         """Whether what `send` would send next is in the page cache, as far as samples tell: the kernel reads and
@@ -85,10 +104,19 @@ class FileRegion:
             raise OSError("the log was cut off while it was being sent")
         return sent
 
+    def read(self) -> Buffer:
+        """All of it, for a transport that has no socket. Blocking. Raises OSError as `send` does."""
+        data = self._cache.files.pread(self._descriptor, self._size, self._position)
+        if len(data) < self._size:
+            raise OSError("the log was cut off while it was being sent")
+        return data
+
     def _add_hint(self, hints: Hints) -> None:
-        """The index is only a hint, so look."""
+        """Note where the batch behind the region starts, if the file does have one there: the region's end is only what
+        the offset index says.
+        """
         self._hints = None
-        segment_base_offset, last_offset = self._following
+        segment_base_offset, last_offset, start_offset, sent = self._following
         end = self._position + self._size
         try:
             header = parse_header(self._cache.files.pread(self._descriptor, HEADER_SIZE, end), 0)
@@ -96,3 +124,5 @@ class FileRegion:
             return
         if header.last_offset == last_offset:
             hints[header.base_offset] = (segment_base_offset, end)
+            with _counting:
+                sent.count += header.base_offset - start_offset

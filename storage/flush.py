@@ -6,16 +6,9 @@ import threading
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from barnabas.storage.errors import StorageError
-from barnabas.storage.files import (
-    TEMPORARY_SUFFIX,
-    DescriptorCache,
-    Files,
-    LogFile,
-    is_passing,
-    unlink_if_exists,
-    write_file,
-)
+from barnabas.storage.descriptors import DescriptorCache, LogFile
+from barnabas.storage.errors import StorageError, is_passing
+from barnabas.storage.files import TEMPORARY_SUFFIX, Files, unlink_if_exists, write_file
 
 
 class SharedSync:
@@ -75,6 +68,8 @@ class FlushTask:
     siblings: SharedSync
     number: int
     """Under which `siblings` has the name of the log's own directory, while the disk does not know that; else 0."""
+    flush_number: int
+    """No other flush in the log directory has it."""
     leader_epochs: tuple[str, bytes] | None = None
     unsynced_seal: int | None = None
     """The oldest segment that was sealed since the last flush, if one was."""
@@ -88,7 +83,7 @@ class FlushTask:
     """Held while a file gets its name in `directory`, and while that is noted."""
     _turn: threading.Lock = field(default_factory=threading.Lock, init=False)
     _is_over: bool = field(default=False, init=False)
-    """It has run, or was given up; the segments are held no more."""
+    """Whether it has run, or was given up: the segments are held no more."""
 
     def run(self) -> None:
         """Do it, unless it was given up. Blocking. Errors end in `error`."""
@@ -139,11 +134,11 @@ class FlushTask:
             self.moved = True
 
     def _write_epochs(self, path: str, content: bytes) -> None:
-        """The only bytes that a flush adds: that they do not fit says nothing of those that are to be kept.
-
-        Another log may have the directory's name by now: it finds no name there that it makes itself.
+        """Write the leader epochs under a temporary name of this flush, and rename that to `path` unless the log is
+        about to move away: then the directory's name may be another log's. Raises OSError; on a full disk, too, where
+        what was appended is safe all the same.
         """
-        files, temporary = self.cache.files, f"{path}.{id(self):x}{TEMPORARY_SUFFIX}"
+        files, temporary = self.cache.files, f"{path}.{self.flush_number}{TEMPORARY_SUFFIX}"
         has_name = False
         try:
             write_file(files, temporary, content, sync=True)

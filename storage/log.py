@@ -12,31 +12,25 @@ import logging
 from typing import TYPE_CHECKING, NamedTuple
 
 from barnabas.storage import retention
-from barnabas.storage.checkpoints import (
-    LEADER_EPOCH_FILE,
-    encode_leader_epochs,
-)
+from barnabas.storage.checkpoints import LEADER_EPOCH_FILE, encode_leader_epochs
 from barnabas.storage.config import LogConfig
-from barnabas.storage.errors import StorageError
-from barnabas.storage.files import Buffer, unlink_if_exists, write_file
+from barnabas.storage.errors import LogDeleted, StorageError
+from barnabas.storage.files import Buffer, write_file
 from barnabas.storage.flush import FlushTask
 from barnabas.storage.leader_epochs import LeaderEpochs
 from barnabas.storage.leader_epochs_file import read_leader_epochs
 from barnabas.storage.local_log import LocalLog
 from barnabas.storage.log_context import LogContext
+from barnabas.storage.log_producers import LogProducers
 from barnabas.storage.log_reader import ReadRequest, nothing_at
-from barnabas.storage.producer_builder import ProducerBuilder
-from barnabas.storage.producer_state import BatchMetadata, ProducerEntry, ProducerState, encode_snapshot
-from barnabas.storage.segment import (
-    OFFSET_INDEX_SUFFIX,
-    SNAPSHOT_SUFFIX,
-    TIME_INDEX_SUFFIX,
-    Segment,
-    file_name,
-)
-from barnabas.storage.segment_reader import FetchData
+from barnabas.storage.partition_metadata import read_topic_id, write_topic_id
+from barnabas.storage.producer_state import BatchMetadata, ProducerEntry, ProducerState
+from barnabas.storage.replicated_batches import check_replicated, replicated_headers
+from barnabas.storage.segment import Segment
+from barnabas.storage.segment_reader import ColdRead, FetchData
 from barnabas.storage.segment_times import SegmentTimes
 from barnabas.storage.timestamps import SegmentCapture, TimestampAndOffset, TimestampLookup
+from barnabas.storage.truncation import TruncationTask
 from barnabas.storage.validation import (
     AppendOrigin,
     ValidationResult,
@@ -45,15 +39,13 @@ from barnabas.storage.validation import (
     validate_batch,
 )
 from barnabas.wire.errors import ApiError, ErrorCode
+from barnabas.wire.names import ZERO_TOPIC_ID, TopicId
 from barnabas.wire.primitives import new_tuple
 from barnabas.wire.record_batch import (
     CONTROL_MASK,
-    CorruptBatch,
     ReadBuffer,
     RecordBatchHeader,
     WriteBuffer,
-    crc_is_valid,
-    iter_headers,
     patch,
 )
 
@@ -79,14 +71,38 @@ class LogAppendInfo(NamedTuple):
     flush_required: bool = False
 
 
-class PartitionLog(LocalLog):
-    """One partition's log: what `LocalLog` keeps as files, with the producers, leader epochs and offsets it implies.
+class PartitionLog:
+    """One partition's log: the rules of what is appended, read and removed, over the files of a `LocalLog`.
 
     After a clean start nothing is read until it is needed: the first append reads two small index files and a
     producer snapshot.
+
+    Ownership: the event loop. What may run in a thread is captured in an object of its own: `ColdRead`, `FlushTask`,
+    `TimestampLookup`, `SegmentTimes`.
+
+    Raises:
+        StorageError (KAFKA_STORAGE_ERROR): from every method that touches the disk, once the log has failed. That is
+        final (see `fail`).
     """
 
-    __slots__ = ("_leader_epochs", "_producers", "_snapshots", "clean_offset", "high_watermark", "log_start_offset")
+    __slots__ = (
+        "_durability",
+        "_health",
+        "_leader_epochs",
+        "_local",
+        "_producers",
+        "_topic_id",
+        "_uncounted",
+        "clean_offset",
+        "config",
+        "context",
+        "cut_count",
+        "high_watermark",
+        "log_end_offset",
+        "log_start_offset",
+        "partition",
+        "topic",
+    )
 
     def __init__(
         self,
@@ -106,23 +122,24 @@ class PartitionLog(LocalLog):
         leader_epochs: LeaderEpochs | None = None,
         producers: ProducerState | None = None,
     ) -> None:
-        super().__init__(
-            context,
-            topic,
-            partition,
-            directory,
-            config,
-            segments,
-            log_end_offset=log_end_offset,
-            recovery_point=recovery_point,
-        )
+        self.context = context
+        self.topic = topic
+        self.partition = partition
+        self.config = config
         self.log_start_offset = log_start_offset
+        self.log_end_offset = log_end_offset
         self.high_watermark = max(log_start_offset, min(high_watermark, log_end_offset))
         self.clean_offset = None if clean_offset is None else min(clean_offset, log_end_offset)
         """Up to where the last compaction looked; None if there was none ever, so that no offset may be missing."""
-        self._snapshots = snapshots if snapshots is not None else []
+        self.cut_count = 0
+        """How often batches were cut off its end since the log was opened."""
+        self._uncounted = log_end_offset, segments[-1].size
+        """What `appended` has to take from the log's end and from the size of the active segment."""
+        self._local = LocalLog(context, directory, segments, recovery_point=recovery_point)
+        self._health, self._durability = self._local.health, self._local.durability
+        self._producers = LogProducers(context, self._local, snapshots if snapshots is not None else [], producers)
         self._leader_epochs = leader_epochs
-        self._producers = producers
+        self._topic_id: TopicId | None = None
         if producers is not None:
             producers.forget_replicated(self.high_watermark)
 
@@ -135,17 +152,115 @@ class PartitionLog(LocalLog):
     # --- what is known about it
 
     @property
+    def directory(self) -> str:
+        """The path of its files."""
+        return self._local.directory
+
+    @property
+    def segments(self) -> tuple[Segment, ...]:
+        """All segments, oldest first; the last one is active."""
+        return tuple(self._local.segments)
+
+    @property
+    def size_in_bytes(self) -> int:
+        """Bytes of all segments, without indexes."""
+        return self._local.size_in_bytes
+
+    @property
+    def appended(self) -> tuple[int, int]:
+        """How many records, and bytes of batches, were appended since the log was opened. That follows from where the
+        log ends and ended: no append has to count.
+        """
+        records, size = self._uncounted
+        return self.log_end_offset - records, self._local.segments[-1].size - size
+
+    @property
+    def sent_records(self) -> int:
+        """How many records were sent from files, by regions that count them themselves (`FileRegion`)."""
+        return self._local.reader.sent_records.count
+
+    def _go_on_counting(self, appended: tuple[int, int]) -> None:
+        """The log's end has moved otherwise than by an append: `appended` is what it was before."""
+        records, size = appended
+        self._uncounted = self.log_end_offset - records, self._local.segments[-1].size - size
+
+    @property
+    def recovery_point(self) -> int:
+        """The offset up to which everything is on the disk."""
+        return self._durability.recovery_point
+
+    @property
+    def recovery_point_to_write(self) -> int:
+        """What the checkpoint may say, see `Durability.recovery_point_to_write`."""
+        return self._durability.recovery_point_to_write
+
+    @property
     def leader_epochs(self) -> LeaderEpochs:
         """Which leader wrote what. Blocking the first time."""
         if self._leader_epochs is None:
-            files, directory = self.context.cache.files, self.directory
-            try:
+            local, files = self._local, self.context.cache.files
+            with self._health.refusing_if(f"reading the epochs of {local.directory}"):
                 self._leader_epochs = read_leader_epochs(
-                    files, directory, self._segments, self.log_start_offset, self.log_end_offset
+                    files, local.directory, local.segments, self.log_start_offset, self.log_end_offset
                 )
-            except OSError as error:
-                raise self._refused(f"reading the epochs of {directory}", error) from error
         return self._leader_epochs
+
+    @property
+    def topic_id(self) -> TopicId:
+        """From `partition.metadata`; ZERO_TOPIC_ID if there is none. Blocking the first time."""
+        if self._topic_id is None:
+            self._topic_id = read_topic_id(self.context.cache.files, self.directory)
+        return self._topic_id
+
+    def assign_topic_id(self, topic_id: bytes) -> None:
+        """Note the topic's id, durably with the next flush.
+
+        Raises:
+            ApiError: INCONSISTENT_TOPIC_ID, if the log belongs to another topic of the same name.
+            OSError: the disk refused.
+        """
+        known = self.topic_id
+        if known == topic_id:
+            return
+        if known != ZERO_TOPIC_ID:
+            raise ApiError(
+                ErrorCode.INCONSISTENT_TOPIC_ID, f"{self.directory} belongs to another topic named {self.topic}"
+            )
+        path = write_topic_id(self.context.cache.files, self.directory, topic_id)
+        self._topic_id = TopicId(bytes(topic_id))
+        self._durability.note_names(path)
+
+    def mark_new(self) -> None:
+        """The log was just created: the next flush is due, and takes its first file with it."""
+        self._durability.note_directory(self._local.segments[-1].file.path)
+
+    def update_config(self, config: LogConfig) -> None:
+        """Use other settings from now on."""
+        self.config = config
+
+    # --- whether it works
+
+    @property
+    def failure(self) -> StorageError | None:
+        """Why the log is offline, LogDeleted if it was deleted; None while it works."""
+        return self._health.failure
+
+    @property
+    def is_deleted(self) -> bool:
+        """Whether the log was deleted. Whoever has waited with it in hand sees nothing but errors that say so."""
+        return isinstance(self._health.failure, LogDeleted)
+
+    def fail(self, error: StorageError) -> None:
+        """Take the log offline: nothing is acknowledged, read or retried any more until a restart finds out what is
+        on the disk.
+        """
+        self._health.fail(error)
+
+    def check(self) -> None:
+        """Raises StorageError if the log is offline, LogDeleted if it was deleted."""
+        self._health.check()
+
+    # --- its producers
 
     @property
     def producer_state(self) -> ProducerState:
@@ -153,26 +268,21 @@ class PartitionLog(LocalLog):
 
         Blocking the first time: a few small reads after a clean start, the last segment's headers after a truncation.
         """
-        if self._producers is None:
-            context = self.context
-            builder = ProducerBuilder(
-                context.cache.files, self.directory, context.producer_id_expiration_ms, context.clock.now_ms()
-            )
-            try:
-                self._producers = builder.build(
-                    self._segments, self._snapshots, self.log_start_offset, self.log_end_offset
-                )
-            except OSError as error:
-                raise self._refused(f"reading the producers of {self.directory}", error) from error
-            self._producers.forget_replicated(self.high_watermark)
-        return self._producers
+        return self._producers.state or self._producers.load(
+            self.log_start_offset, self.log_end_offset, self.high_watermark
+        )
+
+    @property
+    def remembered_producers(self) -> ProducerState | None:
+        """`producer_state` if it is in memory; None until somebody needed it."""
+        return self._producers.state
 
     @property
     def last_stable_offset(self) -> int:
         """The offset up to which readers of committed data may read. Blocking the first time."""
-        producers = self._producers
+        producers = self._producers.state
         if producers is None:
-            if not self._snapshots and not self.log_end_offset:
+            if not self._producers.snapshots and not self.log_end_offset:
                 return self.high_watermark
             producers = self.producer_state
         if not producers.ongoing and not producers.unreplicated:
@@ -187,24 +297,11 @@ class PartitionLog(LocalLog):
 
     def remove_expired_producers(self, now_ms: int) -> None:
         """Forget producers that have not written for producer.id.expiration.ms, as it is now."""
-        if self._producers is not None:
-            self._producers.expiration_ms = self.context.producer_id_expiration_ms
-            self._producers.remove_expired(now_ms)
-
-    @property
-    def remembered_producers(self) -> ProducerState | None:
-        """Of `producer_state`, what is in memory: None until somebody needed it."""
-        return self._producers
+        self._producers.remove_expired(now_ms)
 
     def producer_ids(self) -> list[int]:
         """The ids that producers of this log have, or had a while ago. Blocking; any thread."""
-        if self._producers is not None:
-            return list(self._producers.producers)
-        # Nothing that the event loop goes by is touched, and no snapshot is newer than the end.
-        log_start_offset, snapshots, segments = self.log_start_offset, list(self._snapshots), list(self._segments)
-        never_expire = 1 << 63
-        builder = ProducerBuilder(self.context.cache.files, self.directory, never_expire, self.context.clock.now_ms())
-        return builder.producer_ids(segments, snapshots, log_start_offset, self.log_end_offset)
+        return self._producers.read_ids(self.log_start_offset, self.log_end_offset)
 
     # --- appending
 
@@ -230,8 +327,8 @@ class PartitionLog(LocalLog):
             StorageError: the disk refused. A full disk or a short write is rolled back, so that a later append may
             succeed.
         """
-        if self._failure is not None:
-            self.check()
+        if self._health.failure is not None:
+            self._health.check()
         config = self.config
         if validated is None:
             header = parse_produced_batch(batch, produce_version)
@@ -247,16 +344,18 @@ class PartitionLog(LocalLog):
                 if marker is not None:
                     self.producer_state.check_marker(header, marker, origin, transaction_version)
             else:
-                known = (self._producers or self.producer_state).check(header, origin)
+                known = (self._producers.state or self.producer_state).check(header, origin)
                 if known is not None:
                     return self._duplicate(known)
-        epochs = self._leader_epochs if self._leader_epochs is not None else self.leader_epochs
+        epochs = self._leader_epochs
+        if epochs is None:
+            epochs = self.leader_epochs
         if epochs.latest_epoch != leader_epoch:
             self.assign_leader_epoch(leader_epoch, base_offset)
         last_offset = base_offset + header.last_offset_delta
         patch(batch, 0, base_offset, leader_epoch)
         self._append(batch, header, base_offset, last_offset, max_timestamp, marker, now_ms)
-        flush_required = last_offset + 1 - self.recovery_point >= config.flush_messages
+        flush_required = self.log_end_offset - self._durability.recovery_point >= config.flush_messages
         return new_tuple(
             LogAppendInfo,
             (base_offset, last_offset, log_append_time_ms, self.log_start_offset, False, flush_required),
@@ -288,46 +387,27 @@ class PartitionLog(LocalLog):
         (yet).
 
         Raises:
-            ApiError: CORRUPT_MESSAGE for a bad CRC or format, OFFSET_OUT_OF_RANGE for offsets below the log's end,
-            RECORD_LIST_TOO_LARGE.
-                The batches before the refused one are in the log.
+            ApiError: as `check_replicated`; the batches before the refused one are in the log.
         """
         self.check()
         first_offset = last_offset = -1
         with memoryview(batches) as view:
-            try:
-                for header in iter_headers(view):
-                    if leader_epoch is not None and header.partition_leader_epoch > leader_epoch:
-                        break
-                    self._append_replicated(view, header, now_ms)
-                    first_offset = header.base_offset if first_offset < 0 else first_offset
-                    last_offset = header.last_offset
-            except CorruptBatch as error:
-                raise ApiError(ErrorCode.CORRUPT_MESSAGE, str(error)) from None
+            for header in replicated_headers(view, leader_epoch):
+                self._append_replicated(view, header, now_ms)
+                first_offset = header.base_offset if first_offset < 0 else first_offset
+                last_offset = header.last_offset
         if last_offset < 0:
             return None
         flush_required = self.log_end_offset - self.recovery_point >= self.config.flush_messages
         return LogAppendInfo(first_offset, last_offset, -1, self.log_start_offset, False, flush_required)
 
     def _append_replicated(self, view: memoryview, header: RecordBatchHeader, now_ms: int) -> None:
-        if not crc_is_valid(view, header):
-            raise ApiError(
-                ErrorCode.CORRUPT_MESSAGE, f"The batch at offset {header.base_offset} from the leader is corrupt"
-            )
-        if header.base_offset < self.log_end_offset or header.last_offset < header.base_offset:
-            raise ApiError(
-                ErrorCode.OFFSET_OUT_OF_RANGE,
-                f"The leader sent offset {header.base_offset} where {self.log_end_offset} follows",
-            )
-        if header.size_in_bytes > self.config.segment_bytes:
-            raise ApiError(
-                ErrorCode.RECORD_LIST_TOO_LARGE, f"A batch of {header.size_in_bytes} bytes is larger than a segment"
-            )
+        check_replicated(view, header, self.log_end_offset, self.config.segment_bytes)
         if header.partition_leader_epoch > self.leader_epochs.latest_epoch:
             self.assign_leader_epoch(header.partition_leader_epoch, header.base_offset)
         if header.base_offset != self.log_end_offset:
             # Compaction left a gap: the batches before it no longer tell where an offset is by themselves.
-            self._reader.forget_recent()
+            self._local.reader.forget_recent()
         start, end = header.position, header.end_position
         with view[start:end] as batch:
             marker = _read_marker(batch, header._replace(position=0)) if header.is_control else None
@@ -344,24 +424,25 @@ class PartitionLog(LocalLog):
         now_ms: int,
     ) -> None:
         """Write a batch that is ready, and take it into everything that is kept in memory."""
-        segment = self._segments[-1]
+        segment = self._local.segments[-1]
         if segment.offset_index is None:
-            self._load_active(segment)
+            self._load_active()
         # Now, because taking in the batches on the disk and then this one must not count it twice.
-        producers = self._producers or self.producer_state
+        producers = self._producers.state or self.producer_state
         if segment.should_roll(len(batch), max_timestamp, last_offset, self.config, now_ms):
             segment = self._roll(max(base_offset, self.log_end_offset), now_ms)
         if marker is not None and header.producer_id >= 0:
             self._write_marker(segment, batch, header, base_offset, last_offset, max_timestamp, marker)
             return
-        self._write(segment, batch, base_offset, last_offset, max_timestamp)
+        self._local.write(segment, batch, base_offset, last_offset, max_timestamp, self.config.index_interval_bytes)
+        self.log_end_offset = last_offset + 1
         if header.producer_id >= 0 and not header.attributes & CONTROL_MASK:
             producers.record(header, base_offset)
 
-    def _load_active(self, segment: Segment) -> None:
+    def _load_active(self) -> None:
         """Prepare for the first append since the start. Blocking, small files."""
         _ = self.producer_state, self.leader_epochs
-        self._load_indexes(segment)
+        self._local.load_active(self.config.index_interval_bytes)
 
     def _write_marker(
         self,
@@ -380,17 +461,16 @@ class PartitionLog(LocalLog):
         aborted = self.producer_state.aborted_by(header.producer_id, base_offset, marker)
         position = 0
         if aborted is not None:
-            try:
+            with self._health.refusing_if(what):
                 position = segment.append_aborted(files, aborted)
-            except OSError as error:
-                raise self._refused(what, error) from error
         try:
-            self._write(segment, batch, base_offset, last_offset, max_timestamp)
+            self._local.write(segment, batch, base_offset, last_offset, max_timestamp, self.config.index_interval_bytes)
         except StorageError:
             if aborted is not None:
-                with self._failing_if(what):
+                with self._health.failing_if(what):
                     segment.forget_aborted(files, position)
             raise
+        self.log_end_offset = last_offset + 1
         self.producer_state.record_marker(header, base_offset, marker)
 
     def assign_leader_epoch(self, epoch: int, start_offset: int | None = None) -> None:
@@ -404,45 +484,30 @@ class PartitionLog(LocalLog):
     def roll(self) -> None:
         """Seal the active segment and start a new one at the log's end. An empty one stays."""
         self.check()
-        segment = self._segments[-1]
+        segment = self._local.segments[-1]
         if segment.size:
             if segment.offset_index is None:
-                self._load_active(segment)
+                self._load_active()
             self._roll(self.log_end_offset, self.context.clock.now_ms())
 
     def _roll(self, base_offset: int, now_ms: int) -> Segment:
         """Go on in a new segment, which starts with a snapshot of the producers' state."""
-        active = self._segments[-1]
+        active = self._local.segments[-1]
         if active.base_offset == base_offset:
             # Empty, but too old or unable to express the offset: as good as a new one.
             active.created_ms = now_ms
             return active
         self._take_snapshot(base_offset)
-        return self._start_segment(base_offset, now_ms)
+        appended = self.appended
+        segment = self._local.roll(base_offset, self.config, now_ms)
+        self._go_on_counting(appended)
+        return segment
 
     def _take_snapshot(self, offset: int) -> None:
-        """Write the producers' state as of `offset`, unless there is a snapshot of it. Page cache only."""
-        if offset <= self.log_start_offset or (self._snapshots and self._snapshots[-1] >= offset):
-            return
-        path = self._snapshot_path(offset)
-        try:
-            write_file(self.context.cache.files, path, encode_snapshot(self.producer_state.producers.values()))
-        except OSError as error:
-            raise self._refused(f"writing {path}", error) from error
-        self._snapshots.append(offset)
-        if self.producer_state.producers:
-            self._unsynced_files.append(path)
-            self._names_dirty = True
-
-    def _snapshot_path(self, offset: int) -> str:
-        return f"{self.directory}/{file_name(offset, SNAPSHOT_SUFFIX)}"
-
-    def _remove_snapshots(self, from_offset: int) -> None:
-        """Unlink the snapshots from an offset on."""
-        for offset in [found for found in self._snapshots if found >= from_offset]:
-            self._snapshots.remove(offset)
-            with self._failing_if(f"removing a producer snapshot of {self.directory}"):
-                unlink_if_exists(self.context.cache.files, self._snapshot_path(offset))
+        """Write the producers' state as of `offset`, where the log ends. Page cache only."""
+        snapshots = self._producers.snapshots
+        if offset > self.log_start_offset and not (snapshots and snapshots[-1] >= offset):
+            self._producers.take_snapshot(offset, self.producer_state)
 
     # --- reading
 
@@ -465,8 +530,8 @@ class PartitionLog(LocalLog):
             ApiError: OFFSET_OUT_OF_RANGE.
             ColdRead: the disk would have to be waited for; `load` it in a thread.
         """
-        if self._failure is not None:
-            self.check()
+        if self._health.failure is not None:
+            self._health.check()
         end_offset = self.log_end_offset
         if not self.log_start_offset <= start_offset <= end_offset:
             raise ApiError(
@@ -476,9 +541,8 @@ class PartitionLog(LocalLog):
         if max_offset is None or max_offset > end_offset:
             max_offset = end_offset
         if start_offset >= max_offset:
-            return nothing_at(start_offset, self._segments[-1])
-        index_interval_bytes = self.config.index_interval_bytes
-        return self._reader.read(
+            return nothing_at(start_offset, self._local.segments[-1])
+        return self._local.reader.read(
             new_tuple(
                 ReadRequest,
                 (
@@ -487,7 +551,7 @@ class PartitionLog(LocalLog):
                     max_offset,
                     min_one_message,
                     end_offset,
-                    index_interval_bytes,
+                    self.config.index_interval_bytes,
                     may_stay_in_file,
                 ),
             )
@@ -502,15 +566,36 @@ class PartitionLog(LocalLog):
             return 0
         if limit <= 1:
             return limit  # there is something, and nobody asks how much
-        return self._reader.readable_bytes(start_offset, max_offset, self.log_end_offset, limit)
+        return self._local.reader.readable_bytes(start_offset, max_offset, self.log_end_offset, limit)
+
+    def has_all_of(self, read: ColdRead) -> bool:
+        """Whether what a read finds is still what the log holds: it is of this log, and since it was planned no batches
+        were deleted, compacted or truncated. Otherwise `aborted_transactions` may know nothing of what was read.
+        """
+        return self._local.reader.has_all_of(read)
+
+    def aborted_transactions(self, start_offset: int, upper_offset: int) -> list[tuple[int, int]]:
+        """(producer id, first offset) of aborted transactions that overlap [start_offset, upper_offset). Blocking the
+        first time, if some segment has any.
+        """
+        if self._health.failure is not None:
+            self._health.check()
+        local, found = self._local, []
+        for segment in local.segments[local.reader.slot(start_offset) :]:
+            if segment.has_txn_index:
+                entries, complete = segment.aborted_transactions(self.context.cache.files, start_offset, upper_offset)
+                found += entries
+                if complete:
+                    break
+        return [(entry.producer_id, entry.first_offset) for entry in found]
 
     # --- offsets by time and epoch
 
     def timestamp_lookup(self) -> TimestampLookup:
         """Capture the log for a search by timestamp, which blocks and belongs into a thread."""
         self.check()
-        captures = []
-        for segment in self._segments[self._reader.slot(self.log_start_offset) :]:
+        local, captures = self._local, []
+        for segment in local.segments[local.reader.slot(self.log_start_offset) :]:
             known = segment.max_timestamp if segment.max_timestamp >= -1 else None
             captures.append(SegmentCapture(segment.file, segment.base_offset, segment.size, known, -1))
         return TimestampLookup(self.context.cache, self.context.indexes, self.log_start_offset, captures)
@@ -534,8 +619,9 @@ class PartitionLog(LocalLog):
         if not self.log_start_offset <= offset <= self.log_end_offset:
             offset = max(self.log_start_offset, min(offset, self.log_end_offset))
         self.high_watermark = offset
-        if self._producers is not None and self._producers.unreplicated:
-            self._producers.forget_replicated(offset)
+        producers = self._producers.state
+        if producers is not None and producers.unreplicated:
+            producers.forget_replicated(offset)
         return offset
 
     def increment_log_start_offset(self, offset: int) -> bool:
@@ -555,24 +641,15 @@ class PartitionLog(LocalLog):
             return False
         self.log_start_offset = offset
         self.leader_epochs.truncate_from_start(offset)
-        if self._producers is not None:
-            self._producers.forget_replicated(offset)
+        if self._producers.state is not None:
+            self._producers.state.forget_replicated(offset)
         return True
 
     # --- deleting
 
     def times_for_retention(self, now_ms: int) -> SegmentTimes:
         """What `delete_old_segments` needs to know of the segments' times: to be read in a thread."""
-        config, segments = self.config, self._segments
-        if not config.deletes_by_retention or config.retention_ms < 0:
-            segments = []
-        elif not segments[-1].size:
-            segments = segments[:-1]  # an empty one stays, however old it is
-        return SegmentTimes(
-            self.context.cache,
-            largest_of=segments,
-            is_enough=lambda timestamp: not retention.is_breached_by_time(timestamp, config.retention_ms, now_ms),
-        )
+        return retention.times_needed(self.config, self._local.segments, self.context.cache, now_ms)
 
     def delete_old_segments(self, now_ms: int, times: SegmentTimes | None = None) -> int:
         """Apply retention: by log start offset always, by size and time if cleanup.policy says delete. Returns how
@@ -586,62 +663,36 @@ class PartitionLog(LocalLog):
             is offline.
         """
         self.check()
-        with self._refusing_if(f"deleting segments of {self.directory}"):
-            return self._delete_old_segments(now_ms, times)
-
-    def _delete_old_segments(self, now_ms: int, times: SegmentTimes | None) -> int:
-        deleted = self._delete_segments(
-            retention.breached_by_start((segment.base_offset for segment in self._segments[1:]), self.log_start_offset),
-            "log start offset",
-        )
-        if self.config.deletes_by_retention:
-            sizes = [segment.size for segment in self._segments]
-            deleted += self._delete_segments(
-                retention.breached_by_size(sizes, self.config.retention_bytes), "retention.bytes"
-            )
-            if times is not None and isinstance(times.error, OSError):
-                if isinstance(times.error, FileNotFoundError):
-                    return deleted  # a swap gave it another name while it was looked at
-                raise times.error
-            cache = self.context.cache
-            timestamps = (
-                segment.largest_timestamp(cache) if times is None else times.largest(segment)
-                for segment in self._segments
-            )
-            deleted += self._delete_segments(
-                retention.breached_by_time(timestamps, self.config.retention_ms, now_ms), "retention.ms"
-            )
+        segments, cache, deleted = self._local.segments, self.context.cache, 0
+        with self._health.refusing_if(f"deleting segments of {self.directory}"):
+            for rule in retention.breached_rules(self.config, segments, self.log_start_offset, cache, times, now_ms):
+                deleted += self._delete_segments(rule.segment_count, rule.name)
         return deleted
 
     def _delete_segments(self, count: int, reason: str) -> int:
         """Delete the oldest `count` segments, as far as they are replicated; the active one is rolled first if it
         goes too.
         """
-        bounds = [segment.base_offset for segment in self._segments[1:]] + [self.log_end_offset]
+        local, snapshots = self._local, self._producers.snapshots
+        bounds = [segment.base_offset for segment in local.segments[1:]] + [self.log_end_offset]
         count = min(count, retention.count_replicated(bounds, self.high_watermark))
-        if count == len(self._segments):
-            if not self._segments[-1].size:
+        if count == len(local.segments):
+            if not local.segments[-1].size:
                 count -= 1
             else:
                 self.roll()
         if count <= 0:
             return 0
-        count, failure = self._doom(self._segments[:count], self._snapshots)
+        count, failure = local.doom(local.segments[:count], snapshots, self.config.file_delete_delay_ms)
         if count:
-            self.increment_log_start_offset(self._segments[count].base_offset)
-            self._forget_snapshots(self._segments[:count])
-            del self._segments[:count]
-            self._reader.forget_all()
+            self.increment_log_start_offset(local.segments[count].base_offset)
+            self._producers.forget_snapshots(local.segments[:count])
+            local.forget_oldest(count)
             logger.info("%s-%d: deleting %d segments up to offset %d by %s", self.topic, self.partition, count,
                         self.log_start_offset, reason)  # fmt: skip
         if failure is not None:
             raise failure
         return count
-
-    def _forget_snapshots(self, doomed: list[Segment], kept: int = -1) -> None:
-        """The snapshots at the start of segments went with them, but for the one at `kept`."""
-        bases = {segment.base_offset for segment in doomed} - {kept}
-        self._snapshots[:] = [offset for offset in self._snapshots if offset not in bases]
 
     # --- compaction
 
@@ -655,58 +706,112 @@ class PartitionLog(LocalLog):
             StorageError: the disk refused. Unless the log is offline now, nothing has changed.
         """
         self.check()
-        slot = self._segments.index(old[0])
-        count, failure = self._doom(old, {offset for offset in self._snapshots if offset != new.base_offset})
+        local, producers = self._local, self._producers
+        slot = local.segments.index(old[0])
+        superseded = {offset for offset in producers.snapshots if offset != new.base_offset}
+        count, failure = local.doom(old, superseded, self.config.file_delete_delay_ms)
         if failure is not None:
             if count:
                 self.fail(failure)  # the next start finishes it
             raise failure
-        self._forget_snapshots(old, kept=new.base_offset)
-        self._swap_in(new, slot, len(old))
+        producers.forget_snapshots(old, kept=new.base_offset)
+        local.swap_in(new, slot, len(old))
 
     # --- truncating
 
-    def truncate_to(self, offset: int) -> bool:
-        """Remove all batches that reach to `offset` or beyond (a follower that diverged); whether there were any.
-        Blocking.
+    def prepare_truncation(self, offset: int, *, starts_anew: bool = False) -> TruncationTask | None:
+        """Begin to remove all batches that reach to `offset` or beyond (a follower that diverged), or all there are, so
+        that the log goes on at `offset` (one whose leader no longer has what it needs); None if there is nothing to
+        remove. Until `complete_truncation` the log refuses all use.
+
+        What the checkpoints may say of the log is true before and after; they have to be written after the task has
+        run and before anything is appended (`LogManager.truncations` does it).
+
+        Raises:
+            StorageError: as everything here; LogBusy if the log is being truncated already.
         """
         self.check()
-        self.leader_epochs.truncate_from_end(min(offset, self.log_end_offset))
-        if offset >= self.log_end_offset:
-            return False
-        if offset < self._segments[0].base_offset:
-            self.truncate_fully_and_start_at(offset)
-            return True
-        logger.info("%s-%d: truncating from %d to %d", self.topic, self.partition, self.log_end_offset, offset)
-        self._truncate_segments(offset)
-        self._remove_snapshots(self.log_end_offset + 1)
-        self._producers = None
-        self.log_start_offset = min(self.log_start_offset, self.log_end_offset)
+        starts_anew = starts_anew or offset <= self.log_start_offset
+        if not starts_anew:
+            self.leader_epochs.truncate_from_end(min(offset, self.log_end_offset))
+            if offset >= self.log_end_offset:
+                return None
+        logger.info("%s: %s %d, from %d", self, "starting anew at" if starts_anew else "truncating to", offset,
+                    self.log_end_offset)  # fmt: skip
+        local, slot = self._local, 0 if starts_anew else self._local.reader.slot(offset) + 1
+        names_dirty = slot < len(local.segments)
+        local.doom_from(slot, self.config.file_delete_delay_ms)
+        kept = local.segments[:slot]
+        known = self._durability.recovery_point, self.clean_offset
+        if kept:
+            self.context.cache.hold(kept[-1].file)
+        self._durability.truncates_to(kept[-1].base_offset if kept else offset)
+        self.high_watermark = min(self.high_watermark, offset)
+        if starts_anew:
+            self.log_start_offset = self.high_watermark = offset
+        if self.clean_offset is not None:
+            self.clean_offset = min(self.clean_offset, kept[-1].base_offset if kept else offset)
+        self.cut_count += 1
+        self._health.hold(f"{self.directory} is being truncated")
+        return TruncationTask(
+            self.context.cache, local.directory, kept, list(self._producers.snapshots), offset, self.log_start_offset,
+            *known, self.config.index_interval_bytes, names_dirty, self._producers.builder(),
+        )  # fmt: skip
+
+    def complete_truncation(self, task: TruncationTask) -> None:
+        """Take in the outcome of a truncation that has run: the log can be used again.
+
+        Raises:
+            StorageError: it failed, and the log is offline. LogDeleted: the log was deleted meanwhile.
+        """
+        self._health.release()
+        if task.error is not None:
+            self.fail(task.error)
+        self.check()
+        appended = self.appended
+        if task.last_segment is not None:
+            self._local.cut_to(len(task.kept) - 1, task.last_segment)
+        else:
+            self._local.start_anew_at(task.offset, self.config)
+            self._leader_epochs = LeaderEpochs()
+        self.log_end_offset = task.end_offset
+        self.leader_epochs.truncate_from_end(task.end_offset)
+        self._go_on_counting(appended)
         self.high_watermark = min(self.high_watermark, self.log_end_offset)
-        self._limit_clean_offset()
-        return True
+        if task.clean_offset is not None:
+            # No pass has seen what comes in the place of what was cut off.
+            self.clean_offset = min(task.clean_offset, task.end_offset)
+        self._durability.truncated_to(
+            task.end_offset if task.last_segment is None else min(task.recovery_point, task.end_offset)
+        )
+        producers = task.producers or ProducerState(task.offset, self.context.producer_id_expiration_ms)
+        producers.forget_replicated(self.high_watermark)
+        self._producers.replace(producers, task.snapshots)
+
+    def truncate_to(self, offset: int) -> bool:
+        """Remove all batches that reach to `offset` or beyond, without writing checkpoints; whether there were any.
+        Blocking.
+        """
+        return self._truncate(self.prepare_truncation(offset))
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
-        """Remove everything and go on at `offset` (a follower whose leader no longer has what it needs). Blocking."""
-        self.check()
-        logger.info("%s-%d: starting anew at %d", self.topic, self.partition, offset)
-        self._remove_snapshots(0)
-        self._start_anew(offset)
-        self.leader_epochs.clear()
-        self._producers = ProducerState(offset, self.context.producer_id_expiration_ms)
-        self.log_start_offset = self.high_watermark = offset
-        self._limit_clean_offset()
+        """Remove everything and go on at `offset`, without writing checkpoints. Blocking."""
+        self._truncate(self.prepare_truncation(offset, starts_anew=True))
 
-    def _limit_clean_offset(self) -> None:
-        """Nothing that takes the place of what was removed is clean."""
-        if self.clean_offset is not None:
-            self.clean_offset = min(self.clean_offset, self.log_end_offset)
+    def _truncate(self, task: TruncationTask | None) -> bool:
+        if task is None:
+            return False
+        task.run()
+        self.complete_truncation(task)
+        return True
 
     # --- flushing
 
     def flush_is_due(self, now_ms: int) -> bool:
-        """Whether there is a leader epoch that the disk does not know, or another reason, as `LocalLog` says."""
-        return self._dirty_epochs is not None or super().flush_is_due(now_ms)
+        """Whether there is a leader epoch that the disk does not know, or another reason, as `Durability` says."""
+        return self._dirty_epochs is not None or self._durability.is_due(
+            now_ms, self.log_end_offset, self.config.flush_ms
+        )
 
     @property
     def _dirty_epochs(self) -> LeaderEpochs | None:
@@ -719,17 +824,19 @@ class PartitionLog(LocalLog):
     def prepare_flush(self) -> FlushTask | None:
         """Capture a flush of everything up to the log's end; None if there is nothing to do or a flush is under way."""
         self.check()
-        if self._flushing is not None:
+        local, durability, content = self._local, self._durability, None
+        if durability.is_flushing:
             return None
         epochs = self._dirty_epochs
-        if epochs is None:
-            return self._prepare_flush(None)
-        epochs.dirty = False
-        return self._prepare_flush((f"{self.directory}/{LEADER_EPOCH_FILE}", encode_leader_epochs(epochs.entries)))
+        if epochs is not None:
+            epochs.dirty = False
+            content = (f"{local.directory}/{LEADER_EPOCH_FILE}", encode_leader_epochs(epochs.entries))
+        unflushed = local.segments[local.reader.slot(durability.recovery_point) :]
+        return durability.prepare_flush(local.directory, self.log_end_offset, unflushed, content)
 
     def complete_flush(self, task: FlushTask) -> None:
-        """As `LocalLog.complete_flush`."""
-        super().complete_flush(task)
+        """Take in the outcome of a flush that has run, as `Durability.complete` says."""
+        self._durability.complete(task, self._local.directory)
         unwritten = task.may_be_repeated or task.moved
         if unwritten and task.leader_epochs is not None and self._leader_epochs is not None:
             self._leader_epochs.dirty = True
@@ -748,7 +855,7 @@ class PartitionLog(LocalLog):
             if task.error is not None:
                 raise task.error
 
-    # --- closing
+    # --- closing, moving away
 
     def prepare_close(self) -> FlushTask | None:
         """Write what the next start would otherwise have to find out from the batches, and capture the flush that makes
@@ -756,38 +863,41 @@ class PartitionLog(LocalLog):
         Where there is no room for the former, the flush is made all the same. Blocking.
         """
         self.check()
-        segment = self._segments[-1]
-        if segment.offset_index is not None or self.recovery_point < self.log_end_offset:
+        if self._local.segments[-1].offset_index is not None or self.recovery_point < self.log_end_offset:
             try:
-                self._write_hints(segment)
+                self._write_hints()
             except StorageError:
                 self.check()
-                self._lacks_hints = True
+                self._durability.lacks_hints = True
         return self.prepare_flush()
 
-    def _write_hints(self, segment: Segment) -> None:
-        with self._refusing_if(f"closing {self.directory}"):
-            if segment.size:
-                self._write_active_indexes(segment)
-            else:
-                self._write_empty_files(segment)
+    def _write_hints(self) -> None:
+        self._local.write_active_indexes(self.config.index_interval_bytes)
+        if not self._local.segments[-1].size:
+            self._write_missing_epochs()
         self._take_snapshot(self.log_end_offset)
 
-    def _write_empty_files(self, segment: Segment) -> None:
-        """What Kafka misses beside a segment without records; nobody has to find it on the disk after a power cut."""
-        files = self.context.cache.files
-        for suffix in (OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX):
-            write_file(files, segment.path(suffix), b"")
-        epochs, path = self._leader_epochs, f"{self.directory}/{LEADER_EPOCH_FILE}"
-        if epochs is not None and not files.exists(path):
-            write_file(files, path, encode_leader_epochs(epochs.entries))
+    def _write_missing_epochs(self) -> None:
+        """Write the file of leader epochs if there is none: Kafka expects one beside a segment without records. It is
+        not synced, as nobody needs it after a power cut.
+        """
+        files, path, epochs = self.context.cache.files, f"{self.directory}/{LEADER_EPOCH_FILE}", self._leader_epochs
+        with self._health.refusing_if(f"closing {self.directory}"):
+            if epochs is not None and not files.exists(path):
+                write_file(files, path, encode_leader_epochs(epochs.entries))
 
-    def _write_active_indexes(self, segment: Segment) -> None:
-        if segment.offset_index is None:
-            self._load_active(segment)
-        segment.write_indexes(self.context.cache.files)
-        # Contents, not names: an index that is missing is built anew, an old one would be believed.
-        self._unsynced_files += [segment.path(OFFSET_INDEX_SUFFIX), segment.path(TIME_INDEX_SUFFIX)]
+    @property
+    def is_on_disk(self) -> bool:
+        """Whether everything that was written is, so that a start need not look."""
+        return self.failure is None and self._durability.is_complete(self.log_end_offset)
+
+    def close_files(self) -> None:
+        """Give up all descriptors; nothing is written."""
+        self._local.close_files()
+
+    def move_to(self, directory: str) -> None:
+        """Rename the log's directory, since the log is deleted: see `LocalLog.move_to`. Blocking. Raises OSError."""
+        self._local.move_to(directory)
 
 
 def _read_marker(batch: ReadBuffer, header: RecordBatchHeader) -> EndTxnMarker | None:

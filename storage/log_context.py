@@ -1,39 +1,50 @@
-"""What the logs of one directory share, and what they hand over to the log manager."""
+"""What the logs of one log directory (an entry of `log.dirs`) share: the disk, caches, clock and settings that they are
+handed, and what they hand over to the log manager."""
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from barnabas.clock import Clock
 from barnabas.storage.config import LogConfig
+from barnabas.storage.descriptors import DescriptorCache, LogFile
 from barnabas.storage.errors import StorageError
-from barnabas.storage.files import DescriptorCache, LogFile
 from barnabas.storage.flush import SharedSync
+from barnabas.storage.log_health import LogHealth
 from barnabas.storage.offset_index import OffsetIndexCache
-
-if TYPE_CHECKING:
-    from barnabas.storage.local_log import LocalLog
 
 
 @dataclass(slots=True)
 class DoomedFiles:
-    """Files that were renamed to `.deleted` and are to be unlinked when `due_ms` (monotonic) has come."""
+    """Files that were renamed to `.deleted` and are to be unlinked when `due_ms` (monotonic) has come; unless the log
+    that they were of is deleted meanwhile, by its `health`: then they go with its directory, and their paths may be
+    those of another log.
+    """
 
     due_ms: int
+    health: LogHealth
     segments: list[LogFile]
     others: list[str]
 
 
 @dataclass(slots=True)
 class LogContext:
-    """What all logs of one directory share.
+    """What all logs of one log directory share; the log manager makes it.
 
-    `reads_cached`: whether reads that never wait for the disk work there. `random_below(n)` draws the jitter of
-    segment.jitter.ms. `doomed` collects files for the log manager to unlink. `names` are those of
-    the logs. `on_failure` is told once per log.
+    Attributes:
+        cache: open descriptors of `.log` files, of all log directories; `cache.files` is the disk.
+        indexes: offset indexes of sealed segments, of all log directories.
+        clock: for segment ages, delayed deletions and expiry.
+        reads_cached: whether reads that never wait for the disk work there (`Files.reads_cached`).
+        producer_id_expiration_ms: `producer.id.expiration.ms`, as it is now.
+        random_below: draws the jitter of `segment.jitter.ms`: a number from 0 to below its argument.
+        doomed: files that the logs have given up, for the log manager to unlink (`delete_due_files`).
+        names: the syncs of the log directory itself, in which the logs' directories have their names.
+        flush_numbers: a number for each flush, so that no two write a file of the same temporary name.
+        on_failure: told once per log, with its directory, why it went offline.
     """
 
     cache: DescriptorCache
@@ -44,7 +55,8 @@ class LogContext:
     random_below: Callable[[int], int] = lambda _: 0
     doomed: deque[DoomedFiles] = field(default_factory=deque)
     names: SharedSync = field(default_factory=SharedSync)
-    on_failure: Callable[[LocalLog, StorageError], None] = lambda _log, _error: None
+    flush_numbers: Iterator[int] = field(default_factory=itertools.count)
+    on_failure: Callable[[str, StorageError], None] = lambda _directory, _error: None
 
     def jitter(self, config: LogConfig) -> int:
         """How many ms earlier than segment.ms a new segment is rolled."""

@@ -15,6 +15,7 @@ cleaner-offset-checkpoint         per partition that was ever compacted: everyth
 barnabas-transaction-indexes      per segment with aborted transactions: size and checksum of its transaction index;
                                   where it is missing, Barnabas was not here yet
 barnabas-log-directories          which directories the broker has (`known_directories`), where there are several
+barnabas-zookeeper-session        with ZooKeeper, in the first one: the session of a broker that runs, or was killed
 TOPIC-PARTITION/                  a log; the topic may contain dashes
 TOPIC-PARTITION.HEX-delete/       a deleted log whose files are still to be removed
 ================================= ==================================================================================
@@ -37,31 +38,32 @@ from barnabas.storage.checkpoints import (
     LOG_START_FILE,
     META_PROPERTIES_FILE,
     RECOVERY_POINT_FILE,
-    TRANSACTION_INDEXES_FILE,
     MetaProperties,
     TopicPartition,
-    decode_txn_index_notes,
-    encode_txn_index_notes,
-    read_offsets,
     take_clean_shutdown,
-    write_offsets,
+    write_clean_shutdown,
 )
-from barnabas.storage.errors import CorruptFile, DirectoryLocked, DirectoryMismatch, StorageError
-from barnabas.storage.files import Files, read_file, replace_file, unlink_if_exists
+from barnabas.storage.deletions import DELETE_SUFFIX, STRAY_SUFFIX, remove_tree
+from barnabas.storage.directory_checkpoints import DirectoryCheckpoints
+from barnabas.storage.errors import CorruptFile, DirectoryLocked, DirectoryMismatch, StorageError, refusal
+from barnabas.storage.files import Files, read_file, replace_file
+from barnabas.storage.flush import FlushTask
 from barnabas.storage.known_directories import DirectoryNote, SeenDirectory
 from barnabas.storage.log import PartitionLog
 from barnabas.storage.log_context import LogContext
 from barnabas.storage.recovery.log_loader import LogCheckpoints
-from barnabas.storage.txn_index import TransactionIndexNote
 
 logger = logging.getLogger(__name__)
 
-DELETE_SUFFIX: Final = "-delete"
-STRAY_SUFFIX: Final = "-stray"
+OFFSET_CHECKPOINTS: Final = (RECOVERY_POINT_FILE, LOG_START_FILE, HIGH_WATERMARK_FILE, CLEANER_OFFSET_FILE)
 _SET_ASIDE: Final = (STRAY_SUFFIX, "-future")
 
+_OTHER_DIRECTORY: Final = "Give this broker another one (--data-dir, log.dirs), or make this one usable"
+_SHOWN_PATH_LENGTH_MAX: Final = 300
+
 _owned_directories: set[str] = set()
-"""Directories in use by this process: POSIX locks do not exclude their own process."""
+"""Directories in use by this process: POSIX locks do not exclude their own process. Of files that only their owner
+finds, the same path is another one's elsewhere."""
 _owned_directories_lock = threading.Lock()
 
 
@@ -91,10 +93,7 @@ class LogDirectory:
         self.context = context
         self.logs: dict[TopicPartition, PartitionLog] = {}
         self.failed: dict[TopicPartition, tuple[StorageError, LogCheckpoints]] = {}
-        self.checkpointed: set[TopicPartition] = set()
-        """Logs that the checkpoint files may name."""
-        self._txn_indexes: dict[TopicPartition, dict[int, TransactionIndexNote]] | None = None
-        """What is noted of them; None as long as nothing is."""
+        self.checkpoints = DirectoryCheckpoints(context.cache.files, path)
         self.has_unsynced_deletions = False
         self.failure: StorageError | None = None
         """Why the disk is not trusted any more: nothing is acknowledged that is the directory's, nor a clean shutdown
@@ -102,22 +101,26 @@ class LogDirectory:
         """
         self._files = context.cache.files
         self._lock_descriptor = lock_descriptor
-        self._checkpoint_lock = threading.Lock()
 
     # --- whose it is
 
     @classmethod
     def lock(cls, path: str, context: LogContext) -> LogDirectory:
-        """Keep everybody else out. Raises DirectoryLocked."""
+        """The directory at `path`, locked against other processes and brokers. Raises DirectoryLocked."""
+        files = context.cache.files
         with _owned_directories_lock:
-            if path in _owned_directories:
+            if files.is_shared and path in _owned_directories:
                 raise DirectoryLocked(f"this process uses {path} already")
-            descriptor = context.cache.files.lock(f"{path}/{LOCK_FILE}")
-            _owned_directories.add(path)
+            try:
+                descriptor = files.lock(f"{path}/{LOCK_FILE}")
+            except DirectoryLocked as error:
+                raise DirectoryLocked(f"log directory {path} is in use: {error}. {_OTHER_DIRECTORY}") from None
+            if files.is_shared:
+                _owned_directories.add(path)
         return cls(path, context, descriptor)
 
     def unlock(self) -> None:
-        """Give it up."""
+        """Let others have the directory."""
         with _owned_directories_lock:
             _owned_directories.discard(self.path)
             self._files.close(self._lock_descriptor)
@@ -160,65 +163,23 @@ class LogDirectory:
         """
         broker_epoch = take_clean_shutdown(self._files, self.path)
         is_clean = broker_epoch is not None
-        recovery_points = self._read_checkpoint(RECOVERY_POINT_FILE)
-        log_starts = self._read_checkpoint(LOG_START_FILE) or {}
-        high_watermarks = self._read_checkpoint(HIGH_WATERMARK_FILE) or {}
-        clean_offsets = self._read_checkpoint(CLEANER_OFFSET_FILE)
-        self._txn_indexes = self._read_txn_index_notes()
-        # Without the file nobody knows which logs were compacted. Nor where Kafka was killed, which names a log only
-        # after its first compaction; without notes of our own it may have been here. So all may have been compacted,
-        # and say so from now on (see `write_checkpoints`).
-        was_kafka_killed = not is_clean and self._txn_indexes is None
-        unnamed = 0 if clean_offsets is None or was_kafka_killed else None
-        self.checkpointed = {*(recovery_points or ()), *log_starts, *high_watermarks, *(clean_offsets or ())}
-
-        def checkpoints(key: TopicPartition) -> LogCheckpoints:
-            return LogCheckpoints(
-                (recovery_points or {}).get(key, 0),
-                log_starts.get(key, 0),
-                high_watermarks.get(key, 0),
-                clean_offset=(clean_offsets or {}).get(key, unnamed),
-                may_have_gaps=recovery_points is None,
-                txn_indexes=(self._txn_indexes or {}).get(key, {}),
-            )
-
+        checkpoints = self.checkpoints.read(is_clean=is_clean)
         logs = {}
         for name in sorted(self._partition_directories()):
             key = parse_log_name(name)
             if key is None:
                 logger.warning("ignoring %s/%s: not the name of a log", self.path, name)
                 continue
-            logs[key] = checkpoints(key)
+            logs[key] = checkpoints.of(key)
         return FoundLogs(
             logs,
-            {key: checkpoints(key) for key in self.checkpointed},
+            {key: checkpoints.of(key) for key in checkpoints.named},
             is_clean,
             -1 if broker_epoch is None else broker_epoch,
-            has_recovery_points=recovery_points is not None,
-            has_clean_offsets=clean_offsets is not None,
-            has_txn_index_notes=self._txn_indexes is not None,
+            has_recovery_points=checkpoints.recovery_points is not None,
+            has_clean_offsets=checkpoints.clean_offsets is not None,
+            has_txn_index_notes=checkpoints.txn_indexes is not None,
         )
-
-    def _read_checkpoint(self, name: str) -> dict[TopicPartition, int] | None:
-        """What a checkpoint says; None if it is not there, empty (Kafka makes it so) or unusable."""
-        try:
-            if not self._files.stat(f"{self.path}/{name}").size:
-                return None
-            return read_offsets(self._files, self.path, name)
-        except FileNotFoundError:
-            return None
-        except CorruptFile as error:
-            logger.warning("ignoring %s/%s: %s", self.path, name, error)
-            return None
-
-    def _read_txn_index_notes(self) -> dict[TopicPartition, dict[int, TransactionIndexNote]] | None:
-        try:
-            return decode_txn_index_notes(read_file(self._files, f"{self.path}/{TRANSACTION_INDEXES_FILE}"))
-        except FileNotFoundError:
-            return None
-        except CorruptFile as error:
-            logger.warning("ignoring %s/%s: %s", self.path, TRANSACTION_INDEXES_FILE, error)
-            return {}
 
     def _partition_directories(self) -> Iterator[str]:
         """Names that may be logs. Logs whose deletion a crash interrupted are removed on the way."""
@@ -249,62 +210,77 @@ class LogDirectory:
         return names
 
     def write_checkpoints(self, names: Sequence[str]) -> None:
-        """The values are taken under the lock that the files are written under, so that none is replaced by an older
-        one. Blocking, any thread.
-        """
-        with self._checkpoint_lock:
-            if RECOVERY_POINT_FILE in names and self._txn_indexes is None and CLEANER_OFFSET_FILE not in names:
-                # With the first notes the next start believes that a log which is not named there was never compacted.
-                names = (CLEANER_OFFSET_FILE, *names)
-            for name in names:
-                write_offsets(self._files, self.path, name, self._offsets(name))
-            self.checkpointed.update(list(self.logs))
-            if RECOVERY_POINT_FILE in names:
-                self._write_txn_index_notes()
+        """Write some of the checkpoint files anew. Blocking, any thread. Raises OSError."""
+        self.checkpoints.write(names, self.logs, self.failed)
 
-    def _write_txn_index_notes(self) -> None:
-        """Note which transaction indexes there are, if that has changed: a note that is too old costs the next start
-        a look at the batches.
+    def forget(self, key: TopicPartition) -> None:
+        """Take a log that is no more out of the checkpoint files: the log start offset that they have of it would
+        delete records of a new log of this name. Blocking. Raises OSError.
         """
-        notes = {key: dict(checkpoints.txn_indexes) for key, (_, checkpoints) in list(self.failed.items())}
-        for key, log in list(self.logs.items()):
-            segments, known = log.segments, (self._txn_indexes or {}).get(key, {})
-            of_log = notes[key] = {}
-            for segment in segments:
-                if segment.has_txn_index:
-                    of_log[segment.base_offset] = segment.note_txn_index(
-                        self._files, known.get(segment.base_offset), is_sealed=segment is not segments[-1]
-                    )
-        notes = {key: of_log for key, of_log in notes.items() if of_log}
-        if notes != self._txn_indexes:
-            replace_file(self._files, f"{self.path}/{TRANSACTION_INDEXES_FILE}", encode_txn_index_notes(notes))
-            self._txn_indexes = notes
+        if key in self.checkpoints.named:
+            self.write_checkpoints(OFFSET_CHECKPOINTS)
+            self.checkpoints.named = set(self.logs)
 
-    def _offsets(self, name: str) -> dict[TopicPartition, int]:
-        """What a checkpoint says of each log. Of a failed one it goes on saying what it said."""
-        offsets = {}
-        for key, log in list(self.logs.items()):
-            if name == RECOVERY_POINT_FILE:
-                offsets[key] = log.recovery_point_to_write
-            elif name == HIGH_WATERMARK_FILE:
-                offsets[key] = log.high_watermark
-            elif name == CLEANER_OFFSET_FILE:
-                if log.clean_offset is not None:
-                    offsets[key] = log.clean_offset
-            elif log.log_start_offset > 0:
-                # Also where the first segment says so: the names of deleted ones may not be off the disk yet.
-                offsets[key] = log.log_start_offset
-        for key, (_, checkpoints) in list(self.failed.items()):
-            if name == RECOVERY_POINT_FILE:
-                offsets[key] = checkpoints.recovery_point
-            elif name == HIGH_WATERMARK_FILE:
-                offsets[key] = checkpoints.high_watermark
-            elif name == CLEANER_OFFSET_FILE:
-                if checkpoints.clean_offset is not None:
-                    offsets[key] = checkpoints.clean_offset
-            else:
-                offsets[key] = checkpoints.log_start_offset
-        return offsets
+    def checkpoint(self, *names: str) -> None:
+        """Write some of the checkpoint files anew, if that works: nothing depends on new ones, so a full disk may keep
+        them from being written; a disk that fails is not trusted any more. Blocking, any thread.
+        """
+        try:
+            self.write_checkpoints(names)
+        except OSError as error:
+            self.refused(f"writing {', '.join(names)}", error)
+
+    # --- whether it works
+
+    def refused(self, what: str, error: OSError) -> StorageError:
+        """The disk refused what concerns the directory, not one of its logs: the error to raise. What passes may be
+        tried again, anything else is told to whoever runs this.
+        """
+        failure = refusal(what, error)
+        logger.error("%s: %s", self.path, failure.message)
+        if not failure.passes and self.failure is None:
+            self.failure = failure
+            self.context.on_failure(self.path, failure)
+        return failure
+
+    # --- closing
+
+    def prepare_close(self) -> list[tuple[PartitionLog, FlushTask]]:
+        """What has to be brought to the disk before the directory may be marked. Blocking."""
+        flushes = []
+        for log in self.logs.values():
+            try:
+                task = log.prepare_close()
+            except StorageError:
+                continue  # it is offline already
+            except Exception as error:  # the others are closed well; this one is looked at by the next start
+                logger.exception("closing %s failed", log)
+                log.fail(StorageError(f"closing {log.directory} failed: {type(error).__name__}: {error}"))
+                continue
+            if task is not None:
+                flushes.append((log, task))
+        return flushes
+
+    def complete_close(self, flushes: Sequence[tuple[PartitionLog, FlushTask]], broker_epoch: int) -> None:
+        """Take in what `prepare_close` returned, when it has run; write the checkpoints and, where all that the
+        directory holds is on the disk, the mark of a clean shutdown. Blocking, any thread.
+        """
+        for log, task in flushes:
+            log.complete_flush(task)
+        try:
+            self.write_checkpoints((RECOVERY_POINT_FILE, LOG_START_FILE, HIGH_WATERMARK_FILE))
+            if not self.failed and self.failure is None and all(log.is_on_disk for log in self.logs.values()):
+                write_clean_shutdown(self._files, self.path, broker_epoch)
+        except OSError as error:
+            self.refused("closing it", error)
+
+
+def unusable(path: str, reason: str) -> OSError:
+    """What an operator is told of a log directory that cannot be made, read or written."""
+    if len(path) > _SHOWN_PATH_LENGTH_MAX:
+        half = _SHOWN_PATH_LENGTH_MAX // 2
+        path = f"{path[:half]}...{path[-half:]} ({len(path)} characters)"
+    return OSError(f"log directory {path} cannot be used: {reason}. {_OTHER_DIRECTORY}")
 
 
 def look_at(files: Files, path: str) -> SeenDirectory:
@@ -327,18 +303,6 @@ def read_note(files: Files, path: str) -> DirectoryNote | None:
     except CorruptFile as error:
         logger.warning("ignoring %s/%s: %s", path, LOG_DIRECTORIES_FILE, error)
         return None
-
-
-def remove_tree(files: Files, path: str) -> bool:
-    """Remove a deleted log's directory; whether that worked. Blocking."""
-    try:
-        for entry in files.list(path):
-            unlink_if_exists(files, f"{path}/{entry.name}")
-        files.remove_directory(path)
-    except OSError as error:
-        logger.warning("removing %s failed: %s", path, error)
-        return False
-    return True
 
 
 def parse_log_name(name: str) -> TopicPartition | None:

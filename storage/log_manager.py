@@ -5,69 +5,41 @@ Source: kafka.log.LogManager.
 
 from __future__ import annotations
 
-import itertools
 import logging
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Final, TypeVar
 
 from barnabas.clock import Clock
 from barnabas.storage.checkpoints import (
     CLEANER_OFFSET_FILE,
     HIGH_WATERMARK_FILE,
-    LOG_DIRECTORIES_FILE,
     LOG_START_FILE,
     RECOVERY_POINT_FILE,
     TopicPartition,
-    write_clean_shutdown,
 )
 from barnabas.storage.config import LogConfig
-from barnabas.storage.errors import DirectoryMismatch, StorageError
-from barnabas.storage.files import (
-    DescriptorCache,
-    Files,
-    LogFile,
-    make_durable_directory,
-    refusal,
-    unlink_if_exists,
-)
+from barnabas.storage.deletions import DELETE_SUFFIX, STRAY_SUFFIX, Deletions
+from barnabas.storage.descriptors import DescriptorCache
+from barnabas.storage.errors import CorruptLog, DirectoryMismatch, StorageError
+from barnabas.storage.files import Files
 from barnabas.storage.flush import FlushTask
-from barnabas.storage.known_directories import KnownDirectories, identify
 from barnabas.storage.leader_epochs import LeaderEpochs
-from barnabas.storage.local_log import LocalLog
 from barnabas.storage.log import PartitionLog
-from barnabas.storage.log_context import DoomedFiles, LogContext
-from barnabas.storage.log_directory import DELETE_SUFFIX, STRAY_SUFFIX, FoundLogs, LogDirectory, look_at, remove_tree
+from barnabas.storage.log_context import LogContext
+from barnabas.storage.log_directories import LogDirectories
+from barnabas.storage.log_directory import OFFSET_CHECKPOINTS, FoundLogs, LogDirectory
 from barnabas.storage.offset_index import OffsetIndexCache
 from barnabas.storage.producer_state import ProducerState
-from barnabas.storage.recovery.log_loader import LogCheckpoints, Progress, open_log
+from barnabas.storage.recovery.opening import LogOpener, follow_moves
 from barnabas.storage.segment import Segment
 from barnabas.storage.segment_times import SegmentTimes
-from barnabas.threads import run_in_threads
+from barnabas.storage.truncation import Cut, Truncations
+from barnabas.threads import Threads
 from barnabas.wire.names import ZERO_TOPIC_ID
 
 logger = logging.getLogger(__name__)
-
-_MAX_NAME_SIZE: Final = 255
-_REMOVAL_RETRY_MS: Final = 60_000
-_LOG_CHECKPOINTS: Final = (RECOVERY_POINT_FILE, LOG_START_FILE, HIGH_WATERMARK_FILE, CLEANER_OFFSET_FILE)
-
-_numbers = itertools.count()
-
-Outcome = TypeVar("Outcome")
-
-
-@dataclass(frozen=True, slots=True)
-class _DoomedDirectory:
-    """A deleted log whose files are to be removed when `due_ms` (monotonic) has come."""
-
-    due_ms: int
-    path: str
-    segments: list[LogFile]
 
 
 class LogManager:
@@ -81,13 +53,13 @@ class LogManager:
         directories: `log.dirs`; created where missing.
         config_of: a topic's settings, for logs that are found at the start.
         clock: for segment ages and delayed deletions.
+        threads: those that wait for the disk.
         node_id: `broker.id`.
         cluster_id: None if it is known only later; then `set_cluster_id` checks it.
         on_failure: told, once per log and from any thread, why a log went offline.
-        progress: told how recovery gets on.
         producer_id_expiration_ms: `producer.id.expiration.ms`.
         random_below: draws the jitter of `segment.jitter.ms`: a number from 0 to below its argument.
-        new_id: draws the id of a new log directory; by default unique in this process only.
+        new_id: draws the id of a new log directory, unlike any other.
         threads_per_directory: `num.recovery.threads.per.data.dir`: so many open and close each directory's logs.
     """
 
@@ -97,44 +69,38 @@ class LogManager:
         directories: Sequence[Path | str],
         config_of: Callable[[str], LogConfig],
         clock: Clock,
+        threads: Threads,
         *,
         node_id: int,
         cluster_id: str | None = None,
         on_failure: Callable[[str], None] = lambda _reason: None,
-        progress: Progress | None = None,
         producer_id_expiration_ms: int = 86_400_000,
+        new_id: Callable[[], str],
         random_below: Callable[[int], int] = lambda _limit: 0,
-        new_id: Callable[[], str] = lambda: f"directory-{next(_numbers)}",
         threads_per_directory: int = 1,
     ) -> None:
         self._files = files
-        self._config_of = config_of
         self._clock = clock
-        self._node_id = node_id
+        self._threads = threads
+        self._threads_per_directory = threads_per_directory
         self._cluster_id = cluster_id
         self._on_failure = on_failure
-        self._progress = progress
         self._producer_id_expiration_ms = producer_id_expiration_ms
         self._random_below = random_below
-        self._new_id = new_id
-        self._threads_per_directory = threads_per_directory
-        self._cache = DescriptorCache(files)
+        self._opener = LogOpener(config_of)
+        self._cache = DescriptorCache(files, threads)
         self._indexes = OffsetIndexCache()
-        self._paths = [str(directory) for directory in directories]
-        self._directories: list[LogDirectory] = []
-        self._configured: dict[str, LogDirectory] = {}
-        """By the path that `log.dirs` has."""
-        self._known = KnownDirectories({}, {})
+        self._deletions = Deletions(self._cache, clock)
+        paths = [str(directory) for directory in directories]
+        self._directories = LogDirectories(files, paths, self._make_context, node_id, new_id)
         self._out_of_reach: set[TopicPartition] = set()
         """Logs that only a missing directory can hold."""
-        self.found_cluster_id: str | None = None
-        """The cluster that the directories belong to, None as long as no directory names one."""
         self._by_log: dict[TopicPartition, LogDirectory] = {}
-        self._doomed: deque[_DoomedDirectory] = deque()
-        self._deletions = 0
         self.previous_broker_epoch = -1
         """The epoch that the broker had when it stopped cleanly; -1 if it did not in each of the directories, or not in
         all of them at once (LogManager.readBrokerEpochFromCleanShutdownFiles)."""
+        self.was_closed = False
+        """Whether all directories were closed cleanly, so that everything that was in their logs is there."""
 
     # --- opening
 
@@ -145,58 +111,24 @@ class LogManager:
             DirectoryLocked: somebody else uses a directory.
             DirectoryMismatch: a directory belongs to another broker or cluster, or two of them hold the same partition.
             OSError: a directory cannot be used at all. One that was used before is only missed, if there are others.
+            OpeningGivenUp: after `give_up_opening`, if a log had to be recovered.
         """
         try:
-            self._lock_directories()
-            for directory in self._directories:
-                self.found_cluster_id = directory.check_owner(self._node_id, self._cluster_id) or self.found_cluster_id
-            found = [directory.find_logs() for directory in self._directories]
-            broker_epochs = {logs.broker_epoch for logs in found}
+            self._directories.open(self._cluster_id)
+            found, moves = follow_moves(self._directories.find_logs())
+            broker_epochs = {logs.broker_epoch for logs in found.values()}
             self.previous_broker_epoch = broker_epochs.pop() if len(broker_epochs) == 1 else -1
-            for directory, logs in zip(self._directories, found, strict=True):
-                self._place(directory, logs)
-            self._load_logs(*_follow_moves(found))
+            self.was_closed = all(logs.is_clean for logs in found.values())
+            self._place(found)
+            self._opener.open_all(found, moves, self._threads, self._threads_per_directory)
+            self._make_durable(found, moves)
         except BaseException:
-            self._unlock_all()
+            self._directories.close()
             raise
 
-    def _lock_directories(self) -> None:
-        """Lock the directories that are there; name those that are missed.
-
-        What is in them is offline until they are back: nothing takes its place in another directory.
-        """
-        seen = [look_at(self._files, path) for path in self._paths]
-        known = identify(seen, self._new_id)
-        missing_paths = {missed.path for missed in known.missing.values()}
-        for directory in seen:
-            path = directory.path
-            if directory.problem and path not in missing_paths:
-                raise OSError(f"log directory {path} cannot be used: {directory.problem}")
-            if path not in known.present:
-                continue
-            try:
-                real_path = self._files.real_path(path)
-                make_durable_directory(self._files, real_path)
-                locked = LogDirectory.lock(real_path, self._make_context(real_path))
-            except OSError as error:
-                if directory.note is None or len(known.present) == 1:
-                    raise OSError(f"log directory {path} cannot be used: {error.strerror}") from error
-                known = known.without(path, error.strerror or str(error))
-            else:
-                self._directories.append(locked)
-                self._configured[path] = locked
-        self._known = known
-        for directory_id, missed in known.missing.items():
-            logger.error(
-                "log directory %s is missing (%s): the partitions in it are offline until a start finds it."
-                " To give it up, delete the line of %s from %s in the other log directories",
-                missed.path, missed.problem, directory_id, LOG_DIRECTORIES_FILE,
-            )  # fmt: skip
-
-    @property
-    def missing_directories(self) -> dict[str, str]:
-        """Directories that the broker once had and that could not be used at the start: why, by path."""
-        return {missed.path: missed.problem for missed in self._known.missing.values()}
+    def give_up_opening(self) -> None:
+        """End an `open` that recovers logs after a crash; after a clean stop it is soon done anyway. Any thread."""
+        self._opener.give_up()
 
     def _make_context(self, path: str) -> LogContext:
         return LogContext(
@@ -209,14 +141,52 @@ class LogManager:
             on_failure=self._log_failed,
         )
 
-    def _unlock_all(self) -> None:
-        for directory in self._directories:
-            directory.unlock()
-        self._directories = []
-        self._configured = {}
+    def _log_failed(self, directory: str, error: StorageError) -> None:
+        self._on_failure(f"{directory}: {error.message}")
 
-    def _log_failed(self, log: LocalLog, error: StorageError) -> None:
-        self._on_failure(f"{log.directory}: {error.message}")
+    def _place(self, found: Mapping[LogDirectory, FoundLogs]) -> None:
+        for directory, logs in found.items():
+            for key in logs.logs:
+                other = self._by_log.setdefault(key, directory)
+                if other is not directory:
+                    raise DirectoryMismatch(f"both {directory.path} and {other.path} hold {key[0]}-{key[1]}")
+
+    def _make_durable(self, found: Mapping[LogDirectory, FoundLogs], moves: Mapping[TopicPartition, FoundLogs]) -> None:
+        """Bring what the start changed to the disk. `moves` holds the logs that come from another directory."""
+        for directory, logs in found.items():
+            if not logs.is_clean:
+                # A process that was killed may have left names that are not on the disk: what is served from now on is.
+                try:
+                    self._files.sync_directory(directory.path)
+                except OSError as error:
+                    if moves:  # what was noted of a log, and where it is now, must not be apart
+                        raise
+                    self._leave_out(directory, error)
+        in_use = {directory: found[directory] for directory in self._directories}
+        for directory, logs in in_use.items():
+            if not moves.keys().isdisjoint(logs.logs):
+                # Before the directory that they come from forgets them.
+                directory.checkpoint(*OFFSET_CHECKPOINTS)
+        for directory, logs in in_use.items():
+            if stale := directory.stale_checkpoints(logs):
+                directory.checkpoint(*stale)
+
+    def _leave_out(self, directory: LogDirectory, error: OSError) -> None:
+        """Do without a directory whose logs are open already: see `LogDirectories.leave_out`."""
+        self._directories.leave_out(directory, error)
+        for log in directory.logs.values():
+            log.close_files()
+        self._by_log = {key: other for key, other in self._by_log.items() if other is not directory}
+
+    @property
+    def missing_directories(self) -> dict[str, str]:
+        """Directories that the broker once had and that could not be used at the start: why, by path."""
+        return self._directories.missing
+
+    @property
+    def found_cluster_id(self) -> str | None:
+        """The cluster that the directories belong to, None as long as no directory names one."""
+        return self._directories.cluster_id
 
     def set_cluster_id(self, cluster_id: str) -> None:
         """Note the cluster's id in every directory, and which directories there are: once the metadata store is there,
@@ -225,85 +195,8 @@ class LogManager:
         Raises:
             DirectoryMismatch: a directory belongs to another cluster.
         """
-        self._cluster_id = self.found_cluster_id = cluster_id
-        for directory in self._directories:
-            directory.set_owner(self._node_id, cluster_id)
-        for path, note in self._known.notes().items():
-            self._configured[path].write_note(note)
-
-    def _place(self, directory: LogDirectory, found: FoundLogs) -> None:
-        for key in found.logs:
-            other = self._by_log.setdefault(key, directory)
-            if other is not directory:
-                raise DirectoryMismatch(f"both {directory.path} and {other.path} hold {key[0]}-{key[1]}")
-
-    def _load_logs(self, found: list[FoundLogs], moves: dict[TopicPartition, FoundLogs]) -> None:
-        """Open what was found. `moves` holds the logs that come from another directory, and what was found there."""
-        opened = self._in_threads(
-            [
-                [
-                    partial(
-                        self._open_log,
-                        directory,
-                        key,
-                        self._config_of(key[0]),
-                        known,
-                        is_clean=logs.is_clean and moves.get(key, logs).is_clean,
-                    )
-                    for key, known in logs.logs.items()
-                ]
-                for directory, logs in zip(self._directories, found, strict=True)
-            ]
-        )
-        for directory, logs, outcomes in zip(self._directories, found, opened, strict=True):
-            for (key, checkpoints), outcome in zip(logs.logs.items(), outcomes, strict=True):
-                if isinstance(outcome, StorageError):
-                    logger.error("%s-%d stays offline: %s", *key, outcome.message)
-                    directory.failed[key] = (outcome, checkpoints)
-                else:
-                    directory.logs[key] = outcome
-            if not logs.is_clean:
-                # A process that was killed may have left names that are not on the disk: what is served from now on is.
-                self._files.sync_directory(directory.path)
-        for directory, logs in zip(self._directories, found, strict=True):
-            if not moves.keys().isdisjoint(logs.logs):
-                # Before the directory that they come from forgets them.
-                self._checkpoint_directory(directory, *_LOG_CHECKPOINTS)
-        for directory, logs in zip(self._directories, found, strict=True):
-            if stale := directory.stale_checkpoints(logs):
-                self._checkpoint_directory(directory, *stale)
-
-    def _open_log(
-        self,
-        directory: LogDirectory,
-        key: TopicPartition,
-        config: LogConfig,
-        checkpoints: LogCheckpoints,
-        *,
-        is_clean: bool,
-    ) -> PartitionLog | StorageError:
-        topic, partition = key
-        path = f"{directory.path}/{topic}-{partition}"
-        try:
-            return open_log(
-                directory.context,
-                topic,
-                partition,
-                path,
-                config,
-                checkpoints,
-                is_clean=is_clean,
-                progress=self._progress,
-            )
-        except StorageError as error:
-            return error
-        except Exception as error:  # whatever is wrong with this log, the others are opened
-            logger.exception("opening %s failed", path)
-            return StorageError(f"opening {path} failed: {type(error).__name__}: {error}")
-
-    def _in_threads(self, jobs: list[list[Callable[[], Outcome]]]) -> list[list[Outcome]]:
-        """Run each directory's jobs in threads of its own, which share the waiting for one disk; what they returned."""
-        return run_in_threads(jobs, self._threads_per_directory, "logs")
+        self._cluster_id = cluster_id
+        self._directories.set_cluster_id(cluster_id)
 
     def set_threads_per_directory(self, count: int) -> None:
         """Have so many threads from now on."""
@@ -321,6 +214,11 @@ class LogManager:
     def files(self) -> Files:
         """The disk."""
         return self._files
+
+    @property
+    def threads(self) -> Threads:
+        """The threads in which logs wait for the disk."""
+        return self._threads
 
     @property
     def directories(self) -> list[Path]:
@@ -374,7 +272,7 @@ class LogManager:
         if directory is None or key not in directory.failed or not directory.failed[key][0].passes:
             return None
         checkpoints = directory.failed[key][1]
-        return partial(self._open_log, directory, key, self._config_of(topic), checkpoints, is_clean=False)
+        return partial(self._opener.open, directory, key, checkpoints, is_clean=False)
 
     def reopened(self, topic: str, partition: int, outcome: PartitionLog | StorageError) -> None:
         """The log works, or is offline as before."""
@@ -388,7 +286,7 @@ class LogManager:
         directory.logs[key] = outcome
         del directory.failed[key]
         if outcome.clean_offset != checkpoints.clean_offset:
-            self._checkpoint_directory(directory, CLEANER_OFFSET_FILE)
+            directory.checkpoint(CLEANER_OFFSET_FILE)
 
     def get_or_create(
         self, topic: str, partition: int, topic_id: bytes, config: LogConfig, *, is_new: bool = True
@@ -420,16 +318,13 @@ class LogManager:
             if topic_id != ZERO_TOPIC_ID:
                 log.assign_topic_id(topic_id)
         except OSError as error:
-            raise self._refused(directory, f"creating the log of {topic}-{partition}", error) from error
+            raise directory.refused(f"creating the log of {topic}-{partition}", error) from error
         return log
 
     def _create(self, directory: LogDirectory, topic: str, partition: int, config: LogConfig) -> PartitionLog:
         key = (topic, partition)
-        for stale in self._directories:
-            if key in stale.checkpointed:
-                # What the checkpoints say of an earlier log of this name would delete records of the new one.
-                stale.write_checkpoints(_LOG_CHECKPOINTS)
-                stale.checkpointed = set(stale.logs)
+        for other in self._directories:
+            other.forget(key)
         context = directory.context
         path = f"{directory.path}/{topic}-{partition}"
         try:
@@ -472,11 +367,23 @@ class LogManager:
         delay_ms, segments = 0, []
         if log is not None:
             delay_ms, segments = log.config.file_delete_delay_ms, [segment.file for segment in log.segments]
-        self._doomed.append(_DoomedDirectory(self._clock.monotonic_ms() + delay_ms, new_path, segments))
+        self._deletions.add_directory(new_path, delay_ms, segments)
 
-    def set_aside(self, topic: str, partition: int) -> None:
-        """Take away the log of a topic that nobody knows of any more: its directory is renamed, and left to the
-        operator.
+    def is_damaged(self, topic: str, partition: int) -> bool:
+        """Whether there is a log of that partition which could not be opened because its batches are damaged, where no
+        crash can have left them so."""
+        directory = self._by_log.get((topic, partition))
+        failed = None if directory is None else directory.failed.get((topic, partition))
+        return failed is not None and isinstance(failed[0], CorruptLog)
+
+    def damaged(self) -> frozenset[TopicPartition]:
+        """The partitions whose logs `is_damaged` says that of."""
+        failed = [key for directory in self._directories for key in directory.failed]
+        return frozenset(key for key in failed if self.is_damaged(*key))
+
+    def set_aside(self, topic: str, partition: int, reason: str) -> None:
+        """Take away a log that is not to be used, for a `reason` that is told ("which is ..."): its directory is
+        renamed, and left to the operator.
 
         Source: LogManager.asyncDelete with isStray.
 
@@ -485,12 +392,12 @@ class LogManager:
         """
         directory = self._by_log[topic, partition]
         new_path = self._move_away(directory, (topic, partition), STRAY_SUFFIX)
-        logger.warning("the log of an earlier topic %s, partition %d, is set aside as %s", topic, partition, new_path)
+        logger.warning("the log of %s-%d, %s is set aside as %s", topic, partition, reason, new_path)
 
     def _move_away(self, directory: LogDirectory, key: TopicPartition, suffix: str) -> str:
         """Rename the directory of a log, which is none from now on; its new path."""
         old_path = f"{directory.path}/{key[0]}-{key[1]}"
-        new_path = f"{directory.path}/{self._away_name(*key, suffix)}"
+        new_path = f"{directory.path}/{self._deletions.away_name(*key, suffix)}"
         log = directory.logs.get(key)
         try:
             if log is not None:
@@ -499,11 +406,11 @@ class LogManager:
             else:
                 self._files.rename(old_path, new_path)
         except OSError as error:
-            raise self._refused(directory, f"deleting {old_path}", error) from error
+            raise directory.refused(f"deleting {old_path}", error) from error
         del self._by_log[key]
         directory.logs.pop(key, None)
         directory.failed.pop(key, None)
-        directory.checkpointed.add(key)
+        directory.checkpoints.named.add(key)
         directory.has_unsynced_deletions = True
         return new_path
 
@@ -522,27 +429,26 @@ class LogManager:
                     self._files.sync_directory(directory.path)
                 except OSError as error:
                     directory.has_unsynced_deletions = True
-                    raise self._refused(directory, f"deleting logs of {directory.path}", error) from error
+                    raise directory.refused(f"deleting logs of {directory.path}", error) from error
 
-    def _away_name(self, topic: str, partition: int, suffix: str) -> str:
-        """Unique, and no longer than a name may be: Kafka cuts the topic, too."""
-        self._deletions += 1
-        suffix = f"-{partition}.{self._clock.now_ms():016x}{self._deletions:016x}{suffix}"
-        return topic[: _MAX_NAME_SIZE - len(suffix)] + suffix
+    def truncations(self, cuts: Sequence[Cut]) -> Truncations:
+        """Begin to cut logs, with one write of the checkpoints for all: until it is completed, as `Truncations` says,
+        each of them refuses all use."""
+        found = ((cut.log, self._by_log.get((cut.log.topic, cut.log.partition))) for cut in cuts)
+        # A log that was deleted has none, and refuses to be cut.
+        return Truncations({log: directory for log, directory in found if directory is not None}, cuts)
 
     def truncate_to(self, log: PartitionLog, offset: int) -> None:
-        """Remove all batches of a log that reach to `offset` or beyond, and take its recovery point back: what comes in
-        their place is not on the disk. Blocking.
+        """Remove all batches of one log that reach to `offset` or beyond. Blocking.
 
         Raises:
             StorageError: the disk refused.
         """
-        log.truncate_to(offset)
-        try:
-            self._by_log[log.topic, log.partition].write_checkpoints((RECOVERY_POINT_FILE, CLEANER_OFFSET_FILE))
-        except OSError as error:
-            log.fail(StorageError(f"writing the recovery point of {log.directory} failed: {error}"))
-            raise StorageError(str(error)) from error
+        truncations = self.truncations([Cut(log, offset)])
+        truncations.run()
+        truncations.complete()
+        for error in truncations.errors.values():
+            raise error
 
     # --- upkeep
 
@@ -550,39 +456,7 @@ class LogManager:
         """Unlink deleted segments and logs whose file.delete.delay.ms is over; how many. Blocking, any thread, one at
         a time.
         """
-        now_ms = self._clock.monotonic_ms()
-        count = 0
-        for directory in self._directories:
-            doomed = directory.context.doomed
-            for _ in range(len(doomed)):
-                files = doomed.popleft()
-                if files.due_ms > now_ms:
-                    doomed.append(files)
-                    continue
-                try:
-                    self._unlink(files)
-                except OSError as error:
-                    # Nobody reads them any more: that they stay costs no more than room.
-                    logger.warning("removing deleted segments of %s failed: %s", directory.path, error)
-                    doomed.append(DoomedFiles(now_ms + _REMOVAL_RETRY_MS, files.segments, files.others))
-                    continue
-                count += len(files.segments)
-        for _ in range(len(self._doomed)):
-            deleted = self._doomed.popleft()
-            if deleted.due_ms > now_ms or any(segment.holders for segment in deleted.segments):
-                self._doomed.append(deleted)
-                continue
-            if remove_tree(self._files, deleted.path):
-                count += 1
-            else:
-                self._doomed.append(_DoomedDirectory(now_ms + _REMOVAL_RETRY_MS, deleted.path, []))
-        return count
-
-    def _unlink(self, files: DoomedFiles) -> None:
-        for segment in files.segments:
-            self._cache.unlink(segment)
-        for path in files.others:
-            unlink_if_exists(self._files, path)
+        return self._deletions.remove_due(directory.context.doomed for directory in self._directories)
 
     def run_retention(self, now_ms: int) -> int:
         """Delete old segments of all logs; how many. Blocking; a broker rather uses `retain` for one after another."""
@@ -628,9 +502,11 @@ class LogManager:
         """Write down the high watermarks. Blocking, any thread."""
         self._checkpoint(HIGH_WATERMARK_FILE)
 
-    def checkpoint_clean_offset(self, log: PartitionLog, offset: int) -> None:
+    def checkpoint_clean_offset(self, log: PartitionLog, offset: int, cut_count: int | None = None) -> None:
         """Write down up to where a log is clean. Before the first swap: from then on offsets may be missing, and a
         start after a crash has to know that. Blocking, any thread.
+
+        Nothing changes if the log was cut since its `cut_count` was that: whoever looked at it saw other batches.
 
         Raises:
             OSError: the disk refused; the log counts as it did.
@@ -638,105 +514,40 @@ class LogManager:
         directory = self._by_log.get((log.topic, log.partition))
         if directory is None or directory.logs.get((log.topic, log.partition)) is not log:
             return  # deleted meanwhile
+        if cut_count not in (None, log.cut_count):
+            return
         before, log.clean_offset = log.clean_offset, offset
         try:
             directory.write_checkpoints((CLEANER_OFFSET_FILE,))
         except OSError as error:
             log.clean_offset = before
-            self._refused(directory, f"writing {CLEANER_OFFSET_FILE}", error)
+            directory.refused(f"writing {CLEANER_OFFSET_FILE}", error)
             raise
 
     def _checkpoint(self, name: str) -> None:
         for directory in self._directories:
-            self._checkpoint_directory(directory, name)
-
-    def _checkpoint_directory(self, directory: LogDirectory, *names: str) -> None:
-        """Nothing depends on new checkpoints, so a full disk may keep them from being written; a disk that fails is not
-        trusted any more.
-        """
-        try:
-            directory.write_checkpoints(names)
-        except OSError as error:
-            self._refused(directory, f"writing {', '.join(names)}", error)
-
-    def _refused(self, directory: LogDirectory, what: str, error: OSError) -> StorageError:
-        """The disk refused what concerns a directory, not one of its logs. What passes may be tried again, anything
-        else is told to whoever runs this.
-        """
-        failure = refusal(what, error)
-        logger.error("%s: %s", directory.path, failure.message)
-        if not failure.passes and directory.failure is None:
-            directory.failure = failure
-            self._on_failure(f"{directory.path}: {failure.message}")
-        return failure
+            directory.checkpoint(name)
 
     # --- closing
 
     def close(self, broker_epoch: int = -1) -> None:
         """Bring every log to the disk, and leave the marker of a clean shutdown where that worked. Blocking; nothing
         else may run.
+
+        No directory waits for another one, on a slower disk, which may not be done before somebody kills the process.
         """
-        flushes = [self._prepare_close(directory) for directory in self._directories]
-        closing = [
-            [partial(self._close_directory, broker_epoch, directory, flush)]
-            for directory, flush in zip(self._directories, flushes, strict=True)
-        ]
-        run_in_threads(closing, 1, "closing")
+        closing = [(directory, directory.prepare_close()) for directory in self._directories]
+        self._threads.run([[partial(self._close, *found, broker_epoch)] for found in closing], 1, "closing")
         self._cache.close_all()
-        self._unlock_all()
+        self._directories.close()
 
-    def _close_directory(
-        self, broker_epoch: int, directory: LogDirectory, flushes: Sequence[tuple[PartitionLog, FlushTask]]
+    def _close(
+        self, directory: LogDirectory, flushes: Sequence[tuple[PartitionLog, FlushTask]], broker_epoch: int
     ) -> None:
-        """Bring one directory to the disk and mark it: it does not wait for another one, on a slower disk, which may
-        not be done before somebody kills the process.
-        """
-        self._in_threads([[task.run for _, task in flushes]])
-        for log, task in flushes:
-            log.complete_flush(task)
-        try:
-            directory.write_checkpoints((RECOVERY_POINT_FILE, LOG_START_FILE, HIGH_WATERMARK_FILE))
-            if (
-                not directory.failed
-                and directory.failure is None
-                and all(log.is_on_disk for log in directory.logs.values())
-            ):
-                write_clean_shutdown(self._files, directory.path, broker_epoch)
-        except OSError as error:
-            self._refused(directory, "closing it", error)
-
-    def _prepare_close(self, directory: LogDirectory) -> list[tuple[PartitionLog, FlushTask]]:
-        flushes = []
-        for log in directory.logs.values():
-            try:
-                task = log.prepare_close()
-            except StorageError:
-                continue  # it is offline already
-            except Exception as error:  # the others are closed well; this one is looked at by the next start
-                logger.exception("closing %s failed", log)
-                log.fail(StorageError(f"closing {log.directory} failed: {type(error).__name__}: {error}"))
-                continue
-            if task is not None:
-                flushes.append((log, task))
-        return flushes
+        self._threads.run([[task.run for _, task in flushes]], self._threads_per_directory, "logs")
+        directory.complete_close(flushes, broker_epoch)
 
     def abandon(self) -> None:
         """Give everything up as a crash would, but for the locks: for tests of recovery."""
         self._cache.close_all()
-        self._unlock_all()
-
-
-def _follow_moves(found: Sequence[FoundLogs]) -> tuple[list[FoundLogs], dict[TopicPartition, FoundLogs]]:
-    """What was found, where each log that somebody moved to another directory meanwhile has the checkpoints that it had
-    before; and the moved ones, with what was found in the directory they come from.
-    """
-    moves = {}
-    followed = []
-    for logs in found:
-        known = dict(logs.logs)
-        for key in known.keys() - logs.named.keys():
-            for origin in found:
-                if key in origin.named and key not in origin.logs:
-                    known[key], moves[key] = origin.named[key], origin
-        followed.append(logs._replace(logs=known))
-    return followed, moves
+        self._directories.close()

@@ -10,9 +10,9 @@ from array import array
 from bisect import bisect_left, bisect_right
 from typing import Final, NamedTuple
 
-from barnabas.storage.errors import ReadWouldBlock
-from barnabas.storage.file_records import REGION_BYTES_MIN, FileRegion
-from barnabas.storage.files import Buffer, refusal
+from barnabas.storage.errors import ReadWouldBlock, refusal
+from barnabas.storage.file_records import REGION_BYTES_MIN, FileRegion, SentRecords
+from barnabas.storage.files import Buffer
 from barnabas.storage.log_context import LogContext
 from barnabas.storage.offset_index import OffsetIndex
 from barnabas.storage.segment import Segment
@@ -27,7 +27,7 @@ from barnabas.storage.segment_reader import (
     find_batch,
 )
 from barnabas.wire.primitives import new_tuple
-from barnabas.wire.record_batch import LOG_OVERHEAD
+from barnabas.wire.record_batch import HEADER_SIZE, LOG_OVERHEAD, CorruptBatch, parse_header
 
 logger = logging.getLogger(__name__)
 
@@ -58,10 +58,11 @@ class LogReader:
     Ownership: the event loop. `segments` is the log's own list.
     """
 
-    __slots__ = ("_context", "_hints", "_offsets", "_positions", "segments")
+    __slots__ = ("_context", "_hints", "_offsets", "_positions", "segments", "sent_records")
 
     def __init__(self, context: LogContext, segments: list[Segment]) -> None:
         self.segments = segments
+        self.sent_records = SentRecords()
         self._context = context
         # Offset after a read -> (base offset of its segment, position). Cold reads add to it from their threads.
         self._hints: dict[int, tuple[int, int]] = {}
@@ -77,11 +78,13 @@ class LogReader:
             del offsets[: _RECENT_BATCHES // 2], self._positions[: _RECENT_BATCHES // 2]
 
     def forget_recent(self) -> None:
-        """The next batch does not stand right behind the last one that was noted."""
+        """Forget where the batches stand that `add_batch` has noted: between them and the next one is a gap of offsets,
+        or the end of a segment.
+        """
         del self._offsets[:], self._positions[:]
 
     def forget_all(self) -> None:
-        """Batches were removed: nothing remembered holds any more, nor what reads under way will want to add."""
+        """Batches were removed: forget all positions, and take none from reads that are under way."""
         self.forget_recent()
         self._hints = {}
 
@@ -141,7 +144,8 @@ class LogReader:
         if not self._context.reads_cached:
             return None
         segment = self.segments[slot]
-        start = plan.position if plan.is_exact else find_batch(plan, self._cached_reader(segment))
+        read = self._cached_reader(segment)
+        start = plan.position if plan.is_exact else find_batch(plan, read)
         if start < 0:
             return None
         end, next_offset, last_offset = plan.limit, plan.limit_offset, -1
@@ -151,7 +155,7 @@ class LogReader:
                 raise self._cold_read(plan._replace(has_index=False, is_exact=False, position=0), slot, request)
             last_offset, end = index.last_before(min(start + plan.max_bytes, plan.limit), plan.max_offset)
             next_offset = last_offset
-        if end - start < REGION_BYTES_MIN or self._is_cut_off(start, end, segment):
+        if end - start < REGION_BYTES_MIN or self._is_cut_off(start, end, read):
             return None
         descriptor = self._context.cache.lend(segment.file)
         if descriptor < 0:
@@ -160,14 +164,22 @@ class LogReader:
         if last_offset >= 0:
             if len(self._hints) >= _HINTS:
                 self._hints.clear()
-            region.tell_end(self._hints, segment.base_offset, last_offset)
+            try:
+                header = parse_header(read(HEADER_SIZE, end), 0)
+                if header.last_offset == last_offset:  # the index is only a hint
+                    next_offset = header.base_offset
+                    self._hints[next_offset] = (segment.base_offset, end)
+            except ReadWouldBlock:
+                region.tell_end(self._hints, segment.base_offset, last_offset, plan.start_offset, self.sent_records)
+            except CorruptBatch:
+                pass
         return FetchData(b"", plan.start_offset, next_offset, plan.base_offset, start, end < plan.limit, region)
 
-    def _is_cut_off(self, start: int, end: int, segment: Segment) -> bool:
+    def _is_cut_off(self, start: int, end: int, read: Read) -> bool:
         """Whether the first batch is longer, because the index is wrong: nobody could use the answer. An answer that
         has been sent so once is in the page cache, so readers get on."""
         try:
-            return batch_size(self._cached_reader(segment)(LOG_OVERHEAD, start)) > end - start
+            return batch_size(read(LOG_OVERHEAD, start)) > end - start
         except ReadWouldBlock:
             return False
 

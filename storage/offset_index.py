@@ -11,8 +11,9 @@ from itertools import islice
 from operator import lt
 from typing import Final
 
+from barnabas.storage.descriptors import LogFile
 from barnabas.storage.errors import CorruptFile
-from barnabas.storage.files import Buffer, LogFile
+from barnabas.storage.files import Buffer
 
 ENTRY_SIZE: Final = 8
 

@@ -73,7 +73,7 @@ class ProducerBuilder:
     def producer_ids(
         self, segments: list[Segment], snapshots: list[int], log_start_offset: int, end_offset: int
     ) -> list[int]:
-        """Of all producers that are known at `end_offset`."""
+        """The ids of all producers that are known at `end_offset`."""
         state = self._from_snapshot(snapshots, log_start_offset, end_offset)
         self._replay(state, segments, end_offset, [])
         return list(state.producers)

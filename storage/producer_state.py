@@ -154,11 +154,35 @@ class ProducerState:
     one that began after another, and ends before it, holds nothing back.
 
     Ownership: the event loop (or the one thread that recovers the log).
+
+    Args:
+        end_offset: where the log starts, as far as it is taken in.
+        expiration_ms: `producer.id.expiration.ms`.
+        producers_max: how many producers without an open transaction are remembered.
+        verifications_max: how many producers may be about to begin a transaction.
     """
 
-    __slots__ = ("end_offset", "expiration_ms", "ongoing", "producers", "unreplicated", "verifications")
+    __slots__ = (
+        "_producers_max",
+        "_verifications_max",
+        "end_offset",
+        "expiration_ms",
+        "ongoing",
+        "producers",
+        "unreplicated",
+        "verifications",
+    )
 
-    def __init__(self, end_offset: int = 0, expiration_ms: int = 86_400_000) -> None:
+    def __init__(
+        self,
+        end_offset: int = 0,
+        expiration_ms: int = 86_400_000,
+        *,
+        producers_max: int = PRODUCERS_MAX,
+        verifications_max: int = VERIFICATIONS_MAX,
+    ) -> None:
+        self._producers_max = producers_max
+        self._verifications_max = verifications_max
         self.end_offset = end_offset
         self.expiration_ms = expiration_ms
         self.producers: dict[int, ProducerEntry] = {}
@@ -184,7 +208,7 @@ class ProducerState:
                 return None
         verification = self.verifications.get(producer_id)
         if verification is None:
-            if len(self.verifications) >= VERIFICATIONS_MAX:
+            if len(self.verifications) >= self._verifications_max:
                 del self.verifications[next(iter(self.verifications))]  # the oldest; its batch will be sent again
             verification = Verification(epoch, sequence, now_ms, bumps_epoch=bumps_epoch)
             self.verifications[producer_id] = verification
@@ -272,8 +296,8 @@ class ProducerState:
         producer_id = header.producer_id
         entry = self.producers.get(producer_id)
         if entry is None:
-            if len(self.producers) - len(self.ongoing) >= PRODUCERS_MAX:
-                self.forget_oldest(PRODUCERS_MAX // 10)
+            if len(self.producers) - len(self.ongoing) >= self._producers_max:
+                self.forget_oldest(self._producers_max // 10)
             entry = self.producers[producer_id] = ProducerEntry(producer_id)
         delta = header.last_offset_delta
         last_offset = base_offset + delta

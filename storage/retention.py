@@ -1,12 +1,65 @@
-"""Which of a log's oldest segments retention deletes: plans, without effects.
+"""Which of a log's oldest segments retention deletes. What is decided here is done by `PartitionLog`.
 
 Each function takes the segments oldest first and answers how many of them go. Source: UnifiedLog.deleteOldSegments.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import takewhile
+from typing import NamedTuple
+
+from barnabas.storage.config import LogConfig
+from barnabas.storage.descriptors import DescriptorCache
+from barnabas.storage.segment import Segment
+from barnabas.storage.segment_times import SegmentTimes
+
+
+class BreachedRule(NamedTuple):
+    """How many of the oldest segments a rule wants deleted, maybe none, and the rule's name for the log line."""
+
+    segment_count: int
+    name: str
+
+
+def breached_rules(
+    config: LogConfig,
+    segments: Sequence[Segment],
+    log_start_offset: int,
+    cache: DescriptorCache,
+    times: SegmentTimes | None,
+    now_ms: int,
+) -> Iterator[BreachedRule]:
+    """What each rule says of a log, in Kafka's order. `segments` is the log's own list: the segments that a rule names
+    are taken out of it before the next one is asked for.
+
+    `times` is what was read of the segments' times in a thread; without it they are read here. Raises OSError.
+    """
+    bounds = [segment.base_offset for segment in segments[1:]]
+    yield BreachedRule(breached_by_start(bounds, log_start_offset), "log start offset")
+    if not config.deletes_by_retention:
+        return
+    sizes = [segment.size for segment in segments]
+    yield BreachedRule(breached_by_size(sizes, config.retention_bytes), "retention.bytes")
+    if times is not None and isinstance(times.error, OSError):
+        if isinstance(times.error, FileNotFoundError):
+            return  # a swap gave it another name while it was looked at
+        raise times.error
+    timestamps = (segment.largest_timestamp(cache) if times is None else times.largest(segment) for segment in segments)
+    yield BreachedRule(breached_by_time(timestamps, config.retention_ms, now_ms), "retention.ms")
+
+
+def times_needed(config: LogConfig, segments: Sequence[Segment], cache: DescriptorCache, now_ms: int) -> SegmentTimes:
+    """What `breached_rules` needs to know of the segments' times: to be read in a thread."""
+    if not config.deletes_by_retention or config.retention_ms < 0:
+        segments = []
+    elif not segments[-1].size:
+        segments = segments[:-1]  # an empty one stays, however old it is
+    return SegmentTimes(
+        cache,
+        largest_of=segments,
+        is_enough=lambda timestamp: not is_breached_by_time(timestamp, config.retention_ms, now_ms),
+    )
 
 
 def count_replicated(upper_bounds: Sequence[int], high_watermark: int) -> int:

@@ -109,17 +109,18 @@ def find_batch_after(read: Read, position: int, size: int, expected_offset: int)
 
 def has_lost_sector(read: Read, position: int, end: int, expected_offset: int) -> bool:
     """Whether a damaged batch at `position`, where `expected_offset` should start, is what a write leaves that reached
-    the disk in part before the machine stopped: sectors of zeros. `end` is where the file or the next whole batch is.
+    the disk in part before the machine stopped: sectors of zeros. `end` is where the file ends or the next whole batch
+    is.
 
-    The first sector may have what was appended before; of the others all is missing. Anything else is damage.
+    The first sector may have what was appended before; of the others all is missing, also what follows `end` there:
+    zeros at the end of a batch are its own where the next batch is in the same sector. Anything else is damage.
     """
-    boundary = min(end, (position // SECTOR_BYTES + 1) * SECTOR_BYTES)
+    boundary = (position // SECTOR_BYTES + 1) * SECTOR_BYTES
     start = bytes(read(boundary - position, position))
     if not any(start) and (len(start) > 8 or any(expected_offset.to_bytes(8)[: len(start)])):
         return True
-    position = boundary
-    while position < end:
-        chunk = bytes(read(min(_SCAN_CHUNK, end - position), position))
+    position, end = boundary, -(-end // SECTOR_BYTES) * SECTOR_BYTES
+    while chunk := bytes(read(min(_SCAN_CHUNK, max(end - position, 0)), position)):
         if any(not any(chunk[at : at + SECTOR_BYTES]) for at in range(0, len(chunk), SECTOR_BYTES)):
             return True
         position += len(chunk)

@@ -22,18 +22,9 @@ import logging
 from typing import Final
 
 from barnabas.storage.config import LogConfig
+from barnabas.storage.descriptors import DescriptorCache, LogFile
 from barnabas.storage.errors import CorruptFile, StorageError
-from barnabas.storage.files import (
-    Buffer,
-    DescriptorCache,
-    Files,
-    LogFile,
-    cut_back,
-    read_file,
-    unlink_if_exists,
-    write_file,
-    write_fully,
-)
+from barnabas.storage.files import Buffer, Files, cut_back, read_file, unlink_if_exists, write_file, write_fully
 from barnabas.storage.offset_index import ENTRY_SIZE as OFFSET_ENTRY_SIZE
 from barnabas.storage.offset_index import OffsetIndex
 from barnabas.storage.segment_reader import OFFSET_INDEX_SUFFIX as OFFSET_INDEX_SUFFIX
@@ -117,7 +108,7 @@ class Segment:
         self.txn_index: bytearray | None = None
         """The transaction index file's content, once it was looked into; every read of committed data does."""
         self.txn_index_note: TransactionIndexNote | None = None
-        """Of a sealed segment, once the file was read for it."""
+        """What is known of a sealed segment's transaction index, once the file was read for it."""
 
     def __repr__(self) -> str:
         return f"<Segment {self.file.path} of {self.size} bytes>"
@@ -319,10 +310,15 @@ class Segment:
 
     # --- truncating
 
-    def truncate_to(self, cache: DescriptorCache, offset: int, index_interval_bytes: int) -> int:
-        """Cut the batches at or beyond `offset` off, on the disk too; returns where the segment ends now. Blocking."""
-        files, descriptor = cache.files, cache.descriptor(self.file)
-        read = _reader(cache, self.file)
+    def cut_at(self, files: Files, descriptor: int, offset: int, index_interval_bytes: int) -> tuple[Segment, int]:
+        """Cut the batches at or beyond `offset` off, on the disk; the segment as it is then, prepared for appending,
+        and where it ends. `descriptor` is of its file. Blocking, any thread: this object stays as it was, for the event
+        loop to replace.
+        """
+
+        def read(size: int, position: int) -> Buffer:
+            return files.pread(descriptor, size, position)
+
         end, end_offset = self.size, offset
         keep_offset = self.base_offset
         for header in file_headers(read, self.file, 0, self.size):
@@ -332,17 +328,17 @@ class Segment:
             keep_offset = header.next_offset
         files.truncate(descriptor, end)
         files.sync(descriptor)
-        self.size = end
-        self.warm_from = min(self.warm_from, end)
+        cut = Segment(self.base_offset, self.file, end, self.created_ms, self.jitter_ms)
+        cut.warm_from = min(self.warm_from, end)
+        cut.has_txn_index = self.has_txn_index
         if self.has_txn_index:
             index = self.read_txn_index(files)
             index.truncate_to(offset)
             write_file(files, self.path(TXN_INDEX_SUFFIX), index.to_bytes(), sync=True)
-            self.txn_index = self.txn_index_note = None
-        self.rebuild_indexes(read, index_interval_bytes)
+        cut.rebuild_indexes(read, index_interval_bytes)
         for suffix in (OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX):
             unlink_if_exists(files, self.path(suffix))  # of before; written when the segment is sealed
-        return end_offset
+        return cut, end_offset
 
     # --- sealing
 

@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Final, NamedTuple, TypeAlias
 
-from barnabas.storage.errors import CorruptFile, CorruptLog
+from barnabas.storage.descriptors import DescriptorCache, LogFile
+from barnabas.storage.errors import CorruptFile, CorruptLog, refusal
 from barnabas.storage.file_records import FileRegion
-from barnabas.storage.files import Buffer, DescriptorCache, LogFile, read_file, refusal, write_file
+from barnabas.storage.files import Buffer, read_file, write_file
 from barnabas.storage.offset_index import OffsetIndex, OffsetIndexCache
 from barnabas.wire.record_batch import HEADER_SIZE, LOG_OVERHEAD, CorruptBatch, RecordBatchHeader, parse_header
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from barnabas.storage.files import Buffer, DescriptorCache, LogFile
+from barnabas.storage.descriptors import DescriptorCache, LogFile
+from barnabas.storage.files import Buffer
 from barnabas.storage.segment import NOT_READ, Segment, load_time_index
 from barnabas.wire.record_batch import HEADER_SIZE, parse_header
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from barnabas.storage.errors import CorruptFile, StorageError
-from barnabas.storage.files import Buffer, DescriptorCache, LogFile, read_file, refusal
+from barnabas.storage.descriptors import DescriptorCache, LogFile
+from barnabas.storage.errors import CorruptFile, StorageError, refusal
+from barnabas.storage.files import Buffer, read_file
 from barnabas.storage.offset_index import OffsetIndex, OffsetIndexCache
 from barnabas.storage.segment import load_time_index
 from barnabas.storage.segment_reader import Read, file_headers, index_path

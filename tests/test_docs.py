@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tools import config_reference
+from tools import command_line_reference, config_reference, metrics_reference
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
@@ -16,6 +16,14 @@ PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("comp
 
 def test_the_configuration_page_is_current() -> None:
     assert config_reference.TARGET.read_text() == config_reference.reference(), "run python -m tools.config_reference"
+
+
+def test_the_page_of_the_command_line_is_current() -> None:
+    assert command_line_reference.TARGET.read_text() == command_line_reference.reference(), "run make docs"
+
+
+def test_the_metrics_page_is_current() -> None:
+    assert metrics_reference.TARGET.read_text() == metrics_reference.reference(), "run make docs"
 
 
 def test_how_many_requests_were_compared() -> None:

@@ -1,19 +1,32 @@
-"""The container image: built, started and used as its users do. Skipped where there is no container engine."""
+"""The container image: built, started and used as its users do. `make test-image` puts an engine in place for it; the
+tests are skipped where none answers."""
 
-import gc
+import os
+import re
 import secrets
 import socket
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
+from tools.container_engine import addresses, answering
 from tools.required import tool_missing
+from tools.zookeeper import ZooKeeperServer
 
 ROOT = Path(__file__).resolve().parent.parent
+BASE = os.environ.get("BARNABAS_IMAGE_BASE", "python:3.13-slim")
+IS_ON_HOST_NETWORK = os.environ.get("BARNABAS_IMAGE_NETWORK") == "host"
 START_TIMEOUT_S = 60
+GRACE_S = 10
+"""What `docker stop` gives a container before it kills it."""
+MOST_BYTES_ABOVE_BASE = 90_000_000
 
 pytestmark = [
     pytest.mark.slow,
@@ -30,48 +43,71 @@ class RunningImage:
     container: Any
     bootstrap_servers: str
 
+    def wait_until_ready(self) -> None:
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while b"ready: " not in (log := self.container.logs()):
+            self.container.reload()
+            assert self.container.status in ("created", "running"), log.decode()
+            assert time.monotonic() < deadline, f"not ready after {START_TIMEOUT_S} s: {log.decode()}"
+            time.sleep(0.05)
+
+
+Run = Callable[..., RunningImage]
+"""Starts the image with variables (KAFKA_..., in lower case and without the prefix) and docker-py's options."""
+
 
 @pytest.fixture(scope="module")
 def engine() -> Any:
     """The container engine's client."""
     import docker
 
-    reason = ""
-    try:
-        client = docker.from_env()
-        client.ping()
-    except docker.errors.DockerException as problem:
-        reason = f"no container engine: {problem}"
-    if reason:
-        gc.collect()  # the socket of the failed attempt goes while its warning is ignored
-        tool_missing(reason)
-    return client
+    address = answering(addresses(os.environ))
+    if address is None:
+        tool_missing("no container engine answers (`make test-image` puts one in place, as root on Debian)")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DOCKER_HOST", address)  # for testcontainers
+        with closing(docker.DockerClient(base_url=address, timeout=300)) as client:
+            yield client
 
 
 @pytest.fixture(scope="module")
 def image(engine: Any) -> Iterator[str]:
     from testcontainers.core.image import DockerImage
 
-    with DockerImage(path=ROOT, tag=f"barnabas-test:{secrets.token_hex(4)}") as built:
+    options = {"network_mode": "host"} if IS_ON_HOST_NETWORK else {}
+    tag = f"barnabas-test:{secrets.token_hex(4)}"
+    with DockerImage(path=ROOT, tag=tag, buildargs={"BASE": BASE}, **options) as built:
         yield str(built)
 
 
 @pytest.fixture
-def broker(image: str) -> Iterator[RunningImage]:
-    """A container whose address inside and outside is the same, as clients need it."""
-    from testcontainers.core.container import DockerContainer
-    from testcontainers.core.waiting_utils import wait_for_logs
+def run(engine: Any, image: str) -> Iterator[Run]:
+    """Starts containers whose address inside and outside is the same, as clients need it; they end with the test."""
+    with ExitStack() as stack:
 
-    port = free_port()
-    container = (
-        DockerContainer(image)
-        .with_bind_ports(9092, port)
-        .with_env("KAFKA_ADVERTISED_LISTENERS", f"PLAINTEXT://localhost:{port}")
-        .with_env("KAFKA_NUM_PARTITIONS", "3")
-    )
-    with container as started:
-        wait_for_logs(started, "ready: PLAINTEXT://", timeout=START_TIMEOUT_S)
-        yield RunningImage(started, f"localhost:{port}")
+        def started(user_options: dict[str, Any] | None = None, **configs: str) -> RunningImage:
+            port = free_port()
+            settings = {"advertised_listeners": f"PLAINTEXT://localhost:{port}"}
+            options: dict[str, Any] = {"ports": {"9092/tcp": ("127.0.0.1", port)}}
+            if IS_ON_HOST_NETWORK:
+                settings["listeners"] = f"PLAINTEXT://127.0.0.1:{port}"
+                settings["barnabas_http_address"] = f"127.0.0.1:{free_port()}"
+                options = {"network_mode": "host"}
+            environment = {f"KAFKA_{key.upper()}": value for key, value in {**settings, **configs}.items()}
+            options |= user_options or {}
+            container = engine.containers.run(image, detach=True, environment=environment, **options)
+            stack.callback(container.remove, force=True, v=True)
+            return RunningImage(container, f"localhost:{port}")
+
+        yield started
+
+
+@pytest.fixture
+def broker(run: Run) -> RunningImage:
+    """A container as most people start it."""
+    started = run(num_partitions="3")
+    started.wait_until_ready()
+    return started
 
 
 def free_port() -> int:
@@ -80,54 +116,218 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def test_clients_outside_produce_and_consume(broker: RunningImage) -> None:
-    from confluent_kafka import Consumer, Producer
+def produce(bootstrap_servers: str, topic: str, count: int) -> None:
+    from confluent_kafka import Producer
 
-    producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
-    for number in range(100):
-        producer.produce("images", str(number))
+    producer = Producer({"bootstrap.servers": bootstrap_servers})
+    for number in range(count):
+        producer.produce(topic, str(number))
     assert producer.flush(30) == 0
 
-    consumer = Consumer(
-        {"bootstrap.servers": broker.bootstrap_servers, "group.id": "images", "auto.offset.reset": "earliest"}
-    )
-    consumer.subscribe(["images"])
-    values: list[int] = []
-    for _ in range(60):
-        values += [int(message.value() or b"-1") for message in consumer.consume(100, timeout=0.5)]
-        if len(values) == 100:
-            break
-    partitions = consumer.list_topics("images", timeout=30).topics["images"].partitions
-    consumer.close()
 
-    assert sorted(values) == list(range(100))
-    assert len(partitions) == 3, "KAFKA_NUM_PARTITIONS is num.partitions"
+def numbers_in(bootstrap_servers: str, topic: str, count: int) -> list[int]:
+    """The records of a topic, until there are `count` different ones: a consumer that joins its group again, because
+    the coordinator has gone, reads from the start again."""
+    from confluent_kafka import Consumer
+
+    group = f"images-{secrets.token_hex(4)}"
+    consumer = Consumer({"bootstrap.servers": bootstrap_servers, "group.id": group, "auto.offset.reset": "earliest"})
+    consumer.subscribe([topic])
+    values: set[int] = set()
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while len(values) < count and time.monotonic() < deadline:
+        values |= {int(message.value() or b"-1") for message in consumer.consume(count, timeout=0.5)}
+    consumer.close()
+    return sorted(values)
+
+
+def last_line(container: Any, status: int) -> str:
+    """What a container said last; it has to have ended with this status."""
+    assert container.wait(timeout=START_TIMEOUT_S)["StatusCode"] == status
+    lines = container.logs().decode().splitlines()
+    assert not any("Traceback" in line for line in lines), lines
+    return str(lines[-1])
+
+
+def test_it_is_small(engine: Any, image: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """pip, caches and build tools stay in the build stage."""
+    whole, base = (engine.images.get(name).attrs["Size"] for name in (image, BASE))
+    with capsys.disabled():
+        print(f"\nThe image has {whole / 1e6:.0f} MB, {(whole - base) / 1e6:.0f} MB above its base {BASE}.")
+
+    assert whole - base <= MOST_BYTES_ABOVE_BASE
+    lookup = "import importlib.util as u, sys; sys.exit(u.find_spec('pip') is not None)"
+    engine.containers.run(
+        image, ["-c", lookup], entrypoint="/opt/barnabas/bin/python", network_mode="none", remove=True
+    )
+
+
+def test_clients_outside_produce_and_consume(broker: RunningImage) -> None:
+    from confluent_kafka.admin import AdminClient
+
+    produce(broker.bootstrap_servers, "images", 100)
+
+    assert numbers_in(broker.bootstrap_servers, "images", 100) == list(range(100))
+    described = AdminClient({"bootstrap.servers": broker.bootstrap_servers}).list_topics("images", timeout=30)
+    assert len(described.topics["images"].partitions) == 3, "KAFKA_NUM_PARTITIONS is num.partitions"
+
+
+def test_a_wrong_variable_is_told(run: Run) -> None:
+    container = run(num_partitions="many").container
+
+    assert re.search(r"Invalid value many .*num\.partitions", last_line(container, 2))
 
 
 def test_it_becomes_healthy(broker: RunningImage) -> None:
-    import time
-
-    container = broker.container.get_wrapped_container()
+    container = broker.container
     deadline = time.monotonic() + START_TIMEOUT_S
+    container.reload()
     while container.attrs["State"]["Health"]["Status"] == "starting" and time.monotonic() < deadline:
         time.sleep(0.5)
         container.reload()
 
-    assert container.attrs["State"]["Health"]["Status"] == "healthy"
+    assert container.attrs["State"]["Health"]["Status"] == "healthy", container.attrs["State"]["Health"]["Log"]
 
 
 def test_it_does_not_run_as_root_and_keeps_data_where_kafka_does(broker: RunningImage) -> None:
-    status, user = broker.container.exec(["python", "-c", "import os; print(os.getuid())"])
+    status, user = broker.container.exec_run(["python", "-c", "import os; print(os.getuid())"])
     assert (status, user.strip()) == (0, b"1000")
 
-    status, files = broker.container.exec(["ls", "/var/lib/kafka/data"])
+    status, files = broker.container.exec_run(["ls", "/var/lib/kafka/data"])
     assert status == 0
     assert b"meta.properties" in files
 
 
-def test_it_stops_cleanly(broker: RunningImage) -> None:
-    container = broker.container.get_wrapped_container()
+def test_a_user_without_rights(run: Run) -> None:
+    """Any user may run it whose data folder lets him write; another one is told which folder does not."""
+    broker = run({"user": "12345", "cap_drop": ["ALL"], "tmpfs": {"/data": "mode=1777"}}, log_dirs="/data")
+    broker.wait_until_ready()
+    produce(broker.bootstrap_servers, "images", 10)
+    assert numbers_in(broker.bootstrap_servers, "images", 10) == list(range(10))
 
-    container.stop(timeout=30)
+    refused = run({"user": "12345", "cap_drop": ["ALL"]})
+    assert re.search(r"/var/lib/kafka/data .*Permission denied", last_line(refused.container, 1))
 
-    assert container.wait()["StatusCode"] == 0
+
+def test_a_read_only_root(run: Run) -> None:
+    broker = run({"read_only": True, "cap_drop": ["ALL"], "security_opt": ["no-new-privileges"]})
+    broker.wait_until_ready()
+
+    produce(broker.bootstrap_servers, "images", 10)
+
+    assert numbers_in(broker.bootstrap_servers, "images", 10) == list(range(10))
+    status, _ = broker.container.exec_run(["touch", "/tmp/writable"])
+    assert status != 0
+
+
+def test_it_stops_cleanly_within_the_grace_period(broker: RunningImage) -> None:
+    """With a client that is connected, and waits for records."""
+    from confluent_kafka import Consumer
+
+    consumer = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": "waits", "log_level": 0})
+    consumer.subscribe(["images"])
+    produce(broker.bootstrap_servers, "images", 1)
+    consumer.poll(1)
+
+    started = time.monotonic()
+    broker.container.stop(timeout=GRACE_S)
+    took_s = time.monotonic() - started
+    consumer.close()
+
+    assert broker.container.wait()["StatusCode"] == 0
+    assert took_s < GRACE_S
+
+
+@pytest.fixture
+def volume(engine: Any) -> Iterator[str]:
+    """The name of a volume; a test asks for it before `run`, whose containers have to go first."""
+    made = engine.volumes.create(f"barnabas-test-{secrets.token_hex(4)}")
+    yield made.name
+    made.remove(force=True)
+
+
+@pytest.mark.parametrize("end", ["stop", "kill"])
+def test_a_volume_survives_its_container(volume: str, run: Run, end: str) -> None:
+    mounted = {"volumes": {volume: {"bind": "/var/lib/kafka/data", "mode": "rw"}}}
+    first = run(mounted)
+    first.wait_until_ready()
+    produce(first.bootstrap_servers, "images", 100)
+    getattr(first.container, end)()
+    first.container.wait()
+
+    second = run(mounted)
+    second.wait_until_ready()
+    assert numbers_in(second.bootstrap_servers, "images", 100) == list(range(100))
+
+
+def test_testcontainers_starts_it_as_it_starts_kafka(image: str) -> None:
+    """As docs/testing.md shows."""
+    from confluent_kafka.admin import AdminClient
+
+    from barnabas.testing.containers import BarnabasContainer
+
+    class OnHostNetwork(BarnabasContainer):
+        """There is nothing to map, and only this machine is to reach it."""
+
+        def __init__(self, image: str, **options: Any) -> None:
+            super().__init__(image, port=free_port(), network_mode="host", **options)
+            self.ports.clear()
+            self.with_env("KAFKA_LISTENERS", f"PLAINTEXT://127.0.0.1:{self.port},BROKER://127.0.0.1:{free_port()}")
+            self.with_env("KAFKA_BARNABAS_HTTP_ADDRESS", f"127.0.0.1:{free_port()}")
+
+        def get_exposed_port(self, port: int) -> int:
+            return port
+
+    here = partial(OnHostNetwork if IS_ON_HOST_NETWORK else BarnabasContainer, image)
+    page = (ROOT / "docs" / "testing.md").read_text()
+    [block] = [text for text in re.findall(r"^```python\n(.*?)^```$", page, re.M | re.S) if "BarnabasContainer" in text]
+    imported = "from barnabas.testing.containers import BarnabasContainer\n"
+    assert imported in block
+    exec(block.replace(imported, ""), {"BarnabasContainer": here})
+
+    with here(configs={"num.partitions": 3}) as kafka:
+        produce(kafka.get_bootstrap_server(), "images", 100)
+        assert numbers_in(kafka.get_bootstrap_server(), "images", 100) == list(range(100))
+        described = AdminClient({"bootstrap.servers": kafka.get_bootstrap_server()}).list_topics("images", timeout=30)
+        assert len(described.topics["images"].partitions) == 3
+
+
+def test_three_brokers_of_the_compose_file(image: str, engine: Any) -> None:
+    """What `compose.cluster.yaml` tells each broker, with names and ports of this machine, beside a real ZooKeeper: one
+    of them may be lost."""
+    from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+
+    services = yaml.safe_load((ROOT / "compose.cluster.yaml").read_text())["services"]
+    brokers = [name for name in services if name.startswith("broker")]
+    assert len(brokers) == 3
+    with ZooKeeperServer() as zookeeper, ExitStack() as stack:
+        here = {"zookeeper:2181": zookeeper.address}
+        for name in brokers:
+            advertised = services[name]["environment"]["KAFKA_ADVERTISED_LISTENERS"]
+            host, network = (address.partition("://")[2] for address in advertised.split(","))
+            assert services[name]["ports"][0] == f"127.0.0.1:{host.rpartition(':')[2]}:{host.rpartition(':')[2]}"
+            here |= {host: f"localhost:{free_port()}", network: f"localhost:{free_port()}"}
+        running = []
+        for name in brokers:
+            environment = dict(services[name]["environment"])
+            for there, address in here.items():
+                environment = {key: value.replace(there, address) for key, value in environment.items()}
+            # On the host's network both listeners are the machine's, which is what the names stand for here.
+            environment["KAFKA_LISTENERS"] = environment["KAFKA_ADVERTISED_LISTENERS"]
+            environment["KAFKA_BARNABAS_HTTP_ADDRESS"] = f"127.0.0.1:{free_port()}"
+            container = engine.containers.run(image, detach=True, environment=environment, network_mode="host")
+            stack.callback(container.remove, force=True, v=True)
+            address = environment["KAFKA_ADVERTISED_LISTENERS"].partition(",")[0].removeprefix("HOST://")
+            running.append(RunningImage(container, address))
+        for each in running:
+            each.wait_until_ready()
+        everybody = ",".join(each.bootstrap_servers for each in running)
+        admin = AdminClient({"bootstrap.servers": everybody})
+        admin.create_topics([NewTopic("images", 3)], operation_timeout=30)["images"].result(60)
+        replicas = [len(each.replicas) for each in admin.list_topics("images", 30).topics["images"].partitions.values()]
+        assert replicas == [3, 3, 3]
+        produce(everybody, "images", 100)
+        # The topic that groups need is made for the first of them, of three replicas, while there are three brokers.
+        assert numbers_in(everybody, "images", 100) == list(range(100))
+        running[0].container.kill()
+        assert numbers_in(everybody, "images", 100) == list(range(100))

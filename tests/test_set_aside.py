@@ -61,9 +61,8 @@ def test_who_is_gone_is_forgotten() -> None:
     assert not aside.members
 
 
-def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("barnabas.set_aside._MEMBERS_MAX", 3)
-    aside = SetAside[int]("counting", ManualClock())
+def test_what_is_remembered_is_bounded() -> None:
+    aside = SetAside[int]("counting", ManualClock(), members_max=3)
     for number in range(10):
         aside.put(number, ValueError())
     assert aside.members == [7, 8, 9]

@@ -1,29 +1,27 @@
 """The real command, `python -m barnabas serve`, in a process of its own: for tests, demonstrations and benchmarks."""
 
+import contextlib
+import json
+import os
 import re
-import shutil
 import signal
-import subprocess
 import sys
-import tempfile
-import threading
 from collections.abc import Mapping
 from pathlib import Path
-from queue import Empty, Queue
-from types import TracebackType
 
-ROOT = Path(__file__).resolve().parent.parent
-READY_TIMEOUT_S = 30
-STOP_TIMEOUT_S = 30
+from tools.server_process import ServerProcess
+
 READY_LINE = re.compile(r"ready: PLAINTEXT://(?P<address>\S+) node\.id=(?P<node_id>\d+) cluster\.id=(\S+)")
 
 
-class BarnabasProcess:
+class BarnabasProcess(ServerProcess):
     """`python -m barnabas serve` on a free port and an empty data directory; a context manager.
 
     `overrides` are Kafka's configuration keys. Stopped and started again it keeps its port and its data; `module` may
     be another one then.
     """
+
+    title = "barnabas"
 
     def __init__(
         self,
@@ -37,11 +35,8 @@ class BarnabasProcess:
 
         A `data_dir` of the caller's own is left alone at the end.
         """
-        self._folder = Path(tempfile.mkdtemp(prefix="barnabas-"))
-        self.log_dir = data_dir or self._folder / "data"
-        self._log_file = self._folder / "server.log"
+        super().__init__(data_dir)
         self._overrides = dict(overrides or {})
-        self._process: subprocess.Popen[str] | None = None
         self._listen = listen
         self._address = listen
         self.module = module
@@ -52,104 +47,129 @@ class BarnabasProcess:
         """HOST:PORT for clients."""
         return self._address
 
-    @property
-    def pid(self) -> int:
-        """The process id of the running broker."""
-        assert self._process is not None, "the broker is not running"
-        return self._process.pid
-
-    def start(self) -> None:
-        """Start the broker and return when it has said that it is ready.
-
-        Raises RuntimeError with its log when it does not get there.
-        """
+    def _command(self) -> list[str]:
         module, _, argument = self.module.partition(":")
         command = [sys.executable, "-m", module, *([argument] if argument else []), "serve", "--listen", self._listen]
-        command += ["--data-dir", str(self.log_dir)]
+        if "log.dirs" not in self._overrides:
+            command += ["--data-dir", str(self.log_dir)]
         for key, value in self._overrides.items():
             command += ["--override", f"{key}={value}"]
-        with self._log_file.open("ab") as log:
-            self._process = subprocess.Popen(
-                command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, text=True,
-                start_new_session=True,
-            )  # fmt: skip
-        ready = READY_LINE.fullmatch(self._first_line())
+        return command
+
+    def _is_ready(self, printed: list[str], logged: list[str]) -> bool:
+        ready = next(filter(None, map(READY_LINE.fullmatch, printed)), None)
         if ready is None:
-            self.kill()
-            raise RuntimeError(f"barnabas did not become ready:\n{self.log_text()}")
+            return False
         self._address, self.node_id = ready["address"], int(ready["node_id"])
         if self._listen.endswith(":0"):
             self._listen = self._address  # after a restart clients find the broker where it was
+        return True
 
-    def _first_line(self) -> str:
-        """The first line of stdout, or nothing when the process ends or stays silent."""
-        assert self._process is not None
-        assert self._process.stdout is not None
-        stdout = self._process.stdout
-        lines: Queue[str] = Queue()
-        threading.Thread(target=lambda: lines.put(stdout.readline()), daemon=True).start()
-        try:
-            return lines.get(timeout=READY_TIMEOUT_S).strip()
-        except Empty:
-            return ""
 
-    def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> None:
-        """Stop the broker cleanly.
+class BarnabasZooKeeper(ServerProcess):
+    """`python -m barnabas zookeeper` on a free port, with a file; a context manager. Killed and started again it keeps
+    its port and its file.
+    """
 
-        Raises RuntimeError when it takes too long or ends with a status other than 0.
-        """
-        self._end(signal.SIGTERM, timeout_s)
+    title = "barnabas zookeeper"
+
+    def __init__(self, *, listen: str = "127.0.0.1:0", data_dir: Path | None = None) -> None:
+        super().__init__(data_dir)
+        self.address = listen
+
+    def _command(self) -> list[str]:
+        self.log_dir.mkdir(exist_ok=True)
+        file = self.log_dir / "zookeeper.sqlite"
+        return [sys.executable, "-m", "barnabas", "zookeeper", "--listen", self.address, "--file", str(file)]
+
+    def _is_ready(self, printed: list[str], logged: list[str]) -> bool:
+        ready = next((line for line in printed if line.startswith("ready: ")), None)
+        if ready is not None:
+            self.address = ready.removeprefix("ready: ")
+        return ready is not None
+
+
+class BarnabasBrokers(ServerProcess):
+    """`python -m barnabas serve --brokers N` on free ports; a context manager. Stopped and started again, each broker
+    keeps its port and its data.
+    """
+
+    title = "barnabas brokers"
+
+    def __init__(
+        self, count: int = 3, overrides: Mapping[str, str] | None = None, *, data_dir: Path | None = None
+    ) -> None:
+        super().__init__(data_dir)
+        self._count = count
+        self._overrides = dict(overrides or {})
+        self.ready_line = ""
+
+    @property
+    def addresses(self) -> list[str]:
+        """HOST:PORT of each broker, in the order of their ids."""
+        return self.ready_line.split()[1].replace("PLAINTEXT://", "").split(",")
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """HOST:PORT,... for clients."""
+        return ",".join(self.addresses)
+
+    @property
+    def node_ids(self) -> list[int]:
+        """The ids of the brokers."""
+        return [int(text) for text in self.ready_line.split()[2].removeprefix("node.id=").split(",")]
+
+    def broker_pid(self, node_id: int) -> int:
+        """The process of a broker, as the parent has noted it; 0 while there is none."""
+        pid: int = json.loads((self.log_dir / "brokers.json").read_text())[str(node_id)]["pid"]
+        return pid
+
+    def kill_broker(self, node_id: int) -> None:
+        """`kill -9` of one broker."""
+        os.kill(self.broker_pid(node_id), signal.SIGKILL)
+
+    def kill_parent(self) -> None:
+        """`kill -9` of the parent alone: the brokers go on."""
+        super().kill()
 
     def kill(self) -> None:
-        """Stop the broker as a crash would."""
-        self._end(signal.SIGKILL, STOP_TIMEOUT_S)
-
-    def _end(self, signal_number: int, timeout_s: float) -> None:
-        process, self._process = self._process, None
-        if process is None:
+        """`kill -9` of all, the parent first, which would start brokers again."""
+        super().kill()
+        if not (self.log_dir / "brokers.json").exists():
             return
-        if process.poll() is None:
-            process.send_signal(signal_number)
-        try:
-            status = process.wait(timeout_s)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-            raise RuntimeError(f"barnabas did not stop within {timeout_s:g} s:\n{self.log_text()}") from None
-        finally:
-            if process.stdout is not None:
-                process.stdout.close()
-        if signal_number == signal.SIGTERM and status != 0:
-            raise RuntimeError(f"barnabas ended with status {status}:\n{self.log_text()}")
+        for noted in json.loads((self.log_dir / "brokers.json").read_text()).values():
+            with contextlib.suppress(ProcessLookupError):
+                if noted["pid"]:
+                    os.kill(noted["pid"], signal.SIGKILL)
 
-    def wait(self, timeout_s: float) -> int:
-        """Wait for the broker to end by itself; its exit status. Raises subprocess.TimeoutExpired."""
-        process = self._process
-        assert process is not None, "the broker is not running"
-        status = process.wait(timeout_s)
-        self.kill()
-        return status
+    def _command(self) -> list[str]:
+        command = [sys.executable, "-m", "barnabas", "serve", "--brokers", str(self._count)]
+        command += ["--listen", "127.0.0.1:0", "--data-dir", str(self.log_dir)]
+        for key, value in self._overrides.items():
+            command += ["--override", f"{key}={value}"]
+        return command
 
-    def __enter__(self) -> "BarnabasProcess":
-        try:
-            self.start()
-        except BaseException:
-            self.close()
-            raise
-        return self
+    def _is_ready(self, printed: list[str], logged: list[str]) -> bool:
+        self.ready_line = next((line for line in printed if line.startswith("ready: ")), self.ready_line)
+        return any(line.startswith("ready: ") for line in printed)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
-    def close(self) -> None:
-        """Stop the broker for good and delete what it wrote."""
-        try:
-            self.stop()
-        finally:
-            shutil.rmtree(self._folder, ignore_errors=True)
+class BarnabasControl(BarnabasProcess):
+    """`python -m barnabas serve --control` on free ports; a context manager. `url` is where it is asked for faults and
+    other brokers."""
 
-    def log_text(self) -> str:
-        """Everything the broker logged so far."""
-        return self._log_file.read_text(errors="replace") if self._log_file.exists() else ""
+    title = "barnabas control"
+
+    def __init__(self, *arguments: str) -> None:
+        super().__init__()
+        self._arguments = arguments
+        self.url = ""
+
+    def _command(self) -> list[str]:
+        listen = ["--listen", self._listen, "--control", "127.0.0.1:0"]
+        return [sys.executable, "-m", "barnabas", "serve", *listen, *self._arguments]
+
+    def _is_ready(self, printed: list[str], logged: list[str]) -> bool:
+        ready = [line.partition(" control=") for line in printed]
+        self.url = next((url for _, _, url in ready if url), self.url)
+        return super()._is_ready([line for line, _, _ in ready], logged)

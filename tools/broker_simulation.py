@@ -22,7 +22,7 @@ from barnabas.broker.server import Broker
 from barnabas.controller.coordination.embedded import EmbeddedStore
 from barnabas.controller.operations.topics import NewPartitions, NewTopic
 from barnabas.storage.checkpoints import CLEAN_SHUTDOWN_FILE
-from barnabas.storage.files import UnsyncedFiles
+from barnabas.storage.os_files import UnsyncedFiles
 from barnabas.storage.segment_reader import ColdRead
 from barnabas.testing.requests import ask
 from barnabas.wire.errors import ApiError, ErrorCode
@@ -42,7 +42,7 @@ from barnabas.wire.messages.produce import PartitionProduceData, ProduceRequest,
 from barnabas.wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 from barnabas.wire.record_batch import iter_headers
 from barnabas.wire.records import Record, build_batch, iter_records
-from tools.shuffled_loop import InOrder, LoopClock, ShuffledLoop, shuffled
+from tools.shuffled_loop import InOrder, LoopClock, LoopThreads, ShuffledLoop, shuffled
 
 TOPICS = 5
 TRANSACTION_TIMEOUT_MS = 2_000
@@ -184,9 +184,7 @@ class Simulation:
                 case 3:
                     retention = draw.choice(["1000", "3000", "-1"])
                     try:
-                        await self.broker.configs.replace(
-                            "topics", name, {"retention.ms": retention, "segment.bytes": "200"}, if_topic_exists=True
-                        )
+                        await self.configure(name, retention)
                     except ApiError:
                         self.count("gone before it was configured")
                     self.count("configured")
@@ -194,6 +192,10 @@ class Simulation:
                     partition = self.broker.replicas.partition(name, 0)
                     if partition is not None:
                         self.broker.replicas.delete_records(partition, partition.log.high_watermark)
+
+    async def configure(self, name: str, retention_ms: str) -> None:
+        overrides = {"retention.ms": retention_ms, "segment.bytes": "200"}
+        await self.broker.configs.change("topics", name, lambda _: overrides, if_topic_exists=True)
 
     async def producer(self) -> None:
         while not self.is_over:
@@ -527,11 +529,13 @@ def simulate(
             clock=clock,
             files=UnsyncedFiles(),
             metadata_store=store,
+            threads=LoopThreads(),
             random_bytes=ids.randbytes,
             random_below=ids.randrange,
         )
         broker = Broker(config.load(options=options), environment, wrong.append)
-        broker.connections.turns.now = loop.time  # who is served when must be the same with the same seed
+        # Who has a turn when must be the same with the same seed, however busy the machine is.
+        broker.connections.turns.now = broker.connections.turns_of_brokers.now = broker.timers.now = loop.time
         await broker.start()
         simulation = Simulation(broker, draw, seconds)
         try:

@@ -1,7 +1,5 @@
-"""Writes docs/configuration.md from the tables of configuration keys: `python -m tools.config_reference [--check]`."""
+"""Writes docs/configuration.md from the tables of configuration keys: `python -m tools.config_reference`."""
 
-import argparse
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -68,15 +66,5 @@ def _cell(text: str) -> str:
     return text.replace("|", "\\|")
 
 
-def main() -> int:
-    """Write the page, or say whether it is current."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if the page is out of date")
-    if parser.parse_args().check:
-        return int(TARGET.read_text() != reference())
-    TARGET.write_text(reference())
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    TARGET.write_text(reference())

@@ -19,8 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from barnabas.__main__ import main as barnabas
-from barnabas.storage.files import OsFiles
+from barnabas.broker.environment import Environment
 from barnabas.storage.flush import FlushTask
+from barnabas.storage.os_files import OsFiles
 
 
 class FailingCall:
@@ -40,33 +41,37 @@ class FailingCall:
                 Path(f"{self._trigger}.failed").write_text(f"{time.monotonic()} {name}")
         return self.has_failed
 
-    def wrap(self) -> None:
-        """Have the broker's disk fail so."""
+    def disk(self) -> OsFiles:
+        """A disk that fails so."""
+        disk = OsFiles()
         if self._call == "truncate":
-            self._wrap("pwrite", errno.ENOSPC, lambda name: name.endswith(".log") and self.fails(name))
-            self._wrap("truncate", errno.EIO, lambda _: self.has_failed)
+            _wrap(disk, "pwrite", errno.ENOSPC, lambda name: name.endswith(".log") and self.fails(name))
+            _wrap(disk, "truncate", errno.EIO, lambda _: self.has_failed)
         elif self._call == "no room":
             concerned = f"/{self._trigger.name}-"
-            self._wrap("pwrite", errno.ENOSPC, lambda name: concerned in name and self._trigger.exists())
+            _wrap(disk, "pwrite", errno.ENOSPC, lambda name: concerned in name and self._trigger.exists())
         elif self._call == "unnoticed sync":
-            self._wrap("sync", errno.EIO, lambda name: name.endswith(".log") and self.fails(name))
+            _wrap(disk, "sync", errno.EIO, lambda name: name.endswith(".log") and self.fails(name))
             setattr(FlushTask, "error", property(lambda _: None, lambda *_: None))  # noqa: B010 (a slot's type differs)
         else:
-            self._wrap(self._call, errno.EIO, self.fails)
+            _wrap(disk, self._call, errno.EIO, self.fails)
+        return disk
 
-    def _wrap(self, call: str, number: int, fails: Callable[[str], bool]) -> None:
-        original = getattr(OsFiles, call)
 
-        def wrapped(files: OsFiles, concerned: str | int, *arguments: Any, **settings: Any) -> Any:
-            name = os.readlink(f"/proc/self/fd/{concerned}") if isinstance(concerned, int) else concerned
-            if fails(name):
-                raise OSError(number, f"{call} failed on purpose")
-            return original(files, concerned, *arguments, **settings)
+def _wrap(disk: OsFiles, call: str, number: int, fails: Callable[[str], bool]) -> None:
+    """Have a call raise this error where it `fails`."""
+    original = getattr(disk, call)
 
-        setattr(OsFiles, call, wrapped)
+    def wrapped(concerned: str | int, *arguments: Any, **settings: Any) -> Any:
+        name = os.readlink(f"/proc/self/fd/{concerned}") if isinstance(concerned, int) else concerned
+        if fails(name):
+            raise OSError(number, f"{call} failed on purpose")
+        return original(concerned, *arguments, **settings)
+
+    setattr(disk, call, wrapped)
 
 
 if __name__ == "__main__":
     call, path, *seed = sys.argv[1].split(":")
-    FailingCall(call, path, *(seed or ["0"])).wrap()
-    barnabas(sys.argv[2:])
+    disk = FailingCall(call, path, *(seed or ["0"])).disk()
+    barnabas(sys.argv[2:], Environment(files=disk))

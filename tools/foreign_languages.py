@@ -71,14 +71,15 @@ def node_modules(sources: Path) -> Path:
     return installed
 
 
-def go_program(sources: Path) -> Path:
-    """The program built from the Go module in `sources`; built once for each state of its files.
+def go_program(sources: Path, *, of_tests: bool = False) -> Path:
+    """The program built from the Go module in `sources`, or the one that runs its tests; built once for each state of
+    its files.
 
     Raises ToolchainMissing, BuildFailed.
     """
     go = find_go()
     files = sorted(path for path in sources.iterdir() if path.suffix in (".go", ".mod", ".sum"))
-    program = cache_folder() / "go" / "bin" / f"{sources.name}-{_digest(files)}"
+    program = cache_folder() / "go" / "bin" / f"{sources.name}{'-tests' * of_tests}-{_digest(files)}"
     with exclusive(program.with_name(program.name + ".lock")):
         if program.exists():
             return program
@@ -87,7 +88,8 @@ def go_program(sources: Path) -> Path:
         environment = {name: str(path) for name, path in caches.items()}
         environment |= {"GOFLAGS": "-mod=readonly -modcacherw -buildvcs=false", "CGO_ENABLED": "0"}
         unfinished = program.with_suffix(f".{os.getpid()}")
-        _run([str(go), "build", "-p", "2", "-o", str(unfinished), "."], sources, environment)
+        command = ["test", "-c"] if of_tests else ["build"]
+        _run([str(go), *command, "-p", "2", "-o", str(unfinished), "."], sources, environment)
         unfinished.replace(program)
     return program
 

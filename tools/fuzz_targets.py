@@ -27,8 +27,9 @@ from barnabas.broker.coordinators.transactions import records as transaction_rec
 from barnabas.controller import znodes
 from barnabas.storage import checkpoints, producer_state
 from barnabas.storage.config import LogConfig
+from barnabas.storage.descriptors import LogFile
 from barnabas.storage.errors import CorruptFile, CorruptLog
-from barnabas.storage.files import Buffer, LogFile
+from barnabas.storage.files import Buffer
 from barnabas.storage.known_directories import DirectoryNote
 from barnabas.storage.offset_index import OffsetIndex
 from barnabas.storage.scan import scan_batches

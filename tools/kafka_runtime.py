@@ -6,27 +6,20 @@
 """
 
 import argparse
-import contextlib
 import functools
 import os
-import shutil
-import signal
-import socket
 import subprocess
 import sys
-import tempfile
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 
 from tools.jvm.ivy import Library, fetch
 from tools.jvm.java import cache_folder, find_java
+from tools.server_process import JVM_ENDED_BY_SIGTERM, ServerProcess, free_ports, run_until_interrupted
 
 ORACLE_VERSION = "4.3.0"
 ZOOKEEPER_ERA_VERSION = "3.9.1"
-START_TIMEOUT_S = 90.0
 
 SMALL_JVM = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
 """For short-lived tools: start-up counts, peak speed does not."""
@@ -167,21 +160,16 @@ def _logging_configuration(level: str) -> list[str]:
     return [f"-Dlog4j2.configurationFile={paths[0]}", f"-Dlog4j.configuration=file:{paths[1]}"]
 
 
-def free_ports(count: int) -> list[int]:
-    """TCP ports nobody listens on at this moment on the loopback address."""
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
-
-
-class KafkaServer:
+class KafkaServer(ServerProcess):
     """A real Apache Kafka broker, a KRaft single node on the loopback address; a context manager.
 
     Topics of its own (offsets, transactions, share state) have one replica. `overrides` are lines of server.properties.
     The data directory is a temporary one, deleted at the end, unless `data_dir` is given.
     """
+
+    title = "Apache Kafka"
+    start_timeout_s = 90.0
+    clean_status = JVM_ENDED_BY_SIGTERM
 
     def __init__(
         self,
@@ -190,74 +178,29 @@ class KafkaServer:
         overrides: Mapping[str, str] | None = None,
         jvm_options: Sequence[str] = SMALL_BROKER_JVM,
         data_dir: Path | None = None,
+        ports: tuple[int, int] | None = None,
     ) -> None:
+        """`ports` are those for clients and for controllers; of several that know of each other."""
         self._runtime = kafka_runtime(version)
+        super().__init__(data_dir)
         self._overrides = dict(overrides or {})
         self._jvm_options = jvm_options
-        self._temporary = tempfile.mkdtemp(prefix="apache-kafka-")
-        self.log_dir = data_dir or Path(self._temporary) / "data"
-        self.log_file = Path(self._temporary) / "server.log"
-        self._process: subprocess.Popen[bytes] | None = None
-        self._port, self._controller_port = free_ports(2)
+        self._port, self._controller_port = ports or free_ports(2)
 
     @property
     def bootstrap_servers(self) -> str:
         """HOST:PORT for clients."""
         return f"127.0.0.1:{self._port}"
 
-    @property
-    def pid(self) -> int:
-        """The process id of the running broker."""
-        assert self._process is not None, "the broker is not running"
-        return self._process.pid
-
-    def __enter__(self) -> "KafkaServer":
-        try:
-            self.start()
-        except BaseException:
-            self.close()
-            raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def start(self) -> None:
-        """Start the broker and return when it accepts clients.
-
-        Raises RuntimeError with the end of its log when it does not get there.
-        """
+    def _command(self) -> list[str]:
         properties = self._write_properties()
         if not (self.log_dir / "meta.properties").exists():
             self._format(properties)
-        with self.log_file.open("ab") as log:
-            command = self._runtime.java_command("kafka.Kafka", jvm_options=self._jvm_options, log_level="INFO")
-            self._process = subprocess.Popen(
-                [*command, str(properties)], stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
-            )
-            offset = log.tell()
-        self._wait_until_ready(offset)
+        command = self._runtime.java_command("kafka.Kafka", jvm_options=self._jvm_options, log_level="INFO")
+        return [*command, str(properties)]
 
-    def stop(self, timeout_s: float = 30) -> None:
-        """Stop the broker cleanly (SIGTERM), by force if it takes too long."""
-        self._end(signal.SIGTERM, timeout_s)
-
-    def kill(self) -> None:
-        """Stop the broker as a crash would (SIGKILL)."""
-        self._end(signal.SIGKILL, 30)
-
-    def close(self) -> None:
-        """Stop the broker and delete its temporary files."""
-        self.stop()
-        shutil.rmtree(self._temporary, ignore_errors=True)
-
-    def log_tail(self, lines: int = 60) -> str:
-        """The end of the broker's log."""
-        if not self.log_file.exists():
-            return ""
-        return "\n".join(self.log_file.read_text(errors="replace").splitlines()[-lines:])
+    def _is_ready(self, printed: list[str], logged: list[str]) -> bool:
+        return any("Kafka Server started" in line for line in logged)
 
     def _write_properties(self) -> Path:
         settings = {
@@ -276,7 +219,7 @@ class KafkaServer:
             "share.coordinator.state.topic.min.isr": "1",
             **self._overrides,
         }
-        path = Path(self._temporary) / "server.properties"
+        path = self._folder / "server.properties"
         path.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
         return path
 
@@ -285,45 +228,6 @@ class KafkaServer:
         answer = self._runtime.tool("kafka.tools.StorageTool", arguments)
         if answer.returncode != 0:
             raise RuntimeError(f"formatting {self.log_dir} failed:\n{answer.stdout}{answer.stderr}")
-
-    def _wait_until_ready(self, offset: int) -> None:
-        assert self._process is not None
-        deadline = time.monotonic() + START_TIMEOUT_S
-        with self.log_file.open("rb") as log:
-            log.seek(offset)
-            line = b""
-            while time.monotonic() < deadline:
-                line += log.readline()  # only what is new: with many partitions the log is long
-                if b"Kafka Server started" in line:
-                    return
-                if line.endswith(b"\n"):
-                    line = b""
-                elif self._process.poll() is not None:
-                    break
-                else:
-                    time.sleep(0.01)
-        raise RuntimeError(f"Apache Kafka did not start:\n{self.log_tail()}")
-
-    def _end(self, signal_number: int, timeout_s: float) -> None:
-        process, self._process = self._process, None
-        if process is None:
-            return
-        if process.poll() is None:
-            process.send_signal(signal_number)
-        try:
-            process.wait(timeout_s)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-
-
-def _serve(overrides: Mapping[str, str]) -> int:
-    with KafkaServer(overrides=overrides) as server:
-        print(f"ready: PLAINTEXT://{server.bootstrap_servers} pid={server.pid}", flush=True)
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-        with contextlib.suppress(KeyboardInterrupt):
-            signal.pause()
-    return 0
 
 
 def main() -> int:
@@ -346,7 +250,9 @@ def main() -> int:
     if options.command == "tool":
         command = kafka_runtime(options.version).java_command(options.main_class)
         return subprocess.run([*command, *options.arguments], check=False).returncode
-    return _serve(dict(override.split("=", 1) for override in options.overrides))
+    server = KafkaServer(overrides=dict(override.split("=", 1) for override in options.overrides))
+    run_until_interrupted(server, f"PLAINTEXT://{server.bootstrap_servers}")
+    return 0
 
 
 if __name__ == "__main__":

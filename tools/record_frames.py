@@ -20,7 +20,8 @@ from pathlib import Path
 
 from barnabas.wire import messages
 from barnabas.wire.headers import parse_request_header
-from tools.kafka_runtime import KafkaServer, free_ports, kafka_runtime
+from tools.kafka_runtime import KafkaServer, kafka_runtime
+from tools.server_process import free_ports
 
 ROOT = Path(__file__).resolve().parent.parent
 OUTPUT = ROOT / "tests" / "wire" / "golden_frames"
@@ -164,6 +165,14 @@ def _java_commands(bootstrap_servers: str) -> list[tuple[str, list[str], str]]:
             [*server, *topic, *group, "--from-beginning", "--max-messages", "3", "--timeout-ms", "20000"],
             "",
         ),
+        (
+            f"{tools}.consumer.ConsoleConsumer",
+            [
+                *(*server, *topic, "--group", "java-new", "--from-beginning", "--max-messages", "3"),
+                *("--timeout-ms", "20000", "--command-property", "group.protocol=consumer"),
+            ],
+            "",
+        ),
         (f"{tools}.consumer.group.ConsumerGroupCommand", [*server, "--describe", *group], ""),
         (f"{tools}.consumer.group.ConsumerGroupCommand", [*server, "--list", "--state"], ""),
         (
@@ -193,6 +202,17 @@ def _java_commands(bootstrap_servers: str) -> list[tuple[str, list[str], str]]:
             [*server, "--describe", *entity],
             "",
         ),
+        ("kafka.admin.ConfigCommand", [*server, "--describe", "--entity-type", "topics"], ""),
+        (f"{tools}.ClientMetricsCommand", [*server, "--list"], ""),
+        (
+            f"{tools}.ProducerPerformance",
+            [
+                *(*server, *topic, "--num-records", "10", "--record-size", "10", "--throughput", "-1"),
+                *("--transactional-id", "java-recorded", "--transaction-duration-ms", "100"),
+            ],
+            "",
+        ),
+        (f"{tools}.TransactionsCommand", [*server, "list", "--transactional-id-pattern", "java-.*"], ""),
         (f"{tools}.LogDirsCommand", [*server, "--describe", "--topic-list", "java-recorded"], ""),
         (f"{tools}.ClusterTool", ["cluster-id", *server], ""),
         (f"{tools}.TopicCommand", [*server, "--delete", *topic], ""),

@@ -6,7 +6,8 @@ import threading
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
-from barnabas.storage.files import StateUnknown, UnsyncedFiles
+from barnabas.storage.errors import StateUnknown
+from barnabas.storage.os_files import UnsyncedFiles
 
 CALLS: Final = (
     "open", "pwrite", "pread", "pread_cached", "duplicate", "stat", "truncate", "sync", "sync_directory", "rename",

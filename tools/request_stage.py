@@ -13,6 +13,7 @@ from barnabas.wire.messages import (
     add_offsets_to_txn,
     add_partitions_to_txn,
     alter_configs,
+    alter_partition_reassignments,
     create_partitions,
     create_topics,
     delete_groups,
@@ -23,7 +24,9 @@ from barnabas.wire.messages import (
     describe_groups,
     describe_log_dirs,
     describe_producers,
+    describe_topic_partitions,
     describe_transactions,
+    elect_leaders,
     end_txn,
     fetch,
     find_coordinator,
@@ -32,8 +35,10 @@ from barnabas.wire.messages import (
     init_producer_id,
     join_group,
     leave_group,
+    list_config_resources,
     list_groups,
     list_offsets,
+    list_partition_reassignments,
     list_transactions,
     metadata,
     offset_commit,
@@ -347,11 +352,11 @@ def _simple_offset_commit(stage: Stage, _version: int) -> Message:
     )
 
 
-def _offset_fetch(_: Stage, version: int) -> Message:
+def _offset_fetch(stage: Stage, version: int) -> Message:
     if version < 8:
         topic = offset_fetch.OffsetFetchRequestTopic(name=TOPIC, partition_indexes=[0])
         return offset_fetch.OffsetFetchRequest(group_id="offsets", topics=[topic])
-    topics = [offset_fetch.OffsetFetchRequestTopics(name=TOPIC, partition_indexes=[0])]
+    topics = [offset_fetch.OffsetFetchRequestTopics(name=TOPIC, topic_id=stage.topic_id, partition_indexes=[0])]
     return offset_fetch.OffsetFetchRequest(
         groups=[offset_fetch.OffsetFetchRequestGroup(group_id="offsets", topics=topics)]
     )
@@ -528,6 +533,21 @@ def _create_partitions(stage: Stage, _version: int) -> Message:
     return create_partitions.CreatePartitionsRequest(topics=[topic], timeout_ms=15_000)
 
 
+def _elect_leaders(_stage: Stage, _version: int) -> Message:
+    return elect_leaders.ElectLeadersRequest(topic_partitions=None, timeout_ms=15_000)
+
+
+def _alter_reassignments(_stage: Stage, _version: int) -> Message:
+    partition = alter_partition_reassignments.ReassignablePartition(partition_index=0, replicas=[NODE_ID])
+    topic = alter_partition_reassignments.ReassignableTopic(name=TOPIC, partitions=[partition])
+    return alter_partition_reassignments.AlterPartitionReassignmentsRequest(topics=[topic], timeout_ms=15_000)
+
+
+def _list_reassignments(_stage: Stage, _version: int) -> Message:
+    topic = list_partition_reassignments.ListPartitionReassignmentsTopics(name=TOPIC, partition_indexes=[0])
+    return list_partition_reassignments.ListPartitionReassignmentsRequest(topics=[topic], timeout_ms=15_000)
+
+
 def _delete_groups(stage: Stage, _version: int) -> Message:
     stage.ask(_simple_offset_commit(stage, 8), 8)
     return delete_groups.DeleteGroupsRequest(groups_names=["offsets"])
@@ -553,8 +573,20 @@ def _describe_transactions(stage: Stage, _version: int) -> Message:
     return describe_transactions.DescribeTransactionsRequest(transactional_ids=[stage.producer().transactional_id])
 
 
-def _list_transactions(stage: Stage, _version: int) -> Message:
-    return list_transactions.ListTransactionsRequest(producer_id_filters=[0])
+def _list_transactions(_: Stage, version: int) -> Message:
+    pattern = "transactional-.*" if version >= 2 else None
+    return list_transactions.ListTransactionsRequest(producer_id_filters=[0], transactional_id_pattern=pattern)
+
+
+def _list_config_resources(_: Stage, version: int) -> Message:
+    return list_config_resources.ListConfigResourcesRequest(resource_types=[TOPIC_RESOURCE] if version else [])
+
+
+def _describe_topic_partitions(_: Stage, _version: int) -> Message:
+    return describe_topic_partitions.DescribeTopicPartitionsRequest(
+        topics=[describe_topic_partitions.TopicRequest(name=TOPIC)],
+        cursor=describe_topic_partitions.RequestCursor(topic_name=TOPIC, partition_index=1),
+    )
 
 
 Builder = Callable[[Stage, int], Message]
@@ -589,12 +621,17 @@ REQUESTS: Final[Mapping[int, tuple[Builder, ...]]] = {
     35: (_describe_log_dirs,),
     37: (_create_partitions,),
     42: (_delete_groups,),
+    43: (_elect_leaders,),
     44: (_incremental_alter_configs,),
+    45: (_alter_reassignments,),
+    46: (_list_reassignments,),
     47: (_delete_offsets,),
     60: (_describe_cluster,),
     61: (_describe_producers,),
     65: (_describe_transactions,),
     66: (_list_transactions,),
+    74: (_list_config_resources,),
+    75: (_describe_topic_partitions,),
 }
 """By API key: what makes a request that is answered without an error, at any version that is served."""
 

@@ -29,25 +29,27 @@ from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
 
+from barnabas.threads import Arguments, OneThread, T, Workers
+
 PATIENCE_S = 60
 """How long the loop waits for a thread, in real time, before it takes the thread for stuck."""
 
 Lane = tuple[str, int]
 
-_PLAIN: Lane = ("plain", 0)
+PLAIN: Lane = ("plain", 0)
 
 
 class InOrder:
     """Stands for an executor of one thread, in `run_in_executor`."""
 
 
-class _Answer(asyncio.Future[Any]):
+class Answer(asyncio.Future[Any]):
     """The result of a job of an executor of one thread."""
 
     lane: Lane
 
 
-class _Ready:
+class Ready:
     """Takes the place of the loop's queue: in each lane handles keep their order, the lanes do not."""
 
     def __init__(self, choose: Callable[[int], int], before_each: Callable[[], None]) -> None:
@@ -63,11 +65,11 @@ class _Ready:
     def append(self, handle: asyncio.Handle) -> None:
         arguments = handle._args or ()
         if len(arguments) == 1 and asyncio.isfuture(future := arguments[0]) and future.done():
-            self.append_to(future.lane if isinstance(future, _Answer) else ("future", id(future)), handle)
+            self.append_to(future.lane if isinstance(future, Answer) else ("future", id(future)), handle)
         elif type(handle._callback).__name__ == "TaskStepMethWrapper":  # type: ignore[attr-defined]
             self.append_to(("task", id(handle)), handle)
         else:
-            self.append_to(_PLAIN, handle)
+            self.append_to(PLAIN, handle)
 
     def append_to(self, lane: Lane, handle: asyncio.Handle) -> None:
         if lane not in self._lanes:
@@ -77,6 +79,10 @@ class _Ready:
         self._count += 1
 
     def popleft(self) -> asyncio.Handle:
+        return self.pop()[1]
+
+    def pop(self) -> tuple[Lane, asyncio.Handle]:
+        """What is next, and its lane."""
         self._before_each()
         slot = self._choose(len(self._names))
         name = self._names[slot]
@@ -87,7 +93,7 @@ class _Ready:
             del self._lanes[name]
             self._names[slot] = self._names[-1]
             self._names.pop()
-        return handle
+        return name, handle
 
     def clear(self) -> None:
         self._lanes.clear()
@@ -115,7 +121,7 @@ class ShuffledLoop(asyncio.SelectorEventLoop):
         self._jobs = 0
         self._threads = ThreadPoolExecutor(32, "job")
         super().__init__()
-        self._ready = _Ready(self._draw.randrange, self._let_threads_move)
+        self._ready = Ready(self._draw.randrange, self._let_threads_move)
 
     def time(self) -> float:
         return self._now_s
@@ -151,8 +157,8 @@ class ShuffledLoop(asyncio.SelectorEventLoop):
         number = self._jobs
         is_in_order = isinstance(executor, InOrder) or getattr(executor, "_max_workers", 0) == 1
         lane = ("executor", id(executor)) if is_in_order else ("job", number)
-        future = _Answer(loop=self) if is_in_order else self.create_future()
-        if isinstance(future, _Answer):
+        future = Answer(loop=self) if is_in_order else self.create_future()
+        if isinstance(future, Answer):
             future.lane = ("answer", id(executor))
 
         def begin() -> None:
@@ -188,7 +194,7 @@ class ShuffledLoop(asyncio.SelectorEventLoop):
                 future.set_exception(error)
 
         if is_in_order:
-            self._put(_PLAIN, tell)  # after what the job itself has posted
+            self._put(PLAIN, tell)  # after what the job itself has posted
         elif not self._job_s_max or self._draw.random() < 0.5:
             self._put(lane, tell)
         else:
@@ -217,6 +223,31 @@ class ShuffledLoop(asyncio.SelectorEventLoop):
         with self._turn:
             self._moving -= 1
             self._turn.notify_all()
+
+
+class LoopThreads(OneThread):
+    """A broker's threads: jobs are the loop's, but for those that nobody awaits."""
+
+    def call(self, job: Callable[[*Arguments], T], *arguments: *Arguments) -> asyncio.Future[T]:
+        return asyncio.get_running_loop().run_in_executor(None, job, *arguments)
+
+    def workers(self, name: str, count: int) -> Workers:
+        return _LoopWorkers(InOrder() if count == 1 else None)
+
+
+class _LoopWorkers:
+    """Threads of one kind of job; of a single one the jobs stay in order."""
+
+    def __init__(self, executor: InOrder | None) -> None:
+        self._executor = executor
+
+    def call(self, job: Callable[[*Arguments], T], *arguments: *Arguments) -> asyncio.Future[T]:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, ShuffledLoop)
+        return loop.run_in_executor(self._executor, job, *arguments)
+
+    async def stop(self) -> None:
+        """Whoever awaits their jobs has heard of them by now."""
 
 
 class LoopClock:

@@ -19,9 +19,10 @@ from __future__ import annotations
 import errno
 import random
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from math import inf
+from typing import ClassVar, Final, TypeAlias
 
 from barnabas.storage.files import Buffer, DirectoryEntry, FileStat
 from barnabas.storage.scan import SECTOR_BYTES
@@ -82,6 +83,9 @@ class Outcome:
 class SimulatedDisk:
     """The disk. Not thread-safe."""
 
+    is_durable: ClassVar[bool] = True
+    is_shared: ClassVar[bool] = False
+
     def __init__(self, nodes: Mapping[int, bytes | Mapping[str, int]] | None = None) -> None:
         self._initial: dict[int, bytes | dict[str, int]] = {}
         self._nodes: dict[int, bytearray | dict[str, int]] = {}
@@ -94,8 +98,16 @@ class SimulatedDisk:
         self._next_descriptor = 3
         self._next_node = max(self._nodes) + 1
         self.operations: list[Operation] = []
+        self.operations_max = inf
+        """When there are so many, those are forgotten that no crash can undo any more; numbers of operations begin anew
+        then."""
         self.listing = 0
         """Another number, another order of the names in a directory: no file system promises one."""
+        self.before_change: Callable[[], bool] = lambda: True
+        """Called before each operation; whether it is to be done: not that of a process that was just killed."""
+
+        self.trouble: Callable[[str], None] = lambda call: None
+        """Called with the name of what is asked for; raises what it fails with (`simulated_machine.py`)."""
 
     # --- what storage asks for
 
@@ -104,12 +116,14 @@ class SimulatedDisk:
         if node is None:
             if not create:
                 raise FileNotFoundError(errno.ENOENT, "no such file", path)
+            self.trouble("create")
             parent, name = self._parent(path)
             node = self._new_node(bytearray())
             self._do(Name(parent, ((name, node),)))
         elif node in self._directories:
             raise IsADirectoryError(errno.EISDIR, "a directory", path)
         elif truncate and self._file(node):
+            self.trouble("truncate")
             self._do(SetSize(node, 0))
         self._next_descriptor += 1
         self._descriptors[self._next_descriptor] = node
@@ -119,10 +133,12 @@ class SimulatedDisk:
         del self._descriptors[descriptor]
 
     def pwrite(self, descriptor: int, data: Buffer, position: int) -> int:
+        self.trouble("pwrite")
         self._do(Write(self._descriptors[descriptor], position, bytes(data)))
         return len(data)
 
     def pread(self, descriptor: int, size: int, position: int) -> Buffer:
+        self.trouble("pread")
         return bytes(self._file(self._descriptors[descriptor])[position : position + size])
 
     def pread_cached(self, descriptor: int, size: int, position: int) -> Buffer:
@@ -146,15 +162,19 @@ class SimulatedDisk:
         return self._find(path) is not None
 
     def truncate(self, descriptor: int, size: int) -> None:
+        self.trouble("truncate")
         self._do(SetSize(self._descriptors[descriptor], size))
 
     def sync(self, descriptor: int) -> None:
+        self.trouble("sync")
         self._do(Sync(self._descriptors[descriptor]))
 
     def sync_directory(self, path: str) -> None:
+        self.trouble("sync_directory")
         self._do(Sync(self._existing(path)))
 
     def rename(self, old: str, new: str) -> None:
+        self.trouble("rename")
         parent, name = self._parent(old)
         new_parent, new_name = self._parent(new)
         if parent != new_parent:
@@ -162,15 +182,20 @@ class SimulatedDisk:
         self._do(Name(parent, ((name, None), (new_name, self._existing(old)))))
 
     def unlink(self, path: str) -> None:
+        self.trouble("unlink")
         self._existing(path)
         parent, name = self._parent(path)
         self._do(Name(parent, ((name, None),)))
+
+    def make_private(self, path: str) -> None:
+        self._existing(path)
 
     def make_directory(self, path: str) -> None:
         made = ""
         for part in path.strip("/").split("/"):
             made += f"/{part}"
             if self._find(made) is None:
+                self.trouble("make_directory")
                 parent, name = self._parent(made)
                 self._do(Name(parent, ((name, self._new_node({})),)))
 
@@ -239,8 +264,53 @@ class SimulatedDisk:
         return content
 
     def _do(self, operation: Operation) -> None:
+        if not self.before_change():
+            return
         self.operations.append(operation)
         _apply(self._nodes, operation)
+        if len(self.operations) >= self.operations_max:
+            self._forget()
+            self.operations_max = max(self.operations_max, 2 * len(self.operations))
+
+    def _forget(self) -> None:
+        """Have all that is on the disk for certain be how it was in the beginning, and drop what nobody can reach."""
+        unsynced = self.unsynced(len(self.operations))
+        certain: dict[int, bytearray | dict[str, int]] = {}
+        for number, operation in enumerate(self.operations):
+            if number not in unsynced and not isinstance(operation, Sync):
+                node = operation.directory if isinstance(operation, Name) else operation.node
+                if node not in certain:
+                    before = self._initial.get(node, {} if node in self._directories else b"")
+                    certain[node] = bytearray(before) if isinstance(before, bytes) else before
+                _apply(certain, operation)
+        for node, content in certain.items():
+            self._initial[node] = bytes(content) if isinstance(content, bytearray) else content
+            for entry in content.values() if isinstance(content, dict) else ():
+                self._initial.setdefault(entry, {} if entry in self._directories else b"")
+        known = self._known(unsynced.values())
+        self.operations = [
+            change
+            for change in unsynced.values()
+            if (change.directory if isinstance(change, Name) else change.node) in known
+        ]
+        for nodes in (self._nodes, self._initial):
+            for node in [node for node in nodes if node not in known]:
+                del nodes[node]
+        self._directories &= known
+
+    def _known(self, changes: Iterable[Change]) -> set[int]:
+        """What has a name, now or after some crash, or is open."""
+        found: set[int] = set()
+        named = [node for each in changes if isinstance(each, Name) for _, node in each.changes if node is not None]
+        waiting = [_ROOT, *self._descriptors.values(), *named]
+        while waiting:
+            node = waiting.pop()
+            if node not in found:
+                found.add(node)
+                for content in (self._nodes.get(node), self._initial.get(node)):
+                    if isinstance(content, dict):
+                        waiting += content.values()
+        return found
 
     # --- crashes
 
@@ -328,9 +398,29 @@ class SimulatedDisk:
                 _apply(nodes, operation)
         for node, content in outcome.contents.items():
             nodes[node] = bytearray(content)
-        disk = SimulatedDisk(_reachable(nodes))
+        disk = type(self)(_reachable(nodes))
         disk.listing = count
         return disk
+
+    def power_cut(self, chance: random.Random) -> SimulatedDisk:
+        """The disk after a power cut now, with an outcome drawn by `chance`."""
+        count = len(self.operations)
+        unsynced = self.unsynced(count)
+        names = [number for number, change in unsynced.items() if isinstance(change, Name)]
+        contents = {node: _mixture(found, chance) for node, found in self._lives(count, unsynced).items()}
+        return self.crash(count, Outcome(frozenset(self._some_names(names, chance)), contents))
+
+    def end_process(self) -> None:
+        """Who used it was killed: all is there, and no more of it is synced than was."""
+        self._descriptors.clear()
+
+    def turn_bit(self, path: str, position: int) -> None:
+        """The medium forgets what it was given, and nobody is told: no sync brings it back."""
+        node = self._existing(path)
+        data = bytes([self._file(node)[position] ^ 1])
+        for operation in (Write(node, position, data), Sync(node)):
+            self.operations.append(operation)
+            _apply(self._nodes, operation)
 
     def killed(self, count: int) -> SimulatedDisk:
         """The disk after the first `count` operations of a process that ended: all is there, but no more of it is

@@ -1,11 +1,14 @@
 """The broker with limits that a short attack reaches: `python -m tools.smaller_limits LIMIT=NUMBER,... serve ...`.
 
-A LIMIT is MODULE.NAME, a number that a module of the broker looks at; it has to be there.
+A LIMIT is MODULE.NAME, a number that a module of the broker looks at, or MODULE.CLASS.FIELD, which objects of that
+dataclass have where they are told no other; it has to be there.
 """
 
 import importlib
 import sys
 from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
 
 from barnabas.__main__ import main as barnabas
 
@@ -20,9 +23,25 @@ def lower(limits: str) -> None:
     for limit in limits.split(","):
         path, _, number = limit.partition("=")
         place, _, name = path.rpartition(".")
-        owner = importlib.import_module(place)
+        try:
+            owner = importlib.import_module(place)
+        except ModuleNotFoundError:
+            module_name, _, class_name = place.rpartition(".")
+            _set_default(getattr(importlib.import_module(module_name), class_name), name, int(number))
+            continue
         assert isinstance(getattr(owner, name), int), path
         setattr(owner, name, int(number))
+
+
+def _set_default(settings: type, name: str, number: int) -> None:
+    """`settings` is a dataclass whose fields all have defaults: those of its constructor, in the same order."""
+    names = [each.name for each in fields(settings)]
+    constructor: Any = settings.__init__  # type: ignore[misc]  # of just this class
+    defaults = list(constructor.__defaults__)
+    assert len(defaults) == len(names), settings
+    assert isinstance(defaults[names.index(name)], int), name
+    defaults[names.index(name)] = number
+    constructor.__defaults__ = tuple(defaults)
 
 
 if __name__ == "__main__":

@@ -31,7 +31,8 @@ def decode(cls: type[M], version: int, buffer: Buffer, position: int = 0) -> M:
 
 
 def decoder(cls: type[Message], version: int) -> Reader:
-    """The function `(buffer, position) -> (message, next position)`. Errors: ValueError when there is no such version.
+    """The function `(buffer, position, left) -> (message, next position)`, which raises TooManyElements where a request
+    has more than `left` elements (by default ELEMENTS_MAX). Errors: ValueError when there is no such version.
 
     `buffer` is bytes, bytearray, or a memoryview of bytes.
     """

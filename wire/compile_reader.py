@@ -18,7 +18,7 @@ field. What is read looks like this (HeartbeatRequest, version 4):
 Every length is checked against the bytes that remain before anything is made of it, and an array's count
 against the least size of that many elements, so the memory a message takes is proportional to its bytes. The factor
 can be large, though: two bytes may become an object of a hundred. A request's arrays together may therefore not have
-more than ELEMENTS_MAX elements.
+more than ELEMENTS_MAX elements, or fewer where a caller says how many are `left`.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from struct import Struct, unpack_from
 from struct import error as struct_error
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
-from barnabas.wire.errors import ProtocolError
+from barnabas.wire.errors import ProtocolError, TooManyElements
 from barnabas.wire.primitives import TAGGED_FIELDS_MAX, Buffer, read_unsigned_varint, skip_tagged_fields
 from barnabas.wire.schema import PRIMITIVE_FORMATS, UNSET, Array, Field, Message
 
@@ -43,11 +43,18 @@ describe (`max.request.partition.size.limit`, 2,000). Each costs up to 50 us unt
 _CONTROLLER_REQUESTS = ("LeaderAndIsrRequest", "StopReplicaRequest", "UpdateMetadataRequest")
 """What a controller tells brokers of all partitions of a cluster; they are not limited."""
 
-Reader = Callable[[Buffer, int], tuple[Any, int]]
+
+class Reader(Protocol):
+    """Reads a message from `buf`, from `pos` on; returns it and the position behind it."""
+
+    def __call__(self, buf: Buffer, pos: int, left: int = ELEMENTS_MAX) -> tuple[Any, int]:
+        """`left`: so many elements a request may have in all its arrays, or TooManyElements is raised."""
+        ...
 
 
 def compile_reader(message: type[Message], version: int) -> Reader:
-    """The function `(buffer, position) -> (message, next position)` for one version. It raises ProtocolError only."""
+    """The function `(buffer, position, left) -> (message, next position)` for one version. It raises ProtocolError
+    only; TooManyElements is one."""
     return _ReaderCompiler(message, version).compile()
 
 
@@ -79,6 +86,7 @@ class _ReaderCompiler:
             "varint": read_unsigned_varint,
             "skip_tags": skip_tagged_fields,
             "fail": self._make_fail(),
+            "too_many": self._make_too_many(),
             "unpack_from": unpack_from,
             "FAILURES": (struct_error, IndexError, UnicodeDecodeError),
             "ProtocolError": ProtocolError,
@@ -88,11 +96,9 @@ class _ReaderCompiler:
         root = self.read_struct(self.message)
         self.flush()
         title = f"{self.message.__name__} version {self.version}"
-        head = ["def read(buf, pos):", "    limit = len(buf)"]
+        head = [f"def read(buf, pos, left={ELEMENTS_MAX}):", "    limit = len(buf)"]
         if any("view[" in line for line in self.lines):
             head.append("    view = memoryview(buf)")
-        if any("left -=" in line for line in self.lines):
-            head.append(f"    left = {ELEMENTS_MAX}")
         foot = [
             f"        return {root}, pos",
             "    except FAILURES as error:",
@@ -187,7 +193,7 @@ class _ReaderCompiler:
         )
         if self.is_limited:
             self.emit(f"left -= {count}")
-            self.emit(f"if left < 0: fail({field.name!r}, {count})")
+            self.emit(f"if left < 0: too_many({field.name!r}, {count})")
         if element == "uuid":
             self.emit(f"{target} = [bytes(buf[at:at + 16]) for at in range(pos, pos + 16 * {count}, 16)]")
             self.emit(f"pos += 16 * {count}")
@@ -234,10 +240,10 @@ class _ReaderCompiler:
                 self.emit(f"else: pos = {end}")
 
     def charge_tagged_fields(self, count: str) -> None:
-        """They take a request's time as elements of arrays do."""
+        """Count tagged fields as elements of arrays, as they take a request's time in the same way."""
         if self.is_limited:
             self.emit(f"left -= {count}")
-            self.emit(f"if left < 0: fail('tagged fields', {count})")
+            self.emit(f"if left < 0: too_many('tagged fields', {count})")
 
     def read_length(self, legacy_format: str) -> str:
         """Read a length into a new variable; in a flexible version it holds one more, zero being null."""
@@ -315,3 +321,11 @@ class _ReaderCompiler:
             raise ProtocolError(f"{title}: {field}: a length or count of {length} is not possible here")
 
         return fail
+
+    def _make_too_many(self) -> Callable[[str, int], NoReturn]:
+        title = f"{self.message.__name__} version {self.version}"
+
+        def too_many(field: str, count: int) -> NoReturn:
+            raise TooManyElements(f"{title}: {field}: with {count} more elements there are too many")
+
+        return too_many

@@ -10,6 +10,7 @@ Source: Kafka `CompressionType` and the classes of `org.apache.kafka.common.comp
 from __future__ import annotations
 
 from collections.abc import Iterator
+from io import BytesIO
 from typing import Final
 
 from barnabas.wire.record_batch import CompressionType, CorruptBatch, ReadBuffer
@@ -124,7 +125,11 @@ def decompress(compression_type: CompressionType, buffer: ReadBuffer, max_bytes:
     Raises:
         CorruptBatch: not what the codec writes, or more than `max_bytes` when decompressed.
     """
-    return b"".join(iter_decompressed(compression_type, buffer, max_bytes))
+    # Not joined: hundreds of chunks that live at once are taken from the arena of the thread, which keeps them.
+    whole = BytesIO()
+    for chunk in iter_decompressed(compression_type, buffer, max_bytes):
+        whole.write(chunk)
+    return whole.getvalue()
 
 
 def iter_decompressed(

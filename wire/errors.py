@@ -204,6 +204,10 @@ class ProtocolError(Exception):
     """The peer sent bytes that are no valid Kafka message: there is no answer, the connection is closed."""
 
 
+class TooManyElements(ProtocolError):
+    """A request's arrays have more elements than are wanted now; the bytes may be valid."""
+
+
 class ApiError(Exception):
     """A request, or a part of it, failed in a way the client is told about: handlers turn it into the reply.
 

@@ -11,14 +11,28 @@ call of `get_buffer`: whoever keeps it longer copies it first.
 
 import struct
 from collections.abc import Callable, Iterator
+from typing import Final
 
 from barnabas.wire.errors import ProtocolError
 
 LENGTH_SIZE = 4
+RECEIVE_BUFFER_BYTES = 256 * 1024
 FIRST_BUFFER_BYTES = 4 * 1024
 LARGE_BUFFER_BYTES = 1024 * 1024
 
 _LENGTH = struct.Struct(">i")
+
+
+_FIRST_BYTES: Final = {
+    b"\x16\x03": "TLS",
+    b"SSH-": "SSH",
+    **dict.fromkeys((b"GET ", b"HEAD", b"POST", b"PUT ", b"DELE", b"CONN", b"OPTI", b"TRAC", b"PATC", b"PRI "), "HTTP"),
+}
+
+
+def foreign_protocol(first_bytes: bytes) -> str | None:
+    """What a connection speaks that begins with these four bytes, if they are known not to be Kafka's length."""
+    return next((name for start, name in _FIRST_BYTES.items() if first_bytes.startswith(start)), None)
 
 
 class ReceiveBuffer:
@@ -26,8 +40,16 @@ class ReceiveBuffer:
 
     __slots__ = ("view",)
 
-    def __init__(self, size: int = 256 * 1024) -> None:
+    def __init__(self, size: int = RECEIVE_BUFFER_BYTES) -> None:
         self.view = memoryview(bytearray(size))
+
+
+def kept(frame: memoryview | bytearray) -> memoryview | bytearray:
+    """A frame as it may be kept beyond the next read: a copy, unless it has a buffer of its own, as every frame has
+    that is larger than the buffer which connections share."""
+    if isinstance(frame, bytearray) or len(frame) > RECEIVE_BUFFER_BYTES:
+        return frame
+    return bytearray(frame)
 
 
 class FrameReader:
@@ -66,6 +88,10 @@ class FrameReader:
         if self._filled == len(self.partial_frame):
             self._grow(end)
         return memoryview(self.partial_frame)[self._filled : min(end, len(self.partial_frame))]
+
+    def is_shared(self, frame: memoryview) -> bool:
+        """Whether the next read will overwrite a frame of `received`; else it has a buffer of its own."""
+        return frame.obj is self._shared.view.obj
 
     def received(self, count: int) -> Iterator[memoryview]:
         """Frames completed by `count` bytes written to the last `get_buffer()`, without their length prefix.
@@ -109,6 +135,9 @@ class FrameReader:
             self._keep(data[position:], 0)
 
     def _bad_length(self, length: int) -> ProtocolError:
+        spoken = foreign_protocol(_LENGTH.pack(length))
+        if spoken is not None:
+            return ProtocolError(f"the peer speaks {spoken}; this port speaks Kafka's protocol, without TLS")
         return ProtocolError(
             f"frame length {length} is not between 0 and {self.frame_bytes_max} (socket.request.max.bytes)"
         )

@@ -1,4 +1,4 @@
-"""What stands before every request and response: who asks what, and which answer belongs to which question.
+"""The headers of requests and responses, read and written: who asks what, and which answer belongs to which question.
 
 A request header has three versions: 0 (ControlledShutdown version 0 only: no client id), 1, and 2 for requests of a
 flexible version, which adds tagged fields; the client id keeps its two-byte length even there. A response header is
@@ -14,74 +14,12 @@ from struct import Struct
 from struct import error as struct_error
 from typing import Final, NamedTuple
 
+from barnabas.wire.api_table import FLEXIBLE_FROM
 from barnabas.wire.errors import ProtocolError
 from barnabas.wire.primitives import Buffer, new_tuple, skip_tagged_fields
 
 API_VERSIONS: Final = 18
 CONTROLLED_SHUTDOWN: Final = 7
-
-FLEXIBLE_FROM: Final[dict[int, int]] = {
-    0: 9,  # Produce
-    1: 12,  # Fetch
-    2: 6,  # ListOffsets
-    3: 9,  # Metadata
-    4: 4,  # LeaderAndIsr
-    5: 2,  # StopReplica
-    6: 6,  # UpdateMetadata
-    7: 3,  # ControlledShutdown
-    8: 8,  # OffsetCommit
-    9: 6,  # OffsetFetch
-    10: 3,  # FindCoordinator
-    11: 6,  # JoinGroup
-    12: 4,  # Heartbeat
-    13: 4,  # LeaveGroup
-    14: 4,  # SyncGroup
-    15: 5,  # DescribeGroups
-    16: 3,  # ListGroups
-    18: 3,  # ApiVersions
-    19: 5,  # CreateTopics
-    20: 4,  # DeleteTopics
-    21: 2,  # DeleteRecords
-    22: 2,  # InitProducerId
-    23: 4,  # OffsetForLeaderEpoch
-    24: 3,  # AddPartitionsToTxn
-    25: 3,  # AddOffsetsToTxn
-    26: 3,  # EndTxn
-    27: 1,  # WriteTxnMarkers
-    28: 3,  # TxnOffsetCommit
-    29: 2,  # DescribeAcls
-    30: 2,  # CreateAcls
-    31: 2,  # DeleteAcls
-    32: 4,  # DescribeConfigs
-    33: 2,  # AlterConfigs
-    35: 2,  # DescribeLogDirs
-    36: 2,  # SaslAuthenticate
-    37: 2,  # CreatePartitions
-    38: 2,  # CreateDelegationToken
-    39: 2,  # RenewDelegationToken
-    40: 2,  # ExpireDelegationToken
-    41: 2,  # DescribeDelegationToken
-    42: 2,  # DeleteGroups
-    43: 2,  # ElectLeaders
-    44: 1,  # IncrementalAlterConfigs
-    45: 0,  # AlterPartitionReassignments
-    46: 0,  # ListPartitionReassignments
-    48: 1,  # DescribeClientQuotas
-    49: 1,  # AlterClientQuotas
-    50: 0,  # DescribeUserScramCredentials
-    51: 0,  # AlterUserScramCredentials
-    56: 0,  # AlterPartition
-    57: 0,  # UpdateFeatures
-    58: 0,  # Envelope
-    60: 0,  # DescribeCluster
-    61: 0,  # DescribeProducers
-    65: 0,  # DescribeTransactions
-    66: 0,  # ListTransactions
-    67: 0,  # AllocateProducerIds
-    68: 0,  # ConsumerGroupHeartbeat
-    69: 0,  # ConsumerGroupDescribe
-}
-"""The first flexible version by API key; APIs that have none are left out."""
 
 _START: Final = Struct(">hhi")
 _START_WITH_CLIENT_ID: Final = Struct(">hhih")
@@ -91,7 +29,7 @@ _NEVER: Final = 32768
 
 
 class RequestHeader(NamedTuple):
-    """Who asks what. `body_position` is where the request itself begins in the buffer the header was read from."""
+    """A request's header. `body_position` is where the request itself begins in the buffer the header was read from."""
 
     api_key: int
     api_version: int

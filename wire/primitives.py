@@ -19,7 +19,8 @@ INT64_MAX = 0x7FFF_FFFF_FFFF_FFFF
 INT64_MIN = -0x8000_0000_0000_0000
 
 TAGGED_FIELDS_MAX = 127
-"""In one struct; no message of Kafka has ten. Passing over one takes a microsecond, for two bytes."""
+"""How many tagged fields one struct may have; no message of Kafka has ten. Passing over one takes a microsecond, for
+two bytes."""
 
 new_tuple = tuple.__new__
 """Makes a NamedTuple of `(class, values)` where that happens for every request or batch: the class itself is called in

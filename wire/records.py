@@ -59,7 +59,7 @@ _INT64_MIN: Final = -(2**63)
 _INT64_MAX: Final = 2**63 - 1
 _VARINT_MAX_BYTES: Final = 5
 _HEAD_BYTES: Final = 16
-"""Attributes, timestamp delta and offset delta of a record take no more."""
+"""How many bytes the attributes, timestamp delta and offset delta of a record take at most."""
 _CRC_START: Final = 21
 _UINT32: Final = struct.Struct(">I")
 
@@ -77,6 +77,10 @@ class Record(NamedTuple):
     value: bytes | None
     headers: Headers = ()
     sequence: int = NO_SEQUENCE
+
+
+# A named tuple's own constructor is a Python function around this one.
+_new: Final = tuple.__new__
 
 
 def iter_records(
@@ -127,7 +131,85 @@ def iter_records(
             raise CorruptBatch(f"record timestamp {timestamp} does not fit into 64 bits")
         if base_sequence >= 0:
             sequence = (base_sequence + offset_delta) & _INT32_MAX
-        yield Record(base_offset + offset_delta, timestamp, key, value, headers, sequence)
+        yield _new(Record, (base_offset + offset_delta, timestamp, key, value, headers, sequence))
+
+
+def read_records(buffer: ReadBuffer, header: RecordBatchHeader) -> list[Record]:
+    """All records of the batch at once, in less than half the time that `iter_records` takes; without sequences.
+
+    For who reads what a broker sends: the whole batch is decompressed in memory, up to DEFAULT_MAX_DECOMPRESSED_BYTES.
+
+    Raises:
+        CorruptBatch: as `iter_records`.
+    """
+    data = b"".join(_payload(buffer, header, DEFAULT_MAX_DECOMPRESSED_BYTES))
+    try:
+        records = _short_records(data, header)
+    except IndexError:
+        records = None
+    if records is None:
+        records = list(iter_records(buffer, header._replace(base_sequence=NO_SEQUENCE)))
+    return records
+
+
+def _short_records(data: bytes, header: RecordBatchHeader) -> list[Record] | None:
+    """The records if no number takes more than two bytes and none has headers; None otherwise, or if they are corrupt.
+
+    Numbers are read in place: a call would take as long as the rest of the record. `high` collects all second bytes, to
+    see in the end whether a number went on after one of them; what was read from there on is nonsense then.
+    """
+    if header.attributes & TIMESTAMP_TYPE_MASK or not 0 <= header.base_timestamp < _INT64_MAX >> 1:
+        return None
+    base_offset, base_timestamp = header.base_offset, header.base_timestamp
+    records: list[Record] = []
+    position = high = 0
+    for _ in range(header.record_count):
+        size = data[position]
+        position += 1
+        if size > 0x7F:
+            high |= data[position]
+            size += (data[position] << 7) - 0x80
+            position += 1
+        end = position + (size >> 1)
+        timestamp = data[position + 1]
+        position += 2
+        if timestamp > 0x7F:
+            high |= data[position]
+            timestamp += (data[position] << 7) - 0x80
+            position += 1
+        offset = data[position]
+        position += 1
+        if offset > 0x7F:
+            high |= data[position]
+            offset += (data[position] << 7) - 0x80
+            position += 1
+        key = value = None
+        number = data[position]
+        position += 1
+        if number > 0x7F:
+            high |= data[position]
+            number += (data[position] << 7) - 0x80
+            position += 1
+        if not number & 1:
+            key = data[position : position + (number >> 1)]
+            position += number >> 1
+        number = data[position]
+        position += 1
+        if number > 0x7F:
+            high |= data[position]
+            number += (data[position] << 7) - 0x80
+            position += 1
+        if not number & 1:
+            value = data[position : position + (number >> 1)]
+            position += number >> 1
+        if data[position] or position + 1 != end or size & 1:
+            return None
+        position = end
+        timestamp = base_timestamp + ((timestamp >> 1) ^ -(timestamp & 1))
+        records.append(
+            _new(Record, (base_offset + ((offset >> 1) ^ -(offset & 1)), timestamp, key, value, (), NO_SEQUENCE))
+        )
+    return records if position == len(data) and high < 0x80 else None
 
 
 def iter_checked(

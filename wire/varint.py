@@ -26,6 +26,9 @@ def read_varint(buffer: bytes, position: int) -> tuple[int, int]:
     byte = buffer[position]
     if byte < 0x80:
         return (byte >> 1) ^ -(byte & 1), position + 1
+    high = buffer[position + 1]
+    if high < 0x80:  # sizes of most records
+        return (byte & 0x7F | high << 7) >> 1 ^ -(byte & 1), position + 2
     unsigned, position = _read_unsigned(buffer, position, 5)
     unsigned &= _INT_MASK
     return (unsigned >> 1) ^ -(unsigned & 1), position

@@ -10,21 +10,54 @@ if TYPE_CHECKING:
     from barnabas.broker.configuration.config import ConfigError
     from barnabas.testing.broker import Broker
     from barnabas.testing.broker_clock import BrokerClock
+    from barnabas.testing.cluster import Cluster, ClusterBroker
+    from barnabas.testing.faults import Fault, Faults, Hold
     from barnabas.testing.group import Group, GroupMember
+    from barnabas.testing.recording import RecordedRequest, Recording
+    from barnabas.testing.request import Request
+    from barnabas.testing.snapshot import Snapshot
     from barnabas.testing.topic import Record, Topic
     from barnabas.wire.errors import ApiError, ErrorCode
 
-__all__ = ["ApiError", "Broker", "BrokerClock", "ConfigError", "ErrorCode", "Group", "GroupMember", "Record", "Topic"]
+__all__ = [
+    "ApiError",
+    "Broker",
+    "BrokerClock",
+    "Cluster",
+    "ClusterBroker",
+    "ConfigError",
+    "ErrorCode",
+    "Fault",
+    "Faults",
+    "Group",
+    "GroupMember",
+    "Hold",
+    "Record",
+    "RecordedRequest",
+    "Recording",
+    "Request",
+    "Snapshot",
+    "Topic",
+]
 
 _MODULES = {
     "ApiError": "barnabas.wire.errors",
     "Broker": "barnabas.testing.broker",
     "BrokerClock": "barnabas.testing.broker_clock",
+    "Cluster": "barnabas.testing.cluster",
+    "ClusterBroker": "barnabas.testing.cluster",
     "ConfigError": "barnabas.broker.configuration.config",
     "ErrorCode": "barnabas.wire.errors",
+    "Fault": "barnabas.testing.faults",
+    "Faults": "barnabas.testing.faults",
     "Group": "barnabas.testing.group",
     "GroupMember": "barnabas.testing.group",
+    "Hold": "barnabas.testing.faults",
     "Record": "barnabas.testing.topic",
+    "RecordedRequest": "barnabas.testing.recording",
+    "Recording": "barnabas.testing.recording",
+    "Request": "barnabas.testing.request",
+    "Snapshot": "barnabas.testing.snapshot",
     "Topic": "barnabas.testing.topic",
 }
 

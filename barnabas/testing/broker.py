@@ -2,26 +2,36 @@
 
 import asyncio
 import atexit
+import itertools
 import os
 import shutil
 import tempfile
 import threading
 import warnings
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Collection, Coroutine, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, Unpack
 
 from barnabas.broker.configuration import config as broker_config
+from barnabas.broker.configuration.config import BrokerConfig
 from barnabas.broker.environment import Environment
 from barnabas.broker.server import Broker as BrokerServer
 from barnabas.clock import Clock, OffsetClock
-from barnabas.storage.files import Files, OsFiles, UnsyncedFiles
+from barnabas.storage.files import Files
+from barnabas.storage.os_files import OsFiles, UnsyncedFiles
+from barnabas.testing import report
 from barnabas.testing.broker_clock import BrokerClock
 from barnabas.testing.broker_thread import BrokerThread
+from barnabas.testing.faults import Api, Faults, Selection
+from barnabas.testing.faulty_disk import ExchangeableFiles
 from barnabas.testing.group import STATES, Group, find_group, wait_for_group
+from barnabas.testing.interception import Interception
+from barnabas.testing.recording import RecordedRequest, Recording
 from barnabas.testing.requests import ask
+from barnabas.testing.snapshot import Snapshot
 from barnabas.testing.topic import Topic
+from barnabas.testing.waiting import check_may_block
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from barnabas.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
@@ -70,9 +80,15 @@ class Broker:
         """`listeners` with the ports of the first life, which later ones keep; None before it."""
         self._topics: dict[str, Topic] = {}
         self._pid = 0
+        self._numbers = itertools.count(1)
+        self._removals: list[threading.Thread] = []
+        self._snapshots: list[Snapshot] = []
         self.clock = BrokerClock(self._offset_clock, self._move_time)
+        self._interception = Interception(self)
+        self.faults = Faults(self._interception)
+        self._recording: Recording | None = None
         self.data_dir = Path()
-        self.bootstrap_servers = ""
+        self._bootstrap_servers = ""
 
     def __repr__(self) -> str:
         return f"<Broker {self.bootstrap_servers if self.is_running else 'not running'}>"
@@ -83,6 +99,14 @@ class Broker:
     def is_running(self) -> bool:
         """Whether it was started and neither stopped nor killed since."""
         return self._life is not None
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """HOST:PORT, the same in all its lives between `start()` and `stop()`. Errors: RuntimeError when it was never
+        started."""
+        if not self._bootstrap_servers:
+            raise _not_running()
+        return self._bootstrap_servers
 
     def start(self) -> Self:
         """Start, and return when clients can connect. After `kill()` this is the same broker again, with its data and
@@ -98,6 +122,7 @@ class Broker:
             except BaseException:
                 self._forget()
                 raise
+            report.started(self)
         return self
 
     def stop(self) -> None:
@@ -132,12 +157,95 @@ class Broker:
             life, self._life = self._life, None
             life.end(is_crash=True)
 
+    def reset(self) -> None:
+        """Have the broker as it was after its first start, in some ten ms: without topics, groups, transactions,
+        dynamic configs and faults, at the real time (or that of the clock which was handed in), and with producer ids
+        from 0 on. Address and cluster id stay, and so do clients' connections: clients see that topics are gone, and
+        that groups do not know their members any more. Recordings go on.
+
+        Only for a broker with a temporary directory, whose data goes.
+
+        Errors: RuntimeError when it does not run, was given a directory, or has its metadata in ZooKeeper.
+        """
+
+        def start_afresh() -> None:
+            self.data_dir.mkdir()
+            self._offset_clock.set_offset(0)
+
+        with self._lock:
+            self._start_again_with("reset", start_afresh)
+
+    def snapshot(self) -> Snapshot:
+        """The state that the broker has now, for `restore`. It is restarted for that, while clients stay connected:
+        members stay in their groups and transactions open, but partitions have a new leader epoch. Large log files are
+        not copied.
+
+        Only for a broker with a temporary directory.
+
+        Errors: RuntimeError when it does not run, was given a directory, or has its metadata in ZooKeeper.
+        """
+        with self._lock:
+            life = self._temporary_life("snapshot")
+            directory = self.data_dir.with_name(f"{self.data_dir.name}.snapshot-{next(self._numbers)}")
+            taken = Snapshot(directory, self._offset_clock.offset_ms)
+            self._snapshots.append(taken)
+            self._replace(life, lambda: taken.take(self.data_dir), is_clean=True)
+            return taken
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Have the state of a snapshot again, as often as is wanted: topics and records, groups, transactions, producer
+        ids, configs, and how far the clock was moved. Faults are removed; clients stay connected, as with `reset`.
+
+        Errors: RuntimeError when it does not run; ValueError when the snapshot is another broker's, or is gone.
+        """
+        with self._lock:
+            self._snapshots = [each for each in self._snapshots if not each.is_removed]
+            if snapshot not in self._snapshots:
+                raise ValueError("this snapshot is not this broker's, or it is gone: it goes when the broker stops")
+
+            def put_back() -> None:
+                snapshot.put_back(self.data_dir, self._snapshots)
+                self._offset_clock.set_offset(snapshot.clock_offset_ms)
+
+            self._start_again_with("restore", put_back)
+
+    def _start_again_with(self, verb: str, make_data_dir: Callable[[], None]) -> None:
+        """Have a broker go on with other data than that of now, which goes."""
+        life = self._temporary_life(verb)
+        self.faults.clear()
+        self._topics.clear()
+
+        def between() -> None:
+            self._remove_later(self._set_data_aside())
+            make_data_dir()
+
+        self._replace(life, between, is_clean=False)
+
+    def _replace(self, life: BrokerThread, between: Callable[[], None], *, is_clean: bool) -> None:
+        """Have another broker go on. Where that cannot be, none runs any more."""
+        try:
+            life.replace(self._config_of_next(life), between, is_clean=is_clean)
+        except BaseException:
+            self._life = None
+            life.end()
+            raise
+
+    def _temporary_life(self, verb: str) -> BrokerThread:
+        life = self._life_or_error()
+        if self._given_data_dir is not None:
+            raise RuntimeError(f"{verb} would exchange the data in {self.data_dir}: start a broker without a directory")
+        if self._overrides.get("zookeeper.connect", "").strip():
+            raise RuntimeError(f"{verb} leaves what ZooKeeper holds as it is: start a broker without zookeeper.connect")
+        return life
+
     def __enter__(self) -> Self:
         return self.start()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if kind is not None:
+            report.failing(self)
         self.stop()
 
     async def __aenter__(self) -> Self:
@@ -146,6 +254,8 @@ class Broker:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if kind is not None:
+            await asyncio.to_thread(report.failing, self)
         await asyncio.to_thread(self.stop)
 
     # --- topics -----------------------------------------------------------------------------------
@@ -228,7 +338,50 @@ class Broker:
     async def _wait_group(self, group_id: str, state: str, members: int | None, timeout_s: float) -> Group:
         if state not in STATES:
             raise ValueError(f"groups have the states {', '.join(sorted(STATES))}, not {state}")
-        return await wait_for_group(self.server.groups, group_id, state, members, timeout_s)
+        try:
+            return await wait_for_group(self.server.groups, group_id, state, members, timeout_s)
+        except TimeoutError as error:
+            raise report.explained(error, self) from None
+
+    # --- seeing -----------------------------------------------------------------------------------
+
+    def recorded(self, *, from_brokers: bool = False) -> Recording:
+        """Record what clients ask from now on until the `with` block ends (`with broker.recorded() as seen:`), or until
+        `stop()` of what is returned; with `from_brokers` also what brokers of a cluster ask each other."""
+        self._recording = Recording(self._interception, from_brokers=from_brokers)
+        return self._recording
+
+    def requests(self, api: Api | Collection[Api] | None = None, **where: Unpack[Selection]) -> list[RecordedRequest]:
+        """What clients asked, as far as it matches, in the recording that began last: `recorded()` begins one.
+
+        Errors: RuntimeError when nothing was ever recorded; ValueError, TypeError as of faults.
+        """
+        return self._last_recording().requests(api, **where)
+
+    def wait_request(
+        self,
+        api: Api | Collection[Api] | None = None,
+        count: int = 1,
+        *,
+        timeout: float = 30.0,
+        **where: Unpack[Selection],
+    ) -> RecordedRequest:
+        """Wait until so many matching requests have come and been answered, see `Recording.wait_request`; of the
+        recording that began last.
+
+        Errors: TimeoutError; RuntimeError when nothing was ever recorded.
+        """
+        return self._last_recording().wait_request(api, count, timeout=timeout, **where)
+
+    @property
+    def last_recording(self) -> Recording | None:
+        """The recording that began last, whether it goes on or not; None when nothing was ever recorded."""
+        return self._recording
+
+    def _last_recording(self) -> Recording:
+        if self._recording is None:
+            raise RuntimeError("nothing is recorded: begin with recorded(), as in `with broker.recorded() as seen:`")
+        return self._recording
 
     # --- inside -----------------------------------------------------------------------------------
 
@@ -249,13 +402,14 @@ class Broker:
             coroutine.close()
         return await self._life_or_error().call_async(coroutine)
 
+    def live_servers(self) -> list[BrokerServer]:
+        """The broker itself, if it runs."""
+        life = self._life
+        return [] if life is None else [life.server]
+
     def check_may_block(self, alternative: str) -> None:
         """Refuse to wait in a thread whose event loop may have to run what is waited for. Raises RuntimeError."""
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
-            return
-        raise RuntimeError(f"this would block the running event loop: await {alternative}(...) instead")
+        check_may_block(alternative)
 
     def _life_or_error(self) -> BrokerThread:
         life = self._life
@@ -264,6 +418,24 @@ class Broker:
         return life
 
     def _begin(self) -> None:
+        files = self._files or (UnsyncedFiles() if self._given_data_dir is None else OsFiles())
+        clock = self._offset_clock
+        disk = ExchangeableFiles(files).as_files()
+        environment = Environment(clock=clock, socket_clock=clock.base, files=disk)
+        options = self._options()
+        config = broker_config.load(options=options)
+        for problem in config.warnings:  # above all a misspelt keyword, which no test would notice
+            warnings.warn(problem, stacklevel=3)
+        self._life = BrokerThread(config, environment, self._interception.attach)
+        socket_server = self._life.server.socket_server
+        self._bootstrap_servers = socket_server.bootstrap_servers
+        self._listeners = _with_ports(options["listeners"], socket_server.ports)
+
+    def _config_of_next(self, life: BrokerThread) -> BrokerConfig:
+        """That of a broker which takes the place of one that runs."""
+        return broker_config.load(options={"barnabas.cluster.id": life.server.cluster_id, **self._options()})
+
+    def _options(self) -> dict[str, str]:
         options = {"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(self.data_dir)}
         if "log.dir" in self._overrides:
             del options["log.dirs"]
@@ -272,14 +444,7 @@ class Broker:
         options |= self._overrides
         if self._listeners is not None:
             options["listeners"] = self._listeners
-        config = broker_config.load(options=options)
-        for problem in config.warnings:  # above all a misspelt keyword, which no test would notice
-            warnings.warn(problem, stacklevel=3)
-        files = self._files or (UnsyncedFiles() if self._given_data_dir is None else OsFiles())
-        clock = self._offset_clock
-        self._life = BrokerThread(config, Environment(clock=clock, socket_clock=clock.base, files=files))
-        self.bootstrap_servers = self._life.server.bootstrap_servers()
-        self._listeners = _with_ports(options["listeners"], self._life.server.ports())
+        return options
 
     def _make_data_dir(self) -> None:
         if self._given_data_dir is not None:
@@ -292,17 +457,34 @@ class Broker:
     def _is_our_process(self) -> bool:
         return os.getpid() == self._pid
 
+    def _set_data_aside(self) -> Path:
+        """Move the directory with the data away, and say where to; nobody may use it."""
+        aside = self.data_dir.with_name(f"{self.data_dir.name}.old-{next(self._numbers)}")
+        self.data_dir.rename(aside)
+        return aside
+
+    def _remove_later(self, directory: Path) -> None:
+        """Remove a directory in a thread of its own, which the interpreter waits for at its end."""
+        self._removals = [removal for removal in self._removals if removal.is_alive()]
+        self._removals.append(threading.Thread(target=shutil.rmtree, args=(directory, True), name="barnabas-removal"))
+        self._removals[-1].start()
+
     def _remove_data(self) -> None:
         if self._is_our_process:
             shutil.rmtree(self.data_dir, ignore_errors=True)
+            for snapshot in self._snapshots:
+                snapshot.remove()
 
     def _forget(self) -> None:
         self._listeners = None
         self._topics.clear()
+        self.faults.clear()
         if self._given_data_dir is None and self.data_dir != Path():
             atexit.unregister(self._remove_data)
             self._remove_data()
             self.data_dir = Path()
+            for removal in self._removals:
+                removal.join()
 
     def _move_time(self, move: Callable[[], None]) -> None:
         """Move the clock and do what is due then, without a request in between: a heartbeat that came with the new time

@@ -4,25 +4,32 @@ import asyncio
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError, Future
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from barnabas.broker.configuration.config import BrokerConfig
 from barnabas.broker.environment import Environment
 from barnabas.broker.server import Broker as Server
+from barnabas.testing.kept_network import KeptNetwork, KeptThreads
+from barnabas.testing.loops import new_event_loop
 
 T = TypeVar("T")
 
 
 class BrokerThread:
-    """A broker that runs from construction until `end`.
+    """A broker that runs from construction until `end`; `replace` has another one take its place.
 
-    Construction returns when clients can connect, and raises what the start raised (OSError, ConfigError,
-    StorageError); nothing is left of it then.
+    `prepare` is called with each server before that starts. Construction returns when clients can connect, and raises
+    what the start raised (OSError, ConfigError, StorageError); nothing is left of it then.
     """
 
-    def __init__(self, config: BrokerConfig, environment: Environment) -> None:
+    def __init__(
+        self, config: BrokerConfig, environment: Environment, prepare: Callable[[Server], None] = lambda server: None
+    ) -> None:
+        self._prepare = prepare
         self._config = config
-        self._environment = environment
+        self._network = KeptNetwork()
+        self._environment = replace(environment, network=self._network, threads=KeptThreads())
         self._is_crash = False
         self._is_unwanted = False
         self._started: Future[tuple[asyncio.AbstractEventLoop, asyncio.Event, Server]] = Future()
@@ -63,6 +70,11 @@ class BrokerThread:
                 raise
             raise RuntimeError("the broker stopped meanwhile") from None
 
+    def replace(self, config: BrokerConfig, between: Callable[[], None], *, is_clean: bool) -> None:
+        """End the broker, do something in between, and have another one go on with its ports and its clients'
+        connections. Raises what any of this raises; no broker serves then, and `end` is due."""
+        self.call(self._replace(config, between, is_clean))
+
     def end(self, *, is_crash: bool = False) -> None:
         """Stop the broker, cleanly or as a crash would; returns when its threads are gone. Raises what stopping
         raised."""
@@ -80,7 +92,7 @@ class BrokerThread:
 
     def _run(self) -> None:
         try:
-            with asyncio.Runner(loop_factory=_new_loop()) as runner:
+            with asyncio.Runner(loop_factory=new_event_loop) as runner:
                 runner.run(self._serve())
         except BaseException as error:  # noqa: BLE001 - handed to the thread that starts or ends the broker
             (self._ended if self._started.done() else self._started).set_exception(error)
@@ -89,18 +101,38 @@ class BrokerThread:
 
     async def _serve(self) -> None:
         ending = asyncio.Event()
-        server = Server(self._config, self._environment)
-        await server.start()
+        server = await self._start_server(self._config)
         self._started.set_result((asyncio.get_running_loop(), ending, server))
         if not self._is_unwanted:
             await ending.wait()
+            server = self.server
         if self._is_crash:
             await server.crash()
         else:
             await server.stop()
 
+    async def _start_server(self, config: BrokerConfig) -> Server:
+        server = Server(config, self._environment)
+        self._prepare(server)
+        await server.start()
+        return server
 
-def _new_loop() -> Callable[[], asyncio.AbstractEventLoop]:
-    import uvloop
+    async def _coordinators_loaded(self) -> None:
+        """Until then there is no group yet, for those who look."""
+        loading = [*self.server.groups.runtime.running(), *self.server.transactions.runtime.running()]
+        if loading:
+            await asyncio.wait(loading)
 
-    return uvloop.new_event_loop
+    async def _replace(self, config: BrokerConfig, between: Callable[[], None], is_clean: bool) -> None:
+        from barnabas.testing import succession
+
+        try:
+            await succession.end(self.server, self._network, is_clean=is_clean)
+            between()
+            self.server = await self._start_server(config)
+            await self._coordinators_loaded()
+        except BaseException:
+            self._network.keep()  # the broker that could not begin has taken nothing
+            raise
+        finally:
+            self._network.go_on()

@@ -68,4 +68,4 @@ async def wait_for_group(
         wanted = state if member_count is None else f"{state} with {member_count}"
         return f"group {group_id} is {group.state} with {len(group.members)} members, not {wanted}"
 
-    return await with_timeout(wait_until(reached, groups.listeners), timeout_s, found)
+    return await with_timeout(wait_until(reached, groups.runtime.listeners), timeout_s, found)

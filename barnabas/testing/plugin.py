@@ -1,4 +1,5 @@
-"""The pytest plugin: a broker for the test session, a fresh topic for each test. See docs/testing.md.
+"""The pytest plugin: a broker for the test session, fresh topics and groups for each test, or a broker that is as new
+after each test. See docs/testing.md.
 
 pytest loads this module in every run of an environment that has Barnabas installed, so it imports the broker only when
 a fixture needs it. Under pytest-xdist every worker is a process, with a session and thus a broker of its own.
@@ -7,34 +8,93 @@ a fixture needs it. Under pytest-xdist every worker is a process, with a session
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import suppress
+from functools import partial
 from itertools import count
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 if TYPE_CHECKING:
     from barnabas.testing.broker import Broker
+    from barnabas.testing.cluster import Cluster
+    from barnabas.testing.topic import Topic
 
 INI_OPTION = "kafka_broker_configs"
 MARKER = "kafka"
-MARKER_ARGUMENTS = frozenset({"partitions", "configs"})
+MARKER_ARGUMENTS = frozenset({"partitions", "configs", "reset"})
+RESET_OPTION = "--kafka-reset"
+RESET_INI = "kafka_reset"
+RECORD_OPTION = "--kafka-record"
+RECORD_INI = "kafka_record"
+REPORT_MODULE = "barnabas.testing.report"
 NAME_LENGTH_MAX = 200
 _numbers = count(1)
+_session_broker = pytest.StashKey["Broker"]()
+_shared_topics = pytest.StashKey[list[str]]()
+"""Names of topics that belong to more than one test."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Declare the option of pytest's configuration file."""
+    """Declare the options of pytest's configuration file and of its command line."""
     parser.addini(INI_OPTION, "Broker configs of the kafka_broker fixture, one key=value per line", type="linelist")
+    parser.addini(RESET_INI, "Reset the kafka_broker fixture's broker after each test that uses it", type="bool")
+    parser.getgroup("barnabas").addoption(
+        RESET_OPTION, action="store_true", help="reset the kafka_broker fixture's broker after each test that uses it"
+    )
+    parser.addini(RECORD_INI, "Record what clients ask kafka_broker, for the report of a test that fails", type="bool")
+    parser.getgroup("barnabas").addoption(
+        RECORD_OPTION,
+        action="store_true",
+        help="record what clients ask kafka_broker, for the report of a failing test",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Declare the marker, for --markers and --strict-markers."""
     config.addinivalue_line(
         "markers",
-        f"{MARKER}(partitions=None, configs={{}}): partition count and topic configs of the test's kafka_topic",
+        f"{MARKER}(partitions=None, configs={{}}, reset=None): partition count and topic configs of the test's "
+        "kafka_topic; whether kafka_broker is reset after the test",
     )
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
+    """Reset the session's broker when a test that used it, and its fixtures, are over."""
+    yield
+    broker = item.config.stash.get(_session_broker, None)
+    if broker is None or "kafka_broker" not in getattr(item, "fixturenames", ()) or not broker.is_running:
+        return
+    if _is_reset_wanted(item):
+        if shared := item.config.stash.get(_shared_topics, []):
+            pytest.fail(f"kafka_broker cannot be reset while several tests share {', '.join(shared)}", pytrace=False)
+        broker.reset()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    """Record what clients ask the session's broker, where that is wanted."""
+    broker = item.config.stash.get(_session_broker, None)
+    if broker is None or not (item.config.getoption(RECORD_OPTION) or item.config.getini(RECORD_INI)):
+        return (yield)
+    with broker.recorded():
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Have the brokers that a failing test has started or used say what they hold, and what they were asked last."""
+    report = yield
+    brokers = sys.modules.get(REPORT_MODULE)  # not there: nobody has used a broker
+    if brokers is not None and report.failed:
+        used = getattr(item, "funcargs", {}).values()
+        report.sections += brokers.sections(item.nodeid, used)
+    return report
 
 
 @pytest.fixture(scope="session")
@@ -50,26 +110,56 @@ def kafka_broker_configs(pytestconfig: pytest.Config) -> dict[str, object]:
 
 
 @pytest.fixture(scope="session")
-def kafka_broker(kafka_broker_configs: dict[str, object]) -> Iterator[Broker]:
-    """A broker that runs as long as the test session."""
+def kafka_broker(kafka_broker_configs: dict[str, object], pytestconfig: pytest.Config) -> Iterator[Broker]:
+    """A broker that runs as long as the test session; with `--kafka-reset` it is as new after each test."""
     from barnabas.testing.broker import Broker
 
     with Broker(configs=kafka_broker_configs) as broker:
+        pytestconfig.stash[_session_broker] = broker
         yield broker
 
 
 @pytest.fixture
 def kafka_topic(request: pytest.FixtureRequest, kafka_broker: Broker) -> Iterator[str]:
     """The name of a topic that this test has for itself, deleted afterwards; see the marker `kafka`."""
-    from barnabas.testing import ApiError
-
     partitions, configs = _topic_settings(request)
     name = _fresh_name(request)
     kafka_broker.create_topic(name, partitions, configs)
     yield name
-    if kafka_broker.is_running:
-        with suppress(ApiError):  # the test deleted it itself, or the broker does not allow it
-            kafka_broker.delete_topic(name)
+    _delete(kafka_broker, [name])
+
+
+@pytest.fixture
+def kafka_topics(request: pytest.FixtureRequest, kafka_broker: Broker) -> Iterator[Callable[..., Topic]]:
+    """Creates topics that this test has for itself, deleted afterwards: `kafka_topics("orders", partitions=3)`; the
+    topic's name begins with that text."""
+    names: list[str] = []
+    yield partial(_new_topic, request, kafka_broker, names)
+    _delete(kafka_broker, names)
+
+
+@pytest.fixture(scope="class")
+def kafka_topics_of_class(request: pytest.FixtureRequest, kafka_broker: Broker) -> Iterator[Callable[..., Topic]]:
+    """As `kafka_topics`, of topics that the tests of a class share."""
+    yield from _topics_to_share(request, kafka_broker)
+
+
+@pytest.fixture(scope="module")
+def kafka_topics_of_module(request: pytest.FixtureRequest, kafka_broker: Broker) -> Iterator[Callable[..., Topic]]:
+    """As `kafka_topics`, of topics that the tests of a module share."""
+    yield from _topics_to_share(request, kafka_broker)
+
+
+@pytest.fixture(scope="session")
+def kafka_topics_of_session(request: pytest.FixtureRequest, kafka_broker: Broker) -> Iterator[Callable[..., Topic]]:
+    """As `kafka_topics`, of topics that all tests share."""
+    yield from _topics_to_share(request, kafka_broker)
+
+
+@pytest.fixture
+def kafka_group(request: pytest.FixtureRequest) -> str:
+    """The id of a consumer group that no other test uses; there is no such group yet."""
+    return _fresh_name(request, "group")
 
 
 @pytest.fixture
@@ -91,6 +181,59 @@ def kafka_broker_factory() -> Iterator[Callable[..., Broker]]:
             broker.stop()
 
 
+@pytest.fixture
+def kafka_cluster() -> Iterator[Cluster]:
+    """Three brokers that this test has for itself, to be stopped, killed and cut off from each other."""
+    from barnabas.testing.cluster import Cluster
+
+    with Cluster() as cluster:
+        yield cluster
+
+
+def _topics_to_share(request: pytest.FixtureRequest, broker: Broker) -> Iterator[Callable[..., Topic]]:
+    names = request.config.stash.setdefault(_shared_topics, [])
+    own: list[str] = []
+
+    def create(*arguments: Any, **keywords: Any) -> Topic:
+        topic = _new_topic(request, broker, own, *arguments, **keywords)
+        names.append(topic.name)
+        return topic
+
+    yield create
+    for name in own:
+        names.remove(name)
+    _delete(broker, own)
+
+
+def _new_topic(
+    request: pytest.FixtureRequest,
+    broker: Broker,
+    names: list[str],
+    readable: str = "",
+    partitions: int | None = None,
+    configs: Mapping[str, object] | None = None,
+) -> Topic:
+    topic = broker.create_topic(_fresh_name(request, readable), partitions, configs)
+    names.append(topic.name)
+    return topic
+
+
+def _delete(broker: Broker, names: list[str]) -> None:
+    from barnabas.testing import ApiError
+
+    for name in names:
+        if broker.is_running:
+            with suppress(ApiError):  # the test deleted it itself, or the broker does not allow it
+                broker.delete_topic(name)
+
+
+def _is_reset_wanted(item: pytest.Item) -> bool:
+    for marker in item.iter_markers(MARKER):
+        if marker.kwargs.get("reset") is not None:
+            return bool(marker.kwargs["reset"])
+    return bool(item.config.getoption(RESET_OPTION) or item.config.getini(RESET_INI))
+
+
 def _topic_settings(request: pytest.FixtureRequest) -> tuple[int | None, dict[str, object]]:
     """Partition count and configs by the markers around the test: what is nearest to it counts."""
     partitions: int | None = None
@@ -107,7 +250,7 @@ def _topic_settings(request: pytest.FixtureRequest) -> tuple[int | None, dict[st
     return partitions, configs
 
 
-def _fresh_name(request: pytest.FixtureRequest) -> str:
-    """A legal topic name that tells which test made it; the number makes it unique."""
-    readable = re.sub(r"[^a-zA-Z0-9_]+", "-", request.node.name).strip("-")[:NAME_LENGTH_MAX]
-    return f"{readable or 'topic'}-{next(_numbers)}"
+def _fresh_name(request: pytest.FixtureRequest, readable: str = "") -> str:
+    """A legal name of a topic or group that tells what it is for, or which test made it; the number makes it unique."""
+    found = re.sub(r"[^a-zA-Z0-9_.]+", "-", readable or request.node.name).strip("-.")[:NAME_LENGTH_MAX]
+    return f"{found or 'topic'}-{next(_numbers)}"

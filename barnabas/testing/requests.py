@@ -6,6 +6,7 @@ from typing import Any
 from barnabas.broker.api.context import RequestContext
 from barnabas.broker.handlers import load_handler
 from barnabas.broker.network.outcome import Delayed
+from barnabas.broker.network.session import Session
 from barnabas.broker.server import Broker as Server
 
 CLIENT_ID = "barnabas.testing"
@@ -16,13 +17,11 @@ async def ask(server: Server, request: Any, version: int) -> Any:
     """The response to a request message, as a client of that version would get it. Broker's loop only."""
     context = RequestContext(
         services=server.services,
+        session=Session(None, server.config.listeners[0].name, NO_CONNECTION_ID, client_host="127.0.0.1"),
         api_key=request.API_KEY,
         api_version=version,
         correlation_id=0,
         client_id=CLIENT_ID,
-        listener_name=server.config.listeners[0].name,
-        client_host="127.0.0.1",
-        connection_id=NO_CONNECTION_ID,
     )
     answer = load_handler(request.API_KEY).handle(request, context)
     if isinstance(answer, Delayed):

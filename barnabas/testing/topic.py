@@ -10,6 +10,7 @@ from barnabas.broker.replication.partition import Partition
 from barnabas.broker.server import Broker as Server
 from barnabas.storage.files import Buffer
 from barnabas.storage.segment_reader import ColdRead, FetchData
+from barnabas.testing import report
 from barnabas.testing.requests import ask
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
@@ -125,9 +126,8 @@ class Topic:
                 async with asyncio.timeout_at(deadline):
                     await _wait_for_offsets(server, self.name, ends, count - held)
             except TimeoutError:
-                raise TimeoutError(
-                    f"after {timeout_s:g} s topic {self.name} holds {held} records, not {count}"
-                ) from None
+                error = TimeoutError(f"after {timeout_s:g} s topic {self.name} holds {held} records, not {count}")
+                raise report.explained(error, self._broker, report.describe_records(records or [])) from None
 
     def _records_if_any(self) -> list[Record] | None:
         """`records()`, or None when there is no such topic or it went while it was read."""
@@ -279,7 +279,7 @@ async def _wait_for_offsets(server: Server, topic: str, ends: _Ends, count: int)
         seen = ends.get((partition.topic_id, partition.index), 0)
         return max(0, partition.log.last_stable_offset - max(seen, partition.log.log_start_offset))
 
-    server.metadata.listeners.add(changed.set)
+    server.metadata.listeners[changed.set] = None
     try:
         while True:
             await asyncio.sleep(0)  # where a timeout that is over ends this, however fast the topic grows
@@ -292,7 +292,7 @@ async def _wait_for_offsets(server: Server, topic: str, ends: _Ends, count: int)
                 return
             await changed.wait()
     finally:
-        server.metadata.listeners.discard(changed.set)
+        server.metadata.listeners.pop(changed.set, None)
         for partition in watched:
             partition.remove_listener(progressed)
 

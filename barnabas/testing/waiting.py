@@ -31,3 +31,12 @@ async def with_timeout(waiting: Coroutine[Any, Any, T], timeout_s: float, found:
             return await waiting
     except TimeoutError:
         raise TimeoutError(f"after {timeout_s:g} s {found()}") from None
+
+
+def check_may_block(alternative: str) -> None:
+    """Refuse to wait in a thread whose event loop may have to run what is waited for. Raises RuntimeError."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    raise RuntimeError(f"this would block the running event loop: await {alternative}(...) instead")

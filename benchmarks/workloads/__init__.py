@@ -1,7 +1,19 @@
 """All workloads, in the order of the table."""
 
 from benchmarks.model import Workload
-from benchmarks.workloads import fetch, groups, latency, partitions, produce, requests, round_trip, spark, start
+from benchmarks.workloads import (
+    fetch,
+    groups,
+    latency,
+    partitions,
+    produce,
+    replicated,
+    replicated_partitions,
+    requests,
+    round_trip,
+    spark,
+    start,
+)
 
 WORKLOADS: tuple[Workload, ...] = (
     produce.ONE_PRODUCER,
@@ -19,4 +31,11 @@ WORKLOADS: tuple[Workload, ...] = (
     latency.IDLE_CONNECTIONS,
     start.AFTER_A_CRASH,
     spark.READ,
+    replicated.LARGE,
+    replicated.DEFAULTS,
+    replicated.ONE_AT_A_TIME,
+    replicated.CATCHING_UP,
+    replicated_partitions.IDLE,
+    replicated_partitions.BROKER_DIES,
+    replicated_partitions.MADE_AND_RESTARTED,
 )

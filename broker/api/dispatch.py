@@ -14,28 +14,30 @@ from functools import partial
 from typing import Any, cast
 
 from barnabas.broker.api.context import RequestContext
-from barnabas.broker.api.registry import Handler
+from barnabas.broker.api.large_requests import LARGE_REQUEST_BYTES, MANY_ELEMENTS_BYTES_MAX, LargeRequests
+from barnabas.broker.api.registry import Handler, WaitsFor
+from barnabas.broker.api.response_errors import error_counter
 from barnabas.broker.network.connection import Connection
-from barnabas.broker.network.outcome import CloseConnection, Delayed, Outcome
+from barnabas.broker.network.outcome import CloseConnection, Delayed, Interceptor, Outcome, Serve
 from barnabas.broker.network.reply_queue import Parts
-from barnabas.broker.observability.metrics import RequestMetrics
+from barnabas.broker.observability.request_metrics import RequestMetrics
 from barnabas.broker.services import Services
 from barnabas.clock import Clock
 from barnabas.wire import codec, headers, messages
-from barnabas.wire.errors import ProtocolError
+from barnabas.wire.errors import ErrorCode, ProtocolError, TooManyElements
+from barnabas.wire.framing import kept
 from barnabas.wire.schema import Message
 
 logger = logging.getLogger(__name__)
 
-PRODUCE_KEY = 0
-
 REQUEST_BYTES_MAX = 8 * 1024 * 1024
-"""Of every request but Produce: what is decoded becomes objects, several times as large. The largest requests of real
-clients, SyncGroup of a leader of thousands of members, could not be stored beyond the size of a batch, 1 MiB."""
+"""How large a request may be that is not bounded by its elements (as Produce is): what is decoded becomes objects,
+several times as large. The largest of real clients, SyncGroup of a leader of thousands of members, could not be stored
+beyond the size of a batch, 1 MiB."""
 
-LARGE_REPLIES = frozenset((9, 11, 15, 16, 19, 32, 35, 61, 65, 66))
-"""APIs whose replies may be megabytes: OffsetFetch, JoinGroup, CreateTopics, what describes and lists. (Fetch has its
-own bound.)"""
+BROKER_ELEMENTS_MAX = 1 << 62
+"""A controller tells a broker of any number of partitions; how large its request may be, socket.request.max.bytes
+says."""
 
 _REPLY_LENGTH = struct.Struct(">i")
 
@@ -43,14 +45,44 @@ _REPLY_LENGTH = struct.Struct(">i")
 class _Route:
     """Everything that is needed to serve one (API, version), compiled on its first request."""
 
-    __slots__ = ("decode", "encode", "handle", "pack_header")
+    __slots__ = ("decode", "decode_large", "encode", "handle", "handler", "pack_header")
 
-    def __init__(self, handler: Handler, version: int) -> None:
+    def __init__(self, handler: Handler[Any, Any], version: int, metrics: RequestMetrics) -> None:
         api = messages.api(handler.key)
-        self.handle = handler.handle
+        self.handler = handler
+        self.handle: Callable[..., Any] = handler.handle
         self.decode: Callable[..., tuple[Any, int]] = codec.decoder(api.request_class, version)
+        self.decode_large = self.decode
+        if handler.is_inter_broker:
+            self.handle = partial(_handle_of_broker, handler.handle, api.response_class)
+            self.decode = partial(self.decode, left=BROKER_ELEMENTS_MAX)
+        if handler.elements_at_once is not None:
+            self.decode = partial(self.decode, left=handler.elements_at_once)
         self.encode: Callable[[Any, list[Any]], None] = codec.encoder(api.response_class, version)
         self.pack_header: Callable[[int], bytes] = headers.response_header_packer(handler.key, version)
+        count_errors = error_counter(api.response_class, partial(metrics.count_error, handler.key))
+        if count_errors is not None and not handler.counts_errors:
+            self.encode = _counting(self.encode, count_errors)
+
+
+def _handle_of_broker(
+    handle: Callable[..., Any], response_class: type[Any], request: Message, context: RequestContext
+) -> Any:
+    """Handle a request between brokers where it is one; Kafka asks for ClusterAction on the cluster."""
+    if not context.is_on_inter_broker_listener:
+        return response_class(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+    context.session.belongs_to_broker()
+    return handle(request, context)
+
+
+def _counting(
+    encode: Callable[[Any, list[Any]], None], count_errors: Callable[[Message], None]
+) -> Callable[[Any, list[Any]], None]:
+    def encode_and_count(response: Message, parts: list[Any]) -> None:
+        encode(response, parts)
+        count_errors(response)
+
+    return encode_and_count
 
 
 class Dispatcher:
@@ -60,17 +92,30 @@ class Dispatcher:
     """
 
     def __init__(
-        self, services: Services, find_handler: Callable[[int], Handler | None], clock: Clock, metrics: RequestMetrics
+        self,
+        services: Services,
+        find_handler: Callable[[int], Handler[Any, Any] | None],
+        clock: Clock,
+        metrics: RequestMetrics,
     ) -> None:
         self.clock = clock
         self.metrics = metrics
         self._services = services
         self._find_handler = find_handler
         self._routes: dict[tuple[int, int], _Route] = {}
+        self._large_requests = LargeRequests()
+        self._large_requests_to_controller = LargeRequests()
+        self._requests_of_many_elements = LargeRequests(MANY_ELEMENTS_BYTES_MAX)
         self._large_replies = asyncio.Lock()
+        self.dispatch: Serve = self.serve
+        """What connections call: `serve` itself, unless somebody intercepts."""
 
-    def dispatch(self, frame: memoryview | bytearray, connection: Connection) -> Outcome:
-        """Serve one request.
+    def intercept(self, interceptor: Interceptor | None) -> None:
+        """Have what connections ask from now on go through `interceptor`; with None it is served at once again."""
+        self.dispatch = self.serve if interceptor is None else partial(interceptor, self.serve)
+
+    def serve(self, frame: memoryview | bytearray, connection: Connection, *, is_let_in: bool = False) -> Outcome:
+        """Serve one request; a large one when others are done, unless it `is_let_in`.
 
         Returns the reply's parts, None where there is no reply, a coroutine or `Delayed` (whose `resume` returns one of
         these) where the connection must wait, or a future where it need not (the ordered stage is done). Raises
@@ -79,23 +124,60 @@ class Dispatcher:
         started_ns = time.perf_counter_ns()
         header = headers.parse_request_header(frame)
         key, version = header.api_key, header.api_version
-        if len(frame) > REQUEST_BYTES_MAX and key != PRODUCE_KEY:
-            raise ProtocolError(f"a request of {len(frame)} bytes with API key {key}; {REQUEST_BYTES_MAX} are allowed")
         route = self._routes.get((key, version)) or self._route(key, version)
         if route is None:
             return self._unsupported_version(key, header.correlation_id)
-        request, _ = route.decode(frame, header.body_position)
+        if (
+            len(frame) > LARGE_REQUEST_BYTES
+            and route.handler.elements_at_once is None
+            and not connection.session.is_broker
+        ):
+            if len(frame) > REQUEST_BYTES_MAX:
+                raise ProtocolError(
+                    f"a request of {len(frame)} bytes with API key {key}; {REQUEST_BYTES_MAX} are allowed"
+                )
+            if not is_let_in and route.handler.waits_for != WaitsFor.OTHER_CLIENTS:
+                return self._let_in(route.handler, kept(frame), connection)
+        try:
+            request, _ = route.decode(frame, header.body_position)
+        except TooManyElements:
+            if route.handler.elements_at_once is not None and not is_let_in:
+                return self._let_in(route.handler, kept(frame), connection)
+            request, _ = route.decode_large(frame, header.body_position)
         context = RequestContext(
             self._services,
+            connection.session,
             key,
             version,
             header.correlation_id,
             header.client_id,
-            connection.listener_name,
-            connection.client_host,
-            connection.connection_id,
         )
         return self._answer(route, context, started_ns, len(frame), route.handle, request, context)
+
+    def _room_for(self, handler: Handler[Any, Any]) -> LargeRequests:
+        """Large requests that wait for the controller hold up nobody but each other; nor do those of many elements."""
+        if handler.elements_at_once is not None:
+            return self._requests_of_many_elements
+        return self._large_requests_to_controller if handler.waits_for else self._large_requests
+
+    async def _let_in(
+        self, handler: Handler[Any, Any], frame: memoryview | bytearray, connection: Connection
+    ) -> Parts | None:
+        """Serve a large request when there is room for what it decodes to."""
+        requests = self._room_for(handler)
+        size = len(frame)
+        connection.hold(size)
+        try:
+            await requests.enter(size)
+        finally:
+            connection.hold(-size)
+        try:
+            outcome = self.serve(frame, connection, is_let_in=True)
+            del frame
+            assert not isinstance(outcome, Delayed)  # a Fetch, which waits for others
+            return await outcome if isinstance(outcome, Awaitable) else outcome
+        finally:
+            requests.leave(size)
 
     def _route(self, key: int, version: int) -> _Route | None:
         """The route of a served API and version; None at a version that is not served but answered."""
@@ -108,9 +190,9 @@ class Dispatcher:
             raise ProtocolError(
                 f"version {version} of API key {key} is not served ({handler.min_version} to {handler.max_version} are)"
             )
-        route = self._routes[key, version] = _Route(handler, version)
-        if key in LARGE_REPLIES:
-            route.handle = partial(self._handle_in_turn, handler.handle)
+        route = self._routes[key, version] = _Route(handler, version, self.metrics)
+        if route.handler.has_large_replies:
+            route.handle = partial(self._handle_in_turn, route.handle)
         return route
 
     async def _handle_in_turn(self, handle: Callable[..., Any], request: Message, context: RequestContext) -> Any:
@@ -157,11 +239,14 @@ class Dispatcher:
         if isinstance(response, Delayed):
             response.resume = partial(answer, response.resume)
             return response
-        outcome = self._await(response, context, answer)
-        return asyncio.ensure_future(outcome) if isinstance(response, asyncio.Future) else outcome
+        if not isinstance(response, asyncio.Future):
+            return self._await(response, route, context, answer)
+        if route.handler.has_large_replies:
+            return asyncio.ensure_future(self._await(response, route, context, answer))
+        return _answer_when_done(response, answer)
 
     async def _await(
-        self, response: Awaitable[Any], context: RequestContext, answer: Callable[..., Outcome]
+        self, response: Awaitable[Any], route: _Route, context: RequestContext, answer: Callable[..., Outcome]
     ) -> Parts | None:
         try:
             known = await response
@@ -169,7 +254,7 @@ class Dispatcher:
             raise
         except Exception as error:
             raise self._unforeseen(context, error) from error
-        if context.api_key not in LARGE_REPLIES:
+        if not route.handler.has_large_replies:
             return cast("Parts | None", answer(lambda: known))
         # One after the other, and when those who were cut have given their memory back; others have their turn between.
         async with self._large_replies:
@@ -179,11 +264,12 @@ class Dispatcher:
             return cast("Parts | None", answer(lambda: known))
 
     def _unforeseen(self, context: RequestContext, error: Exception) -> CloseConnection:
+        self.metrics.count_error(context.api_key, ErrorCode.UNKNOWN_SERVER_ERROR)
         logger.error(
             "request failed: API key %d version %d from %s",
             context.api_key,
             context.api_version,
-            context.client_host,
+            context.session.client_host,
             exc_info=error,
         )
         return CloseConnection(f"an internal error ({type(error).__name__}) while serving API key {context.api_key}")
@@ -192,6 +278,24 @@ class Dispatcher:
         handler = self._find_handler(key)
         assert handler is not None
         assert handler.unsupported_version is not None
+        self.metrics.count_error(key, ErrorCode.UNSUPPORTED_VERSION)
         body = codec.encode(handler.unsupported_version(), 0)
         header = headers.response_header(key, 0, correlation_id)
         return [_REPLY_LENGTH.pack(len(header) + len(body)) + header + body]
+
+
+def _answer_when_done(response: "asyncio.Future[Any]", answer: Callable[..., Outcome]) -> "asyncio.Future[Any]":
+    """The outcome of a request whose response comes later, with no task that waits for it."""
+    outcome: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+    def done(response: "asyncio.Future[Any]") -> None:
+        if response.cancelled() or outcome.done():
+            outcome.cancel()
+            return
+        try:
+            outcome.set_result(answer(response.result))
+        except Exception as error:  # noqa: BLE001 - the connection looks what it is
+            outcome.set_exception(error)
+
+    response.add_done_callback(done)
+    return outcome

@@ -2,37 +2,59 @@
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from enum import Enum
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from barnabas.broker.network.outcome import Delayed
+from barnabas.wire.schema import Message
 
 if TYPE_CHECKING:
     from barnabas.broker.api.context import RequestContext
 
-Response = Any
-"""A response message of `barnabas.wire.messages`, or None where the protocol has no reply (Produce with acks=0)."""
+Request = TypeVar("Request", bound=Message)
+Response = TypeVar("Response", bound=Message)
 
 
-HandlerFunction = Callable[[Any, "RequestContext"], Response | Awaitable[Response] | Delayed]
+class WaitsFor(Enum):
+    """What a request of an API may wait for, however long its client allows."""
+
+    OTHER_CLIENTS = 1
+    """It answers when somebody else has asked for something."""
+    CONTROLLER = 2
+    """It is answered when the controller has written something to the metadata store, which may be away."""
 
 
 @dataclass(frozen=True, slots=True)
-class Handler:
+class Handler(Generic[Request, Response]):
     """One API: its key, the versions served, and the function that serves them.
 
+    A handler file says the classes of its messages: `HANDLER: Handler[HeartbeatRequest, HeartbeatResponse] = ...`.
+
     `handle` is called with the decoded request and its context, in the order in which a connection's requests arrived.
-    It returns the response; or a coroutine or `Delayed`, and then the connection's next request waits until it is done;
-    or a future (a task), and then what had to be in order is done: the connection's next request starts at once, and
-    replies still leave in order.
+    It returns the response, or None where the protocol has no reply (Produce with acks=0); or a coroutine or `Delayed`,
+    and then the connection's next request waits until it is done; or a future (a task), and then what had to be in
+    order is done: the connection's next request starts at once, and replies still leave in order.
 
     `advertised_min` is the lowest version listed by ApiVersions when it is lower than the lowest one served (Produce,
     KAFKA-18659). `unsupported_version()` is the response, of version 0, to a request of a version that is not served;
-    without it such a request closes its connection.
+    without it such a request closes its connection. `has_large_replies` says that replies may be megabytes: they are
+    made one after the other, and not while those that nobody reads take too much memory. (Fetch has its own bound.)
+    Large requests that wait for something (`waits_for`) keep no others from being served. Where `elements_at_once` is
+    given, so many topics, partitions and tagged fields make a request a large one, and not its bytes: it may have any
+    number of those (Produce, whose records stay bytes). An API whose handler `counts_errors` is not looked through for
+    them once more. One that `is_inter_broker` is for brokers alone: whoever asks on another listener than theirs is
+    answered CLUSTER_AUTHORIZATION_FAILED, and whoever asks on theirs is taken for a broker from then on, whom limits
+    made against clients do not hold up (`Session.belongs_to_broker`).
     """
 
     key: int
     min_version: int
     max_version: int
-    handle: HandlerFunction
+    handle: "Callable[[Request, RequestContext], Response | Awaitable[Response | None] | Delayed | None]"
     advertised_min: int | None = None
     unsupported_version: Callable[[], Response] | None = None
+    has_large_replies: bool = False
+    waits_for: WaitsFor | None = None
+    elements_at_once: int | None = None
+    counts_errors: bool = False
+    is_inter_broker: bool = False

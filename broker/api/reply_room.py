@@ -6,23 +6,19 @@ refused. (Kafka bounds fetches only.)
 """
 
 from collections.abc import Callable
-from typing import Final, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from barnabas.wire.errors import ApiError, ErrorCode
-
-REPLY_BYTES_MAX: Final = 32 * 1024 * 1024
-"""Of one reply, about. Fetches have their own limit."""
 
 Question = TypeVar("Question")
 Answer = TypeVar("Answer")
 
 
-def check_reply(size: int) -> None:
+def check_reply(size: int, bytes_max: int) -> None:
     """Whether a reply of about `size` bytes may be made. Errors: ApiError, POLICY_VIOLATION."""
-    if size > REPLY_BYTES_MAX:
+    if size > bytes_max:
         raise ApiError(
-            ErrorCode.POLICY_VIOLATION,
-            f"The reply would be larger than {REPLY_BYTES_MAX} bytes: ask for less at a time.",
+            ErrorCode.POLICY_VIOLATION, f"The reply would be larger than {bytes_max} bytes: ask for less at a time."
         )
 
 
@@ -32,10 +28,11 @@ def text_bytes(text: str | None) -> int:
 
 
 class ReplyRoom(Generic[Question, Answer]):
-    """The answers of one reply; `size_of` estimates the bytes of one."""
+    """The answers of one reply, which may have about `bytes_max` bytes; `size_of` estimates those of one answer."""
 
-    def __init__(self, size_of: Callable[[Answer], int]) -> None:
+    def __init__(self, size_of: Callable[[Answer], int], bytes_max: int) -> None:
         self._size_of = size_of
+        self._bytes_max = bytes_max
         self._taken_bytes = 0
         self._known: dict[Question, tuple[Answer, int]] = {}
 
@@ -43,7 +40,7 @@ class ReplyRoom(Generic[Question, Answer]):
         """The answer to a question that was asked before. Errors: ApiError, POLICY_VIOLATION, where there is no room
         for it, and for every question after that.
         """
-        check_reply(self._taken_bytes)
+        check_reply(self._taken_bytes, self._bytes_max)
         found = self._known.get(question)
         if found is None:
             return None
@@ -59,4 +56,4 @@ class ReplyRoom(Generic[Question, Answer]):
 
     def _take(self, size: int) -> None:
         self._taken_bytes += size
-        check_reply(self._taken_bytes)
+        check_reply(self._taken_bytes, self._bytes_max)

@@ -2,70 +2,112 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-from typing import Annotated
+import os
+from typing import Annotated, Any
 
 import typer
 
 import barnabas
-from barnabas.broker.cli import check, configs, consume, groups, produce, topics, transactions
-from barnabas.broker.cli.output import EXIT_FAILURE, complain
+from barnabas.broker.cli import (
+    brokers,
+    check,
+    cluster,
+    completion,
+    configs,
+    consume,
+    groups,
+    produce,
+    serve_help,
+    topics,
+    transactions,
+    zookeeper,
+)
+from barnabas.broker.cli.command import Application, Group
+from barnabas.broker.cli.output import EXIT_FAILURE, AsJson, complain, print_json, say
 from barnabas.broker.client.client import ClientError
 
-app = typer.Typer(
+
+class Commands(Group):
+    """Commands in the order in which people need them; a name is taken in the singular and in the plural."""
+
+    ORDER = (
+        "serve",
+        "topics",
+        "produce",
+        "consume",
+        "groups",
+        "transactions",
+        "configs",
+        "cluster",
+        "brokers",
+        "check",
+        "zookeeper",
+        "version",
+    )
+
+    def list_commands(self, context: Any) -> list[str]:
+        """The names, for help and completion."""
+        return sorted(super().list_commands(context), key=self.ORDER.index)
+
+    def get_command(self, context: Any, name: str) -> Any:
+        """The command of that name, or of the name with or without an s."""
+        other = name.removesuffix("s") if name.endswith("s") else f"{name}s"
+        return super().get_command(context, name) or super().get_command(context, other)
+
+
+app = Application(
     name="barnabas",
-    no_args_is_help=True,
+    cls=Commands,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Barnabas: a Kafka-wire-compatible message broker, and tools that work with any such broker.",
 )
+app.command("serve")(serve_help.serve)
 app.add_typer(topics.app, name="topics")
 app.add_typer(groups.app, name="groups")
 app.add_typer(transactions.app, name="transactions")
 app.add_typer(configs.app, name="configs")
-app.add_typer(configs.file_app, name="config")
+app.add_typer(cluster.app, name="cluster")
+app.add_typer(brokers.app, name="brokers")
 app.command("produce")(produce.produce)
 app.command("consume")(consume.consume)
 app.command("check")(check.check)
+app.command("zookeeper")(zookeeper.zookeeper)
 
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        sys.stdout.write(f"barnabas {barnabas.__version__}\n")
+        say(f"barnabas {barnabas.__version__}")
         raise typer.Exit
 
 
 @app.callback()
 def root(
     version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version.")
+        bool, typer.Option("--version", "-V", callback=_print_version, is_eager=True, help="Show the version.")
     ] = False,
 ) -> None:
     """The options before any command."""
 
 
-@app.command("serve")
-def serve(
-    server_properties: Annotated[Path | None, typer.Argument(metavar="[SERVER_PROPERTIES]")] = None,
-    override: Annotated[list[str] | None, typer.Option("--override", metavar="KEY=VALUE")] = None,
-    listen: Annotated[str | None, typer.Option("--listen", metavar="HOST:PORT")] = None,
-    data_dir: Annotated[Path | None, typer.Option("--data-dir", metavar="DIR")] = None,
-    node_id: Annotated[int | None, typer.Option("--node-id", metavar="N")] = None,
-    http: Annotated[str | None, typer.Option("--http", metavar="HOST:PORT")] = None,
-    log_level: Annotated[str | None, typer.Option("--log-level", metavar="L")] = None,
-    log_format: Annotated[str | None, typer.Option("--log-format", metavar="text|json")] = None,
-) -> None:
-    """Run a broker in the foreground; `barnabas serve --help` tells more."""
-    # For the list of commands and for completion only: `barnabas serve` itself does not come this way.
-    from barnabas.broker.cli.serve import main as serve_main
+@app.command("version")
+def version(as_json: AsJson = False) -> None:
+    """Show the version.
 
-    raise typer.Exit(serve_main(sys.argv[2:]))
+    [bold]Example[/bold]
+
+      barnabas version --json
+    """
+    if as_json:
+        print_json({"version": barnabas.__version__})
+    else:
+        _print_version(True)
 
 
 def main(arguments: list[str]) -> int:
     """Run one command; returns the exit status: 0, 1 after a failure, 2 for wrong usage, 130 after Ctrl-C."""
+    completion.repair_bash_words(os.environ)
     try:
         app(arguments, prog_name="barnabas")
     except ClientError as error:

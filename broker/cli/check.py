@@ -26,9 +26,10 @@ def check(
     """
     from barnabas.storage.check.directory import check_directory
     from barnabas.storage.check.report import Level
+    from barnabas.storage.os_files import OsFiles
 
     try:
-        report = check_directory(directory, deep=deep)
+        report = check_directory(OsFiles(), directory, deep=deep)
     except OSError as error:
         raise ClientError(f"cannot check {directory}: {error.strerror}") from error
     if as_json:

@@ -1,34 +1,45 @@
-"""`barnabas configs`: what topics, brokers and loggers are set to; `barnabas config check`: what a file would do."""
+"""`barnabas configs`: what topics, brokers and loggers are set to, and what a file would do."""
 
 from __future__ import annotations
 
 import os
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from barnabas.broker.cli import completion
+from barnabas.broker.cli.command import Application
 from barnabas.broker.cli.output import (
     DEFAULT_BOOTSTRAP_SERVERS,
     EXIT_FAILURE,
     AsJson,
     BootstrapServers,
+    Outcome,
     complain,
-    key_values,
     print_json,
     print_table,
+    report,
     say,
     with_client,
 )
-from barnabas.broker.client.admin import BROKER, BROKER_LOGGER, TOPIC, alter_configs, describe_configs
+from barnabas.broker.cli.values import key_values
 from barnabas.broker.client.client import ClientError
+from barnabas.broker.client.configs import (
+    BROKER,
+    BROKER_LOGGER,
+    TOPIC,
+    ConfigResource,
+    alter_configs,
+    describe_configs,
+    resource_text,
+)
 from barnabas.broker.configuration.config import ConfigError, resolve
 from barnabas.broker.configuration.listeners import Listener
 
-app = typer.Typer(no_args_is_help=True, help="Look at and change the configs of topics, brokers and loggers.")
-file_app = typer.Typer(no_args_is_help=True, help="Check configuration files.")
+app = Application(help="Look at and change configs of topics, brokers and loggers; check files.")
 
-_KINDS = {"topic": TOPIC, "broker": BROKER, "brokers": BROKER, "logger": BROKER_LOGGER}
 _SOURCES = {
     1: "topic",
     2: "broker, at run time",
@@ -39,16 +50,31 @@ _SOURCES = {
 }
 _DEFAULT_CONFIG = 5
 
-Kind = Annotated[str, typer.Argument(metavar="KIND", help="topic, broker, brokers (all of them) or logger.")]
+
+class ResourceKind(StrEnum):
+    """What has configs; `brokers` are all of them."""
+
+    TOPIC = "topic"
+    BROKER = "broker"
+    BROKERS = "brokers"
+    LOGGER = "logger"
+
+
+_KINDS = {ResourceKind.TOPIC: TOPIC, ResourceKind.BROKER: BROKER, ResourceKind.LOGGER: BROKER_LOGGER}
+
+Kind = Annotated[ResourceKind, typer.Argument(metavar="KIND", help="topic, broker, brokers (all of them) or logger.")]
 Name = Annotated[
-    str | None, typer.Argument(metavar="[NAME]", help="Name of the topic, or id of the broker; none for brokers.")
+    str | None,
+    typer.Argument(
+        metavar="[NAME]",
+        autocompletion=completion.resources,
+        help="Name of the topic, or id of the broker; none for brokers.",
+    ),
 ]
 
 
-def _resource(kind: str, name: str | None) -> tuple[int, str]:
-    if kind not in _KINDS:
-        raise typer.BadParameter(f"{kind!r} is none of {', '.join(_KINDS)}", param_hint="KIND")
-    if kind == "brokers":
+def _resource(kind: ResourceKind, name: str | None) -> ConfigResource:
+    if kind is ResourceKind.BROKERS:
         if name:
             raise typer.BadParameter("`brokers` means all of them: it takes no name", param_hint="NAME")
         return BROKER, ""
@@ -114,19 +140,30 @@ def describe(
         complain(f"{len(configs) - len(shown)} configs have their defaults: --all shows them")
 
 
-@app.command("alter")
+@app.command("alter", cls=completion.KeepsArguments)
 def alter(
     kind: Kind,
     name: Name = None,
-    set_to: Annotated[list[str] | None, typer.Option("--set", "-s", metavar="KEY=VALUE", help="Set a config.")] = None,
-    delete: Annotated[
-        list[str] | None, typer.Option("--delete", "-d", metavar="KEY", help="Go back to the default.")
+    set_to: Annotated[
+        list[str] | None,
+        typer.Option("--set", "-s", metavar="KEY=VALUE", autocompletion=completion.keys, help="Set a config."),
     ] = None,
-    append: Annotated[list[str] | None, typer.Option("--append", metavar="KEY=VALUE", help="Add to a list.")] = None,
+    delete: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--delete", "-d", metavar="KEY", autocompletion=completion.deleted_keys, help="Go back to the default."
+        ),
+    ] = None,
+    append: Annotated[
+        list[str] | None,
+        typer.Option("--append", metavar="KEY=VALUE", autocompletion=completion.keys, help="Add to a list."),
+    ] = None,
     subtract: Annotated[
-        list[str] | None, typer.Option("--subtract", metavar="KEY=VALUE", help="Take from a list.")
+        list[str] | None,
+        typer.Option("--subtract", metavar="KEY=VALUE", autocompletion=completion.keys, help="Take from a list."),
     ] = None,
     bootstrap_servers: BootstrapServers = DEFAULT_BOOTSTRAP_SERVERS,
+    as_json: AsJson = False,
 ) -> None:
     """Change configs: all that are named, or none of them.
 
@@ -140,21 +177,20 @@ def alter(
     resource = _resource(kind, name)
     if not (set_to or delete or append or subtract):
         raise typer.BadParameter("nothing to change: give --set, --delete, --append or --subtract")
+    setting, adding = key_values(set_to or [], "--set"), key_values(append or [], "--append")
+    taking, deleting = key_values(subtract or [], "--subtract"), delete or []
     with_client(
         bootstrap_servers,
         lambda client: alter_configs(
-            client,
-            *resource,
-            set_to=key_values(set_to or [], "--set"),
-            delete=delete or [],
-            append=key_values(append or [], "--append"),
-            subtract=key_values(subtract or [], "--subtract"),
+            client, *resource, set_to=setting, delete=deleting, append=adding, subtract=taking
         ),
     )
-    say("changed")
+    changed = sorted({*setting, *adding, *taking, *deleting})
+    sentence = f"{resource_text(resource)}: {', '.join(changed)} changed"
+    report([Outcome({"kind": kind, "name": name, "changed": changed}, sentence)], as_json)
 
 
-@file_app.command("check")
+@app.command("check")
 def check_file(
     path: Annotated[Path, typer.Argument(metavar="FILE", help="Kafka's server.properties.")],
     environment: Annotated[

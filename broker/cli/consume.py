@@ -3,81 +3,128 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import contextlib
 import io
-import json
-import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from functools import partial
 from typing import Annotated, BinaryIO
 
 import typer
 
-from barnabas.broker.cli.output import DEFAULT_BOOTSTRAP_SERVERS, BootstrapServers, ClientError, with_client
+from barnabas.broker.cli import completion, values
+from barnabas.broker.cli.output import DEFAULT_BOOTSTRAP_SERVERS, BootstrapServers, ClientError, complain, with_client
+from barnabas.broker.cli.records import FIELDS, Writer, for_terminal, formatter, json_lines
 from barnabas.broker.client.client import KafkaClient
-from barnabas.broker.client.consumer import (
-    EARLIEST,
-    LATEST,
-    READ_COMMITTED,
-    ConsumedRecord,
-    Fetcher,
-    Positions,
-    TopicPartition,
-)
+from barnabas.broker.client.consumer import LATEST, READ_COMMITTED, Fetcher, Positions, TopicPartition
 from barnabas.broker.client.group import GroupMember
-from barnabas.wire.record_batch import TimestampType
+from barnabas.broker.client.places import BeforeEnd, Earliest, Place, offsets_at
 
 FETCH_WAIT_MS = 500
 COMMIT_INTERVAL_S = 5.0
 
-_FIELD = re.compile(r"\{(topic|partition|offset|timestamp|key|value|headers)\}")
-_TERMINAL_CONTROLS = re.compile(rb"[\x00-\x08\x0b-\x1f\x7f]")
-_ISOLATION_LEVELS = {"read_uncommitted": 0, "read_committed": READ_COMMITTED}
 
-Writer = Callable[[ConsumedRecord], bytes]
+class IsolationLevel(StrEnum):
+    """Whether records of transactions that are not committed are read."""
+
+    READ_UNCOMMITTED = "read_uncommitted"
+    READ_COMMITTED = "read_committed"
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What of a partition is read: from where, which records, until when."""
+
+    start: Place
+    isolation_level: int
+    until_end: bool
+
+    async def fetcher(
+        self, positions: Positions, committed: dict[TopicPartition, int], partitions: Sequence[TopicPartition]
+    ) -> Fetcher:
+        """A fetcher at the committed offsets, and at `start` where there are none. Errors: ClientError."""
+        fresh = [partition for partition in partitions if partition not in committed]
+        offsets, moved = (
+            await offsets_at(positions, fresh, self.start, isolation_level=self.isolation_level) if fresh else ({}, [])
+        )
+        for move in moved:
+            complain(str(move))
+        return Fetcher(positions, committed | offsets, isolation_level=self.isolation_level)
+
+    async def end(self, positions: Positions, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int] | None:
+        """The offsets to stop at: the ends of now; None without `until_end`. Errors: ClientError."""
+        if not self.until_end or not partitions:
+            return None
+        return await positions.offsets(partitions, LATEST, isolation_level=self.isolation_level)
 
 
 @dataclass(slots=True)
 class Wanted:
-    """When to stop; `seen_count` records were printed."""
+    """When to stop: after so many records, or when none came for so long. `seen_count` were printed."""
 
     max_messages: int | None
     timeout_ms: int | None
     seen_count: int = 0
 
     @property
+    def left(self) -> int | None:
+        return None if self.max_messages is None else self.max_messages - self.seen_count
+
+    @property
     def is_enough(self) -> bool:
-        return self.max_messages is not None and self.seen_count >= self.max_messages
+        return self.left is not None and self.left <= 0
 
 
 def consume(
-    topics: Annotated[list[str], typer.Argument(metavar="TOPIC...", help="What to read.")],
-    from_beginning: Annotated[
-        bool, typer.Option("--from-beginning", help="From the first record; for a group, where it has no offset yet.")
-    ] = False,
-    group: Annotated[
-        str | None, typer.Option("--group", "-g", help="Read as a member of a group, and commit offsets.")
+    topics: Annotated[
+        list[str], typer.Argument(metavar="TOPIC...", autocompletion=completion.topics, help="What to read.")
+    ],
+    from_beginning: Annotated[bool, typer.Option("--from-beginning", help="The same as --offset earliest.")] = False,
+    offset: Annotated[
+        Place | None,
+        typer.Option(
+            "--offset",
+            "-o",
+            metavar="OFFSET",
+            parser=values.offset,
+            help="Where to begin: a number, -N for N before the end, earliest or latest (the default).",
+        ),
     ] = None,
-    partition: Annotated[list[int] | None, typer.Option("--partition", "-p", help="Only these partitions.")] = None,
+    from_time: values.FromTime = None,
+    group: Annotated[
+        str | None,
+        typer.Option(
+            "--group",
+            "-g",
+            autocompletion=completion.groups,
+            help="Read as a member of a group: from its offsets on, and commit.",
+        ),
+    ] = None,
+    partition: Annotated[
+        list[int] | None, typer.Option("--partition", "-p", help="Only this partition; repeatable.")
+    ] = None,
     max_messages: Annotated[int | None, typer.Option("--max-messages", "-n", min=0, help="Stop after so many.")] = None,
+    exit_at_end: Annotated[
+        bool, typer.Option("--exit-at-end", "-e", help="Stop at what is the end when reading begins.")
+    ] = False,
     timeout_ms: Annotated[
         int | None, typer.Option("--timeout-ms", min=0, help="Stop when nothing comes for so long.")
     ] = None,
     template: Annotated[
         str,
         typer.Option(
-            "--format",
-            "-f",
-            help="What to print: {topic} {partition} {offset} {timestamp} {key} {value} {headers}, \\t and \\n.",
+            "--format", "-f", help=f"What to print: {' '.join(f'{{{field}}}' for field in FIELDS)}, \\t and \\n."
         ),
     ] = "{value}\\n",
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object per line, as `produce --json` takes it.")
+    ] = False,
     isolation_level: Annotated[
-        str, typer.Option("--isolation-level", help="read_uncommitted or read_committed.")
-    ] = "read_uncommitted",
+        IsolationLevel,
+        typer.Option("--isolation-level", metavar="LEVEL", help="read_uncommitted, or read_committed."),
+    ] = IsolationLevel.READ_UNCOMMITTED,
     bootstrap_servers: BootstrapServers = DEFAULT_BOOTSTRAP_SERVERS,
 ) -> None:
     """Print records, from the end on unless told otherwise, until Ctrl-C.
@@ -85,30 +132,35 @@ def consume(
     [bold]Examples[/bold]
 
       barnabas consume flights --from-beginning --max-messages 10
-      barnabas consume flights --group loader --json | jq .value
-      barnabas consume flights --from-beginning --timeout-ms 2000 --format '{key} {offset} {value}\\n'
+      barnabas consume flights --offset -5 --exit-at-end
+      barnabas consume flights --from-time -1h --partition 0 --exit-at-end --format '{key} {offset} {value}\\n'
+      barnabas consume flights --group loader --exit-at-end --json | jq .value
     """
-    if isolation_level not in _ISOLATION_LEVELS:
-        raise typer.BadParameter("choose read_uncommitted or read_committed", param_hint="--isolation-level")
+    starts = [place for place in (Earliest() if from_beginning else None, offset, from_time) if place is not None]
+    if len(starts) > 1:
+        raise typer.BadParameter("choose one of --from-beginning, --offset and --from-time")
     if group is not None and partition:
         raise typer.BadParameter("members of a group do not choose partitions: leave out --group or --partition")
-    write = json_line if as_json else formatter(template)
+    write = json_lines if as_json else formatter(template)
     if sys.stdout.isatty():
-        write = _for_terminal(write)
+        write = for_terminal(write)
+    if group is None and not starts and sys.stdout.isatty() and sys.stderr.isatty():
+        sys.stderr.write("Waiting for new records; --from-beginning prints those that are there, Ctrl-C ends.\n")
     wanted = Wanted(max_messages, timeout_ms)
-    isolation = _ISOLATION_LEVELS[isolation_level]
+    isolation = READ_COMMITTED if isolation_level is IsolationLevel.READ_COMMITTED else 0
+    reading = Reading(starts[0] if starts else BeforeEnd(0), isolation, exit_at_end)
 
     async def work(client: KafkaClient, out: BinaryIO) -> None:
         positions = Positions(client)
         await positions.refresh(topics)
-        start = EARLIEST if from_beginning else LATEST
         if group is None:
             partitions = _chosen(positions.partitions(), partition)
-            fetcher = Fetcher(positions, await positions.offsets(partitions, start), isolation_level=isolation)
-            await _print_records(fetcher, wanted, write, out)
+            end = await reading.end(positions, partitions)
+            fetcher = await reading.fetcher(positions, {}, partitions)
+            await _print_records(fetcher, wanted, end, write, out)
         else:
             member = GroupMember(client, group, topics, positions)
-            await _print_as_member(member, positions, start, isolation, wanted, write, out)
+            await _print_as_member(member, positions, reading, wanted, write, out)
 
     try:
         with _buffered_output() as out:
@@ -116,8 +168,6 @@ def consume(
     except BrokenPipeError:
         # Whoever read our output has enough (`| head`); nothing more may be written when Python ends.
         sys.stdout = None
-    except KeyboardInterrupt:
-        raise typer.Exit(130) from None
 
 
 @contextlib.contextmanager
@@ -139,21 +189,26 @@ def _buffered_output() -> Iterator[BinaryIO]:
 def _chosen(partitions: Sequence[TopicPartition], indexes: Sequence[int] | None) -> list[TopicPartition]:
     missing = set(indexes or ()) - {index for _, index in partitions}
     if missing:
-        raise ClientError(f"there is no partition {', '.join(map(str, sorted(missing)))}")
+        last = max(index for _, index in partitions)
+        raise ClientError(f"there is no partition {', '.join(map(str, sorted(missing)))}: they are 0 to {last}")
     return [partition for partition in partitions if not indexes or partition[1] in indexes]
 
 
 async def _print_records(
     fetcher: Fetcher,
     wanted: Wanted,
+    end: dict[TopicPartition, int] | None,
     write: Writer,
     out: BinaryIO,
     interrupted: Callable[[], bool] = lambda: False,
 ) -> bool:
-    """Print until there is enough, nothing came for too long, or `interrupted`; returns whether to go on after that."""
+    """Print until there is enough, nothing came for too long, all `end`s are reached, or `interrupted`.
+
+    Returns whether to go on after that.
+    """
     loop = asyncio.get_running_loop()
     last_s = loop.time()
-    while not wanted.is_enough:
+    while not _is_done(fetcher, wanted, end):
         wait_ms = FETCH_WAIT_MS
         if wanted.timeout_ms is not None:
             left_ms = wanted.timeout_ms - (loop.time() - last_s) * 1000
@@ -161,29 +216,28 @@ async def _print_records(
                 return False
             wait_ms = min(wait_ms, max(1, int(left_ms)))
         seen = wanted.seen_count
-        records = fetcher.fetch(wait_ms)
-        async with contextlib.aclosing(records):  # type: ignore[type-var]
-            async for record in records:
-                out.write(write(record))
-                wanted.seen_count += 1
-                if wanted.is_enough:
-                    break
+        batches = fetcher.fetch(wait_ms, wanted.left)
+        async with contextlib.aclosing(batches):  # type: ignore[type-var]
+            async for batch in batches:
+                out.write(write(batch))
+                wanted.seen_count += len(batch.records)
         out.flush()
         if wanted.seen_count > seen:
             last_s = loop.time()
         if interrupted():
-            return not wanted.is_enough
+            return not _is_done(fetcher, wanted, end)
     return False
 
 
+def _is_done(fetcher: Fetcher, wanted: Wanted, end: dict[TopicPartition, int] | None) -> bool:
+    if wanted.is_enough or end is None:
+        return wanted.is_enough
+    # Compaction may have removed the last offsets, so that they are never seen.
+    return all(fetcher.positions[each] >= offset or each in fetcher.drained for each, offset in end.items())
+
+
 async def _print_as_member(
-    member: GroupMember,
-    positions: Positions,
-    start: int,
-    isolation_level: int,
-    wanted: Wanted,
-    write: Writer,
-    out: BinaryIO,
+    member: GroupMember, positions: Positions, reading: Reading, wanted: Wanted, write: Writer, out: BinaryIO
 ) -> None:
     loop = asyncio.get_running_loop()
     fetcher: Fetcher | None = None
@@ -192,12 +246,11 @@ async def _print_as_member(
         while goes_on:
             partitions = await member.join()
             committed = await member.committed(partitions) if partitions else {}
-            fresh = [partition for partition in partitions if partition not in committed]
-            offsets = committed | (await positions.offsets(fresh, start) if fresh else {})
-            fetcher = Fetcher(positions, offsets, isolation_level=isolation_level)
+            end = await reading.end(positions, partitions)
+            fetcher = await reading.fetcher(positions, committed, partitions)
             while goes_on and not member.must_rejoin:
                 due_s = loop.time() + COMMIT_INTERVAL_S
-                goes_on = await _print_records(fetcher, wanted, write, out, partial(_is_due, member, due_s))
+                goes_on = await _print_records(fetcher, wanted, end, write, out, partial(_is_due, member, due_s))
                 if not member.must_rejoin:
                     await member.commit(fetcher.positions)
     finally:
@@ -211,72 +264,3 @@ async def _print_as_member(
 def _is_due(member: GroupMember, commit_due_s: float) -> bool:
     """Whether reading has to pause: for a rebalance, or for a commit."""
     return member.must_rejoin or asyncio.get_running_loop().time() > commit_due_s
-
-
-def formatter(template: str) -> Writer:
-    """A record as text by a template; what is null is `null`, and bytes go out as they are."""
-    template = template.replace("\\n", "\n").replace("\\t", "\t")
-    parts = _FIELD.split(template)
-    literals = [part.encode("utf-8", "surrogateescape") for part in parts[::2]]
-    fields = parts[1::2]
-
-    def write(record: ConsumedRecord) -> bytes:
-        pieces = [literals[0]]
-        for field, literal in zip(fields, literals[1:], strict=True):
-            pieces += (_field(record, field), literal)
-        return b"".join(pieces)
-
-    return write
-
-
-def _field(consumed: ConsumedRecord, field: str) -> bytes:
-    record = consumed.record
-    if field in ("key", "value"):
-        data = record.key if field == "key" else record.value
-        return b"null" if data is None else data
-    if field == "headers":
-        return b",".join(
-            name.encode("utf-8", "surrogateescape") + b":" + (b"null" if value is None else value)
-            for name, value in record.headers
-        )
-    values = {
-        "topic": consumed.topic,
-        "partition": consumed.partition,
-        "offset": record.offset,
-        "timestamp": record.timestamp,
-    }
-    return str(values[field]).encode()
-
-
-def json_line(consumed: ConsumedRecord) -> bytes:
-    """A record as a JSON object; keys and values that are not UTF-8 become {"base64": ...}."""
-    record = consumed.record
-    document = {
-        "topic": consumed.topic,
-        "partition": consumed.partition,
-        "offset": record.offset,
-        "timestamp": record.timestamp,
-        "timestamp_type": "LogAppendTime" if consumed.timestamp_type is TimestampType.LOG_APPEND_TIME else "CreateTime",
-        "key": _json_bytes(record.key),
-        "value": _json_bytes(record.value),
-        "headers": [[name, _json_bytes(value)] for name, value in record.headers],
-    }
-    return json.dumps(document).encode() + b"\n"
-
-
-def _json_bytes(data: bytes | None) -> str | dict[str, str] | None:
-    if data is None:
-        return None
-    try:
-        return data.decode()
-    except UnicodeDecodeError:
-        return {"base64": base64.b64encode(data).decode()}
-
-
-def _for_terminal(write: Writer) -> Writer:
-    """What `write` makes, without control characters that a terminal would obey (all but tab and line feed)."""
-
-    def harmless(record: ConsumedRecord) -> bytes:
-        return _TERMINAL_CONTROLS.sub(lambda match: b"\\x%02x" % match[0][0], write(record))
-
-    return harmless

@@ -2,38 +2,59 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from datetime import datetime
+from collections.abc import Collection, Mapping
 from typing import Annotated, Any
 
 import typer
 
+from barnabas.broker.cli import completion, values
+from barnabas.broker.cli.command import Application
 from barnabas.broker.cli.output import (
     DEFAULT_BOOTSTRAP_SERVERS,
     AsJson,
     BootstrapServers,
+    Outcome,
     complain,
+    counted,
+    end_with,
     print_json,
     print_table,
-    report_failures,
+    report,
     say,
     with_client,
 )
 from barnabas.broker.client.client import ClientError, KafkaClient, check
-from barnabas.broker.client.consumer import EARLIEST, LATEST, Positions, TopicPartition
+from barnabas.broker.client.consumer import LATEST, Positions, TopicPartition
 from barnabas.broker.client.group import OFFSETS_BY_NAME_MAX, commit_request, describe_assignment, fetch_committed
+from barnabas.broker.client.places import (
+    BeforeEnd,
+    Earliest,
+    Place,
+    ends,
+    existing_topics,
+    named_partitions,
+    offsets_at,
+    within,
+)
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.delete_groups import DeleteGroupsRequest
 from barnabas.wire.messages.describe_groups import DescribedGroup, DescribeGroupsRequest
 from barnabas.wire.messages.list_groups import ListGroupsRequest
 
-app = typer.Typer(no_args_is_help=True, help="Look at consumer groups, move their offsets.")
+app = Application(help="Look at consumer groups, move their offsets.")
 
 _DEAD = "Dead"
 _NO_MEMBERS = frozenset(("Empty", _DEAD))
 
-Group = Annotated[str, typer.Argument(metavar="GROUP", help="Id of the group.")]
-Groups = Annotated[list[str], typer.Argument(metavar="GROUP...", help="Ids of groups.")]
+
+class GroupMissing(ClientError):
+    """There is no such group."""
+
+
+Group = Annotated[str, typer.Argument(metavar="GROUP", autocompletion=completion.groups, help="Id of the group.")]
+Groups = Annotated[
+    list[str], typer.Argument(metavar="GROUP...", autocompletion=completion.groups, help="Ids of groups.")
+]
 
 
 @app.command("list")
@@ -95,7 +116,7 @@ def describe(
 
 def _print_group(group: Mapping[str, Any]) -> None:
     protocol = f", assignor {group['assignor']}" if group["assignor"] else ""
-    say(f"group {group['group']}: {group['state']}, {len(group['members'])} members{protocol}")
+    say(f"group {group['group']}: {group['state']}, {counted(len(group['members']), 'member')}{protocol}")
     owners = {
         (partition["topic"], partition["partition"]): member["client_id"]
         for member in group["members"]
@@ -170,23 +191,17 @@ async def _described(client: KafkaClient, group_id: str) -> DescribedGroup:
     group: DescribedGroup = response.groups[0]
     # Before version 6 a group that does not exist is an empty answer in state Dead.
     if group.error_code == ErrorCode.GROUP_ID_NOT_FOUND or group.group_state == _DEAD:
-        raise ClientError(f"group {group_id} does not exist")
+        raise GroupMissing(f"group {group_id} does not exist")
     check(group.error_code, f"cannot describe group {group_id}", group.error_message)
     return group
 
 
 async def _end_offsets(client: KafkaClient, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
     """The ends of those partitions that still exist."""
-    positions = Positions(client)
-    existing = []
-    for topic in sorted({topic for topic, _ in partitions}):
-        try:
-            await positions.refresh([topic])
-        except ClientError:
-            continue  # the topic is gone, its offsets are not yet
-        existing.append(topic)
+    existing = await existing_topics(client, {topic for topic, _ in partitions})
     if not existing:
         return {}
+    positions = Positions(client)
     await positions.refresh(existing)
     known = set(positions.partitions())
     return await positions.offsets([partition for partition in partitions if partition in known], LATEST)
@@ -196,14 +211,31 @@ async def _end_offsets(client: KafkaClient, partitions: list[TopicPartition]) ->
 def reset_offsets(
     group: Group,
     topic: Annotated[
-        list[str], typer.Option("--topic", "-t", metavar="TOPIC[:P,P...]", help="A topic, or some of its partitions.")
-    ],
+        list[str] | None,
+        typer.Option(
+            "--topic",
+            "-t",
+            metavar="TOPIC[:P,P...]",
+            autocompletion=completion.topics,
+            help="A topic, or some of its partitions; repeatable.",
+        ),
+    ] = None,
+    all_topics: Annotated[bool, typer.Option("--all-topics", help="All topics that the group has offsets of.")] = False,
     to_earliest: Annotated[bool, typer.Option("--to-earliest", help="To the first record that is kept.")] = False,
     to_latest: Annotated[bool, typer.Option("--to-latest", help="To the end.")] = False,
-    to_offset: Annotated[int | None, typer.Option("--to-offset", help="To this offset.")] = None,
+    to_offset: Annotated[
+        Place | None,
+        typer.Option("--to-offset", metavar="OFFSET", parser=values.offset, help="To this offset; -N before the end."),
+    ] = None,
     shift_by: Annotated[int | None, typer.Option("--shift-by", help="Forward, or back where negative.")] = None,
     to_datetime: Annotated[
-        datetime | None, typer.Option("--to-datetime", help="To the first record from this (local) time on.")
+        Place | None,
+        typer.Option(
+            "--to-datetime",
+            metavar=values.MOMENT_METAVAR,
+            parser=values.since,
+            help=f"To the first record since then: {values.MOMENT_HELP}.",
+        ),
     ] = None,
     execute: Annotated[
         bool, typer.Option("--execute", help="Do it; without it, only show what would be done.")
@@ -211,91 +243,109 @@ def reset_offsets(
     bootstrap_servers: BootstrapServers = DEFAULT_BOOTSTRAP_SERVERS,
     as_json: AsJson = False,
 ) -> None:
-    """Move the committed offsets of a group that has no members.
+    """Move the committed offsets of a group that has no members. What cannot be done is told before anything is moved.
 
     [bold]Examples[/bold]
 
       barnabas groups reset-offsets loader --topic flights --to-earliest
+      barnabas groups reset-offsets loader --all-topics --to-datetime -1h --execute
       barnabas groups reset-offsets loader --topic flights:0,3 --shift-by -100 --execute
       barnabas groups reset-offsets loader --topic flights --to-datetime 2026-01-31T12:00:00 --execute
     """
-    chosen = [to_earliest, to_latest, to_offset is not None, shift_by is not None, to_datetime is not None]
-    if sum(chosen) != 1:
+    if all_topics == bool(topic):
+        raise typer.BadParameter("choose one of --topic and --all-topics")
+    places = [Earliest() if to_earliest else None, BeforeEnd(0) if to_latest else None, to_offset, to_datetime]
+    chosen = [place for place in places if place is not None]
+    if len(chosen) + (shift_by is not None) != 1:
         raise typer.BadParameter("choose one of --to-earliest, --to-latest, --to-offset, --shift-by and --to-datetime")
-
-    async def targets(
-        positions: Positions, partitions: list[TopicPartition], committed: Mapping[TopicPartition, int]
-    ) -> dict[TopicPartition, int]:
-        first = await positions.offsets(partitions, EARLIEST)
-        last = await positions.offsets(partitions, LATEST)
-        if to_earliest:
-            return first
-        if to_latest:
-            return last
-        if to_datetime is not None:
-            found = await positions.offsets(partitions, int(to_datetime.timestamp() * 1000))
-            return {partition: last[partition] if offset < 0 else offset for partition, offset in found.items()}
-        wanted = {
-            partition: to_offset
-            if to_offset is not None
-            else committed.get(partition, first[partition]) + (shift_by or 0)
-            for partition in partitions
-        }
-        # What lies outside is moved to the nearer end, as Kafka's tool does.
-        return {p: min(max(offset, first[p]), last[p]) for p, offset in wanted.items()}
+    wanted = None if all_topics else values.topic_partitions(topic or [], "--topic")
+    target = chosen[0] if chosen else shift_by or 0
 
     async def work(client: KafkaClient) -> list[dict[str, Any]]:
-        positions = Positions(client)
-        partitions = await _named_partitions(positions, topic)
-        committed = await fetch_committed(client, group, partitions)
-        new = await targets(positions, partitions, committed)
-        if execute:
-            await _commit(client, group, new)
+        old, new = await _planned(client, group, wanted, target)
+        errors = await _commit(client, group, new) if execute else {}
         return [
-            {"topic": name, "partition": index, "old_offset": committed.get((name, index)), "new_offset": offset}
-            for (name, index), offset in sorted(new.items())
+            {
+                "topic": partition[0],
+                "partition": partition[1],
+                "old_offset": old.get(partition),
+                "new_offset": offset,
+                "error": errors.get(partition),
+            }
+            for partition, offset in sorted(new.items())
         ]
 
     rows = with_client(bootstrap_servers, work)
     if as_json:
         print_json(rows)
-        return
-    print_table(
-        ("TOPIC", "PARTITION", "OLD OFFSET", "NEW OFFSET"),
-        [(row["topic"], row["partition"], row["old_offset"], row["new_offset"]) for row in rows],
-    )
+    else:
+        names = ("topic", "partition", "old_offset", "new_offset")
+        print_table([name.upper().replace("_", " ") for name in names], [[row[name] for name in names] for row in rows])
     if not execute:
         complain("nothing was changed: add --execute to do it")
+    end_with([f"cannot move {row['topic']}-{row['partition']}: {row['error']}" for row in rows if row["error"]])
 
 
-async def _named_partitions(positions: Positions, options: list[str]) -> list[TopicPartition]:
-    wanted: dict[str, set[int] | None] = {}
-    for option in options:
-        name, colon, indexes = option.partition(":")
-        if colon and not all(index.isdecimal() for index in indexes.split(",")):
-            raise typer.BadParameter(f"{option!r} is not TOPIC[:PARTITION,...]", param_hint="--topic")
-        wanted[name] = {int(index) for index in indexes.split(",")} if colon else None
-    await positions.refresh(wanted)
-    known = positions.partitions()
-    for name, chosen in wanted.items():
-        missing = (chosen or set()) - {index for topic, index in known if topic == name}
-        if missing:
-            raise ClientError(f"topic {name} has no partition {', '.join(map(str, sorted(missing)))}")
-    return [(name, index) for name, index in known if (chosen := wanted[name]) is None or index in chosen]
+async def _planned(
+    client: KafkaClient, group: str, wanted: Mapping[str, set[int] | None] | None, target: Place | int
+) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
+    """The committed offsets, and those that are to be: at a place, or moved by a number. Tells what is left out.
+
+    Errors: ClientError, also where the group has members, whose own commits would follow.
+    """
+    if (await _state(client, group)) not in _NO_MEMBERS:
+        raise ClientError(f"group {group} has members: stop them before moving its offsets")
+    committed = await fetch_committed(client, group, None)
+    positions = Positions(client)
+    partitions = await (
+        _committed_partitions(positions, group, committed) if wanted is None else named_partitions(positions, wanted)
+    )
+    if isinstance(target, Place):
+        new, moved = await offsets_at(positions, partitions, target)
+    else:
+        first, last = await ends(positions, partitions)
+        new, moved = within({each: committed.get(each, first[each]) + target for each in partitions}, first, last)
+    for move in moved:
+        complain(str(move))
+    return committed, new
 
 
-async def _commit(client: KafkaClient, group: str, offsets: Mapping[TopicPartition, int]) -> None:
+async def _state(client: KafkaClient, group: str) -> str:
+    try:
+        return (await _described(client, group)).group_state
+    except GroupMissing:
+        return _DEAD  # the first commit makes it
+
+
+async def _committed_partitions(
+    positions: Positions, group: str, committed: Collection[TopicPartition]
+) -> list[TopicPartition]:
+    """The partitions that still exist; the others are told, as their offsets stay. Errors: ClientError if none does."""
+    existing = await existing_topics(positions.client, {topic for topic, _ in committed})
+    for topic in sorted({topic for topic, _ in committed} - existing):
+        complain(f"topic {topic} does not exist any more: its offsets stay as they are")
+    if not existing:
+        raise ClientError(f"group {group} has no offsets: name topics with --topic")
+    await positions.refresh(existing)
+    return [partition for partition in positions.partitions() if partition in committed]
+
+
+async def _commit(client: KafkaClient, group: str, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, str]:
+    """Commit offsets; returns those that were refused, with the reason."""
     node_id = await client.coordinator(group)
     response = await client.send(commit_request(group, offsets), node_id, max_version=OFFSETS_BY_NAME_MAX)
-    for answer in response.topics:
-        for partition in answer.partitions:
-            if partition.error_code == ErrorCode.UNKNOWN_MEMBER_ID:
-                raise ClientError(f"group {group} has members: stop them before moving its offsets")
-            check(partition.error_code, f"cannot move {answer.name}-{partition.partition_index}")
+    return {
+        (topic.name, partition.partition_index): f"{error.message} ({error.name})"
+        for topic in response.topics
+        for partition in topic.partitions
+        if (error := ErrorCode.of(partition.error_code))
+    }
 
 
 @app.command("delete")
-def delete(groups: Groups, bootstrap_servers: BootstrapServers = DEFAULT_BOOTSTRAP_SERVERS) -> None:
+def delete(
+    groups: Groups, bootstrap_servers: BootstrapServers = DEFAULT_BOOTSTRAP_SERVERS, as_json: AsJson = False
+) -> None:
     """Delete groups without members, and their offsets.
 
     [bold]Example[/bold]
@@ -303,16 +353,17 @@ def delete(groups: Groups, bootstrap_servers: BootstrapServers = DEFAULT_BOOTSTR
       barnabas groups delete loader
     """
 
-    async def work(client: KafkaClient) -> dict[str, str]:
-        failures = {}
-        for group in groups:
-            node_id = await client.coordinator(group)
-            response = await client.send(DeleteGroupsRequest(groups_names=[group]), node_id)
-            error = ErrorCode.of(response.results[0].error_code)
-            if error:
-                failures[group] = f"cannot delete group {group}: {error.message} ({error.name})"
-            else:
-                say(f"group {group} is deleted")
-        return failures
+    async def work(client: KafkaClient) -> list[Outcome]:
+        return [await _delete(client, group) for group in groups]
 
-    report_failures(with_client(bootstrap_servers, work))
+    report(with_client(bootstrap_servers, work), as_json)
+
+
+async def _delete(client: KafkaClient, group: str) -> Outcome:
+    node_id = await client.coordinator(group)
+    response = await client.send(DeleteGroupsRequest(groups_names=[group]), node_id)
+    error = ErrorCode.of(response.results[0].error_code)
+    if error:
+        why = f"cannot delete group {group}: {error.message} ({error.name})"
+        return Outcome({"group": group, "deleted": False}, why, is_failure=True)
+    return Outcome({"group": group, "deleted": True}, f"group {group} is deleted")

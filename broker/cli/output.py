@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 import sys
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from typing import Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar
 
 import typer
-from rich import box
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from barnabas.broker.client.client import ClientError, KafkaClient
 from barnabas.broker.observability.logs import escape
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 T = TypeVar("T")
 
@@ -31,7 +31,8 @@ BootstrapServers = Annotated[
         "-b",
         metavar="HOST:PORT,...",
         envvar="BARNABAS_BOOTSTRAP_SERVER",
-        help="Where to reach the cluster.",
+        show_envvar=False,  # it would be cut off in a narrow terminal
+        help="Where to reach the cluster; also BARNABAS_BOOTSTRAP_SERVER.",
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
@@ -40,17 +41,47 @@ DEFAULT_BOOTSTRAP_SERVERS = "127.0.0.1:9092"
 
 
 def with_client(bootstrap_servers: str, work: Callable[[KafkaClient], Coroutine[Any, Any, T]]) -> T:
-    """Run `work` with a connected client. Errors: ClientError."""
+    """Run `work` with a connected client. Errors: ClientError.
+
+    Ctrl-C and SIGTERM cancel it, so that a member leaves its group; a second one ends the process. Nothing is raised
+    wherever the program happens to be when the signal comes.
+    """
+    received = 0
 
     async def connected() -> T:
-        async with KafkaClient(bootstrap_servers) as client:
-            return await work(client)
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        assert task is not None
 
-    return asyncio.run(connected())
+        def cancel(number: int, _frame: object) -> None:
+            nonlocal received
+            received = number
+            for each in before:
+                signal.signal(each, signal.SIG_DFL)
+            loop.call_soon_threadsafe(task.cancel)
+
+        before: dict[int, Any] = {}
+        for number in (signal.SIGINT, signal.SIGTERM):
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                before[number] = signal.signal(number, cancel)
+        try:
+            async with KafkaClient(bootstrap_servers) as client:
+                return await work(client)
+        finally:
+            for each, handler in before.items():
+                signal.signal(each, handler)
+
+    try:
+        return asyncio.run(connected())
+    except asyncio.CancelledError:
+        if not received:
+            raise
+        raise typer.Exit(128 + received) from None
 
 
 def console() -> Console:
     """Standard output, without markup in what is printed."""
+    from rich.console import Console
+
     terminal = Console(markup=False, highlight=False, soft_wrap=True)
     if not terminal.is_terminal:
         terminal.width = _UNLIMITED_WIDTH
@@ -59,6 +90,10 @@ def console() -> Console:
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, title: str | None = None) -> None:
     """Columns for people; numbers to the right. Control characters are shown, not sent to the terminal."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
     terminal = console()
     table = Table(
         box=box.SIMPLE_HEAD if terminal.is_terminal else None, title=title, title_justify="left", pad_edge=False
@@ -90,28 +125,39 @@ def complain(text: str) -> None:
     sys.stderr.write(f"barnabas: {escape(text)}\n")
 
 
-def report_failures(failures: Mapping[str, str]) -> None:
-    """End the command with status 1 if some of its items failed; each is told."""
-    for failure in failures.values():
+def counted(count: int, noun: str) -> str:
+    """`1 record`, `2 records`."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+class Outcome(NamedTuple):
+    """What became of one item that a command was to change."""
+
+    item: Mapping[str, Any]
+    sentence: str
+    is_failure: bool = False
+
+
+def report(outcomes: Sequence[Outcome], as_json: bool) -> None:
+    """Tell each outcome, failures on standard error, which then end the command with status 1.
+
+    As JSON: a list of the items, each with its error (null where there is none).
+    """
+    if as_json:
+        print_json([{**each.item, "error": each.sentence if each.is_failure else None} for each in outcomes])
+    else:
+        for each in outcomes:
+            if not each.is_failure:
+                say(each.sentence)
+    end_with([each.sentence for each in outcomes if each.is_failure])
+
+
+def end_with(failures: Sequence[str]) -> None:
+    """Tell what failed, and end the command with status 1 if anything did."""
+    for failure in failures:
         complain(failure)
     if failures:
         raise typer.Exit(EXIT_FAILURE)
-
-
-def key_values(entries: Sequence[str], option: str) -> dict[str, str]:
-    """KEY=VALUE options as a mapping. Errors: usage error that names the option."""
-    result = {}
-    for entry in entries:
-        key, equals, value = entry.partition("=")
-        if not equals or not key.strip():
-            raise typer.BadParameter(f"{entry!r} is not KEY=VALUE", param_hint=option)
-        result[key.strip()] = value
-    return result
-
-
-def text_of(data: bytes | None) -> str | None:
-    """Bytes as text for people; what is not UTF-8 is shown as \\xNN."""
-    return None if data is None else data.decode("utf-8", "backslashreplace")
 
 
 __all__ = [
@@ -120,12 +166,13 @@ __all__ = [
     "AsJson",
     "BootstrapServers",
     "ClientError",
+    "Outcome",
     "complain",
-    "key_values",
+    "counted",
+    "end_with",
     "print_json",
     "print_table",
-    "report_failures",
+    "report",
     "say",
-    "text_of",
     "with_client",
 ]

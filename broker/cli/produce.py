@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import stat
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, BinaryIO, Protocol
 
 import typer
 
-from barnabas.broker.cli.output import DEFAULT_BOOTSTRAP_SERVERS, BootstrapServers, key_values, with_client
+from barnabas.broker.cli import completion
+from barnabas.broker.cli.output import DEFAULT_BOOTSTRAP_SERVERS, BootstrapServers, complain, counted, with_client
+from barnabas.broker.cli.records import Lines, NewRecord, record_from_json
+from barnabas.broker.cli.values import MOMENT_HELP, MOMENT_METAVAR, key_values, moment_ms
 from barnabas.broker.client.client import ClientError, KafkaClient
 from barnabas.broker.client.producer import Producer
 from barnabas.broker.observability.logs import escape
@@ -22,46 +28,17 @@ CHUNK_BYTES = 1024 * 1024
 LINE_BYTES_MAX = 64 * 1024 * 1024
 PROGRESS_FROM_BYTES = 4 * 1024 * 1024
 
-Headers = list[tuple[str, bytes | None]]
+Parse = Callable[[bytes], NewRecord]
 
 
-class LineParser:
-    """Takes lines apart as the options say. Errors: ClientError that names the line."""
+class Compression(StrEnum):
+    """Kafka's codecs."""
 
-    def __init__(
-        self, key_separator: bytes | None, null_value: bytes | None, parse_headers: bool, headers: Headers
-    ) -> None:
-        self._key_separator = key_separator
-        self._null_value = null_value
-        self._parse_headers = parse_headers
-        self._headers = headers
-        self.line_count = 0
-
-    def parse(self, line: bytes) -> tuple[bytes | None, bytes | None, Headers]:
-        """Key, value and headers of one line without its end."""
-        self.line_count += 1
-        headers = self._headers
-        if self._parse_headers:
-            text, tab, line = line.partition(b"\t")
-            if not tab:
-                raise ClientError(f"line {self.line_count} has no tab after its headers")
-            headers = headers + self._line_headers(text)
-        key: bytes | None = None
-        if self._key_separator is not None:
-            key, separator, line = line.partition(self._key_separator)
-            if not separator:
-                shown = self._key_separator.decode("utf-8", "backslashreplace")
-                raise ClientError(f"line {self.line_count} has no key separator {shown!r}")
-        return key, None if line == self._null_value else line, headers
-
-    def _line_headers(self, text: bytes) -> Headers:
-        headers: Headers = []
-        for entry in filter(None, text.split(b",")):
-            name, colon, value = entry.partition(b":")
-            if not colon:
-                raise ClientError(f"line {self.line_count}: header {entry!r} is not NAME:VALUE")
-            headers.append((name.decode("utf-8", "surrogateescape"), value))
-        return headers
+    NONE = "none"
+    GZIP = "gzip"
+    SNAPPY = "snappy"
+    LZ4 = "lz4"
+    ZSTD = "zstd"
 
 
 class Progress(Protocol):
@@ -71,10 +48,16 @@ class Progress(Protocol):
 
 
 def produce(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Where to write; created if the broker allows it.")],
+    topic: Annotated[
+        str,
+        typer.Argument(
+            metavar="TOPIC", autocompletion=completion.topics, help="Where to write; created if the broker allows it."
+        ),
+    ],
     path: Annotated[
         Path | None, typer.Argument(metavar="[FILE]", help="One record per line; standard input if there is none.")
     ] = None,
+    key: Annotated[str | None, typer.Option("--key", metavar="TEXT", help="The key of every record.")] = None,
     key_separator: Annotated[
         str | None, typer.Option("--key-separator", "-k", metavar="TEXT", help="What stands between key and value.")
     ] = None,
@@ -88,7 +71,23 @@ def produce(
         str | None, typer.Option("--null-value", metavar="TEXT", help="This text becomes a null value (a tombstone).")
     ] = None,
     partition: Annotated[int | None, typer.Option("--partition", "-p", help="Instead of the key's partition.")] = None,
-    compression: Annotated[str, typer.Option("--compression", "-z", help="none, gzip, snappy, lz4 or zstd.")] = "none",
+    timestamp: Annotated[
+        int | None,
+        typer.Option(
+            "--timestamp", metavar=MOMENT_METAVAR, parser=moment_ms, help=f"Instead of the time of now: {MOMENT_HELP}."
+        ),
+    ] = None,
+    as_json: Annotated[
+        bool,
+        typer.Option(
+            "--json",
+            help="Lines are JSON objects, as `consume --json` prints them.",
+        ),
+    ] = False,
+    compression: Annotated[
+        Compression,
+        typer.Option("--compression", "-z", metavar="CODEC", help=f"Of batches: {', '.join(Compression)}."),
+    ] = Compression.NONE,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar and no summary.")] = False,
     bootstrap_servers: BootstrapServers = DEFAULT_BOOTSTRAP_SERVERS,
 ) -> None:
@@ -102,59 +101,123 @@ def produce(
       barnabas produce flights flights.jsonl --compression zstd
       printf 'a:1\\nb:2\\n' | barnabas produce pairs --key-separator :
       barnabas produce pairs dump.txt --key-separator : --null-value NULL --header source=dump
+      barnabas consume flights -o earliest -e --json | barnabas produce copy --json
     """
-    try:
-        codec = CompressionType[compression.upper()]
-    except KeyError as error:
-        raise typer.BadParameter("choose none, gzip, snappy, lz4 or zstd", param_hint="--compression") from error
-    parser = LineParser(
-        _argument_bytes(key_separator),
-        _argument_bytes(null_value),
-        parse_headers,
-        [(name, value.encode()) for name, value in key_values(header or [], "--header").items()],
-    )
+    if as_json and (key is not None or key_separator is not None or null_value is not None or parse_headers):
+        raise typer.BadParameter("--json tells keys, nulls and headers: leave out the other options for them")
+    if key is not None and key_separator is not None:
+        raise typer.BadParameter("choose one of --key and --key-separator")
     if key_separator == "":
         raise typer.BadParameter("the separator is empty", param_hint="--key-separator")
+    lines = Lines(_argument_bytes(key), _argument_bytes(key_separator), _argument_bytes(null_value), parse_headers)
+    common = NewRecord(
+        key=None,
+        value=None,
+        headers=[(name, os.fsencode(value)) for name, value in key_values(header or [], "--header").items()],
+        timestamp=timestamp,
+        partition=partition,
+    )
 
     async def work(client: KafkaClient) -> int:
-        with _opened(path) as source, _progress(path, quiet) as progress:
-            async with Producer(client, topic, compression=codec) as producer:
-                await _send_lines(source, parser, producer, partition, progress)
-            return producer.acknowledged_count
+        producer = Producer(client, topic, compression=CompressionType[compression.name], on_delay=_tell_delay)
+        try:
+            with _opened(path) as source, _progress(path, quiet) as progress:
+                async with producer:
+                    await _send_lines(source, record_from_json if as_json else lines, producer, common, progress)
+        except ClientError as error:
+            raise ClientError(f"{error}; {_acknowledged(producer)}") from error
+        except asyncio.CancelledError:  # SIGINT or SIGTERM
+            complain(f"stopped: {_acknowledged(producer)}")
+            raise
+        return producer.acknowledged_count
 
+    if path is None and not quiet and sys.stdin.isatty() and sys.stderr.isatty():
+        sys.stderr.write("A record per line; Ctrl-D ends.\n")
     started = time.monotonic()
     count = with_client(bootstrap_servers, work)
     if not quiet:
         seconds = time.monotonic() - started
-        sys.stderr.write(f"{count} records to {escape(topic)} in {seconds:.2f} s\n")
+        sys.stderr.write(f"{counted(count, 'record')} to {escape(topic)} in {seconds:.2f} s\n")
+
+
+def _acknowledged(producer: Producer) -> str:
+    count = producer.acknowledged_count
+    return f"{counted(count, 'record')} {'was' if count == 1 else 'were'} acknowledged"
 
 
 def _argument_bytes(text: str | None) -> bytes | None:
-    return None if text is None else text.encode("utf-8", "surrogateescape")
+    return None if text is None else os.fsencode(text)
 
 
 async def _send_lines(
-    source: BinaryIO, parser: LineParser, producer: Producer, partition: int | None, progress: Progress
+    source: BinaryIO, parse: Parse, producer: Producer, common: NewRecord, progress: Progress
 ) -> None:
-    rest = b""
-    while True:
-        # In a thread, and only what is there: what was typed goes out while the next line is awaited.
-        chunk = await asyncio.to_thread(source.read1, CHUNK_BYTES)  # type: ignore[attr-defined]
+    """Write a record per line. What was read before a bad line, or before the process is ended, is written."""
+    line_count = 0
+    try:
+        async for lines, is_all in _lines(source, progress):
+            now_ms = time.time_ns() // 1_000_000
+            for line in lines:
+                line_count += 1
+                await _send(producer, parse(line), common, now_ms)
+            if is_all:
+                await producer.push()
+    except ValueError as error:
+        await producer.flush()
+        raise ClientError(f"line {line_count} {error}") from error
+    except asyncio.CancelledError:
+        await producer.flush()
+        raise
+
+
+def _tell_delay(error: ClientError, left_s: float) -> None:
+    complain(f"{error}; trying for another {left_s:.0f} s")
+
+
+async def _lines(source: BinaryIO, progress: Progress) -> AsyncIterator[tuple[list[bytes], bool]]:
+    """Lines without their ends as they come, each time with whether these are all that are there by now."""
+    rest, line_count, chunk = b"", 0, b"\n"
+    while chunk:
+        await _readable(source)
+        chunk = source.read1(CHUNK_BYTES)  # type: ignore[attr-defined]
         progress(len(chunk))
         lines = (rest + chunk).split(b"\n")
         rest = lines.pop()
-        if len(rest) > LINE_BYTES_MAX:
-            raise ClientError(f"line {parser.line_count + 1} is longer than {LINE_BYTES_MAX} bytes")
         if not chunk and rest:
             lines.append(rest)
-        now_ms = time.time_ns() // 1_000_000
-        for line in lines:
-            key, value, headers = parser.parse(line.removesuffix(b"\r"))
-            await producer.send(key, value, headers, now_ms, partition)
-        if len(chunk) < CHUNK_BYTES:
-            await producer.push()
-        if not chunk:
+        yield [line.removesuffix(b"\r") for line in lines], len(chunk) < CHUNK_BYTES
+        line_count += len(lines)
+        if len(rest) > LINE_BYTES_MAX:
+            raise ClientError(f"line {line_count + 1} is longer than {LINE_BYTES_MAX} bytes")
+
+
+async def _send(producer: Producer, record: NewRecord, common: NewRecord, now_ms: int) -> None:
+    """Hand over a record; what options say of all records goes before what its line says."""
+    told_ms = record.timestamp if common.timestamp is None else common.timestamp
+    await producer.send(
+        record.key,
+        record.value,
+        [*common.headers, *record.headers] if common.headers else record.headers,
+        now_ms if told_ms is None else told_ms,
+        record.partition if common.partition is None else common.partition,
+    )
+
+
+async def _readable(source: BinaryIO) -> None:
+    """Wait until something can be read. No thread does: it would keep the process from ending at Ctrl-C."""
+    loop = asyncio.get_running_loop()
+    ready = asyncio.Event()
+    try:
+        number = source.fileno()
+        if stat.S_ISREG(os.fstat(number).st_mode):
             return
+        loop.add_reader(number, ready.set)
+    except OSError:
+        return  # not a descriptor that anybody waits for, such as /dev/null
+    try:
+        await ready.wait()
+    finally:
+        loop.remove_reader(number)
 
 
 @contextmanager

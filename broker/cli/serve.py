@@ -12,89 +12,108 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
 
+import barnabas
 from barnabas.broker.configuration.config import BrokerConfig, ConfigError, Resolution, parse_address, resolve
 from barnabas.broker.configuration.properties import PropertiesError, decode_properties, parse_properties
 from barnabas.broker.observability import logs
+from barnabas.clock import SystemClock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+    from typing import Any, TypeAlias
+
+    from barnabas.broker.environment import Environment
+
+    Run: TypeAlias = Callable[[BrokerConfig, Environment | None], Coroutine[Any, Any, int]]
 
 logger = logging.getLogger(__name__)
 
 EXIT_FAILURE = 1
 EXIT_USAGE = 2
 
-_DESCRIPTION = """\
-Run a broker in the foreground until SIGTERM or Ctrl-C. When clients may connect it prints one line on standard output,
-`ready: PLAINTEXT://HOST:PORT node.id=N cluster.id=ID`; log lines go to standard error.
-"""
-
-_EPILOG = """\
-Configuration is Kafka's. Each key is taken from the first of these that sets it: the options above, --override,
-environment variables (KAFKA_LOG_RETENTION_MS is log.retention.ms; CLUSTER_ID names a new cluster), the file, the
-default. `barnabas config check FILE` says what a file means without starting.
-
-examples:
-  barnabas serve                                          on 127.0.0.1:9092, data in ~/.local/share/barnabas/1
-  barnabas serve --listen 127.0.0.1:0 --data-dir /tmp/b   any free port; the ready line tells which
-  barnabas serve server.properties --node-id 2            Kafka's own file, with another id
-  barnabas serve --override log.retention.ms=3600000 --override auto.create.topics.enable=false
-  barnabas serve --zookeeper 127.0.0.1:2181/kafka         metadata in ZooKeeper, where Kafka 3.9 has it
-  barnabas serve --listen :9092 --http :8080              all addresses, with /healthz, /readyz and /metrics
-  KAFKA_NUM_PARTITIONS=3 barnabas serve                   as with the official image
-"""
-
 _SWITCH_INTERVAL_S = 0.0005
 """How long the event loop waits for a thread that is busy with records (Python's default is ten times as much, and one
 request takes several turns)."""
 
 
+class Parser(argparse.ArgumentParser):
+    """Complains in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        """End with status 2."""
+        self.exit(EXIT_USAGE, f"barnabas: {logs.escape(message)}; `barnabas serve --help` lists the options\n")
+
+
 def parser() -> argparse.ArgumentParser:
-    """The options of `barnabas serve`."""
-    result = argparse.ArgumentParser(
-        prog="barnabas serve",
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    result.add_argument("server_properties", nargs="?", type=Path, help="Kafka's configuration file")
-    result.add_argument(
-        "--override", action="append", default=[], metavar="KEY=VALUE", help="set one key; may be given many times"
-    )
-    result.add_argument("--listen", metavar="HOST:PORT", help="where clients connect; port 0 takes a free one")
-    result.add_argument("--data-dir", metavar="DIR", help="where topics are kept (log.dirs)")
-    result.add_argument("--node-id", metavar="N", help="this broker's id (node.id)")
-    result.add_argument(
-        "--zookeeper", metavar="CONNECT", help="HOST:PORT,.../chroot: keep the metadata there, as Kafka 3.x does"
-    )
-    result.add_argument("--http", metavar="HOST:PORT", help="serve /healthz, /readyz and /metrics; off by default")
-    result.add_argument("--log-level", metavar="L", help="DEBUG, INFO, WARNING or ERROR (default INFO)")
-    result.add_argument("--log-format", metavar="F", help="text or json (default text)")
+    """The options of `barnabas serve`; what they mean is told by `serve_help.py`."""
+    result = Parser(prog="barnabas serve", add_help=False, allow_abbrev=False)
+    result.add_argument("server_properties", nargs="?", type=Path)
+    result.add_argument("--override", action="append", default=[], metavar="KEY=VALUE")
+    result.add_argument("--listen", metavar="HOST:PORT")
+    result.add_argument("--data-dir", metavar="DIR")
+    result.add_argument("--node-id", metavar="N")
+    result.add_argument("--zookeeper", metavar="CONNECT")
+    result.add_argument("--http", metavar="HOST:PORT")
+    result.add_argument("--brokers", metavar="N")
+    result.add_argument("--control", metavar="HOST:PORT")
+    result.add_argument("--log-level", metavar="LEVEL")
+    result.add_argument("--log-format", metavar="FORMAT")
     return result
 
 
-def main(arguments: Sequence[str] | None = None, environ: Mapping[str, str] | None = None) -> int:
-    """Start a broker; returns when it has stopped.
+def main(
+    arguments: Sequence[str] | None = None,
+    environ: Mapping[str, str] | None = None,
+    environment: Environment | None = None,
+) -> int:
+    """Start a broker; returns when it has stopped. `environ` are the process's variables, `environment` is what the
+    broker takes from outside of itself besides.
 
     Exit status: 0 after a clean stop, 1 when it could not start or go on, 2 when options or configuration are wrong.
     """
     options = parser().parse_args(arguments)
+    environ = os.environ if environ is None else environ
+    if options.control is not None:  # `__main__` knows who serves that
+        return refuse(["--control: expected after `barnabas serve`, and nowhere else"])
+    if options.brokers is not None:
+        from barnabas.broker.cli.several_brokers import main as serve_several
+
+        return serve_several(options, environ)
+    return serve_one(options, environ, environment)
+
+
+def serve_one(
+    options: argparse.Namespace,
+    environ: Mapping[str, str],
+    environment: Environment | None = None,
+    also: Mapping[str, str] | None = None,
+    label: str = "",
+    run: Run | None = None,
+) -> int:
+    """Start a broker as `main`. Keys and values in `also` count before all others; `label` marks its log lines; `run`
+    runs another program than a broker alone with the configuration."""
     try:
-        resolution = read_configuration(options, os.environ if environ is None else environ)
+        resolution = read_configuration(options, environ, also)
     except ConfigError as error:
-        return _refuse(error.problems)
+        return refuse(error.problems)
     if resolution.config is None:
-        return _refuse(resolution.errors)
+        return refuse(resolution.errors)
     config = resolution.config
-    logs.configure(config.barnabas_log_level, config.barnabas_log_format)
+    logs.configure(config.barnabas_log_level, config.barnabas_log_format, label=label)
+    logger.info("%s", _introduction(config, options))
     for warning in resolution.warnings:
         logger.warning("%s", warning)
     for note in resolution.notes:
         logger.info("%s", note)
-    return _run(config)
+    return _run(config, environment, run)
 
 
-def read_configuration(options: argparse.Namespace, environ: Mapping[str, str]) -> Resolution:
-    """All sources of configuration, merged and checked.
+def read_configuration(
+    options: argparse.Namespace, environ: Mapping[str, str], also: Mapping[str, str] | None = None
+) -> Resolution:
+    """All sources of configuration, merged and checked; keys in `also` count before all others.
 
     Errors: ConfigError where a source cannot be read at all; what is wrong with keys and values is in the result.
     """
@@ -119,19 +138,21 @@ def read_configuration(options: argparse.Namespace, environ: Mapping[str, str]) 
             problems.append(f"--listen {options.listen}: {error}")
     if problems:
         raise ConfigError(problems)
-    named |= {
-        key: value
-        for key, value in (
-            ("log.dirs", options.data_dir),
-            ("node.id", options.node_id),
-            ("zookeeper.connect", options.zookeeper),
-            ("barnabas.http.address", options.http),
-            ("barnabas.log.level", options.log_level),
-            ("barnabas.log.format", options.log_format),
-        )
-        if value is not None
-    }
-    return resolve(options=named, overrides=overrides, environ=environ, properties=properties)
+    as_given = {"listeners": f"--listen {options.listen}"}
+    for key, option, value in (
+        ("log.dirs", "--data-dir", options.data_dir),
+        ("node.id", "--node-id", options.node_id),
+        ("zookeeper.connect", "--zookeeper", options.zookeeper),
+        ("barnabas.http.address", "--http", options.http),
+        ("barnabas.log.level", "--log-level", options.log_level),
+        ("barnabas.log.format", "--log-format", options.log_format),
+    ):
+        if value is not None:
+            named[key], as_given[key] = value, f"{option} {value}"
+    named |= also or {}
+    return resolve(
+        options=named, overrides=overrides, environ=environ, properties=properties, options_as_given=as_given
+    )
 
 
 def listener_of(address: str) -> str:
@@ -152,22 +173,36 @@ def read_properties_file(path: Path) -> dict[str, str]:
         raise ConfigError([f"cannot read {path}: {error.strerror}"]) from error
 
 
-def _refuse(problems: Sequence[str]) -> int:
+def refuse(problems: Sequence[str]) -> int:
+    """Tell what is wrong with a configuration; returns the exit status."""
     lines = [f"barnabas: the configuration cannot be used ({len(problems)} problem{'s' * (len(problems) > 1)}):"]
     lines += [f"  - {logs.escape(problem)}" for problem in problems]
     sys.stderr.write("\n".join(lines) + "\n")
     return EXIT_USAGE
 
 
-def _run(config: BrokerConfig) -> int:
+def _introduction(config: BrokerConfig, options: argparse.Namespace) -> str:
+    """Which process this is and what it works with: the first line of its log."""
+    path: Path | None = options.server_properties
+    has_directory = options.control is None or not config.raw.keys().isdisjoint(("log.dir", "log.dirs"))
+    data = ", ".join(config.log_dirs) if has_directory else "a temporary directory"
+    store = "SQLite in the data directory" if len(config.log_dirs) == 1 else "SQLite in one of the data directories"
+    if config.zookeeper_connect is not None:
+        store = f"ZooKeeper at {config.zookeeper_connect}"
+    return (
+        f"barnabas {barnabas.__version__}, pid {os.getpid()}, "
+        f"{'no configuration file' if path is None else f'configuration file {path.absolute()}'}, "
+        f"data in {data}, coordination store: {store}"
+    )
+
+
+def _run(config: BrokerConfig, environment: Environment | None, other: Run | None) -> int:
     import asyncio
 
     import uvloop
 
-    from barnabas.broker.cluster.metadata_store import OtherBrokersInCluster
-    from barnabas.broker.server import run
+    from barnabas.broker.cli.process import run
     from barnabas.controller.bootstrap import ClusterIdMismatch
-    from barnabas.controller.controller_election import ControllerElsewhere
     from barnabas.controller.coordination.interface import CoordinationError
     from barnabas.controller.registration import BrokerIdInUse
     from barnabas.controller.znodes import DamagedZnode
@@ -175,28 +210,47 @@ def _run(config: BrokerConfig) -> int:
     from barnabas.wire.errors import ApiError
 
     refusals = (
-        ApiError, BrokerIdInUse, ClusterIdMismatch, ConfigError, ControllerElsewhere, CoordinationError, DamagedZnode,
-        DirectoryLocked, DirectoryMismatch, OSError, OtherBrokersInCluster,
+        ApiError, BrokerIdInUse, ClusterIdMismatch, ConfigError, CoordinationError, DamagedZnode,
+        DirectoryLocked, DirectoryMismatch, OSError,
     )  # fmt: skip
     try:
         sys.setswitchinterval(_SWITCH_INTERVAL_S)
         runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
         try:
-            return runner.run(run(config))
+            return runner.run((other or run)(config, environment))
         finally:
             # asyncio ends its threads from a new one; if there is none to be had, they end with the process.
             with contextlib.suppress(RuntimeError):
                 runner.close()
     except refusals as error:
         # What an operator can do something about: one sentence, no traceback.
-        logger.critical("%s", _sentence(error))
+        logger.critical("%s", _sentence(error, config))
     except KeyboardInterrupt:
         return EXIT_FAILURE  # before the broker handles signals itself
     except Exception:
         logger.critical("the broker failed", exc_info=True)
+    finally:
+        logs.tell_what_is_due(SystemClock().now_ms() / 1000, is_end=True)
     return EXIT_FAILURE
 
 
-def _sentence(error: Exception) -> str:
-    message = getattr(error, "message", "") or str(error)
-    return message or type(error).__name__
+def _sentence(error: Exception, config: BrokerConfig) -> str:
+    message = getattr(error, "message", "") or str(error) or type(error).__name__
+    if isinstance(error, OSError) and error.strerror:  # without its number
+        message = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    if _lacks_room(error):
+        directories = ", ".join(config.log_dirs)
+        message += (
+            f". Make room on the disk of {directories}, or give this broker another directory (--data-dir, log.dirs)"
+        )
+    return message
+
+
+def _lacks_room(error: Exception) -> bool:
+    """Whether a full disk is what refused, also where SQLite has told it."""
+    import errno
+    import sqlite3
+
+    if isinstance(error, OSError):
+        return error.errno in (errno.ENOSPC, errno.EDQUOT)
+    return getattr(error.__cause__, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL

@@ -1,4 +1,4 @@
-"""`barnabas topics`: list, create, describe, alter, delete."""
+"""`barnabas topics`: list, create, describe, alter, delete; what topics hold is in `contents.py`."""
 
 from __future__ import annotations
 
@@ -6,48 +6,81 @@ from typing import Annotated, Any
 
 import typer
 
+from barnabas.broker.cli import completion, contents, reassignment
+from barnabas.broker.cli.command import Application
+from barnabas.broker.cli.ill_partitions import (
+    UNAVAILABLE,
+    UNDER_MIN_ISR,
+    UNDER_REPLICATED,
+    ill_partitions,
+    print_ill_partitions,
+)
 from barnabas.broker.cli.output import (
     DEFAULT_BOOTSTRAP_SERVERS,
     AsJson,
     BootstrapServers,
-    key_values,
+    Outcome,
+    counted,
     print_json,
     print_table,
-    report_failures,
+    report,
     say,
     with_client,
 )
-from barnabas.broker.client.admin import TOPIC, alter_configs, describe_configs
+from barnabas.broker.cli.values import key_values
 from barnabas.broker.client.client import ClientError, KafkaClient, check
+from barnabas.broker.client.configs import TOPIC, alter_configs, describe_configs
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
-from barnabas.wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
-from barnabas.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from barnabas.wire.messages.create_topics import (
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreatableTopicResult,
+    CreateTopicsRequest,
+)
+from barnabas.wire.messages.delete_topics import DeletableTopicResult, DeleteTopicsRequest, DeleteTopicState
 from barnabas.wire.messages.metadata import MetadataResponseTopic
 from barnabas.wire.names import topic_id_to_text
 
-app = typer.Typer(no_args_is_help=True, help="Create, look at and change topics.")
+app = Application(help="Create, look at and change topics.")
 
 _TIMEOUT_MS = 30_000
 _DYNAMIC_TOPIC_CONFIG = 1
 
-Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="Name of the topic.")]
-Topics = Annotated[list[str], typer.Argument(metavar="TOPIC...", help="Names of topics.")]
+Topic = Annotated[str, typer.Argument(metavar="TOPIC", autocompletion=completion.topics, help="Name of the topic.")]
+NewTopics = Annotated[list[str], typer.Argument(metavar="TOPIC...", help="Names of topics.")]
+Topics = Annotated[
+    list[str], typer.Argument(metavar="TOPIC...", autocompletion=completion.topics, help="Names of topics.")
+]
 
 
 @app.command("list")
 def list_topics(
     bootstrap_servers: BootstrapServers = DEFAULT_BOOTSTRAP_SERVERS,
     internal: Annotated[bool, typer.Option("--internal", help="Show the broker's own topics, too.")] = False,
+    under_replicated: Annotated[
+        bool, typer.Option("--under-replicated", help="Partitions with replicas that are not in sync.")
+    ] = False,
+    unavailable: Annotated[bool, typer.Option("--unavailable", help="Partitions that nobody leads.")] = False,
+    under_min_isr: Annotated[
+        bool, typer.Option("--under-min-isr", help="Partitions with fewer in sync than min.insync.replicas.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """List topics.
+    """List topics, or the partitions that are not well, of the broker's own topics, too.
 
     [bold]Examples[/bold]
 
       barnabas topics list
       barnabas topics list --json | jq -r '.[].name'
+      barnabas topics list --under-replicated
+      barnabas topics list --unavailable --under-min-isr --json
     """
+    asked = {UNDER_REPLICATED: under_replicated, UNAVAILABLE: unavailable, UNDER_MIN_ISR: under_min_isr}
+    if wanted := [state for state, is_asked in asked.items() if is_asked]:
+        ill = with_client(bootstrap_servers, lambda client: ill_partitions(client, wanted))
+        print_ill_partitions(ill, wanted, as_json)
+        return
     topics = [topic for topic in with_client(bootstrap_servers, _all_topics) if internal or not topic.is_internal]
     if as_json:
         print_json([_summary(topic) for topic in topics])
@@ -82,17 +115,25 @@ def _summary(topic: MetadataResponseTopic) -> dict[str, Any]:
 
 @app.command("create")
 def create(
-    topics: Topics,
+    topics: NewTopics,
     partitions: Annotated[int, typer.Option("--partitions", "-p", help="-1: the broker's num.partitions.")] = -1,
     replication_factor: Annotated[
         int, typer.Option("--replication-factor", "-r", help="-1: the broker's default.replication.factor.")
     ] = -1,
     config: Annotated[
-        list[str] | None, typer.Option("--config", "-c", metavar="KEY=VALUE", help="A topic config; may be repeated.")
+        list[str] | None,
+        typer.Option(
+            "--config",
+            "-c",
+            metavar="KEY=VALUE",
+            autocompletion=completion.topic_keys,
+            help="A topic config; may be repeated.",
+        ),
     ] = None,
     if_not_exists: Annotated[bool, typer.Option("--if-not-exists", help="Topics that exist are no error.")] = False,
     validate_only: Annotated[bool, typer.Option("--validate-only", help="Only say whether it would work.")] = False,
     bootstrap_servers: BootstrapServers = DEFAULT_BOOTSTRAP_SERVERS,
+    as_json: AsJson = False,
 ) -> None:
     """Create topics.
 
@@ -116,25 +157,31 @@ def create(
         validate_only=validate_only,
     )
 
-    async def work(client: KafkaClient) -> Any:
-        return await client.send_to_controller(request)
+    async def work(client: KafkaClient) -> list[Outcome]:
+        response = await client.send_to_controller(request)
+        return [_created(topic, if_not_exists, validate_only, len(client.node_ids())) for topic in response.topics]
 
-    failures = {}
-    for topic in with_client(bootstrap_servers, work).topics:
-        error = ErrorCode.of(topic.error_code)
-        if error is ErrorCode.TOPIC_ALREADY_EXISTS and if_not_exists:
-            say(f"{topic.name} exists already")
-        elif error:
-            failures[topic.name] = f"cannot create {topic.name}: {topic.error_message or error.message} ({error.name})"
-        else:
-            say(f"{topic.name} {'could be' if validate_only else 'is'} created")
-    report_failures(failures)
+    report(with_client(bootstrap_servers, work), as_json)
+
+
+def _created(topic: CreatableTopicResult, if_not_exists: bool, validate_only: bool, broker_count: int) -> Outcome:
+    error = ErrorCode.of(topic.error_code)
+    if error is ErrorCode.TOPIC_ALREADY_EXISTS and if_not_exists:
+        return Outcome({"topic": topic.name, "created": False}, f"{topic.name} exists already")
+    if error:
+        why = f"{topic.error_message or error.message} ({error.name})"
+        if error is ErrorCode.INVALID_REPLICATION_FACTOR:
+            why += f"; the cluster has {counted(broker_count, 'broker')}"
+        return Outcome({"topic": topic.name, "created": False}, f"cannot create {topic.name}: {why}", is_failure=True)
+    done = "could be" if validate_only else "is"
+    return Outcome({"topic": topic.name, "created": not validate_only}, f"{topic.name} {done} created")
 
 
 @app.command("describe")
 def describe(
     topics: Annotated[
-        list[str] | None, typer.Argument(metavar="[TOPIC...]", help="All topics if none is named.")
+        list[str] | None,
+        typer.Argument(metavar="[TOPIC...]", autocompletion=completion.topics, help="All topics if none is named."),
     ] = None,
     bootstrap_servers: BootstrapServers = DEFAULT_BOOTSTRAP_SERVERS,
     as_json: AsJson = False,
@@ -175,7 +222,7 @@ async def _describe(client: KafkaClient, names: list[str] | None) -> list[dict[s
     response = await client.metadata(names)
     topics = sorted(response.topics, key=lambda topic: topic.name or "")
     for topic in topics:
-        check(topic.error_code, f"topic {topic.name}")
+        await client.check_topic(topic.name or "", topic.error_code)
     if names is None:
         topics = [topic for topic in topics if not topic.is_internal]
     configs = await describe_configs(client, [(TOPIC, topic.name or "") for topic in topics])
@@ -209,14 +256,24 @@ def alter(
         int | None, typer.Option("--partitions", "-p", help="Raise the number of partitions.")
     ] = None,
     config: Annotated[
-        list[str] | None, typer.Option("--config", "-c", metavar="KEY=VALUE", help="Override a config.")
+        list[str] | None,
+        typer.Option(
+            "--config", "-c", metavar="KEY=VALUE", autocompletion=completion.topic_keys, help="Override a config."
+        ),
     ] = None,
     delete_config: Annotated[
-        list[str] | None, typer.Option("--delete-config", metavar="KEY", help="Go back to the broker's default.")
+        list[str] | None,
+        typer.Option(
+            "--delete-config",
+            metavar="KEY",
+            autocompletion=completion.deleted_topic_keys,
+            help="Go back to the broker's default.",
+        ),
     ] = None,
     bootstrap_servers: BootstrapServers = DEFAULT_BOOTSTRAP_SERVERS,
+    as_json: AsJson = False,
 ) -> None:
-    """Add partitions, change configs.
+    """Add partitions, change configs; both are checked before anything is changed.
 
     [bold]Examples[/bold]
 
@@ -227,19 +284,38 @@ def alter(
     if partitions is None and not changes and not delete_config:
         raise typer.BadParameter("nothing to change: give --partitions, --config or --delete-config")
 
-    async def work(client: KafkaClient) -> None:
-        if partitions is not None:
-            request = CreatePartitionsRequest(
-                topics=[CreatePartitionsTopic(name=topic, count=partitions, assignments=None)], timeout_ms=_TIMEOUT_MS
-            )
-            result = (await client.send_to_controller(request)).results[0]
-            check(result.error_code, f"cannot add partitions to {topic}", result.error_message)
-            say(f"{topic} has {partitions} partitions")
-        if changes or delete_config:
-            await alter_configs(client, TOPIC, topic, set_to=changes, delete=delete_config or [])
-            say(f"configs of {topic} are changed")
+    async def add_partitions(client: KafkaClient, validate_only: bool) -> None:
+        request = CreatePartitionsRequest(
+            topics=[CreatePartitionsTopic(name=topic, count=partitions or 0, assignments=None)],
+            timeout_ms=_TIMEOUT_MS,
+            validate_only=validate_only,
+        )
+        result = (await client.send_to_controller(request)).results[0]
+        check(result.error_code, f"cannot add partitions to {topic}", result.error_message)
 
-    with_client(bootstrap_servers, work)
+    async def change_configs(client: KafkaClient, validate_only: bool) -> None:
+        await alter_configs(
+            client, TOPIC, topic, set_to=changes, delete=delete_config or [], validate_only=validate_only
+        )
+
+    steps = [
+        *([(add_partitions, "partitions", f"{topic} has {partitions} partitions")] if partitions is not None else []),
+        *([(change_configs, "configs", f"configs of {topic} are changed")] if changes or delete_config else []),
+    ]
+
+    async def work(client: KafkaClient) -> list[Outcome]:
+        for step, _, _ in steps:
+            await step(client, True)
+        outcomes = []
+        for step, part, sentence in steps:
+            try:
+                await step(client, False)
+                outcomes.append(Outcome({"topic": topic, "changed": part}, sentence))
+            except ClientError as error:
+                outcomes.append(Outcome({"topic": topic, "changed": None}, str(error), is_failure=True))
+        return outcomes
+
+    report(with_client(bootstrap_servers, work), as_json)
 
 
 @app.command("delete")
@@ -247,6 +323,7 @@ def delete(
     topics: Topics,
     if_exists: Annotated[bool, typer.Option("--if-exists", help="Topics that do not exist are no error.")] = False,
     bootstrap_servers: BootstrapServers = DEFAULT_BOOTSTRAP_SERVERS,
+    as_json: AsJson = False,
 ) -> None:
     """Delete topics and all that is in them.
 
@@ -255,26 +332,32 @@ def delete(
       barnabas topics delete flights test-1 test-2
     """
 
-    async def work(client: KafkaClient) -> Any:
+    async def work(client: KafkaClient) -> list[Outcome]:
         request = DeleteTopicsRequest(timeout_ms=_TIMEOUT_MS)
         if await client.supports(DeleteTopicsRequest, 6):
             request.topics = [DeleteTopicState(name=name) for name in topics]
         else:
             request.topic_names = topics
-        return await client.send_to_controller(request)
+        response = await client.send_to_controller(request)
+        return [_deleted(result, if_exists) for result in response.responses]
 
-    failures = {}
-    for result in with_client(bootstrap_servers, work).responses:
-        error = ErrorCode.of(result.error_code)
-        if error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and if_exists:
-            say(f"{result.name} does not exist")
-        elif error:
-            failures[result.name] = (
-                f"cannot delete {result.name}: {result.error_message or error.message} ({error.name})"
-            )
-        else:
-            say(f"{result.name} is deleted")
-    report_failures(failures)
+    report(with_client(bootstrap_servers, work), as_json)
 
 
-__all__ = ["ClientError", "app"]
+def _deleted(result: DeletableTopicResult, if_exists: bool) -> Outcome:
+    name, error = result.name, ErrorCode.of(result.error_code)
+    if error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and if_exists:
+        return Outcome({"topic": name, "deleted": False}, f"{name} does not exist")
+    if error:
+        why = f"{result.error_message or error.message} ({error.name})"
+        return Outcome({"topic": name, "deleted": False}, f"cannot delete {name}: {why}", is_failure=True)
+    return Outcome({"topic": name, "deleted": True}, f"{name} is deleted")
+
+
+app.command("reassign")(reassignment.reassign_partitions)
+app.command("elect")(reassignment.elect_leaders)
+app.command("offsets")(contents.offsets)
+app.command("sizes")(contents.sizes)
+app.command("delete-records")(contents.delete_records)
+
+__all__ = ["app"]

@@ -9,14 +9,18 @@ from typing import Annotated, Any
 
 import typer
 
+from barnabas.broker.cli import completion
+from barnabas.broker.cli.command import Application
 from barnabas.broker.cli.output import (
     DEFAULT_BOOTSTRAP_SERVERS,
     AsJson,
     BootstrapServers,
     ClientError,
+    Outcome,
+    end_with,
     print_json,
     print_table,
-    report_failures,
+    report,
     say,
     with_client,
 )
@@ -31,20 +35,30 @@ from barnabas.wire.messages.write_txn_markers import (
     WriteTxnMarkersRequest,
 )
 
-app = typer.Typer(no_args_is_help=True, help="Look at transactions, end those that hang.")
+app = Application(help="Look at transactions, end those that hang.")
 
 DEFAULT_MAX_TIMEOUT_MS = 900_000
 """Kafka's `transaction.max.timeout.ms`: no transaction that its coordinator knows of is open for longer."""
 
 NOBODY = -1
 
-TransactionalIds = Annotated[list[str], typer.Argument(metavar="TRANSACTIONAL_ID...")]
+TransactionalIds = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="TRANSACTIONAL_ID...", autocompletion=completion.transactional_ids, help="Transactional ids."
+    ),
+]
 
 
 @app.command("list")
 def list_transactions(
     state: Annotated[
-        list[str] | None, typer.Option("--state", metavar="STATE", help="Only transactions in this state; repeatable.")
+        list[TransactionState] | None,
+        typer.Option(
+            "--state",
+            metavar="STATE",
+            help=f"Only those in this state; repeatable: {', '.join(each.value for each in TransactionState)}.",
+        ),
     ] = None,
     bootstrap_servers: BootstrapServers = DEFAULT_BOOTSTRAP_SERVERS,
     as_json: AsJson = False,
@@ -54,12 +68,11 @@ def list_transactions(
     [bold]Examples[/bold]
 
       barnabas transactions list
-
       barnabas transactions list --state Ongoing --json
     """
 
     async def work(client: KafkaClient) -> list[dict[str, Any]]:
-        return await _list(client, ListTransactionsRequest(state_filters=state or []))
+        return await _list(client, ListTransactionsRequest(state_filters=[each.value for each in state or []]))
 
     listed = with_client(bootstrap_servers, work)
     if as_json:
@@ -76,9 +89,6 @@ async def _list(client: KafkaClient, request: ListTransactionsRequest) -> list[d
     for node_id in client.node_ids():
         response = await client.send(request, node_id)
         check(response.error_code, f"cannot list the transactions of broker {node_id}")
-        if response.unknown_state_filters:
-            known = ", ".join(state.value for state in TransactionState)
-            raise ClientError(f"there is no state {', '.join(response.unknown_state_filters)}; there are {known}")
         listed += [
             {
                 "transactional_id": found.transactional_id,
@@ -104,7 +114,7 @@ def describe(
       barnabas transactions describe loader-1
     """
 
-    failures: dict[str, str] = {}
+    failures: list[str] = []
 
     async def work(client: KafkaClient) -> list[dict[str, Any]]:
         described = []
@@ -112,7 +122,7 @@ def describe(
             try:
                 described.append(await _describe(client, transactional_id))
             except ResponseError as error:
-                failures[transactional_id] = str(error)
+                failures.append(str(error))
         return described
 
     described = with_client(bootstrap_servers, work)
@@ -120,7 +130,7 @@ def describe(
         print_json(described)
     elif described:
         _print_described(described)
-    report_failures(failures)
+    end_with(failures)
 
 
 def _print_described(described: Sequence[Mapping[str, Any]]) -> None:
@@ -163,7 +173,10 @@ async def _describe(client: KafkaClient, transactional_id: str) -> dict[str, Any
 
 @app.command("find-hanging")
 def find_hanging(
-    topic: Annotated[str | None, typer.Option("--topic", "-t", metavar="TOPIC", help="Only this topic.")] = None,
+    topic: Annotated[
+        str | None,
+        typer.Option("--topic", "-t", metavar="TOPIC", autocompletion=completion.topics, help="Only this topic."),
+    ] = None,
     max_timeout_ms: Annotated[
         int,
         typer.Option("--max-timeout-ms", metavar="MS", help="The cluster's transaction.max.timeout.ms."),
@@ -256,8 +269,10 @@ async def _owner(client: KafkaClient, open_transaction: Mapping[str, Any]) -> Ma
 
 @app.command("abort")
 def abort(
-    topic: Annotated[str, typer.Option("--topic", "-t", metavar="TOPIC")],
-    partition: Annotated[int, typer.Option("--partition", "-p", metavar="NUMBER")],
+    topic: Annotated[
+        str, typer.Option("--topic", "-t", metavar="TOPIC", autocompletion=completion.topics, help="Where it hangs.")
+    ],
+    partition: Annotated[int, typer.Option("--partition", "-p", metavar="NUMBER", help="The partition of the topic.")],
     start_offset: Annotated[
         int, typer.Option("--start-offset", metavar="OFFSET", help="First offset of the transaction (find-hanging).")
     ],
@@ -265,6 +280,7 @@ def abort(
         bool, typer.Option("--force", help="Also a transaction that its coordinator knows, and would end itself.")
     ] = False,
     bootstrap_servers: BootstrapServers = DEFAULT_BOOTSTRAP_SERVERS,
+    as_json: AsJson = False,
 ) -> None:
     """Abort a transaction that hangs in a partition, by writing the marker that its coordinator does not write.
 
@@ -294,7 +310,8 @@ def abort(
         await _abort(client, found[0])
 
     with_client(bootstrap_servers, work)
-    say(f"aborted the transaction of {topic}-{partition} that is open since offset {start_offset}")
+    item = {"topic": topic, "partition": partition, "start_offset": start_offset}
+    report([Outcome(item, f"aborted the transaction of {topic}-{partition} open since offset {start_offset}")], as_json)
 
 
 async def _abort(client: KafkaClient, transaction: Mapping[str, Any]) -> None:

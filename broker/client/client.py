@@ -59,6 +59,13 @@ def check(code: int, what: str, message: str | None = None) -> None:
         raise ResponseError(ErrorCode.of(code), what, message)
 
 
+def similar(name: str, others: Collection[str]) -> list[str]:
+    """The one of the other names that is most like this one, or none."""
+    import difflib  # commands that succeed need not wait for it
+
+    return difflib.get_close_matches(name, others, n=1)
+
+
 def parse_bootstrap_servers(text: str) -> list[tuple[str, int]]:
     """HOST[:PORT],... as clients take it. Errors: ClientError."""
     addresses = []
@@ -293,6 +300,16 @@ class KafkaClient:
         self.cluster_id = response.cluster_id
         self.controller_id = response.controller_id
         return response
+
+    async def check_topic(self, name: str, code: int) -> None:
+        """Raise ResponseError unless `code` is 0; of a topic that is not there it tells which may have been meant."""
+        message = None
+        if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            message = "There is no topic of this name"
+            with contextlib.suppress(ClientError):
+                others = [topic.name or "" for topic in (await self.metadata(None)).topics]
+                message += "".join(f"; did you mean {other}?" for other in similar(name, others))
+        check(code, f"topic {name}", message)
 
     async def coordinator(self, key: str, key_type: int = GROUP_COORDINATOR) -> int:
         """The broker that coordinates a consumer group, or a transactional id; waits for it to be elected. Errors:

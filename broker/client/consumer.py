@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Collection, Iterable, Mapping
+from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
-from barnabas.broker.client.client import RETRY_BACKOFF_S, BrokerUnavailable, KafkaClient, ResponseError, check
+from barnabas.broker.client.client import (
+    RETRY_BACKOFF_S,
+    BrokerUnavailable,
+    ClientError,
+    KafkaClient,
+    ResponseError,
+    check,
+)
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
 from barnabas.wire.messages.list_offsets import (
@@ -16,8 +23,8 @@ from barnabas.wire.messages.list_offsets import (
     ListOffsetsTopic,
 )
 from barnabas.wire.messages.metadata import MetadataResponse
-from barnabas.wire.record_batch import TimestampType, iter_headers
-from barnabas.wire.records import Record, iter_records
+from barnabas.wire.record_batch import CorruptBatch, TimestampType, iter_headers
+from barnabas.wire.records import Record, read_records
 
 LATEST: Final = -1
 EARLIEST: Final = -2
@@ -26,25 +33,37 @@ FETCH_BYTES: Final = 16 * 1024 * 1024
 PARTITION_BYTES: Final = 4 * 1024 * 1024
 READ_COMMITTED: Final = 1
 
+_NO_TOPIC_ID: Final = bytes(16)
+
 TopicPartition = tuple[str, int]
 
 
-class ConsumedRecord(NamedTuple):
-    """A record and where it came from."""
+class ConsumedBatch(NamedTuple):
+    """Records of one partition in their order, at least one."""
 
     topic: str
     partition: int
-    record: Record
     timestamp_type: TimestampType
+    records: list[Record]
+
+
+class Leader(NamedTuple):
+    """Who leads a partition; -1 where nobody does, or where the broker does not tell the epoch."""
+
+    node_id: int
+    epoch: int
 
 
 class Positions:
-    """Topics' leaders and ids as of the last refresh."""
+    """Topics' leaders and ids, as of the last refresh that told nothing older than what was known: a broker that was
+    cut off, and does not know it, may take itself for the leader (KIP-320).
+    """
 
     def __init__(self, client: KafkaClient, timeout_s: float = 30.0) -> None:
         self.client = client
         self._timeout_s = timeout_s
         self._metadata = MetadataResponse()
+        self._leaders: dict[tuple[str, bytes, int], Leader] = {}
 
     async def refresh(self, topics: Collection[str]) -> None:
         """Ask for `topics` until none of them has a passing trouble. Errors: ClientError."""
@@ -57,10 +76,26 @@ class Positions:
             for name, error in errors:
                 final = not error.retriable or error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
                 if final or asyncio.get_running_loop().time() > deadline:
-                    check(error, f"topic {name}")
+                    await self.client.check_topic(name or "", error)
             if not errors:
+                self._note_leaders()
                 return
             await asyncio.sleep(RETRY_BACKOFF_S)
+
+    def _note_leaders(self) -> None:
+        for topic in self._metadata.topics:
+            for partition in topic.partitions:
+                key = (topic.name or "", topic.topic_id, partition.partition_index)
+                told = Leader(partition.leader_id, partition.leader_epoch)
+                known = self._leaders.get(key)
+                # Without ids (before Kafka 2.8) a topic that was made anew would look older than the one before.
+                if known is None or told.epoch >= known.epoch or topic.topic_id == _NO_TOPIC_ID:
+                    self._leaders[key] = told
+
+    def leader(self, partition: TopicPartition) -> Leader:
+        """The leader of a partition, as far as one is known."""
+        name, index = partition
+        return self._leaders.get((name, self.topic_id(name), index), Leader(-1, -1))
 
     def partitions(self) -> list[TopicPartition]:
         """All partitions of the topics."""
@@ -74,11 +109,10 @@ class Positions:
         """The partitions that have a leader, by its broker id."""
         wanted = set(partitions)
         result: dict[int, list[TopicPartition]] = {}
-        for topic in self._metadata.topics:
-            for partition in topic.partitions:
-                name = (topic.name or "", partition.partition_index)
-                if name in wanted and partition.leader_id >= 0:
-                    result.setdefault(partition.leader_id, []).append(name)
+        for name in self.partitions():
+            node_id = self.leader(name).node_id
+            if name in wanted and node_id >= 0:
+                result.setdefault(node_id, []).append(name)
         return result
 
     def topic_id(self, name: str) -> bytes:
@@ -120,7 +154,10 @@ class Positions:
         topics: dict[str, ListOffsetsTopic] = {}
         for topic, index in names:
             asked = topics.setdefault(topic, ListOffsetsTopic(name=topic))
-            asked.partitions.append(ListOffsetsPartition(partition_index=index, timestamp=timestamp))
+            epoch = self.leader((topic, index)).epoch
+            asked.partitions.append(
+                ListOffsetsPartition(partition_index=index, timestamp=timestamp, current_leader_epoch=epoch)
+            )
         request = ListOffsetsRequest(replica_id=-1, topics=list(topics.values()), timeout_ms=30_000)
         if isolation_level:
             request.isolation_level = isolation_level
@@ -134,19 +171,24 @@ class Positions:
 
 
 class Fetcher:
-    """Reads partitions from given positions on; `positions` holds the next offset of each."""
+    """Reads partitions from given positions on; `positions` holds the next offset of each.
+
+    `drained` holds the partitions that had nothing more when the last answer about them came.
+    """
 
     def __init__(
         self, positions: Positions, start: Mapping[TopicPartition, int], *, isolation_level: int = READ_COMMITTED
     ) -> None:
         self.positions = dict(start)
+        self.drained: set[TopicPartition] = set()
         self._where = positions
         self._isolation_level = isolation_level
 
-    async def fetch(self, max_wait_ms: int) -> AsyncIterator[ConsumedRecord]:
+    async def fetch(self, max_wait_ms: int, max_records: int | None = None) -> AsyncIterator[ConsumedBatch]:
         """The records that are there, or that come within `max_wait_ms`; ends after one round over all leaders.
 
-        Errors: ClientError. A position that no longer exists moves to the earliest one.
+        Not more than `max_records`: positions are then behind the last one that was handed out. Errors: ClientError.
+        A position that no longer exists moves to the earliest one.
         """
         by_leader = self._where.by_leader(self.positions)
         tasks = [
@@ -162,8 +204,15 @@ class Fetcher:
                 except BrokerUnavailable:
                     await self._again()
                     continue
-                async for record in self._records(response):
-                    yield record
+                async for batch in self._batches(response):
+                    if max_records is not None and len(batch.records) >= max_records:
+                        last = batch.records[max_records - 1]
+                        self.positions[batch.topic, batch.partition] = last.offset + 1
+                        yield batch._replace(records=batch.records[:max_records])
+                        return
+                    if max_records is not None:
+                        max_records -= len(batch.records)
+                    yield batch
         finally:
             for task in tasks:
                 task.cancel()
@@ -179,7 +228,10 @@ class Fetcher:
             asked = topics.setdefault(topic, FetchTopic(topic=topic, topic_id=self._where.topic_id(topic)))
             asked.partitions.append(
                 FetchPartition(
-                    partition=index, fetch_offset=self.positions[topic, index], partition_max_bytes=PARTITION_BYTES
+                    partition=index,
+                    current_leader_epoch=self._where.leader((topic, index)).epoch,
+                    fetch_offset=self.positions[topic, index],
+                    partition_max_bytes=PARTITION_BYTES,
                 )
             )
         request = FetchRequest(
@@ -193,8 +245,10 @@ class Fetcher:
         check(response.error_code, "cannot fetch")
         return response
 
-    async def _records(self, response: FetchResponse) -> AsyncIterator[ConsumedRecord]:
+    async def _batches(self, response: FetchResponse) -> AsyncIterator[ConsumedBatch]:
         stale = False
+        # While there is something for others, a partition without any may only have found no room.
+        is_empty = not any(answer.records for topic in response.responses for answer in topic.partitions)
         for topic in response.responses:
             name = topic.topic or self._where.topic_name(topic.topic_id)
             for answer in topic.partitions:
@@ -204,8 +258,15 @@ class Fetcher:
                 if answer.error_code:
                     stale |= await self._handle_error(partition, ErrorCode.of(answer.error_code))
                 elif answer.records:
-                    for record in self._decode(partition, answer):
-                        yield record
+                    self.drained.discard(partition)
+                    try:
+                        for batch in self._decode(partition, answer):
+                            yield batch
+                    except CorruptBatch as error:
+                        where = f"{partition[0]}-{partition[1]} from offset {self.positions[partition]} on"
+                        raise ClientError(f"cannot read {where}: {error}") from error
+                elif is_empty:
+                    self.drained.add(partition)
         if stale:
             await self._again()
 
@@ -219,7 +280,7 @@ class Fetcher:
             check(error, f"cannot read {partition[0]}-{partition[1]}")
         return True
 
-    def _decode(self, partition: TopicPartition, answer: PartitionData) -> Iterable[ConsumedRecord]:
+    def _decode(self, partition: TopicPartition, answer: PartitionData) -> Iterator[ConsumedBatch]:
         """The records of one partition from its position on, without control records and aborted transactions."""
         aborted = sorted((answer.aborted_transactions or []), key=lambda transaction: transaction.first_offset)
         open_aborted: set[int] = set()
@@ -229,10 +290,12 @@ class Fetcher:
             if header.is_control:
                 open_aborted.discard(header.producer_id)
             elif not (header.is_transactional and header.producer_id in open_aborted):
-                timestamp_type = header.timestamp_type
-                for record in iter_records(answer.records, header):
-                    if record.offset >= self.positions[partition]:
-                        # Before it is handed out: the caller may stop right after it.
-                        self.positions[partition] = record.offset + 1
-                        yield ConsumedRecord(*partition, record, timestamp_type)
+                position = self.positions[partition]
+                records = read_records(answer.records, header)
+                if records and records[0].offset < position:
+                    records = [record for record in records if record.offset >= position]
+                if records:
+                    # Before they are handed out: the caller may stop right after them.
+                    self.positions[partition] = records[-1].offset + 1
+                    yield ConsumedBatch(*partition, header.timestamp_type, records)
             self.positions[partition] = max(self.positions[partition], header.next_offset)

@@ -79,6 +79,8 @@ class GroupMember:
         positions: Positions,
         *,
         heartbeat_interval_s: float = HEARTBEAT_INTERVAL_S,
+        session_timeout_ms: int = SESSION_TIMEOUT_MS,
+        rebalance_timeout_ms: int = REBALANCE_TIMEOUT_MS,
     ) -> None:
         self.must_rejoin = False
         self._client = client
@@ -86,6 +88,8 @@ class GroupMember:
         self._topics = topics
         self._positions = positions
         self._heartbeat_interval_s = heartbeat_interval_s
+        self._session_timeout_ms = session_timeout_ms
+        self._rebalance_timeout_ms = rebalance_timeout_ms
         self._member_id = ""
         self._generation = -1
         self._heartbeats: asyncio.Task[None] | None = None
@@ -131,7 +135,7 @@ class GroupMember:
                 assignments=assignments,
             ),
             node_id,
-            wait_s=REBALANCE_TIMEOUT_MS / 1000,
+            wait_s=self._rebalance_timeout_ms / 1000,
         )
         check(response.error_code, f"cannot get the assignment of group {self._group}")
         return _decode_assignment(response.assignment)
@@ -143,14 +147,14 @@ class GroupMember:
             response: JoinGroupResponse = await self._client.send(
                 JoinGroupRequest(
                     group_id=self._group,
-                    session_timeout_ms=SESSION_TIMEOUT_MS,
-                    rebalance_timeout_ms=REBALANCE_TIMEOUT_MS,
+                    session_timeout_ms=self._session_timeout_ms,
+                    rebalance_timeout_ms=self._rebalance_timeout_ms,
                     member_id=self._member_id,
                     protocol_type="consumer",
                     protocols=[JoinGroupRequestProtocol(name=RANGE, metadata=metadata)],
                 ),
                 node_id,
-                wait_s=REBALANCE_TIMEOUT_MS / 1000,
+                wait_s=self._rebalance_timeout_ms / 1000,
             )
             self._member_id = response.member_id or self._member_id
             if response.error_code == ErrorCode.MEMBER_ID_REQUIRED:
@@ -188,6 +192,10 @@ class GroupMember:
                     self.must_rejoin = True
                 else:
                     check(partition.error_code, f"cannot commit {topic.name}-{partition.partition_index}")
+
+    async def forget(self) -> None:
+        """Be a member no more without a word: the session ends by itself."""
+        await self._stop_heartbeats()
 
     async def leave(self) -> None:
         """Let the others have our partitions at once. Never fails: the session would end anyway."""

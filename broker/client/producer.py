@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from barnabas.broker.client.client import (
@@ -32,6 +32,9 @@ BATCH_BYTES: Final = 256 * 1024
 
 CREATION_TIMEOUT_S: Final = 3.0
 """How long a topic may be unknown before we believe that nobody creates it."""
+
+DELAY_TOLD_AFTER_S: Final = 1.0
+"""Elections and the like are over by then."""
 
 QUEUED_BATCHES_MAX: Final = 2
 """Batches that wait per partition before `send` waits."""
@@ -77,6 +80,7 @@ class Producer:
     """Writes to one topic; `async with Producer(...)` sends everything before it ends. Owned by one task.
 
     Records without a key fill one batch after the other, partition by partition. acks=all; retries do not duplicate.
+    `on_delay` is told once what keeps a batch from being written, and for how many seconds that will be tried again.
     """
 
     def __init__(
@@ -87,6 +91,7 @@ class Producer:
         compression: CompressionType = CompressionType.NONE,
         timeout_s: float = 120.0,
         batch_bytes: int = BATCH_BYTES,
+        on_delay: Callable[[ClientError, float], None] = lambda _error, _left_s: None,
     ) -> None:
         self.topic = topic
         self.acknowledged_count = 0
@@ -94,6 +99,8 @@ class Producer:
         self._compression = compression
         self._timeout_s = timeout_s
         self._batch_bytes = batch_bytes
+        self._on_delay = on_delay
+        self._has_told_delay = False
         self._metadata = MetadataResponseTopic()
         self._partitions: list[_Partition] = []
         self._senders: list[asyncio.Task[None]] = []
@@ -184,6 +191,8 @@ class Producer:
                     self.acknowledged_count += len(records)
             except ClientError as error:
                 self._error = error
+            except ValueError as error:
+                self._error = ClientError(f"records of partition {partition.index} make no batch: {error}")
             finally:
                 partition.queue.task_done()
 
@@ -196,7 +205,7 @@ class Producer:
             base_sequence=partition.sequence,
         )
         partition.sequence = (partition.sequence + len(records)) % _SEQUENCES
-        deadline = asyncio.get_running_loop().time() + self._timeout_s
+        started_s = asyncio.get_running_loop().time()
         while True:
             try:
                 await self._try_batch(partition.index, batch)
@@ -207,8 +216,12 @@ class Producer:
                         return  # an earlier try was stored, only its answer got lost
                     if not error.error.retriable:
                         raise
-                if asyncio.get_running_loop().time() > deadline:
+                waited_s = asyncio.get_running_loop().time() - started_s
+                if waited_s > self._timeout_s:
                     raise
+                if waited_s > DELAY_TOLD_AFTER_S and not self._has_told_delay:
+                    self._has_told_delay = True
+                    self._on_delay(error, self._timeout_s - waited_s)
             await asyncio.sleep(RETRY_BACKOFF_S)
             await self._refresh()
 
@@ -250,5 +263,5 @@ class Producer:
             # A topic that is being created is not known yet; where the broker does not create any it never will be.
             limit_s = CREATION_TIMEOUT_S if error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION else self._timeout_s
             if not error.retriable or waited_s > limit_s:
-                check(topic.error_code, f"topic {self.topic}")
+                await self._client.check_topic(self.topic, topic.error_code)
             await asyncio.sleep(RETRY_BACKOFF_S)

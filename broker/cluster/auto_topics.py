@@ -1,5 +1,5 @@
-"""Topics that come into being by being asked for: by Metadata (`auto.create.topics.enable`), and the internal ones by
-FindCoordinator.
+"""Creates topics that are missing when somebody asks for them: with Metadata (`auto.create.topics.enable`), and the
+internal ones with FindCoordinator.
 
 Creation runs in the background, once per name at a time; whoever asked is told to retry (Kafka's
 AutoTopicCreationManager).
@@ -22,11 +22,18 @@ Create = Callable[[list[NewTopic]], Awaitable[list[TopicOutcome]]]
 
 class AutoTopicCreation:
     """Creates missing topics; `internal_topic(name)` describes `__consumer_offsets` as configured, or is None for other
-    names."""
+    names. Those for which `waits_for_brokers` holds are not created yet.
+    """
 
-    def __init__(self, create: Create, internal_topic: Callable[[str], NewTopic | None]) -> None:
+    def __init__(
+        self,
+        create: Create,
+        internal_topic: Callable[[str], NewTopic | None],
+        waits_for_brokers: Callable[[str], bool],
+    ) -> None:
         self._create = create
         self._internal_topic = internal_topic
+        self._waits_for_brokers = waits_for_brokers
         self._in_flight: set[str] = set()
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -34,7 +41,8 @@ class AutoTopicCreation:
         """Start to create topics that are not being created already."""
         topics = []
         for name in names:
-            if name not in self._in_flight and len(self._in_flight) < IN_FLIGHT_MAX:
+            has_room = name not in self._in_flight and len(self._in_flight) < IN_FLIGHT_MAX
+            if has_room and not self._waits_for_brokers(name):
                 self._in_flight.add(name)
                 topics.append(self._internal_topic(name) or NewTopic(name))
         if topics:

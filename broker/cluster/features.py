@@ -24,7 +24,9 @@ SUPPORTED_FEATURES = (TRANSACTION_VERSION,)
 
 
 class FinalizedFeatures(NamedTuple):
-    """What all brokers agree on; level 0 is not advertised. Clients ignore levels of an older epoch than they know."""
+    """The levels of features that clients may rely on, as ApiVersions tells them: those that all brokers support; a
+    level 0 is not told. Clients ignore levels of an older `epoch` than they know.
+    """
 
     transaction_version: int
     epoch: int

@@ -1,42 +1,16 @@
-"""The controller's way to this very broker: the inter-broker requests of Kafka 3.9, handed over without a socket."""
+"""The controller's way to the very broker that it lives in: commands handed over without a socket."""
 
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Protocol
-
-from barnabas.broker.cluster.metadata import MetadataCache, TopicMetadata
-from barnabas.wire.messages.leader_and_isr import LeaderAndIsrRequest, LeaderAndIsrResponse
-from barnabas.wire.messages.stop_replica import StopReplicaRequest, StopReplicaResponse
-from barnabas.wire.messages.update_metadata import UpdateMetadataRequest, UpdateMetadataResponse
-
-Request = LeaderAndIsrRequest | UpdateMetadataRequest | StopReplicaRequest
-Response = LeaderAndIsrResponse | UpdateMetadataResponse | StopReplicaResponse
-
-
-class HostedReplicas(Protocol):
-    """Who leads and follows partitions (`replication/replica_manager.py`)."""
-
-    async def leader_and_isr(self, request: LeaderAndIsrRequest) -> LeaderAndIsrResponse: ...
-
-    async def stop_replica(self, request: StopReplicaRequest) -> StopReplicaResponse: ...
+from barnabas.broker.cluster.controller_commands import ControllerCommands, Request, Response
+from barnabas.wire.messages.leader_and_isr import LeaderAndIsrRequest
+from barnabas.wire.messages.stop_replica import StopReplicaRequest
 
 
 class LocalChannel:
-    """A BrokerChannel (controller/channel.py) that knows one broker: the one it lives in.
+    """A BrokerChannel (controller/channel.py) that knows one broker: the one it lives in, which obeys by `commands`."""
 
-    `on_update` is told which topics were removed, after each UpdateMetadata and before that is answered.
-    """
-
-    def __init__(
-        self,
-        node_id: int,
-        replicas: HostedReplicas,
-        metadata: MetadataCache,
-        on_update: Callable[[Sequence[TopicMetadata]], Awaitable[None]],
-    ) -> None:
+    def __init__(self, node_id: int, commands: ControllerCommands) -> None:
         self._node_id = node_id
-        self._replicas = replicas
-        self._metadata = metadata
-        self._on_update = on_update
+        self._commands = commands
 
     def reaches(self, broker_id: int) -> bool:
         return broker_id == self._node_id
@@ -44,8 +18,7 @@ class LocalChannel:
     async def send(self, broker_id: int, request: Request) -> Response:
         assert broker_id == self._node_id, f"broker {broker_id} is not this one"
         if isinstance(request, LeaderAndIsrRequest):
-            return await self._replicas.leader_and_isr(request)
+            return await self._commands.leader_and_isr(request)
         if isinstance(request, StopReplicaRequest):
-            return await self._replicas.stop_replica(request)
-        await self._on_update(await self._metadata.update(request))
-        return UpdateMetadataResponse()
+            return await self._commands.stop_replica(request)
+        return await self._commands.update_metadata(request)

@@ -1,18 +1,20 @@
 """What this broker knows about the cluster: live brokers, topics, leaders. Fed only by UpdateMetadata requests of the
-controller (Kafka's ZkMetadataCache), read by Metadata, DescribeCluster, FindCoordinator and by every handler that needs
-to know whether a topic exists."""
+controller (Kafka's ZkMetadataCache), and by what LeaderAndIsr says before those come; read by Metadata,
+DescribeCluster, FindCoordinator and by every handler that needs to know whether a topic exists."""
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from barnabas.broker.configuration.listeners import Endpoint
 from barnabas.controller.operations.topics import check_topic_name
+from barnabas.controller.requests import FULL
 from barnabas.turns import Turns
 from barnabas.wire.errors import ApiError
 from barnabas.wire.names import ZERO_TOPIC_ID, TopicId
 
 if TYPE_CHECKING:
+    from barnabas.wire.messages.leader_and_isr import LeaderAndIsrRequest
     from barnabas.wire.messages.update_metadata import (
         UpdateMetadataBroker,
         UpdateMetadataPartitionState,
@@ -57,6 +59,13 @@ class PartitionMetadata:
     offline_replicas: list[int]
     partition_epoch: int
 
+    def unavailable_replicas(self, reachable: Collection[int]) -> list[int]:
+        """The replicas that clients are told are offline: those that the controller says, and those of brokers that are
+        not `reachable`, alive and on the client's listener (KRaftMetadataCache.getOfflineReplicas).
+        """
+        offline = self.offline_replicas
+        return [replica for replica in self.replicas if replica not in reachable or replica in offline]
+
 
 @dataclass(frozen=True, slots=True)
 class TopicMetadata:
@@ -77,15 +86,19 @@ class TopicMetadata:
 
 
 class MetadataCache:
-    """The cluster as the controller last told it; owned by the event loop. `listeners` are called after every
-    update."""
+    """The cluster as the controller last told broker `node_id`; owned by the event loop. `listeners` are called after
+    every update."""
 
-    def __init__(self) -> None:
+    def __init__(self, node_id: int = NO_LEADER) -> None:
+        self._node_id = node_id
         self.controller_id = NO_LEADER
+        self.is_complete = False
+        """Whether the controller has told of all topics, so that one which is not here does not exist."""
         self._brokers: dict[int, BrokerMetadata] = {}
+        self._reachable: dict[str, frozenset[int]] = {}
         self._topics: dict[str, TopicMetadata] = {}
         self._names_by_id: dict[TopicId, str] = {}
-        self.listeners: set[Callable[[], None]] = set()
+        self.listeners: dict[Callable[[], None], None] = {}
 
     # --- reading ----------------------------------------------------------------------------------
 
@@ -114,21 +127,57 @@ class MetadataCache:
         topic = self._topics.get(topic_name)
         return None if topic is None else topic.partitions.get(partition)
 
+    def leaderless_count(self) -> int:
+        """How many partitions nobody can be elected for."""
+        return sum(
+            partition.leader == NO_LEADER for topic in self._topics.values() for partition in topic.partitions.values()
+        )
+
+    def out_of_sync_count(self, broker_id: int) -> int:
+        """How many replicas of a broker are not in sync with the leaders that their partitions have."""
+        return sum(
+            partition.leader >= 0 and broker_id in partition.replicas and broker_id not in partition.isr
+            for topic in self._topics.values()
+            for partition in topic.partitions.values()
+        )
+
     def brokers(self) -> Iterable[BrokerMetadata]:
         return self._brokers.values()
 
     def broker_ids(self) -> list[int]:
         return sorted(self._brokers)
 
+    def is_alive(self, broker_id: int) -> bool:
+        """Whether the broker was registered when the controller told last."""
+        return broker_id in self._brokers
+
     def endpoint(self, broker_id: int, listener_name: str) -> Endpoint | None:
         """Where clients of `listener_name` reach the broker; None when it is not alive or has no such listener."""
         broker = self._brokers.get(broker_id)
         return None if broker is None else broker.endpoints.get(listener_name)
 
+    def rack(self, broker_id: int, listener_name: str) -> str | None:
+        """Where a broker stands that clients of `listener_name` reach; None when they do not, or it does not say."""
+        broker = self._brokers.get(broker_id)
+        return None if broker is None or listener_name not in broker.endpoints else broker.rack
+
+    def reachable(self, listener_name: str) -> frozenset[int]:
+        """The live brokers that have such a listener."""
+        found = self._reachable.get(listener_name)
+        if found is None:
+            brokers = self._brokers.values()
+            found = frozenset(broker.broker_id for broker in brokers if listener_name in broker.endpoints)
+            self._reachable[listener_name] = found
+        return found
+
     # --- writing ----------------------------------------------------------------------------------
 
     async def update(self, request: "UpdateMetadataRequest") -> list[TopicMetadata]:
-        """Apply the controller's word; returns the topics that are gone with it.
+        """Apply the controller's word; returns the topics that it tells are gone.
+
+        A topic that a full word does not name was deleted while this broker was away (Kafka's ZkMetadataCache sees it
+        so, with controllers of KRaft). That of one that it hosts would have waited for it: there the metadata store was
+        damaged, and the topic stays. None of these are among those returned, which lose what belongs to them.
 
         The event loop has turns while it is read. It is applied as a whole, so that nobody sees a part of a topic; the
         controller sends one after the other, so that nothing changes between the two.
@@ -136,13 +185,18 @@ class MetadataCache:
         turns = Turns()
         told = [await self._told(state, turns) for state in request.topic_states]
         self.controller_id = request.controller_id
+        self.is_complete = self.is_complete or request.type == FULL
         self._brokers = {broker.id: _broker(broker) for broker in request.live_brokers}
+        self._reachable = {}
         removed = []
+        if request.type == FULL:
+            for name in self._topics.keys() - {topic.name for topic in told}:
+                if not self._is_hosted(self._topics[name]):
+                    self._forget(self._topics[name])
         for topic in told:
             known = self._topics.get(topic.name)
             if known is not None and (not topic.partitions or known.topic_id != topic.topic_id):
-                self._names_by_id.pop(known.topic_id, None)
-                del self._topics[known.name]
+                self._forget(known)
                 removed.append(known)
             if topic.partitions:
                 self._topics[topic.name] = topic
@@ -150,6 +204,35 @@ class MetadataCache:
         for listener in list(self.listeners):
             listener()
         return removed
+
+    async def note_roles(self, request: "LeaderAndIsrRequest") -> None:
+        """Take over who leads the partitions whose roles the controller gives to this broker. UpdateMetadata tells that
+        a little later; until then clients that a former leader turns away would be sent to it again, and some of them
+        (librdkafka) wait a second before they ask once more.
+        """
+        turns = Turns()
+        for topic in request.topic_states:
+            known = self._topics.get(topic.topic_name)
+            if known is None or known.topic_id != topic.topic_id:
+                continue
+            for told in topic.partition_states:
+                partition = known.partitions.get(told.partition_index)
+                if partition is not None and partition.partition_epoch < told.partition_epoch:
+                    known.partitions[told.partition_index] = replace(
+                        partition,
+                        leader=told.leader,
+                        leader_epoch=told.leader_epoch,
+                        isr=list(told.isr),
+                        partition_epoch=told.partition_epoch,
+                    )
+                await turns.after_one()
+
+    def _is_hosted(self, topic: TopicMetadata) -> bool:
+        return any(self._node_id in partition.replicas for partition in topic.partitions.values())
+
+    def _forget(self, topic: TopicMetadata) -> None:
+        self._names_by_id.pop(topic.topic_id, None)
+        del self._topics[topic.name]
 
     async def _told(self, state: "UpdateMetadataTopicState", turns: Turns) -> TopicMetadata:
         """A topic as it is told, with what was known of its other partitions; without any it is gone."""

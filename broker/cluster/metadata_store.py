@@ -1,13 +1,14 @@
-"""The broker's session with its coordination store: opened at start, and in ZooKeeper's case again whenever it is lost.
+"""The broker's session with its coordination store: opened at start, and again whenever the cluster ended it.
 
 Without `zookeeper.connect` the store is a file in one of the log directories, and its loss (a failed disk) ends the
-broker. With ZooKeeper the loss of a session means that the cluster took the broker for dead: it goes on serving what it
-leads, registers again with a new epoch, and its controller reads everything anew, as in Kafka.
+broker. With ZooKeeper, or a store that several brokers of one process share, the loss of a session means that the
+cluster took the broker for dead: it goes on serving what it leads, registers again with a new epoch, and its controller
+reads everything anew, as in Kafka.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,12 +16,18 @@ from barnabas.broker.configuration.config import BrokerConfig
 from barnabas.clock import Clock
 from barnabas.controller.configs import ConfigRepository
 from barnabas.controller.controller import Controller
-from barnabas.controller.coordination.interface import CoordinationError, CoordinationStore, NoNode
-from barnabas.controller.znodes import BROKER_IDS, CLUSTER_ID, DamagedZnode
+from barnabas.controller.coordination.interface import (
+    ConnectionLost,
+    CoordinationError,
+    CoordinationStore,
+    StoreUnavailable,
+)
+from barnabas.controller.znodes import CLUSTER_ID, DamagedZnode
 from barnabas.storage.errors import DirectoryMismatch
 from barnabas.timers import Timers, pause
 
 if TYPE_CHECKING:
+    from barnabas.broker.cluster.former_session import SessionNote
     from barnabas.controller.coordination.embedded import EmbeddedStore
 
 logger = logging.getLogger(__name__)
@@ -32,11 +39,7 @@ CONNECTION_TIMEOUT_MS_MIN = 4_000
 servers usually are."""
 
 REJOIN_DELAY_MS = 1_000
-"""Between attempts to join again: one that fails may fail at once."""
-
-
-class OtherBrokersInCluster(Exception):
-    """The cluster has brokers that this version cannot work with."""
+"""How long after an attempt to join the cluster again the next one begins: one that fails may fail at once."""
 
 
 def find_metadata_file(directories: Sequence[Path], cluster_id: str | None, missing: Collection[str]) -> Path:
@@ -47,7 +50,7 @@ def find_metadata_file(directories: Sequence[Path], cluster_id: str | None, miss
 
     Raises: DirectoryMismatch, if there are two, or none although there must have been one.
     """
-    found = [path for directory in directories if (path := directory / METADATA_FILE).exists()]
+    found = [path for path in (directory / METADATA_FILE for directory in directories) if path.exists()]
     if len(found) > 1:
         raise DirectoryMismatch(
             f"there are {len(found)} metadata stores, {', '.join(map(str, found))}: only one of them can be this"
@@ -69,7 +72,8 @@ class MetadataStore:
     `find_file` says where the file is, or is to be; `known_cluster` which cluster the log directories name, if any
     does. `on_failure` is called when the broker cannot go on; with `is_durable` False a file does not survive a power
     cut. A `shared` store is used instead of a file of one's own, by several brokers of one process, say: whoever hands
-    it in opens and closes it.
+    it in opens and closes it. In `note` each session with ZooKeeper is noted, so that the next life of a broker that is
+    killed can end it.
     """
 
     def __init__(
@@ -77,12 +81,13 @@ class MetadataStore:
         config: BrokerConfig,
         clock: Clock,
         timers: Timers,
-        find_file: Callable[[], Path],
+        find_file: Callable[[], Awaitable[Path]],
         on_failure: Callable[[str], None],
         *,
         known_cluster: Callable[[], str | None] = lambda: None,
         is_durable: bool = True,
         shared: "EmbeddedStore | None" = None,
+        note: "SessionNote | None" = None,
     ) -> None:
         self._config = config
         self._find_file = find_file
@@ -92,6 +97,7 @@ class MetadataStore:
         self._on_failure = on_failure
         self._is_durable = is_durable
         self._shared = shared
+        self._note = note
         self._embedded: EmbeddedStore | None = None
         self._session: CoordinationStore | None = None
         self._configs: ConfigRepository | None = None
@@ -101,10 +107,10 @@ class MetadataStore:
         self._stays_out = False
 
     async def open(self) -> CoordinationStore:
-        """The first session.
+        """Open the first session with the store.
 
-        Raises: CoordinationError (a file that cannot be used, no ZooKeeper in time), OtherBrokersInCluster,
-        DirectoryMismatch (no file, or two; a store without a cluster where the log directories name one).
+        Raises: CoordinationError (a file that cannot be used, no ZooKeeper in time), DirectoryMismatch (no file, or
+        two; a store without a cluster where the log directories name one).
         """
         if self._shared is not None:
             session = await self._open_session(self._shared)
@@ -113,8 +119,8 @@ class MetadataStore:
         else:
             asked_ms = self._config.zookeeper_session_timeout_ms
             timeout_ms = self._config.zookeeper_connection_timeout_ms or max(asked_ms, CONNECTION_TIMEOUT_MS_MIN)
+            await self._end_former_session(self._config.zookeeper_connect, timeout_ms)
             session = await self._open_zookeeper(self._config.zookeeper_connect, timeout_ms)
-            await self._refuse_other_brokers(session)
         known = self._known_cluster()
         if known is not None and await session.exists(CLUSTER_ID) is None:
             raise DirectoryMismatch(
@@ -124,7 +130,7 @@ class MetadataStore:
         return session
 
     def follow(self, configs: ConfigRepository, controller: Controller) -> None:
-        """Who goes on in the next session."""
+        """Have these go on in each session that comes after the first."""
         self._configs = configs
         self._controller = controller
 
@@ -138,22 +144,29 @@ class MetadataStore:
     async def close(self) -> None:
         await self.stay_out()
         if self._session is not None:
+            hears = self._note is not None and self._is_connected()
             await self._session.close()
+            if self._note is not None and hears:
+                await self._note.delete()
         if self._embedded is not None:
             await self._embedded.close()
 
     async def _open_file(self) -> CoordinationStore:
         from barnabas.controller.coordination.embedded import EmbeddedStore
 
-        path = await asyncio.to_thread(self._find_file)
+        path = await self._find_file()
         self._embedded = EmbeddedStore(str(path), self._clock, is_durable=self._is_durable)
         await self._embedded.open()
         return await self._open_session(self._embedded)
 
     async def _open_session(self, store: "EmbeddedStore") -> CoordinationStore:
         self._session = await store.session()
-        self._session.on_expired(lambda: self._on_failure("the metadata store failed"))
+        # A file of one's own is out of touch only when it failed.
+        self._session.on_expired(self._expired if store is self._shared else self._fail)
         return self._session
+
+    def _fail(self) -> None:
+        self._on_failure("the metadata store failed")
 
     async def _open_zookeeper(self, connect_string: str, timeout_ms: int | None) -> CoordinationStore:
         from barnabas.controller.coordination.zookeeper import ZooKeeperSession
@@ -165,19 +178,32 @@ class MetadataStore:
             in_flight_max=self._config.zookeeper_max_in_flight_requests,
         )
         self._session.on_expired(self._expired)
+        if self._note is not None and self._session.credentials is not None:
+            await self._note.write(self._session.credentials)
         return self._session
 
-    async def _refuse_other_brokers(self, session: CoordinationStore) -> None:
-        try:
-            registered = await session.get_children(BROKER_IDS)
-        except NoNode:
+    def _is_connected(self) -> bool:
+        """Whether ZooKeeper hears of it when the session is closed."""
+        from barnabas.controller.coordination.zookeeper import ZooKeeperSession
+
+        return isinstance(self._session, ZooKeeperSession) and self._session.is_connected
+
+    async def _end_former_session(self, connect_string: str, timeout_ms: int) -> None:
+        """End the session of this broker's former life, if that was killed: its registration goes with it."""
+        former = None if self._note is None else await self._note.read()
+        if former is None:
             return
-        others = [name for name in registered if name != str(self._config.node_id)]
-        if others:
-            raise OtherBrokersInCluster(
-                f"the cluster at {self._config.zookeeper_connect} has other brokers (id {', '.join(others)}):"
-                " this version runs clusters of one broker"
-            )
+        from barnabas.controller.coordination.zookeeper import ZooKeeperSession
+
+        session = await ZooKeeperSession.open(
+            connect_string,
+            session_timeout_ms=self._config.zookeeper_session_timeout_ms,
+            connection_timeout_ms=timeout_ms,
+            former=former,
+        )
+        if session.session_id == former.session_id:
+            logger.info("the session of this broker's former life, which did not end it, is ended now")
+        await session.close()
 
     def _expired(self) -> None:
         self._is_lost = True
@@ -195,19 +221,27 @@ class MetadataStore:
             logger.exception("the broker cannot join its cluster again")
             self._on_failure(str(error))
 
+    async def _open_again(self) -> CoordinationStore:
+        if self._shared is not None:
+            return await self._open_session(self._shared)
+        assert self._config.zookeeper_connect is not None, "a file of one's own is not opened again"
+        return await self._open_zookeeper(self._config.zookeeper_connect, None)
+
     async def _try_to_rejoin(self) -> bool:
         """One attempt, as long as ZooKeeper is away; False if the new session was lost, too."""
-        assert self._config.zookeeper_connect is not None, "only sessions of ZooKeeper are opened again"
         assert self._session is not None, "there was a session"
         await self._session.close()
         self._is_lost = False
         try:
-            session = await self._open_zookeeper(self._config.zookeeper_connect, None)
-            await self._refuse_other_brokers(session)
+            session = await self._open_again()
             if self._configs is not None and self._controller is not None:
                 await self._configs.rejoin(session)
                 await self._controller.rejoin(session)
         except (CoordinationError, DamagedZnode) as error:
+            is_broken = isinstance(error, StoreUnavailable) and not isinstance(error, ConnectionLost)
+            if self._shared is not None and is_broken:
+                self._fail()
+                return True
             logger.warning("joining the cluster failed, trying again: %s", error)
             return False
         if self._is_lost:

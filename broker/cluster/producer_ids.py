@@ -15,6 +15,32 @@ def highest_handed_out(used: Iterable[int]) -> int:
     return max((producer_id for producer_id in used if producer_id <= HANDED_OUT_MAX), default=-1)
 
 
+class ProducerIdBlocks:
+    """Fresh blocks. A metadata store may have forgotten what was handed out, or be that of an earlier day; then the
+    logs are asked which ids are used: a producer that gets one of another has its records taken for retries.
+
+    `allocate(above)` has the controller hand out a block of ids that are greater than `above`; `used_ids` reads those
+    of all logs, once; `is_store_trusted` says, each time, that the store cannot have forgotten.
+    """
+
+    def __init__(
+        self,
+        allocate: Callable[[int], Awaitable[tuple[int, int]]],
+        used_ids: Callable[[], Awaitable[Iterable[int]]],
+        is_store_trusted: Callable[[], bool],
+    ) -> None:
+        self._allocate = allocate
+        self._used_ids = used_ids
+        self._is_store_trusted = is_store_trusted
+        self._highest_used: int | None = None
+
+    async def next(self) -> tuple[int, int]:
+        """The first and the last id of a block. Errors: ApiError COORDINATOR_LOAD_IN_PROGRESS and the controller's."""
+        if self._highest_used is None and not self._is_store_trusted():
+            self._highest_used = highest_handed_out(await self._used_ids())
+        return await self._allocate(-1 if self._highest_used is None else self._highest_used)
+
+
 class ProducerIds:
     """Gives each caller an id that no other producer of the cluster has.
 

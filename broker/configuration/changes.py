@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Container, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from barnabas.broker.configuration.definitions import (
     CLUSTER_WIDE,
@@ -46,11 +46,14 @@ OPERATION_NAMES: Final = ("SET", "DELETE", "APPEND", "SUBTRACT")
 
 _VALUE_LENGTH_MAX: Final = 32_767
 OVERRIDES_MAX: Final = 1_000
-"""Of one topic, of one broker, of all brokers: names that nobody knows are stored, as in Kafka."""
+"""How many overrides a topic, a broker, or the default of all brokers may have: names that nobody knows are stored,
+too, as in Kafka."""
 OVERRIDES_BYTES_MAX: Final = 512 * 1024
-"""Of one of these; ZooKeeper takes a megabyte."""
+"""How many bytes the overrides of a topic, a broker or the default of all brokers may take; ZooKeeper takes a
+megabyte."""
 ALL_OVERRIDES_BYTES_MAX: Final = 64 * 1024 * 1024
-"""Of all of them together, as `stored_bytes` estimates them: 50,000 topics with half a dozen each."""
+"""How many bytes all overrides of all topics and brokers may take together, as `stored_bytes` estimates them: those of
+50,000 topics with half a dozen each."""
 RESOURCES_PER_TURN: Final = 16
 """Requests of others have their turn after so many resources."""
 _LISTENER_OVERRIDE: Final = re.compile(r"listener\.name\.[^.]*\.(.*)")
@@ -70,6 +73,9 @@ class Resource(Protocol):
     configs: Any
 
 
+ResourceType = TypeVar("ResourceType", bound=Resource)
+
+
 class ConfigChanges:
     """Changes the configs that the metadata store keeps, of topics (those in `topics`) and of brokers, on behalf of
     broker `node_id`."""
@@ -84,11 +90,11 @@ class ConfigChanges:
 
     async def alter(
         self,
-        resources: Sequence[Resource],
-        new_overrides: Callable[[Any, Overrides], Overrides],
+        resources: Sequence[ResourceType],
+        new_overrides: Callable[[ResourceType, Overrides], Overrides],
         *,
         validate_only: bool,
-        alter_loggers: Callable[[Any], None] | None = None,
+        alter_loggers: Callable[[ResourceType], None] | None = None,
     ) -> list[ApiError | None]:
         """Change the configs of every resource that can be changed; one outcome per resource, None for success.
 
@@ -120,8 +126,8 @@ class ConfigChanges:
 
     async def _alter_one(
         self,
-        resource: Resource,
-        new_overrides: Callable[[Any, Overrides], Overrides],
+        resource: ResourceType,
+        new_overrides: Callable[[ResourceType, Overrides], Overrides],
         *,
         validate_only: bool,
     ) -> None:
@@ -131,8 +137,8 @@ class ConfigChanges:
             entity_type, name = "topics", resource.resource_name
         else:
             raise ApiError(ErrorCode.INVALID_REQUEST, f"Unknown resource type {resource.resource_type}")
-        async with self._topic_configs.change_lock:
-            current = self._repository.overrides(entity_type, name)
+
+        def decide(current: Overrides) -> Overrides:
             overrides = new_overrides(resource, current)
             for key, text in overrides.items():
                 if len(text) > _VALUE_LENGTH_MAX:
@@ -144,8 +150,13 @@ class ConfigChanges:
                 self._check_broker_configs(overrides, per_broker=name != DEFAULT_ENTITY)
             else:
                 self._check_topic_configs(name, overrides)
-            if not validate_only:
-                await self._repository.replace(entity_type, name, overrides, if_topic_exists=entity_type == "topics")
+            return overrides
+
+        async with self._topic_configs.change_lock:
+            if validate_only:
+                decide(self._repository.overrides(entity_type, name))
+            else:
+                await self._repository.change(entity_type, name, decide, if_topic_exists=entity_type == "topics")
 
     def _check_topic_configs(self, topic: str, overrides: Overrides) -> None:
         if not topic:

@@ -12,6 +12,7 @@ import os.path
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Final
 
 from barnabas.broker.configuration.definitions import (
@@ -42,6 +43,15 @@ ENVIRONMENT: Final = "environment"
 FILE: Final = "file"
 DEFAULT: Final = "default"
 
+
+DEFAULTS_WITH_ZOOKEEPER: Final[Mapping[str, ConfigValue]] = MappingProxyType(
+    {
+        "offsets.topic.replication.factor": 3,
+        "transaction.state.log.replication.factor": 3,
+        "transaction.state.log.min.isr": 2,
+    }
+)
+"""Kafka's defaults, where there may be several brokers; one that is alone for good has those of the table."""
 
 _NO_ZOOKEEPER_SECURITY: Final = "connections to ZooKeeper are plain, without TLS, ACLs or migration to KRaft"
 
@@ -180,10 +190,12 @@ def resolve(
     overrides: Mapping[str, str] | None = None,
     environ: Mapping[str, str] | None = None,
     properties: Mapping[str, str] | None = None,
+    options_as_given: Mapping[str, str] | None = None,
 ) -> Resolution:
     """Merge and check a configuration. The arguments map Kafka's keys to text; `environ` is the process environment.
 
-    Besides `KAFKA_...`, `environ` is asked for CLUSTER_ID, XDG_DATA_HOME and HOME.
+    Besides `KAFKA_...`, `environ` is asked for CLUSTER_ID, XDG_DATA_HOME and HOME. `options_as_given` has what was
+    typed for each of `options`, `--http foo`, say: what is wrong with its value is said of that.
     """
     environ = environ or {}
     return _Resolver(
@@ -194,6 +206,7 @@ def resolve(
             (OPTION, options or {}),
         ),
         environ,
+        options_as_given or {},
     ).run()
 
 
@@ -235,8 +248,14 @@ def default_data_directory(environ: Mapping[str, str], node_id: int) -> str:
 class _Resolver:
     """One run of `resolve`; collects errors and warnings as it goes."""
 
-    def __init__(self, layers: Iterable[tuple[str, Mapping[str, str]]], environ: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        layers: Iterable[tuple[str, Mapping[str, str]]],
+        environ: Mapping[str, str],
+        options_as_given: Mapping[str, str],
+    ) -> None:
         self.environ = environ
+        self.options_as_given = options_as_given
         self.errors: list[str] = []
         self.warnings: list[str] = []
         self.notes: list[str] = []
@@ -269,7 +288,10 @@ class _Resolver:
             "log.dir": (default_data_directory(self.environ, node_id),),
             "broker.id": node_id,
         }
+        if self.raw.get("zookeeper.connect", "").strip():
+            self.defaults |= DEFAULTS_WITH_ZOOKEEPER
         self._check_relations()
+        self._check_replication()
         self._check_http_address()
         self._check_zookeeper()
         resolver = ListenerResolver(self)
@@ -307,7 +329,12 @@ class _Resolver:
 
     def fail(self, key: str, reason: str) -> None:
         where = self.sources.get(key)
-        self.errors.append(f"{reason} (from the {where})" if where in (FILE, ENVIRONMENT) else reason)
+        if where == OPTION and key in self.options_as_given:
+            # Whoever typed an option may never have heard of the key.
+            reason = f"{self.options_as_given[key]}: {reason.rpartition(f' for configuration {key}: ')[2]}"
+        elif where in (FILE, ENVIRONMENT, OVERRIDE):
+            reason = f"{reason} (from {'' if where == OVERRIDE else 'the '}{where})"
+        self.errors.append(reason)
         self.judged.add(key)
 
     def _warn(self, key: str, what: str) -> None:
@@ -431,6 +458,17 @@ class _Resolver:
             if not holds:
                 self.fail(key, sentence)
                 self.judged.update(sentence.split())  # which names all keys that the rule joins
+
+    def _check_replication(self) -> None:
+        """What Kafka takes and a broker that is alone cannot keep. Of internal topics InternalTopics tells."""
+        if self.text("zookeeper.connect") is not None:
+            return
+        for key, consequence in (
+            ("default.replication.factor", "no topic can be created that does not name a factor of its own"),
+            ("min.insync.replicas", "records that are sent with acks=all are refused (NOT_ENOUGH_REPLICAS)"),
+        ):
+            if self._number(key) > 1:
+                self._warn(key, f"of {self.value(key)}: without zookeeper.connect a broker is alone, so {consequence}")
 
     def _check_http_address(self) -> None:
         key = "barnabas.http.address"

@@ -82,9 +82,9 @@ DEFAULTS_OF_TOPICS: Final = (
 _DELETING_KEYS: Final = frozenset(
     ("cleanup.policy", "retention.ms", "retention.bytes", "delete.retention.ms", "min.compaction.lag.ms")
 )
-"""What decides over records that go."""
+"""Topic keys by which records are deleted."""
 
-_DELETING_BROKER_KEYS: Final = frozenset(name for key in _DELETING_KEYS for name in TOPIC_SYNONYMS[key])
+_DELETING_BROKER_KEYS: Final = frozenset(name for key in _DELETING_KEYS for name in TOPIC_SYNONYMS.get(key, ()))
 
 DEFAULT_ENTITY: Final = "<default>"
 """The name under which overrides of all brokers are stored."""
@@ -394,7 +394,7 @@ class Overrides(Protocol):
 class TopicConfigs:
     """The configs of all topics of one broker: its static configuration and the stored overrides, brought together.
 
-    `change_lock` is held from reading overrides to writing them, so that two incremental changes do not lose one.
+    `change_lock` is held while overrides are checked and written: the next ones are checked against these.
     """
 
     def __init__(self, static: BrokerConfig, repository: Overrides) -> None:
@@ -406,7 +406,7 @@ class TopicConfigs:
         self.change_lock = asyncio.Lock()
 
     def levels(self) -> BrokerLevels:
-        """What lies under the topics' own overrides now; one object until it changes."""
+        """The broker configuration that lies under the topics' own overrides now; one object until it changes."""
         cluster_wide = self._repository.overrides("brokers", DEFAULT_ENTITY)
         per_broker = self._repository.overrides("brokers", str(self._static.node_id))
         if cluster_wide is not self._levels.cluster_wide or per_broker is not self._levels.per_broker:
@@ -439,7 +439,7 @@ class TopicConfigs:
         return config
 
     def _tell(self, whom: str, wrong: str) -> None:
-        """Once, as long as it is wrong."""
+        """Log what is `wrong` with the settings of `whom` (empty: nothing), unless that was logged last."""
         if wrong != self._told.get(whom, ""):
             self._told[whom] = wrong
             if wrong:

@@ -5,8 +5,9 @@ Their coordinators are told when this broker comes to lead, or no longer leads, 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from barnabas.broker.cluster.metadata import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC, MetadataCache, TopicMetadata
 from barnabas.controller.operations.topics import NewTopic
@@ -20,13 +21,27 @@ if TYPE_CHECKING:
     from barnabas.broker.replication.partition import Partition
 
 
+log = logging.getLogger(__name__)
+
+_WAITING: Final = {
+    GROUP_METADATA_TOPIC: ("Consumer groups", "offsets.topic.replication.factor"),
+    TRANSACTION_STATE_TOPIC: ("Transactions", "transaction.state.log.replication.factor"),
+}
+"""What waits for an internal topic, and the key that says how many replicas it is to have."""
+
+
 class InternalTopics:
     """Describes the internal topics, and tells their coordinators of their partitions: `attach` these before the
-    controller hands any out."""
+    controller hands any out. A broker that `is_alone` has a metadata store of its own, which no other broker can join.
+    """
 
-    def __init__(self, config: BrokerConfig, topic_configs: TopicConfigs, metadata: MetadataCache) -> None:
+    def __init__(
+        self, config: BrokerConfig, topic_configs: TopicConfigs, metadata: MetadataCache, *, is_alone: bool = True
+    ) -> None:
         self._topic_configs = topic_configs
         self._metadata = metadata
+        self._is_alone = is_alone
+        self._told: set[str] = set()
         self._sizes = {
             GROUP_METADATA_TOPIC: (config.offsets_topic_num_partitions, config.offsets_topic_replication_factor),
             TRANSACTION_STATE_TOPIC: (
@@ -34,7 +49,7 @@ class InternalTopics:
                 config.transaction_state_log_replication_factor,
             ),
         }
-        self._runtimes: dict[str, CoordinatorRuntime[Any, Any]] = {}
+        self._runtimes: dict[str, CoordinatorRuntime[Any]] = {}
 
     def attach(self, groups: GroupService, transactions: TransactionService) -> None:
         """The coordinators that live on these topics."""
@@ -42,18 +57,41 @@ class InternalTopics:
         self._runtimes = {GROUP_METADATA_TOPIC: groups.runtime, TRANSACTION_STATE_TOPIC: transactions.runtime}
 
     def new_topic(self, name: str) -> NewTopic | None:
-        """How a topic of this name is to be created, with no more replicas than there are brokers; None for all other
-        names."""
+        """How a topic of this name is to be created; None for all other names. A broker that is alone
+        makes no more replicas than there are brokers.
+        """
         if name not in self._sizes:
             return None
         partition_count, replication_factor = self._sizes[name]
+        if self._is_alone:
+            replication_factor = min(replication_factor, max(1, len(self._metadata.broker_ids())))
         return NewTopic(
             name,
             partition_count=partition_count,
-            replication_factor=min(replication_factor, max(1, len(self._metadata.broker_ids()))),
+            replication_factor=replication_factor,
             configs=self._topic_configs.internal_topic_configs(name),
             is_needed=True,
         )
+
+    def waits_for_brokers(self, name: str) -> bool:
+        """Whether a topic cannot be created before more brokers are alive, as many as it is to have replicas. The log
+        has it in one line, once until there are enough.
+        """
+        if self._is_alone or name not in self._sizes:
+            return False
+        _, replication_factor = self._sizes[name]
+        alive = len(self._metadata.broker_ids())
+        if alive >= replication_factor:
+            self._told.discard(name)
+            return False
+        if name not in self._told:
+            self._told.add(name)
+            what, key = _WAITING[name]
+            log.warning(
+                "%s wait: %s is to have %d replicas, alive brokers: %d (a smaller cluster sets %s=%d)",
+                what, name, replication_factor, alive, key, max(alive, 1),
+            )  # fmt: skip
+        return True
 
     def elected(self, partition: Partition) -> None:
         """This broker leads a partition, of any topic, from now on or in a new epoch."""

@@ -1,79 +1,40 @@
 """What every coordinator of this broker does with its internal topic: which shard serves a key, and how shards come and
 go.
 
-A partition of the topic that this broker leads is a shard: loaded from its log in a thread, then run by a runner of the
-coordinator's own kind. Requests for a shard that is not here, or not loaded yet, fail at once: clients ask again.
-Source: Kafka's CoordinatorRuntime.
+A partition of the topic that this broker leads is a shard: loaded from its log in a thread, then run by a ShardRunner.
+Requests for a shard that is not here, or not loaded yet, fail at once: clients ask again.
+
+A new coordinator takes a pure machine (a Shard), the form of its records in the log, and a service that tells handlers
+what they may ask. Source: Kafka's CoordinatorRuntime.
 """
 
 import asyncio
 import logging
-from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine
 from functools import lru_cache
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
-from barnabas.broker.timers import TimerHandle, Timers
+from barnabas.broker.coordinators.effects import printable
+from barnabas.broker.coordinators.log import CoordinatorLog
+from barnabas.broker.coordinators.memory_budget import MemoryBudget
+from barnabas.broker.coordinators.runner import LogRecord, ShardRunner
+from barnabas.broker.coordinators.shard import Shard
 from barnabas.clock import Clock
 from barnabas.set_aside import SetAside
+from barnabas.timers import ScheduledCall, Timers
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.names import ZERO_TOPIC_ID, TopicId
+from barnabas.wire.record_batch import CompressionType
 
 log = logging.getLogger(__name__)
 
 LOAD_RETRY_DELAY_MS: Final = 1_000
-"""A shard that could not be loaded, or that was lost to its log, is loaded again after this time."""
+LOAD_RETRY_DELAY_MS_MAX: Final = 10_000
+"""When a shard that was lost to its log, or could not be loaded, is loaded again; each time after twice as long, up to
+the latter.
+"""
 
-
-class CoordinatorLog(Protocol):
-    """An internal topic as its coordinator sees it."""
-
-    def append(self, partition: int, batch: bytearray, transaction_version: int = 0) -> int:
-        """Append one batch and return the end offset after it; `transaction_version` is for markers.
-
-        Errors: ApiError; NOT_COORDINATOR when it is unknown what was written or this broker may not write any more,
-        any other error when nothing was.
-        """
-        ...
-
-    def committed(self, partition: int, end_offset: int) -> "asyncio.Future[None] | None":
-        """None when everything below `end_offset` is committed, else a future that ends when it is, however late, or
-        fails with ApiError when leadership or the log is lost.
-        """
-        ...
-
-    def read_all(self, partition: int) -> Iterator[bytes | bytearray | memoryview]:
-        """Chunks of whole batches from the log's start to its end; blocks, so it runs in a thread."""
-        ...
-
-
-class Shard(Protocol):
-    """One partition in memory; its length is the number of what it coordinates."""
-
-    @property
-    def skipped(self) -> Counter[str]:
-        """What loading left out, by reason."""
-        ...
-
-    def load(self, chunk: bytes | bytearray | memoryview) -> None:
-        """Apply whole batches as the log holds them."""
-        ...
-
-    def __len__(self) -> int: ...
-
-
-class Runner(Protocol):
-    """Runs a shard from `start`, when it is loaded and requests are served, until `close`."""
-
-    def start(self) -> None: ...
-
-    def close(self, error: ApiError) -> None:
-        """Stop: whoever waits gets the error."""
-        ...
-
-
-ShardType = TypeVar("ShardType", bound=Shard)
-RunnerType = TypeVar("RunnerType", bound=Runner)
+RunnerType = TypeVar("RunnerType", bound=ShardRunner[Any, Any, Any])
 AfterLoading = Callable[[RunnerType], Awaitable[None]]
 
 
@@ -88,16 +49,24 @@ class _Slot(Generic[RunnerType]):
         self.leader_epoch = leader_epoch
         self.runner: RunnerType | None = None
         self.afterwards: list[AfterLoading[RunnerType]] = []
-        self.retry: TimerHandle | None = None
+        self.retry: ScheduledCall | None = None
         self.is_given_up = False
 
 
-class CoordinatorRuntime(Generic[ShardType, RunnerType]):
+class CoordinatorRuntime(Generic[RunnerType]):
     """The shards of one coordinator; owned by the event loop.
 
-    `partition_count` is how many partitions the topic will have, until `on_topic` tells how many it has.
-    `new_runner(partition, leader_epoch, shard)` takes a loaded shard; `leader_epoch()` is that of the partition, now.
-    `entities` names what is coordinated, for log lines.
+    Args:
+        entities: what is coordinated, for log lines: "groups".
+        coordinator_log: the internal topic.
+        partition_count: how many partitions the topic will have, until `on_topic` tells how many it has.
+        settings: handed to every decision. May be replaced as a whole at any time.
+        new_runner, new_shard: the coordinator's kinds of ShardRunner and Shard.
+        encode_record: the form of a record in the log.
+        held_bytes_max: how much all shards may hold, see MemoryBudget.
+        follow_up: called with a runner and a key when a decision that `is_followed_up` is committed.
+        compression: of the batches in the log.
+        set_aside_events: the keys whose own events (timers, those of a start) raised, and are tried later.
     """
 
     def __init__(
@@ -107,28 +76,51 @@ class CoordinatorRuntime(Generic[ShardType, RunnerType]):
         partition_count: int,
         timers: Timers,
         clock: Clock,
-        new_shard: Callable[[], ShardType],
-        new_runner: Callable[[int, Callable[[], int], ShardType], RunnerType],
+        settings: Any,
+        new_runner: Callable[[int, Callable[[], int], Any, Any], RunnerType],
+        new_shard: Callable[[], Shard[Any, Any, Any]],
+        encode_record: Callable[[Any], LogRecord],
+        held_bytes_max: int,
+        *,
+        follow_up: Callable[[RunnerType, str], None] = lambda _runner, _key: None,
+        compression: CompressionType = CompressionType.NONE,
+        set_aside_events: SetAside[str] | None = None,
     ) -> None:
         self.is_active = False
+        self.log = coordinator_log
+        self.timers = timers
+        self.clock = clock
+        self.settings = settings
+        self.encode_record = encode_record
+        self.follow_up = follow_up
+        self.compression = compression
+        self.listeners: set[Callable[[], None]] = set()
+        """Called after every change of what is coordinated."""
+        self.memory = MemoryBudget(entities, held_bytes_max, self._held_bytes, clock)
+        self.set_aside = SetAside[str](
+            f"loading {entities}",
+            clock,
+            first_delay_ms=LOAD_RETRY_DELAY_MS,
+            longest_delay_ms=LOAD_RETRY_DELAY_MS_MAX,
+        )
+        if set_aside_events is None:
+            set_aside_events = SetAside[str](f"events of {entities}", clock, name=printable)
+        self.set_aside_events = set_aside_events
         self._topic_id = ZERO_TOPIC_ID
         self._partition_count = partition_count
         self._partition_count_told = partition_count
         self._entities = entities
-        self._log = coordinator_log
-        self._timers = timers
-        self._clock = clock
-        self._new_shard = new_shard
         self._new_runner = new_runner
+        self._new_shard = new_shard
         self._slots: dict[int, _Slot[RunnerType]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self.set_aside = SetAside[str](f"loading {entities}", clock, first_delay_ms=LOAD_RETRY_DELAY_MS)
 
     def start(self) -> None:
         """Serve requests from now on. Shards come with `on_elected`, which may be called before."""
         self.is_active = True
         for partition, slot in self._slots.items():
-            self._start_runner(partition, slot)
+            if slot.runner is not None:
+                self.spawn(self._start(partition, slot.runner))
 
     async def stop(self) -> None:
         """Let go of every shard; returns when no thread reads the log any more."""
@@ -178,6 +170,7 @@ class CoordinatorRuntime(Generic[ShardType, RunnerType]):
         if slot is None:
             return
         slot.is_given_up = True
+        self.set_aside.forget(f"partition {partition}")
         if slot.retry is not None:
             slot.retry.cancel()
         if slot.runner is not None:
@@ -191,48 +184,50 @@ class CoordinatorRuntime(Generic[ShardType, RunnerType]):
             self.on_resigned(partition)
             slot = self._slots[partition] = _Slot(lost.leader_epoch)
             slot.afterwards = lost.afterwards  # what it was being told may be written only in part
-            self._load_later(partition, slot)
+            self._load_later(partition, slot, LOAD_RETRY_DELAY_MS)
 
-    def _load_later(self, partition: int, slot: _Slot[RunnerType]) -> None:
-        slot.retry = self._timers.call_later(LOAD_RETRY_DELAY_MS, lambda: self.spawn(self._load(partition, slot)))
+    def _load_later(self, partition: int, slot: _Slot[RunnerType], delay_ms: int) -> None:
+        slot.retry = self.timers.call_later(delay_ms, lambda: self.spawn(self._load(partition, slot)))
 
     async def _load(self, partition: int, slot: _Slot[RunnerType]) -> None:
-        started_ms = self._clock.monotonic_ms()
+        started_ms = self.clock.monotonic_ms()
         try:
-            shard = await asyncio.to_thread(self._read, partition, slot)
+            shard = await self._read(partition, slot)
         except Exception as error:  # noqa: BLE001 - whatever is wrong with this log, the others must load
-            # What the partition said is enough of a reason; a mistake of ours needs its traceback.
-            self.set_aside.put(
-                f"partition {partition}", error, reason=str(error) if isinstance(error, ApiError) else ""
-            )
             if not slot.is_given_up:
-                self._load_later(partition, slot)
+                # What the partition said is enough of a reason; a mistake of ours needs its traceback.
+                reason = str(error) if isinstance(error, ApiError) else ""
+                self._load_later(partition, slot, self.set_aside.put(f"partition {partition}", error, reason=reason))
             return
         if slot.is_given_up:
             return
         for reason, count in shard.skipped.items():
             log.warning("%d records of partition %d, of %s, left out: %s", count, partition, self._entities, reason)
         level = logging.INFO if len(shard) else logging.DEBUG
-        duration_ms = self._clock.monotonic_ms() - started_ms
+        duration_ms = self.clock.monotonic_ms() - started_ms
         log.log(level, "Loaded %d %s of partition %d in %d ms", len(shard), self._entities, partition, duration_ms)
-        slot.runner = self._new_runner(partition, lambda: slot.leader_epoch, shard)
+        slot.runner = self._new_runner(partition, lambda: slot.leader_epoch, shard, self)
+        self.memory.sum_up_again()
         self.set_aside.release(f"partition {partition}")
         if self.is_active:
-            self._start_runner(partition, slot)
+            await self._start(partition, slot.runner)
         await self._tell(partition, slot)
 
-    def _start_runner(self, partition: int, slot: _Slot[RunnerType]) -> None:
-        if slot.runner is not None:
-            with self.set_aside.attempt(f"starting partition {partition}"):
-                slot.runner.start()
+    async def _start(self, partition: int, runner: RunnerType) -> None:
+        with self.set_aside.attempt(f"starting partition {partition}"):
+            await runner.start()
 
-    def _read(self, partition: int, slot: _Slot[RunnerType]) -> ShardType:
-        """Build the shard from its log. Runs in a thread; touches nothing else but `is_given_up`."""
+    async def _read(self, partition: int, slot: _Slot[RunnerType]) -> Shard[Any, Any, Any]:
+        """Build the shard from its log."""
         shard = self._new_shard()
-        for chunk in self._log.read_all(partition):
+
+        def take(chunk: bytes | bytearray | memoryview) -> bool:  # in a thread, which has the shard for itself
             if slot.is_given_up:
-                break
+                return False
             shard.load(chunk)
+            return True
+
+        await self.log.read_all(partition, take)
         return shard
 
     # Who serves what
@@ -242,7 +237,7 @@ class CoordinatorRuntime(Generic[ShardType, RunnerType]):
         return abs_java_hash(key) % self._partition_count
 
     def runner(self, key: str) -> RunnerType:
-        """Who serves a key.
+        """The runner of the shard that a key belongs to.
 
         Errors: ApiError, COORDINATOR_NOT_AVAILABLE (not started), NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS.
         """
@@ -265,11 +260,11 @@ class CoordinatorRuntime(Generic[ShardType, RunnerType]):
         return slot.runner if slot is not None and self.is_active else None
 
     def runners(self) -> list[RunnerType]:
-        """Of all shards that are loaded."""
+        """The runners of all shards that are loaded."""
         return [slot.runner for slot in self._slots.values() if slot.runner is not None]
 
     def all_runners(self) -> list[RunnerType]:
-        """Of all shards, for lists.
+        """The runners of all shards, for lists.
 
         Errors: ApiError, COORDINATOR_NOT_AVAILABLE (not started); COORDINATOR_LOAD_IN_PROGRESS while any shard loads: a
         shorter list would look complete.
@@ -279,6 +274,9 @@ class CoordinatorRuntime(Generic[ShardType, RunnerType]):
         if len(runners) < len(self._slots):
             raise ApiError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         return runners
+
+    def _held_bytes(self) -> int:
+        return sum(runner.shard.held_bytes for runner in self.runners())
 
     # Background work
 

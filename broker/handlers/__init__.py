@@ -1,10 +1,11 @@
-"""One file per API. This table names them; `find_handler` imports a file when its API is first used, and ApiVersions is
-computed from what they declare."""
+"""One file per API. These tables name them; `find_handler` imports a file when its API is first used, and ApiVersions
+is computed from what those for clients declare."""
 
 from collections.abc import Mapping
 from functools import cache
 from importlib import import_module
 from types import MappingProxyType
+from typing import Any
 
 from barnabas.broker.api.registry import Handler
 
@@ -38,28 +39,54 @@ _MODULES = {
     35: "describe_log_dirs",
     37: "create_partitions",
     42: "delete_groups",
+    43: "elect_leaders",
     44: "incremental_alter_configs",
+    45: "alter_partition_reassignments",
+    46: "list_partition_reassignments",
     47: "offset_delete",
     60: "describe_cluster",
     61: "describe_producers",
     65: "describe_transactions",
     66: "list_transactions",
+    74: "list_config_resources",
+    75: "describe_topic_partitions",
 }
+
+_BETWEEN_BROKERS = {
+    4: "leader_and_isr",
+    5: "stop_replica",
+    6: "update_metadata",
+    7: "controlled_shutdown",
+    56: "alter_partition",
+    67: "allocate_producer_ids",
+}
+"""What brokers of a cluster ask of each other."""
 
 
 def served_apis() -> Mapping[int, str]:
-    """Module name by API key of everything that is served."""
+    """Module name by API key of everything that clients are served."""
     return MappingProxyType(_MODULES)
 
 
+def apis_between_brokers() -> Mapping[int, str]:
+    """Module name by API key of what a broker that may have others beside it serves to them, too."""
+    return MappingProxyType(_BETWEEN_BROKERS)
+
+
 @cache
-def load_handler(key: int) -> Handler:
+def load_handler(key: int) -> Handler[Any, Any]:
     """The handler of a served API key; imports its file."""
-    handler: Handler = import_module(f"{__name__}.{_MODULES[key]}").HANDLER
-    assert handler.key == key, f"{_MODULES[key]} declares key {handler.key}, not {key}"
+    module = _MODULES.get(key) or _BETWEEN_BROKERS[key]
+    handler: Handler[Any, Any] = import_module(f"{__name__}.{module}").HANDLER
+    assert handler.key == key, f"{module} declares key {handler.key}, not {key}"
     return handler
 
 
-def find_handler(key: int) -> Handler | None:
-    """As `load_handler`; None for an API key that is not served."""
+def find_handler(key: int) -> Handler[Any, Any] | None:
+    """As `load_handler`; None for an API key that clients are not served."""
     return load_handler(key) if key in _MODULES else None
+
+
+def find_handler_in_cluster(key: int) -> Handler[Any, Any] | None:
+    """As `find_handler`, of what other brokers are served, too."""
+    return load_handler(key) if key in _MODULES or key in _BETWEEN_BROKERS else None

@@ -34,4 +34,6 @@ async def handle(request: AddOffsetsToTxnRequest, context: RequestContext) -> Ad
     return AddOffsetsToTxnResponse(error_code=error_code)
 
 
-HANDLER = Handler(key=25, min_version=0, max_version=4, handle=handle)
+HANDLER: Handler[AddOffsetsToTxnRequest, AddOffsetsToTxnResponse] = Handler(
+    key=25, min_version=0, max_version=4, handle=handle
+)

@@ -1,15 +1,17 @@
 """AddPartitionsToTxn (key 24): a producer will write to these partitions in its transaction.   Versions 0-5.
 
-Behaviour: answered when the coordinator's log has it. A partition that does not exist fails the whole transaction's
-request. Versions 4 and 5 are for brokers: several transactions at once, each added to or only verified (KIP-890).
+Behaviour: answered when the coordinator's log has it, as the request names the partitions. One that does not exist
+fails the whole transaction's request; then, and when it is verified, each is answered once. Versions 4 and 5 are for
+brokers, on the inter-broker listener: several transactions at once, each added to or only verified (KIP-890).
 Errors per partition: UNKNOWN_TOPIC_OR_PARTITION, OPERATION_NOT_ATTEMPTED (for the others then), and the same for all:
 INVALID_REQUEST (empty id), INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED (INVALID_PRODUCER_EPOCH before version 2),
 CONCURRENT_TRANSACTIONS, NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE. When verified:
-TRANSACTION_ABORTABLE for partitions that are not part of the transaction.
+TRANSACTION_ABORTABLE for partitions that are not part of the transaction. Of versions 4 and 5 on another listener:
+CLUSTER_AUTHORIZATION_FAILED.
 Versions: 2 PRODUCER_FENCED; 3 flexible; 4 several transactions; 5 TRANSACTION_ABORTABLE is understood.
 """
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 
 from barnabas.broker.api.context import RequestContext
 from barnabas.broker.api.registry import Handler
@@ -20,7 +22,6 @@ from barnabas.wire.messages.add_partitions_to_txn import (
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
     AddPartitionsToTxnResult,
-    AddPartitionsToTxnTopic,
     AddPartitionsToTxnTopicResult,
     AddPartitionsToTxnTransaction,
 )
@@ -35,6 +36,9 @@ async def handle(request: AddPartitionsToTxnRequest, context: RequestContext) ->
             topics=request.v3_and_below_topics,
         )
         return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=await _add(transaction, context))
+    if not context.is_on_inter_broker_listener:
+        return AddPartitionsToTxnResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+    context.came_from_broker()
     return AddPartitionsToTxnResponse(
         results_by_transaction=[
             AddPartitionsToTxnResult(
@@ -48,48 +52,50 @@ async def handle(request: AddPartitionsToTxnRequest, context: RequestContext) ->
 async def _add(
     transaction: AddPartitionsToTxnTransaction, context: RequestContext
 ) -> list[AddPartitionsToTxnTopicResult]:
-    partitions = frozenset((topic.name, index) for topic in transaction.topics for index in topic.partitions)
+    partitions = dict.fromkeys((topic.name, index) for topic in transaction.topics for index in topic.partitions)
     metadata = context.services.metadata
     missing = {partition for partition in partitions if not metadata.has_partition(*partition)}
     if missing:
-        return [
-            _topic_result(
-                topic,
-                (
-                    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                    if (topic.name, index) in missing
-                    else ErrorCode.OPERATION_NOT_ATTEMPTED
-                    for index in topic.partitions
-                ),
-            )
-            for topic in transaction.topics
-        ]
-    named = (transaction.transactional_id, 0, transaction.producer_id, transaction.producer_epoch, partitions)
+        unknown, others = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.OPERATION_NOT_ATTEMPTED
+        return _each_once({partition: unknown if partition in missing else others for partition in partitions})
+    named = (transaction.transactional_id, 0, transaction.producer_id, transaction.producer_epoch)
     try:
         reply = await context.services.transactions.partitions(
-            VerifyPartitions(*named)
+            VerifyPartitions(*named, frozenset(partitions))
             if transaction.verify_only
-            else AddPartitions(*named, client_version=2 if context.api_version >= 4 else 0)
+            else AddPartitions(*named, frozenset(partitions), client_version=2 if context.api_version >= 4 else 0)
         )
     except Exception as found:  # noqa: BLE001 - one entry does not take the others with it
         what = f"transactional id {transaction.transactional_id!r}"
         reply = PartitionsReply(context.services.unforeseen.refusal(found, what).error)
     if reply.error is ErrorCode.PRODUCER_FENCED and context.api_version < 2:
         reply = PartitionsReply(ErrorCode.INVALID_PRODUCER_EPOCH)
+    if transaction.verify_only:
+        return _each_once({partition: reply.error_of(partition) for partition in partitions})
     return [
-        _topic_result(topic, (reply.error_of((topic.name, index)) for index in topic.partitions))
+        AddPartitionsToTxnTopicResult(
+            name=topic.name,
+            results_by_partition=[
+                AddPartitionsToTxnPartitionResult(
+                    partition_index=index, partition_error_code=reply.error_of((topic.name, index))
+                )
+                for index in topic.partitions
+            ],
+        )
         for topic in transaction.topics
     ]
 
 
-def _topic_result(topic: AddPartitionsToTxnTopic, errors: Iterable[ErrorCode]) -> AddPartitionsToTxnTopicResult:
-    return AddPartitionsToTxnTopicResult(
-        name=topic.name,
-        results_by_partition=[
+def _each_once(errors: Mapping[tuple[str, int], ErrorCode]) -> list[AddPartitionsToTxnTopicResult]:
+    """As Kafka answers what it has as a map, its refusals and verifications."""
+    topics: dict[str, AddPartitionsToTxnTopicResult] = {}
+    for (topic, index), error in errors.items():
+        topics.setdefault(topic, AddPartitionsToTxnTopicResult(name=topic)).results_by_partition.append(
             AddPartitionsToTxnPartitionResult(partition_index=index, partition_error_code=error)
-            for index, error in zip(topic.partitions, errors, strict=True)
-        ],
-    )
+        )
+    return list(topics.values())
 
 
-HANDLER = Handler(key=24, min_version=0, max_version=5, handle=handle)
+HANDLER: Handler[AddPartitionsToTxnRequest, AddPartitionsToTxnResponse] = Handler(
+    key=24, min_version=0, max_version=5, handle=handle
+)

@@ -8,14 +8,13 @@ Deviations: throttle_time_ms is always 0; resource types GROUP and CLIENT_METRIC
 configs); listeners cannot be changed in a running broker.   Versions: 1 nothing new; 2 flexible.
 """
 
-from typing import Any
-
 from barnabas.broker.api.context import RequestContext
-from barnabas.broker.api.registry import Handler
+from barnabas.broker.api.registry import Handler, WaitsFor
 from barnabas.broker.configuration.changes import Overrides
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.alter_configs import (
     AlterConfigsRequest,
+    AlterConfigsResource,
     AlterConfigsResourceResponse,
     AlterConfigsResponse,
 )
@@ -39,8 +38,10 @@ async def handle(request: AlterConfigsRequest, context: RequestContext) -> Alter
     )
 
 
-def _named_configs(resource: Any, current: Overrides) -> Overrides:
-    return {config.name: config.value for config in resource.configs}
+def _named_configs(resource: AlterConfigsResource, current: Overrides) -> Overrides:
+    return {config.name: config.value for config in resource.configs if config.value is not None}  # no other gets here
 
 
-HANDLER = Handler(key=33, min_version=0, max_version=2, handle=handle)
+HANDLER: Handler[AlterConfigsRequest, AlterConfigsResponse] = Handler(
+    key=33, min_version=0, max_version=2, handle=handle, waits_for=WaitsFor.CONTROLLER
+)

@@ -38,6 +38,7 @@ def handle(request: ApiVersionsRequest, context: RequestContext) -> ApiVersionsR
         _SOFTWARE.fullmatch(request.client_software_name) and _SOFTWARE.fullmatch(request.client_software_version)
     ):
         return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
+    context.session.introduce(request.client_software_name, request.client_software_version)
     level, epoch = context.services.features.finalized
     return ApiVersionsResponse(
         api_keys=_served(),
@@ -67,4 +68,6 @@ def _served() -> list[ApiVersion]:
     return versions
 
 
-HANDLER = Handler(key=18, min_version=0, max_version=4, handle=handle, unsupported_version=unsupported_version)
+HANDLER: Handler[ApiVersionsRequest, ApiVersionsResponse] = Handler(
+    key=18, min_version=0, max_version=4, handle=handle, unsupported_version=unsupported_version
+)

@@ -14,7 +14,7 @@ Versions: 1 nothing new; 2 flexible; 3 nothing new.
 from __future__ import annotations
 
 from barnabas.broker.api.context import RequestContext
-from barnabas.broker.api.registry import Handler
+from barnabas.broker.api.registry import Handler, WaitsFor
 from barnabas.controller.operations.topics import NewPartitions
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.messages.create_partitions import (
@@ -54,8 +54,10 @@ async def handle(request: CreatePartitionsRequest, context: RequestContext) -> C
 
 
 def _message(error: ApiError | None) -> str | None:
-    """Kafka explains everything but an unknown topic."""
+    """What the reply says about an error: its message, but nothing of an unknown topic, as in Kafka."""
     return None if error is None or error.error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION else error.message
 
 
-HANDLER = Handler(key=37, min_version=0, max_version=3, handle=handle)
+HANDLER: Handler[CreatePartitionsRequest, CreatePartitionsResponse] = Handler(
+    key=37, min_version=0, max_version=3, handle=handle, waits_for=WaitsFor.CONTROLLER
+)

@@ -18,7 +18,8 @@ from __future__ import annotations
 from typing import Final
 
 from barnabas.broker.api.context import RequestContext
-from barnabas.broker.api.registry import Handler
+from barnabas.broker.api.registry import Handler, WaitsFor
+from barnabas.broker.cluster.metadata import INTERNAL_TOPICS
 from barnabas.broker.configuration.changes import check_room
 from barnabas.controller.operations.topics import NewTopic, TopicOutcome
 from barnabas.turns import Turns
@@ -68,6 +69,7 @@ def _new_topic(topic: CreatableTopic, context: RequestContext) -> NewTopic:
         assignments=[(assignment.partition_index, assignment.broker_ids) for assignment in topic.assignments],
         configs=configs,
         config_error=_config_error(configs, context) if configs else None,
+        is_needed=topic.name in INTERNAL_TOPICS and context.is_on_inter_broker_listener,
     )
 
 
@@ -113,4 +115,6 @@ def _configs(overrides: dict[str, str], context: RequestContext) -> list[Creatab
     ]
 
 
-HANDLER = Handler(key=19, min_version=2, max_version=7, handle=handle)
+HANDLER: Handler[CreateTopicsRequest, CreateTopicsResponse] = Handler(
+    key=19, min_version=2, max_version=7, handle=handle, has_large_replies=True, waits_for=WaitsFor.CONTROLLER
+)

@@ -30,4 +30,6 @@ async def _delete(group_id: str, context: RequestContext) -> ErrorCode:
         return context.services.unforeseen.refusal(error, f"group {group_id!r}").error
 
 
-HANDLER = Handler(key=42, min_version=0, max_version=2, handle=handle)
+HANDLER: Handler[DeleteGroupsRequest, DeleteGroupsResponse] = Handler(
+    key=42, min_version=0, max_version=2, handle=handle
+)

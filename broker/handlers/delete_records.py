@@ -1,15 +1,21 @@
 """DeleteRecords (key 21): move the log start offset of partitions forward (KIP-107).   Versions 0-2.
 
 Behaviour: everything below the offset is gone for readers at once, segments that lie below it are deleted; -1 means the
-high watermark. The low watermark of the reply is the smallest log start offset of all replicas.
+high watermark. The low watermark of the reply is the smallest log start offset of the live replicas; the reply waits
+until it has reached the offset, at most `timeout_ms`.
 Errors per partition: OFFSET_OUT_OF_RANGE (negative or above the high watermark), UNKNOWN_TOPIC_OR_PARTITION,
 NOT_LEADER_OR_FOLLOWER, POLICY_VIOLATION (the topic is compacted and not deleted from), INVALID_TOPIC_EXCEPTION
-(internal topics), KAFKA_STORAGE_ERROR.
+(internal topics), REQUEST_TIMED_OUT, KAFKA_STORAGE_ERROR.
 """
+
+import asyncio
+from collections.abc import Awaitable
 
 from barnabas.broker.api.context import RequestContext
 from barnabas.broker.api.registry import Handler
 from barnabas.broker.cluster.metadata import INTERNAL_TOPICS
+from barnabas.broker.replication.delayed_reply import once_committed
+from barnabas.broker.replication.partition import Partition
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.messages.delete_records import (
     DeleteRecordsPartition,
@@ -23,18 +29,47 @@ HIGH_WATERMARK = -1
 INVALID_LOW_WATERMARK = -1
 
 
-def handle(request: DeleteRecordsRequest, context: RequestContext) -> DeleteRecordsResponse:
-    return DeleteRecordsResponse(
+_Entry = tuple[DeleteRecordsPartitionResult, Partition]
+_Pending = list[tuple[_Entry, "asyncio.Future[None]"]]
+"""What waits for followers."""
+
+
+def handle(
+    request: DeleteRecordsRequest, context: RequestContext
+) -> DeleteRecordsResponse | Awaitable[DeleteRecordsResponse]:
+    pending: _Pending = []
+    response = DeleteRecordsResponse(
         topics=[
             DeleteRecordsTopicResult(
-                name=topic.name, partitions=[_delete(topic.name, partition, context) for partition in topic.partitions]
+                name=topic.name,
+                partitions=[_delete(topic.name, partition, pending, context) for partition in topic.partitions],
             )
             for topic in request.topics
         ]
     )
+    return _when_deleted(response, pending, request.timeout_ms, context) if pending else response
 
 
-def _delete(topic: str, asked: DeleteRecordsPartition, context: RequestContext) -> DeleteRecordsPartitionResult:
+async def _when_deleted(
+    response: DeleteRecordsResponse, pending: _Pending, timeout_ms: int, context: RequestContext
+) -> DeleteRecordsResponse:
+    await once_committed(response, pending, _fail, context.services.timers, timeout_ms)
+    for (result, partition), _ in pending:
+        if not result.error_code:
+            result.low_watermark = partition.low_watermark
+    return response
+
+
+def _fail(entry: _Entry, error: ErrorCode) -> None:
+    result, _ = entry
+    result.error_code = error
+    if error is not ErrorCode.REQUEST_TIMED_OUT:
+        result.low_watermark = INVALID_LOW_WATERMARK
+
+
+def _delete(
+    topic: str, asked: DeleteRecordsPartition, pending: _Pending, context: RequestContext
+) -> DeleteRecordsPartitionResult:
     result = DeleteRecordsPartitionResult(partition_index=asked.partition_index, low_watermark=INVALID_LOW_WATERMARK)
     try:
         partition = context.services.replicas.partition_or_error(topic, asked.partition_index)
@@ -48,10 +83,15 @@ def _delete(topic: str, asked: DeleteRecordsPartition, context: RequestContext) 
         if not 0 <= offset <= log.high_watermark:
             raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE)
         context.services.replicas.delete_records(partition, offset)
-        result.low_watermark = log.log_start_offset
+        result.low_watermark = partition.low_watermark
+        deleted = None if partition.leadership is None else partition.leadership.deleted(offset)
+        if deleted is not None:
+            pending.append(((result, partition), deleted))
     except Exception as error:  # noqa: BLE001 - one entry does not take the others with it
         result.error_code = context.services.unforeseen.refusal(error, topic, asked.partition_index).error
     return result
 
 
-HANDLER = Handler(key=21, min_version=0, max_version=2, handle=handle)
+HANDLER: Handler[DeleteRecordsRequest, DeleteRecordsResponse] = Handler(
+    key=21, min_version=0, max_version=2, handle=handle
+)

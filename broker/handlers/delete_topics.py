@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from barnabas.broker.api.context import RequestContext
-from barnabas.broker.api.registry import Handler
+from barnabas.broker.api.registry import Handler, WaitsFor
 from barnabas.controller.state import ClusterState
 from barnabas.turns import Turns
 from barnabas.wire.errors import ApiError, ErrorCode
@@ -57,10 +57,17 @@ class _Entry:
 
 async def handle(request: DeleteTopicsRequest, context: RequestContext) -> DeleteTopicsResponse:
     """Answer one request."""
-    if not context.services.controller.settings.delete_topic_enable:
-        return DeleteTopicsResponse(responses=_refusals(request, context.api_version))
+    controller = context.services.controller
+    if not controller.is_active:  # nor does it know topics by their ids
+        error = ErrorCode.NOT_CONTROLLER
+        return DeleteTopicsResponse(responses=_refusals(request, error, error.message))
+    if not controller.settings.delete_topic_enable:
+        code_is_known = context.api_version >= DELETION_DISABLED_FROM_VERSION
+        error = ErrorCode.TOPIC_DELETION_DISABLED if code_is_known else ErrorCode.INVALID_REQUEST
+        message = "Topics cannot be deleted: delete.topic.enable is false."
+        return DeleteTopicsResponse(responses=_refusals(request, error, message))
     turns = Turns()
-    entries = await _resolved(await _entries(request, turns), context.services.controller.cluster, turns)
+    entries = await _resolved(await _entries(request, turns), controller.cluster, turns)
     wanted = {entry.name: entry for entry in entries if entry.error is None and entry.name is not None}
     if wanted:
         try:
@@ -80,10 +87,7 @@ async def handle(request: DeleteTopicsRequest, context: RequestContext) -> Delet
     return response
 
 
-def _refusals(request: DeleteTopicsRequest, version: int) -> list[DeletableTopicResult]:
-    code_is_known = version >= DELETION_DISABLED_FROM_VERSION
-    code = ErrorCode.TOPIC_DELETION_DISABLED if code_is_known else ErrorCode.INVALID_REQUEST
-    message = "Topics cannot be deleted: delete.topic.enable is false."
+def _refusals(request: DeleteTopicsRequest, code: ErrorCode, message: str) -> list[DeletableTopicResult]:
     asked: list[tuple[str | None, bytes]] = [(name, ZERO_TOPIC_ID) for name in request.topic_names]
     asked += [(topic.name, topic.topic_id) for topic in request.topics]
     return [
@@ -146,4 +150,6 @@ async def _resolved(entries: Sequence[_Entry], cluster: ClusterState, turns: Tur
     return [e for e in entries if e.error is not None or not e.by_id or e.topic_id not in doubly_given]
 
 
-HANDLER = Handler(key=20, min_version=1, max_version=6, handle=handle)
+HANDLER: Handler[DeleteTopicsRequest, DeleteTopicsResponse] = Handler(
+    key=20, min_version=1, max_version=6, handle=handle, waits_for=WaitsFor.CONTROLLER
+)

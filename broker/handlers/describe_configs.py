@@ -36,14 +36,14 @@ from barnabas.wire.messages.describe_configs import (
 )
 
 ENTRY_BYTES = 100
-"""Of a config or a synonym in a reply, besides its texts."""
+"""The size of a config or a synonym in a reply, besides its texts."""
 
 _Room = ReplyRoom[tuple[int, str, tuple[str, ...] | None], DescribeConfigsResult]
 
 
 def handle(request: DescribeConfigsRequest, context: RequestContext) -> DescribeConfigsResponse:
     """One result per resource, in the order asked."""
-    room: _Room = ReplyRoom(_reply_bytes)
+    room: _Room = ReplyRoom(_reply_bytes, context.services.reply_bytes_max)
     return DescribeConfigsResponse(
         results=[_described(resource, request, context, room) for resource in request.resources]
     )
@@ -67,7 +67,7 @@ def _described(
 
 
 def _reply_bytes(result: DescribeConfigsResult) -> int:
-    """Short entries count for more than they take: their number costs time."""
+    """How large a result counts, in bytes: each entry for some more than it takes, as many short ones cost time."""
     return ENTRY_BYTES + sum(
         ENTRY_BYTES
         + text_bytes(entry.name)
@@ -194,4 +194,6 @@ def _result(entry: ConfigEntry) -> DescribeConfigsResourceResult:
     )
 
 
-HANDLER = Handler(key=32, min_version=1, max_version=4, handle=handle)
+HANDLER: Handler[DescribeConfigsRequest, DescribeConfigsResponse] = Handler(
+    key=32, min_version=1, max_version=4, handle=handle, has_large_replies=True
+)

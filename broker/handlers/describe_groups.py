@@ -22,11 +22,11 @@ from barnabas.wire.messages.describe_groups import (
 )
 
 MEMBER_BYTES = 100
-"""Of a member in a reply, or of a group, besides what clients chose."""
+"""The size of a member in a reply, or of a group, besides what clients chose."""
 
 
 def handle(request: DescribeGroupsRequest, context: RequestContext) -> DescribeGroupsResponse:
-    room: ReplyRoom[str, DescribedGroup] = ReplyRoom(_reply_bytes)
+    room: ReplyRoom[str, DescribedGroup] = ReplyRoom(_reply_bytes, context.services.reply_bytes_max)
     groups = [_describe(group_id, context, room) for group_id in request.groups]
     for group in groups:
         is_asked = request.include_authorized_operations and group.error_code == ErrorCode.NONE
@@ -87,4 +87,6 @@ def _failed(group_id: str, error: ApiError, version: int) -> DescribedGroup:
     )
 
 
-HANDLER = Handler(key=15, min_version=0, max_version=6, handle=handle)
+HANDLER: Handler[DescribeGroupsRequest, DescribeGroupsResponse] = Handler(
+    key=15, min_version=0, max_version=6, handle=handle, has_large_replies=True
+)

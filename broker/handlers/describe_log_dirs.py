@@ -1,12 +1,12 @@
-"""DescribeLogDirs (key 35): what lies in each log directory (KIP-113).   Versions 1-4.
+"""DescribeLogDirs (key 35): what lies in each log directory (KIP-113).   Versions 1-5.
 
 Behaviour: null topics ask for every partition. Sizes are bytes of segments; `offset_lag` is how far the log end is
 behind the high watermark (a follower's, or 0).
 Errors per directory: KAFKA_STORAGE_ERROR.
-Versions: 2 flexible; 3 top-level error; 4 total and usable bytes (KIP-827).
+Versions: 2 flexible; 3 top-level error; 4 total and usable bytes (KIP-827); 5 whether a directory is cordoned, which
+none is: `cordoned.log.dirs` (KIP-1066) has no effect here.
 """
 
-import asyncio
 from collections.abc import Callable, Iterable
 
 from barnabas.broker.api.context import RequestContext
@@ -23,22 +23,22 @@ from barnabas.wire.messages.describe_log_dirs import (
 
 
 async def handle(request: DescribeLogDirsRequest, context: RequestContext) -> DescribeLogDirsResponse:
-    services = context.services
+    logs = context.services.log_manager
     wanted = _wanted(request)
-    by_directory: dict[str, list[Partition]] = {str(directory): [] for directory in services.log_manager.directories}
-    for partition in services.replicas.partitions():
+    by_directory: dict[str, list[Partition]] = {str(directory): [] for directory in logs.directories}
+    for partition in context.services.replicas.partitions():
         if wanted(partition):
-            by_directory[str(services.log_manager.parent_directory(partition.log))].append(partition)
+            by_directory[str(logs.parent_directory(partition.log))].append(partition)
     response = DescribeLogDirsResponse()
     for directory, partitions in by_directory.items():
         result = DescribeLogDirsResult(log_dir=directory, topics=_topics(partitions))
         try:
-            result.total_bytes, result.usable_bytes = await asyncio.to_thread(services.log_manager.space, directory)
+            result.total_bytes, result.usable_bytes = await logs.threads.call(logs.space, directory)
         except OSError:
             result.error_code = ErrorCode.KAFKA_STORAGE_ERROR
         response.results.append(result)
     # A client keeps one entry of each.
-    for path in services.log_manager.missing_directories.keys() - by_directory.keys():
+    for path in logs.missing_directories.keys() - by_directory.keys():
         response.results.append(DescribeLogDirsResult(log_dir=path, error_code=ErrorCode.KAFKA_STORAGE_ERROR))
     return response
 
@@ -64,4 +64,6 @@ def _topics(partitions: Iterable[Partition]) -> list[DescribeLogDirsTopic]:
     return list(topics.values())
 
 
-HANDLER = Handler(key=35, min_version=1, max_version=4, handle=handle)
+HANDLER: Handler[DescribeLogDirsRequest, DescribeLogDirsResponse] = Handler(
+    key=35, min_version=1, max_version=5, handle=handle, has_large_replies=True
+)

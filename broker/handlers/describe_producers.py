@@ -19,13 +19,13 @@ from barnabas.wire.messages.describe_producers import (
 
 PARTITION_BYTES = 60
 PRODUCER_BYTES = 40
-"""Of a partition and a producer in a reply."""
+"""The size of a partition and a producer in a reply."""
 
 _Room = ReplyRoom[tuple[str, int], PartitionResponse]
 
 
 def handle(request: DescribeProducersRequest, context: RequestContext) -> DescribeProducersResponse:
-    room: _Room = ReplyRoom(lambda answer: PARTITION_BYTES + PRODUCER_BYTES * len(answer.active_producers))
+    room: _Room = ReplyRoom(_reply_bytes, context.services.reply_bytes_max)
     return DescribeProducersResponse(
         topics=[
             TopicResponse(
@@ -35,6 +35,10 @@ def handle(request: DescribeProducersRequest, context: RequestContext) -> Descri
             for topic in request.topics
         ]
     )
+
+
+def _reply_bytes(answer: PartitionResponse) -> int:
+    return PARTITION_BYTES + PRODUCER_BYTES * len(answer.active_producers)
 
 
 def _partition(topic: str, index: int, context: RequestContext, room: _Room) -> PartitionResponse:
@@ -76,4 +80,6 @@ def _producers(topic: str, index: int, context: RequestContext) -> PartitionResp
     return answer
 
 
-HANDLER = Handler(key=61, min_version=0, max_version=0, handle=handle)
+HANDLER: Handler[DescribeProducersRequest, DescribeProducersResponse] = Handler(
+    key=61, min_version=0, max_version=0, handle=handle, has_large_replies=True
+)

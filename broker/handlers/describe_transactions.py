@@ -18,11 +18,11 @@ from barnabas.wire.messages.describe_transactions import (
 PARTITION_BYTES = 4
 TOPIC_BYTES = 20
 ID_BYTES = 60
-"""Of a partition, a topic and an id in a reply, besides names."""
+"""The size of a partition, a topic and an id in a reply, besides names."""
 
 
 def handle(request: DescribeTransactionsRequest, context: RequestContext) -> DescribeTransactionsResponse:
-    room: ReplyRoom[str, TransactionState] = ReplyRoom(_reply_bytes)
+    room: ReplyRoom[str, TransactionState] = ReplyRoom(_reply_bytes, context.services.reply_bytes_max)
     return DescribeTransactionsResponse(
         transaction_states=[_describe(name, context, room) for name in request.transactional_ids]
     )
@@ -60,4 +60,6 @@ def _reply_bytes(answer: TransactionState) -> int:
     return ID_BYTES + text_bytes(answer.transactional_id) + topics
 
 
-HANDLER = Handler(key=65, min_version=0, max_version=0, handle=handle)
+HANDLER: Handler[DescribeTransactionsRequest, DescribeTransactionsResponse] = Handler(
+    key=65, min_version=0, max_version=0, handle=handle, has_large_replies=True
+)

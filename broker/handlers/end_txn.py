@@ -36,4 +36,4 @@ async def handle(request: EndTxnRequest, context: RequestContext) -> EndTxnRespo
     return EndTxnResponse(error_code=error_code, producer_id=reply.producer_id, producer_epoch=reply.producer_epoch)
 
 
-HANDLER = Handler(key=26, min_version=0, max_version=5, handle=handle)
+HANDLER: Handler[EndTxnRequest, EndTxnResponse] = Handler(key=26, min_version=0, max_version=5, handle=handle)

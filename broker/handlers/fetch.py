@@ -2,12 +2,15 @@
 
 Behaviour: fetch sessions (KIP-227); long poll until `min_bytes` or `max_wait_ms`; the first batch of the first
 non-empty partition is returned whole even beyond the limits; read_committed stops at the last stable offset and names
-aborted transactions; whole batches only.
+aborted transactions; whole batches only. Other brokers fetch as replicas, on the listener for brokers: they are given
+all that the logs have, and what they ask for tells what they have (`broker/replication/replica_fetch.py`). From
+version 11 on consumers read from followers, too, up to the high watermark that these know; with
+`replica.selector.class` of Kafka's rack-aware selector leaders send them to one in their rack (KIP-392).
 Errors per partition: OFFSET_OUT_OF_RANGE, NOT_LEADER_OR_FOLLOWER, UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID,
 INCONSISTENT_TOPIC_ID, FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH, KAFKA_STORAGE_ERROR (NOT_LEADER_OR_FOLLOWER before
-version 6).
+version 6), TOPIC_AUTHORIZATION_FAILED (a replica's fetch on a listener for clients).
 Errors of the request: FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH, FETCH_SESSION_TOPIC_ID_ERROR.
-Versions: 5 log start offset; 7 sessions; 9 leader epoch (KIP-320); 11 rack (KIP-392: always this replica); 12 flexible,
+Versions: 5 log start offset; 7 sessions; 9 leader epoch (KIP-320); 11 rack, preferred replica (KIP-392); 12 flexible,
 last fetched epoch; 13 topic ids (KIP-516); 15 replica state; 16 node endpoints (KIP-951); 17 directory id; 18 the high
 watermark that a follower knows (KIP-1166).
 """
@@ -17,9 +20,11 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from barnabas.broker.api.context import RequestContext
-from barnabas.broker.api.registry import Handler
+from barnabas.broker.api.current_leader import CurrentLeader
+from barnabas.broker.api.registry import Handler, WaitsFor
+from barnabas.broker.configuration.tables.broker import RACK_AWARE_SELECTOR
 from barnabas.broker.network.outcome import Delayed
-from barnabas.broker.replication.fetch_operation import FetchLimits, FetchOperation, Results
+from barnabas.broker.replication.fetch_operation import FetchLimits, FetchOperation, Results, error_data
 from barnabas.broker.replication.fetch_sessions import FetchPartition, FetchPlan, PartitionKey
 from barnabas.storage.segment_reader import ColdRead
 from barnabas.wire.errors import ErrorCode
@@ -36,14 +41,20 @@ from barnabas.wire.names import ZERO_TOPIC_ID, TopicId
 if TYPE_CHECKING:
     from barnabas.broker.cluster.metadata import MetadataCache
 
+FETCH = 1
 READ_COMMITTED = 1
+UNKNOWN_BROKER_EPOCH = -1
 UNSENT_BYTES_MAX = 32 * 1024 * 1024
+
+_CURRENT_LEADER = CurrentLeader(LeaderIdAndEpoch, NodeEndpoint)
 
 
 def handle(request: FetchRequest, context: RequestContext) -> FetchResponse | Awaitable[FetchResponse] | Delayed:
     services = context.services
     uses_topic_ids = context.api_version >= 13
     replica_id = request.replica_state.replica_id if context.api_version >= 15 else request.replica_id
+    if replica_id >= 0:
+        return _serve_replica(replica_id, request, context)
     plan = services.fetch_sessions.plan(
         request.session_id,
         request.session_epoch,
@@ -55,22 +66,94 @@ def handle(request: FetchRequest, context: RequestContext) -> FetchResponse | Aw
     if uses_topic_ids:
         _resolve_names(plan, services.metadata)
     # What peers have not read yet lies in our memory: the more it is, the less there is for others, down to one batch.
-    unsent_bytes_left = max(0, UNSENT_BYTES_MAX - services.connections.unsent_bytes)
-    max_bytes = min(request.max_bytes, services.config.fetch_max_bytes, unsent_bytes_left)
+    unsent_bytes_left = UNSENT_BYTES_MAX - services.connections.unsent_bytes
+    max_bytes = max(0, min(request.max_bytes, services.config.fetch_max_bytes, unsent_bytes_left))
     limits = FetchLimits(
         max_wait_ms=request.max_wait_ms,
         min_bytes=min(request.min_bytes, max_bytes),
         max_bytes=max_bytes,
         read_committed=request.isolation_level == READ_COMMITTED,
-        replica_id=replica_id,
+        or_follower=context.api_version >= 11,
     )
-    operation = FetchOperation(services.replicas, services.unforeseen, plan.partitions, limits)
+    if request.rack_id and services.config.replica_selector_class == RACK_AWARE_SELECTOR:
+        operation = _rack_aware(request.rack_id, plan, limits, context)
+    else:
+        operation = FetchOperation(services.replicas, services.unforeseen, plan.partitions, limits, plan.attention)
     cold = operation.read_now()
     if cold is not None:
         return _finish(operation.run, cold, operation, plan, context)
     if operation.is_satisfied:
         return _response(plan, operation.results, context)
     return Delayed(operation.listen(), partial(_read_again, operation, plan, context))
+
+
+def _rack_aware(rack: str, plan: FetchPlan, limits: FetchLimits, context: RequestContext) -> FetchOperation:
+    """The fetch of a consumer that is sent to a replica in its rack where there is one."""
+    from barnabas.broker.replication.replica_selector import RackAwareFetch
+
+    services, listener = context.services, context.session.listener_name
+    return RackAwareFetch(
+        services.replicas,
+        services.unforeseen,
+        plan,
+        limits,
+        rack=rack,
+        rack_of=lambda broker_id: services.metadata.rack(broker_id, listener),
+    )
+
+
+def _serve_replica(
+    replica_id: int, request: FetchRequest, context: RequestContext
+) -> FetchResponse | Awaitable[FetchResponse] | Delayed:
+    """A fetch of another broker: what bounds clients does not bound it."""
+    services = context.services
+    if not context.is_on_inter_broker_listener:
+        return _refuse_replica(request, context)
+    if replica_id != services.node_id and services.metadata.is_alive(replica_id):
+        context.session.belongs_to_broker()
+    from barnabas.broker.replication.replica_fetch import ReplicaFetch
+
+    uses_topic_ids = context.api_version >= 13
+    now_ms = services.clock.monotonic_ms()
+    plan = services.replica_fetch_sessions.plan(
+        request.session_id,
+        request.session_epoch,
+        _asked(request, services.metadata, uses_topic_ids),
+        _forgotten(request, uses_topic_ids) if request.forgotten_topics_data else (),
+        uses_topic_ids=uses_topic_ids,
+        now_ms=now_ms,
+    )
+    if uses_topic_ids:
+        _resolve_names(plan, services.metadata)
+    limits = FetchLimits(
+        max_wait_ms=request.max_wait_ms,
+        min_bytes=request.min_bytes,
+        max_bytes=min(request.max_bytes, services.config.fetch_max_bytes),
+        read_committed=False,
+    )
+    operation = ReplicaFetch(
+        services.replicas,
+        services.unforeseen,
+        plan,
+        limits,
+        replica_id=replica_id,
+        broker_epoch=request.replica_state.replica_epoch if context.api_version >= 15 else UNKNOWN_BROKER_EPOCH,
+        now_ms=now_ms,
+    )
+    cold = operation.read_now()
+    if cold is not None:
+        return _finish(operation.run, cold, operation, plan, context)
+    if operation.is_satisfied:
+        return _response(plan, operation.results, context)
+    return Delayed(operation.listen(), partial(_read_again, operation, plan, context))
+
+
+def _refuse_replica(request: FetchRequest, context: RequestContext) -> FetchResponse:
+    """As Kafka answers who may not act for the cluster; there is no session for it."""
+    sessions = context.services.fetch_sessions
+    plan = FetchPlan(sessions, ErrorCode.NONE, _asked(request, context.services.metadata, context.api_version >= 13))
+    error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    return _response(plan, [(asked, error_data(asked.partition, error)) for asked in plan.partitions], context)
 
 
 def _read_again(
@@ -122,7 +205,7 @@ def _forgotten(request: FetchRequest, uses_topic_ids: bool) -> list[PartitionKey
 
 
 def _resolve_names(plan: FetchPlan, metadata: "MetadataCache") -> None:
-    """A session may have been made before its topic was known here."""
+    """Look up the names of topics that a session follows by id, and that this broker did not know until now."""
     for partition in plan.partitions:
         if partition.topic is None:
             partition.topic = metadata.topic_name(partition.topic_id)
@@ -131,7 +214,7 @@ def _resolve_names(plan: FetchPlan, metadata: "MetadataCache") -> None:
 def _response(plan: FetchPlan, results: Results, context: RequestContext) -> FetchResponse:
     # Only a new session is told the time.
     now_ms = context.services.clock.monotonic_ms() if plan.wants_session else 0
-    error, session_id, told = context.services.fetch_sessions.finish(plan, results, now_ms)
+    error, session_id, told = plan.sessions.finish(plan, results, now_ms)
     response = FetchResponse(error_code=error, session_id=session_id)
     topic: FetchableTopicResponse | None = None
     for asked, data in told:
@@ -142,6 +225,9 @@ def _response(plan: FetchPlan, results: Results, context: RequestContext) -> Fet
         topic.partitions.append(data)
         if data.error_code:
             _explain(response, asked, data, context)
+            context.services.metrics.count_error(FETCH, data.error_code)
+    if error:
+        context.services.metrics.count_error(FETCH, error)
     return response
 
 
@@ -154,16 +240,9 @@ def _explain(response: FetchResponse, asked: FetchPartition, data: PartitionData
         ErrorCode.FENCED_LEADER_EPOCH,
     ):
         return
-    metadata = context.services.metadata
-    partition = metadata.partition(asked.topic or "", asked.partition)
-    if partition is None:
-        return
-    data.current_leader = LeaderIdAndEpoch(leader_id=partition.leader, leader_epoch=partition.leader_epoch)
-    endpoint = metadata.endpoint(partition.leader, context.listener_name)
-    if endpoint is not None and all(node.node_id != partition.leader for node in response.node_endpoints):
-        response.node_endpoints.append(
-            NodeEndpoint(node_id=partition.leader, host=endpoint.host, port=endpoint.port, rack=None)
-        )
+    _CURRENT_LEADER.tell(data, response.node_endpoints, asked.topic or "", asked.partition, context)
 
 
-HANDLER = Handler(key=1, min_version=4, max_version=18, handle=handle)
+HANDLER: Handler[FetchRequest, FetchResponse] = Handler(
+    key=FETCH, min_version=4, max_version=18, handle=handle, waits_for=WaitsFor.OTHER_CLIENTS, counts_errors=True
+)

@@ -73,7 +73,8 @@ def _find(key_type: int, key: str, context: RequestContext) -> _Found:
         services.auto_topics.create([topic])
         return _not_available()
     partition = services.metadata.partition(topic, index)
-    endpoint = None if partition is None else services.metadata.endpoint(partition.leader, context.listener_name)
+    listener_name = context.session.listener_name
+    endpoint = None if partition is None else services.metadata.endpoint(partition.leader, listener_name)
     if partition is None or endpoint is None:
         return _not_available()
     return _Found(ErrorCode.NONE, SUCCESS_MESSAGE, partition.leader, endpoint)
@@ -83,4 +84,6 @@ def _not_available() -> _Found:
     return _Found(ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.COORDINATOR_NOT_AVAILABLE.message)
 
 
-HANDLER = Handler(key=10, min_version=0, max_version=6, handle=handle)
+HANDLER: Handler[FindCoordinatorRequest, FindCoordinatorResponse] = Handler(
+    key=10, min_version=0, max_version=6, handle=handle
+)

@@ -25,4 +25,4 @@ def handle(request: HeartbeatRequest, context: RequestContext) -> HeartbeatRespo
     return HeartbeatResponse(error_code=reply.error)
 
 
-HANDLER = Handler(key=12, min_version=0, max_version=4, handle=handle)
+HANDLER: Handler[HeartbeatRequest, HeartbeatResponse] = Handler(key=12, min_version=0, max_version=4, handle=handle)

@@ -13,7 +13,7 @@ configs); listeners cannot be changed in a running broker.   Versions: 1 flexibl
 from functools import partial
 
 from barnabas.broker.api.context import RequestContext
-from barnabas.broker.api.registry import Handler
+from barnabas.broker.api.registry import Handler, WaitsFor
 from barnabas.broker.configuration.changes import (
     APPEND,
     DELETE,
@@ -92,4 +92,6 @@ def _check_logger(config: AlterableConfig, known: dict[str, str]) -> None:
         )
 
 
-HANDLER = Handler(key=44, min_version=0, max_version=1, handle=handle)
+HANDLER: Handler[IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse] = Handler(
+    key=44, min_version=0, max_version=1, handle=handle, waits_for=WaitsFor.CONTROLLER
+)

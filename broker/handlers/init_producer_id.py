@@ -12,7 +12,7 @@ Versions: 2 flexible; 3 producer id and epoch of the caller (KIP-360); 4 PRODUCE
 """
 
 from barnabas.broker.api.context import RequestContext
-from barnabas.broker.api.registry import Handler
+from barnabas.broker.api.registry import Handler, WaitsFor
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 
@@ -49,4 +49,6 @@ def _error(error: ErrorCode) -> InitProducerIdResponse:
     return InitProducerIdResponse(error_code=error, producer_id=-1, producer_epoch=-1)
 
 
-HANDLER = Handler(key=22, min_version=0, max_version=5, handle=handle)
+HANDLER: Handler[InitProducerIdRequest, InitProducerIdResponse] = Handler(
+    key=22, min_version=0, max_version=5, handle=handle, waits_for=WaitsFor.CONTROLLER
+)

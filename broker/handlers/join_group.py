@@ -12,7 +12,7 @@ assignment (KIP-814).
 """
 
 from barnabas.broker.api.context import RequestContext
-from barnabas.broker.api.registry import Handler
+from barnabas.broker.api.registry import Handler, WaitsFor
 from barnabas.broker.coordinators.groups.changes import Protocol
 from barnabas.broker.coordinators.groups.events import JoinGroup, JoinReply
 from barnabas.wire.errors import ApiError
@@ -33,7 +33,7 @@ async def handle(request: JoinGroupRequest, context: RequestContext) -> JoinGrou
         member_id=request.member_id,
         group_instance_id=request.group_instance_id,
         client_id=context.client_id or "",
-        client_host=f"/{context.client_host}",
+        client_host=f"/{context.session.client_host}",
         session_timeout_ms=request.session_timeout_ms,
         rebalance_timeout_ms=request.rebalance_timeout_ms if version >= 1 else request.session_timeout_ms,
         protocol_type=request.protocol_type,
@@ -79,4 +79,6 @@ def _response(reply: JoinReply, version: int) -> JoinGroupResponse:
     )
 
 
-HANDLER = Handler(key=11, min_version=0, max_version=9, handle=handle)
+HANDLER: Handler[JoinGroupRequest, JoinGroupResponse] = Handler(
+    key=11, min_version=0, max_version=9, handle=handle, has_large_replies=True, waits_for=WaitsFor.OTHER_CLIENTS
+)

@@ -37,4 +37,4 @@ async def handle(request: LeaveGroupRequest, context: RequestContext) -> LeaveGr
     )
 
 
-HANDLER = Handler(key=13, min_version=0, max_version=5, handle=handle)
+HANDLER: Handler[LeaveGroupRequest, LeaveGroupResponse] = Handler(key=13, min_version=0, max_version=5, handle=handle)

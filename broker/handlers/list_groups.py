@@ -14,13 +14,14 @@ from barnabas.wire.errors import ApiError
 from barnabas.wire.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
 
 GROUP_BYTES = 40
-"""Of a group in a reply, besides its id and protocol type."""
+"""The size of a group in a reply, besides its id and protocol type."""
 
 
 def handle(request: ListGroupsRequest, context: RequestContext) -> ListGroupsResponse:
     try:
         groups = context.services.groups.list_groups(request.states_filter, request.types_filter)
-        check_reply(sum(GROUP_BYTES + text_bytes(each.group_id) + text_bytes(each.protocol_type) for each in groups))
+        size = sum(GROUP_BYTES + text_bytes(each.group_id) + text_bytes(each.protocol_type) for each in groups)
+        check_reply(size, context.services.reply_bytes_max)
     except ApiError as error:
         return ListGroupsResponse(error_code=error.error)
     return ListGroupsResponse(
@@ -36,4 +37,6 @@ def handle(request: ListGroupsRequest, context: RequestContext) -> ListGroupsRes
     )
 
 
-HANDLER = Handler(key=16, min_version=0, max_version=5, handle=handle)
+HANDLER: Handler[ListGroupsRequest, ListGroupsResponse] = Handler(
+    key=16, min_version=0, max_version=5, handle=handle, has_large_replies=True
+)

@@ -133,4 +133,4 @@ def _error_of(error: ApiError, version: int) -> ErrorCode:
     return error.error
 
 
-HANDLER = Handler(key=2, min_version=1, max_version=11, handle=handle)
+HANDLER: Handler[ListOffsetsRequest, ListOffsetsResponse] = Handler(key=2, min_version=1, max_version=11, handle=handle)

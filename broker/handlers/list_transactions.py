@@ -1,15 +1,23 @@
-"""ListTransactions (key 66): the transactional ids that this broker coordinates (KIP-664).   Versions 0-1.
+"""ListTransactions (key 66): the transactional ids that this broker coordinates (KIP-664).   Versions 0-2.
 
-Behaviour: filters by state, producer id and, from version 1 on, by how long a transaction has been open; empty filters
-let everything through. States that do not exist are named in the reply.
-Errors: COORDINATOR_NOT_AVAILABLE, COORDINATOR_LOAD_IN_PROGRESS, POLICY_VIOLATION (a reply of more than 32 MiB).
-Deviations: version 2, a regular expression for transactional ids (KIP-1152), is not served: matching a hostile one
-would take Python's engine, and with it the event loop, as long as its author wishes.
+Behaviour: filters by state, producer id, from version 1 on by how long a transaction has been open, in version 2 by a
+regular expression of RE2's syntax that must match the whole id; empty filters let everything through. States that do
+not exist are named in the reply. Others have their turn while ids are compared with an expression, and one such request
+is served at a time.
+Errors: COORDINATOR_NOT_AVAILABLE, COORDINATOR_LOAD_IN_PROGRESS, POLICY_VIOLATION (a reply of more than 32 MiB; an
+expression that is too long, or would take too long for the longest id), INVALID_REGULAR_EXPRESSION (version 2).
+Versions: 1 duration (KIP-994); 2 regular expression (KIP-1152).
 """
+
+from collections.abc import Awaitable, Sequence
 
 from barnabas.broker.api.context import RequestContext
 from barnabas.broker.api.registry import Handler
 from barnabas.broker.api.reply_room import check_reply, text_bytes
+from barnabas.broker.coordinators.transactions.id_pattern import STEPS_PER_TURN, IdPattern
+from barnabas.broker.coordinators.transactions.service import ListedTransactions
+from barnabas.broker.coordinators.transactions.state import Transaction
+from barnabas.turns import Turns
 from barnabas.wire.errors import ApiError
 from barnabas.wire.messages.list_transactions import (
     ListTransactionsRequest,
@@ -18,17 +26,55 @@ from barnabas.wire.messages.list_transactions import (
 )
 
 TRANSACTION_BYTES = 40
-"""Of a transaction in a reply, besides its id."""
+"""The size of a transaction in a reply, besides its id."""
 
 
-def handle(request: ListTransactionsRequest, context: RequestContext) -> ListTransactionsResponse:
+def handle(
+    request: ListTransactionsRequest, context: RequestContext
+) -> ListTransactionsResponse | Awaitable[ListTransactionsResponse]:
+    if request.transactional_id_pattern:
+        return _matching(request, request.transactional_id_pattern, context)
     try:
-        listed = context.services.transactions.list_transactions(
-            frozenset(request.producer_id_filters), list(dict.fromkeys(request.state_filters)), request.duration_filter
-        )
-        check_reply(sum(TRANSACTION_BYTES + text_bytes(found.transactional_id) for found in listed.transactions))
+        return _response(_listed(request, context), context)
     except ApiError as error:
         return ListTransactionsResponse(error_code=error.error)
+
+
+async def _matching(
+    request: ListTransactionsRequest, pattern: str, context: RequestContext
+) -> ListTransactionsResponse:
+    async with context.services.transactions.comparing:
+        try:
+            listed = _listed(request, context)
+            found = await _compared(listed.transactions, IdPattern(pattern))
+            return _response(listed._replace(transactions=found), context)
+        except ApiError as error:
+            return ListTransactionsResponse(error_code=error.error)
+
+
+async def _compared(transactions: Sequence[Transaction], pattern: IdPattern) -> list[Transaction]:
+    """The transactions whose ids match. Errors: ApiError, POLICY_VIOLATION."""
+    turns = Turns(STEPS_PER_TURN)
+    found = []
+    for transaction in transactions:
+        transactional_id = transaction.transactional_id.encode()
+        steps = pattern.steps(transactional_id)
+        if pattern.matches(transactional_id):
+            found.append(transaction)
+        await turns.after(steps)
+    return found
+
+
+def _listed(request: ListTransactionsRequest, context: RequestContext) -> ListedTransactions:
+    return context.services.transactions.list_transactions(
+        frozenset(request.producer_id_filters), list(dict.fromkeys(request.state_filters)), request.duration_filter
+    )
+
+
+def _response(listed: ListedTransactions, context: RequestContext) -> ListTransactionsResponse:
+    """Errors: ApiError, POLICY_VIOLATION."""
+    size = sum(TRANSACTION_BYTES + text_bytes(found.transactional_id) for found in listed.transactions)
+    check_reply(size, context.services.reply_bytes_max)
     return ListTransactionsResponse(
         unknown_state_filters=listed.unknown_states,
         transaction_states=[
@@ -42,4 +88,6 @@ def handle(request: ListTransactionsRequest, context: RequestContext) -> ListTra
     )
 
 
-HANDLER = Handler(key=66, min_version=0, max_version=1, handle=handle)
+HANDLER: Handler[ListTransactionsRequest, ListTransactionsResponse] = Handler(
+    key=66, min_version=0, max_version=2, handle=handle, has_large_replies=True
+)

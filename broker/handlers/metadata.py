@@ -6,7 +6,8 @@ clients retry. Partitions without a leader are listed with LEADER_NOT_AVAILABLE.
 that the request came in on.
 Errors per topic: UNKNOWN_TOPIC_OR_PARTITION, INVALID_TOPIC_EXCEPTION, UNKNOWN_TOPIC_ID, INVALID_REQUEST (null name or
 topic id before version 12).
-Errors per partition: LEADER_NOT_AVAILABLE, LISTENER_NOT_FOUND (version 6+).
+Errors per partition: LEADER_NOT_AVAILABLE, LISTENER_NOT_FOUND (version 6+), REPLICA_NOT_AVAILABLE (version 0, which
+lists only replicas that can be reached).
 Versions: 4 auto-creation flag; 5 offline replicas; 7 leader epochs; 8 authorized operations; 9 flexible; 10 topic ids
 (KIP-516); 12 lookup by id; 13 top-level error (KIP-1102).
 """
@@ -15,7 +16,13 @@ from collections.abc import Iterable
 
 from barnabas.broker.api.context import RequestContext
 from barnabas.broker.api.registry import Handler
-from barnabas.broker.cluster.metadata import INTERNAL_TOPICS, PartitionMetadata, TopicMetadata, is_valid_topic_name
+from barnabas.broker.cluster.metadata import (
+    INTERNAL_TOPICS,
+    NO_LEADER,
+    PartitionMetadata,
+    TopicMetadata,
+    is_valid_topic_name,
+)
 from barnabas.broker.security.operations import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.metadata import (
@@ -39,7 +46,7 @@ def handle(request: MetadataRequest, context: RequestContext) -> MetadataRespons
         brokers=[
             MetadataResponseBroker(node_id=live.broker_id, host=endpoint.host, port=endpoint.port, rack=live.rack)
             for live in services.metadata.brokers()
-            if (endpoint := live.endpoints.get(context.listener_name)) is not None
+            if (endpoint := live.endpoints.get(context.session.listener_name)) is not None
         ],
     )
     if request.topics is None or (version == 0 and not request.topics):
@@ -109,21 +116,26 @@ def _topic(topic: TopicMetadata, context: RequestContext) -> MetadataResponseTop
 
 
 def _partition(index: int, partition: PartitionMetadata, context: RequestContext) -> MetadataResponsePartition:
-    metadata = context.services.metadata
-    leader, error = partition.leader, ErrorCode.NONE
-    if leader < 0 or metadata.endpoint(leader, context.listener_name) is None:
+    metadata, version = context.services.metadata, context.api_version
+    reachable = metadata.reachable(context.session.listener_name)
+    leader, replicas, isr, error = partition.leader, partition.replicas, partition.isr, ErrorCode.NONE
+    if version == 0 and not reachable.issuperset((*replicas, *isr)):
+        replicas = [replica for replica in replicas if replica in reachable]
+        isr = [replica for replica in isr if replica in reachable]
+        error = ErrorCode.REPLICA_NOT_AVAILABLE
+    if leader not in reachable:
         alive = leader in metadata.broker_ids()
-        error = ErrorCode.LISTENER_NOT_FOUND if alive and context.api_version >= 6 else ErrorCode.LEADER_NOT_AVAILABLE
-        leader = -1
+        error = ErrorCode.LISTENER_NOT_FOUND if alive and version >= 6 else ErrorCode.LEADER_NOT_AVAILABLE
+        leader = NO_LEADER
     return MetadataResponsePartition(
         error_code=error,
         partition_index=index,
         leader_id=leader,
         leader_epoch=partition.leader_epoch,
-        replica_nodes=partition.replicas,
-        isr_nodes=partition.isr,
-        offline_replicas=partition.offline_replicas,
+        replica_nodes=replicas,
+        isr_nodes=isr,
+        offline_replicas=partition.unavailable_replicas(reachable),
     )
 
 
-HANDLER = Handler(key=3, min_version=0, max_version=13, handle=handle)
+HANDLER: Handler[MetadataRequest, MetadataResponse] = Handler(key=3, min_version=0, max_version=13, handle=handle)

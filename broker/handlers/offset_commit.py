@@ -1,14 +1,14 @@
-"""OffsetCommit (key 8): store how far a group has read.   Versions 2-9.
+"""OffsetCommit (key 8): store how far a group has read.   Versions 2-10.
 
 Behaviour: each partition is answered for itself; those that do not exist are refused, the others stored. Members must
 be of the current generation; without a generation the group must be empty, and comes into being if it does not exist.
 A commit counts as a heartbeat. The answer waits for replication.
-Errors per partition: UNKNOWN_TOPIC_OR_PARTITION, OFFSET_METADATA_TOO_LARGE, and the same for all others:
-UNKNOWN_MEMBER_ID, ILLEGAL_GENERATION, REBALANCE_IN_PROGRESS, FENCED_INSTANCE_ID, GROUP_ID_NOT_FOUND (version 9+,
-ILLEGAL_GENERATION before), NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE,
-UNKNOWN_SERVER_ERROR (too large to be stored).
+Errors per partition: UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID (version 10), OFFSET_METADATA_TOO_LARGE, and the
+same for all others: UNKNOWN_MEMBER_ID, ILLEGAL_GENERATION, REBALANCE_IN_PROGRESS, FENCED_INSTANCE_ID,
+GROUP_ID_NOT_FOUND (version 9+, ILLEGAL_GENERATION before), NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS,
+COORDINATOR_NOT_AVAILABLE, UNKNOWN_SERVER_ERROR (too large to be stored).
 Versions: 2-4 retention time; 3 throttle time; 6 leader epoch (KIP-320); 7 group instance id (KIP-345); 8 flexible; 9
-new group protocol's errors (KIP-848).
+new group protocol's errors (KIP-848); 10 topic ids instead of names.
 """
 
 import asyncio
@@ -24,6 +24,7 @@ from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
     OffsetCommitResponse,
     OffsetCommitResponsePartition,
     OffsetCommitResponseTopic,
@@ -32,10 +33,14 @@ from barnabas.wire.names import TopicId
 
 
 class _Topic(NamedTuple):
-    """What is to be stored of one topic, under the id that it had when it was looked up, and the answers to that."""
+    """What is to be stored of one topic, under the id that it had when it was looked up, and the answers to that.
+
+    `missing` is the error where the topic does not exist.
+    """
 
     name: str
     topic_id: TopicId
+    missing: ErrorCode
     commits: list[PartitionCommit]
     answers: list[OffsetCommitResponsePartition]
 
@@ -53,13 +58,13 @@ def _commit(request: OffsetCommitRequest, context: RequestContext) -> InPieces[O
     found: list[_Topic] = []
     turns = Turns()
     for asked in request.topics:
-        topic = _Topic(asked.name, metadata.topic_id(asked.name), [], [])
-        answers = OffsetCommitResponseTopic(name=asked.name)
+        topic = _topic(asked, context)
+        answers = OffsetCommitResponseTopic(name=asked.name, topic_id=asked.topic_id)
         for partition in asked.partitions:
             answers.partitions.append(_look_up(partition, topic, metadata))
             if turns.is_over():
                 yield
-        if answers.partitions:
+        if answers.partitions or asked.name not in metadata:  # a topic that exists is named for its partitions only
             response.topics.append(answers)
         if topic.commits:
             found.append(topic)
@@ -72,6 +77,14 @@ def _commit(request: OffsetCommitRequest, context: RequestContext) -> InPieces[O
     if not known:
         return response
     return _store(request, response, known, context)
+
+
+def _topic(asked: OffsetCommitRequestTopic, context: RequestContext) -> _Topic:
+    metadata = context.services.metadata
+    if context.api_version < 10:
+        return _Topic(asked.name, metadata.topic_id(asked.name), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, [], [])
+    topic_id = TopicId(asked.topic_id)
+    return _Topic(metadata.topic_name(topic_id) or "", topic_id, ErrorCode.UNKNOWN_TOPIC_ID, [], [])
 
 
 def _look_up(
@@ -90,13 +103,13 @@ def _look_up(
             )
         )
     else:
-        answer.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        answer.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if topic.name in metadata else topic.missing
     return answer
 
 
 def _refuse(topic: _Topic) -> None:
     for answer in topic.answers:
-        answer.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        answer.error_code = topic.missing
 
 
 def _store(
@@ -149,4 +162,6 @@ def _answer(
     return response
 
 
-HANDLER = Handler(key=8, min_version=2, max_version=9, handle=handle)
+HANDLER: Handler[OffsetCommitRequest, OffsetCommitResponse] = Handler(
+    key=8, min_version=2, max_version=10, handle=handle
+)

@@ -53,4 +53,6 @@ async def handle(request: OffsetDeleteRequest, context: RequestContext) -> Offse
     )
 
 
-HANDLER = Handler(key=47, min_version=0, max_version=0, handle=handle)
+HANDLER: Handler[OffsetDeleteRequest, OffsetDeleteResponse] = Handler(
+    key=47, min_version=0, max_version=0, handle=handle
+)

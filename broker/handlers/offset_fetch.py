@@ -1,16 +1,17 @@
-"""OffsetFetch (key 9): how far groups have read.   Versions 1-9.
+"""OffsetFetch (key 9): how far groups have read.   Versions 1-10.
 
 Behaviour: a partition without an offset, and an unknown group, are answered with offset -1 and no error. Null topics
-(version 2+) ask for everything the group has. The answer waits until the offsets it tells of are replicated.
+(version 2+) ask for everything the group has, from version 10 on of topics that exist. Who asks by a topic's id is not
+told what was committed for an earlier topic of its name. The answer waits until the offsets it tells of are replicated.
 Errors per partition: UNSTABLE_OFFSET_COMMIT (an open transaction may change the offset, and the client asked for
-stable ones). Per group, in version 1 per partition: NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS,
-COORDINATOR_NOT_AVAILABLE, POLICY_VIOLATION (a reply of more than 32 MiB).
+stable ones), UNKNOWN_TOPIC_ID (version 10). Per group, in version 1 per partition: NOT_COORDINATOR,
+COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, POLICY_VIOLATION (a reply of more than 32 MiB).
 Versions: 2 all topics, top-level error; 3 throttle time; 5 leader epoch (KIP-320); 6 flexible; 7 require stable
 (KIP-447); 8 several groups (KIP-709); 9 member id and epoch of the new group protocol (KIP-848; classic groups do not
-look at them).
+look at them); 10 topic ids instead of names.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from barnabas.broker.api.context import RequestContext
@@ -30,27 +31,36 @@ from barnabas.wire.messages.offset_fetch import (
     OffsetFetchResponseTopic,
     OffsetFetchResponseTopics,
 )
+from barnabas.wire.names import ZERO_TOPIC_ID, TopicId
 
 NO_OFFSET = -1
 OFFSET_BYTES = 24
-TOPIC_BYTES = 10
+TOPIC_BYTES = 26
 GROUP_BYTES = 20
-"""Of a partition, a topic and a group in a reply, besides metadata and names."""
+"""The size of a partition, a topic and a group in a reply, besides metadata and names."""
 
 
-_Topics = list[tuple[str, list[FetchedOffset]]]
-_Question = tuple[str, tuple[tuple[str, tuple[int, ...]], ...] | None]
+class _Topic(NamedTuple):
+    """A topic that is asked for: before version 10 the id is zero, in it the name of one that does not exist empty."""
+
+    name: str
+    topic_id: TopicId
+    partitions: tuple[int, ...]
+
+
+_Offsets = list[tuple[_Topic, list[FetchedOffset]]]
+_Question = tuple[str, tuple[_Topic, ...] | None]
 
 
 class _Fetched(NamedTuple):
     """A group's offsets by topic, as asked for, or the error that stands for all of them."""
 
-    topics: _Topics
+    topics: _Offsets
     error: ErrorCode
 
 
 async def handle(request: OffsetFetchRequest, context: RequestContext) -> OffsetFetchResponse:
-    room: ReplyRoom[_Question, _Fetched] = ReplyRoom(_reply_bytes)
+    room: ReplyRoom[_Question, _Fetched] = ReplyRoom(_reply_bytes, context.services.reply_bytes_max)
     turns = Turns()
     if context.api_version >= 8:
         response = OffsetFetchResponse()
@@ -61,8 +71,8 @@ async def handle(request: OffsetFetchRequest, context: RequestContext) -> Offset
         return response
     fetched = await _fetch(request.group_id, request.topics, request.require_stable, context, room, turns)
     if fetched.error is not ErrorCode.NONE and context.api_version < 2:
-        topics = [(topic.name, _all_failed(topic.partition_indexes, fetched.error)) for topic in request.topics or ()]
-        fetched = _Fetched(topics, fetched.error)
+        topics = [_topic(topic, context) for topic in request.topics or ()]
+        fetched = _Fetched([_all_failed(topic, fetched.error) for topic in topics], fetched.error)
     return OffsetFetchResponse(error_code=fetched.error, topics=await _topics_before_8(fetched.topics, turns))
 
 
@@ -74,7 +84,7 @@ async def _fetch(
     room: ReplyRoom[_Question, _Fetched],
     turns: Turns,
 ) -> _Fetched:
-    asked = None if topics is None else tuple((topic.name, tuple(topic.partition_indexes)) for topic in topics)
+    asked = None if topics is None else tuple(_topic(topic, context) for topic in topics)
     try:
         known = room.again((group_id, asked))
         if known is not None:
@@ -85,43 +95,66 @@ async def _fetch(
         return _Fetched([], context.services.unforeseen.refusal(error, f"group {group_id!r}").error)
 
 
+def _topic(asked: OffsetFetchRequestTopic | OffsetFetchRequestTopics, context: RequestContext) -> _Topic:
+    partitions = tuple(asked.partition_indexes)
+    if isinstance(asked, OffsetFetchRequestTopic) or context.api_version < 10:
+        return _Topic(asked.name, ZERO_TOPIC_ID, partitions)
+    topic_id = TopicId(asked.topic_id)
+    return _Topic(context.services.metadata.topic_name(topic_id) or "", topic_id, partitions)
+
+
 async def _offsets(
-    group_id: str,
-    asked: tuple[tuple[str, tuple[int, ...]], ...] | None,
-    require_stable: bool,
-    context: RequestContext,
-    turns: Turns,
-) -> _Topics:
+    group_id: str, asked: tuple[_Topic, ...] | None, require_stable: bool, context: RequestContext, turns: Turns
+) -> _Offsets:
     """Topics and partitions as they are named, each looked up once. Errors: as `GroupService.fetch_offsets`."""
     groups = context.services.groups
     if asked is None:
-        return list((await groups.fetch_offsets(group_id, None, require_stable=require_stable)).items())
+        return _every(await groups.fetch_offsets(group_id, None, require_stable=require_stable), context)
+    known = [topic for topic in asked if topic.name or context.api_version < 10]
     wanted: dict[str, dict[int, None]] = {}
-    for topic, partitions in asked:
-        wanted.setdefault(topic, {}).update(dict.fromkeys(partitions))
-        await turns.after(len(partitions))
+    for topic in known:
+        wanted.setdefault(topic.name, {}).update(dict.fromkeys(topic.partitions))
+        await turns.after(len(topic.partitions))
     found: dict[str, dict[int, FetchedOffset]] = {}
-    for topic, offsets in (await groups.fetch_offsets(group_id, wanted, require_stable=require_stable)).items():
-        found[topic] = {offset.partition: offset for offset in offsets}
+    for name, offsets in (await groups.fetch_offsets(group_id, wanted, require_stable=require_stable)).items():
+        found[name] = {offset.partition: offset for offset in offsets}
         await turns.after(len(offsets))
-    topics: _Topics = []
-    for topic, partitions in asked:
-        topics.append((topic, [found[topic][partition] for partition in partitions]))
-        await turns.after(len(partitions))
+    topics: _Offsets = []
+    for topic in asked:
+        if topic.name in found:
+            offsets = [_unless_earlier(found[topic.name][partition], topic.topic_id) for partition in topic.partitions]
+            topics.append((topic, offsets))
+        else:
+            topics.append(_all_failed(topic, ErrorCode.UNKNOWN_TOPIC_ID))
+        await turns.after(len(topic.partitions))
     return topics
+
+
+def _every(found: Mapping[str, list[FetchedOffset]], context: RequestContext) -> _Offsets:
+    """All that a group has; from version 10 on a topic that does not exist has no id to be told by."""
+    topics = [(_Topic(name, context.services.metadata.topic_id(name), ()), offsets) for name, offsets in found.items()]
+    return [each for each in topics if context.api_version < 10 or each[0].topic_id != ZERO_TOPIC_ID]
+
+
+def _unless_earlier(offset: FetchedOffset, topic_id: TopicId) -> FetchedOffset:
+    """No offset where it was committed for an earlier topic of the name (OffsetMetadataManager.isMismatchedTopicId)."""
+    committed = offset.committed
+    if committed is None or ZERO_TOPIC_ID in (topic_id, committed.topic_id) or topic_id == committed.topic_id:
+        return offset
+    return offset._replace(committed=None)
 
 
 def _reply_bytes(fetched: _Fetched) -> int:
     return GROUP_BYTES + sum(
         TOPIC_BYTES
-        + len(topic)
+        + text_bytes(topic.name)
         + sum(OFFSET_BYTES + (text_bytes(offset.committed.metadata) if offset.committed else 0) for offset in offsets)
         for topic, offsets in fetched.topics
     )
 
 
-def _all_failed(partitions: Iterable[int], error: ErrorCode) -> list[FetchedOffset]:
-    return [FetchedOffset(partition, None, error) for partition in partitions]
+def _all_failed(topic: _Topic, error: ErrorCode) -> tuple[_Topic, list[FetchedOffset]]:
+    return topic, [FetchedOffset(partition, None, error) for partition in topic.partitions]
 
 
 async def _group(group_id: str, fetched: _Fetched, turns: Turns) -> OffsetFetchResponseGroup:
@@ -137,12 +170,12 @@ async def _group(group_id: str, fetched: _Fetched, turns: Turns) -> OffsetFetchR
             )
             for offset in offsets
         ]
-        response.topics.append(OffsetFetchResponseTopics(name=topic, partitions=answers))
+        response.topics.append(OffsetFetchResponseTopics(name=topic.name, topic_id=topic.topic_id, partitions=answers))
         await turns.after(len(answers))
     return response
 
 
-async def _topics_before_8(fetched: _Topics, turns: Turns) -> list[OffsetFetchResponseTopic]:
+async def _topics_before_8(fetched: _Offsets, turns: Turns) -> list[OffsetFetchResponseTopic]:
     topics = []
     for topic, offsets in fetched:
         answers = [
@@ -155,9 +188,11 @@ async def _topics_before_8(fetched: _Topics, turns: Turns) -> list[OffsetFetchRe
             )
             for offset in offsets
         ]
-        topics.append(OffsetFetchResponseTopic(name=topic, partitions=answers))
+        topics.append(OffsetFetchResponseTopic(name=topic.name, partitions=answers))
         await turns.after(len(answers))
     return topics
 
 
-HANDLER = Handler(key=9, min_version=1, max_version=9, handle=handle)
+HANDLER: Handler[OffsetFetchRequest, OffsetFetchResponse] = Handler(
+    key=9, min_version=1, max_version=10, handle=handle, has_large_replies=True
+)

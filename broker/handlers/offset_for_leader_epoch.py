@@ -41,4 +41,6 @@ def _end_offset(topic: str, asked: OffsetForLeaderPartition, context: RequestCon
     return answer
 
 
-HANDLER = Handler(key=23, min_version=2, max_version=4, handle=handle)
+HANDLER: Handler[OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse] = Handler(
+    key=23, min_version=2, max_version=4, handle=handle
+)

@@ -9,9 +9,10 @@ Errors of the request: TRANSACTIONAL_ID_AUTHORIZATION_FAILED (transactional batc
 INVALID_PRODUCER_ID_MAPPING (of several producers).
 Errors per partition: NOT_LEADER_OR_FOLLOWER, UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID, CORRUPT_MESSAGE,
 INVALID_RECORD, MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE, INVALID_TIMESTAMP, UNSUPPORTED_COMPRESSION_TYPE,
-INVALID_TOPIC_EXCEPTION (internal topics), INVALID_REQUIRED_ACKS, NOT_ENOUGH_REPLICAS, REQUEST_TIMED_OUT,
-OUT_OF_ORDER_SEQUENCE_NUMBER, INVALID_PRODUCER_EPOCH, INVALID_PRODUCER_ID_MAPPING, INVALID_TXN_STATE (before version
-11), TRANSACTION_ABORTABLE, CONCURRENT_TRANSACTIONS (version 12+), KAFKA_STORAGE_ERROR.
+INVALID_TOPIC_EXCEPTION (internal topics), INVALID_REQUIRED_ACKS, NOT_ENOUGH_REPLICAS,
+NOT_ENOUGH_REPLICAS_AFTER_APPEND, REQUEST_TIMED_OUT, OUT_OF_ORDER_SEQUENCE_NUMBER, INVALID_PRODUCER_EPOCH,
+INVALID_PRODUCER_ID_MAPPING, INVALID_TXN_STATE (before version 11), TRANSACTION_ABORTABLE, CONCURRENT_TRANSACTIONS
+(version 12+), KAFKA_STORAGE_ERROR.
 Versions: 0-2 are advertised only for clients that infer codecs from them (KAFKA-18659); 5 log start offset; 7 zstd; 8
 record errors (KIP-467); 9 flexible; 10 current leader (KIP-951); 11 TRANSACTION_ABORTABLE; 12 transaction version 2;
 13 topic ids (KIP-516).
@@ -22,10 +23,11 @@ from collections.abc import Awaitable, Generator, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from barnabas.broker.api.context import RequestContext
+from barnabas.broker.api.current_leader import CurrentLeader
 from barnabas.broker.api.registry import Handler
 from barnabas.broker.cluster.metadata import INTERNAL_TOPICS
 from barnabas.broker.network.outcome import CloseConnection
-from barnabas.clock import wait_s
+from barnabas.broker.replication.delayed_reply import once_committed
 from barnabas.storage.validation import ExpensiveBatch, RecordErrors, parse_produced_batch
 from barnabas.turns import InPieces, Turns, in_turns
 from barnabas.wire.errors import ApiError, ErrorCode
@@ -47,7 +49,11 @@ if TYPE_CHECKING:
     from barnabas.broker.coordinators.transactions.verification import Verified
     from barnabas.broker.replication.replica_manager import Validated
 
+PRODUCE = 0
 ACKS_ALL = -1
+
+ELEMENTS_AT_ONCE = 1_000
+"""A request of fewer topics, partitions and tagged fields than these does not count as large, whatever its bytes."""
 
 APPENDS_AT_ONCE = 1_000
 """Batches of one request that are appended without giving others a turn, in 10 ms: more than clients send."""
@@ -78,6 +84,8 @@ BATCH_LENGTH_MIN = 14
 MAGIC_POSITION = 16
 ATTRIBUTES_POSITION = 22
 """The low byte of a record batch's attributes."""
+
+_CURRENT_LEADER = CurrentLeader(LeaderIdAndEpoch, NodeEndpoint)
 
 _Pending = list[tuple[PartitionProduceResponse, "asyncio.Future[None]"]]
 _Step = tuple[TopicProduceResponse, TopicProduceData, PartitionProduceData]
@@ -144,8 +152,18 @@ class _Appends:
             _close_on_error(self._response)
             return None
         if self._pending:
-            return asyncio.ensure_future(_when_committed(self._response, self._pending, self._request.timeout_ms))
+            timers = self._context.services.timers
+            return once_committed(self._response, self._pending, self._fail, timers, self._request.timeout_ms)
         return self._response
+
+    def _fail(self, reply: PartitionProduceResponse, error: ErrorCode) -> None:
+        """Answer with an error for a batch that was appended and is not committed."""
+        reply.error_code = error
+        reply.base_offset = reply.log_append_time_ms = reply.log_start_offset = -1
+        self._count(error)
+
+    def _count(self, error: ErrorCode) -> None:
+        self._context.services.metrics.count_error(PRODUCE, error)
 
     def _finish_later(self, next_step: _Step) -> Awaitable[ProduceResponse | None]:
         """The rest, from a batch on whose records have to be opened in a thread, or after many, between which others
@@ -218,6 +236,7 @@ class _Appends:
         try:
             verified.check_produce((topic, data.index), self._context.services.replicas)
         except ApiError as error:
+            self._count(error.error)
             explained = error.error in (ErrorCode.INVALID_TXN_STATE, ErrorCode.NOT_ENOUGH_REPLICAS)
             return PartitionProduceResponse(
                 index=data.index,
@@ -231,6 +250,7 @@ class _Appends:
 
     def _refusal(self, topic: str, data: PartitionProduceData, found: Exception) -> PartitionProduceResponse:
         error = self._context.services.unforeseen.refusal(found, topic, data.index)
+        self._count(error.error)
         fault = _fault(data.records, self._context.api_version)
         reply = PartitionProduceResponse(
             index=data.index,
@@ -247,8 +267,8 @@ class _Appends:
                 BatchIndexAndErrorMessage(batch_index=index, batch_index_error_message=message)
                 for index, message in error.record_errors
             ]
-        if error.error == ErrorCode.NOT_LEADER_OR_FOLLOWER:
-            _tell_leader(reply, self._response, topic, self._context)
+        if error.error == ErrorCode.NOT_LEADER_OR_FOLLOWER and self._context.api_version >= 10:
+            _CURRENT_LEADER.tell(reply, self._response.node_endpoints, topic, data.index, self._context)
         return reply
 
     def _log_start_offset(self, topic: str, data: PartitionProduceData, error: ErrorCode) -> int:
@@ -359,21 +379,6 @@ def _topic_name(topic_data: TopicProduceData, context: RequestContext) -> str:
     return name
 
 
-def _tell_leader(
-    reply: PartitionProduceResponse, response: ProduceResponse, topic: str, context: RequestContext
-) -> None:
-    metadata = context.services.metadata
-    partition = metadata.partition(topic, reply.index)
-    if partition is None or context.api_version < 10:
-        return
-    reply.current_leader = LeaderIdAndEpoch(leader_id=partition.leader, leader_epoch=partition.leader_epoch)
-    endpoint = metadata.endpoint(partition.leader, context.listener_name)
-    if endpoint is not None and all(node.node_id != partition.leader for node in response.node_endpoints):
-        response.node_endpoints.append(
-            NodeEndpoint(node_id=partition.leader, host=endpoint.host, port=endpoint.port, rack=None)
-        )
-
-
 def _close_on_error(response: ProduceResponse) -> None:
     """With acks=0 a closed connection is the only way to say that something failed; the client then refreshes its
     metadata."""
@@ -387,19 +392,12 @@ def _close_on_error(response: ProduceResponse) -> None:
         raise CloseConnection("a Produce request with acks=0 failed: " + ", ".join(failed))
 
 
-async def _when_committed(response: ProduceResponse, pending: _Pending, timeout_ms: int) -> ProduceResponse:
-    await asyncio.wait([future for _, future in pending], timeout=wait_s(timeout_ms))
-    for reply, future in pending:
-        if not future.done():
-            _fail(reply, ErrorCode.REQUEST_TIMED_OUT)
-        elif (error := future.exception()) is not None:
-            _fail(reply, error.error if isinstance(error, ApiError) else ErrorCode.KAFKA_STORAGE_ERROR)
-    return response
-
-
-def _fail(reply: PartitionProduceResponse, error: ErrorCode) -> None:
-    reply.error_code = error
-    reply.base_offset = reply.log_append_time_ms = reply.log_start_offset = -1
-
-
-HANDLER = Handler(key=0, min_version=3, max_version=13, handle=handle, advertised_min=0)
+HANDLER: Handler[ProduceRequest, ProduceResponse] = Handler(
+    key=PRODUCE,
+    min_version=3,
+    max_version=13,
+    handle=handle,
+    advertised_min=0,
+    elements_at_once=ELEMENTS_AT_ONCE,
+    counts_errors=True,
+)

@@ -9,7 +9,7 @@ Versions: 1 throttle time; 3 group instance id (KIP-345); 4 flexible; 5 protocol
 """
 
 from barnabas.broker.api.context import RequestContext
-from barnabas.broker.api.registry import Handler
+from barnabas.broker.api.registry import Handler, WaitsFor
 from barnabas.broker.coordinators.groups.events import SyncGroup
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse
@@ -40,4 +40,6 @@ async def handle(request: SyncGroupRequest, context: RequestContext) -> SyncGrou
     )
 
 
-HANDLER = Handler(key=14, min_version=0, max_version=5, handle=handle)
+HANDLER: Handler[SyncGroupRequest, SyncGroupResponse] = Handler(
+    key=14, min_version=0, max_version=5, handle=handle, waits_for=WaitsFor.OTHER_CLIENTS
+)

@@ -140,4 +140,6 @@ async def _commit(
         return OffsetsReply(error.error)
 
 
-HANDLER = Handler(key=28, min_version=0, max_version=5, handle=handle)
+HANDLER: Handler[TxnOffsetCommitRequest, TxnOffsetCommitResponse] = Handler(
+    key=28, min_version=0, max_version=5, handle=handle
+)

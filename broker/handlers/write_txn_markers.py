@@ -4,7 +4,7 @@ Behaviour: sent by transaction coordinators, and by administrators to end a tran
 one offset; it is written whether or not the producer has a transaction open there. Answered when all are replicated.
 Errors per partition: UNKNOWN_TOPIC_OR_PARTITION (not led here), NOT_LEADER_OR_FOLLOWER (also while the group
 coordinator loads), INVALID_PRODUCER_ID_MAPPING (a negative id), INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED,
-NOT_ENOUGH_REPLICAS, REQUEST_TIMED_OUT, KAFKA_STORAGE_ERROR.
+NOT_ENOUGH_REPLICAS, NOT_ENOUGH_REPLICAS_AFTER_APPEND, REQUEST_TIMED_OUT, KAFKA_STORAGE_ERROR.
 Versions: 2 transaction version (KIP-1228).
 """
 
@@ -13,7 +13,7 @@ import asyncio
 from barnabas.broker.api.context import RequestContext
 from barnabas.broker.api.registry import Handler
 from barnabas.broker.coordinators.transactions.markers import TransactionMarker
-from barnabas.clock import wait_s
+from barnabas.broker.replication.delayed_reply import once_committed
 from barnabas.turns import Turns
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.messages.write_txn_markers import (
@@ -24,13 +24,17 @@ from barnabas.wire.messages.write_txn_markers import (
     WriteTxnMarkersResponse,
 )
 
-_Results = dict[int, dict[tuple[str, int], ErrorCode]]
+_Errors = dict[tuple[str, int], ErrorCode]
+_Results = dict[int, _Errors]
+_Entry = tuple[_Errors, tuple[str, int]]
+"""A partition, and the errors among which is its own."""
 
 
 async def handle(request: WriteTxnMarkersRequest, context: RequestContext) -> WriteTxnMarkersResponse:
+    context.came_from_broker()
     results: _Results = {}
     turns = Turns()
-    pending: list[tuple[int, tuple[str, int], asyncio.Future[None]]] = []
+    pending: list[tuple[_Entry, asyncio.Future[None]]] = []
     for entry in request.markers:
         errors = results.setdefault(entry.producer_id, {})
         marker = TransactionMarker(
@@ -50,19 +54,10 @@ async def handle(request: WriteTxnMarkersRequest, context: RequestContext) -> Wr
                     errors[topic.name, index] = context.services.unforeseen.refusal(error, topic.name, index).error
                     continue
                 if committed is not None:
-                    pending.append((entry.producer_id, (topic.name, index), committed))
+                    pending.append(((errors, (topic.name, index)), committed))
     if pending:
-        await asyncio.wait(
-            [committed for _, _, committed in pending],
-            timeout=wait_s(context.services.config.request_timeout_ms),
-        )
-    for producer_id, partition, committed in pending:
-        if not committed.done():
-            results[producer_id][partition] = ErrorCode.REQUEST_TIMED_OUT
-        elif (failure := committed.exception()) is not None:
-            results[producer_id][partition] = (
-                failure.error if isinstance(failure, ApiError) else ErrorCode.KAFKA_STORAGE_ERROR
-            )
+        services = context.services
+        await once_committed(results, pending, _fail, services.timers, services.config.request_timeout_ms)
     return _response(results)
 
 
@@ -74,6 +69,11 @@ def _write(topic: str, index: int, marker: TransactionMarker, context: RequestCo
     if marker.producer_epoch < 0:
         raise ApiError(ErrorCode.INVALID_PRODUCER_EPOCH)
     return context.services.transaction_markers.write(topic, index, marker)
+
+
+def _fail(entry: _Entry, error: ErrorCode) -> None:
+    errors, partition = entry
+    errors[partition] = error
 
 
 def _response(results: _Results) -> WriteTxnMarkersResponse:
@@ -88,4 +88,6 @@ def _response(results: _Results) -> WriteTxnMarkersResponse:
     return response
 
 
-HANDLER = Handler(key=27, min_version=1, max_version=2, handle=handle)
+HANDLER: Handler[WriteTxnMarkersRequest, WriteTxnMarkersResponse] = Handler(
+    key=27, min_version=1, max_version=2, handle=handle
+)

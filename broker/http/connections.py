@@ -1,4 +1,4 @@
-"""Who may be connected to the HTTP port, and for how long; what they ask is none of this module's business.
+"""The connections of the HTTP port: how many there may be, and for how long. `server.py` answers what they ask.
 
 A connection is good for one request and has a deadline for all of it, so that silence, half a request and an answer
 that nobody reads end in the same way. When there are too many, the oldest makes room, so that a health check is
@@ -13,30 +13,36 @@ import logging
 from collections.abc import Callable, Hashable
 from typing import Final, cast
 
-from barnabas.storage.files import is_reserved_descriptor
+from barnabas.network import peer_host
+from barnabas.storage.os_files import is_reserved_descriptor
+from barnabas.wire.framing import foreign_protocol
 
 logger = logging.getLogger(__name__)
 
 _HEAD_END: Final = b"\r\n\r\n"
+_NO_HTTP: Final = b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
 _TOO_LARGE: Final = b"HTTP/1.1 431 Request Header Fields Too Large\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
 
 EXCHANGE_TIMEOUT_S: Final = 30.0
-"""From the connection to the last byte that the peer takes."""
+"""How long a connection may last, up to the last byte that the peer takes."""
 
 HEAD_BYTES_MAX: Final = 16 * 1024
-"""Of a request: its line and headers."""
+"""How many bytes a request's line and headers may have together."""
 
 CONNECTIONS_MAX: Final = 32
 PAGES_MAX: Final = 4
-"""Large answers, being made or sent: a broker with many partitions fills megabytes with each page of /metrics."""
+"""How many pages of /metrics may be made or sent at a time: with many partitions each fills megabytes."""
 
 
 class HttpConnections:
     """The connections of an HTTP server, oldest first. `new_protocol` makes what speaks HTTP on one of them (aiohttp's
-    `web.Server`). Owned by the event loop.
+    `web.Server`), `exchange_timeout_s` is how long each may take. Owned by the event loop.
     """
 
-    def __init__(self, new_protocol: Callable[[], asyncio.Protocol]) -> None:
+    def __init__(
+        self, new_protocol: Callable[[], asyncio.Protocol], exchange_timeout_s: float = EXCHANGE_TIMEOUT_S
+    ) -> None:
+        self.exchange_timeout_s = exchange_timeout_s
         self._new_protocol = new_protocol
         self._by_transport: dict[Hashable, HttpConnection] = {}
 
@@ -44,7 +50,7 @@ class HttpConnections:
         return len(self._by_transport)
 
     def new(self) -> HttpConnection:
-        """The protocol of a new connection, for `loop.create_server`."""
+        """The protocol of a new connection, for who listens."""
         return HttpConnection(self, self._new_protocol())
 
     def admit(self, transport: asyncio.Transport, connection: HttpConnection) -> None:
@@ -85,12 +91,11 @@ class HttpConnection(asyncio.Protocol):
         self._head = bytearray()
         self._connections = connections
         self._protocol = protocol
-        self._deadline = asyncio.get_running_loop().call_later(EXCHANGE_TIMEOUT_S, self._time_out)
+        self._deadline = asyncio.get_running_loop().call_later(connections.exchange_timeout_s, self._time_out)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's transport is no subclass
-        peer = transport.get_extra_info("peername")
-        self._host = str(peer[0]) if peer else ""
+        self._host = peer_host(transport)
         self._protocol.connection_made(transport)
         self._connections.admit(self._transport, self)
 
@@ -106,6 +111,14 @@ class HttpConnection(asyncio.Protocol):
         of what is no request, with an exception. No request here has a body that anybody reads.
         """
         if self._has_head:
+            return
+        if not self._head and (spoken := _spoken_instead(data)) is not None:
+            self._has_head = True
+            self._transport.write(_NO_HTTP)
+            self._transport.close()
+            logger.info(
+                "closing an HTTP connection from %s: the peer speaks %s; this port is for HTTP", self._host, spoken
+            )
             return
         start = max(0, len(self._head) - len(_HEAD_END) + 1)
         self._head += data
@@ -136,4 +149,11 @@ class HttpConnection(asyncio.Protocol):
         self._transport.abort()
 
     def _time_out(self) -> None:
-        self.close_for(f"it took longer than {EXCHANGE_TIMEOUT_S:g} s")
+        self.close_for(f"it took longer than {self._connections.exchange_timeout_s:g} s")
+
+
+def _spoken_instead(first_bytes: bytes) -> str | None:
+    """What a peer speaks whose first bytes are those of a client that has taken the port for another one."""
+    if first_bytes[:1] == b"\x00":  # of the length of a request below 16 MiB: no client begins with a larger one
+        return "Kafka's protocol (clients connect to what `listeners` has)"
+    return "TLS" if foreign_protocol(first_bytes) == "TLS" else None

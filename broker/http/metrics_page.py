@@ -7,29 +7,41 @@ A page is made in two steps: `take_snapshot` reads the broker inside its event l
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final
 
 from prometheus_client import CollectorRegistry, ProcessCollector
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    SummaryMetricFamily,
+)
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 import barnabas
-from barnabas.broker.observability.metrics import DURATION_BOUNDS_NS
+from barnabas.broker.observability.request_metrics import DURATION_BOUNDS_NS
+from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages import API_NAMES
 
 if TYPE_CHECKING:
-    from barnabas.broker.observability.metrics import RequestMetrics
+    from barnabas.broker.cluster.peers import Peers
+    from barnabas.broker.observability.request_metrics import RequestMetrics
     from barnabas.broker.services import Services
     from barnabas.broker.upkeep.compaction import Compaction
     from barnabas.set_aside import SetAside
 
 
 GROUPS_TEXT_BYTES_MAX: Final = 8 * 1024 * 1024
-"""Of the page, for groups and their offsets, whose number and names anybody chooses; those beyond it are counted."""
+"""How many bytes of the page groups and their offsets may take, whose number and names anybody chooses; the page says
+how many groups are left out."""
+
+TOPICS_MAX: Final = 1_000
+"""How many topics have counters of their own, the first that this broker hosts; the page says how many others there
+are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +70,55 @@ class PartitionFigures:
 
 
 @dataclass(frozen=True, slots=True)
+class ReplicationFigures:
+    """The partitions that this broker leads, and how often their in-sync replicas have changed; those that it
+    follows."""
+
+    under_replicated: int = 0
+    at_min_isr: int = 0
+    under_min_isr: int = 0
+    isr_expands: int = 0
+    isr_shrinks: int = 0
+    failed_isr_updates: int = 0
+    fetched_bytes: int = 0
+    max_lag: int = 0
+    not_fetched: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerFigures:
+    """The controller of this broker; `offline_partitions` is 0 where another one is the active."""
+
+    is_active: bool
+    epoch: int
+    queue_length: int
+    event_count: int
+    event_ms: int
+    offline_partitions: int
+
+
+@dataclass(frozen=True, slots=True)
+class PeerFigures:
+    """What another broker was asked, for one purpose."""
+
+    broker_id: int
+    purpose: str
+    sent_count: int
+    waiting_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class TopicFigures:
+    """What was written to a topic, and read from it, since this broker began to host it."""
+
+    name: str
+    messages_in: int
+    messages_out: int
+    bytes_in: int
+    bytes_out: int
+
+
+@dataclass(frozen=True, slots=True)
 class GroupFigures:
     """One group that this broker coordinates; offsets are (topic, partition, committed offset)."""
 
@@ -69,7 +130,7 @@ class GroupFigures:
 
 @dataclass(frozen=True, slots=True)
 class SetAsideFigures:
-    """Of one activity of upkeep: who is set aside now, and how often somebody failed at it."""
+    """One activity of upkeep: how many logs, groups or the like are set aside in it now, and how often one failed."""
 
     activity: str
     count: int
@@ -95,7 +156,14 @@ class Snapshot:
     connection_count: int
     event_loop_lag_seconds: float
     apis: tuple[ApiFigures, ...]
+    errors: tuple[tuple[str, str, int], ...]
+    """(API, error, how often)."""
+    topics: tuple[TopicFigures, ...]
+    topics_left_out: int
     partitions: tuple[PartitionFigures, ...]
+    replication: ReplicationFigures
+    controller: ControllerFigures
+    peers: tuple[PeerFigures, ...]
     groups: tuple[GroupFigures, ...]
     groups_left_out: int
     unforeseen_errors: int
@@ -106,19 +174,22 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class MetricSources:
-    """The parts of a broker that the page tells of; `activities` is the upkeep that may have set somebody aside."""
+    """The parts of a broker that the page tells of; `activities` is the upkeep that may have set somebody aside,
+    `peers` gives the connections to other brokers where there are any."""
 
     services: Services
     requests: RequestMetrics
     compaction: Compaction
     activities: Sequence[SetAside[Any]]
     is_ready: Callable[[], bool]
+    peers: Callable[[], Peers | None] = lambda: None
 
 
-def take_snapshot(sources: MetricSources) -> Snapshot:
+def take_snapshot(sources: MetricSources, topics_max: int = TOPICS_MAX) -> Snapshot:
     """Read a broker; call it inside its event loop."""
     services = sources.services
     groups, groups_left_out = services.groups.summaries(GROUPS_TEXT_BYTES_MAX)
+    topics = _topics(services)
     return Snapshot(
         node_id=services.node_id,
         cluster_id=services.cluster_id,
@@ -136,6 +207,12 @@ def take_snapshot(sources: MetricSources) -> Snapshot:
             )
             for key, api in sorted(sources.requests.apis.items())
         ),
+        errors=tuple(
+            (API_NAMES.get(key, str(key)), ErrorCode.of(code).name, count)
+            for (key, code), count in sorted(sources.requests.errors.items())
+        ),
+        topics=tuple(topics[:topics_max]),
+        topics_left_out=len(topics[topics_max:]),
         partitions=tuple(
             PartitionFigures(
                 partition.topic,
@@ -148,18 +225,77 @@ def take_snapshot(sources: MetricSources) -> Snapshot:
             )
             for partition in services.replicas.partitions()
         ),
+        replication=_replication(services),
+        controller=_controller(services),
+        peers=_peers(sources),
         groups=tuple(
             GroupFigures(group.group_id, group.state.value, group.member_count, group.offsets) for group in groups
         ),
         groups_left_out=groups_left_out,
         unforeseen_errors=services.unforeseen.count,
         refused_for_memory=(
-            ("groups", services.groups.refusals.count),
-            ("transactions", services.transactions.refusals.count),
+            ("groups", services.groups.runtime.memory.refused_count),
+            ("transactions", services.transactions.runtime.memory.refused_count),
         ),
         set_aside=tuple(SetAsideFigures(aside.activity, len(aside), aside.failures) for aside in sources.activities),
         uncleanable=tuple(_uncleanable(sources)),
     )
+
+
+def _replication(services: Services) -> ReplicationFigures:
+    replicas = services.replicas
+    counted = replicas.leaderships
+    fetchers = () if replicas.fetchers is None else replicas.fetchers.fetchers
+    followed = ReplicationFigures(
+        fetched_bytes=0 if replicas.fetchers is None else replicas.fetchers.appended_bytes,
+        max_lag=max((fetcher.max_lag for fetcher in fetchers), default=0),
+        not_fetched=sum(fetcher.given_up_count for fetcher in fetchers),
+    )
+    if counted is None:
+        return followed
+    led = [partition for partition in replicas.partitions() if partition.leadership is not None]
+    return replace(
+        followed,
+        under_replicated=sum(len(partition.state.isr) < len(partition.state.replicas) for partition in led),
+        at_min_isr=sum(partition.has_just_enough_in_sync for partition in led),
+        under_min_isr=sum(partition.has_too_few_in_sync for partition in led),
+        isr_expands=counted.isr_expands,
+        isr_shrinks=counted.isr_shrinks,
+        failed_isr_updates=counted.failed_isr_updates,
+    )
+
+
+def _controller(services: Services) -> ControllerFigures:
+    controller = services.controller
+    return ControllerFigures(
+        is_active=controller.is_active,
+        epoch=controller.epoch,
+        queue_length=controller.queue_length,
+        event_count=controller.event_count,
+        event_ms=controller.event_ms,
+        offline_partitions=services.metadata.leaderless_count() if controller.is_active else 0,
+    )
+
+
+def _peers(sources: MetricSources) -> tuple[PeerFigures, ...]:
+    peers = sources.peers()
+    return tuple(
+        PeerFigures(broker_id, purpose, connection.sent_count, connection.waiting_count)
+        for broker_id, purpose, connection in (() if peers is None else peers.connections())
+    )
+
+
+def _topics(services: Services) -> list[TopicFigures]:
+    """The topics with their figures, in the order in which they came, so that those on the page stay on it."""
+    sums: dict[str, list[int]] = {}
+    for partition in services.replicas.partitions():
+        messages_in, bytes_in = partition.log.appended
+        of_topic = sums.setdefault(partition.topic, [0, 0, 0, 0])
+        of_topic[0] += messages_in
+        of_topic[1] += partition.records_read + partition.log.sent_records
+        of_topic[2] += bytes_in
+        of_topic[3] += partition.bytes_out
+    return [TopicFigures(name, *of_topic) for name, of_topic in sums.items()]
 
 
 def _uncleanable(sources: MetricSources) -> Iterator[UncleanableFigures]:
@@ -184,19 +320,31 @@ class MetricsPage(Collector):
         encode, content_type = choose_encoder(accept)
         return encode(self._registry), content_type
 
+    def families(self, snapshot: Snapshot) -> Iterator[Metric]:
+        """What the page tells of the snapshot's broker, and then of the process."""
+        self._snapshot = snapshot
+        yield from self.collect()
+        yield from ProcessCollector(registry=None).collect()
+
     def collect(self) -> Iterator[Metric]:
         snapshot = self._snapshot
         if snapshot is None:  # the registry asks once when the collector is registered
             return
         yield from _broker_metrics(snapshot)
-        yield from _api_metrics(snapshot.apis)
+        yield from _api_metrics(snapshot)
+        yield from _topic_metrics(snapshot)
         yield from _partition_metrics(snapshot.partitions)
+        yield from _replication_metrics(snapshot.replication)
+        yield from _controller_metrics(snapshot.controller)
+        yield from _peer_metrics(snapshot.peers)
         yield from _group_metrics(snapshot)
         yield from _set_aside_metrics(snapshot)
 
 
 def _broker_metrics(snapshot: Snapshot) -> Iterator[Metric]:
-    info = GaugeMetricFamily("barnabas_info", "This broker.", labels=["version", "node_id", "cluster_id"])
+    info = GaugeMetricFamily(
+        "barnabas_info", "1; the labels say which broker this is.", labels=["version", "node_id", "cluster_id"]
+    )
     info.add_metric([barnabas.__version__, str(snapshot.node_id), snapshot.cluster_id], 1)
     yield info
     yield GaugeMetricFamily("barnabas_ready", "Whether clients are accepted.", value=int(snapshot.is_ready))
@@ -208,31 +356,84 @@ def _broker_metrics(snapshot: Snapshot) -> Iterator[Metric]:
     )
 
 
-def _api_metrics(apis: tuple[ApiFigures, ...]) -> Iterator[Metric]:
+def _api_metrics(snapshot: Snapshot) -> Iterator[Metric]:
     durations = HistogramMetricFamily(
-        "barnabas_request_duration_seconds", "Time from a request's decoding to its encoded reply.", labels=["api"]
+        "barnabas_request_duration_seconds",
+        "Time from a request's decoding to its encoded reply (Kafka's TotalTimeMs).",
+        labels=["api"],
     )
     bytes_in = CounterMetricFamily("barnabas_request_bytes", "Bytes of request frames.", labels=["api"])
     bytes_out = CounterMetricFamily("barnabas_response_bytes", "Bytes of response frames.", labels=["api"])
-    requests = CounterMetricFamily("barnabas_requests", "Requests served.", labels=["api"])
+    requests = CounterMetricFamily("barnabas_requests", "Requests served (Kafka's RequestsPerSec).", labels=["api"])
     bounds = [*(str(bound / 1e9) for bound in DURATION_BOUNDS_NS), "+Inf"]
-    for api in apis:
+    errors = CounterMetricFamily(
+        "barnabas_request_errors",
+        "Errors in responses, one for each entry that has one (Kafka's ErrorsPerSec, without NONE). A request whose"
+        " connection was closed because of a mistake in the broker counts as UNKNOWN_SERVER_ERROR.",
+        labels=["api", "error"],
+    )
+    for name, error, count in snapshot.errors:
+        errors.add_metric([name, error], count)
+    for api in snapshot.apis:
         requests.add_metric([api.name], api.count)
         bytes_in.add_metric([api.name], api.bytes_in)
         bytes_out.add_metric([api.name], api.bytes_out)
         buckets = list(zip(bounds, map(float, accumulate(api.buckets)), strict=True))
         durations.add_metric([api.name], buckets, sum_value=api.duration_ns / 1e9)
-    yield from (requests, durations, bytes_in, bytes_out)
+    yield from (requests, errors, durations, bytes_in, bytes_out)
+
+
+def _topic_metrics(snapshot: Snapshot) -> Iterator[Metric]:
+    """Under Kafka's names for them (BrokerTopicMetrics)."""
+    messages_in = CounterMetricFamily(
+        "barnabas_topic_messages_in",
+        "Records appended to a topic, markers of transactions among them (Kafka's MessagesInPerSec).",
+        labels=["topic"],
+    )
+    bytes_in = CounterMetricFamily(
+        "barnabas_topic_bytes_in", "Bytes of batches appended to a topic (Kafka's BytesInPerSec).", labels=["topic"]
+    )
+    bytes_out = CounterMetricFamily(
+        "barnabas_topic_bytes_out",
+        "Bytes of batches that fetches were given (Kafka's BytesOutPerSec).",
+        labels=["topic"],
+    )
+    messages_out = CounterMetricFamily(
+        "barnabas_topic_messages_out",
+        "Records that fetches were given of a topic, by their offsets: those that compaction removed in between count.",
+        labels=["topic"],
+    )
+    for topic in snapshot.topics:
+        messages_out.add_metric([topic.name], topic.messages_out)
+        messages_in.add_metric([topic.name], topic.messages_in)
+        bytes_in.add_metric([topic.name], topic.bytes_in)
+        bytes_out.add_metric([topic.name], topic.bytes_out)
+    yield from (messages_in, messages_out, bytes_in, bytes_out)
+    yield GaugeMetricFamily(
+        "barnabas_topics_left_out",
+        f"Topics without counters of their own on this page: those beyond the first {TOPICS_MAX:,}.",
+        value=snapshot.topics_left_out,
+    )
 
 
 def _partition_metrics(partitions: tuple[PartitionFigures, ...]) -> Iterator[Metric]:
-    yield GaugeMetricFamily("barnabas_partitions", "Replicas on this broker.", value=len(partitions))
+    yield GaugeMetricFamily(
+        "barnabas_partitions", "Replicas on this broker (Kafka's PartitionCount).", value=len(partitions)
+    )
     leaders = sum(partition.is_leader for partition in partitions)
-    yield GaugeMetricFamily("barnabas_leader_partitions", "Partitions that this broker leads.", value=leaders)
+    yield GaugeMetricFamily(
+        "barnabas_leader_partitions", "Partitions that this broker leads (Kafka's LeaderCount).", value=leaders
+    )
     labels = ["topic", "partition"]
-    size = GaugeMetricFamily("barnabas_log_size_bytes", "Bytes of a partition's segments.", labels=labels)
-    start = GaugeMetricFamily("barnabas_log_start_offset", "First offset that can be read.", labels=labels)
-    end = GaugeMetricFamily("barnabas_log_end_offset", "Offset that the next record gets.", labels=labels)
+    size = GaugeMetricFamily(
+        "barnabas_log_size_bytes", "Bytes of a partition's segments (Kafka's Size).", labels=labels
+    )
+    start = GaugeMetricFamily(
+        "barnabas_log_start_offset", "First offset that can be read (Kafka's LogStartOffset).", labels=labels
+    )
+    end = GaugeMetricFamily(
+        "barnabas_log_end_offset", "Offset that the next record gets (Kafka's LogEndOffset).", labels=labels
+    )
     committed = GaugeMetricFamily("barnabas_high_watermark", "First offset that consumers do not see.", labels=labels)
     for partition in partitions:
         names = [partition.topic, str(partition.partition)]
@@ -241,6 +442,104 @@ def _partition_metrics(partitions: tuple[PartitionFigures, ...]) -> Iterator[Met
         end.add_metric(names, partition.log_end_offset)
         committed.add_metric(names, partition.high_watermark)
     yield from (size, start, end, committed)
+
+
+def _replication_metrics(figures: ReplicationFigures) -> Iterator[Metric]:
+    yield GaugeMetricFamily(
+        "barnabas_under_replicated_partitions",
+        "Partitions that this broker leads and of which not all replicas are in sync"
+        " (Kafka's UnderReplicatedPartitions).",
+        value=figures.under_replicated,
+    )
+    yield GaugeMetricFamily(
+        "barnabas_at_min_isr_partitions",
+        "Partitions that this broker leads and others follow with just as many replicas in sync as"
+        " min.insync.replicas: none of them may fail (Kafka's AtMinIsrPartitionCount).",
+        value=figures.at_min_isr,
+    )
+    yield GaugeMetricFamily(
+        "barnabas_under_min_isr_partitions",
+        "Those with fewer replicas in sync than min.insync.replicas, which take no records with acks=all"
+        " (Kafka's UnderMinIsrPartitionCount).",
+        value=figures.under_min_isr,
+    )
+    for name, meaning, value in (
+        (
+            "isr_expands",
+            "How often the in-sync replicas of a partition became more (Kafka's IsrExpandsPerSec).",
+            figures.isr_expands,
+        ),
+        ("isr_shrinks", "How often they became fewer (Kafka's IsrShrinksPerSec).", figures.isr_shrinks),
+        (
+            "failed_isr_updates",
+            "Changes of in-sync replicas that the controller did not store (Kafka's FailedIsrUpdatesPerSec).",
+            figures.failed_isr_updates,
+        ),
+        (
+            "replication_bytes_in",
+            "Bytes that this broker has fetched from leaders and appended (Kafka's ReplicationBytesInPerSec).",
+            figures.fetched_bytes,
+        ),
+    ):
+        yield CounterMetricFamily(f"barnabas_{name}", meaning, value=value)
+    yield GaugeMetricFamily(
+        "barnabas_replica_max_lag",
+        "Records of what is committed that the replica lacks which this broker follows farthest behind (Kafka's"
+        " MaxLag of the ReplicaFetcherManager).",
+        value=figures.max_lag,
+    )
+    yield GaugeMetricFamily(
+        "barnabas_replica_failed_partitions",
+        "Partitions that this broker follows and does not fetch before the controller says something new: another"
+        " leader is known, or the log has failed (Kafka's FailedPartitionsCount).",
+        value=figures.not_fetched,
+    )
+
+
+def _controller_metrics(figures: ControllerFigures) -> Iterator[Metric]:
+    for name, meaning, value in (
+        (
+            "controller_active",
+            "1 on the broker that is the controller; 1 in all of a cluster (Kafka's ActiveControllerCount).",
+            int(figures.is_active),
+        ),
+        ("controller_epoch", "That of this broker's last election; 0 before the first.", figures.epoch),
+        (
+            "controller_queue_length",
+            "Events that wait for this broker's controller (Kafka's EventQueueSize).",
+            figures.queue_length,
+        ),
+        (
+            "offline_partitions",
+            "Partitions without a leader; 0 on brokers that are not the controller (Kafka's OfflinePartitionsCount).",
+            figures.offline_partitions,
+        ),
+    ):
+        yield GaugeMetricFamily(f"barnabas_{name}", meaning, value=value)
+    yield SummaryMetricFamily(
+        "barnabas_controller_event_duration_seconds",
+        "Time that events took of this broker's controller, writes to the metadata store and what its own broker does"
+        " about them included; in full milliseconds (Kafka's RateAndTimeMs, of all events together).",
+        count_value=figures.event_count,
+        sum_value=figures.event_ms / 1000,
+    )
+
+
+def _peer_metrics(peers: tuple[PeerFigures, ...]) -> Iterator[Metric]:
+    labels = ["broker", "purpose"]
+    sent = CounterMetricFamily(
+        "barnabas_peer_requests",
+        "Requests to another broker, by what they are for: fetchers, the controller, markers and so on.",
+        labels=labels,
+    )
+    waiting = GaugeMetricFamily(
+        "barnabas_peer_requests_waiting", "Requests to another broker without an answer yet.", labels=labels
+    )
+    for peer in peers:
+        names = [str(peer.broker_id), peer.purpose]
+        sent.add_metric(names, peer.sent_count)
+        waiting.add_metric(names, peer.waiting_count)
+    yield from (sent, waiting)
 
 
 def _group_metrics(snapshot: Snapshot) -> Iterator[Metric]:
@@ -265,7 +564,6 @@ def _group_metrics(snapshot: Snapshot) -> Iterator[Metric]:
 
 
 def _set_aside_metrics(snapshot: Snapshot) -> Iterator[Metric]:
-    """The last two are Kafka's `uncleanable-partitions-count` and `uncleanable-bytes`."""
     labels = ["activity"]
     members = GaugeMetricFamily("barnabas_set_aside", "What upkeep leaves out because it failed.", labels=labels)
     failures = CounterMetricFamily("barnabas_upkeep_failures", "How often upkeep failed at something.", labels=labels)
@@ -273,8 +571,14 @@ def _set_aside_metrics(snapshot: Snapshot) -> Iterator[Metric]:
         members.add_metric([aside.activity], aside.count)
         failures.add_metric([aside.activity], aside.failures)
     labels = ["directory"]
-    count = GaugeMetricFamily("barnabas_uncleanable_partitions", "Logs that compaction leaves out.", labels=labels)
-    size = GaugeMetricFamily("barnabas_uncleanable_bytes", "Bytes of these logs.", labels=labels)
+    count = GaugeMetricFamily(
+        "barnabas_uncleanable_partitions",
+        "Logs that compaction leaves out (Kafka's uncleanable-partitions-count).",
+        labels=labels,
+    )
+    size = GaugeMetricFamily(
+        "barnabas_uncleanable_bytes", "Bytes of these logs (Kafka's uncleanable-bytes).", labels=labels
+    )
     for uncleanable in snapshot.uncleanable:
         count.add_metric([uncleanable.directory], uncleanable.count)
         size.add_metric([uncleanable.directory], uncleanable.size_bytes)

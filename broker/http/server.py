@@ -1,4 +1,5 @@
-"""The HTTP side of a broker, off unless `barnabas.http.address` (--http) is set: /healthz, /readyz and /metrics.
+"""The HTTP side of a broker, off unless `barnabas.http.address` (--http) is set: /healthz, /readyz and /metrics, and a
+page at / that lists them.
 
 It has no secrets and changes nothing, and like everything else it knows no authentication: bind it where it may be
 read. `connections.py` bounds what strangers can hold of it.
@@ -9,13 +10,17 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from html import escape
 from typing import Final
 
 from aiohttp import web
 
+import barnabas
 from barnabas.broker.configuration.config import parse_address
-from barnabas.broker.http.connections import HttpConnections
+from barnabas.broker.http.connections import EXCHANGE_TIMEOUT_S, HttpConnections
 from barnabas.broker.http.metrics_page import MetricSources, MetricsPage, take_snapshot
+from barnabas.network import BoundSocket, Network
+from barnabas.threads import Threads
 
 logger = logging.getLogger(__name__)
 
@@ -24,23 +29,56 @@ REST_FACTOR: Final = 3
 quarter of a processor at most.
 """
 
+_INDEX: Final = """\
+<!DOCTYPE html>
+<html lang="en">
+<title>Barnabas {version}, broker {node_id}</title>
+<h1>Barnabas {version}</h1>
+<p>Broker {node_id} of cluster {cluster_id}: {state}. Kafka clients connect to its listeners, not here.</p>
+<ul>
+<li><a href="/metrics">/metrics</a>: counters and gauges, for Prometheus</li>
+<li><a href="/healthz">/healthz</a>: 200 while the process lives and its event loop turns</li>
+<li><a href="/readyz">/readyz</a>: 200 while clients are accepted, once the replicas are in sync after a start</li>
+</ul>
+</html>
+"""
+
+_OTHER_ADDRESS: Final = "Serve it elsewhere (--http, barnabas.http.address), or end what is in the way"
+
 _SHUTDOWN_TIMEOUT_S: Final = 1.0
 
 _UNHEARD: Final = logging.Logger("aiohttp.server", logging.CRITICAL + 1)
-"""aiohttp logs a traceback for whatever a stranger sends that is no HTTP; the answer tells it to who has to know."""
+"""Where aiohttp's logging ends: it would write a traceback for whatever a stranger sends that is no HTTP. The answer
+tells it to who has to know."""
 
 
 class HttpServer:
     """Serves the pages of the broker that `sources` belong to, from its own event loop: if that hangs, the health check
-    fails, as it should."""
+    fails, as it should. It listens at `address` of `network`. `metrics_page` makes the page of /metrics,
+    `exchange_timeout_s` is how long a connection may take for its one request.
+    """
 
-    def __init__(self, sources: MetricSources, address: str) -> None:
+    def __init__(
+        self,
+        sources: MetricSources,
+        address: str,
+        network: Network,
+        threads: Threads,
+        *,
+        metrics_page: MetricsPage | None = None,
+        exchange_timeout_s: float = EXCHANGE_TIMEOUT_S,
+    ) -> None:
         self._sources = sources
+        self._threads = threads
         self._host, self._port = parse_address(address)
-        self._page = MetricsPage()
+        self._network = network
+        self._page = MetricsPage() if metrics_page is None else metrics_page
+        self._exchange_timeout_s = exchange_timeout_s
         self._rendering = asyncio.Lock()
         self._next_page_at = 0.0
-        self._server: asyncio.Server | None = None
+        self._has_joined = False
+        """Whether all of this broker's replicas have been in sync since its start."""
+        self._bound: list[BoundSocket] = []
         self._runner: web.AppRunner | None = None
 
     @property
@@ -51,6 +89,7 @@ class HttpServer:
     async def start(self) -> None:
         """Listen. Errors: OSError (address in use)."""
         application = web.Application(middlewares=[self._one_request])
+        application.router.add_get("/", self._index)
         application.router.add_get("/healthz", self._healthz)
         application.router.add_get("/readyz", self._readyz)
         application.router.add_get("/metrics", self._metrics)
@@ -63,22 +102,28 @@ class HttpServer:
         )
         await self._runner.setup()
         assert self._runner.server is not None
-        self.connections = HttpConnections(self._runner.server)
-        loop = asyncio.get_running_loop()
+        self.connections = HttpConnections(self._runner.server, self._exchange_timeout_s)
         try:
-            self._server = await loop.create_server(self.connections.new, self._host, self._port)
+            await self._listen()
         except OSError as error:
             await self.stop()
             where = f"{self._host or ''}:{self._port}"
-            raise OSError(error.errno, f"cannot serve HTTP on {where}: {error.strerror}") from error
-        self._port = self._server.sockets[0].getsockname()[1]
+            raise OSError(error.errno, f"cannot serve HTTP on {where}: {error.strerror}. {_OTHER_ADDRESS}") from error
+        self._port = self._bound[0].port
         logger.info("HTTP on %s:%d: /healthz, /readyz, /metrics", self._host or "*", self._port)
+
+    async def _listen(self) -> None:
+        """On every address that the host has, where there is one."""
+        hosts = [None] if self._host is None else await self._network.addresses(self._host)
+        for host in hosts:
+            bound = self._network.bind(host, self._port)
+            self._bound.append(bound)
+            await bound.listen(self.connections.new)
 
     async def stop(self) -> None:
         """Stop listening; running answers get a second."""
-        if self._server is not None:
-            self._server.close()
-            self._server = None
+        for bound in self._bound:
+            bound.close()
         if self._runner is not None:
             await self._runner.cleanup()
             self._runner = None
@@ -100,15 +145,41 @@ class HttpServer:
         response.force_close()
         return response
 
+    async def _index(self, request: web.Request) -> web.Response:
+        """Who this is, and which pages there are."""
+        services = self._sources.services
+        page = _INDEX.format(
+            version=barnabas.__version__,
+            node_id=services.node_id,
+            cluster_id=escape(services.cluster_id),
+            state="clients are accepted" if self._sources.is_ready() else "not ready",
+        )
+        return web.Response(text=page, content_type="text/html")
+
     async def _healthz(self, request: web.Request) -> web.Response:
         """The process lives and its event loop turns."""
         return web.Response(text="ok\n")
 
     async def _readyz(self, request: web.Request) -> web.Response:
-        """Clients are accepted."""
-        if self._sources.is_ready():
-            return web.Response(text="ready\n")
-        return web.Response(text="not ready\n", status=503)
+        """Clients are accepted, and since the start all replicas have been in sync: who restarts brokers one after the
+        other may go on to the next. Replicas that fall behind later do not count, nor do those of partitions without a
+        leader, which may wait for the next broker."""
+        if not self._sources.is_ready():
+            return web.Response(text="not ready\n", status=503)
+        lacking = self._lacking()
+        if lacking:
+            replicas = "1 replica" if lacking == 1 else f"{lacking} replicas"
+            return web.Response(text=f"not ready: {replicas} not in sync yet\n", status=503)
+        return web.Response(text="ready\n")
+
+    def _lacking(self) -> int:
+        """How many replicas have yet to be in sync for the first time since the start."""
+        if self._has_joined:
+            return 0
+        services = self._sources.services
+        lacking = services.metadata.out_of_sync_count(services.node_id)
+        self._has_joined = not lacking
+        return lacking
 
     async def _metrics(self, request: web.Request) -> web.Response:
         self.connections.holds_page(request.transport)
@@ -118,6 +189,6 @@ class HttpServer:
             started = loop.time()
             snapshot = take_snapshot(self._sources)
             accept = request.headers.get("Accept", "")
-            body, content_type = await asyncio.to_thread(self._page.render, snapshot, accept)
+            body, content_type = await self._threads.call(self._page.render, snapshot, accept)
             self._next_page_at = loop.time() + REST_FACTOR * (loop.time() - started)
         return web.Response(body=body, headers={"Content-Type": content_type})

@@ -16,7 +16,11 @@ from typing import TYPE_CHECKING, Any, cast
 from barnabas.broker.network.inflight_budget import InflightBudget
 from barnabas.broker.network.outcome import CloseConnection, Delayed, Outcome, RequestServer
 from barnabas.broker.network.reply_queue import Parts, ReplyQueue
+from barnabas.broker.network.session import Session
 from barnabas.broker.network.turns import FRAMES_PER_TURN
+from barnabas.network import peer_host
+from barnabas.threads import Threads
+from barnabas.timers import ScheduledCall, Timers
 from barnabas.wire.errors import ProtocolError
 from barnabas.wire.framing import FrameReader, ReceiveBuffer
 
@@ -24,8 +28,6 @@ if TYPE_CHECKING:
     from barnabas.broker.network.connections import Connections
 
 logger = logging.getLogger(__name__)
-
-_IPV4_MAPPED = "::ffff:"
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -41,21 +43,23 @@ class Connection(asyncio.BufferedProtocol):
         "_delayed",
         "_dispatcher",
         "_has_turn_coming",
+        "_is_woken",
         "_pause_reasons",
         "_reader",
         "_replies",
         "_seen_progress",
         "_task",
+        "_throttle",
+        "_throttled_until_ms",
+        "_timers",
         "_transport",
         "_turns",
         "_waiting",
         "_waiting_bytes",
-        "client_host",
-        "connection_id",
         "connections",
         "frame_started_ms",
         "last_active_ms",
-        "listener_name",
+        "session",
         "unsent_bytes",
     )
 
@@ -63,8 +67,10 @@ class Connection(asyncio.BufferedProtocol):
     _PAUSED_BY_WRITER = 2  # the peer does not read its replies
     _PAUSED_BY_BUDGET = 4
     _PAUSED_BY_FILES = 8  # a reply is on its way that the transport knows nothing of
+    _PAUSED_BY_QUOTA = 16  # the client has used more than its share: it waits (KIP-219)
     _CANNOT_REPLY = _PAUSED_BY_WRITER | _PAUSED_BY_FILES
-    _CANNOT_BEGIN = _CANNOT_REPLY | _PAUSED_BY_REQUEST
+    _CANNOT_SERVE = _CANNOT_REPLY | _PAUSED_BY_QUOTA
+    _CANNOT_BEGIN = _CANNOT_SERVE | _PAUSED_BY_REQUEST
 
     def __init__(
         self,
@@ -75,15 +81,17 @@ class Connection(asyncio.BufferedProtocol):
         listener_name: str,
         connection_id: int,
         frame_bytes_max: int,
+        timers: Timers,
     ) -> None:
         self._dispatcher = dispatcher
         self._reader = FrameReader(shared_buffer, frame_bytes_max, budget.has_room)
         self._budget = budget
         self.connections = connections
         self._turns = connections.turns
-        self.listener_name = listener_name
-        self.connection_id = connection_id
-        self.client_host = ""
+        self.session = Session(self, listener_name, connection_id)
+        self._timers = timers
+        self._throttle: ScheduledCall | None = None
+        self._throttled_until_ms = 0
         self.last_active_ms = dispatcher.clock.monotonic_ms()
         self.frame_started_ms: int | None = None
         self._transport: asyncio.Transport | None = None
@@ -92,6 +100,7 @@ class Connection(asyncio.BufferedProtocol):
         self._busy = False
         self._closing = False
         self._has_turn_coming = False
+        self._is_woken = False
         self._pause_reasons = 0
         self._replies = ReplyQueue(self)
         self._waiting: deque[bytearray] | None = None
@@ -103,10 +112,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = self._replies.transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass
-        peer = transport.get_extra_info("peername")
-        # A socket that accepts both families shows IPv4 peers as ::ffff:A.B.C.D; limits and group members name A.B.C.D.
-        host = str(peer[0]).removeprefix(_IPV4_MAPPED) if isinstance(peer, tuple) and peer else ""
-        self.client_host = sys.intern(host)  # thousands of connections often come from one host
+        self.session.client_host = sys.intern(peer_host(transport))  # thousands of connections often come from one host
         refusal = self.connections.admit(self)
         if refusal is not None:
             self.close(refusal)
@@ -145,7 +151,7 @@ class Connection(asyncio.BufferedProtocol):
             self.frame_started_ms = None
         self._report_held()
         if self._waiting:
-            self._ask_for_turn(self._turns.wait if len(self._waiting) > 1 else self._turns.come_in)
+            self._ask_for_turn(self._turns.queue if len(self._waiting) > 1 else self._turns.come_in)
 
     def eof_received(self) -> bool:
         return False
@@ -153,6 +159,9 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._closing = True
         self._replies.close()
+        self.session.close()
+        if self._throttle is not None:
+            self._throttle.cancel()
         self.connections.discard(self)
         if self._task is not None:
             self._task.cancel()
@@ -180,6 +189,30 @@ class Connection(asyncio.BufferedProtocol):
     def resume_from_budget(self) -> None:
         self._resume(self._PAUSED_BY_BUDGET)
 
+    def throttle(self, throttle_time_ms: int) -> None:
+        """Begin no other request before so much time has passed; what has begun is answered."""
+        if self._closing:
+            return
+        until_ms = self._dispatcher.clock.monotonic_ms() + throttle_time_ms
+        if self._throttle is not None:
+            if until_ms <= self._throttled_until_ms:
+                return
+            self._throttle.cancel()
+        self._throttle = self._timers.call_later(throttle_time_ms, self._end_throttle)
+        self._throttled_until_ms = until_ms
+        self._pause(self._PAUSED_BY_QUOTA)
+
+    def exempt(self) -> None:
+        """Have turns of its own, and count for nothing that all connections share."""
+        self._turns = self.connections.turns_of_brokers
+        self._report_held()
+        self._report_unsent()
+
+    def _end_throttle(self) -> None:
+        self._throttle = None
+        self._resume(self._PAUSED_BY_QUOTA)
+        self._serve_waiting()
+
     # --- requests ---------------------------------------------------------------------------------
 
     @property
@@ -188,8 +221,13 @@ class Connection(asyncio.BufferedProtocol):
         return (self._busy or self._has_turn_coming or self._replies.is_waiting) and not self._replies.is_sending_files
 
     @property
+    def threads(self) -> Threads:
+        """The threads in which a reply waits for the disk."""
+        return self.connections.threads
+
+    @property
     def descriptor(self) -> int:
-        """That of the socket; -1 where the transport has none."""
+        """The descriptor of the socket; -1 where the transport has none."""
         socket = None if self._transport is None else self._transport.get_extra_info("socket")
         return -1 if socket is None else int(socket.fileno())
 
@@ -254,11 +292,31 @@ class Connection(asyncio.BufferedProtocol):
         if self._transport is not None:
             self._transport.abort()
 
+    def hand_over(self) -> asyncio.Transport | None:
+        """Leave the socket to another protocol, which is to be told of it, and be over; for tests. None, and nothing
+        has changed, while there is anything between two frames: a request, a reply, a pause."""
+        transport = self._transport
+        if (
+            transport is None
+            or transport.is_closing()
+            or self.is_busy
+            or self._closing
+            or self._pause_reasons
+            or self._waiting
+            or self._reader.partial_frame is not None
+        ):
+            return None
+        transport.pause_reading()
+        self.connection_lost(None)
+        self._transport = None
+        return transport
+
     def _end(self, reason: str | None) -> None:
         self._closing = True
         self._replies.stop()
         if reason is not None:
-            logger.info("closing connection %d from %s: %s", self.connection_id, self.client_host, reason)
+            session = self.session
+            logger.info("closing connection %d from %s: %s", session.connection_id, session.client_host, reason)
 
     def _keep(self, frame: memoryview) -> None:
         """Keep a copy of a frame until the request in progress is done, or the next turn comes."""
@@ -287,11 +345,18 @@ class Connection(asyncio.BufferedProtocol):
             self._busy = True
             self._task = asyncio.get_running_loop().create_task(self._finish(outcome))
 
-    def _resume_delayed(self, _ready: "asyncio.Future[None]") -> None:
+    def _resume_delayed(self, _ready: "asyncio.Future[None]", *, is_turn: bool = False) -> None:
+        """Take the step after a delay, now or in a turn: one append may wake thousands."""
         assert self._delayed is not None
+        if not is_turn and self._turns.now() >= self._turns.end_s and not self._closing and self._turns.is_over():
+            self._is_woken = True
+            if not self._has_turn_coming:
+                self._has_turn_coming = True
+                self._turns.queue(self)
+            return
         resume = self._delayed.resume
         self._delayed = None
-        self._busy = False
+        self._busy = self._is_woken = False
         if self._closing:
             return
         try:
@@ -322,7 +387,7 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def _could_begin(self) -> bool:
         """Whether a kept request waits for nothing but a turn."""
-        return bool(self._waiting) and not (self._busy or self._closing or self._pause_reasons & self._CANNOT_REPLY)
+        return bool(self._waiting) and not (self._busy or self._closing or self._pause_reasons & self._CANNOT_SERVE)
 
     def _ask_for_turn(self, ask: "Callable[[Connection], None]") -> None:
         if self._could_begin and not self._has_turn_coming:
@@ -332,6 +397,10 @@ class Connection(asyncio.BufferedProtocol):
     def take_turn(self) -> bool:
         """Serve kept requests, of a peer that is still there, until the turn is over; whether it may have another."""
         self._has_turn_coming = False
+        if self._is_woken:
+            assert self._delayed is not None
+            self._resume_delayed(self._delayed.ready, is_turn=True)  # what waits behind it asks for a turn by itself
+            return False
         if self._could_begin and self._is_cut_off:
             self.abort()
         self._serve_waiting(is_turn=True)
@@ -342,7 +411,7 @@ class Connection(asyncio.BufferedProtocol):
         """Serve kept requests while there is time, the first one of a turn in any case."""
         served = 0
         self._replies.is_gathering = True
-        while self._waiting and not (self._busy or self._closing or self._pause_reasons & self._CANNOT_REPLY):
+        while self._waiting and not (self._busy or self._closing or self._pause_reasons & self._CANNOT_SERVE):
             is_first = is_turn and not served
             if served >= FRAMES_PER_TURN or (
                 not is_first and self._turns.now() >= self._turns.end_s and self._turns.is_over()
@@ -358,7 +427,7 @@ class Connection(asyncio.BufferedProtocol):
         self._report_held()
         if self._waiting:
             if not is_turn:
-                self._ask_for_turn(self._turns.wait)
+                self._ask_for_turn(self._turns.queue)
         elif not self._busy:
             self._waiting = None
             self._resume(self._PAUSED_BY_REQUEST)
@@ -405,9 +474,16 @@ class Connection(asyncio.BufferedProtocol):
                 self._transport.resume_reading()
 
     def _report_unsent(self) -> None:
-        size = self._replies.unsent_bytes
+        size = 0 if self.session.is_broker else self._replies.unsent_bytes
         added, self.unsent_bytes = size - self.unsent_bytes, size
         self.connections.add_unsent(added)
 
+    def hold(self, size: int) -> None:
+        """A copy of so many bytes of a request is kept until there is room for it; a negative size takes that back."""
+        self._waiting_bytes += size
+        if not self._closing:
+            self._report_held()
+
     def _report_held(self) -> None:
-        self._budget.report(self, self._reader.buffered_bytes + self._waiting_bytes)
+        held_bytes = 0 if self.session.is_broker else self._reader.buffered_bytes + self._waiting_bytes
+        self._budget.report(self, held_bytes)

@@ -7,15 +7,18 @@ that has gone while its request waits and others wait behind it (Kafka would clo
 """
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from barnabas.broker.configuration.config import BrokerConfig
 from barnabas.broker.network.connection import Connection
+from barnabas.broker.network.session import Session
 from barnabas.broker.network.turns import RequestTurns
-from barnabas.storage.files import is_reserved_descriptor
+from barnabas.storage.os_files import is_reserved_descriptor
+from barnabas.threads import Threads
 
 UNSENT_BYTES_MAX = 192 * 1024 * 1024
-"""Of all replies that peers do not read. (Fetches return less long before: `FetchOperation`.)"""
+"""How much all replies together may take that peers do not read. (Fetches return less long before:
+`FetchOperation`.)"""
 
 PARTIAL_FRAME_TIMEOUT_MS = 30_000
 ABANDONED_TIMEOUT_MS = 30_000
@@ -31,12 +34,18 @@ class Connections:
     no reply is made.
     """
 
-    def __init__(self, config: BrokerConfig, turns: RequestTurns | None = None) -> None:
+    def __init__(self, config: BrokerConfig, threads: Threads, turns: RequestTurns | None = None) -> None:
         self._config = config
+        self.threads = threads
         self.unsent_bytes = 0
         self.is_crowded = False
+        self.is_over = False
+        """Whether the broker has stopped: what was accepted just before is heard of afterwards."""
         self.has_room = asyncio.Event()
         self.turns = RequestTurns() if turns is None else turns
+        self.turns_of_brokers = RequestTurns(self.turns.now)
+        self.refusal: Callable[[Session], str | None] = lambda session: None
+        """Why a new connection is refused although there is room for it; for tests."""
         self._leaving_bytes = 0
         self.sending: set[asyncio.Task[None]] = set()
         self._connections: dict[Connection, None] = {}
@@ -52,11 +61,19 @@ class Connections:
         """Count a new connection; returns why it must be closed at once, or None.
 
         A connection may not take what is left of the descriptors for files: a log that cannot open one helps nobody.
+        Where brokers have a listener of their own, none of these limits is for them (`SocketServer.protectedListener`
+        of Kafka is exempt from max.connections).
         """
-        host = connection.client_host
+        host = connection.session.client_host
         self._connections[connection] = None
         self._per_host[host] = self._per_host.get(host, 0) + 1
+        if self.is_over:
+            return "the broker has stopped"
+        if (refused := self.refusal(connection.session)) is not None:
+            return refused
         config = self._config
+        if connection.session.listener_name == config.inter_broker_listener_name and len(config.listeners) > 1:
+            return None
         if len(self._connections) > config.max_connections:
             return f"more than max.connections={config.max_connections} connections"
         per_ip_max = config.max_connections_per_ip_overrides.get(host, config.max_connections_per_ip)
@@ -69,11 +86,11 @@ class Connections:
     def discard(self, connection: Connection) -> None:
         if connection in self._connections:
             del self._connections[connection]
-            left = self._per_host[connection.client_host] - 1
+            left = self._per_host[connection.session.client_host] - 1
             if left:
-                self._per_host[connection.client_host] = left
+                self._per_host[connection.session.client_host] = left
             else:
-                del self._per_host[connection.client_host]
+                del self._per_host[connection.session.client_host]
 
     def add_unsent(self, size: int) -> None:
         """What peers do not read is so much more, or less, now. When it is too much, whoever was heard of and took

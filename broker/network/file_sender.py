@@ -12,6 +12,7 @@ from enum import Enum
 
 from barnabas.storage.file_records import WINDOW_BYTES, FileRegion
 from barnabas.storage.files import Buffer
+from barnabas.threads import Threads
 
 WAIT_MS = 1
 """How long a thread waits for a peer to read on before the event loop waits in its place."""
@@ -40,8 +41,9 @@ class FileSender:
     of the reply under way that are in memory; `sent_bytes` those that the kernel took so far, of all replies.
     """
 
-    def __init__(self, descriptor: int) -> None:
+    def __init__(self, descriptor: int, threads: Threads) -> None:
         """`descriptor`: the connection's, which stays the transport's. Raises OSError when no other can be had."""
+        self._threads = threads
         self.held_bytes = 0
         self.sent_bytes = 0
         self._socket = socket.fromfd(descriptor, socket.AF_INET, socket.SOCK_STREAM)
@@ -79,7 +81,7 @@ class FileSender:
             while (pause := self._proceed(in_thread=False)) is not _Pause.DONE:
                 if pause is _Pause.COLD:
                     self._is_in_thread = True
-                    pause = await loop.run_in_executor(None, self._proceed_in_thread)
+                    pause = await self._threads.call(self._proceed_in_thread)
                 if pause is _Pause.FULL:
                     await self._writable(loop)
         finally:

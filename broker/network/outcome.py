@@ -35,6 +35,14 @@ Outcome = Parts | None | Awaitable[Parts | None] | Delayed
 """The parts of a reply; None where the protocol has none; what has to be awaited for either."""
 
 
+Serve = Callable[["memoryview | bytearray", "Connection"], Outcome]
+"""What serves a request frame of a connection, as `RequestServer.dispatch` does."""
+
+Interceptor = Callable[[Serve, "memoryview | bytearray", "Connection"], Outcome]
+"""What stands between connections and the broker while a test wants it: it is given each request frame, has it or
+another one served, or none, and gives the outcome. It keeps no view of the frame."""
+
+
 class RequestServer(Protocol):
     """What serves the requests of connections (`api/dispatch.py`); deadlines of sockets follow its `clock`."""
 

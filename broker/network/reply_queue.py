@@ -7,6 +7,7 @@ from typing import Final, Protocol
 
 from barnabas.broker.network.file_sender import FileSender
 from barnabas.storage.file_records import FileRegion
+from barnabas.threads import Threads
 
 Parts = list[bytes | bytearray | memoryview | FileRegion]
 
@@ -25,10 +26,15 @@ class Replying(Protocol):
         ...
 
     def resume_from_files(self) -> None:
-        """It is sent; what is next, `write_known` tells."""
+        """What came from files has been sent: go on with what `write_known` says is next."""
         ...
 
     def abort(self, reason: str | None = None) -> None: ...
+
+    @property
+    def threads(self) -> Threads:
+        """The threads in which a reply waits for the disk."""
+        ...
 
 
 class Reply:
@@ -44,7 +50,8 @@ class Reply:
 class ReplyQueue:
     """Replies on their way to the transport; owned by the event loop.
 
-    While it `is_gathering`, the connection serves more requests of the same read, and calls `flush` after them.
+    While it `is_gathering`, the connection serves more requests of the same read, and calls `flush` after them; or more
+    replies may become known in this turn of the loop.
     `is_transport_full` is what the transport told last.
     """
 
@@ -100,8 +107,13 @@ class ReplyQueue:
         return reply
 
     def fill(self, reply: Reply, parts: Parts | None) -> None:
-        """What was reserved is known now."""
+        """What was reserved is known now. Where more is reserved, what made this one known, such as a follower's fetch
+        that commits the batches of several requests, often makes that known in the same turn of the loop: they leave
+        together after it."""
         reply.is_known, reply.parts = True, parts
+        if not self.is_gathering and self._in_order is not None and len(self._in_order) > 1:
+            self.is_gathering = True
+            asyncio.get_running_loop().call_soon(self._flush_after_turn)
         self.write_known()
 
     def write_known(self) -> None:
@@ -133,6 +145,10 @@ class ReplyQueue:
         if self._gathered is not None:
             self._send()
 
+    def _flush_after_turn(self) -> None:
+        if not self._is_closed:
+            self.flush()
+
     def _send(self) -> None:
         assert self.transport is not None
         assert self._gathered is not None
@@ -163,7 +179,11 @@ class ReplyQueue:
             self._send()
         try:
             if self._file_sender is None:
-                self._file_sender = FileSender(self.transport.get_extra_info("socket").fileno())
+                socket = self.transport.get_extra_info("socket")
+                if socket is None:  # no kernel writes to this one
+                    self._write([part.read() if isinstance(part, FileRegion) else part for part in parts])
+                    return
+                self._file_sender = FileSender(socket.fileno(), self._connection.threads)
             self._file_sender.begin(parts)
             if not self.transport.get_write_buffer_size() and self._file_sender.send_now():
                 return

@@ -16,10 +16,10 @@ logger = logging.getLogger(__name__)
 
 SLICE_S: Final = 0.01
 """What all connections together spend on requests before the event loop does other work; one request may be longer.
-What goes on after it has waited, a Fetch that is woken, say, is not counted."""
+What goes on in a coroutine after it has waited is not counted."""
 
 TURN_S: Final = 0.002
-"""Of one connection with kept requests, before the next one has its turn."""
+"""How long one connection with kept requests is served before the next one has its turn."""
 
 FRAMES_PER_TURN: Final = 16
 """Requests of one connection that are served before others have their turn, however little time they take."""
@@ -68,18 +68,18 @@ class RequestTurns:
         self._came_in.append(connection)
         self._mark()
 
-    def wait(self, connection: Waiting) -> None:
-        """The same for several requests, or one that `connection` has had for some time."""
+    def queue(self, connection: Waiting) -> None:
+        """Have a turn come for a connection with several requests, or with one that it has had for some time."""
         self._waiting.append(connection)
         self._mark()
 
     def hold(self) -> None:
-        """Nobody has a turn until `release`."""
+        """Give nobody a turn until `release`."""
         self._is_held = True
         self.end_s = float("-inf")
 
     def release(self) -> None:
-        """It goes on, if it was held."""
+        """Give turns again, if they were held."""
         if not self._is_held:
             return
         self._is_held = False

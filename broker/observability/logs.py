@@ -7,6 +7,7 @@ they are DEBUG and CRITICAL.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import re
 import sys
@@ -38,11 +39,16 @@ _UNSAFE: Final = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u200e\u200f\u202a-\
 _UNSAFE_BUT_LINES: Final = re.compile(_UNSAFE.pattern.replace("\x00-\x1f", "\x00-\x09\x0b-\x1f"))
 
 MESSAGE_LENGTH_MAX: Final = 8_192
-"""Characters of one message; a hostile name may be 32 KiB long."""
+"""How many characters of a message are written; a hostile name may be 32 KiB long."""
 
 
 LINES_PER_SECOND_MAX: Final = 100
-"""Of one cause."""
+"""How many lines of one cause `RateLimitedHandler` writes."""
+
+REPEATS_PERIOD_S: Final = 60.0
+REPEATED_LINES_MAX: Final = 1_000
+REPEATED_LENGTH_MAX: Final = 1_000
+"""So many different lines are remembered, of so many characters each; others are told each time."""
 
 
 def escape(text: str) -> str:
@@ -57,11 +63,16 @@ def _escaped(match: re.Match[str]) -> str:
 
 
 class TextFormatter(logging.Formatter):
-    """One line per record: time (local, with milliseconds), level, logger, message; a traceback follows, indented."""
+    """One line per record: time (local, with milliseconds), level, logger, message; a traceback follows, indented. A
+    `label` stands before the logger: whose line it is, where several write to one place."""
+
+    def __init__(self, label: str = "") -> None:
+        super().__init__()
+        self._label = f"{label} " if label else ""
 
     def format(self, record: logging.LogRecord) -> str:
         time = f"{self.formatTime(record, '%Y-%m-%d %H:%M:%S')}.{int(record.msecs):03d}"
-        line = f"{time} {_level_name(record.levelno):<5} {record.name}: {escape(record.getMessage())}"
+        line = f"{time} {_level_name(record.levelno):<5} {self._label}{record.name}: {escape(record.getMessage())}"
         if record.exc_info:
             # Each line of a traceback stands for itself; what an exception's message contains may not start one.
             trace = _UNSAFE_BUT_LINES.sub(_escaped, self.formatException(record.exc_info))
@@ -70,7 +81,12 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object per line: time (UTC, RFC 3339), level, logger, message, and exception where there is one."""
+    """One JSON object per line: time (UTC, RFC 3339), level, logger, message, exception and `label` where there is
+    one."""
+
+    def __init__(self, label: str = "") -> None:
+        super().__init__()
+        self._label = label
 
     def format(self, record: logging.LogRecord) -> str:
         import json
@@ -83,6 +99,8 @@ class JsonFormatter(logging.Formatter):
             "logger": record.name,
             "message": escape(record.getMessage()),
         }
+        if self._label:
+            entry["process"] = self._label
         if record.exc_info:
             entry["exception"] = self.formatException(record.exc_info)
         return json.dumps(entry)
@@ -92,41 +110,103 @@ def _level_name(level: int) -> str:
     return _NAMES.get(level, str(level))
 
 
-class RateLimitedHandler(logging.StreamHandler[TextIO]):
-    """Writes at most LINES_PER_SECOND_MAX lines a second of each cause, which is a logger and its message before
-    arguments are put in; what was left out is told in one line, by the next line after that second.
+class _Repeats:
+    """How often a line came again since it was told, or since that was."""
 
-    Peers decide how often most causes occur. Errors of our own keep their first tracebacks this way, too.
+    __slots__ = ("count", "since")
+
+    def __init__(self, since: float) -> None:
+        self.since = since
+        self.count = 0
+
+
+class RateLimitedHandler(logging.StreamHandler[TextIO]):
+    """Keeps what happens often from filling the log; what it leaves out is counted and told.
+
+    A warning, or anything worse, that comes again word for word within a minute is told once, and at the end of each
+    minute how often it was repeated. Of each cause, which is a logger and its message before arguments are put in, at
+    most LINES_PER_SECOND_MAX lines a second are written. Peers decide how often most causes occur.
+
+    What is due is told by the next line, or by `tell_what_is_due`, whichever comes first.
     """
 
     def __init__(self, stream: TextIO | None = None) -> None:
         super().__init__(stream)
         self._second = 0
         self._counts: dict[tuple[str, str], int] = {}
+        self._repeats: dict[tuple[str, int, str], _Repeats] = {}
 
     def emit(self, record: logging.LogRecord) -> None:
-        second = int(record.created)
-        if second != self._second:
-            counts, self._counts, self._second = self._counts, {}, second
-            for (name, message), count in counts.items():
-                if count > LINES_PER_SECOND_MAX:
-                    super().emit(_left_out(name, message, count - LINES_PER_SECOND_MAX))
+        if int(record.created) != self._second:
+            self._tell_what_is_due(record.created)
+        try:
+            if record.levelno >= logging.WARNING and self._is_repeated(record):
+                return
+        except Exception:  # noqa: BLE001 - arguments that do not fit their message: as logging's own handlers do
+            self.handleError(record)
+            return
         cause = (record.name, str(record.msg))
         count = self._counts[cause] = self._counts.get(cause, 0) + 1
         if count <= LINES_PER_SECOND_MAX:
             super().emit(record)
 
+    def _is_repeated(self, record: logging.LogRecord) -> bool:
+        """Whether the line was told less than a minute ago; counted if so, else remembered, if there is room."""
+        line = (record.name, record.levelno, record.getMessage())
+        repeats = self._repeats.get(line)
+        if repeats is not None:
+            repeats.count += 1
+            return True
+        if len(self._repeats) < REPEATED_LINES_MAX and len(line[2]) <= REPEATED_LENGTH_MAX:
+            self._repeats[line] = _Repeats(record.created)
+        return False
 
-def _left_out(name: str, message: str, count: int) -> logging.LogRecord:
-    return logging.LogRecord(
-        name, logging.WARNING, __file__, 0, "%d more lines like this were left out: %s", (count, message), None
-    )
+    def tell_what_is_due(self, now_s: float, *, is_end: bool = False) -> None:
+        """Tell what was left out up to a moment, in seconds since the epoch; at the end without waiting for the minute
+        to be over. Any thread.
+        """
+        with self.lock or contextlib.nullcontext():
+            self._tell_what_is_due(now_s, is_end=is_end)
+
+    def _tell_what_is_due(self, now_s: float, *, is_end: bool = False) -> None:
+        counts, self._counts, self._second = self._counts, {}, int(now_s)
+        for (name, message), count in counts.items():
+            if count > LINES_PER_SECOND_MAX:
+                left_out = (count - LINES_PER_SECOND_MAX, message)
+                super().emit(_record(name, logging.WARNING, "%d more lines like this were left out: %s", left_out))
+        for line, repeats in list(self._repeats.items()):
+            seconds = now_s - repeats.since
+            if not is_end and 0 <= seconds < REPEATS_PERIOD_S:
+                continue
+            if not repeats.count:
+                del self._repeats[line]
+                continue
+            name, level, text = line
+            times = "once" if repeats.count == 1 else f"{repeats.count} times"
+            period = "minute" if abs(seconds - REPEATS_PERIOD_S) < REPEATS_PERIOD_S / 4 else f"{abs(seconds):.0f} s"
+            super().emit(_record(name, level, "%s (repeated %s in the last %s)", (text, times, period)))
+            repeats.since, repeats.count = now_s, 0
 
 
-def configure(level: str = "INFO", log_format: str = "text", stream: TextIO | None = None) -> logging.Handler:
-    """Send all log lines from `level` up to `stream` (standard error); returns the handler that does it."""
+def _record(name: str, level: int, message: str, arguments: tuple[object, ...]) -> logging.LogRecord:
+    return logging.LogRecord(name, level, __file__, 0, message, arguments, None)
+
+
+def tell_what_is_due(now_s: float, *, is_end: bool = False) -> None:
+    """As `RateLimitedHandler.tell_what_is_due`, if there is such a handler: to be called every few seconds, lest a log
+    that has become silent keeps what was left out of it."""
+    for handler in logging.getLogger().handlers:
+        if isinstance(handler, RateLimitedHandler):
+            handler.tell_what_is_due(now_s, is_end=is_end)
+
+
+def configure(
+    level: str = "INFO", log_format: str = "text", stream: TextIO | None = None, *, label: str = ""
+) -> logging.Handler:
+    """Send all log lines from `level` up to `stream` (standard error); returns the handler that does it. `label` says
+    whose lines they are."""
     handler = RateLimitedHandler(stream or sys.stderr)
-    handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())
+    handler.setFormatter(JsonFormatter(label) if log_format == "json" else TextFormatter(label))
     root = logging.getLogger()
     root.handlers = [handler]
     root.setLevel(level.upper())

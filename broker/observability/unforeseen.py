@@ -16,7 +16,7 @@ from barnabas.wire.errors import ApiError, ErrorCode
 logger = logging.getLogger(__name__)
 
 _SILENCE_MS: Final = 60_000
-"""The same about the same entry is told again after this time: clients ask ten times a second."""
+"""The same error about the same entry is told again after this time: clients ask ten times a second."""
 _TOLD_MAX: Final = 1_000
 
 

@@ -16,7 +16,7 @@ class _Waiter(NamedTuple):
     sequence: int
     """Tells waiters for the same offset apart."""
     future: asyncio.Future[None]
-    outlasts_failed_flush: bool
+    outlasts_setbacks: bool
 
 
 class CommitWaiters:
@@ -33,13 +33,13 @@ class CommitWaiters:
         """How many are remembered, among them some that were cancelled."""
         return len(self._heap)
 
-    def add(self, end_offset: int, *, outlasts_failed_flush: bool) -> "asyncio.Future[None]":
+    def add(self, end_offset: int, *, outlasts_setbacks: bool) -> "asyncio.Future[None]":
         """A future that is done when everything below `end_offset` is committed. It fails with the ApiError of `fail`,
-        and with that of `flush_failed` unless it `outlasts_failed_flush`. Whoever gives up cancels it."""
+        and with that of `fail_producers` unless it `outlasts_setbacks`. Whoever gives up cancels it."""
         if len(self._heap) >= self._purge_above:
             self._forget_cancelled()
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        heapq.heappush(self._heap, _Waiter(end_offset, next(self._sequence), future, outlasts_failed_flush))
+        heapq.heappush(self._heap, _Waiter(end_offset, next(self._sequence), future, outlasts_setbacks))
         return future
 
     def release(self, high_watermark: int) -> None:
@@ -55,11 +55,12 @@ class CommitWaiters:
         waiters, self._heap = self._heap, []
         _fail(waiters, error)
 
-    def flush_failed(self, error: ApiError) -> None:
-        """A flush failed that will be repeated. A producer is told, and sends its batch again; a coordinator, which
-        has built on its records, waits on."""
-        told = [waiter for waiter in self._heap if not waiter.outlasts_failed_flush]
-        self._heap = [waiter for waiter in self._heap if waiter.outlasts_failed_flush]
+    def fail_producers(self, error: ApiError) -> None:
+        """What is waited for may be committed yet: a flush failed that will be repeated, or too few replicas are in
+        sync for now. A producer is told, and sends its batch again; a coordinator, which has built on its records,
+        waits on."""
+        told = [waiter for waiter in self._heap if not waiter.outlasts_setbacks]
+        self._heap = [waiter for waiter in self._heap if waiter.outlasts_setbacks]
         heapq.heapify(self._heap)
         _fail(told, error)
 

@@ -4,6 +4,9 @@ ReplicaManager.readFromLog, DelayedFetch).
 The first pass runs at once on the event loop. It ends the request when it found `min_bytes`, an error, or when the
 client does not wait; otherwise the operation listens to its partitions, keeps a running sum of what has become
 readable, and reads once more when the sum is enough or the wait is over.
+
+In a session both look only at the partitions that are awake (`attention.py`), and put to rest those that they find
+nothing in.
 """
 
 import asyncio
@@ -13,6 +16,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 
 from barnabas.broker.observability.unforeseen import UnforeseenErrors
+from barnabas.broker.replication.attention import Attention
 from barnabas.broker.replication.fetch_sessions import FetchPartition
 from barnabas.broker.replication.partition import Partition
 from barnabas.broker.replication.replica_manager import ReplicaManager
@@ -34,7 +38,6 @@ REGIONS_MAX = 64 if sys.platform == "linux" else 0
 ask for, 50 MiB with 1 MiB of each. Elsewhere sendfile loses count when the socket is full."""
 
 # The offset of a log that a reader of each kind may not pass.
-_MAX_OFFSET_OF_FOLLOWERS = attrgetter("log_end_offset")
 _MAX_OFFSET_OF_COMMITTED = attrgetter("last_stable_offset")
 _MAX_OFFSET_OF_OTHERS = attrgetter("high_watermark")
 
@@ -42,26 +45,30 @@ _MAX_OFFSET_OF_OTHERS = attrgetter("high_watermark")
 @dataclass(slots=True)
 class FetchLimits:
     """How much a fetch returns and how long it waits; `read_committed` stops at the last stable offset instead of the
-    high watermark. (Not frozen: one is made for every request, which takes longer if it is.)"""
+    high watermark; with `or_follower` this broker need not lead what it reads (KIP-392). (Not frozen: one is made for
+    every request, which takes longer if it is.)"""
 
     max_wait_ms: int
     min_bytes: int
     max_bytes: int
     read_committed: bool
-    replica_id: int
+    or_follower: bool = False
 
 
 class _Listening:
-    """Looks at the partitions of a fetch whenever they change, until `enough` is done."""
+    """Looks at the partitions of a fetch whenever they change, until `enough` is done: those of `asked_of`, and those
+    of its session that wake meanwhile."""
 
     def __init__(
         self,
         asked_of: dict[Partition, FetchPartition],
         limits: FetchLimits,
         readable: Callable[[Partition, FetchPartition], int | None],
+        attention: Attention | None,
     ) -> None:
         loop = asyncio.get_running_loop()
         self.enough: asyncio.Future[None] = loop.create_future()
+        self._attention = attention
         self._asked_of = asked_of
         self._min_bytes = limits.min_bytes
         self._readable = readable
@@ -70,6 +77,8 @@ class _Listening:
         # The client's patience, and so in real time: while this waits, its connection's next request does.
         self._timer = loop.call_later(wait_s(limits.max_wait_ms), self._end)
         self.enough.add_done_callback(self._stop)
+        if attention is not None:
+            attention.waiting[self._join] = None
         look = self._look
         try:
             for partition in asked_of:
@@ -78,6 +87,12 @@ class _Listening:
         except BaseException:
             self.enough.cancel()
             raise
+
+    def _join(self, partition: Partition, asked: FetchPartition) -> None:
+        self._asked_of[partition] = asked
+        self._found[partition] = 0
+        partition.add_listener(self._look)
+        self._look(partition)
 
     def _look(self, partition: Partition) -> None:
         if self.enough.done():
@@ -101,10 +116,16 @@ class _Listening:
         look = self._look
         for partition in self._asked_of:
             partition.remove_listener(look)
+        if self._attention is not None:
+            self._attention.waiting.pop(self._join, None)
 
 
 class FetchOperation:
-    """One fetch over some partitions; lives until its reply is made."""
+    """One fetch over some partitions, of a consumer; lives until its reply is made. `attention` is that of its
+    session."""
+
+    _counts = True
+    """Whether what is read counts as read of its topic."""
 
     def __init__(
         self,
@@ -112,16 +133,16 @@ class FetchOperation:
         unforeseen: UnforeseenErrors,
         partitions: Sequence[FetchPartition],
         limits: FetchLimits,
+        attention: Attention | None = None,
     ) -> None:
+        self._attention = attention
         self._replicas = replicas
         self._unforeseen = unforeseen
         self._asked = partitions
         self._limits = limits
-        self._max_offset: Callable[[PartitionLog], int]
-        if limits.replica_id >= 0:
-            self._max_offset = _MAX_OFFSET_OF_FOLLOWERS
-        else:
-            self._max_offset = _MAX_OFFSET_OF_COMMITTED if limits.read_committed else _MAX_OFFSET_OF_OTHERS
+        self._max_offset: Callable[[PartitionLog], int] = (
+            _MAX_OFFSET_OF_COMMITTED if limits.read_committed else _MAX_OFFSET_OF_OTHERS
+        )
         self._begin_pass()
 
     def _begin_pass(self) -> None:
@@ -144,6 +165,8 @@ class FetchOperation:
                 if self._finds_nothing(asked, log, max_offset):
                     if asked.was_told(log.high_watermark, log.log_start_offset):
                         self._position += 1
+                        if self._attention is not None:
+                            self._found_nothing(asked, partition, max_offset, self._attention)
                     else:
                         self._add(asked, partition, b"", asked.fetch_offset)
                     continue
@@ -179,6 +202,17 @@ class FetchOperation:
             and log.failure is None
         )
 
+    def _found_nothing(
+        self, asked: FetchPartition, partition: Partition, max_offset: int, attention: Attention
+    ) -> None:
+        """Put a partition to rest in which there is nothing new; not in the first pass after it was asked for, as what
+        a reader moves on in is likely to change soon."""
+        if asked.is_named:
+            asked.is_named = False
+        # What lies beyond open transactions is read with another isolation level, which each request says.
+        elif asked.fetch_offset == max_offset >= partition.log.high_watermark:
+            attention.rest(asked, partition)
+
     def supply(self, cold: ColdRead, data: FetchData) -> None:
         """The bytes of the partition at which the pass stopped. If the log dropped some meanwhile, and perhaps with
         them what it knew of aborted transactions, they are of no use, and the pass looks there again.
@@ -195,10 +229,17 @@ class FetchOperation:
     @property
     def is_satisfied(self) -> bool:
         limits = self._limits
-        return limits.max_wait_ms <= 0 or not self._asked or self._bytes_read >= limits.min_bytes or self._must_reply
+        return (
+            self._bytes_read >= limits.min_bytes
+            or limits.max_wait_ms <= 0
+            or (not self._asked and self._attention is None)
+            or self._must_reply
+        )
 
     def read_again(self) -> ColdRead | None:
         """The second pass, after the wait: as `read_now`. It ends the request whatever it finds."""
+        if self._attention is not None:
+            self._asked = self._attention.awake()
         self._begin_pass()
         return self.read_now()
 
@@ -212,7 +253,7 @@ class FetchOperation:
     async def finish_pass(self, cold: ColdRead | None) -> None:
         while cold is not None:
             try:
-                self.supply(cold, await asyncio.to_thread(cold.load))
+                self.supply(cold, await self._replicas.threads.call(cold.load))
             except Exception as error:  # noqa: BLE001 - one entry does not take the others with it
                 self._add_error(self._asked[self._position], error)
             cold = self.read_now()
@@ -224,11 +265,17 @@ class FetchOperation:
         partition = self._replicas.partition_or_error(asked.topic, asked.partition)
         if asked.topic_id not in (ZERO_TOPIC_ID, partition.topic_id):
             raise ApiError(ErrorCode.INCONSISTENT_TOPIC_ID)
-        partition.state.check_leader(asked.current_leader_epoch)
-        replica_id = self._limits.replica_id
-        if replica_id >= 0 and (replica_id not in partition.state.replicas or replica_id == self._replicas.node_id):
-            raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        if not partition.state.leads(asked.current_leader_epoch):
+            self._check_follower(partition)
         return partition, self._max_offset(partition.log)
+
+    def _check_follower(self, partition: Partition) -> None:
+        """Another broker leads it: raises ApiError if that is to be asked."""
+        if not self._limits.or_follower:
+            raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        fetchers = self._replicas.fetchers
+        if fetchers is not None and fetchers.following(partition.topic_id, partition.index) is not None:
+            fetchers.reads.add(partition)
 
     @staticmethod
     def _diverging_epoch(partition: Partition, asked: FetchPartition) -> EpochEndOffset | None:
@@ -244,16 +291,19 @@ class FetchOperation:
         records: Buffer | FileRegion = data.records
         if data.region is not None:
             records = data.region
+            self._regions += 1
         size = taken = len(records)
         if size and data.is_cut:
             # Kafka sends a part of the batch that does not fit, too: such a partition takes all that it may. Who counts
             # only whole batches looks into all the other partitions for one that fits into what little is left.
             taken = max(size, min(asked.max_bytes, self._bytes_left))
         self._add(asked, partition, records, data.next_offset)  # may raise: what is not sent does not count
+        if self._counts:
+            partition.bytes_out += size
+            if data.region is None or not data.region.counts_itself:
+                partition.records_read += data.next_offset - asked.fetch_offset
         self._bytes_read += size
         self._bytes_left = max(0, self._bytes_left - taken)
-        if data.region is not None:
-            self._regions += 1
 
     def _add(self, asked: FetchPartition, partition: Partition, records: Buffer | FileRegion, next_offset: int) -> None:
         log = partition.log
@@ -291,19 +341,24 @@ class FetchOperation:
             for asked in self._asked
             if asked.topic is not None and (partition := hosted(asked.topic, asked.partition)) is not None
         }
-        return _Listening(asked_of, self._limits, self._readable).enough
+        return _Listening(asked_of, self._limits, self._readable, self._attention).enough
 
     def _readable(self, partition: Partition, asked: FetchPartition) -> int | None:
         """Bytes that a read would return now, or as many as are waited for if it is more; None when the read would end
         in an error."""
         state = partition.state
-        if not state.is_leader or asked.current_leader_epoch not in (-1, state.leader_epoch):
+        if asked.current_leader_epoch not in (-1, state.leader_epoch):
+            return None
+        if not state.is_leader and not (self._limits.or_follower and self._is_hosted(partition)):
             return None
         log = partition.log
         if not log.log_start_offset <= asked.fetch_offset <= log.log_end_offset:
             return None
         limit = min(asked.max_bytes, self._limits.min_bytes)
         return log.readable_bytes(asked.fetch_offset, self._max_offset(log), limit)
+
+    def _is_hosted(self, partition: Partition) -> bool:
+        return self._replicas.partition(partition.topic, partition.index) is partition
 
 
 _UNKNOWN_TOPIC = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)

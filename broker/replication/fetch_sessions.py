@@ -11,10 +11,15 @@ Source: FetchSession, FetchSessionCacheShard, FetchContext, FetchManager of Apac
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
+from barnabas.broker.replication.attention import Attention
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.fetch import PartitionData
 from barnabas.wire.names import ZERO_TOPIC_ID, TopicId
+
+if TYPE_CHECKING:
+    from barnabas.broker.replication.partition import Partition
 
 INVALID_SESSION_ID = 0
 INITIAL_EPOCH = 0
@@ -22,7 +27,8 @@ FINAL_EPOCH = -1
 EPOCH_MAX = 2**31 - 1
 EVICTION_MS_MIN = 120_000
 PARTITIONS_MAX = 200_000
-"""In all sessions together: a session costs memory for each of its partitions, whether they exist or not."""
+"""How many partitions all sessions may have together: a session costs memory for each of its partitions, whether they
+exist or not."""
 
 PartitionKey = tuple[TopicId | str, int]
 """Topic id (or name, before version 13) and partition index."""
@@ -34,16 +40,28 @@ class FetchPartition:
     __slots__ = (
         "current_leader_epoch",
         "fetch_offset",
+        "is_named",
         "key",
         "last_fetched_epoch",
         "log_start_offset",
         "max_bytes",
         "partition",
+        "place",
+        "rests_at",
         "told_high_watermark",
         "told_log_start_offset",
         "topic",
         "topic_id",
     )
+
+    # What follows is there in a session only: most fetches that name partitions have none.
+
+    is_named: bool
+    """Whether a request has asked for it since a pass last found nothing in it."""
+    place: int
+    """Those with a lower one come before it."""
+    rests_at: "Partition | None"
+    """Set while it rests, see `Attention`."""
 
     def __init__(
         self,
@@ -74,6 +92,7 @@ class FetchPartition:
         self.current_leader_epoch = request.current_leader_epoch
         self.last_fetched_epoch = request.last_fetched_epoch
         self.log_start_offset = request.log_start_offset
+        self.is_named = True
 
     def was_told(self, high_watermark: int, log_start_offset: int) -> bool:
         """Whether an incremental reply without records of this partition would say nothing new."""
@@ -106,48 +125,80 @@ class FetchSession:
     last_used_ms: int
     epoch: int = 1
     partitions: dict[PartitionKey, FetchPartition] = field(default_factory=dict)
+    attention: Attention = field(default_factory=Attention)
+    """Which of its partitions the next fetch looks at."""
+    places: int = 0
+    """How many places in its order were given."""
 
     def update(self, asked: Iterable[FetchPartition], forgotten: Iterable[PartitionKey]) -> None:
+        attention, partitions = self.attention, self.partitions
         for partition in asked:
-            known = self.partitions.get(partition.key)
+            known = partitions.get(partition.key)
             if known is None:
-                self.partitions[partition.key] = partition
+                self.add(partition)
             else:
                 known.ask_again(partition)
+                attention.wake(known)
         for key in forgotten:
-            self.partitions.pop(key, None)
+            left = partitions.pop(key, None)
+            if left is not None:
+                attention.forget(left)
+
+    def add(self, partition: FetchPartition) -> None:
+        """One that it did not follow until now."""
+        partition.is_named = True
+        partition.rests_at = None
+        self.put_last(partition)
+        self.attention.wake(partition)
+
+    def put_last(self, partition: FetchPartition) -> None:
+        """All others come first next time."""
+        self.partitions.pop(partition.key, None)
+        self.partitions[partition.key] = partition
+        self.places += 1
+        partition.place = self.places
 
 
 @dataclass(slots=True)
 class FetchPlan:
     """What to read for one request, and how its reply is made.
 
-    `session` is set for an incremental fetch; `wants_session` for a full one that may become a session.
+    `sessions` are those that it is of. `session` is set for an incremental fetch, whose `partitions` are those to look
+    at; `wants_session` for a full one that may become a session.
     """
 
+    sessions: "FetchSessions"
     error: ErrorCode
     partitions: Sequence[FetchPartition]
     session: FetchSession | None = None
     expected_epoch: int = 0
     wants_session: bool = False
     uses_topic_ids: bool = False
+    attention: Attention | None = None
+    """The session's."""
 
 
 class FetchSessions:
-    """All fetch sessions of a broker, at most `slots` (`max.incremental.fetch.session.cache.slots`), with at most
-    PARTITIONS_MAX partitions.
+    """Fetch sessions of a broker's consumers, or those of the brokers that follow it: at most `slots`
+    (`max.incremental.fetch.session.cache.slots` for consumers), with at most `partitions_max` partitions.
 
     `new_id` returns a random integer in [1, 2^31 - 1].
     """
 
-    def __init__(self, slots: int, new_id: Callable[[], int]) -> None:
+    def __init__(self, slots: int, new_id: Callable[[], int], partitions_max: int = PARTITIONS_MAX) -> None:
         self._slots = slots
+        self._partitions_max = partitions_max
         self._new_id = new_id
         self._sessions: dict[int, FetchSession] = {}  # least recently used first
         self.partition_count = 0
 
     def __len__(self) -> int:
         return len(self._sessions)
+
+    def partitions(self, session_id: int) -> Sequence[FetchPartition]:
+        """What a session fetches from; none of one that does not exist."""
+        session = self._sessions.get(session_id)
+        return () if session is None else list(session.partitions.values())
 
     def plan(
         self,
@@ -162,26 +213,37 @@ class FetchSessions:
         """Decide what a request reads; errors: FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH,
         FETCH_SESSION_TOPIC_ID_ERROR."""
         if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
-            self._drop(session_id)
-            return FetchPlan(ErrorCode.NONE, asked, wants_session=epoch == INITIAL_EPOCH, uses_topic_ids=uses_topic_ids)
+            self._end(session_id)
+            return FetchPlan(
+                self, ErrorCode.NONE, asked, wants_session=epoch == INITIAL_EPOCH, uses_topic_ids=uses_topic_ids
+            )
         session = self._sessions.get(session_id)
         if session is None:
-            return FetchPlan(ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ())
+            return FetchPlan(self, ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ())
         if session.epoch != epoch:
-            return FetchPlan(ErrorCode.INVALID_FETCH_SESSION_EPOCH, ())
+            return FetchPlan(self, ErrorCode.INVALID_FETCH_SESSION_EPOCH, ())
         if session.uses_topic_ids != uses_topic_ids:
-            return FetchPlan(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR, ())
-        self._drop(session_id)
+            return FetchPlan(self, ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR, ())
+        self._drop(session)
+        attention = session.attention
+        if attention.heartbeat is not None:
+            attention.heartbeat.beat(now_ms)
         session.update(asked, forgotten)
         if not session.partitions:
-            return FetchPlan(ErrorCode.NONE, asked)
-        if self.partition_count + len(session.partitions) > PARTITIONS_MAX:
-            return FetchPlan(ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ())  # the client starts anew
+            return FetchPlan(self, ErrorCode.NONE, asked)
+        if self.partition_count + len(session.partitions) > self._partitions_max:
+            attention.close()
+            return FetchPlan(self, ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ())  # the client starts anew
         self._keep(session)
         session.last_used_ms = now_ms
         session.epoch = 1 if session.epoch == EPOCH_MAX else session.epoch + 1
         return FetchPlan(
-            ErrorCode.NONE, list(session.partitions.values()), session=session, expected_epoch=session.epoch
+            self,
+            ErrorCode.NONE,
+            attention.awake(),
+            session=session,
+            expected_epoch=session.epoch,
+            attention=attention,
         )
 
     def finish(
@@ -205,14 +267,14 @@ class FetchSessions:
         for partition, data in results:
             if partition.must_tell(data):
                 changed.append((partition, data))
-                if data.records and session.partitions.pop(partition.key, None) is not None:
-                    session.partitions[partition.key] = partition  # served: the others come first next time
+                if data.records and partition.key in session.partitions:
+                    session.put_last(partition)
         return changed
 
     def _create(self, plan: FetchPlan, results: Sequence[tuple[FetchPartition, PartitionData]], now_ms: int) -> int:
         if len(self._sessions) >= self._slots and not self._evict(len(results), now_ms):
             return INVALID_SESSION_ID
-        while self.partition_count + len(results) > PARTITIONS_MAX:
+        while self.partition_count + len(results) > self._partitions_max:
             if not self._evict(len(results), now_ms):
                 return INVALID_SESSION_ID
         session_id = self._new_id()
@@ -221,7 +283,7 @@ class FetchSessions:
         session = FetchSession(session_id, plan.uses_topic_ids, created_ms=now_ms, last_used_ms=now_ms)
         for partition, data in results:
             partition.must_tell(data)
-            session.partitions[partition.key] = partition
+            session.add(partition)
         self._keep(session)
         return session_id
 
@@ -229,10 +291,15 @@ class FetchSessions:
         self._sessions[session.session_id] = session
         self.partition_count += len(session.partitions)
 
-    def _drop(self, session_id: int) -> None:
-        session = self._sessions.pop(session_id, None)
+    def _drop(self, session: FetchSession) -> None:
+        del self._sessions[session.session_id]
+        self.partition_count -= len(session.partitions)
+
+    def _end(self, session_id: int) -> None:
+        session = self._sessions.get(session_id)
         if session is not None:
-            self.partition_count -= len(session.partitions)
+            self._drop(session)
+            session.attention.close()
 
     def _evict(self, size: int, now_ms: int) -> bool:
         """Make room: the least recently used session when it is stale, else an old one that is smaller than the new
@@ -247,5 +314,5 @@ class FetchSessions:
             oldest = min(old_enough, key=lambda session: len(session.partitions), default=None)
             if oldest is None or len(oldest.partitions) >= size:
                 return False
-        self._drop(oldest.session_id)
+        self._end(oldest.session_id)
         return True

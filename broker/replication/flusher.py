@@ -9,15 +9,16 @@ from typing import Final
 from barnabas.broker.replication.partition import Partition
 from barnabas.clock import Clock
 from barnabas.set_aside import SetAside
-from barnabas.storage.errors import LogDeleted, StorageError
+from barnabas.storage.errors import LogBusy, LogDeleted, StorageError
 from barnabas.storage.log import PartitionLog
+from barnabas.threads import Threads
 
 logger = logging.getLogger(__name__)
 
 FLUSHES_PER_DIRECTORY: Final = 4
-"""Of those that nobody waits for, in each log directory, which is a disk: a log whose sync takes long holds back no
-other, and syncs side by side share the journal's commits. No more, since each takes one of the threads that cold reads
-need, too."""
+"""How many flushes that nobody waits for run in each log directory, which is a disk: a log whose sync takes long holds
+back no other, and syncs side by side share the journal's commits. No more, since each takes one of the threads that
+cold reads need, too."""
 
 
 class Flusher:
@@ -31,12 +32,14 @@ class Flusher:
     def __init__(
         self,
         clock: Clock,
+        threads: Threads,
         logs_to_flush: Callable[[int], Collection[PartitionLog]],
         hosted: Callable[[PartitionLog], Partition | None],
         *,
         flush_before_ack: bool = False,
     ) -> None:
         self._clock = clock
+        self._threads = threads
         self._logs_to_flush = logs_to_flush
         self._hosted = hosted
         self._flush_before_ack = flush_before_ack
@@ -70,7 +73,7 @@ class Flusher:
             task = log.prepare_flush()
             if task is not None:
                 try:
-                    await asyncio.to_thread(task.run)
+                    await self._threads.call(task.run)
                 except RuntimeError as error:  # no thread could be started
                     task.give_up(f"flushing {log.directory} failed: {error}")
                 log.complete_flush(task)
@@ -79,7 +82,7 @@ class Flusher:
             elif log.recovery_point < log.log_end_offset:
                 raise StorageError(f"somebody else flushes {log.directory}")
             log.check()
-        except LogDeleted:
+        except (LogBusy, LogDeleted):  # whose truncation syncs it, or which nobody needs
             raise
         except StorageError as error:
             logger.error("flushing %s-%d failed: %s", log.topic, log.partition, error.message)
@@ -124,7 +127,8 @@ class Flusher:
                 task.add_done_callback(tasks.discard)
 
     async def _flush_in_turn(self, logs: Iterator[PartitionLog]) -> None:
-        """One of those that share a list, which grows old while they wait for the disk: each log is looked at again."""
+        """Flush logs of a list that several such tasks share. It grows old while they wait for the disk: each log is
+        looked at again."""
         for log in logs:
             if self._is_stopping:
                 return

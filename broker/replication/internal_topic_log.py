@@ -1,8 +1,8 @@
 """`__consumer_offsets` or `__transaction_state` as its coordinator sees it: appends, commits, and everything read again
-when a shard is loaded (the `CoordinatorLog` of broker/coordinators/runtime.py)."""
+when a shard is loaded (the `CoordinatorLog` of broker/coordinators/log.py)."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable
 from typing import Final
 
 from barnabas.broker.replication.replica_manager import ReplicaManager
@@ -29,12 +29,11 @@ _COORDINATOR_ERRORS: Final = {
 
 
 class InternalTopicLog:
-    """The partitions of one internal topic; to be made on the event loop that owns them."""
+    """The partitions of one internal topic; owned by the event loop."""
 
     def __init__(self, replicas: ReplicaManager, topic: str) -> None:
         self._replicas = replicas
         self._topic = topic
-        self._loop = asyncio.get_running_loop()
 
     def append(self, partition: int, batch: bytearray, transaction_version: int = 0) -> int:
         """Append a batch of records; returns the end offset after it. Raises ApiError NOT_COORDINATOR or
@@ -59,23 +58,31 @@ class InternalTopicLog:
         hosted = self._replicas.partition(self._topic, partition)
         if hosted is None:
             raise ApiError(ErrorCode.NOT_COORDINATOR)
-        return hosted.committed(end_offset, outlasts_failed_flush=True)
+        return hosted.committed(end_offset, outlasts_setbacks=True)
 
-    def read_all(self, partition: int) -> Iterator[Buffer]:
-        """Chunks of whole batches from log start to log end; blocks, so it runs in a thread while the shard loads."""
-        offset = None
+    async def read_all(self, partition: int, take: Callable[[Buffer], bool]) -> None:
+        """Hand chunks of whole batches, from log start to log end, to `take` in a thread, one after the other, until it
+        says False. Raises ApiError, or whatever `take` does."""
+        offset: int | None = None
         while True:
-            found = asyncio.run_coroutine_threadsafe(self._read(partition, offset), self._loop).result()
-            data = found.load() if isinstance(found, ColdRead) else found
-            if not data.records:
+            log = self._replicas.partition_or_error(self._topic, partition).log
+            found: FetchData | ColdRead
+            try:
+                found = log.read(log.log_start_offset if offset is None else offset, LOAD_CHUNK_BYTES)
+            except ColdRead as cold:
+                found = cold
+            else:
+                if not found.records:
+                    return
+            offset = await self._replicas.threads.call(_hand_over, found, take)
+            if offset is None:
                 return
-            yield data.records
-            offset = max(header.next_offset for header in iter_headers(data.records))
 
-    async def _read(self, partition: int, offset: int | None) -> FetchData | ColdRead:
-        """One chunk, or what it takes to load it: logs belong to the event loop."""
-        log = self._replicas.partition_or_error(self._topic, partition).log
-        try:
-            return log.read(log.log_start_offset if offset is None else offset, LOAD_CHUNK_BYTES)
-        except ColdRead as cold:
-            return cold
+
+def _hand_over(found: FetchData | ColdRead, take: Callable[[Buffer], bool]) -> int | None:
+    """Load a chunk and hand it to `take`; where the next one begins, None if there is none or it is not wanted. Any
+    thread."""
+    data = found.load() if isinstance(found, ColdRead) else found
+    if not data.records or not take(data.records):
+        return None
+    return max(header.next_offset for header in iter_headers(data.records))

@@ -1,11 +1,11 @@
 """What this broker knows and decides about one hosted partition: who leads it, which replicas are in sync, and what
 that allows and commits. No I/O, no clock, no futures: `Partition` asks it, and carries out what it says.
 
-Today every partition has all of its replicas on this one broker, so that only its own log counts for the high
-watermark. (Kafka keeps the same in Partition and PartitionState.)
+Where other brokers have replicas, too, what their leader knows of them is in `followers.py`. (Kafka keeps the same in
+Partition and PartitionState.)
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
@@ -13,10 +13,10 @@ from barnabas.wire.errors import ApiError, ErrorCode
 
 if TYPE_CHECKING:
     from barnabas.wire.messages.leader_and_isr import LeaderAndIsrPartitionState
+    from barnabas.wire.messages.stop_replica import StopReplicaPartitionState
 
 NO_LEADER: Final = -1
 UNKNOWN_EPOCH: Final = -1
-UNKNOWN_OFFSET: Final = -1
 
 
 class RoleChange(Enum):
@@ -31,10 +31,11 @@ class PartitionState:
     """Leader, epochs, replicas and in-sync replicas of one partition, as the controller told them last.
 
     `is_leader` is whether this broker leads; `leader_epoch_start_offset` where its log ended when it was elected.
+    `commits_alone` is whether it leads and nobody else has a replica, so that what its log has is committed.
     """
 
     __slots__ = (
-        "_commits_alone",
+        "commits_alone",
         "controller_epoch",
         "is_leader",
         "isr",
@@ -56,7 +57,7 @@ class PartitionState:
         self.controller_epoch = UNKNOWN_EPOCH
         self.replicas: Sequence[int] = ()
         self.isr: Sequence[int] = ()
-        self._commits_alone = False
+        self.commits_alone = False
 
     # --- the controller's word --------------------------------------------------------------------
 
@@ -64,12 +65,20 @@ class PartitionState:
         """Whether a LeaderAndIsr request is of an earlier leader epoch than the one that is known."""
         return told.leader_epoch < self.leader_epoch
 
+    def outlives(self, told: "StopReplicaPartitionState") -> bool:
+        """Whether a StopReplica request is of an earlier leader epoch than the one that is known. The end of a topic is
+        told without one (-2, `EPOCH_DURING_DELETE`; -1 is nobody's): nothing outlives that."""
+        return 0 <= told.leader_epoch < self.leader_epoch
+
     def is_elected_by(self, told: "LeaderAndIsrPartitionState") -> bool:
         """Whether this broker would lead in a new epoch, which its log has to begin first."""
         return told.leader == self.node_id and told.leader_epoch > self.leader_epoch
 
     def become_leader_or_follower(self, told: "LeaderAndIsrPartitionState", log_end_offset: int) -> RoleChange:
-        """Go by what the controller told."""
+        """Go by what the controller told. In the leader epoch that is known, what is older than the last answer to
+        AlterPartition changes nothing: it would undo that."""
+        if told.leader_epoch == self.leader_epoch and told.partition_epoch < self.partition_epoch:
+            return RoleChange.NONE
         was_leader, is_elected = self.is_leader, self.is_elected_by(told)
         if is_elected:
             self.leader_epoch_start_offset = log_end_offset
@@ -80,16 +89,21 @@ class PartitionState:
         self.controller_epoch = told.controller_epoch
         self.replicas = tuple(told.replicas)
         self.isr = tuple(told.isr)
-        self._commits_alone = self.is_leader and self.isr == (self.node_id,)
+        self.commits_alone = self.is_leader and self.replicas == self.isr == (self.node_id,)
         if is_elected:
             return RoleChange.ELECTED
         return RoleChange.RESIGNED if was_leader and not self.is_leader else RoleChange.NONE
+
+    def isr_stored(self, isr: Iterable[int], partition_epoch: int) -> None:
+        """The controller has answered AlterPartition: that is the state now."""
+        self.isr = tuple(sorted(isr))
+        self.partition_epoch = partition_epoch
 
     def resign(self) -> RoleChange:
         """This broker no longer hosts the partition."""
         was_leader = self.is_leader
         self.leader = NO_LEADER
-        self.is_leader = self._commits_alone = False
+        self.is_leader = self.commits_alone = False
         return RoleChange.RESIGNED if was_leader else RoleChange.NONE
 
     # --- what is allowed --------------------------------------------------------------------------
@@ -100,11 +114,20 @@ class PartitionState:
         Raises ApiError NOT_LEADER_OR_FOLLOWER, FENCED_LEADER_EPOCH or UNKNOWN_LEADER_EPOCH.
         """
         if current_leader_epoch not in (UNKNOWN_EPOCH, self.leader_epoch):
-            if current_leader_epoch < self.leader_epoch:
-                raise ApiError(ErrorCode.FENCED_LEADER_EPOCH)
-            raise ApiError(ErrorCode.UNKNOWN_LEADER_EPOCH)
+            raise self._fence(current_leader_epoch)
         if not self.is_leader:
             raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+    def leads(self, current_leader_epoch: int) -> bool:
+        """Whether this broker leads, for a request that a follower may serve, too (KIP-392). Raises as `check_leader`
+        where the epoch is another."""
+        if current_leader_epoch not in (UNKNOWN_EPOCH, self.leader_epoch):
+            raise self._fence(current_leader_epoch)
+        return self.is_leader
+
+    def _fence(self, current_leader_epoch: int) -> ApiError:
+        is_older = current_leader_epoch < self.leader_epoch
+        return ApiError(ErrorCode.FENCED_LEADER_EPOCH if is_older else ErrorCode.UNKNOWN_LEADER_EPOCH)
 
     def check_enough_replicas(self, min_insync_replicas: int) -> None:
         """Whether a produce with acks=all may be appended, `min.insync.replicas` being what was given, but never more
@@ -117,10 +140,3 @@ class PartitionState:
                     ErrorCode.NOT_ENOUGH_REPLICAS,
                     f"{in_sync} in-sync replicas, min.insync.replicas wants {effective}",
                 )
-
-    # --- what is committed ------------------------------------------------------------------------
-
-    def high_watermark(self, own_end_offset: int) -> int:
-        """The smallest end offset of the in-sync replicas, when this broker's own is `own_end_offset`; UNKNOWN_OFFSET
-        if this broker does not lead, or does not know how far another in-sync replica is."""
-        return own_end_offset if self._commits_alone else UNKNOWN_OFFSET

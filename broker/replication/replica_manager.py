@@ -9,20 +9,20 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar, cast
 
 from barnabas.broker.cluster.metadata import MetadataCache
 from barnabas.broker.replication.flusher import Flusher
 from barnabas.broker.replication.isr import RoleChange
 from barnabas.broker.replication.partition import Partition
 from barnabas.clock import Clock
+from barnabas.controller.requests import FULL
 from barnabas.set_aside import SetAside
 from barnabas.storage.config import LogConfig
 from barnabas.storage.errors import StorageError
 from barnabas.storage.log import LogAppendInfo, PartitionLog
 from barnabas.storage.log_manager import LogManager
 from barnabas.storage.validation import AppendOrigin, ExpensiveBatch, ValidationResult
-from barnabas.threads import ThreadPool
 from barnabas.turns import LOGS_PER_TURN, Turns
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.messages.leader_and_isr import (
@@ -33,9 +33,18 @@ from barnabas.wire.messages.leader_and_isr import (
     LeaderAndIsrTopicError,
     LeaderAndIsrTopicState,
 )
-from barnabas.wire.messages.stop_replica import StopReplicaPartitionError, StopReplicaRequest, StopReplicaResponse
+from barnabas.wire.messages.stop_replica import (
+    StopReplicaPartitionError,
+    StopReplicaPartitionState,
+    StopReplicaRequest,
+    StopReplicaResponse,
+)
 from barnabas.wire.names import ZERO_TOPIC_ID, TopicId
-from barnabas.wire.record_batch import HEADER_SIZE
+from barnabas.wire.record_batch import HEADER_SIZE, WriteBuffer
+
+if TYPE_CHECKING:
+    from barnabas.broker.replication.fetcher_manager import FetcherManager
+    from barnabas.broker.replication.leadership import Leadership, Leaderships
 
 logger = logging.getLogger(__name__)
 
@@ -56,6 +65,8 @@ class ReplicaManager:
 
     `config_of(topic)` gives a topic's current settings. `on_elected` and `on_resigned` tell the coordinators that a
     partition came or went. With `flush_before_ack` nothing is acknowledged before it is on the disk.
+    `make_leaderships` is called when the first partition is led here that other brokers have replicas of,
+    `make_fetchers` when the first one is followed; without it nothing is fetched.
     """
 
     def __init__(
@@ -67,7 +78,9 @@ class ReplicaManager:
         config_of: Callable[[str], LogConfig],
         on_elected: PartitionCallback,
         on_resigned: PartitionCallback,
+        make_leaderships: "Callable[[], Leaderships]",
         *,
+        make_fetchers: "Callable[[], FetcherManager] | None" = None,
         flush_before_ack: bool = False,
     ) -> None:
         self.node_id = node_id
@@ -77,22 +90,36 @@ class ReplicaManager:
         self._config_of = config_of
         self._on_elected = on_elected
         self._on_resigned = on_resigned
+        self._make_leaderships = make_leaderships
+        self.leaderships: Leaderships | None = None
+        self._make_fetchers = make_fetchers
+        self.fetchers: FetcherManager | None = None
         self._flush_before_ack = flush_before_ack
         self._partitions: dict[tuple[str, int], Partition] = {}
         self._offline: set[tuple[str, int]] = set()
         """Partitions that this broker should host, but whose log it cannot open (Kafka's HostedPartition.Offline)."""
-        self._controller_epoch = -1
         self.appended_bytes = 0
         """What was offered since the start, refused or not."""
+        self._knows_claims = False
+        """Whether a command has named all partitions that this broker is to host."""
         self._full_at: dict[str, int] = {}
         self._first_full_at = _NEVER
         self.set_aside_settings = SetAside[PartitionLog]("changing the settings", clock)
-        self.flusher = Flusher(clock, log_manager.logs_to_flush, self.hosted, flush_before_ack=flush_before_ack)
-        self._record_readers = ThreadPool("record-reader", RECORD_READERS, RECORD_READERS)
+        self.threads = log_manager.threads
+        self.flusher = Flusher(
+            clock, self.threads, log_manager.logs_to_flush, self.hosted, flush_before_ack=flush_before_ack
+        )
+        self._record_readers = self.threads.workers("record-reader", RECORD_READERS)
+        self._live_brokers: frozenset[int] = frozenset()
+        metadata.listeners[self._follow_brokers] = None
 
     async def close(self) -> None:
         """End the thread that opens records; returns when no flush is under way, so that the logs can be closed."""
-        await asyncio.to_thread(self._record_readers.shutdown, cancel_futures=True)
+        await self._record_readers.stop()
+        if self.fetchers is not None:
+            await self.fetchers.stop()
+        if self.leaderships is not None:
+            await self.leaderships.alter_partitions.close()
         await self.flusher.close()
 
     # --- looking up -------------------------------------------------------------------------------
@@ -124,18 +151,26 @@ class ReplicaManager:
 
     # --- the controller's word --------------------------------------------------------------------
 
+    def has_log(self, topic: str, index: int) -> bool:
+        """Whether there is a log of the partition that works, hosted or not: else one may be made."""
+        try:
+            return self._log_manager.get(topic, index) is not None
+        except StorageError:
+            return False
+
     async def leader_and_isr(self, request: LeaderAndIsrRequest) -> LeaderAndIsrResponse:
-        """Lead or follow partitions. STALE_CONTROLLER_EPOCH for a deposed controller; INCONSISTENT_TOPIC_ID,
-        KAFKA_STORAGE_ERROR per partition."""
-        if request.controller_epoch < self._controller_epoch:
-            return LeaderAndIsrResponse(error_code=ErrorCode.STALE_CONTROLLER_EPOCH)
-        self._controller_epoch = request.controller_epoch
+        """Lead or follow partitions, as `ControllerCommands` let through. STALE_CONTROLLER_EPOCH,
+        INCONSISTENT_TOPIC_ID, KAFKA_STORAGE_ERROR per partition."""
         response = LeaderAndIsrResponse()
         turns = Turns(LOGS_PER_TURN)
+        if request.type == FULL and not self._knows_claims:
+            await self._set_unclaimed_aside(request)
         await self._reopen(request)
         for topic in request.topic_states:
             errors = LeaderAndIsrTopicError(topic_id=topic.topic_id)
             for state in topic.partition_states:
+                if self.fetchers is not None:
+                    await self._end_following(topic, state, self.fetchers)
                 error = self._apply(topic, state)
                 errors.partition_errors.append(
                     LeaderAndIsrPartitionError(partition_index=state.partition_index, error_code=error)
@@ -151,7 +186,7 @@ class ReplicaManager:
             for state in topic.partition_states:
                 open_log = self._log_manager.reopening(topic.topic_name, state.partition_index)
                 if open_log is not None:
-                    outcome = await asyncio.to_thread(open_log)
+                    outcome = await self.threads.call(open_log)
                     self._log_manager.reopened(topic.topic_name, state.partition_index, outcome)
 
     def _apply(self, topic: LeaderAndIsrTopicState, state: LeaderAndIsrPartitionState) -> ErrorCode:
@@ -166,13 +201,15 @@ class ReplicaManager:
             if state.is_new and self._set_stray_aside(*key, topic_id):
                 partition = None
             if partition is None:
+                self._set_useless_aside(*key, topic_id, state)
                 log = self._log_manager.get_or_create(
                     *key, topic_id, self._config_of(topic.topic_name), is_new=state.is_new
                 )
                 partition = self._partitions[key] = Partition(
                     *key, topic_id, log, self.node_id, flush_before_ack=self._flush_before_ack
                 )
-            self._tell_coordinators(partition, partition.become_leader_or_follower(state))
+            self._tell_coordinators(partition, partition.become_leader_or_follower(state, self._lead_followers))
+            self._follow_leader(partition)
         except Exception as error:
             code = error.error if isinstance(error, ApiError) else ErrorCode.KAFKA_STORAGE_ERROR
             if key not in self._offline:
@@ -183,6 +220,65 @@ class ReplicaManager:
             return code
         self._offline.discard(key)
         return ErrorCode.NONE
+
+    def _lead_followers(self, partition: Partition, told: LeaderAndIsrPartitionState) -> "Leadership":
+        if self.leaderships is None:
+            self.leaderships = self._make_leaderships()
+        return self.leaderships.lead(partition, told)
+
+    def _follow_leader(self, partition: Partition) -> None:
+        """Fetch a partition that another broker leads."""
+        state = partition.state
+        if state.is_leader or state.leader < 0 or self._make_fetchers is None:
+            return
+        if self.fetchers is None:
+            self.fetchers = self._make_fetchers()
+        self.fetchers.follow(
+            partition.topic, partition.topic_id, partition.index, state.leader, state.leader_epoch, partition.log
+        )
+
+    async def _end_following(
+        self, topic: LeaderAndIsrTopicState, told: LeaderAndIsrPartitionState, fetchers: "FetcherManager"
+    ) -> None:
+        """Before a log is led, or makes room for that of another topic, nothing may fetch for it, or cut it."""
+        partition = self._partitions.get((topic.topic_name, told.partition_index))
+        if partition is None or partition.state.is_outdated(told):
+            return
+        if told.leader == self.node_id or told.leader < 0 or partition.topic_id != topic.topic_id:
+            await fetchers.unfollow([(partition.topic_id, partition.index)])
+
+    def _set_useless_aside(self, topic: str, index: int, topic_id: TopicId, told: LeaderAndIsrPartitionState) -> None:
+        """Make room for a log that is fetched anew, where there is a damaged one, or one of an earlier topic, and
+        nobody counts on it: another broker leads, and this one is not among the in-sync replicas (PAR, FAST '18). Kafka
+        cuts a damaged log where it is damaged.
+
+        Raises: StorageError.
+        """
+        if told.leader < 0 or told.leader == self.node_id or self.node_id in told.isr:
+            return
+        if self._log_manager.is_damaged(topic, index):
+            self._log_manager.set_aside(topic, index, "which is damaged and fetched anew,")
+        else:
+            self._set_stray_aside(topic, index, topic_id)
+
+    async def _set_unclaimed_aside(self, request: LeaderAndIsrRequest) -> None:
+        """Set aside the logs of partitions that a command does not name which names all of this broker: their topics
+        were deleted while it was away, or given to others. Once in its life, as what it is told later it does itself.
+
+        Kafka with ZooKeeper keeps them under their names, and Kafka with KRaft does this at its start
+        (`LogManager.isStrayKraftReplica`).
+        """
+        self._knows_claims = True
+        claimed = {(t.topic_name, state.partition_index) for t in request.topic_states for state in t.partition_states}
+        turns = Turns(LOGS_PER_TURN)
+        for log in self._log_manager.logs:
+            if (log.topic, log.partition) not in claimed:
+                self._stop(log.topic, log.partition, delete=False)
+                try:
+                    self._log_manager.set_aside(log.topic, log.partition, "which the cluster does not know of,")
+                except StorageError as error:
+                    logger.error("%s-%d stays where it is: %s", log.topic, log.partition, error)
+                await turns.after_one()
 
     def _tell_coordinators(self, partition: Partition, change: RoleChange) -> None:
         if change is RoleChange.ELECTED:
@@ -200,19 +296,21 @@ class ReplicaManager:
         if log is None or log.topic_id in (ZERO_TOPIC_ID, topic_id):
             return False
         self._stop(topic, index, delete=False)
-        self._log_manager.set_aside(topic, index)
+        self._log_manager.set_aside(topic, index, "which is of an earlier topic,")
         return True
 
     async def stop_replica(self, request: StopReplicaRequest) -> StopReplicaResponse:
-        """Stop hosting partitions, and delete their logs where the controller says so."""
-        if request.controller_epoch < self._controller_epoch:
-            return StopReplicaResponse(error_code=ErrorCode.STALE_CONTROLLER_EPOCH)
-        self._controller_epoch = request.controller_epoch
+        """Stop hosting partitions, as `ControllerCommands` let through, and delete their logs where the controller says
+        so. FENCED_LEADER_EPOCH, KAFKA_STORAGE_ERROR per partition."""
         response = StopReplicaResponse()
         turns = Turns(LOGS_PER_TURN)
         for topic in request.topic_states:
             for state in topic.partition_states:
-                error = self._stop(topic.topic_name, state.partition_index, state.delete_partition)
+                key = (topic.topic_name, state.partition_index)
+                partition = self._partitions.get(key)
+                if self.fetchers is not None and partition is not None and not partition.state.outlives(state):
+                    await self.fetchers.unfollow([(partition.topic_id, partition.index)])
+                error = self._stop_if_current(topic.topic_name, state)
                 response.partition_errors.append(
                     StopReplicaPartitionError(
                         topic_name=topic.topic_name, partition_index=state.partition_index, error_code=error
@@ -221,11 +319,17 @@ class ReplicaManager:
                 await turns.after_one()
         try:
             # Before the controller forgets the topic: a log that came back later would belong to nobody.
-            await asyncio.to_thread(self._log_manager.sync_deletions)
+            await self.threads.call(self._log_manager.sync_deletions)
         except StorageError as error:
             logger.error("deleted logs may come back: %s", error.message)
             response.error_code = error.error
         return response
+
+    def _stop_if_current(self, topic: str, told: StopReplicaPartitionState) -> ErrorCode:
+        partition = self._partitions.get((topic, told.partition_index))
+        if partition is not None and partition.state.outlives(told):
+            return ErrorCode.FENCED_LEADER_EPOCH
+        return self._stop(topic, told.partition_index, told.delete_partition)
 
     def _stop(self, topic: str, index: int, delete: bool) -> ErrorCode:
         partition = self._partitions.pop((topic, index), None)
@@ -245,6 +349,14 @@ class ReplicaManager:
         """A topic's configuration changed: every hosted partition of it follows."""
         self._reconfigure(partition for partition in self.partitions() if partition.topic == topic)
 
+    def configure_unclaimed(self) -> None:
+        """Logs that nobody has told this broker to host have the settings of their topic, too, where there are any:
+        retention is for them as well. Until now they had the defaults."""
+        for log in self._log_manager.logs:
+            if self.hosted(log) is None:
+                with self.set_aside_settings.attempt(log):
+                    log.update_config(self._config_of(log.topic))
+
     def reconfigure_all(self) -> None:
         """The defaults of all topics changed."""
         self._reconfigure(self.partitions())
@@ -253,6 +365,8 @@ class ReplicaManager:
         for partition in partitions:
             with self.set_aside_settings.attempt(partition.log):
                 partition.log.update_config(self._config_of(partition.topic))
+                if partition.leadership is not None:
+                    partition.in_sync_replicas_changed()
 
     def delete_records(self, partition: Partition, offset: int) -> None:
         """Everything below `offset` is gone for readers at once; whole segments below it leave the disk with the next
@@ -260,13 +374,36 @@ class ReplicaManager:
         partition.log.increment_log_start_offset(offset)
         partition.notify()
 
+    # --- what followers do ------------------------------------------------------------------------
+
+    async def look_at_isrs(self) -> None:
+        """Propose to leave out of the in-sync replicas who has not kept up. Due every half of
+        `replica.lag.time.max.ms`."""
+        if self.leaderships is None:
+            return
+        turns = Turns(LOGS_PER_TURN)
+        for partition in self.partitions():
+            if partition.leadership is not None:
+                partition.leadership.look_at_isr()
+            await turns.after_one()
+
+    def _follow_brokers(self) -> None:
+        """A broker that has gone holds nothing back any more: a replica that had caught up, without being in sync, no
+        high watermark, and none the deletion of records."""
+        before, self._live_brokers = self._live_brokers, frozenset(self._metadata.broker_ids())
+        if self.leaderships is None or before <= self._live_brokers:
+            return
+        for partition in self.partitions():
+            if partition.leadership is not None:
+                partition.leadership.look_at_isr()
+
     # --- appending --------------------------------------------------------------------------------
 
     def append(
         self,
         topic: str,
         index: int,
-        batch: Any,
+        batch: WriteBuffer | None,
         acks: int,
         produce_version: int,
         origin: AppendOrigin = AppendOrigin.CLIENT,
@@ -280,11 +417,11 @@ class ReplicaManager:
         has changed since.
         """
         partition = self._leader(topic, index, acks)
+        if batch is None:
+            raise ApiError(ErrorCode.INVALID_RECORD, "the request holds no records for the partition")
         if validated is not None and not validated.holds_for(partition.log):
             batch[:HEADER_SIZE] = validated.header
             raise ExpensiveBatch
-        if batch is None:
-            raise ApiError(ErrorCode.INVALID_RECORD, "the request holds no records for the partition")
         self.appended_bytes += len(batch)
         if self.appended_bytes > self._first_full_at and origin is AppendOrigin.CLIENT:
             self._check_room(partition)
@@ -328,9 +465,9 @@ class ReplicaManager:
         )
         return Validated(result, log, config, header)
 
-    async def read_records(self, job: Callable[[], T]) -> T:
+    def read_records(self, job: Callable[[], T]) -> "asyncio.Future[T]":
         """Run what opens many records in the thread for that; one job after the other."""
-        return await asyncio.get_running_loop().run_in_executor(self._record_readers, job)
+        return self._record_readers.call(job)
 
     def when_acknowledgeable(
         self, partition: Partition, info: LogAppendInfo, acks: int
@@ -344,7 +481,7 @@ class ReplicaManager:
             return committed
         if committed is None:
             return flush
-        return asyncio.ensure_future(_both(flush, committed))
+        return cast("asyncio.Future[None]", asyncio.gather(flush, committed))
 
 
 class Validated(NamedTuple):
@@ -357,8 +494,3 @@ class Validated(NamedTuple):
 
     def holds_for(self, log: PartitionLog) -> bool:
         return self.log is log and self.config is log.config
-
-
-async def _both(first: "asyncio.Future[None]", second: "asyncio.Future[None]") -> None:
-    await first
-    await second

@@ -26,7 +26,8 @@ from barnabas.storage.compaction.cleaner import (
     run_pass,
 )
 from barnabas.storage.errors import CorruptFile, CorruptLog, StorageError
-from barnabas.storage.files import Files, OsFiles, UnsyncedFiles, lower_priority
+from barnabas.storage.files import Files
+from barnabas.storage.os_files import OsFiles, UnsyncedFiles, lower_priority
 
 _LONGEST_SLEEP_S: Final = 0.1
 

@@ -5,13 +5,11 @@ whatever the slices: large passes run in a process of their own at the lowest pr
 sleeps more than it works (decision 6).
 """
 
-import asyncio
 import contextlib
 import logging
 import subprocess
 import time
 from collections.abc import AsyncGenerator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final
 
@@ -31,8 +29,7 @@ from barnabas.storage.compaction.cleaner_manager import (
     make_job,
     times_for_cleaning,
 )
-from barnabas.storage.errors import CorruptFile, CorruptLog, StorageError
-from barnabas.storage.files import UnsyncedFiles, is_passing
+from barnabas.storage.errors import CorruptFile, CorruptLog, StorageError, is_passing
 from barnabas.storage.log import PartitionLog
 from barnabas.storage.log_manager import LogManager
 from barnabas.wire.records import DEFAULT_MAX_DECOMPRESSED_BYTES
@@ -42,7 +39,7 @@ logger = logging.getLogger(__name__)
 _THREAD_BYTES_MAX: Final = 4 << 20
 """Passes over no more than this run in a thread: starting a process would cost as much."""
 _SLICE_S: Final = 0.0005
-_REST_S: Final = 0.002
+_REST_MS: Final = 2
 
 
 @dataclass(slots=True)
@@ -68,6 +65,7 @@ class Compaction:
         self._clock = clock
         self._log_manager = log_manager
         self._files = log_manager.files
+        self._threads = log_manager.threads
         self._config = config
         self.set_aside = SetAside[PartitionLog](
             "compaction", clock, first_delay_ms=max(config.log_cleaner_backoff_ms, 1)
@@ -76,6 +74,10 @@ class Compaction:
         self._stopping = False
         self._process: subprocess.Popen[bytes] | None = None
         self.counts = CompactionCounts()
+
+    def set_backoff_ms(self, backoff_ms: int) -> None:
+        """How long a log is left out that is set aside from now on."""
+        self.set_aside.first_delay_ms = max(backoff_ms, 1)
 
     async def run(self) -> None:
         """Clean logs as long as one is dirty enough."""
@@ -102,7 +104,10 @@ class Compaction:
         compacted = [log for log in self.set_aside.ready(self._logs()) if log.config.is_compacted]
         found = []
         async for log, times in times_of_logs(
-            compacted, lambda log: times_for_cleaning(log, log.clean_offset, now_ms), lambda: self._stopping
+            compacted,
+            lambda log: times_for_cleaning(log, log.clean_offset, now_ms),
+            lambda: self._stopping,
+            self._threads,
         ):
             try:
                 if times.error is not None:
@@ -120,6 +125,8 @@ class Compaction:
         """Until the next start, if trying again might do harm or cannot help; else for a while."""
         if self._stopping:
             return
+        # A file that is gone says nothing bad of the disk: retention, or another swap, may have renamed it between the
+        # plan and the read.
         is_final = isinstance(error, CorruptLog) or (
             isinstance(error, OSError) and not is_passing(error) and not isinstance(error, FileNotFoundError)
         )
@@ -128,7 +135,7 @@ class Compaction:
 
     async def _clean(self, to_clean: LogToClean) -> bool:
         """Run one pass over a log; whether it came to its end. Whatever ends it early, the log is as good as before."""
-        log = to_clean.log
+        log, cut_count = to_clean.log, to_clean.log.cut_count
         try:
             job = self._job(to_clean)
         except Exception as error:  # noqa: BLE001 - as in `_candidates`
@@ -137,10 +144,10 @@ class Compaction:
         is_complete = False
         try:
             if log.clean_offset is None:
-                await asyncio.to_thread(self._log_manager.checkpoint_clean_offset, log, job.first_dirty_offset)
+                await self._threads.call(self._log_manager.checkpoint_clean_offset, log, job.first_dirty_offset)
             async with contextlib.aclosing(self._results(job)) as results:
                 async for result in results:
-                    if self._stopping or not await self._take(log, job, result):
+                    if self._stopping or not await self._take(log, cut_count, job, result):
                         break
                     is_complete = isinstance(result, PassEnd)
         except FileNotFoundError as error:
@@ -151,7 +158,7 @@ class Compaction:
             self._leave_alone(log, error)
         if not is_complete and log.failure is None:
             with contextlib.suppress(OSError):
-                await asyncio.to_thread(remove_cleaned_files, self._files, job.directory)
+                await self._threads.call(remove_cleaned_files, self._files, job.directory)
         return is_complete
 
     def _job(self, to_clean: LogToClean) -> CleaningJob:
@@ -163,8 +170,12 @@ class Compaction:
             map_load_factor=config.log_cleaner_io_buffer_load_factor,
         )
 
-    async def _take(self, log: PartitionLog, job: CleaningJob, result: CleanedSegment | PassEnd) -> bool:
+    async def _take(
+        self, log: PartitionLog, cut_count: int, job: CleaningJob, result: CleanedSegment | PassEnd
+    ) -> bool:
         """Take in one result of a pass; whether the pass is to go on."""
+        if log.cut_count != cut_count:
+            return False  # a follower's log was cut meanwhile: the pass saw other batches
         if isinstance(result, PassEnd):
             if result.end_offset <= job.first_dirty_offset:
                 raise StorageError("the map of keys is too small (log.cleaner.dedupe.buffer.size)")
@@ -179,20 +190,20 @@ class Compaction:
                                log.topic, log.partition, result.batches_unopened,
                                DEFAULT_MAX_DECOMPRESSED_BYTES >> 20)  # fmt: skip
             self.set_aside.release(log)
-            await asyncio.to_thread(self._log_manager.checkpoint_clean_offset, log, result.end_offset)
+            await self._threads.call(self._log_manager.checkpoint_clean_offset, log, result.end_offset, cut_count)
             return True
         swap = SegmentSwap(log, job, result)
         if not swap.begin():
             return False
-        await asyncio.to_thread(swap.sync)
+        await self._threads.call(swap.sync)
         return swap.finish()
 
     # --- where passes run
 
     def _results(self, job: CleaningJob) -> AsyncGenerator[CleanedSegment | PassEnd, None]:
-        if sum(segment.size for segment in job.segments) <= _THREAD_BYTES_MAX:
-            return self._run_in_thread(job)
-        return self._run_in_process(job)
+        if self._files.is_shared and sum(segment.size for segment in job.segments) > _THREAD_BYTES_MAX:
+            return self._run_in_process(job)
+        return self._run_in_thread(job)
 
     async def _run_in_thread(self, job: CleaningJob) -> AsyncGenerator[CleanedSegment | PassEnd, None]:
         throttle = Throttle(self._config.log_cleaner_io_max_bytes_per_second, lambda: self._stopping)
@@ -204,13 +215,13 @@ class Compaction:
             if self._stopping:
                 raise StorageError("the broker stops")
             if time.monotonic() - started_s > _SLICE_S:
-                time.sleep(_REST_S)
+                self._threads.pause(_REST_MS)
                 started_s = time.monotonic()
 
         results = run_pass(self._files, job, pause)
         while True:
             try:
-                result = await asyncio.to_thread(next, results, None)
+                result = await self._threads.call(next, results, None)
             except (CorruptFile, MemoryError) as error:
                 raise StorageError(str(error) or "no memory") from None
             if result is None:
@@ -221,28 +232,30 @@ class Compaction:
         """The event loop may be any thread's, so one that waits for the process is simpler than asyncio's own way."""
         order = encode_job(
             job,
-            is_durable=not isinstance(self._files, UnsyncedFiles),
+            is_durable=self._files.is_durable,
             max_bytes_per_second=self._config.log_cleaner_io_max_bytes_per_second,
         )
-        loop, waiter = asyncio.get_running_loop(), ThreadPoolExecutor(1, "compaction")
+        waiter = self._threads.workers("compaction", 1)
         try:
-            process = await loop.run_in_executor(waiter, _start_process, order)
+            process = await waiter.call(_start_process, order)
         except OSError:
-            waiter.shutdown(wait=False)
+            await waiter.stop()
             raise
         assert process.stdout is not None
         self._process = process
+        if self._stopping:  # while it was being started: `stop` knew nothing of it
+            process.kill()
         try:
             while True:
-                result = decode_result(await loop.run_in_executor(waiter, process.stdout.readline))
+                result = decode_result(await waiter.call(process.stdout.readline))
                 yield result
                 if isinstance(result, PassEnd):
                     return
         finally:
             self._process = None
             process.kill()
-            await loop.run_in_executor(waiter, process.communicate)
-            waiter.shutdown(wait=False)
+            await waiter.call(process.communicate)
+            await waiter.stop()
 
 
 def _start_process(order: bytes) -> "subprocess.Popen[bytes]":

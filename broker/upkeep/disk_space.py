@@ -5,7 +5,6 @@ compaction, coordinators and the metadata store need room to work, and so does w
 before that is gone.
 """
 
-import asyncio
 import logging
 
 from barnabas.broker.replication.replica_manager import ReplicaManager
@@ -29,7 +28,7 @@ class DiskSpace:
     async def check(self) -> None:
         """Look again. A full directory takes records again when an eighth more than the reserve is free."""
         appended = self._replicas.appended_bytes
-        rooms = await asyncio.to_thread(self._measure)
+        rooms = await self._log_manager.threads.call(self._measure)
         self._replicas.limit_appends({path: appended + room for path, room in rooms.items()})
 
     def _measure(self) -> dict[str, int]:

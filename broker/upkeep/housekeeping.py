@@ -7,17 +7,18 @@ Intervals come from the configuration: see `Housekeeping.every`.
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from barnabas.broker.timers import TimerHandle, Timers
 from barnabas.clock import Clock
 from barnabas.clock import interval_ms as bounded_interval_ms
 from barnabas.set_aside import SetAside
 
-Job = Callable[[], None] | Callable[[], Awaitable[None]]
+Job = Callable[[], None] | Callable[[], Awaitable[object]]
 
 
-class _Periodic(NamedTuple):
+@dataclass(slots=True)
+class _Periodic:
     """A job and how long it rests after each run; None when it runs only once."""
 
     name: str
@@ -33,7 +34,9 @@ class Housekeeping:
         self._timers = timers
         self.set_aside = SetAside[str]("housekeeping", clock, first_delay_ms=0)
         """Jobs that failed the last time; they are run again like all others."""
+        self._jobs: dict[str, _Periodic] = {}
         self._handles: dict[str, TimerHandle] = {}
+        """The timers of the jobs that rest, by the jobs' names."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
 
@@ -44,13 +47,24 @@ class Housekeeping:
         `clock.REPEAT_MIN_MS`, since what a job looks at takes time.
         """
         bounded_ms = bounded_interval_ms(interval_ms)
-        periodic = _Periodic(name, job, bounded_ms if interval_ms > 0 else None)
+        periodic = self._jobs[name] = _Periodic(name, job, bounded_ms if interval_ms > 0 else None)
         self._run_later(bounded_ms if initial_delay_ms is None else initial_delay_ms, periodic)
+
+    def change_interval(self, name: str, interval_ms: int) -> None:
+        """Run that job every `interval_ms` from now on, or from the end of the run that is under way."""
+        periodic = self._jobs[name]
+        bounded_ms = bounded_interval_ms(interval_ms)
+        periodic.interval_ms = bounded_ms if interval_ms > 0 else None
+        handle = self._handles.get(name)
+        if handle is not None and not self._closed:
+            handle.cancel()
+            self._run_later(bounded_ms, periodic)
 
     def _run_later(self, delay_ms: int, periodic: "_Periodic") -> None:
         self._handles[periodic.name] = self._timers.call_later(delay_ms, lambda: self._start(periodic))
 
     def _start(self, periodic: "_Periodic") -> None:
+        del self._handles[periodic.name]
         pending = None
         try:
             pending = periodic.job()
@@ -67,7 +81,7 @@ class Housekeeping:
             else:
                 self._finished(periodic)
 
-    async def _finish(self, periodic: "_Periodic", pending: Awaitable[None]) -> None:
+    async def _finish(self, periodic: "_Periodic", pending: Awaitable[object]) -> None:
         try:
             with self.set_aside.attempt(periodic.name):
                 await pending

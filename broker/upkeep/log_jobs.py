@@ -1,10 +1,11 @@
 """The periodic jobs on a broker's logs, and how often each runs: by its key, or by a constant where Kafka has none."""
 
-import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Final
 
 from barnabas.broker.configuration.config import BrokerConfig
+from barnabas.broker.configuration.live_config import LiveConfig
 from barnabas.broker.replication.replica_manager import ReplicaManager
 from barnabas.broker.upkeep.compaction import Compaction
 from barnabas.broker.upkeep.disk_space import DiskSpace
@@ -36,34 +37,40 @@ class LogJobs:
         self._compaction = compaction
         self._clock = clock
 
-    def schedule(self, housekeeping: Housekeeping, config: BrokerConfig) -> None:
+    def schedule(self, housekeeping: Housekeeping, config: LiveConfig) -> None:
         """Have all of them run from now on."""
         every, logs = housekeeping.every, self._logs
         if config.barnabas_disk_reserve_bytes > 0:
             space = DiskSpace(logs, config.barnabas_disk_reserve_bytes, self._replicas)
             every("looking at free space", FREE_SPACE_INTERVAL_MS, space.check, initial_delay_ms=0)
         every("retention", config.log_retention_check_interval_ms, self._retention.run)
-        every("deleting files", FILE_DELETE_INTERVAL_MS, _in_thread(logs.delete_due_files))
+        every("deleting files", FILE_DELETE_INTERVAL_MS, self._in_thread(logs.delete_due_files))
         if config.log_cleaner_enable and config.log_cleaner_threads > 0:
             every("compaction", max(config.log_cleaner_backoff_ms, REPEAT_MIN_MS), self._compaction.run)
+            config.follow(BrokerConfig.log_cleaner_backoff_ms, partial(self._rest_from_compaction, housekeeping))
+        every("looking at in-sync replicas", config.replica_lag_time_max_ms // 2, self._replicas.look_at_isrs)
         every("flushing", FLUSH_CHECK_INTERVAL_MS, self._replicas.flusher.flush_due)
         every(
             "writing the recovery point checkpoint",
             config.log_flush_offset_checkpoint_interval_ms,
-            _in_thread(logs.checkpoint_recovery_points),
+            self._in_thread(logs.checkpoint_recovery_points),
         )
         every(
             "writing the log start offset checkpoint",
             config.log_flush_start_offset_checkpoint_interval_ms,
-            _in_thread(logs.checkpoint_log_start_offsets),
+            self._in_thread(logs.checkpoint_log_start_offsets),
         )
         every(
             "writing the high watermark checkpoint",
             config.replica_high_watermark_checkpoint_interval_ms,
-            _in_thread(logs.checkpoint_high_watermarks),
+            self._in_thread(logs.checkpoint_high_watermarks),
         )
         every("bounding what is remembered of producers", PRODUCERS_CHECK_INTERVAL_MS, self._bound_producers)
         every("expiring producers", config.producer_id_expiration_check_interval_ms, self._expire_producers)
+
+    def _rest_from_compaction(self, housekeeping: Housekeeping, backoff_ms: int) -> None:
+        housekeeping.change_interval("compaction", max(backoff_ms, REPEAT_MIN_MS))
+        self._compaction.set_backoff_ms(backoff_ms)
 
     async def _expire_producers(self) -> None:
         turns = Turns()
@@ -76,11 +83,6 @@ class LogJobs:
         logs = (partition.log for partition in self._replicas.partitions())
         bound_producers([log.remembered_producers for log in logs if log.remembered_producers is not None])
 
-
-def _in_thread(job: Callable[[], object]) -> Callable[[], Awaitable[None]]:
-    """A job that waits for the disk."""
-
-    async def run() -> None:
-        await asyncio.to_thread(job)
-
-    return run
+    def _in_thread(self, job: Callable[[], object]) -> Callable[[], Awaitable[object]]:
+        """A job that waits for the disk."""
+        return partial(self._logs.threads.call, job)

@@ -32,6 +32,7 @@ class Retention:
             self.set_aside.ready(self._log_manager.logs),
             lambda log: log.times_for_retention(now_ms),
             lambda: self._is_stopping,
+            self._log_manager.threads,
         ):
             with self.set_aside.attempt(log):
                 if times.error is not None and not isinstance(times.error, OSError):

@@ -5,11 +5,15 @@ from collections.abc import AsyncIterator, Callable, Sequence
 
 from barnabas.storage.log import PartitionLog
 from barnabas.storage.segment_times import SegmentTimes
+from barnabas.threads import Threads
 from barnabas.turns import ENTRIES_PER_TURN
 
 
 async def times_of_logs(
-    logs: Sequence[PartitionLog], ask: Callable[[PartitionLog], SegmentTimes], is_over: Callable[[], bool]
+    logs: Sequence[PartitionLog],
+    ask: Callable[[PartitionLog], SegmentTimes],
+    is_over: Callable[[], bool],
+    threads: Threads,
 ) -> AsyncIterator[tuple[PartitionLog, SegmentTimes]]:
     """Each log with the answer to what `ask` asks of it, as long as it `is_over` not.
 
@@ -22,7 +26,7 @@ async def times_of_logs(
         unknown = [times for _, times in asked if not times.is_known]
         try:
             if unknown:
-                await asyncio.to_thread(_read_all, unknown)
+                await threads.call(_read_all, unknown)
             else:
                 await asyncio.sleep(0)
         finally:

@@ -15,8 +15,6 @@ NOT_GENERATED = {
     34: "AlterReplicaLogDirs",
     55: "DescribeQuorum",
     64: "UnregisterBroker",
-    74: "ListConfigResources",
-    75: "DescribeTopicPartitions",
     76: "ShareGroupHeartbeat",
     77: "ShareGroupDescribe",
     78: "ShareFetch",

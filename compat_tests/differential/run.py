@@ -31,7 +31,7 @@ CLOSED = "connection closed"
 SILENT = "no answer"
 ANSWER_TIMEOUT_S = 5.0
 UNDECODABLE = "undecodable answer"
-READ_ONLY = {2, 3, 9, 10, 15, 16, 23, 32, 35, 60, 61}
+READ_ONLY = {2, 3, 9, 10, 15, 16, 23, 32, 35, 60, 61, 74, 75}
 """APIs that may be asked again, while metadata is on its way through a broker."""
 
 Build = Message | Callable[["Side"], Message]

@@ -38,6 +38,7 @@ NAMES = (
     ("group_instance_id", "member_id"),
     ("member_id",),
     ("log_dir",),
+    ("transactional_id",),
     ("producer_id",),
     ("batch_index",),
 )

@@ -12,6 +12,20 @@ def shown(done: Any) -> dict[str, str]:
     return dict(re.findall(r"^  (\S+?)=(.*) sensitive=", done.out, re.MULTILINE))
 
 
+def test_every_topic_and_broker_is_described_without_being_named(tools: Any, topic: str, broker: str) -> None:
+    """Newer tools ask ListConfigResources for the names."""
+    topics = tools.run("kafka-configs", "--describe", "--entity-type", "topics")
+    brokers = tools.run("kafka-configs", "--describe", "--entity-type", "brokers")
+
+    assert f"Dynamic configs for topic {topic} are:" in topics.lines
+    assert f"Dynamic configs for broker {broker} are:" in brokers.lines
+
+
+def test_there_are_no_client_metrics(tools: Any) -> None:
+    assert tools.run("kafka-client-metrics", "--list").lines == []
+    assert tools.run("kafka-configs", "--describe", "--entity-type", "client-metrics").lines == []
+
+
 @pytest.fixture
 def broker(cluster: Any) -> str:
     """The broker's id."""

@@ -26,6 +26,8 @@ def test_create_and_describe(tools: Any, topic_name: str) -> None:
     assert (heading["PartitionCount"], heading["ReplicationFactor"]) == ("3", "1")
     assert [partition["Partition"] for partition in partitions] == ["0", "1", "2"]
     assert {partition["Leader"] == partition["Replicas"] == partition["Isr"] for partition in partitions} == {True}
+    # "N/A" where the broker has no DescribeTopicPartitions to ask.
+    assert {(partition["Elr"], partition["LastKnownElr"]) for partition in partitions} == {("", "")}
 
 
 def test_defaults_of_the_broker_are_used_where_none_are_given(tools: Any, topic_name: str) -> None:

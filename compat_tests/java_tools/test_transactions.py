@@ -65,6 +65,19 @@ def test_the_console_consumer_waits_for_the_commit(tools: Any, topic: str, open_
     assert tools.consume(topic, 1, "--isolation-level", "read_committed", "--from-beginning") == ["open"]
 
 
+@of_4_3_only
+def test_list_of_ids_that_match(tools: Any, transactional_id: str, open_transaction: Producer) -> None:
+    def listed(pattern: str) -> set[str]:
+        rows = tools.table(tools.run("kafka-transactions", "list", "--transactional-id-pattern", pattern))
+        return {row["TransactionalId"] for row in rows}
+
+    assert listed(f"{transactional_id[:-3]}[0-9a-f]{{3}}") == {transactional_id}
+    assert listed(transactional_id[:-3]) == set()
+    refused = tools.run("kafka-transactions", "list", "--transactional-id-pattern", "(", status=1)
+    assert "`ListTransactions` request sent to broker 1 failed" in refused.err, "it knows no words for this error"
+    open_transaction.abort_transaction(TIMEOUT_S)
+
+
 def test_list_and_describe(tools: Any, topic: str, transactional_id: str, open_transaction: Producer) -> None:
     rows = {row["TransactionalId"]: row for row in tools.table(tools.run("kafka-transactions", "list"))}
     assert rows[transactional_id]["TransactionState"] == "Ongoing"

@@ -19,7 +19,6 @@ UNSERVED: dict[str, list[str]] = {
     "kafka-acls list": ["--list"],
     "kafka-acls add": ["--add", *ACL],
     "kafka-acls remove": ["--remove", "--force", *ACL],
-    "kafka-client-metrics list": ["--list"],
     "kafka-client-metrics alter": ["--alter", "--name", "some", "--interval", "1000"],
     "kafka-configs users": ["--describe", "--entity-type", "users"],
     "kafka-configs quotas": ["--describe", *CLIENT],
@@ -28,14 +27,8 @@ UNSERVED: dict[str, list[str]] = {
     "kafka-delegation-tokens create": ["--create", "--max-life-time-period", "-1", "--command-config", "EMPTY"],
     "kafka-cluster unregister": ["unregister", "--id", "777"],
     "kafka-features upgrade": ["upgrade", "--feature", "group.version=1", "--dry-run"],
-    "kafka-leader-election preferred": ["--election-type", "preferred", "--all-topic-partitions"],
-    "kafka-leader-election unclean": ["--election-type", "unclean", "--topic", "TOPIC", "--partition", "0"],
     "kafka-metadata-quorum status": ["describe", "--status"],
     "kafka-metadata-quorum replication": ["describe", "--replication"],
-    "kafka-reassign-partitions list": ["--list"],
-    "kafka-reassign-partitions execute": ["--execute", "--reassignment-json-file", "PLAN"],
-    "kafka-reassign-partitions verify": ["--verify", "--reassignment-json-file", "PLAN"],
-    "kafka-reassign-partitions cancel": ["--cancel", "--reassignment-json-file", "PLAN"],
 }
 OTHER_WORDS = {
     "kafka-client-metrics alter": "InvalidRequestException: Unknown resource type 16",
@@ -55,7 +48,6 @@ KAFKA_REFUSES = {
 ENDS_WITH_0 = {"kafka-cluster unregister"}
 
 OF_4_3: dict[str, list[str]] = {
-    "kafka-configs groups": ["--describe", "--entity-type", "groups", "--entity-name", "some"],
     "kafka-console-consumer new protocol": [
         *("--topic", "TOPIC", "--timeout-ms", "3000", "--command-property", "group.protocol=consumer"),
     ],
@@ -109,7 +101,20 @@ def test_groups_of_new_kinds_are_not_served(tools: Any, cluster: Any, fill: Fill
         assert UNSUPPORTED not in said
         assert KAFKA_SAYS.get(task, "") in said
     else:
-        assert ("InvalidRequestException" if task == "kafka-configs groups" else UNSUPPORTED) in said
+        assert UNSUPPORTED in said
+
+
+@of_4_3_only
+def test_groups_have_no_configs(tools: Any, cluster: Any, topic: str, group: str, member: Any) -> None:
+    one_group = ["--describe", "--entity-type", "groups", "--entity-name", group]
+    missing = tools.run("kafka-configs", *one_group)
+    assert missing.lines == [f"The group '{group}' doesn't exist and doesn't have dynamic config."]
+
+    member(group, topic)
+    described = tools.attempt("kafka-configs", *one_group)
+
+    said = described.out + described.err
+    assert (f"Dynamic configs for group {group}" if cluster.target == KAFKA else "InvalidRequestException") in said
 
 
 @of_4_3_only

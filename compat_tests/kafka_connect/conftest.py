@@ -1,8 +1,6 @@
 """A Connect worker: Kafka's own main class in a process of its own, and its REST interface."""
 
 import json
-import signal
-import subprocess
 import time
 import urllib.error
 import urllib.request
@@ -13,8 +11,9 @@ from typing import Any
 import pytest
 
 from tools.jvm.java import JavaMissing, find_java
-from tools.kafka_runtime import connect_runtime, free_ports
+from tools.kafka_runtime import connect_runtime
 from tools.required import tool_missing
+from tools.server_process import JVM_ENDED_BY_SIGTERM, ServerProcess, free_ports
 
 TIMEOUT_S = 60
 
@@ -34,23 +33,32 @@ def write_properties(path: Path, settings: Mapping[str, object]) -> Path:
     return path
 
 
-class Worker:
-    """One running Connect worker."""
+class Worker(ServerProcess):
+    """A Connect worker."""
+
+    title = "Kafka Connect"
+    start_timeout_s = TIMEOUT_S
+    clean_status = JVM_ENDED_BY_SIGTERM  # as an operator stops it; it commits its offsets
 
     def __init__(self, main_class: str, arguments: Sequence[Path], folder: Path, port: int) -> None:
-        self._url = f"http://127.0.0.1:{port}"
+        super().__init__()
         self.log_file = folder / "connect.log"
+        self._url = f"http://127.0.0.1:{port}"
+        self._main_class = main_class
+        self._arguments = arguments
+
+    def _command(self) -> list[str]:
         options = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
-        command = connect_runtime().java_command(main_class, jvm_options=options, log_level="WARN")
-        with self.log_file.open("ab") as log:
-            self._process = subprocess.Popen(
-                [*command, *map(str, arguments)], stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                start_new_session=True,
-            )  # fmt: skip
+        command = connect_runtime().java_command(self._main_class, jvm_options=options, log_level="WARN")
+        return [*command, *map(str, self._arguments)]
+
+    def _is_ready(self, printed: list[str], logged: list[str]) -> bool:
+        return self.ask("/") is not None
 
     def ask(self, path: str, method: str = "GET", body: Any = None) -> Any:
         """The answer of the REST interface, or None while it has none (not up yet, rebalancing, not found)."""
-        assert self._process.poll() is None, f"the worker ended\n{self.log_text()}"
+        assert self._process is not None
+        assert self._process.poll() is None, f"the worker ended\n{self.log_tail()}"
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(self._url + path, data, {"Content-Type": "application/json"}, method=method)
         try:
@@ -82,20 +90,6 @@ class Worker:
 
         until(runs, f"connector {name} runs")
 
-    def log_text(self) -> str:
-        return self.log_file.read_text(errors="replace")[-6000:]
-
-    def stop(self) -> None:
-        """Stop the worker as an operator does; it commits its offsets."""
-        if self._process.poll() is None:
-            self._process.send_signal(signal.SIGTERM)
-        try:
-            self._process.wait(30)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-            raise
-
 
 @pytest.fixture
 def start_worker(cluster: Any, tmp_path: Path) -> Iterator[Callable[..., Worker]]:
@@ -123,11 +117,12 @@ def start_worker(cluster: Any, tmp_path: Path) -> Iterator[Callable[..., Worker]
         files += [write_properties(tmp_path / f"{connector['name']}.properties", connector) for connector in connectors]
         worker = Worker(main_class, files, tmp_path, port)
         workers.append(worker)
+        worker.start()
         return worker
 
     yield start
     for worker in workers:
-        worker.stop()
+        worker.close()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -177,6 +177,18 @@ def test_fetch_of_many_groups(connection: Connection, topic: str, group: str) ->
     assert found[group + "-absent"].topics == found[group + "-empty"].topics == []
 
 
+def test_a_topic_without_partitions_is_left_out_if_it_exists(connection: Connection, topic: str, group: str) -> None:
+    nothing = OffsetCommitRequestTopic(name=topic, partitions=[])
+    unknown = OffsetCommitRequestTopic(name=f"{topic}-unknown", partitions=[])
+    one = OffsetCommitRequestTopic(
+        name=topic, partitions=[OffsetCommitRequestPartition(partition_index=0, committed_offset=1)]
+    )
+    for topics, answered in ([nothing], []), ([unknown], [unknown]), ([nothing, unknown, one], [one, unknown]):
+        request = OffsetCommitRequest(group_id=group, generation_id_or_member_epoch=-1, topics=topics)
+        names = sorted(topic.name for topic in connection.ask(request, 9).topics)
+        assert names == sorted(topic.name for topic in answered)
+
+
 def test_unknown_topics(connection: Connection, topic: str, topic_name: str, group: str) -> None:
     assert commit(connection, group, topic_name, 1) == UNKNOWN_TOPIC_OR_PARTITION
     assert commit(connection, group, topic, 1, partition=9) == UNKNOWN_TOPIC_OR_PARTITION

@@ -44,6 +44,7 @@ from compat_tests.transactions.producer import (
     TransactionalProducer,
     all_values,
     committed_values,
+    errors_of_add,
     retried,
 )
 
@@ -254,6 +255,26 @@ def test_add_partitions_in_every_version(new_producer: NewProducer, topic: str, 
     refused = producer.add((topic, 0), (topic, 9), ("no-such-topic", 0), version=version)
     assert sorted(refused) == [UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_OR_PARTITION, OPERATION_NOT_ATTEMPTED]
     producer.commit()
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_a_partition_that_is_named_twice_is_refused_once_and_added_twice(
+    new_producer: NewProducer, connection: Connection, topic: str, is_known: bool
+) -> None:
+    producer = new_producer(spoken=CLASSIC)
+    producer.init()
+    name = topic if is_known else f"{topic}-unknown"
+    request = AddPartitionsToTxnRequest(
+        v3_and_below_transactional_id=producer.transactional_id,
+        v3_and_below_producer_id=producer.identity.producer_id,
+        v3_and_below_producer_epoch=producer.identity.producer_epoch,
+        v3_and_below_topics=[AddPartitionsToTxnTopic(name=name, partitions=each) for each in ([0, 0], [0], [])],
+    )
+    results = retried(lambda: connection.ask(request, 3), errors_of_add).results_by_topic_v3_and_below
+    answered = [[part.partition_index for part in result.results_by_partition] for result in results]
+    assert answered == ([[0, 0], [0], []] if is_known else [[0]])
+    if is_known:
+        producer.abort()
 
 
 def test_ends_that_make_no_sense(new_producer: NewProducer, topic: str) -> None:
@@ -698,6 +719,11 @@ def test_brokers_verify_partitions(new_producer: NewProducer, ready_topic: Calla
         (topic, 0): OPERATION_NOT_ATTEMPTED,
         (topic, 7): UNKNOWN_TOPIC_OR_PARTITION,
     }
+    for fields in {}, {"producer_epoch": 9}:
+        twice = of_brokers(producer, {topic: [0, 0]}, verify_only=True, **fields)
+        response = producer.connection.ask(AddPartitionsToTxnRequest(transactions=[twice]), version)
+        (answer,) = response.results_by_transaction[0].topic_results
+        assert [part.partition_index for part in answer.results_by_partition] == [0], "a map has each once"
     producer.abort()
     assert verify() in ([TRANSACTION_ABORTABLE] * 2, [CONCURRENT_TRANSACTIONS] * 2), "as long as markers are written"
 
@@ -816,6 +842,9 @@ def test_transactions_are_described_and_listed(
     assert listed(state_filters=["Empty"]) == []
     assert listed(producer_id_filters=[1 << 40]) == []
     assert listed(duration_filter=600_000) == []
+    assert listed(2, transactional_id_pattern=f"{transactional_id[:-2]}.{{2}}") == listed()
+    assert listed(2, transactional_id_pattern=transactional_id[:-2]) == []
+    assert connection.ask(ListTransactionsRequest(transactional_id_pattern="("), 2).error_code == 128
     unknown = connection.ask(ListTransactionsRequest(state_filters=["Ongoing", "Nonsense"]), 1)
     assert unknown.unknown_state_filters == ["Nonsense"]
     describe = DescribeProducersRequest(topics=[TopicRequest(name=topic, partition_indexes=[0])])

@@ -11,7 +11,7 @@ from tools.jvm.java import JavaMissing, find_java
 from tools.jvm.shared import SharedJvm
 from tools.kafka_runtime import ZOOKEEPER_ERA_VERSION
 from tools.required import tool_missing
-from tools.zookeeper import ZooKeeperServer
+from tools.zookeeper import ALONE, ZooKeeperServer
 
 CHROOT = "/clusters/one"
 SESSION_TIMEOUT_MS = 4000
@@ -24,6 +24,7 @@ def broker_on(zookeeper: ZooKeeperServer, chroot: str = CHROOT, **overrides: str
         "zookeeper.session.timeout.ms": str(SESSION_TIMEOUT_MS),
         "broker.rack": "r1",
         "offsets.topic.num.partitions": "4",
+        **ALONE,
     }
     return BarnabasProcess({**settings, **overrides})
 

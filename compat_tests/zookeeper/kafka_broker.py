@@ -1,11 +1,10 @@
 """Apache Kafka 3.9.1 in ZooKeeper mode, on a directory and a tree that others have used."""
 
-import time
 from pathlib import Path
 
 from confluent_kafka.admin import AdminClient
 
-from tools.kafka_runtime import START_TIMEOUT_S, ZOOKEEPER_ERA_VERSION, KafkaServer
+from tools.kafka_runtime import ZOOKEEPER_ERA_VERSION, KafkaServer
 
 
 class KafkaOnZooKeeper(KafkaServer):
@@ -14,6 +13,11 @@ class KafkaOnZooKeeper(KafkaServer):
     def __init__(self, connect_string: str, data_dir: Path) -> None:
         super().__init__(version=ZOOKEEPER_ERA_VERSION, data_dir=data_dir)
         self._connect_string = connect_string
+        self._has_started = False
+
+    def _command(self) -> list[str]:
+        self._has_started = False
+        return super()._command()
 
     def _write_properties(self) -> Path:
         settings = {
@@ -27,21 +31,16 @@ class KafkaOnZooKeeper(KafkaServer):
             "transaction.state.log.min.isr": "1",
             "group.initial.rebalance.delay.ms": "0",
         }
-        path = self.log_file.with_name("server.properties")
+        path = self._folder / "server.properties"
         path.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
         return path
 
     def _format(self, properties: Path) -> None:
         """A directory needs no formatting in ZooKeeper mode."""
 
-    def _wait_until_ready(self, offset: int) -> None:
-        assert self._process is not None
-        deadline = time.monotonic() + START_TIMEOUT_S
-        while time.monotonic() < deadline and self._process.poll() is None:
-            if b"[KafkaServer id=1] started" in self.log_file.read_bytes()[offset:] and self._knows_its_controller():
-                return
-            time.sleep(0.1)
-        raise RuntimeError(f"Apache Kafka did not start:\n{self.log_tail()}")
+    def _is_ready(self, printed: list[str], logged: list[str]) -> bool:
+        self._has_started |= any("[KafkaServer id=1] started" in line for line in logged)
+        return self._has_started and self._knows_its_controller()
 
     def _knows_its_controller(self) -> bool:
         """It may start before it has heard of itself, and librdkafka then waits minutes before it asks again."""

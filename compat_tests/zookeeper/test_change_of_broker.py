@@ -59,6 +59,11 @@ def use_kafka(kafka: KafkaOnZooKeeper, ids: dict[str, str]) -> None:
 
 
 def test_from_barnabas_to_kafka_and_back(zookeeper: Any, tmp_path: Path) -> None:
+    hand_over(zookeeper, tmp_path)
+
+
+def hand_over(zookeeper: Any, tmp_path: Path) -> None:
+    """With whatever speaks ZooKeeper's protocol at `zookeeper.address`."""
     with broker_on(zookeeper, CHROOT) as barnabas:
         ids = use_barnabas(barnabas)
         barnabas.stop()

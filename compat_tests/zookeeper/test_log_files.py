@@ -47,6 +47,7 @@ FIRST_STOP, SECOND_STOP = "first stop", "after a restart"
 MAY_DIFFER: Final = {
     ".lock": "Kafka 3.9.1 deletes it at a clean stop; an empty file that says nothing without its lock",
     "barnabas-transaction-indexes": "sizes and checksums of transaction indexes, a file of our own that Kafka ignores",
+    "barnabas-zookeeper-session": "the session for the next life to end, another file of our own that Kafka ignores",
     "cleaner-offset-checkpoint": "Kafka creates it empty at the start, Barnabas without entries",
 }
 """Files of the log directory that only one of the two has, and why that is free."""

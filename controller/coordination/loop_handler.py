@@ -65,7 +65,7 @@ class LoopHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo ha
     # -- called on the loop
 
     def stop_heartbeats(self) -> None:
-        """The session is over, or about to be closed: the loop need not move for it any more."""
+        """Look no more whether the loop moves: the session is over, or about to be closed."""
         self._has_stopped = True
         if self._timer is not None:
             self._timer.cancel()
@@ -87,7 +87,7 @@ class LoopHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo ha
     # -- called by kazoo
 
     def grant(self, session_timeout_ms: int) -> None:
-        """The server has accepted the session, for as long as it says."""
+        """To be called when a server has accepted the session, with the timeout that it grants."""
         post(self._loop, self._go_by, session_timeout_ms)
 
     def start(self) -> None:

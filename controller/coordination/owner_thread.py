@@ -14,8 +14,9 @@ class Worker(Protocol):
     than `OwnerThread`."""
 
     def submit(self, work: Callable[[], T], /) -> "asyncio.Future[T]":
-        """Do it; called on an event loop. Its outcome arrives there after everything that it, and what was done before
-        it, posted there. It is done even if nobody waits for it any more."""
+        """Have a piece of work done; called on an event loop. Its outcome arrives there after everything that it, and
+        the work before it, posted there. It is done even if nobody waits for it any more.
+        """
         ...
 
     def stop(self) -> None:

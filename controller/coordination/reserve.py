@@ -9,7 +9,8 @@ from contextlib import suppress
 
 _SIZE_MIN = 256 * 1024
 _SIZE_MAX = 8 * 1024 * 1024
-"""The write-ahead log does not grow much above 4 MiB: SQLite moves it into the database then, and begins it anew."""
+"""How large the reserve is, at least and at most. The write-ahead log does not grow much above 4 MiB: SQLite moves it
+into the database then, and begins it anew."""
 
 
 class DiskReserve:

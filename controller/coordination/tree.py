@@ -157,6 +157,15 @@ class DataTree:
         """A znode as stored, or None."""
         return self._znodes.get(path)
 
+    def __len__(self) -> int:
+        """How many znodes there are, the root included."""
+        return len(self._znodes)
+
+    def descendant_count(self, path: str) -> int:
+        """How many znodes are below one."""
+        prefix = path.rstrip("/") + "/"
+        return sum(other.startswith(prefix) for other in self._znodes) - (path == "/")
+
     def child_count(self, path: str) -> int:
         """How many children a znode has; 0 if there is none."""
         return len(self._children.get(path, ()))

@@ -25,7 +25,7 @@ the broker lives by.
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from kazoo import exceptions
 from kazoo.client import KazooClient, TransactionRequest
@@ -97,13 +97,27 @@ class ConnectionTimedOut(StoreUnavailable):
     """No ZooKeeper server could be reached in time."""
 
 
+class SessionCredentials(NamedTuple):
+    """What ZooKeeper takes for the owner of a session: who knows both may go on with it, or end it."""
+
+    session_id: int
+    password: bytes
+
+
 class ZooKeeperSession:
     """One session: a `CoordinationStore`. Got from `ZooKeeperSession.open`.
 
     All paths are below the connect string's chroot.
     """
 
-    def __init__(self, connect_string: str, session_timeout_ms: int, in_flight_max: int, clock: Clock) -> None:
+    def __init__(
+        self,
+        connect_string: str,
+        session_timeout_ms: int,
+        in_flight_max: int,
+        clock: Clock,
+        former: SessionCredentials | None = None,
+    ) -> None:
         self.connect_string = connect_string
         hosts, slash, chroot = connect_string.partition("/")
         self._root = (slash + chroot).rstrip("/")
@@ -112,7 +126,12 @@ class ZooKeeperSession:
         kazoo_logger = logging.getLogger(f"{__name__}.kazoo")
         kazoo_logger.setLevel(logging.ERROR)  # what it warns of is told here, once
         self._client = KazooClient(
-            hosts, session_timeout_ms / 1000, handler=self._handler, connection_retry=_RECONNECTION, logger=kazoo_logger
+            hosts,
+            session_timeout_ms / 1000,
+            client_id=former,
+            handler=self._handler,
+            connection_retry=_RECONNECTION,
+            logger=kazoo_logger,
         )
         self._client._connection = LoopConnection(
             self._client, self._client._connection.retry_sleeper, logger=kazoo_logger
@@ -135,20 +154,26 @@ class ZooKeeperSession:
         connection_timeout_ms: int | None = None,
         in_flight_max: int = DEFAULT_IN_FLIGHT_MAX,
         clock: Clock = _MACHINE_CLOCK,
+        former: SessionCredentials | None = None,
     ) -> "ZooKeeperSession":
         """Start a session with `HOST:PORT,HOST:PORT/chroot`, and create the chroot if it is missing.
 
         The server makes of `session_timeout_ms` what it grants. `clock` is the one by which the loop must not stand
-        still: ZooKeeper's, which is the machine's, whatever clock the broker lives by.
+        still: ZooKeeper's, which is the machine's, whatever clock the broker lives by. It goes on with the `former`
+        session, if one is given and is not over.
 
-        Raises: ConnectionTimedOut after `connection_timeout_ms` (None: never), CoordinationError.
+        Raises: ConnectionTimedOut after `connection_timeout_ms` (None: never), StoreUnavailable where no thread can be
+        had, CoordinationError.
         """
-        session = cls(connect_string, session_timeout_ms, in_flight_max, clock)
+        session = cls(connect_string, session_timeout_ms, in_flight_max, clock, former)
         longest_ms = DELAY_MAX_MS if connection_timeout_ms is None else connection_timeout_ms
         logger.info("connecting to ZooKeeper at %s", connect_string)
         lookup = asyncio.create_task(_warn_of_unknown_hosts(connect_string), name="zookeeper-hosts")
         try:
-            session._client.start_async()
+            try:
+                session._client.start_async()
+            except RuntimeError as error:  # which a thread that cannot be had raises: that passes
+                raise StoreUnavailable(detail=f"no connection to ZooKeeper at {connect_string}: {error}") from error
             try:
                 await asyncio.wait_for(session._connected.wait(), wait_s(longest_ms))
             except TimeoutError:
@@ -185,6 +210,17 @@ class ZooKeeperSession:
     def session_timeout_ms(self) -> int:
         """What the server has granted."""
         return self._handler.session_timeout_ms
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether there is a connection now."""
+        return bool(self._client.connected)
+
+    @property
+    def credentials(self) -> SessionCredentials | None:
+        """Of this session; None while there is none."""
+        client_id = self._client.client_id
+        return None if client_id is None else SessionCredentials(*client_id)
 
     # -- reading
 

@@ -1,44 +1,99 @@
 """Telling brokers what was decided, and what becomes of replicas that a live broker cannot serve."""
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 from barnabas.controller import requests
 from barnabas.controller.context import ControllerContext
-from barnabas.controller.operations.leadership import without_replica
+from barnabas.controller.operations.leadership import leader_after_loss, replicas_of
 from barnabas.controller.operations.plan import OperationGroup, Plan, state_update
 from barnabas.controller.state import ClusterState, PartitionState, TopicPartition
 
 
 def plan_offline_replicas(
-    cluster: ClusterState, broker_id: int, partitions: Collection[TopicPartition], controller_epoch: int
+    cluster: ClusterState,
+    broker_id: int,
+    partitions: Collection[TopicPartition],
+    controller_epoch: int,
+    unclean: Callable[[str], bool],
 ) -> Plan:
-    """Take a live broker's failed replicas out of ISRs and leadership."""
+    """Take a live broker's failed replicas out of ISRs and leadership; others lead where they may."""
+    failed = cluster.with_offline_replicas(broker_id, partitions)
     writes: list[OperationGroup] = []
     states: dict[TopicPartition, PartitionState] = {}
     for name, partition in partitions:
         old = cluster.topics[name].partitions[partition]
-        state = without_replica(old, broker_id, controller_epoch)
+        replicas, live = replicas_of(failed, name, partition)
+        state = leader_after_loss(replicas, old, {broker_id}, live, controller_epoch, unclean=unclean(name))
         if state is not None:
             writes.append((state_update(name, partition, old, state),))
             states[name, partition] = state
-    failed = cluster.with_states(states).with_offline_replicas(broker_id, partitions)
-    return Plan(tuple(writes), failed, tuple(states))
+    return Plan(tuple(writes), failed.with_states(states), tuple(states))
 
 
-async def tell(context: ControllerContext, plan: Plan, request_type: int = requests.INCREMENTAL) -> None:
-    """Have every broker take its roles in the partitions told, then let all know. In the controller's task, after the
-    plan was written.
+async def tell(
+    context: ControllerContext,
+    plan: Plan,
+    request_type: int = requests.INCREMENTAL,
+    *,
+    others: Collection[int] | None = None,
+) -> None:
+    """Have every broker take its roles in the partitions told, then let all know: the own one, and these `others` or
+    all. In the controller's task, after the plan was written. On return the own broker has applied it.
 
     Replicas whose log does not open go offline, until it does.
 
     Raises: Deposed, CoordinationError.
     """
-    for broker_id in list(context.cluster.brokers):
-        failed = await context.brokers.assign_roles(context.cluster, broker_id, plan.told, plan.new, request_type)
-        if failed:
-            context.refusals.retry_later()
-            context.refusals.never_served |= plan.new.intersection(failed)
-            offline = plan_offline_replicas(context.cluster, broker_id, failed, context.election.epoch)
-            await context.election.write(offline.writes)
-            context.adopt(offline)
-    await context.brokers.update_metadata(context.cluster, plan.told, request_type)
+    brokers = context.brokers
+    _tell_others(context, plan, brokers.others if others is None else others, request_type)
+    told = _held_online(context.cluster, brokers.own_id, plan.told)
+    failed = await brokers.assign_roles(context.cluster, told, plan.new, context.type_of_roles(request_type))
+    if failed:
+        context.refusals.note(brokers.own_id, plan.new.intersection(failed))
+        offline = await take_offline(context, brokers.own_id, failed)
+        _tell_others(context, offline, brokers.others)
+    await brokers.update_metadata(context.cluster, plan.told, request_type)
+
+
+def _tell_others(
+    context: ControllerContext, plan: Plan, broker_ids: Collection[int], request_type: int = requests.INCREMENTAL
+) -> None:
+    for broker_id in broker_ids:
+        told = _held_online(context.cluster, broker_id, plan.told)
+        context.brokers.post_roles(context.cluster, broker_id, told, plan.new, context.type_of_roles(request_type))
+        context.brokers.post_metadata(context.cluster, broker_id, plan.told, request_type)
+
+
+async def tell_who_lives(context: ControllerContext, broker_ids: Collection[int]) -> None:
+    """Let the own broker, and then these others, know which brokers there are."""
+    await context.brokers.update_metadata(context.cluster, ())
+    for broker_id in broker_ids:
+        context.brokers.post_metadata(context.cluster, broker_id, ())
+
+
+async def tell_states(context: ControllerContext, partitions: Collection[TopicPartition]) -> None:
+    """Let all brokers know how partitions stand, of which none gets another role."""
+    for broker_id in context.brokers.others:
+        context.brokers.post_metadata(context.cluster, broker_id, partitions)
+    await context.brokers.update_metadata(context.cluster, partitions)
+
+
+async def take_offline(context: ControllerContext, broker_id: int, failed: Collection[TopicPartition]) -> Plan:
+    """Note which replicas a live broker could not open, and have others lead; returns what is to be told of it.
+
+    Raises: Deposed, CoordinationError.
+    """
+    offline = plan_offline_replicas(
+        context.cluster, broker_id, failed, context.election.epoch, context.unclean_election_is_allowed
+    )
+    await context.election.write(offline.writes)
+    context.adopt(offline)
+    return offline
+
+
+def _held_online(
+    cluster: ClusterState, broker_id: int, partitions: Collection[TopicPartition]
+) -> Collection[TopicPartition]:
+    """Those of the partitions whose replica a broker has not reported as failed: for those it is asked by itself."""
+    refused = cluster.offline_replicas.get(broker_id)
+    return [partition for partition in partitions if partition not in refused] if refused else partitions

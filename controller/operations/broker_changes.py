@@ -8,10 +8,9 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from barnabas.controller import znodes
+from barnabas.controller.context import ControllerContext
 from barnabas.controller.coordination.interface import CoordinationStore, Stat, WatchedEvent
-from barnabas.controller.events import EventQueue
 from barnabas.controller.registration import Registration
-from barnabas.controller.sessions import StoreSessions
 from barnabas.controller.state import BrokerRegistration
 
 logger = logging.getLogger(__name__)
@@ -71,32 +70,48 @@ def registered(broker_id: int, payload: bytes, stat: Stat) -> BrokerRegistration
 
 class BrokerChanges:
     """Follows who is registered, whether this broker is the controller or not; `on_registrations` is told after each
-    change. `reaches` says of a broker id whether this controller can talk to it.
+    change. If it is the controller, it governs those that come, and sees to the partitions of those that go.
 
-    `follow` is called when the cluster is taken over, and by the controller's task after each change.
+    `follow` is called when the cluster is taken over, and when a broker stands by; `change` by the controller's task
+    after each change.
     """
 
     def __init__(
-        self,
-        sessions: StoreSessions,
-        own: Registration,
-        events: EventQueue,
-        reaches: Callable[[int], bool],
-        on_registrations: Callable[[Registrations], None],
+        self, context: ControllerContext, own: Registration, on_registrations: Callable[[Registrations], None]
     ) -> None:
-        self._sessions = sessions
+        self._context = context
         self._own = own
-        self._reaches = reaches
         self._on_registrations = on_registrations
-        self._watch = RegistrationWatch(lambda: events.submit(self.follow, needs_controllership=False))
+        self._watch = RegistrationWatch(lambda: context.events.submit(self._change, needs_controllership=False))
         self._strangers: tuple[int, ...] = ()
+        self._registered: frozenset[int] = frozenset()
 
-    async def follow(self) -> None:
-        """Learn who is registered. This broker is: what somebody else has made of its znode is put right.
+    async def is_registered(self, broker_id: int) -> bool:
+        """Whether there is such a broker; one that is not known yet is looked for. Raises: CoordinationError."""
+        if broker_id in self._registered:
+            return True
+        return await self._context.store.exists(znodes.broker_path(broker_id)) is not None
+
+    async def _change(self) -> None:
+        registrations = await self.follow()
+        context = self._context
+        if not context.is_active:
+            return
+        found = {
+            broker.broker_id: broker for broker in registrations.brokers if context.brokers.reaches(broker.broker_id)
+        }
+        found[self._own.broker.broker_id] = self._own.broker
+        if found != context.cluster.brokers:
+            from barnabas.controller.operations.broker_lives import govern
+
+            await govern(context, found)
+
+    async def follow(self) -> Registrations:
+        """Learn who is registered, and put this broker's own znode right if somebody else has changed or deleted it.
 
         Raises: BrokerIdInUse, CoordinationError.
         """
-        store, own = self._sessions.store, self._own.broker
+        store, own = self._context.store, self._own.broker
         registrations = await self._watch.read(store)
         found = next((broker for broker in registrations.brokers if broker.broker_id == own.broker_id), None)
         if found is None or (own.endpoints and not found.endpoints):
@@ -105,17 +120,20 @@ class BrokerChanges:
                 await store.delete(self._own.path)
             await self._own.register()
             registrations = await self._watch.read(store)
+        self._context.election.registrations_zxid = registrations.zxid
+        self._registered = frozenset(broker.broker_id for broker in registrations.brokers)
         self._tell_of_strangers(broker.broker_id for broker in registrations.brokers)
         self._on_registrations(registrations)
+        return registrations
 
     def _tell_of_strangers(self, broker_ids: Iterable[int]) -> None:
         """Log, once, which brokers this controller cannot talk to."""
-        strangers = tuple(broker_id for broker_id in broker_ids if not self._reaches(broker_id))
+        strangers = tuple(broker_id for broker_id in broker_ids if not self._context.brokers.reaches(broker_id))
         if strangers == self._strangers:
             return
         if strangers:
             logger.error(
-                "the cluster has other brokers (id %s): this version runs clusters of one broker,"
+                "other brokers are registered (id %s), though this one's metadata store is its own:"
                 " they get no partitions and are told nothing",
                 ", ".join(map(str, strangers)),
             )

@@ -76,7 +76,8 @@ class DeleteTopics:
         context.cluster = plan.cluster
         request.decide(dict(results))
         results |= await delete_queued(context, accepted)
-        return request.finish(results)
+        under_way = [name for name in accepted if results[name] is None and name in context.cluster.topics]
+        return context.deletions.finish_when_settled(results, under_way, request.finish)
 
     def _obstacle(self, name: str, topic_id: bytes | None) -> ApiError | None:
         """Why a topic cannot be deleted."""
@@ -93,8 +94,9 @@ class DeleteTopics:
 async def delete_queued(context: ControllerContext, names: Collection[str]) -> dict[str, ApiError]:
     """Delete topics that are in the queue; returns what keeps those that stay, by name. In the controller's task.
 
-    A topic with a replica that cannot be deleted now stays in the queue; it is tried again after a while, when it is
-    asked for, and at the next start.
+    A topic goes when every broker that has a replica of it has said that this is gone: the own one before this returns,
+    others when they answer (`note_deleted`). With a replica that cannot be deleted now it stays in the queue; it is
+    tried again after a while, when an absent broker is back, when it is asked for, and at the next take-over.
 
     Raises: Deposed, CoordinationError.
     """
@@ -104,9 +106,43 @@ async def delete_queued(context: ControllerContext, names: Collection[str]) -> d
     ]
     context.machine.move(known, PartitionStatus.OFFLINE)
     context.machine.move(known, PartitionStatus.NON_EXISTENT)
-    await context.brokers.update_metadata(context.cluster, partitions)
-    obstacles = await context.brokers.delete_replicas(context.cluster, names)
-    removed = [name for name in names if name not in obstacles]
+    brokers, deletions = context.brokers, context.deletions
+    obstacles: dict[str, ApiError] = {}
+    for name in names:
+        assignments = context.cluster.topics[name].assignments.values()
+        deletions.begin(name, (replica for assignment in assignments for replica in assignment.replicas))
+        absent = deletions.holders(name).difference(context.cluster.brokers)
+        if absent:
+            obstacles[name] = waits_for(min(absent))
+    for broker_id in brokers.others:
+        brokers.post_metadata(context.cluster, broker_id, partitions)
+        asked = deletions.to_ask(broker_id, names)
+        deletions.asked(broker_id, asked)
+        brokers.post_deletion(context.cluster, broker_id, asked)
+    await brokers.update_metadata(context.cluster, partitions)
+    asked = deletions.to_ask(brokers.own_id, names)
+    failed = await brokers.delete_replicas(context.cluster, asked)
+    return obstacles | await note_deleted(context, brokers.own_id, asked, failed)
+
+
+def waits_for(broker_id: int) -> ApiError:
+    """What keeps a topic of which an absent broker has a replica."""
+    return ApiError(ErrorCode.REQUEST_TIMED_OUT, f"The deletion waits for broker {broker_id}, which holds a replica.")
+
+
+async def note_deleted(
+    context: ControllerContext, broker_id: int, asked: Collection[str], failed: Mapping[str, ErrorCode]
+) -> dict[str, ApiError]:
+    """A broker has deleted its replicas of the topics it was asked for, but for those that `failed`: topics of which
+    there is no replica any more are removed. Returns what keeps those that failed. In the controller's task.
+
+    Raises: Deposed, CoordinationError.
+    """
+    obstacles = {
+        name: ApiError(code, "A replica could not be deleted; the topic stays queued for deletion.")
+        for name, code in failed.items()
+    }
+    removed = [name for name in asked if name not in failed and context.deletions.confirmed(broker_id, name)]
     cluster = context.cluster
     writes: list[OperationGroup] = []
     for name in removed:
@@ -118,7 +154,10 @@ async def delete_queued(context: ControllerContext, names: Collection[str]) -> d
     context.configs.forget("topics", removed)
     for name in removed:
         logger.info("deleted topic %s", name)
-    if any(obstacle.error is ErrorCode.KAFKA_STORAGE_ERROR for obstacle in obstacles.values()):
+    context.deletions.ended(removed)
+    for name, obstacle in obstacles.items():
+        context.deletions.failed(broker_id, name, obstacle)
+    if any(code is ErrorCode.KAFKA_STORAGE_ERROR for code in failed.values()):
         context.refusals.retry_later()
     return obstacles
 

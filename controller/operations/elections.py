@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Sequence
 from barnabas.controller import requests, znodes
 from barnabas.controller.context import ControllerContext
 from barnabas.controller.operations.announcement import tell
-from barnabas.controller.operations.leadership import first_leader, leader_for_offline, replicas_of, without_replica
+from barnabas.controller.operations.leadership import first_leader, leader_for_offline, leaderless, replicas_of
 from barnabas.controller.operations.plan import (
     OperationGroup,
     Plan,
@@ -51,11 +51,35 @@ def plan_elections(
         old = cluster.topics[name].partitions[partition]
         replicas, live = replicas_of(cluster, name, partition)
         elected = leader_for_offline(replicas, old, live, controller_epoch, unclean=unclean(name))
-        state = elected or without_replica(old, old.leader, controller_epoch)
+        state = elected or leaderless(old, controller_epoch)
         if state is not None:
             writes.append((state_update(name, partition, old, state),))
             states[name, partition] = state
     return Plan(tuple(writes), cluster.with_states(states), tuple(states), frozenset(new) & states.keys())
+
+
+async def elect(
+    context: ControllerContext, partitions: Sequence[TopicPartition], repairs: Sequence[OperationGroup] = ()
+) -> Plan:
+    """Elect leaders where these partitions lack one; `repairs` are written first. Nobody is told yet. In the
+    controller's task.
+
+    Raises: Deposed, CoordinationError.
+    """
+    new = [p for p in partitions if context.machine.status(p) is PartitionStatus.NEW]
+    offline = [p for p in partitions if context.machine.status(p) is PartitionStatus.OFFLINE]
+    existing = await context.election.existing(parent_paths(new))
+    plan = plan_elections(
+        context.cluster,
+        new,
+        offline,
+        existing,
+        context.election.epoch,
+        context.unclean_election_is_allowed,
+    )
+    await context.election.write([*repairs, *plan.writes])
+    context.adopt(plan)
+    return plan
 
 
 async def bring_online(
@@ -69,25 +93,13 @@ async def bring_online(
 
     Raises: Deposed, CoordinationError.
     """
-    new = [p for p in partitions if context.machine.status(p) is PartitionStatus.NEW]
-    offline = [p for p in partitions if context.machine.status(p) is PartitionStatus.OFFLINE]
-    existing = await context.election.existing(parent_paths(new))
-    plan = plan_elections(
-        context.cluster,
-        new,
-        offline,
-        existing,
-        context.election.epoch,
-        lambda topic: unclean_election_is_allowed(context, topic),
-    )
-    await context.election.write([*repairs, *plan.writes])
-    context.adopt(plan)
+    plan = await elect(context, partitions, repairs)
     await tell(context, plan._replace(told=tuple(partitions)), request_type)
 
 
 class UncleanElections:
-    """Elects leaders from outside the ISR where that becomes allowed: for one topic, or for all that do not say
-    themselves. Its methods may be called by anybody on the event loop, the work is done in the controller's task.
+    """Elects leaders from outside the ISR where that becomes allowed: for one topic, or for all without a setting of
+    their own. Its methods may be called by anybody on the event loop, the work is done in the controller's task.
 
     *Source*: `KafkaController.enableDefaultUncleanLeaderElection`, `enableTopicUncleanLeaderElection`.
     """
@@ -97,7 +109,9 @@ class UncleanElections:
         context.configs.subscribe(self._config_changed)
 
     def allow(self, is_allowed: bool) -> None:
-        """What holds for topics that do not say themselves; allowing it elects leaders where they are missing."""
+        """Set whether topics without a setting of their own may get a leader from outside the ISR; allowing it elects
+        leaders where they are missing.
+        """
         context = self._context
         if is_allowed != context.settings.unclean_leader_election_enable:
             context.settings = context.settings._replace(unclean_leader_election_enable=is_allowed)
@@ -105,18 +119,12 @@ class UncleanElections:
 
     def _config_changed(self, entity_type: str, name: str) -> None:
         context = self._context
-        if entity_type == "topics" and name in context.cluster.topics and unclean_election_is_allowed(context, name):
+        if entity_type == "topics" and name in context.cluster.topics and context.unclean_election_is_allowed(name):
             context.events.submit(self._elect)
 
     async def _elect(self) -> None:
         context = self._context
         offline = context.machine.in_status(PartitionStatus.OFFLINE)
-        allowed = [partition for partition in offline if unclean_election_is_allowed(context, partition[0])]
+        allowed = [partition for partition in offline if context.unclean_election_is_allowed(partition[0])]
         if allowed:
             await bring_online(context, allowed, [], requests.INCREMENTAL)
-
-
-def unclean_election_is_allowed(context: ControllerContext, topic: str) -> bool:
-    """`unclean.leader.election.enable` of a topic."""
-    value = context.configs.overrides("topics", topic).get("unclean.leader.election.enable")
-    return context.settings.unclean_leader_election_enable if value is None else value.strip().lower() == "true"

@@ -57,6 +57,88 @@ def without_replica(state: PartitionState, replica: int, controller_epoch: int) 
     return _elected(state, leader, isr, controller_epoch, state.recovery_state)
 
 
+def leaderless(state: PartitionState, controller_epoch: int) -> PartitionState | None:
+    """State after the leader has gone where nobody else may lead: without a leader, and with the same ISR, as each of
+    its members has everything that was acknowledged: whichever comes back first may lead. None if there was no leader.
+
+    Kafka takes the leader out of an ISR that has other members, who may be gone, too: then it waits for those.
+    """
+    if state.leader == NO_LEADER:
+        return None
+    return _elected(state, NO_LEADER, state.isr, controller_epoch, state.recovery_state)
+
+
+def leader_after_loss(
+    assignment: Sequence[int],
+    state: PartitionState,
+    lost: Collection[int],
+    live: Collection[int],
+    controller_epoch: int,
+    *,
+    unclean: bool,
+) -> PartitionState | None:
+    """State after replicas were `lost`: those leave the ISR, and a live member leads if the leader was one of them.
+    None if nothing changes.
+
+    *Source*: `KafkaController.onReplicasBecomeOffline`, which writes an election and each loss one by one.
+    """
+    if state.leader in lost:
+        elected = leader_for_offline(assignment, state, live, controller_epoch, unclean=unclean)
+        return elected or leaderless(state, controller_epoch)
+    if state.leader == NO_LEADER or not set(lost).intersection(state.isr):
+        return None
+    isr = tuple(member for member in state.isr if member not in lost)
+    return _elected(state, state.leader, isr, controller_epoch, state.recovery_state)
+
+
+def preferred_leader(
+    assignment: Sequence[int], state: PartitionState, live: Collection[int], controller_epoch: int
+) -> PartitionState | None:
+    """State with the first assigned replica as the leader. None if it leads already, or may not: it has to be live and
+    in sync.
+
+    *Source*: `preferredReplicaPartitionLeaderElection`.
+    """
+    preferred = assignment[0]
+    if preferred == state.leader or preferred not in live or preferred not in state.isr:
+        return None
+    return _elected(state, preferred, state.isr, controller_epoch, state.recovery_state)
+
+
+def state_among(
+    replicas: Sequence[int], state: PartitionState, live: Collection[int], controller_epoch: int
+) -> PartitionState:
+    """State when only these replicas count, of which one is in the ISR: the leader stays if it is a live one of them,
+    else the first that is `live` and in sync leads, or nobody. The leader epoch is raised in any case.
+
+    *Source*: `reassignPartitionLeaderElection`, `KafkaController.moveReassignedPartitionLeaderIfRequired`.
+    """
+    isr = tuple(member for member in state.isr if member in replicas)
+    leader = state.leader
+    if leader not in isr or leader not in live:
+        leader = next((replica for replica in replicas if replica in live and replica in isr), NO_LEADER)
+    return _elected(state, leader, isr, controller_epoch, state.recovery_state)
+
+
+def leader_for_shutdown(
+    assignment: Sequence[int],
+    state: PartitionState,
+    live: Collection[int],
+    shutting_down: Collection[int],
+    controller_epoch: int,
+) -> PartitionState | None:
+    """State before the leader stops: the first assigned replica that is `live`, in sync and does not stop leads, and
+    brokers that stop have left the ISR. None if nobody else may lead.
+
+    *Source*: `controlledShutdownPartitionLeaderElection`.
+    """
+    leader = next((r for r in assignment if r in live and r in state.isr and r not in shutting_down), None)
+    if leader is None:
+        return None
+    isr = tuple(member for member in state.isr if member not in shutting_down)
+    return _elected(state, leader, isr, controller_epoch, state.recovery_state)
+
+
 def first_states(
     cluster: ClusterState, name: str, assignments: Mapping[int, ReplicaAssignment], controller_epoch: int
 ) -> dict[int, PartitionState]:

@@ -37,10 +37,14 @@ def assign_replicas(
     assert partition_count > 0, f"{partition_count} partitions"
     assert replication_factor > 0, f"{replication_factor} replicas"
     if replication_factor > len(brokers):
-        raise PlacementError(f"only {len(brokers)} of {replication_factor} brokers are available")
+        # As StripedReplicaPlacer of Kafka 4.3 has it; log directories that are cordoned do not exist here.
+        raise PlacementError(
+            f"The target replication factor of {replication_factor} cannot be reached because only {len(brokers)} "
+            "broker(s) are registered."
+        )
     racks = {broker: rack for broker, rack in brokers.items() if rack is not None}
     if racks and len(racks) < len(brokers):
-        raise PlacementError("some brokers have a rack and others have none")
+        raise PlacementError("Some brokers have a rack and others have none.")
     ordered = rack_alternated(racks) if racks else sorted(brokers)
     start = random_index(len(ordered)) if start_index is None else start_index
     shift = random_index(len(ordered)) if start_index is None else start_index

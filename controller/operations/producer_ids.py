@@ -1,6 +1,7 @@
 """AllocateProducerIds: blocks of producer ids, unique in the cluster for ever.
 
-Every broker takes its blocks from the store by itself, whether it is the controller or not.
+The controller takes them from the store, for its own broker and for others (`producer_id_grants.py`). A write that
+compares versions makes them unique whoever does it: a broker whose logs are ahead of the store sets it right by itself.
 
 *Source*: kafka 3.9.1 `ZkProducerIdManager.getNewProducerIdBlock`.
 """
@@ -20,7 +21,7 @@ from barnabas.controller.coordination.interface import (
     WatchedEvent,
     Watcher,
 )
-from barnabas.controller.events import EventQueue
+from barnabas.controller.event_queue import EventQueue
 from barnabas.controller.sessions import StoreSessions
 from barnabas.timers import Timers, time_limit
 from barnabas.wire.errors import ApiError, ErrorCode
@@ -55,9 +56,9 @@ class AllocateProducerIds:
         """Whether the metadata store tells, or told, which producer ids have been handed out."""
         return self._last >= 0
 
-    async def __call__(self, above: int = -1) -> tuple[int, int]:
+    async def __call__(self, above: int = -1, *, broker_id: int | None = None) -> tuple[int, int]:
         """A block of producer ids that nobody else gets, all of them greater than `above`: its first and last, both
-        included.
+        included. It is for the broker of that id, or for this one.
 
         Raises: ApiError(COORDINATOR_LOAD_IN_PROGRESS) if the store is out of reach, its disk full, or nobody knows
         which ids have been handed out: the producer asks again.
@@ -66,7 +67,9 @@ class AllocateProducerIds:
         """
         try:
             async with time_limit(self._timers, self._timeout_ms):
-                first, last = await allocate_block(self._sessions.store, self._broker_id, above)
+                first, last = await allocate_block(
+                    self._sessions.store, self._broker_id if broker_id is None else broker_id, above
+                )
         except (StoreUnavailable, SessionExpired, TimeoutError, znodes.DamagedZnode, NoNode) as error:
             raise ApiError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS) from error
         self._last = max(last, self._last)

@@ -4,11 +4,13 @@ from barnabas.controller import requests
 from barnabas.controller.context import ControllerContext
 from barnabas.controller.operations.deletion import delete_queued
 from barnabas.controller.operations.elections import bring_online
+from barnabas.controller.state import TopicPartition
 
 
 async def retry_refused(context: ControllerContext) -> None:
-    """Of a partition that a broker refused it is told the state of now, in which it does not lead it; where that works
-    it is elected. Deletions that wait for a replica go on. In the controller's task.
+    """Ask each broker again to open the replicas that it could not open, by telling it their partitions' present state,
+    in which it does not lead them; it is elected for those that it opens. Deletions that wait for a replica go on. In
+    the controller's task.
 
     Raises: Deposed, CoordinationError.
 
@@ -20,17 +22,29 @@ async def retry_refused(context: ControllerContext) -> None:
         partitions = sorted(partition for partition in refused if partition[0] not in context.cluster.deleting)
         if not partitions or broker_id not in context.cluster.brokers:
             continue
-        failed = await context.brokers.assign_roles(
-            context.cluster, broker_id, partitions, refusals.never_served, requests.INCREMENTAL
-        )
-        opened = [partition for partition in partitions if partition not in failed]
+        new = refusals.never_served.get(broker_id, frozenset())
+        if broker_id != context.brokers.own_id:
+            context.brokers.post_roles(context.cluster, broker_id, partitions, new)
+            continue
+        failed = await context.brokers.assign_roles(context.cluster, partitions, new)
         if failed:
             refusals.retry_later()
-        refusals.never_served = refusals.never_served.difference(opened)
-        if opened:
-            context.cluster = context.cluster.without_offline_replicas(broker_id, opened)
-            await bring_online(context, opened, [], requests.INCREMENTAL)
+        await bring_opened_online(
+            context, broker_id, [partition for partition in partitions if partition not in failed]
+        )
     if context.cluster.deleting:
         await delete_queued(context, sorted(context.cluster.deleting))
-    refusals.retry_ends()
+    if not any(context.cluster.offline_replicas.values()):
+        refusals.retry_ends()
     refusals.finish_served(context.cluster)
+
+
+async def bring_opened_online(context: ControllerContext, broker_id: int, opened: list[TopicPartition]) -> None:
+    """A broker has opened replicas after all: it may lead them. In the controller's task.
+
+    Raises: Deposed, CoordinationError.
+    """
+    context.refusals.served(broker_id, opened)
+    if opened:
+        context.cluster = context.cluster.without_offline_replicas(broker_id, opened)
+        await bring_online(context, opened, [], requests.INCREMENTAL)

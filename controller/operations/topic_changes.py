@@ -94,14 +94,14 @@ class ClusterWatch:
             if name not in cluster.topics or partition not in cluster.topics[name].assignments
         ]
         queue = await store.get_children(znodes.DELETE_TOPICS, self)
-        complete, restored = await with_states(store, changed.values(), cluster.topics)
+        loaded = await with_states(store, changed.values(), cluster.topics)
         return Changes(
-            cluster.with_topics(complete).without_topics(gone),
+            cluster.with_topics(loaded.topics).without_topics(gone),
             tuple(name for name in changed if name not in cluster.topics),
             tuple(added),
             gone,
             tuple(name for name in queue if name not in cluster.deleting),
-            (*repairs, *restored),
+            (*repairs, *loaded.repairs),
         )
 
 
@@ -146,6 +146,7 @@ class TopicChanges:
         if changes.gone:
             tell_of_gone(changes.gone)
             context.machine.forget(changes.gone)
+            context.deletions.ended(changes.gone)
         if changes.added:
             logger.info("somebody else has added %d partition(s)", len(changes.added))
             context.machine.add(context.cluster, changes.added)

@@ -279,7 +279,7 @@ def _place(
         )
     except PlacementError as error:
         raise ApiError(
-            ErrorCode.INVALID_REPLICATION_FACTOR, f"A partition cannot have {factor} replica(s): {error}."
+            ErrorCode.INVALID_REPLICATION_FACTOR, f"Unable to replicate the partition {factor} time(s): {error}"
         ) from error
     return {partition: ReplicaAssignment(replicas) for partition, replicas in placed.items()}
 

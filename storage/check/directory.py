@@ -3,7 +3,7 @@
 Reads only, and changes nothing. The directory should not be in use: a broker that writes meanwhile looks like a torn
 log. Files may be damaged or made to deceive: memory stays bounded whatever they say.
 
-    report = check_directory(Path("/var/lib/kafka/data"), deep=True)
+    report = check_directory(OsFiles(), Path("/var/lib/kafka/data"), deep=True)
 
 `deep` decodes the records too; without it batches are checked by header and CRC.
 """
@@ -17,9 +17,9 @@ from typing import Final, TypeVar
 
 from barnabas.storage import checkpoints
 from barnabas.storage.check.report import Finding, Level, Report
-from barnabas.storage.check.segment import FileWindow, SegmentCheck
+from barnabas.storage.check.segment import DEFAULT_LIMITS, CheckLimits, FileWindow, SegmentCheck
 from barnabas.storage.errors import CorruptFile
-from barnabas.storage.files import TEMPORARY_SUFFIX, DirectoryEntry, Files, OsFiles
+from barnabas.storage.files import TEMPORARY_SUFFIX, DirectoryEntry, Files
 from barnabas.storage.leader_epochs import LeaderEpochs
 from barnabas.storage.producer_state import decode_snapshot
 from barnabas.wire.names import topic_id_to_text
@@ -37,21 +37,18 @@ _UNFINISHED_FOLDER: Final = re.compile(r".+\.[0-9a-f]{32}-(future|stray)")
 _SEGMENT_FILE: Final = re.compile(r"(?P<offset>[0-9]{20})(?P<suffix>\.[a-z]+)")
 _SEGMENT_SUFFIXES: Final = frozenset({".log", ".index", ".timeindex", ".txnindex", ".snapshot"})
 _LEFT_OVER_SUFFIXES: Final = (".deleted", ".cleaned", ".swap", TEMPORARY_SUFFIX)
-_ROOT_CHECKPOINTS: Final = (
-    checkpoints.RECOVERY_POINT_FILE,
-    checkpoints.HIGH_WATERMARK_FILE,
-    checkpoints.LOG_START_FILE,
-)
+_OTHER_OFFSETS: Final = (checkpoints.HIGH_WATERMARK_FILE, checkpoints.LOG_START_FILE)
 
 
-def check_directory(path: Path, *, deep: bool = False, files: Files | None = None) -> Report:
-    """Check a log directory (or the directory of a single partition) and everything in it.
+def check_directory(files: Files, path: Path, *, deep: bool = False, limits: CheckLimits = DEFAULT_LIMITS) -> Report:
+    """Check a log directory (or the directory of a single partition) and everything in it; `deep` opens the records,
+    too. Blocking; nothing is written.
 
     Raises:
         OSError: the directory itself cannot be listed. Files that cannot be read are findings.
     """
     report = Report(str(path))
-    check = _DirectoryCheck(OsFiles() if files is None else files, str(path), report, deep)
+    check = _DirectoryCheck(files, str(path), report, deep, limits)
     check.run()
     return report
 
@@ -59,12 +56,14 @@ def check_directory(path: Path, *, deep: bool = False, files: Files | None = Non
 class _DirectoryCheck:
     """Checks one log directory."""
 
-    def __init__(self, files: Files, path: str, report: Report, deep: bool) -> None:
+    def __init__(self, files: Files, path: str, report: Report, deep: bool, limits: CheckLimits) -> None:
         self._files = files
         self._path = path
         self._report = report
         self._deep = deep
+        self._limits = limits
         self._end_offsets: dict[tuple[str, int], int] = {}
+        self._recovery_points: dict[tuple[str, int], int] = {}
         self._topic_ids: dict[str, bytes] = {}
 
     def run(self) -> None:
@@ -75,6 +74,8 @@ class _DirectoryCheck:
             self._check_partition(self._path, "", names, folder, was_clean=False)
             return
         was_clean = any(entry.name == checkpoints.CLEAN_SHUTDOWN_FILE for entry in entries)
+        if any(entry.name == checkpoints.RECOVERY_POINT_FILE for entry in entries):
+            self._recovery_points = self._decoded("", checkpoints.RECOVERY_POINT_FILE, checkpoints.decode_offsets) or {}
         for entry in entries:
             if entry.is_directory:
                 self._check_folder(entry, was_clean)
@@ -83,9 +84,10 @@ class _DirectoryCheck:
             self._decoded("", checkpoints.META_PROPERTIES_FILE, checkpoints.MetaProperties.decode)
         else:
             self._report.note(checkpoints.META_PROPERTIES_FILE, "is missing: no broker has finished starting here")
-        for name in _ROOT_CHECKPOINTS:
+        self._check_offsets(checkpoints.RECOVERY_POINT_FILE, self._recovery_points)
+        for name in _OTHER_OFFSETS:
             if name in names:
-                self._check_offsets(name)
+                self._check_offsets(name, self._decoded("", name, checkpoints.decode_offsets) or {})
 
     def _check_folder(self, entry: DirectoryEntry, was_clean: bool) -> None:
         """Check one sub-directory of the log directory by what its name says it is."""
@@ -135,6 +137,7 @@ class _DirectoryCheck:
                     self._report,
                     may_be_torn=not was_clean and number == len(bases) - 1,
                     deep=self._deep,
+                    limits=self._limits,
                     last_epoch=last_epoch,
                     ongoing=ongoing,
                 )
@@ -148,7 +151,10 @@ class _DirectoryCheck:
         if match is not None:
             self._end_offsets[match["topic"], int(match["partition"])] = end_offset
             self._check_partition_metadata(folder, present, match["topic"])
-        self._check_leader_epochs(folder, present, epochs, end_offset)
+        flushed_to = end_offset
+        if not was_clean:
+            flushed_to = 0 if match is None else self._recovery_points.get((match["topic"], int(match["partition"])), 0)
+        self._check_leader_epochs(folder, present, epochs, end_offset, flushed_to)
         for name in sorted(names):
             if name.endswith(".snapshot"):
                 self._check_snapshot(folder, name)
@@ -172,9 +178,10 @@ class _DirectoryCheck:
         return sorted(base for base in bases if base < 1 << 63)
 
     def _check_leader_epochs(
-        self, folder: str, present: frozenset[str], epochs: list[tuple[int, int]], end_offset: int
+        self, folder: str, present: frozenset[str], epochs: list[tuple[int, int]], end_offset: int, flushed_to: int
     ) -> None:
-        """The epochs that batches carry must be those the checkpoint knows."""
+        """The epochs that batches carry must be those the checkpoint knows, but for those that began after the last
+        flush: the checkpoint is written with that, and a start after a crash adds what it finds behind."""
         name = checkpoints.LEADER_EPOCH_FILE
         if name not in present:
             if epochs:
@@ -192,7 +199,9 @@ class _DirectoryCheck:
         for epoch, offset in epochs:
             if first is not None and offset < first[1] and epoch <= first[0]:
                 continue
-            if known.epoch_for(offset) != epoch:
+            if offset >= flushed_to and epoch > known.latest_epoch:
+                self._report.note(folder + name, f"does not have epoch {epoch} yet; the next start adds it")
+            elif known.epoch_for(offset) != epoch:
                 self._report.error(
                     folder + name,
                     f"says epoch {known.epoch_for(offset)} where the log has {epoch}",
@@ -234,10 +243,9 @@ class _DirectoryCheck:
                     f"producer {producer.producer_id} has offset {last_offset}, behind the snapshot's {end_offset}",
                 )
 
-    def _check_offsets(self, name: str) -> None:
+    def _check_offsets(self, name: str, offsets: dict[tuple[str, int], int]) -> None:
         """The offsets of a checkpoint lie within their logs."""
-        offsets = self._decoded("", name, checkpoints.decode_offsets)
-        for (topic, partition), offset in (offsets or {}).items():
+        for (topic, partition), offset in offsets.items():
             end_offset = self._end_offsets.get((topic, partition))
             if end_offset is None:
                 self._report.note(name, f"names {topic}-{partition}, which is not here")
@@ -247,7 +255,7 @@ class _DirectoryCheck:
     def _decoded(self, folder: str, name: str, decode: Callable[[bytes], T]) -> T | None:
         """Read and decode a small file; None, after reporting, if that fails."""
         try:
-            window = FileWindow(self._files, f"{self._path}/{folder}{name}")
+            window = FileWindow(self._files, f"{self._path}/{folder}{name}", self._limits.window_bytes)
             try:
                 if window.size > SMALL_FILE_MAX:
                     self._report.error(folder + name, f"has {window.size} bytes, more than such a file can have")

@@ -27,19 +27,33 @@ from barnabas.wire.record_batch import (
 )
 from barnabas.wire.records import ControlRecordType, iter_records, parse_end_txn_marker
 
-WINDOW_SIZE: Final = 1024 * 1024
-OPENED_BATCH_MAX: Final = 64 * 1024 * 1024
-"""Records of larger batches are not decoded: no broker accepts such a batch, and it has to be in memory as a whole."""
-
 _CRC_START: Final = 21
 _INT32_MAX: Final = 2**31 - 1
 
 
-class FileWindow:
-    """Reads a file of any size piece by piece. Blocking."""
+@dataclass(frozen=True, slots=True)
+class CheckLimits:
+    """How much a check has in memory at once, in bytes.
 
-    def __init__(self, files: Files, path: str) -> None:
+    Attributes:
+        window_bytes: files are read in pieces of this size.
+        opened_batch_bytes_max: records of larger batches are not decoded: no broker accepts such a batch, and it has
+            to be in memory as a whole.
+    """
+
+    window_bytes: int = 1024 * 1024
+    opened_batch_bytes_max: int = 64 * 1024 * 1024
+
+
+DEFAULT_LIMITS: Final = CheckLimits()
+
+
+class FileWindow:
+    """Reads a file of any size in pieces of `window_bytes`, or larger ones where that is asked for. Blocking."""
+
+    def __init__(self, files: Files, path: str, window_bytes: int) -> None:
         self._files = files
+        self._window_bytes = window_bytes
         self._descriptor = files.open(path)
         self.size = files.stat(path).size
         self._start = 0
@@ -49,7 +63,7 @@ class FileWindow:
         """The bytes at `position`; fewer only at the end of the file. Valid until the next read."""
         start = position - self._start
         if start < 0 or start + size > len(self._window):
-            self._window = memoryview(self._files.pread(self._descriptor, max(size, WINDOW_SIZE), position))
+            self._window = memoryview(self._files.pread(self._descriptor, max(size, self._window_bytes), position))
             self._start = position
             start = 0
         return self._window[start : start + size]
@@ -57,7 +71,7 @@ class FileWindow:
     def is_zero_from(self, position: int) -> bool:
         """Whether only zero bytes follow."""
         while position < self.size:
-            piece = self.read(position, WINDOW_SIZE)
+            piece = self.read(position, self._window_bytes)
             if not piece or any(piece):
                 return False
             position += len(piece)
@@ -76,25 +90,29 @@ class Batch:
 
 
 class _IndexCheck:
-    """What the checks of the three index files have in common: subclasses are told of every batch, in order."""
+    """What the checks of the three index files have in common. A subclass says which entry may follow which
+    (`follows`), and compares the entries with each batch, of which it is told in order (`meet`).
+
+    `current` is the entry that was read last, None behind the last one; it stands at byte `position` of `file`.
+    """
 
     suffix = ""
     entry = struct.Struct("")
 
     def __init__(self, window: FileWindow, file: str, base_offset: int, report: Report) -> None:
         self.current: tuple[int, ...] | None = None
-        self._base_offset = base_offset
-        self._report = report
-        self._file = file
+        self.base_offset = base_offset
+        self.report = report
+        self.file = file
         self._window = window
-        self._position = 0
+        self.position = 0
         self._entries = self._read_entries()
         if window.size % self.entry.size:
             report.error(file, f"{window.size} bytes are no whole number of entries of {self.entry.size} bytes")
         if window.size and window.is_zero_from(0):
             report.note(file, "is preallocated and empty")
         else:
-            self._advance()
+            self.advance()
 
     def _read_entries(self) -> Iterator[tuple[int, ...]]:
         size = self.entry.size
@@ -102,26 +120,27 @@ class _IndexCheck:
             piece = self._window.read(position, size)
             if len(piece) < size:
                 return
-            self._position = position
+            self.position = position
             yield self.entry.unpack(piece)
 
-    def _advance(self) -> None:
+    def advance(self) -> None:
         """Go to the next entry; ends at one that is out of order, because everything behind it is meaningless."""
         previous = self.current
         self.current = next(self._entries, None)
-        if self.current is None or self._follows(previous, self.current):
+        if self.current is None or self.follows(previous, self.current):
             return
-        if self._window.is_zero_from(self._position):
-            self._report.note(self._file, "the rest is preallocated", position=self._position)
+        if self._window.is_zero_from(self.position):
+            self.report.note(self.file, "the rest is preallocated", position=self.position)
         else:
-            self._error(f"entry {self.current} may not follow {previous}")
+            self.error(f"entry {self.current} may not follow {previous}")
         self.current = None
         self._entries = iter(())
 
-    def _error(self, message: str) -> None:
-        self._report.error(self._file, message, position=self._position)
+    def error(self, message: str) -> None:
+        """Report that the current entry is wrong."""
+        self.report.error(self.file, message, position=self.position)
 
-    def _follows(self, previous: tuple[int, ...] | None, entry: tuple[int, ...]) -> bool:
+    def follows(self, previous: tuple[int, ...] | None, entry: tuple[int, ...]) -> bool:
         """Whether `entry` may stand behind `previous` (None: at the start)."""
         raise AssertionError("said by subclasses")
 
@@ -136,8 +155,8 @@ class _IndexCheck:
     def finish(self) -> None:
         """Report what points behind the last batch."""
         while self.current is not None:
-            self._error(f"entry {self.current} points behind the last batch")
-            self._advance()
+            self.error(f"entry {self.current} points behind the last batch")
+            self.advance()
 
 
 class OffsetIndexCheck(_IndexCheck):
@@ -146,23 +165,23 @@ class OffsetIndexCheck(_IndexCheck):
     suffix = ".index"
     entry = struct.Struct(">ii")
 
-    def _follows(self, previous: tuple[int, ...] | None, entry: tuple[int, ...]) -> bool:
+    def follows(self, previous: tuple[int, ...] | None, entry: tuple[int, ...]) -> bool:
         if previous is None:
             return entry[0] >= 0 and entry[1] >= 0
         return entry[0] > previous[0] and entry[1] > previous[1]
 
     def meet(self, batch: Batch, aborted: bool) -> None:
         while self.current is not None and self.current[1] <= batch.position:
-            offset = self._base_offset + self.current[0]
+            offset = self.base_offset + self.current[0]
             if self.current[1] < batch.position:
-                self._error(f"position {self.current[1]} is not the start of a batch")
+                self.error(f"position {self.current[1]} is not the start of a batch")
             elif offset < batch.header.base_offset:
-                self._error(f"batch at position {self.current[1]} starts behind offset {offset}")
+                self.error(f"batch at position {self.current[1]} starts behind offset {offset}")
             elif offset != batch.header.last_offset:
-                self._report.warning(
-                    self._file, f"offset {offset} is not the last of its batch", position=self._position, offset=offset
+                self.report.warning(
+                    self.file, f"offset {offset} is not the last of its batch", position=self.position, offset=offset
                 )
-            self._advance()
+            self.advance()
 
 
 class TimeIndexCheck(_IndexCheck):
@@ -172,22 +191,22 @@ class TimeIndexCheck(_IndexCheck):
     entry = struct.Struct(">qi")
     _max_timestamp = -1
 
-    def _follows(self, previous: tuple[int, ...] | None, entry: tuple[int, ...]) -> bool:
+    def follows(self, previous: tuple[int, ...] | None, entry: tuple[int, ...]) -> bool:
         if previous is None:
             return entry[0] >= 0 and entry[1] >= 0
         return entry[0] > previous[0] and entry[1] > previous[1]
 
     def meet(self, batch: Batch, aborted: bool) -> None:
         header = batch.header
-        while self.current is not None and self._base_offset + self.current[1] <= header.last_offset:
-            timestamp, offset = self.current[0], self._base_offset + self.current[1]
+        while self.current is not None and self.base_offset + self.current[1] <= header.last_offset:
+            timestamp, offset = self.current[0], self.base_offset + self.current[1]
             if offset < header.base_offset:
-                self._error(f"offset {offset} is in no batch")
+                self.error(f"offset {offset} is in no batch")
             elif header.max_timestamp != timestamp:
-                self._error(f"batch of offset {offset} has the max timestamp {header.max_timestamp}, not {timestamp}")
+                self.error(f"batch of offset {offset} has the max timestamp {header.max_timestamp}, not {timestamp}")
             elif timestamp < self._max_timestamp:
-                self._error(f"records before offset {offset} are later than {timestamp}")
-            self._advance()
+                self.error(f"records before offset {offset} are later than {timestamp}")
+            self.advance()
         self._max_timestamp = max(self._max_timestamp, header.max_timestamp)
 
 
@@ -197,9 +216,9 @@ class TransactionIndexCheck(_IndexCheck):
     suffix = ".txnindex"
     entry = struct.Struct(">hqqqq")
 
-    def _follows(self, previous: tuple[int, ...] | None, entry: tuple[int, ...]) -> bool:
+    def follows(self, previous: tuple[int, ...] | None, entry: tuple[int, ...]) -> bool:
         version, _, first_offset, last_offset, _ = entry
-        last_before = self._base_offset - 1 if previous is None else previous[3]
+        last_before = self.base_offset - 1 if previous is None else previous[3]
         return version == 0 and 0 <= first_offset <= last_offset and last_offset > last_before
 
     def names(self, header: RecordBatchHeader) -> bool:
@@ -210,8 +229,8 @@ class TransactionIndexCheck(_IndexCheck):
         while self.current is not None and self.current[3] <= header.last_offset:
             _, producer_id, _, last_offset, _ = self.current
             if last_offset < header.base_offset or not aborted or producer_id != header.producer_id:
-                self._error(f"offset {last_offset} is no abort marker of producer {producer_id}")
-            self._advance()
+                self.error(f"offset {last_offset} is no abort marker of producer {producer_id}")
+            self.advance()
 
 
 _INDEX_CHECKS: Final = (OffsetIndexCheck, TimeIndexCheck, TransactionIndexCheck)
@@ -241,11 +260,13 @@ class SegmentCheck:
         *,
         may_be_torn: bool,
         deep: bool,
+        limits: CheckLimits,
         last_epoch: int,
         ongoing: dict[int, int],
     ) -> None:
         stem = f"{base_offset:020d}"
         self._ongoing = ongoing
+        self._limits = limits
         self.epochs: list[tuple[int, int]] = []
         """Leader epochs that begin in this segment, with the offset where they do."""
         self.last_epoch = last_epoch
@@ -268,7 +289,7 @@ class SegmentCheck:
     def _open(self, files: Files, path: str) -> FileWindow:
         """Open a file until the end of `run`."""
         try:
-            window = FileWindow(files, path)
+            window = FileWindow(files, path, self._limits.window_bytes)
         except OSError:
             self._opened.close()
             raise
@@ -338,7 +359,9 @@ class SegmentCheck:
             index.meet(batch, aborted)
 
     def _follow_transaction(self, header: RecordBatchHeader, aborted: bool) -> None:
-        """Whoever aborts records must be in the transaction index: readers of committed data know it from there."""
+        """Report an abort marker of a transaction with data that is not in the transaction index: readers of committed
+        data would get what was aborted.
+        """
         if not header.is_transactional or header.producer_id < 0:
             return
         if not header.is_control:
@@ -358,7 +381,7 @@ class SegmentCheck:
         position = batch.position + _CRC_START
         end = batch.position + batch.header.size_in_bytes
         while position < end:
-            piece = self._window.read(position, min(end - position, WINDOW_SIZE))
+            piece = self._window.read(position, min(end - position, self._limits.window_bytes))
             if not piece:
                 break
             crc = crc32c(piece, crc)
@@ -394,7 +417,7 @@ class SegmentCheck:
     def _check_records(self, batch: Batch) -> bool:
         """Decode the records; whether the batch is an abort marker."""
         header = batch.header
-        if header.size_in_bytes > OPENED_BATCH_MAX:
+        if header.size_in_bytes > self._limits.opened_batch_bytes_max:
             self._report.warning(
                 self._file,
                 f"batch of {header.size_in_bytes} bytes is too large to be opened",

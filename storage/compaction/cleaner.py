@@ -27,8 +27,9 @@ from barnabas.storage.compaction.record_filter import (
     payload_of,
     rebuilt_batch,
 )
+from barnabas.storage.descriptors import LogFile
 from barnabas.storage.errors import CorruptLog
-from barnabas.storage.files import Buffer, Files, LogFile, read_file, unlink_if_exists, write_file, write_fully
+from barnabas.storage.files import Buffer, Files, read_file, unlink_if_exists, write_file, write_fully
 from barnabas.storage.scan import OpenSegment, scan_batches, why_bad
 from barnabas.storage.segment import (
     CLEANED_SUFFIX,
@@ -360,12 +361,12 @@ class _Pass:
         ]
 
     def _read_txn_index(self, path: str) -> list[AbortedTransaction]:
-        """The active segment's may just be growing: half an entry belongs to a marker that was not there yet."""
+        """The entries of a transaction index, without half an entry at the end of one that is just growing."""
         data = read_file(self.files, path)
         return TransactionIndex.from_bytes(0, data[: len(data) // ENTRY_SIZE * ENTRY_SIZE]).entries
 
     def sizes(self, source: SourceSegment) -> tuple[int, int, int, int]:
-        """What `group_segments` goes by."""
+        """Base offset, bytes, offset index bytes and time index bytes of a segment, for `group_segments`."""
         index_sizes = []
         for suffix in (OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX):
             path = source.path[: -len(LOG_SUFFIX)] + suffix
@@ -408,7 +409,7 @@ class _Pass:
         return keys
 
     def _slots(self, dirty: Sequence[SourceSegment]) -> int:
-        """No more slots than there are records to put into them."""
+        """How many slots the map of keys gets: as many as memory allows, but no more than there are records."""
         records = 0
         for source in dirty:
             with OpenSegment(self.files, source.path) as read:

@@ -12,8 +12,9 @@ from typing import Final
 
 from barnabas.storage.compaction.cleaner import CleanedSegment, CleaningJob, LastRecord, SourceSegment
 from barnabas.storage.compaction.offset_map import ENTRY_BYTES
-from barnabas.storage.errors import StorageError
-from barnabas.storage.files import LogFile, refusal, unlink_if_exists
+from barnabas.storage.descriptors import LogFile
+from barnabas.storage.errors import StorageError, refusal
+from barnabas.storage.files import unlink_if_exists
 from barnabas.storage.log import PartitionLog
 from barnabas.storage.segment import (
     CLEANED_SUFFIX,
@@ -223,7 +224,9 @@ class SegmentSwap:
         return True
 
     def _refused(self, error: OSError) -> StorageError:
-        """What passes leaves everything as it was before `begin`; else the next start goes by what it finds."""
+        """The disk refused a step: undo the steps before it if that may pass, else take the log offline, so that the
+        next start finishes or undoes the swap. Returns the error to raise.
+        """
         failure = refusal(f"swapping cleaned segments of {self._directory}", error)
         if failure.passes:
             self._take_back()

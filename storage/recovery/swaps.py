@@ -8,7 +8,8 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from barnabas.storage.files import TEMPORARY_SUFFIX, Files, LogFile, unlink_if_exists
+from barnabas.storage.descriptors import LogFile
+from barnabas.storage.files import TEMPORARY_SUFFIX, Files, unlink_if_exists
 from barnabas.storage.scan import OpenSegment
 from barnabas.storage.segment import (
     CLEANED_SUFFIX,
@@ -64,9 +65,10 @@ def finish_interrupted_swaps(files: Files, directory: str) -> list[str]:
 
 
 def _turn(match: re.Match[str]) -> tuple[bool, bool]:
-    """The order in which files are dealt with, for the machine may stop here too: `.cleaned` ones last, so that what
-    they undo stays undone, and a `.log` gets its name before its indexes, because as long as it waits, indexes of that
-    name are taken for those of the segment that it replaces.
+    """The key by which files are sorted: in this order each can be dealt with, and the machine may stop in between.
+
+    `.cleaned` files come last, so that what they undo stays undone. A `.log` gets its name before its indexes, because
+    as long as it waits, indexes of that name are taken for those of the segment that it replaces.
     """
     return match[3] == CLEANED_SUFFIX, match[2] != LOG_SUFFIX
 

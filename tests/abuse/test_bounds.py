@@ -16,11 +16,11 @@ from contextlib import ExitStack
 
 import pytest
 
-from barnabas.broker.coordinators.groups.service import HELD_BYTES_OF_GROUP_MAX
-from barnabas.broker.coordinators.transactions import service as transactions
+from barnabas.broker.coordinators.groups.settings import HELD_BYTES_OF_GROUP_MAX
+from barnabas.broker.coordinators.transactions import settings as transactions
 from barnabas.broker.http.metrics_page import GROUPS_TEXT_BYTES_MAX
 from barnabas.controller.operations import topics as creation
-from barnabas.storage.files import descriptor_reserve
+from barnabas.storage.descriptors import descriptor_reserve
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.add_partitions_to_txn import (
     AddPartitionsToTxnRequest,
@@ -88,8 +88,8 @@ NO_DELAY = {"group.initial.rebalance.delay.ms": "0"}
 FEW_PARTITIONS = smaller({f"{creation.__name__}.PARTITIONS_MAX": 300})
 FEW_IDS = smaller(
     {
-        f"{transactions.__name__}.HELD_BYTES_MAX": 4 * MIB,
-        f"{transactions.__name__}.HELD_BYTES_OF_KNOWN_IDS_MAX": 5 * MIB,
+        f"{transactions.__name__}.TransactionSettings.held_bytes_max": 4 * MIB,
+        f"{transactions.__name__}.TransactionSettings.held_bytes_of_known_ids_max": 5 * MIB,
     }
 )
 

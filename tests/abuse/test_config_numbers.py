@@ -18,6 +18,7 @@ from barnabas.broker.configuration.keys import BROKER_KEYS
 from barnabas.broker.configuration.topics import TOPIC_KEYS
 from barnabas.storage.check.directory import check_directory
 from barnabas.storage.check.report import Level
+from barnabas.storage.os_files import OsFiles
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from barnabas.wire.messages.describe_log_dirs import DescribeLogDirsRequest
@@ -161,7 +162,7 @@ class Client(Peer):
 def data_dir(tmp_path: Path) -> Iterator[Path]:
     """Of one broker after the other; what they leave behind is in order."""
     yield tmp_path / "data"
-    findings = check_directory(tmp_path / "data").findings
+    findings = check_directory(OsFiles(), tmp_path / "data").findings
     assert [finding for finding in findings if finding.level is Level.ERROR] == []
 
 

@@ -16,9 +16,9 @@ import pytest
 
 from barnabas.broker.configuration import changes
 from barnabas.broker.configuration.changes import ALL_OVERRIDES_BYTES_MAX
-from barnabas.broker.coordinators.groups.classic.group import PENDING_MEMBERS_MAX
-from barnabas.broker.coordinators.groups.service import HELD_BYTES_WITH_MEMBERS_MAX, TIMERS_MAX
+from barnabas.broker.coordinators.groups.settings import HELD_BYTES_WITH_MEMBERS_MAX, PENDING_MEMBERS_MAX, TIMERS_MAX
 from barnabas.wire.errors import ErrorCode
+from barnabas.wire.messages import describe_topic_partitions
 from barnabas.wire.messages.alter_configs import AlterConfigsRequest, AlterConfigsResponse
 from barnabas.wire.messages.alter_configs import AlterConfigsResource as LegacyResource
 from barnabas.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
@@ -38,6 +38,10 @@ from barnabas.wire.messages.describe_producers import (
     DescribeProducersResponse,
     TopicRequest,
 )
+from barnabas.wire.messages.describe_topic_partitions import (
+    DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsResponse,
+)
 from barnabas.wire.messages.describe_transactions import DescribeTransactionsRequest, DescribeTransactionsResponse
 from barnabas.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from barnabas.wire.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
@@ -50,6 +54,7 @@ from barnabas.wire.messages.incremental_alter_configs import (
 )
 from barnabas.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from barnabas.wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
+from barnabas.wire.messages.list_config_resources import ListConfigResourcesRequest, ListConfigResourcesResponse
 from barnabas.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from barnabas.wire.messages.offset_commit import (
     OffsetCommitRequest,
@@ -439,6 +444,9 @@ def test_a21_the_same_thing_asked_for_many_times(
         (MetadataRequest(topics=[MetadataRequestTopic(name="t")] * count), 9, MetadataResponse),
         (DescribeLogDirsRequest(topics=[DescribableLogDirTopic(topic="t", partitions=[0])] * (count // 2)), 4,
          DescribeLogDirsResponse),
+        (DescribeTopicPartitionsRequest(topics=[describe_topic_partitions.TopicRequest(name="t")] * count), 0,
+         DescribeTopicPartitionsResponse),
+        (ListConfigResourcesRequest(resource_types=[2] * count), 1, ListConfigResourcesResponse),
     ]  # fmt: skip
     healthy.rate_min = 5  # reading 40,000 names takes the event loop 50 ms and more
     with connect(broker.bootstrap_servers) as live, connect(broker.bootstrap_servers) as connection:

@@ -14,6 +14,7 @@ import pytest
 from barnabas.broker.handlers import served_apis
 from barnabas.storage.check.directory import check_directory
 from barnabas.storage.check.report import Level
+from barnabas.storage.os_files import OsFiles
 from barnabas.wire import codec, headers, messages
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
@@ -163,7 +164,7 @@ def intact(broker: BarnabasProcess) -> Iterator[None]:
     assert "request failed" not in log
     for end in (broker.stop, broker.kill):
         end()
-        findings = check_directory(broker.log_dir).findings  # not deep: records are stored unopened
+        findings = check_directory(OsFiles(), broker.log_dir).findings  # not deep: records are stored unopened
         assert [finding for finding in findings if finding.level is Level.ERROR] == []
         broker.start()
 

@@ -16,10 +16,12 @@ import pytest
 from barnabas.broker.handlers import load_handler, served_apis
 from barnabas.wire import messages
 from barnabas.wire.errors import ErrorCode
+from barnabas.wire.messages.alter_partition_reassignments import AlterPartitionReassignmentsRequest
 from barnabas.wire.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from barnabas.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from barnabas.wire.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
 from barnabas.wire.messages.delete_topics import DeleteTopicsRequest
+from barnabas.wire.messages.elect_leaders import ElectLeadersRequest
 from barnabas.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from barnabas.wire.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from barnabas.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
@@ -27,6 +29,7 @@ from barnabas.wire.messages.init_producer_id import InitProducerIdRequest
 from barnabas.wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
 from barnabas.wire.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberIdentity
 from barnabas.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from barnabas.wire.messages.list_partition_reassignments import ListPartitionReassignmentsRequest
 from barnabas.wire.messages.list_transactions import ListTransactionsRequest
 from barnabas.wire.messages.offset_commit import (
     OffsetCommitRequest,
@@ -228,6 +231,9 @@ PLAUSIBLE: dict[int, list[tuple[int, Callable[[int], Message]]]] = {
     ],
     22: [(4, lambda number: InitProducerIdRequest(transactional_id=f"id-{number}"))],
     37: [(3, lambda number: CreatePartitionsRequest(topics=[CreatePartitionsTopic(name="t", count=2 + number)]))],
+    43: [(2, lambda _number: ElectLeadersRequest(topic_partitions=None))],
+    45: [(1, lambda _number: AlterPartitionReassignmentsRequest())],
+    46: [(0, lambda _number: ListPartitionReassignmentsRequest())],
     66: [(1, lambda _number: ListTransactionsRequest())],
 }
 """Requests that get as far as their durations, with the version, by API key; each is told its own number."""

@@ -8,9 +8,12 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from barnabas.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from barnabas.wire.messages.metadata import MetadataRequest
+from barnabas.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from barnabas.wire.schema import Message
 from tools.barnabas_process import BarnabasProcess
-from tools.hostile import MIB, HealthyClient, Memory, connect, create_topic, eventually, frame, processor_share
+from tools.hostile import MIB, HealthyClient, Memory, connect, create_topic, eventually, frame, processor_share, receive
 
 pytestmark = pytest.mark.slow
 Figure = Callable[..., None]
@@ -44,6 +47,41 @@ def test_a24_dear_requests_of_many_connections(
     healthy.settle()
     figure(requests=CONNECTIONS * each, growth_mib=round(memory.growth / MIB, 1), **healthy.figures)
     assert memory.growth <= 256 * MIB
+
+
+TOPICS = CreateTopicsRequest(
+    topics=[CreatableTopic(name=f"t{number}", num_partitions=1, replication_factor=1) for number in range(12_000)],
+    timeout_ms=60_000,
+    validate_only=True,
+)
+RECORDS = ProduceRequest(
+    acks=1,
+    timeout_ms=60_000,
+    topic_data=[
+        TopicProduceData(
+            name="none", partition_data=[PartitionProduceData(index=index, records=b"") for index in range(12_000)]
+        )
+    ],
+)
+
+
+@pytest.mark.parametrize(("request_", "version"), [(TOPICS, 7), (RECORDS, 9)], ids=["topics", "records"])
+def test_a24_what_large_requests_decode_to_does_not_add_up(
+    broker: BarnabasProcess, memory: Memory, healthy: HealthyClient, figure: Figure, request_: Message, version: int
+) -> None:
+    """They are served a few at a time, and wait as the bytes that they came in."""
+    request = frame(request_, version)
+    healthy.rate_min = 20  # what is asked is seconds of work
+    memory.mark()
+    healthy.mark()
+    with contextlib.ExitStack() as stack:
+        connections = [stack.enter_context(connect(broker.bootstrap_servers, 120)) for _ in range(30)]
+        for connection in connections:
+            connection.sendall(request)
+        assert all(receive(connection) for connection in connections)
+    healthy.settle()
+    figure(requests=30, request_bytes=len(request), growth_mib=round(memory.growth / MIB, 1), **healthy.figures)
+    assert memory.growth <= 128 * MIB
 
 
 def test_a24_a_stop_does_not_wait_for_them(figure: Figure) -> None:

@@ -11,7 +11,7 @@ from benchmarks.workloads import WORKLOADS
 
 
 def test_every_row_is_there_once_and_in_order():
-    assert [workload.row for workload in WORKLOADS] == [f"W{number}" for number in range(1, 16)]
+    assert [workload.row for workload in WORKLOADS] == [f"W{number}" for number in range(1, 23)]
 
 
 @pytest.mark.full
@@ -24,6 +24,21 @@ def test_a_quick_row_from_the_command_to_the_table(tmp_path: Path):
     assert all(value > 0 for value in found.values())
     assert "16 connections: rate" in found
     assert "W3" in done.stdout
+
+
+@pytest.mark.full
+def test_quick_rows_of_three_brokers(tmp_path: Path):
+    file = tmp_path / "run.json"
+    rows = "W18,W19,W20,W21,W22"
+    command = [sys.executable, "-m", "benchmarks", "--only", rows, "--systems", "barnabas", "--quick"]
+    done = subprocess.run([*command, "--json", str(file)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = {line.name: line.values["barnabas"].median for line in lines(Run.from_json(file.read_text()).measurements)}
+    assert found["acks=all: p50"] > 0
+    assert found["catching up: p99"] > 0
+    assert found["idle: the busiest broker, of a core"] > 0
+    assert 0 < found["300 partitions, controller killed: until all are led"] < 30
+    assert found["longest time of a partition without a leader"] < 30
 
 
 @pytest.mark.full

@@ -14,13 +14,17 @@ from typing import Any
 
 import pytest
 
-from barnabas.clock import ManualClock
+from barnabas.broker.timers import Timers
+from barnabas.clock import ManualClock, SystemClock
 from barnabas.controller.configs import ConfigRepository
 from barnabas.controller.controller import Controller, ControllerSettings
 from barnabas.controller.coordination.embedded import EmbeddedSession, EmbeddedStore
 from barnabas.controller.coordination.interface import ConnectionLost, Operation, OperationResult
+from barnabas.controller.coordination.stored_tree import StoredTree
 from barnabas.controller.coordination.zookeeper import ZooKeeperSession
+from barnabas.controller.coordination.zookeeper_server.server import ZooKeeperServer as OwnZooKeeperServer
 from barnabas.controller.state import BrokerRegistration, EndPoint
+from barnabas.network import OsNetwork
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.leader_and_isr import (
     LeaderAndIsrPartitionError,
@@ -63,6 +67,7 @@ class EmbeddedUnderTest:
     """
 
     is_ours = True
+    znode_bytes_max = 1024 * 1024
 
     def __init__(self, path: str, clock: ManualClock) -> None:
         self.path = path
@@ -96,6 +101,7 @@ class ZooKeeperUnderTest:
 
     is_ours = False
     survives_restart = True
+    znode_bytes_max = 1024 * 1024 - 256  # a frame holds more than the data
 
     def __init__(self, server: ZooKeeperServer, chroot: str) -> None:
         self.server = server
@@ -130,6 +136,61 @@ class ZooKeeperUnderTest:
         await asyncio.to_thread(self.server.start)
 
 
+class ServedUnderTest:
+    """Our own server of ZooKeeper's protocol, on the test's loop, and clients with kazoo's sockets and thread. The
+    znodes have the times of the test's clock, sessions those of the machine's."""
+
+    is_ours = True
+    survives_restart = True
+    znode_bytes_max = 1024 * 1024 - 256
+
+    def __init__(self, path: str, clock: ManualClock) -> None:
+        self.path = path
+        self.clock = clock
+        self.failures: list[str] = []
+        self._port = 0
+        self._sessions: list[ZooKeeperSession] = []
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self._port}"
+
+    async def __aenter__(self) -> "ServedUnderTest":
+        clock = SystemClock()
+        self.stored = StoredTree(self.path, self.clock, is_durable=True)
+        self._timers = Timers(clock, asyncio.get_running_loop())
+        self.server = OwnZooKeeperServer(
+            self.stored, OsNetwork(), clock, self._timers, secrets.token_bytes, self.failures.append, version="test"
+        )
+        self.server.open()
+        self._port = await self.server.listen("127.0.0.1", self._port)
+        return self
+
+    async def __aexit__(self, *_error: object) -> None:
+        for session in self._sessions:
+            await session.close()
+        self.server.close()
+        self._timers.close()
+
+    async def session(self) -> ZooKeeperSession:
+        session = await ZooKeeperSession.open(
+            self.address, session_timeout_ms=SESSION_TIMEOUT_MS, connection_timeout_ms=10_000
+        )
+        self._sessions.append(session)
+        return session
+
+    async def expire(self, session: ZooKeeperSession) -> None:
+        """As `ZooKeeperUnderTest.expire`."""
+        heard = asyncio.Event()
+        session.on_expired(heard.set)
+        await asyncio.to_thread(end_session, self.address, session._client.client_id)
+        await heard.wait()
+
+    async def restart(self) -> None:
+        await self.__aexit__()
+        await self.__aenter__()
+
+
 def end_session(address: str, client_id: tuple[int, bytes]) -> None:
     """Take a session over with a connection of one's own, and close it, as ZooKeeper's protocol has it."""
     host, _, port = address.rpartition(":")
@@ -161,11 +222,13 @@ def chroot() -> str:
     return f"/tests/{secrets.token_hex(6)}"
 
 
-@pytest.fixture(params=["memory", "file", pytest.param("zookeeper", marks=pytest.mark.java)])
+@pytest.fixture(params=["memory", "file", "served", pytest.param("zookeeper", marks=pytest.mark.java)])
 def stores(
     request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock, chroot: str
-) -> EmbeddedUnderTest | ZooKeeperUnderTest:
+) -> EmbeddedUnderTest | ServedUnderTest | ZooKeeperUnderTest:
     """`async with stores:` opens it, `await stores.session()` gives a session."""
+    if request.param == "served":
+        return ServedUnderTest(str(tmp_path / "served.sqlite"), clock)
     if request.param == "zookeeper":
         return ZooKeeperUnderTest(request.getfixturevalue("zookeeper"), chroot)
     return EmbeddedUnderTest(":memory:" if request.param == "memory" else str(tmp_path / "metadata.sqlite"), clock)

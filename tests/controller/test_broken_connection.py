@@ -88,10 +88,10 @@ async def test_a_change_of_configuration(node: Node, when: str) -> None:
     async with node:
         await create(node, "t")
         node.connection.break_at("multi", when)
-        await refused(node.configs.replace("topics", "t", {"retention.ms": "7"}), ErrorCode.REQUEST_TIMED_OUT)
+        await refused(node.configs.change("topics", "t", lambda _: {"retention.ms": "7"}), ErrorCode.REQUEST_TIMED_OUT)
         payload, _ = await node.session.get("/config/topics/t")
         assert znodes.decode_config("topics", "t", payload) == ({"retention.ms": "7"} if when == "after" else {})
-        await node.configs.replace("topics", "t", {"retention.ms": "8"})
+        await node.configs.change("topics", "t", lambda _: {"retention.ms": "8"})
         assert node.configs.overrides("topics", "t") == {"retention.ms": "8"}
 
 

@@ -1,13 +1,14 @@
 """Dynamic configuration: cached, changed by us, changed by others."""
 
 import asyncio
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
 from barnabas.clock import ManualClock
 from barnabas.controller import znodes
-from barnabas.controller.configs import CHANGE_EXPIRATION_MS, REPLACE_TIMEOUT_MS, ConfigRepository
+from barnabas.controller.configs import CHANGE_EXPIRATION_MS, CHANGE_TIMEOUT_MS, ConfigRepository
 from barnabas.controller.coordination.interface import CoordinationStore
 from barnabas.wire.errors import ApiError, ErrorCode
 from tools.manual_timers import ManualTimers
@@ -50,11 +51,11 @@ async def test_replace(stores: Stores, clock: ManualClock) -> None:
         await repository.start()
         listener = Listener(repository)
         assert repository.overrides("topics", "t") == {}
-        await repository.replace("topics", "t", {"retention.ms": "1"})
+        await repository.change("topics", "t", lambda _: {"retention.ms": "1"})
         assert repository.overrides("topics", "t") == {"retention.ms": "1"}
         assert listener.heard == [("topics", "t")]
-        await repository.replace("topics", "t", {"retention.ms": "2"})
-        await repository.replace("topics", "t", {})
+        await repository.change("topics", "t", lambda _: {"retention.ms": "2"})
+        await repository.change("topics", "t", lambda _: {})
         assert repository.overrides("topics", "t") == {}
         assert len(listener.heard) == 3
         payload, stat = await session.get("/config/topics/t")
@@ -72,7 +73,7 @@ async def test_defaults_of_all_brokers(stores: Stores, clock: ManualClock) -> No
     async with stores:
         repository = ConfigRepository(await stores.session(), clock, ManualTimers())
         await repository.start()
-        await repository.replace("brokers", "<default>", {"log.retention.ms": "5"})
+        await repository.change("brokers", "<default>", lambda _: {"log.retention.ms": "5"})
         assert repository.overrides("brokers", "<default>") == {"log.retention.ms": "5"}
         assert repository.overrides("brokers", "1") == {}
         await repository.stop()
@@ -82,8 +83,8 @@ async def test_everything_is_known_after_a_start(stores: Stores, clock: ManualCl
     async with stores:
         first = ConfigRepository(await stores.session(), clock, ManualTimers())
         await first.start()
-        await first.replace("topics", "t", {"a": "1"})
-        await first.replace("brokers", "7", {"b": "2"})
+        await first.change("topics", "t", lambda _: {"a": "1"})
+        await first.change("brokers", "7", lambda _: {"b": "2"})
         second = ConfigRepository(await stores.session(), clock, ManualTimers())
         listener = Listener(second)
         await second.start()
@@ -119,9 +120,9 @@ async def test_two_repositories_see_each_others_changes(stores: Stores, clock: M
         await one.start()
         await two.start()
         heard_by_one, heard_by_two = Listener(one), Listener(two)
-        await one.replace("topics", "t", {"a": "1"})
+        await one.change("topics", "t", lambda _: {"a": "1"})
         assert await heard_by_two.next() == ("topics", "t")
-        await two.replace("topics", "u", {"b": "1"})
+        await two.change("topics", "u", lambda _: {"b": "1"})
         assert await heard_by_one.next() == ("topics", "t")
         assert await heard_by_one.next() == ("topics", "u")
         assert two.overrides("topics", "t") == {"a": "1"}
@@ -130,13 +131,56 @@ async def test_two_repositories_see_each_others_changes(stores: Stores, clock: M
         await two.stop()
 
 
+async def test_no_change_undoes_another(stores: Stores, clock: ManualClock) -> None:
+    """Changes of two brokers at the same time, each of a key of its own; some of a topic that has no overrides yet."""
+    async with stores:
+        repositories = [ConfigRepository(await stores.session(), clock, ManualTimers()) for _ in range(2)]
+        for repository in repositories:
+            await repository.start()
+
+        async def add(repository: ConfigRepository, key: str) -> None:
+            await repository.change("topics", "t", lambda current: {**current, key: "1"})
+            assert key in repository.overrides("topics", "t")
+
+        keys = [
+            (repository, f"{number}-{index}") for number in range(10) for index, repository in enumerate(repositories)
+        ]
+        await asyncio.gather(*(add(repository, key) for repository, key in keys))
+        payload, stat = await (await stores.session()).get("/config/topics/t")
+        assert znodes.decode_config("topics", "t", payload) == {key: "1" for _, key in keys}
+        assert stat.version == len(keys) - 1, "each is written once"
+        for repository in repositories:
+            await repository.refresh("topics", ["t"])
+            assert len(repository.overrides("topics", "t")) == len(keys)
+            await repository.stop()
+
+
+async def test_what_is_refused_after_another_change_is_not_written(stores: Stores, clock: ManualClock) -> None:
+    """A change is checked against what it changes, also where another broker was faster."""
+    async with stores:
+        repository, other = ConfigRepository(await stores.session(), clock, ManualTimers()), await stores.session()
+        await repository.start()
+        await other.create("/config/topics/t", znodes.encode_config({"a": "1"}))  # nobody has told of it
+
+        def decide(current: Mapping[str, str]) -> Mapping[str, str]:
+            if "a" in current:
+                raise ApiError(ErrorCode.INVALID_CONFIG)
+            return {"b": "1"}
+
+        with pytest.raises(ApiError, match="INVALID_CONFIG"):
+            await repository.change("topics", "t", decide)
+        assert (await other.get("/config/topics/t"))[0] == znodes.encode_config({"a": "1"})
+        assert repository.overrides("topics", "t") == {"a": "1"}
+        await repository.stop()
+
+
 async def test_damage_keeps_what_was_there(
     stores: Stores, clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with stores:
         repository, other = ConfigRepository(await stores.session(), clock, ManualTimers()), await stores.session()
         await repository.start()
-        await repository.replace("topics", "t", {"retention.ms": "-1"})
+        await repository.change("topics", "t", lambda _: {"retention.ms": "-1"})
         listener = Listener(repository)
         await change_like_kafka(other, "topics", "t", b"{broken")
         await other.create("/config/changes/config_change_", b"not json", sequence=True)
@@ -190,21 +234,21 @@ async def test_refresh_and_forget(stores: Stores, clock: ManualClock) -> None:
 @pytest.mark.parametrize("stores", [pytest.param("zookeeper", marks=pytest.mark.java)], indirect=True)
 async def test_a_change_while_nothing_answers(stores: Stores, clock: ManualClock) -> None:
     """It is given up, and does not come into effect behind its author's back."""
-    assert REPLACE_TIMEOUT_MS == 30_000, "as docs/zookeeper.md says"
+    assert CHANGE_TIMEOUT_MS == 30_000, "as docs/zookeeper.md says"
     async with stores:
         timers = ManualTimers()
         repository = ConfigRepository(await stores.session(), clock, timers)
         await repository.start()
         await asyncio.to_thread(stores.server.stop)
-        change = asyncio.create_task(repository.replace("topics", "t", {"retention.ms": "1"}))
-        await timers.has(REPLACE_TIMEOUT_MS)
+        change = asyncio.create_task(repository.change("topics", "t", lambda _: {"retention.ms": "1"}))
+        await timers.has(CHANGE_TIMEOUT_MS)
         timers.fire()
         with pytest.raises(ApiError) as failure:
             await change
         assert failure.value.error is ErrorCode.REQUEST_TIMED_OUT
         assert timers.waiting == []
         await asyncio.to_thread(stores.server.start)
-        await repository.replace("topics", "u", {"retention.ms": "2"})
+        await repository.change("topics", "u", lambda _: {"retention.ms": "2"})
         assert repository.overrides("topics", "u") == {"retention.ms": "2"}
         assert repository.overrides("topics", "t") == {}
         await repository.stop()

@@ -10,8 +10,8 @@ import pytest
 from barnabas.controller import znodes
 from barnabas.controller.bootstrap import ClusterIdMismatch
 from barnabas.controller.controller import RECOVERY_RETRY_DELAY_MS
-from barnabas.controller.controller_election import ControllerElsewhere
-from barnabas.controller.coordination.interface import Create, Delete, SetData, StoreUnavailable
+from barnabas.controller.controller_election import Deposed
+from barnabas.controller.coordination.interface import ConnectionLost, Create, Delete, SetData, StoreUnavailable
 from barnabas.controller.operations.topics import NewPartitions, NewTopic, TopicDefaults
 from barnabas.controller.registration import BrokerIdInUse
 from barnabas.controller.state import ReplicaAssignment
@@ -123,8 +123,9 @@ async def test_a_taken_broker_id(node: Node) -> None:
             await other.controller.start()
         other.broker_id = 2
         other.make_controller(node.configs)
-        with pytest.raises(ControllerElsewhere):
-            await other.controller.start()
+        await other.controller.start()
+        assert not other.controller.is_active, "it stands by"
+        await other.controller.stop()
 
 
 async def test_a_damaged_topic_is_left_out_of_the_start(node: Node, caplog: pytest.LogCaptureFixture) -> None:
@@ -151,6 +152,7 @@ async def test_create_a_topic(node: Node) -> None:
         assert [assignment.replicas for assignment in topic.partitions.values()] == [(1,), (1,)]
         for partition in range(2):
             state = json.loads(tree[znodes.partition_state_path("t", partition)])
+            assert state.pop("registrations_zxid") == node.controller.broker_epoch
             assert state == {"version": 1, "leader": 1, "leader_epoch": 0, "controller_epoch": 1, "isr": [1]}
         assert node.configs.overrides("topics", "t") == {"retention.ms": "1000"}, "known before the broker is told"
 
@@ -395,11 +397,11 @@ async def test_a_partition_of_dead_brokers_is_leaderless_until_its_topic_gives_u
         assert (metadata.leader, metadata.leader_epoch, metadata.isr, metadata.offline_replicas) == (-1, 4, [9], [9])
         node.channel.clear()
         node.controller.set_unclean_leader_election_enable(False)
-        await node.configs.replace("topics", "t", {"retention.ms": "1"})
+        await node.configs.change("topics", "t", lambda _: {"retention.ms": "1"})
         await settled(node)
         assert not node.channel.take(LeaderAndIsrRequest)
         if level == "topic":
-            await node.configs.replace("topics", "t", {"unclean.leader.election.enable": "true"})
+            await node.configs.change("topics", "t", lambda _: {"unclean.leader.election.enable": "true"})
         elif level == "broker":
             node.controller.set_unclean_leader_election_enable(True)
         else:
@@ -580,12 +582,12 @@ async def test_configs_and_producer_ids_that_cannot_be_written(node: Node) -> No
 
         node.connection.refusal = StoreUnavailable("metadata.sqlite", "no space left")
         with pytest.raises(ApiError, match="KAFKA_STORAGE_ERROR"):
-            await node.configs.replace("topics", "t", {"retention.ms": "7"})
+            await node.configs.change("topics", "t", lambda _: {"retention.ms": "7"})
         with pytest.raises(ApiError, match="COORDINATOR_LOAD_IN_PROGRESS"):
             await node.controller.allocate_producer_ids()
         node.connection.refusal = None
         assert node.configs.overrides("topics", "t") == {}
-        await node.configs.replace("topics", "t", {"retention.ms": "7"})
+        await node.configs.change("topics", "t", lambda _: {"retention.ms": "7"})
         assert await node.controller.allocate_producer_ids() == (0, 999)
 
 
@@ -620,6 +622,28 @@ async def test_a_controller_that_cannot_recover_resigns_until_it_can(node: Node)
         (outcome,) = await node.controller.create_topics([NewTopic("u")])
         assert outcome.error is ErrorCode.NONE
         assert set(told(node.channel.take(LeaderAndIsrRequest))) == {("t", 0), ("u", 0)}
+
+
+async def test_a_controller_that_reads_what_became_of_a_write_and_was_replaced_resigns(
+    node: Node, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with node:
+        counted = node.session.multi
+
+        async def break_off(_operations: object) -> Any:
+            node.session.multi = counted
+            node.channel.failure = Deposed("broker 0 knows a newer controller")
+            raise ConnectionLost(znodes.CONTROLLER_EPOCH, "the connection broke")
+
+        node.session.multi = break_off
+        with pytest.raises(ApiError, match="REQUEST_TIMED_OUT"):
+            await node.controller.create_topics([NewTopic("t")])
+        with pytest.raises(ApiError, match="NOT_CONTROLLER"):
+            await node.controller.create_topics([NewTopic("t")])
+        errors = [record for record in caplog.records if record.levelname == "ERROR"]
+        assert [record.getMessage().split(": ", 1)[1] for record in errors] == ["broker 0 knows a newer controller"]
+        assert not node.controller.set_aside.members
+        node.channel.failure = None
 
 
 async def test_a_controller_does_not_come_back_where_another_one_was_elected(node: Node) -> None:

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from barnabas.controller import znodes
+from barnabas.controller.coordination.interface import Check, Create, SetData
 from barnabas.controller.state import (
     BrokerRegistration,
     EndPoint,
@@ -44,6 +45,8 @@ CONFIG = '{"version":1,"config":{"retention.ms":"1000","cleanup.policy":"delete"
 CONFIG_CHANGE = '{"version":2,"entity_path":"topics/flights"}'
 CLUSTER_ID = '{"version":"1","id":"4BBVMnpWRYSSAAhuMDMC8g"}'
 PRODUCER_IDS = '{"version":1,"broker":1,"block_start":"1000","block_end":"1999"}'
+ELECTIONS = '{"version":1,"partitions":[{"topic":"t","partition":0},{"topic":"u","partition":3}]}'
+REASSIGNMENTS = '{"version":1,"partitions":[{"topic":"t","partition":0,"replicas":[3,2]}]}'
 FEATURE = '{"version":2,"status":1,"features":{}}'
 
 REGISTRATION = BrokerRegistration(
@@ -74,6 +77,7 @@ WRITTEN = [
     (znodes.encode_cluster_id("4BBVMnpWRYSSAAhuMDMC8g"), CLUSTER_ID),
     (znodes.encode_producer_id_block(BLOCK), PRODUCER_IDS),
     (znodes.encode_feature(), FEATURE),
+    (znodes.encode_reassign_partitions({("t", 0): (3, 2)}), REASSIGNMENTS),
 ]
 
 
@@ -98,6 +102,8 @@ READ: list[tuple[Callable[[bytes], Any], str, Any]] = [
     (lambda payload: znodes.decode_config_change("/config/changes/x", payload), CONFIG_CHANGE, ("topics", "flights")),
     (znodes.decode_cluster_id, CLUSTER_ID, "4BBVMnpWRYSSAAhuMDMC8g"),
     (znodes.decode_producer_id_block, PRODUCER_IDS, BLOCK),
+    (znodes.decode_preferred_replica_election, ELECTIONS, [("t", 0), ("u", 3)]),
+    (znodes.decode_reassign_partitions, REASSIGNMENTS, {("t", 0): (3, 2)}),
 ]
 
 
@@ -174,6 +180,12 @@ def test_old_brokers() -> None:
     )
 
 
+def test_a_broker_that_may_lack_records() -> None:
+    damaged = frozenset({("t", 0), ("t", 1), ("u", 0)})
+    for broker in (REGISTRATION._replace(damaged=damaged), REGISTRATION._replace(may_lack_records=True)):
+        assert znodes.decode_broker(1, znodes.encode_broker(broker, 0), 42) == broker
+
+
 def test_a_broker_without_a_plaintext_end_point() -> None:
     secured = REGISTRATION._replace(endpoints=REGISTRATION.endpoints[1:], rack=None)
     fields = json.loads(znodes.encode_broker(secured, 0))
@@ -219,3 +231,21 @@ def test_paths() -> None:
     assert znodes.config_path("brokers", "<default>") == "/config/brokers/<default>"
     assert znodes.delete_topic_path("t") == "/admin/delete_topics/t"
     assert znodes.with_ancestors(["/a/b/c", "/a/d"]) == ["/a", "/a/b", "/a/b/c", "/a/d"]
+
+
+def test_a_state_says_up_to_where_registrations_were_known() -> None:
+    """Kafka's states do not; and a topic may be called `state`."""
+    write = SetData(znodes.partition_state_path("t", 4), znodes.encode_partition_state(PARTITION), 7)
+    marked = znodes.marked(write, 42)
+    assert isinstance(marked, SetData)
+    assert (marked.path, marked.version) == (write.path, 7)
+    assert znodes.decode_partition_state("t", 4, marked.data, PARTITION.partition_epoch) == PARTITION
+    assert [znodes.decided_zxid(marked.data, mzxid) for mzxid in (41, 43)] == [41, 42]
+    assert znodes.decided_zxid(write.data, 43) == 43
+    for other in (
+        SetData(znodes.topic_path("state"), b"{}"),
+        Create(znodes.config_path("topics", "state"), b"{}"),
+        Create(znodes.partition_path("t", 4)),
+        Check(znodes.partition_state_path("t", 4), 1),
+    ):
+        assert znodes.marked(other, 42) is other

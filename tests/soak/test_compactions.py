@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from barnabas.clock import SystemClock
-from tools.soak import compactions
 from tools.soak.compactions import CLEANED, DELETED, SWAP, passes, stage_of_crash, wait_for_compaction
 
 
@@ -34,17 +33,13 @@ def test_the_last_step_of_compaction_before_a_crash(tmp_path: Path, names: list[
     assert stage_of_crash(tmp_path) == stage
 
 
-def test_a_swap_of_long_ago_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_swap_of_long_ago_is_none(tmp_path: Path) -> None:
     leave(tmp_path, "topic-0/0.log.deleted")
-    now_ms = SystemClock().now_ms()
-    monkeypatch.setattr(compactions.SystemClock, "now_ms", lambda _: now_ms + 2_000)
-    assert stage_of_crash(tmp_path) is None
+    assert stage_of_crash(tmp_path, SystemClock().now_ms() + 2_000) is None
 
 
 @pytest.mark.parametrize("stage", [CLEANED, SWAP, DELETED])
-def test_waiting_ends_with_a_file_that_was_not_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stage: str
-) -> None:
+def test_waiting_ends_with_a_file_that_was_not_there(tmp_path: Path, stage: str) -> None:
     """The old one is no sign; the new one comes with the first pause of the wait."""
     leave(tmp_path, f"topic-0/0.log{stage}", "topic-1/0.log")
     pauses: list[float] = []
@@ -53,8 +48,7 @@ def test_waiting_ends_with_a_file_that_was_not_there(
         pauses.append(seconds)
         leave(tmp_path, f"topic-1/0.log{stage}")
 
-    monkeypatch.setattr(compactions.time, "sleep", pause)
-    wait_for_compaction(tmp_path, stage, patience_s=60)
+    wait_for_compaction(tmp_path, stage, patience_s=60, sleep=pause)
     assert len(pauses) == 1
 
 

@@ -122,8 +122,8 @@ def test_commits_that_move_back_are_found(bug: str, committer: type[Worker]) -> 
     result = soak(
         2,
         crash=kill,
-        crashes=1,
-        crash_every_s=2,
+        crashes=4,  # a commit that the broker has and its client does not know of yet hides the one before
+        crash_every_s=1,
         seed=SEED,
         plant=bug,
         workers=((PlainProducer, 1), (committer, 1)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,21 +13,30 @@ import pytest
 
 from barnabas.clock import ManualClock
 from barnabas.storage.config import LogConfig
-from barnabas.storage.files import Buffer, OsFiles
+from barnabas.storage.files import Buffer
 from barnabas.storage.log import LogAppendInfo, PartitionLog
 from barnabas.storage.log_manager import LogManager
+from barnabas.storage.os_files import UnsyncedFiles
 from barnabas.storage.segment_reader import ColdRead, FetchData
 from barnabas.storage.validation import AppendOrigin
+from barnabas.threads import OsThreads
 from barnabas.wire.names import ZERO_TOPIC_ID
 from barnabas.wire.records import Record, build_batch
 
+_numbers = itertools.count()
 
-class FaultyFiles(OsFiles):
-    """The real disk, except where a test sets a fault."""
+
+class FaultyFiles(UnsyncedFiles):
+    """The real disk, except where a test sets a fault. Nothing waits for it, since no power is cut: what a crash leaves
+    of writes that are not synced is for `tools/simulated_disk.py`."""
 
     def __init__(self) -> None:
+        self.before: dict[str, Callable[..., object]] = {}
+        """By the name of a call in `WATCHED`: what is called first, with its arguments, and may raise instead of it."""
         self.write_limit: int | None = None
         """Bytes that may still be written before the disk is full."""
+        self.write_size_max: int | None = None
+        """Bytes that one call writes at most."""
         self.fail_truncate = False
         self.fail_sync = False
         self.cached = True
@@ -35,6 +45,8 @@ class FaultyFiles(OsFiles):
         self.synced: list[str] = []
 
     def pwrite(self, descriptor: int, data: Buffer, position: int) -> int:
+        if self.write_size_max is not None:
+            data = memoryview(data)[: self.write_size_max]
         if self.write_limit is None:
             return super().pwrite(descriptor, data, position)
         if self.write_limit == 0:
@@ -64,6 +76,27 @@ class FaultyFiles(OsFiles):
         return self.descriptors
 
 
+WATCHED = (
+    "open", "pwrite", "pread", "pread_cached", "duplicate", "stat", "truncate", "sync", "sync_directory", "rename",
+    "unlink", "make_directory", "remove_directory", "list", "lock", "real_path",
+)  # fmt: skip
+
+
+def _watched(name: str) -> Callable[..., Any]:
+    original = getattr(FaultyFiles, name)
+
+    def call(files: FaultyFiles, *arguments: Any, **settings: Any) -> Any:
+        if name in files.before:
+            files.before[name](*arguments, **settings)
+        return original(files, *arguments, **settings)
+
+    return call
+
+
+for _name in WATCHED:
+    setattr(FaultyFiles, _name, _watched(_name))
+
+
 def batch(*values: bytes, timestamp: int = 1_700_000_000_000, **settings: Any) -> bytearray:
     """A produced batch with one record per value."""
     first = settings.get("base_offset", 0)
@@ -83,20 +116,29 @@ class Logs:
         self.topic_id: bytes = ZERO_TOPIC_ID
         self.start()
 
-    def start(self, path: Path | None = None) -> LogManager:
+    def start(
+        self, path: Path | None = None, before_opening: Callable[[LogManager], None] = lambda _manager: None
+    ) -> LogManager:
         self.path = path or self.path
         self.manager = LogManager(
             self.files,
             [self.path],
             lambda _topic: self.config,
             self.clock,
+            OsThreads(),
             node_id=1,
+            new_id=self.new_id,
             cluster_id="a-cluster",
             on_failure=self.failures.append,
         )
+        before_opening(self.manager)
         self.manager.open()
         self.manager.set_cluster_id("a-cluster")
         return self.manager
+
+    def new_id(self) -> str:
+        """An id for a log directory, unlike any other that a test has."""
+        return f"directory-{next(_numbers)}"
 
     def log(self, topic: str = "topic", partition: int = 0, **settings: Any) -> PartitionLog:
         if settings:

@@ -9,8 +9,8 @@ import pytest
 
 from barnabas.storage.check.directory import check_directory
 from barnabas.storage.check.report import Level
-from barnabas.storage.errors import StorageError
-from barnabas.storage.files import OsFiles, StateUnknown, is_passing
+from barnabas.storage.errors import StateUnknown, StorageError, is_passing
+from barnabas.storage.os_files import OsFiles
 from barnabas.storage.txn_index import ENTRY_SIZE
 from barnabas.storage.validation import AppendOrigin
 from barnabas.wire.records import ControlRecordType, EndTxnMarker, build_end_txn_marker
@@ -26,12 +26,12 @@ def refuse(files, call, number):
         calls.append(arguments)
         raise OSError(number, f"{call} was refused")
 
-    setattr(files, call, refused)
+    files.before[call] = refused
     return calls
 
 
 def heal(files, call):
-    delattr(files, call)
+    del files.before[call]
 
 
 def append(logs, log):
@@ -141,14 +141,13 @@ def test_a_flush_without_a_descriptor_is_made_again(logs, tools, lacking):
     append(logs, log)
     log.roll()
     append(logs, log)
-    call, real_open = ("sync_directory", None) if lacking == "directory" else ("open", logs.files.open)
+    call = "sync_directory" if lacking == "directory" else "open"
 
-    def scarce(path, **settings):
-        if real_open is None or path.endswith(lacking):
+    def scarce(path, **_):
+        if call == "sync_directory" or path.endswith(lacking):
             raise OSError(errno.EMFILE, "too many open files")
-        return real_open(path, **settings)
 
-    setattr(logs.files, call, scarce)
+    logs.files.before[call] = scarce
     logs.manager.run_flushes(logs.clock.now_ms())
     with pytest.raises(StorageError):
         log.flush()
@@ -163,10 +162,10 @@ def test_a_flush_without_a_descriptor_is_made_again(logs, tools, lacking):
     assert tools.read_all(logs.log()) == [0, 1, 2]
 
 
-def test_what_a_flush_trips_over_takes_the_log_offline(logs, monkeypatch):
+def test_what_a_flush_trips_over_takes_the_log_offline(logs):
     log = logs.log()
     append(logs, log)
-    monkeypatch.setattr(logs.files, "sync", lambda _: 1 // 0)
+    logs.files.before["sync"] = lambda _: 1 // 0
     with pytest.raises(StorageError, match="ZeroDivision"):
         log.flush()
     assert len(logs.failures) == 1
@@ -239,7 +238,7 @@ def test_an_abort_marker_takes_the_index_of_transactions_with_it_or_none(logs):
         log = logs.log()
         assert log.log_end_offset == 3 * len(expected)
         assert log.aborted_transactions(0, log.log_end_offset) == expected
-    assert [found for found in check_directory(logs.path).findings if found.level is not Level.NOTE] == []
+    assert [found for found in check_directory(OsFiles(), logs.path).findings if found.level is not Level.NOTE] == []
 
 
 @pytest.mark.parametrize("room", [10, 40])
@@ -297,16 +296,15 @@ def test_retention_that_lacks_room_or_descriptors_comes_later(logs, tools, numbe
         append(logs, log)
         append(logs, other)
     logs.clock.advance(2000)
-    real, refusals = getattr(logs.files, call), []
+    refusals = []
 
-    def scarce(concerned, *arguments, **settings):
+    def scarce(concerned, *_, **_settings):
         name = os.readlink(f"/proc/self/fd/{concerned}") if isinstance(concerned, int) else concerned
         if "/topic-0/" in name and what in name:
             refusals.append(name)
             raise OSError(number, f"{call} was refused")
-        return real(concerned, *arguments, **settings)
 
-    setattr(logs.files, call, scarce)
+    logs.files.before[call] = scarce
     for _ in range(2):
         logs.manager.run_retention(logs.clock.now_ms())
         assert (log.log_start_offset, log.log_end_offset) == (0, 2)
@@ -329,16 +327,15 @@ def test_deletions_that_could_not_be_synced_are_told(logs, number, is_final):
     """A sync that failed is final, whatever the reason: the next one would say that nothing is to be done."""
     append(logs, logs.log())
     logs.manager.delete("topic", 0)
-    real = logs.files.sync_directory
 
     def refused(_):
         raise (StateUnknown if is_final else OSError)(number, "refused")
 
-    logs.files.sync_directory = refused
+    logs.files.before["sync_directory"] = refused
     with pytest.raises(StorageError):
         logs.manager.sync_deletions()
     assert len(logs.failures) == is_final
-    logs.files.sync_directory = real
+    heal(logs.files, "sync_directory")
     if is_final:
         with pytest.raises(StorageError):
             logs.manager.sync_deletions()
@@ -346,19 +343,27 @@ def test_deletions_that_could_not_be_synced_are_told(logs, number, is_final):
         logs.manager.sync_deletions()
 
 
-@pytest.mark.parametrize("call", ["sync", "sync_directory"])
-def test_a_sync_that_failed_for_want_of_room_is_final(logs, tmp_path, monkeypatch, call):
-    def refused(_):
-        raise OSError(errno.ENOSPC, "no space left")
+def test_every_error_of_a_sync_is_final():
+    """A pipe cannot be synced, nor can a directory that the kernel makes up."""
+    reading, writing = os.pipe()
+    with open(reading, "rb"), open(writing, "wb"):
+        with pytest.raises(StateUnknown):
+            OsFiles().sync(writing)
+        with pytest.raises(StateUnknown):
+            OsFiles().sync_directory("/proc")
+    assert is_passing(OSError(errno.ENOSPC, "no space left"))
+    assert not is_passing(StateUnknown(errno.ENOSPC, "no space left"))
 
-    monkeypatch.setattr("os.fdatasync", refused)
-    monkeypatch.setattr("os.fsync", refused)
-    with (tmp_path / "file").open("wb") as file, pytest.raises(OSError, match="no space left") as raised:
-        getattr(OsFiles(), call)(file.fileno() if call == "sync" else str(tmp_path))
-    assert not is_passing(raised.value)
+
+@pytest.mark.parametrize("call", ["sync", "sync_directory"])
+def test_a_sync_that_failed_for_want_of_room_is_final(logs, call):
+    def refused(_):
+        raise StateUnknown(errno.ENOSPC, "no space left")
+
     log = logs.log()
     append(logs, log)
-    with pytest.raises(StorageError):
+    logs.files.before[call] = refused
+    with pytest.raises(StorageError, match="no space left"):
         log.flush()
     assert len(logs.failures) == 1
 
@@ -367,14 +372,12 @@ def test_a_log_that_could_not_be_opened_for_want_of_descriptors_is_opened_later(
     log = logs.log()
     append(logs, log)
     logs.stop(clean=False)
-    real = logs.files.open
 
-    def scarce(path, **settings):
+    def scarce(path, **_):
         if "/topic-0/" in path:
             raise OSError(errno.EMFILE, "too many open files")
-        return real(path, **settings)
 
-    logs.files.open = scarce
+    logs.files.before["open"] = scarce
     logs.start()
     with pytest.raises(StorageError) as raised:
         logs.log()
@@ -383,7 +386,7 @@ def test_a_log_that_could_not_be_opened_for_want_of_descriptors_is_opened_later(
     logs.manager.reopened("topic", 0, job())
     with pytest.raises(StorageError):
         logs.log()
-    logs.files.open = real
+    heal(logs.files, "open")
     job = logs.manager.reopening("topic", 0)
     logs.manager.reopened("topic", 0, job())
     assert logs.manager.reopening("topic", 0) is None
@@ -398,19 +401,17 @@ def test_a_log_that_could_not_be_opened_for_want_of_descriptors_is_opened_later(
 def test_a_stop_that_lacks_room_is_no_failure_but_claims_no_clean_stop(logs, tools, number):
     log = logs.log()
     append(logs, log)
-    real = logs.files.open
 
-    def scarce(path, **settings):
+    def scarce(path, **_):
         if path.endswith((".index", ".snapshot")):
             raise OSError(number, "refused")
-        return real(path, **settings)
 
-    logs.files.open = scarce
+    logs.files.before["open"] = scarce
     logs.stop(clean=True)
     assert not (logs.path / ".kafka_cleanshutdown").exists()
     assert log.recovery_point == 1, "what is in the log is flushed all the same"
     assert not logs.failures
-    logs.files.open = real
+    heal(logs.files, "open")
     logs.start()
     assert tools.read_all(logs.log()) == [0]
 

@@ -7,10 +7,10 @@ import socket
 
 import pytest
 
-from barnabas.storage import log_reader
 from barnabas.storage.errors import ReadWouldBlock
 from barnabas.storage.file_records import REGION_BYTES_MIN
 from barnabas.storage.segment_reader import ColdRead
+from barnabas.wire.record_batch import iter_headers
 
 SEGMENT_BYTES = 4 << 20
 TO_FILL = 10 << 20
@@ -75,7 +75,7 @@ def test_a_region_holds_what_a_copy_would_hold_but_for_the_end(log, tools, dice)
             continue
         found += 1
         got = sent(kept.region)
-        assert got == bytes(copied.records[: len(got)])
+        assert got == bytes(copied.records[: len(got)]) == bytes(kept.region.read())
         assert len(got) >= len(copied.records) - AT_MOST - 4096 - 100
         base_offsets = tools.base_offsets(got)
         following = tools.base_offsets(copied.records)[len(base_offsets) :]
@@ -84,15 +84,17 @@ def test_a_region_holds_what_a_copy_would_hold_but_for_the_end(log, tools, dice)
     assert found > 50
 
 
-def test_who_reads_on_is_not_looked_for_again(log, tools, monkeypatch):
+def test_who_reads_on_is_not_looked_for_again(log, logs, tools):
+    """No byte is read before those that are answered, as a search from an index entry on would do."""
+    positions = []
+    logs.files.before["pread_cached"] = lambda _descriptor, _size, position: positions.append(position)
     offset, end = 0, log.log_end_offset
-    looked_for = []
-    find_batch = log_reader.find_batch
-    monkeypatch.setattr(log_reader, "find_batch", lambda *given: looked_for.append(1) or find_batch(*given))
     read = bytearray()
     regions = 0
     while offset < end:
+        positions.clear()
         data = log.read(offset, 1 << 20, may_stay_in_file=True)
+        assert min(positions) == data.position
         regions += data.region is not None
         found = data.records if data.region is None else sent(data.region)
         read += found
@@ -101,12 +103,11 @@ def test_who_reads_on_is_not_looked_for_again(log, tools, monkeypatch):
         offset = last.next_offset
     assert regions > 6
     assert tools.base_offsets(read) == tools.read_all(log)
-    assert not looked_for
 
 
 def test_an_index_that_is_wrong_misleads_nobody_for_long(log, tools):
     """What ends in the midst of a batch is what Kafka sends all the time: readers leave the rest alone."""
-    segment = log._segments[0]
+    segment = log.segments[0]
     index = segment.offset_index or log.context.indexes.get(segment.file)
     if index is None:
         tools.read(log, 5)  # brings it
@@ -143,19 +144,21 @@ def test_a_region_outlives_its_log(log, logs, tools):
 
 def test_a_file_that_was_cut_off_ends_the_sending(log):
     region = region_of(log, 0)
-    os.truncate(log._segments[0].file.path, 10)
+    os.truncate(log.segments[0].file.path, 10)
     ours, theirs = socket.socketpair()
     with ours, theirs:
         region.send(ours.fileno(), 0)
         with pytest.raises(OSError, match="cut off"):
             region.send(ours.fileno(), 10)
+    with pytest.raises(OSError, match="cut off"):
+        region.read()
 
 
-def test_without_descriptors_all_is_copied(log, logs, monkeypatch):
-    def refuse(_):
+def test_without_descriptors_all_is_copied(log, logs):
+    def refused(_):
         raise OSError(errno.EMFILE, "Too many open files")
 
-    monkeypatch.setattr(logs.files, "duplicate", refuse)
+    logs.files.before["duplicate"] = refused
     data = log.read(0, 1 << 20, may_stay_in_file=True)
     assert data.region is None
     assert len(data.records) > REGION_BYTES_MIN
@@ -166,20 +169,25 @@ def test_where_the_page_cache_is_not_told_all_is_copied(log):
     assert region_of(log, 0) is None
 
 
-def test_a_region_knows_whether_it_is_in_the_page_cache(log, logs, monkeypatch):
+def test_a_region_knows_whether_it_is_in_the_page_cache(log, logs):
     region = region_of(log, 0)
     assert region.is_cached(0)
-    cached = logs.files.pread_cached
-    forgotten = len(region)  # where the next batch starts, which `send` looks at
+    assert not region.counts_itself
+    forgotten = len(region)  # where the next batch starts, which `send` looks at if nobody could before
 
-    def forgetful(descriptor, size, position):
+    def forgetful(_descriptor, _size, position):
         if position >= forgotten:
             raise ReadWouldBlock
-        return cached(descriptor, size, position)
 
-    monkeypatch.setattr(logs.files, "pread_cached", forgetful)
+    logs.files.before["pread_cached"] = forgetful
+    assert region.is_cached(0)
+    region = region_of(log, 0)
+    assert region.counts_itself
     assert not region.is_cached(0)
-    assert len(sent(region)) == len(region)
+    assert log.sent_records == 0
+    data = sent(region)
+    assert len(data) == len(region)
+    assert log.sent_records == sum(header.last_offset - header.base_offset + 1 for header in iter_headers(data))
     assert region.is_cached(0)
     forgotten -= 1
     assert not region.is_cached(0)
@@ -199,7 +207,7 @@ def test_after_a_restart_the_first_read_brings_the_index(log, logs, tools):
     name = log.topic, log.partition
     logs.restart()
     again = logs.manager.get(*name)
-    for segment in again._segments[:-1]:
+    for segment in again.segments[:-1]:
         with pytest.raises(ColdRead) as cold:
             again.read(segment.base_offset, 1 << 20, may_stay_in_file=True)
         data = cold.value.load()
@@ -214,7 +222,7 @@ def test_an_index_that_ends_in_the_first_batch_stops_nobody(logs, tools):
         logs.append(log, bytes(900_000))
     if not log.context.reads_cached:
         pytest.skip("this file system does not tell what is in the page cache: all is copied")
-    index = log._segments[0].offset_index
+    index = log.segments[0].offset_index
     index.positions[0] = 1 << 19
     data = log.read(0, 1 << 20, may_stay_in_file=True)
     assert tools.base_offsets(data.records) == [0]

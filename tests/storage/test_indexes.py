@@ -19,8 +19,8 @@ from barnabas.storage.checkpoints import (
     encode_offsets,
     encode_partition_metadata,
 )
+from barnabas.storage.descriptors import LogFile
 from barnabas.storage.errors import CorruptFile
-from barnabas.storage.files import LogFile
 from barnabas.storage.leader_epochs import LeaderEpochs
 from barnabas.storage.offset_index import OffsetIndex, OffsetIndexCache
 from barnabas.storage.producer_state import BatchMetadata, ProducerEntry, decode_snapshot, encode_snapshot

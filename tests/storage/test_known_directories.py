@@ -13,6 +13,7 @@ from barnabas.storage.config import LogConfig
 from barnabas.storage.errors import CorruptFile, DirectoryMismatch, StorageError
 from barnabas.storage.known_directories import DirectoryNote, SeenDirectory, identify
 from barnabas.storage.log_manager import LogManager
+from barnabas.threads import OsThreads
 from barnabas.wire.names import ZERO_TOPIC_ID
 
 NOTE = "barnabas-log-directories"
@@ -127,7 +128,13 @@ class Directories:
 
     def open(self, *paths):
         manager = LogManager(
-            self.logs.files, paths or self.paths, lambda _topic: LogConfig(), self.logs.clock, node_id=1
+            self.logs.files,
+            paths or self.paths,
+            lambda _topic: LogConfig(),
+            self.logs.clock,
+            OsThreads(),
+            node_id=1,
+            new_id=self.logs.new_id,
         )
         manager.open()
         manager.set_cluster_id("a-cluster")
@@ -135,6 +142,18 @@ class Directories:
 
     def log(self, manager, topic, *, is_new=False):
         return manager.get_or_create(topic, 0, ZERO_TOPIC_ID, LogConfig(), is_new=is_new)
+
+    def refuse(self, refused, below, number):
+        """One call of the disk fails where it concerns a path, or what is below it, until `heal`."""
+
+        def refuse(path, *_):
+            if f"{path}/".startswith(f"{below}/"):
+                raise OSError(number, os.strerror(number))
+
+        self.logs.files.before[refused] = refuse
+
+    def heal(self):
+        self.logs.files.before.clear()
 
     def fill(self):
         """A log in each directory, with one record."""
@@ -237,17 +256,10 @@ def test_a_directory_is_given_up_by_its_line(directories):
 
 
 @pytest.mark.parametrize("is_known", [True, False])
-def test_a_directory_that_cannot_be_locked_is_missed_if_it_is_known(directories, monkeypatch, is_known):
+def test_a_directory_that_cannot_be_locked_is_missed_if_it_is_known(directories, is_known):
     if is_known:
         directories.fill()
-    lock = directories.logs.files.lock
-
-    def refuse(path):
-        if path.startswith(str(directories.paths[1])):
-            raise OSError(errno.EROFS, os.strerror(errno.EROFS))
-        return lock(path)
-
-    monkeypatch.setattr(directories.logs.files, "lock", refuse)
+    directories.refuse("lock", directories.paths[1], errno.EROFS)
     if not is_known:
         with pytest.raises(
             OSError, match=f"log directory {directories.paths[1]} cannot be used: Read-only file system"
@@ -261,9 +273,46 @@ def test_a_directory_that_cannot_be_locked_is_missed_if_it_is_known(directories,
         directories.open(directories.paths[1])
 
 
+@pytest.mark.parametrize(
+    ("call", "below", "is_clean"),
+    [
+        ("unlink", ".kafka_cleanshutdown", True),
+        ("list", "", True),
+        ("sync_directory", "", False),
+    ],
+)
+def test_a_disk_that_fails_at_a_start_takes_one_directory_offline(directories, caplog, call, below, is_clean):
+    """Of a directory that was in use before, as in Kafka: the others are served (LogManager.offlineLogDirs)."""
+    directories.fill()
+    second = directories.paths[1]
+    if not is_clean:
+        directories.open().abandon()
+    directories.refuse(call, second / below, errno.EIO)
+    manager = directories.open()
+    assert manager.missing_directories == {str(second): "Input/output error"}
+    assert [record.message for record in caplog.records if f"log directory {second} is missing" in record.message]
+    assert [log.topic for log in manager.logs] == ["t"]
+    log = directories.log(manager, "t")
+    directories.logs.append(log, b"goes on")
+    with pytest.raises(StorageError, match=str(second)):
+        directories.log(manager, "u")
+    directories.heal()
+    manager.close()
+    manager = directories.open()
+    assert not manager.missing_directories
+    assert [directories.log(manager, topic).log_end_offset for topic in ("t", "u")] == [2, 1]
+    manager.abandon()
+    for path in directories.paths:
+        directories.refuse(call, path / below, errno.EIO)
+        if call == "unlink":
+            (path / below).write_text("")
+        with pytest.raises(OSError, match=f"log directory {path} cannot be used: Input/output error"):
+            directories.open(path)  # the only one
+
+
 def test_a_new_path_that_is_a_file_is_refused(directories):
     directories.paths[1].write_text("")
-    with pytest.raises(OSError, match=f"^log directory {directories.paths[1]} cannot be used: Not a directory$"):
+    with pytest.raises(OSError, match=f"^log directory {directories.paths[1]} cannot be used: Not a directory\\. "):
         directories.open()
 
 
@@ -309,23 +358,21 @@ def test_the_same_log_in_two_directories_is_refused(directories):
         directories.open()
 
 
-def test_a_directory_is_closed_without_waiting_for_one_on_a_slower_disk(directories, monkeypatch):
-    files = directories.logs.files
-    sync, go_on, is_marked = files.sync, threading.Event(), threading.Event()
+def test_a_directory_is_closed_without_waiting_for_one_on_a_slower_disk(directories):
+    go_on, is_marked = threading.Event(), threading.Event()
     first, second = directories.paths
 
-    def slow_sync(descriptor):
+    def before_sync(descriptor):
         path = os.readlink(f"/proc/self/fd/{descriptor}")
         if path.startswith(f"{second}/"):
             assert go_on.wait(60)
-        sync(descriptor)
         if path == f"{first}/.kafka_cleanshutdown":
             is_marked.set()
 
     manager = directories.open()
     for topic in ("t", "u"):
         directories.logs.append(directories.log(manager, topic, is_new=True), b"v")
-    monkeypatch.setattr(files, "sync", slow_sync)
+    directories.logs.files.before["sync"] = before_sync
     closing = threading.Thread(target=manager.close)
     closing.start()
     try:

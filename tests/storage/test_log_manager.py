@@ -13,10 +13,11 @@ import pytest
 
 from barnabas.storage.config import LogConfig
 from barnabas.storage.errors import DirectoryLocked, DirectoryMismatch, StorageError
-from barnabas.storage.files import OsFiles
 from barnabas.storage.flush import SharedSync
 from barnabas.storage.log_directory import parse_log_name
 from barnabas.storage.log_manager import LogManager
+from barnabas.storage.os_files import OsFiles
+from barnabas.threads import OsThreads
 from barnabas.wire.errors import ApiError, ErrorCode
 
 TOPIC_ID = bytes(range(1, 17))
@@ -24,7 +25,14 @@ TOPIC_ID = bytes(range(1, 17))
 
 def open_manager(logs, paths, node_id=1, cluster_id="a-cluster"):
     manager = LogManager(
-        logs.files, paths, lambda _topic: LogConfig(), logs.clock, node_id=node_id, cluster_id=cluster_id
+        logs.files,
+        paths,
+        lambda _topic: LogConfig(),
+        logs.clock,
+        OsThreads(),
+        node_id=node_id,
+        cluster_id=cluster_id,
+        new_id=logs.new_id,
     )
     manager.open()
     if cluster_id is not None:
@@ -43,8 +51,10 @@ def test_a_directory_is_used_once_in_a_process(logs):
 def test_another_process_is_kept_out(logs):
     code = (
         "import sys; from barnabas.clock import SystemClock; from barnabas.storage.config import LogConfig;"
-        "from barnabas.storage.files import OsFiles; from barnabas.storage.log_manager import LogManager;"
-        "LogManager(OsFiles(), [sys.argv[1]], lambda _: LogConfig(), SystemClock(), node_id=1).open()"
+        "from barnabas.storage.os_files import OsFiles; from barnabas.storage.log_manager import LogManager;"
+        "from barnabas.threads import OneThread;"
+        "LogManager(OsFiles(), [sys.argv[1]], lambda _: LogConfig(), SystemClock(), OneThread(), node_id=1,"
+        " new_id=lambda: 'the-only-one').open()"
     )
     refused = subprocess.run([sys.executable, "-c", code, logs.path], capture_output=True, text=True, check=False)
     assert refused.returncode != 0
@@ -238,14 +248,14 @@ def test_a_flush_leaves_the_leader_epochs_of_a_log_that_took_the_name_alone(logs
     assert logs.failures == []
 
 
-def test_a_flush_whose_log_could_not_move_away_writes_its_leader_epochs_the_next_time(logs, monkeypatch):
+def test_a_flush_whose_log_could_not_move_away_writes_its_leader_epochs_the_next_time(logs):
     log = logs.log()
     logs.append(log, b"a", epoch=7)
     task = log.prepare_flush()
-    with monkeypatch.context() as patched:
-        patched.setattr(logs.files, "rename", refuse_rename)
-        with pytest.raises(StorageError, match="deleting"):
-            logs.manager.delete("topic", 0)
+    logs.files.before["rename"] = refuse_rename
+    with pytest.raises(StorageError, match="deleting"):
+        logs.manager.delete("topic", 0)
+    logs.files.before.clear()
     task.run()
     log.complete_flush(task)
     assert log.recovery_point == 0, "the next start has to look at the batches for their epochs"
@@ -302,15 +312,14 @@ def test_running_out_of_descriptors_is_waited_out(logs, tools):
         logs.log(partition=partition)
     logs.restart()
     found = [logs.log(partition=partition) for partition in range(4)]
-    real_open, failures = logs.files.open, [0]
+    failures = [0]
 
-    def scarce(path, **settings):
+    def scarce(path, **_):
         if path.endswith(".log") and sum(log.segments[-1].file.descriptor >= 0 for log in found) >= 2:
             failures[0] += 1
             raise OSError(errno.EMFILE, "too many open files")
-        return real_open(path, **settings)
 
-    logs.files.open = scarce
+    logs.files.before["open"] = scarce
     for turn in range(2):
         for log in found:
             logs.append(log, b"%d" % turn)
@@ -364,7 +373,16 @@ class CountingFiles(OsFiles):
 def test_a_clean_stop_syncs_what_has_changed_and_nothing_twice(logs, tools, tmp_path):
     files = CountingFiles()
     root = tmp_path / "counted"
-    manager = LogManager(files, [root], lambda _topic: LogConfig(), logs.clock, node_id=1, cluster_id="a-cluster")
+    manager = LogManager(
+        files,
+        [root],
+        lambda _topic: LogConfig(),
+        logs.clock,
+        OsThreads(),
+        node_id=1,
+        new_id=logs.new_id,
+        cluster_id="a-cluster",
+    )
     manager.open()
     untouched, written, numbered = [manager.get_or_create("t", index, bytes(16), LogConfig()) for index in range(3)]
     for log in (untouched, written, numbered):
@@ -373,7 +391,16 @@ def test_a_clean_stop_syncs_what_has_changed_and_nothing_twice(logs, tools, tmp_
     for log in (untouched, written, numbered):
         log.flush()
     manager.close()
-    manager = LogManager(files, [root], lambda _topic: LogConfig(), logs.clock, node_id=1, cluster_id="a-cluster")
+    manager = LogManager(
+        files,
+        [root],
+        lambda _topic: LogConfig(),
+        logs.clock,
+        OsThreads(),
+        node_id=1,
+        new_id=logs.new_id,
+        cluster_id="a-cluster",
+    )
     manager.open()
     logs.append(manager.get("t", 1), b"b")
     logs.append(manager.get("t", 2), b"b", producer_id=7, producer_epoch=0, base_sequence=0)
@@ -398,7 +425,16 @@ def test_a_clean_stop_of_new_logs_syncs_their_directory_once_and_nothing_else_of
 ):
     files = CountingFiles()
     root = tmp_path / "counted"
-    manager = LogManager(files, [root], lambda _topic: LogConfig(), logs.clock, node_id=1, cluster_id="a-cluster")
+    manager = LogManager(
+        files,
+        [root],
+        lambda _topic: LogConfig(),
+        logs.clock,
+        OsThreads(),
+        node_id=1,
+        new_id=logs.new_id,
+        cluster_id="a-cluster",
+    )
     manager.open()
     new = [manager.get_or_create("t", index, bytes([1] * 16), LogConfig()) for index in range(3)]
     for log in new:
@@ -471,7 +507,14 @@ def test_several_threads_open_and_close_the_same_logs(logs, tools, tmp_path, thr
 
     def opened():
         manager = LogManager(
-            logs.files, roots, lambda _topic: LogConfig(), logs.clock, node_id=1, threads_per_directory=threads
+            logs.files,
+            roots,
+            lambda _topic: LogConfig(),
+            logs.clock,
+            OsThreads(),
+            node_id=1,
+            new_id=logs.new_id,
+            threads_per_directory=threads,
         )
         manager.open()
         return manager

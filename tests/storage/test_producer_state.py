@@ -3,11 +3,11 @@
 import random
 from collections import OrderedDict
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
-from barnabas.storage import producer_state
-from barnabas.storage.producer_state import NO_OFFSET, ProducerState, bound_producers
+from barnabas.storage.producer_state import NO_OFFSET, ProducerEntry, ProducerState, bound_producers
 from barnabas.storage.validation import AppendOrigin
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.record_batch import TRANSACTIONAL_MASK, RecordBatchHeader, parse_header
@@ -21,9 +21,8 @@ def header(producer_id: int, *, transactional: bool = False, timestamp: int = 0)
     )
 
 
-def test_the_producers_that_wrote_least_recently_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(producer_state, "PRODUCERS_MAX", 100)
-    state = ProducerState()
+def test_the_producers_that_wrote_least_recently_are_forgotten() -> None:
+    state = ProducerState(producers_max=100)
     state.record(header(-5 & 0xFFFF, transactional=True), 0)
     for producer_id in range(1, 1000):
         # Lying about time does not help; writing does.
@@ -34,9 +33,8 @@ def test_the_producers_that_wrote_least_recently_are_forgotten(monkeypatch: pyte
     assert not state.producers.keys() & set(range(1, 400))
 
 
-def test_open_transactions_are_never_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(producer_state, "PRODUCERS_MAX", 100)
-    state = ProducerState()
+def test_open_transactions_are_never_forgotten() -> None:
+    state = ProducerState(producers_max=100)
     for producer_id in range(200):
         state.record(header(producer_id, transactional=True), producer_id)
     assert len(state.producers) == len(state.ongoing) == 200
@@ -152,16 +150,25 @@ def test_the_first_unstable_offset_is_found_without_going_over_the_open_transact
     assert ongoing.looks <= 2 * 5_100
 
 
-def test_open_transactions_do_not_have_every_new_producer_search_for_idle_ones(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    searches = []
-    monkeypatch.setattr(producer_state, "PRODUCERS_MAX", 100)
-    monkeypatch.setattr(ProducerState, "forget_oldest", lambda _, count: searches.append(count))
-    state = ProducerState()
+class CountedSearches(dict[int, ProducerEntry]):
+    """Counts how often somebody went over all producers."""
+
+    searches = 0
+
+    def values(self) -> Any:
+        self.searches += 1
+        return super().values()
+
+
+def test_open_transactions_do_not_have_every_new_producer_search_for_idle_ones() -> None:
+    state = ProducerState(producers_max=100)
+    state.producers = producers = CountedSearches()
     for producer_id in range(300):
         state.record(header(producer_id, transactional=True), producer_id)
-    assert searches == []
+    assert producers.searches == 0
+    for producer_id in range(300, 401):
+        state.record(header(producer_id), producer_id)
+    assert producers.searches == 1, "to forget the one that wrote least recently"
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -114,3 +114,21 @@ def test_deleted_files_wait_for_file_delete_delay(logs):
     logs.clock.advance(100)
     assert logs.manager.delete_due_files() == 6
     assert names(logs, ".deleted") == []
+
+
+def test_files_of_a_deleted_log_are_not_those_of_the_next_one_of_its_name(logs):
+    """Both have a segment that retention took; the next one's is still being flushed when the first one's is due."""
+    log = fill(logs, retention_bytes=0)
+    log.update_config(logs.config.__class__(retention_bytes=0, file_delete_delay_ms=100))
+    log.delete_old_segments(logs.clock.now_ms())
+    logs.manager.delete("topic", 0)
+    again = fill(logs, retention_bytes=0)
+    again.update_config(logs.config.__class__(retention_bytes=0, file_delete_delay_ms=1000))
+    flush = again.prepare_flush()
+    again.delete_old_segments(logs.clock.now_ms())
+    logs.clock.advance(100)
+    logs.manager.delete_due_files()
+    flush.run()
+    again.complete_flush(flush)
+    assert flush.error is None
+    assert len(names(logs, ".log.deleted")) == 6

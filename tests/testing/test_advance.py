@@ -243,7 +243,7 @@ def test_connections_and_their_fetches_stay(broker: Broker) -> None:
     reader.poll(0.5)
 
     async def connections() -> set[int]:
-        return {connection.connection_id for connection in broker.server.connections}
+        return {connection.session.connection_id for connection in broker.server.connections}
 
     before = broker.call(connections())
     assert before

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, KafkaError, Producer
 
-from barnabas.testing import ApiError, Broker, ConfigError
+from barnabas.testing import ApiError, Broker, Cluster, ConfigError
 
 
 def connects(address: str) -> bool:
@@ -180,13 +180,13 @@ def test_a_restart_keeps_port_topics_records_and_offsets() -> None:
 )
 def test_every_listener_keeps_its_port(configs: dict[str, object]) -> None:
     with Broker(configs=configs) as broker:
-        address, ports = broker.bootstrap_servers, broker.server.ports()
+        address, ports = broker.bootstrap_servers, broker.server.socket_server.ports
         assert 0 not in ports.values()
         broker.restart()
-        assert (broker.bootstrap_servers, broker.server.ports()) == (address, ports)
+        assert (broker.bootstrap_servers, broker.server.socket_server.ports) == (address, ports)
         broker.kill()
         broker.start()
-        assert (broker.bootstrap_servers, broker.server.ports()) == (address, ports)
+        assert (broker.bootstrap_servers, broker.server.socket_server.ports) == (address, ports)
         assert all(connects(f"127.0.0.1:{port}") for port in ports.values())
 
 
@@ -370,3 +370,17 @@ def test_it_is_not_alone_with_producers_of_other_brokers() -> None:
 def test_a_misspelt_key_is_warned_of() -> None:
     with pytest.warns(UserWarning, match="num.partition is not a configuration.*did you mean num.partitions"):
         Broker(num_partition=3).start().stop()
+
+
+@pytest.mark.parametrize("make", [Broker, Cluster])
+def test_one_that_was_not_started_says_so(make: type[Broker] | type[Cluster]) -> None:
+    """A client would try for ever to reach an empty address."""
+    broker = make()
+    for use in (
+        lambda: broker.bootstrap_servers,
+        lambda: broker.create_topic("t"),
+        lambda: broker.faults.expire_member("g"),
+        lambda: broker.faults.fail("Produce", 6).wait_hits(),
+    ):
+        with pytest.raises(RuntimeError, match=r"does not run: start\(\) it, or use it in a `with` block"):
+            use()

@@ -1,7 +1,10 @@
 """The examples in docs/testing.md are tests: they run here, in files of their own, as a reader would run them."""
 
+import ast
 import os
 import re
+import resource
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +19,9 @@ pytest_plugins = ["pytester"]
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "testing.md"
 README = PAGE.parent.parent / "README.md"
+APPLICATION = PAGE.parent / "examples" / "orders"
+PROCESSOR_S_MAX = 10
+"""What two processors do in five seconds. The time that passes meanwhile is not asked for: others work here, too."""
 
 CACHE = cache_folder()  # before `pytester` changes $HOME
 PYTEST_ASYNCIO = "pytest-asyncio==1.5.0"
@@ -35,7 +41,16 @@ def pytest_fixture_setup(fixturedef):
 
 
 def blocks(language: str) -> list[str]:
+    """The examples of a page, without those that are parts of the application."""
+    return [block for block in all_blocks(language) if not is_of_the_application(block)]
+
+
+def all_blocks(language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+
+
+def is_of_the_application(block: str) -> bool:
+    return any(block in path.read_text() for path in APPLICATION.iterdir() if path.is_file())
 
 
 def is_spark(block: str) -> bool:
@@ -62,9 +77,15 @@ def asyncio_plugin() -> Path:
 
 
 def write(pytester: pytest.Pytester, examples: list[str]) -> int:
-    """Write examples as files; returns how many tests they hold."""
+    """Write examples as files; returns how many tests they hold, one with parameters once for each set of them."""
     pytester.makepyfile(**{f"test_example_{number}": block for number, block in enumerate(examples)})
-    return sum(len(re.findall(r"^(?:async )?def test_", block, re.MULTILINE)) for block in examples)
+    return sum(
+        len(ast.literal_eval(parameters)) if parameters else 1
+        for block in examples
+        for parameters in re.findall(
+            r"^(?:@pytest\.mark\.parametrize\(.*, (\[.*\])\)\n)?(?:async )?def test_", block, re.MULTILINE
+        )
+    )
 
 
 @pytest.mark.slow
@@ -88,12 +109,28 @@ def test_async_example(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatc
     result.assert_outcomes(passed=count)
 
 
+@pytest.mark.slow
+def test_the_application(pytester: pytest.Pytester) -> None:
+    """As it stands: 20 tests, on two workers, with what they start."""
+    assert sum(map(is_of_the_application, all_blocks("python"))) == 4, "docs/testing.md shows what is not in the files"
+    for path in APPLICATION.iterdir():
+        if path.is_file():
+            shutil.copy(path, pytester.path)
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    result = pytester.runpytest_subprocess("-n", "2", "-p", "no:cacheprovider", "-W", "error", "--durations=3")
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    result.assert_outcomes(passed=20)
+    processor_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    assert processor_s < PROCESSOR_S_MAX, f"{processor_s:.1f} s of processors, {result.duration:.1f} s in all"
+
+
 CONFIGURED = """
 def test_it(kafka_broker):
     assert kafka_broker.create_topic("t").partition_count == 3
 """
 
 
+@pytest.mark.slow
 def test_configuration_by_fixture(pytester: pytest.Pytester) -> None:
     [conftest] = [block for block in blocks("python") if block.startswith("# conftest.py")]
     pytester.makeconftest(conftest)
@@ -103,6 +140,7 @@ def test_configuration_by_fixture(pytester: pytest.Pytester) -> None:
     )
 
 
+@pytest.mark.slow
 def test_configuration_by_file(pytester: pytest.Pytester) -> None:
     [ini] = blocks("ini")
     pytester.makeini(ini)
@@ -133,6 +171,7 @@ def test_spark_example(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatc
     pytester.runpytest_subprocess("-p", "no:cacheprovider", "-p", "no:hypothesispytest").assert_outcomes(passed=count)
 
 
+@pytest.mark.slow
 def test_the_readmes_example(pytester: pytest.Pytester) -> None:
     found = re.findall(r"^```python\n(from barnabas.*?)^```$", README.read_text(), re.MULTILINE | re.DOTALL)
     assert found

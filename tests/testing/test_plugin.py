@@ -84,8 +84,8 @@ def test_the_marker_shapes_the_topic(pytester: pytest.Pytester) -> None:
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        ("partition=2", "*keywords configs, partitions, not partition*"),
-        ("3", "*keywords configs, partitions, not 3*"),
+        ("partition=2", "*keywords configs, partitions, reset, not partition*"),
+        ("3", "*keywords configs, partitions, reset, not 3*"),
         ("configs={'no.such': 1}", "*INVALID_CONFIG*no.such*"),
         ("partitions=0", "*INVALID_PARTITIONS*"),
     ],
@@ -177,6 +177,7 @@ def test_names_of_tests_become_legal_names_of_topics(pytester: pytest.Pytester) 
     run(pytester).assert_outcomes(passed=6)
 
 
+@pytest.mark.slow
 def test_every_worker_of_xdist_has_its_own_broker(pytester: pytest.Pytester) -> None:
     pytester.makepyfile("""
         import os
@@ -198,7 +199,7 @@ def test_every_worker_of_xdist_has_its_own_broker(pytester: pytest.Pytester) -> 
 
 
 def test_the_marker_is_declared(pytester: pytest.Pytester) -> None:
-    run(pytester, "--markers").stdout.fnmatch_lines(["@pytest.mark.kafka(partitions=None, configs={})*"])
+    run(pytester, "--markers").stdout.fnmatch_lines(["@pytest.mark.kafka(partitions=None, configs={}, reset=None)*"])
 
 
 def test_fixtures_are_described(pytester: pytest.Pytester) -> None:
@@ -232,3 +233,108 @@ except AttributeError as error:
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout == "module 'barnabas.testing' has no attribute 'Brocker'\n"
+
+
+FIXED_NAMES = """
+    import pytest
+
+    def application(broker):
+        broker.create_topic("orders").produce("1")
+        assert len(broker.topic("orders").records()) == 1
+
+    def test_once(kafka_broker):
+        application(kafka_broker)
+
+    def test_twice(kafka_broker):
+        application(kafka_broker)
+
+    @pytest.mark.kafka(reset={marked})
+    def test_thrice(kafka_broker):
+        application(kafka_broker)
+
+    def test_after(kafka_broker):
+        assert kafka_broker.topic_names() == {after}
+"""
+
+
+def test_reset_by_option(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(FIXED_NAMES.format(marked=None, after=[]))
+    run(pytester, "--kafka-reset").assert_outcomes(passed=4)
+
+
+def test_reset_by_configuration_file(pytester: pytest.Pytester) -> None:
+    pytester.makeini("[pytest]\nkafka_reset = true")
+    pytester.makepyfile(FIXED_NAMES.format(marked=None, after=[]))
+    run(pytester).assert_outcomes(passed=4)
+
+
+def test_no_reset_by_itself(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(FIXED_NAMES.format(marked=None, after=["orders"]))
+    run(pytester).assert_outcomes(passed=2, failed=2)
+
+
+def test_a_marker_decides(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(FIXED_NAMES.format(marked=False, after=["orders"]))
+    run(pytester, "--kafka-reset").assert_outcomes(passed=4)
+    pytester.makepyfile("""
+        import pytest
+
+        pytestmark = pytest.mark.kafka(reset=True)
+
+        @pytest.mark.parametrize("number", [1, 2])
+        def test_it(kafka_broker, number):
+            kafka_broker.create_topic("orders")
+    """)
+    run(pytester, "test_a_marker_decides.py").assert_outcomes(passed=2)
+
+
+def test_topics_for_a_test_and_for_more(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile("""
+        names, groups = set(), set()
+
+        def test_one(kafka_broker, kafka_topics, kafka_topics_of_module, kafka_topics_of_session, kafka_group):
+            assert kafka_topics("orders", partitions=3).partition_count == 3
+            assert kafka_topics("orders", configs={"retention.ms": 1}).name.startswith("orders-")
+            kafka_topics_of_module("shared").produce("1")
+            kafka_topics_of_session("session").produce("1")
+            assert len(kafka_broker.topic_names()) == 4
+            groups.add(kafka_group)
+
+        class TestClass:
+            def test_two(self, kafka_broker, kafka_topics_of_class, kafka_group):
+                kafka_topics_of_class("class")
+                groups.add(kafka_group)
+
+            def test_three(self, kafka_broker):
+                assert [name.partition("-")[0] for name in kafka_broker.topic_names()] == ["class", "session", "shared"]
+
+        def test_four(kafka_broker):
+            assert [name.partition("-")[0] for name in kafka_broker.topic_names()] == ["session", "shared"]
+            assert len(groups) == 2
+    """)
+    pytester.makepyfile(
+        test_z="""
+        def test_five(kafka_broker):
+            assert [name.partition("-")[0] for name in kafka_broker.topic_names()] == ["session"]
+    """
+    )
+    run(pytester).assert_outcomes(passed=5)
+
+
+def test_topics_that_tests_share_are_not_lost_unnoticed(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile("""
+        def test_it(kafka_broker, kafka_topics_of_module):
+            kafka_topics_of_module("shared")
+    """)
+    result = run(pytester, "--kafka-reset")
+    result.assert_outcomes(passed=1)
+    pytester.makepyfile("""
+        def test_one(kafka_broker, kafka_topics_of_module):
+            kafka_topics_of_module("shared")
+
+        def test_two(kafka_broker):
+            pass
+    """)
+    result = run(pytester, "--kafka-reset")
+    result.assert_outcomes(passed=2, errors=1)
+    result.stdout.fnmatch_lines(["*kafka_broker cannot be reset while several tests share shared-*"])

@@ -9,7 +9,7 @@ import pytest
 
 from barnabas.wire.codec import decode, decoder, encode, encoder
 from barnabas.wire.compile_reader import ELEMENTS_MAX
-from barnabas.wire.errors import ErrorCode, ProtocolError
+from barnabas.wire.errors import ErrorCode, ProtocolError, TooManyElements
 from barnabas.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from barnabas.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatResponse
 from barnabas.wire.messages.consumer_protocol_subscription import ConsumerProtocolSubscription, TopicPartition
@@ -190,6 +190,9 @@ class TestHostileBytes:
             decode(FetchRequest, 4, request([ELEMENTS_MAX // 2] * 2))
         with pytest.raises(ProtocolError, match="topics"):
             decode(FetchRequest, 4, request([0] * (ELEMENTS_MAX + 1)))
+        decoder(FetchRequest, 4)(request([3, 3]), 0, left=8)
+        with pytest.raises(TooManyElements, match="partitions"):
+            decoder(FetchRequest, 4)(request([3, 3]), 0, left=7)
 
     def test_a_struct_may_not_have_any_number_of_tagged_fields(self) -> None:
         body = encode(heartbeat(), 4)[:-1]
@@ -329,5 +332,5 @@ class TestSchema:
 
 
 def test_source_is_kept_for_reading() -> None:
-    assert "def read(buf, pos):" in decoder(HeartbeatRequest, 4).source  # type: ignore[attr-defined]
+    assert "def read(buf, pos, left=50000):" in decoder(HeartbeatRequest, 4).source  # type: ignore[attr-defined]
     assert "def write(m, parts):" in encoder(ApiVersionsRequest, 3).source  # type: ignore[attr-defined]

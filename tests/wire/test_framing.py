@@ -5,7 +5,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from barnabas.wire.errors import ProtocolError
-from barnabas.wire.framing import FIRST_BUFFER_BYTES, FrameReader, ReceiveBuffer
+from barnabas.wire.framing import (
+    FIRST_BUFFER_BYTES,
+    LENGTH_SIZE,
+    RECEIVE_BUFFER_BYTES,
+    FrameReader,
+    ReceiveBuffer,
+    kept,
+)
 
 
 def feed(reader: FrameReader, data: bytes, read_size: int) -> list[bytes]:
@@ -79,3 +86,23 @@ def test_a_length_out_of_bounds_is_refused(length: int, read_size: int) -> None:
 def test_an_empty_frame_is_a_frame() -> None:
     reader = FrameReader(ReceiveBuffer(256), 1000)
     assert feed(reader, framed(b"", b"x"), 1) == [b"", b"x"]
+
+
+@pytest.mark.parametrize(
+    ("size", "is_copied"), [(RECEIVE_BUFFER_BYTES - LENGTH_SIZE, True), (RECEIVE_BUFFER_BYTES + 1, False)]
+)
+def test_a_frame_that_is_kept_is_copied_unless_it_has_a_buffer_of_its_own(size: int, is_copied: bool) -> None:
+    shared = ReceiveBuffer()
+    reader = FrameReader(shared, 1 << 30)
+    data = memoryview(struct.pack(">i", size) + b"a" * size)
+    held = []
+    while data:
+        buffer = reader.get_buffer()
+        count = min(len(buffer), len(data))
+        buffer[:count] = data[:count]
+        data = data[count:]
+        held += [(kept(frame), frame) for frame in reader.received(count)]
+    [(frame, view)] = held
+    reader.get_buffer()[:] = b"b" * len(reader.get_buffer())
+    assert bytes(frame) == b"a" * size
+    assert (frame is not view) is is_copied

@@ -58,4 +58,7 @@ def test_the_apis_of_every_client_are_there() -> None:
     entries = [parameters.values[0] for parameters in recorded_frames()]
     for kind in ("request", "response"):
         recorded = {entry["key"] for entry in entries if entry["kind"] == kind}
-        assert recorded >= {0, 1, 2, 3, 8, 9, 10, 11, 12, 13, 14, 15, 16, 18, 19, 20, 21, 22, 32, 37, 42, 44, 60}
+        assert recorded >= {
+            *(0, 1, 2, 3, 8, 9, 10, 11, 12, 13, 14, 15, 16, 18, 19),
+            *(20, 21, 22, 32, 35, 37, 42, 44, 60, 66, 74, 75),
+        }

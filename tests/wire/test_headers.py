@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import barnabas.wire.messages as messages
+from barnabas.wire.api_table import FLEXIBLE_FROM
 from barnabas.wire.errors import ProtocolError
 from barnabas.wire.headers import (
-    FLEXIBLE_FROM,
     parse_request_header,
     parse_response_header,
     request_header,

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from barnabas.wire.compression import CompressionType, compress
-from barnabas.wire.record_batch import CorruptBatch, TimestampType, crc_is_valid, parse_header
+from barnabas.wire.record_batch import HEADER_SIZE, CorruptBatch, TimestampType, crc_is_valid, parse_header
 from barnabas.wire.records import (
     ControlRecordType,
     EndTxnMarker,
@@ -29,6 +29,7 @@ from barnabas.wire.records import (
     iter_timestamps,
     offset_of_max_timestamp,
     parse_end_txn_marker,
+    read_records,
 )
 from barnabas.wire.varint import VarintTooLong, encode_varint, read_varint, read_varlong
 
@@ -210,6 +211,7 @@ def test_round_trip(fields: list[tuple], codec: CompressionType, base_offset: in
     assert (header.base_offset, header.last_offset) == (base_offset, offset)
     assert header.max_timestamp == max(record.timestamp for record in records)
     assert without_sequence(records_of(batch)) == records
+    assert read_records(batch, header) == records
     assert [(r.timestamp, r.offset) for r in records] == list(iter_timestamps(batch, header))
 
 
@@ -322,6 +324,8 @@ def test_records_that_lie(payload: bytes, count: int) -> None:
             list(iter_records(batch, header))
         with pytest.raises(CorruptBatch):
             list(iter_checked(batch, header))
+        with pytest.raises(CorruptBatch):
+            read_records(batch, header)
 
 
 def test_a_timestamp_beyond_64_bits_is_refused() -> None:
@@ -365,6 +369,45 @@ def test_unknown_codecs() -> None:
 
 
 @settings(max_examples=1000, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(-70, 9_000), keys, keys), min_size=1, max_size=70),
+    st.lists(st.tuples(st.integers(0, 2**16), st.integers(0, 255)), max_size=2),
+)
+def test_what_is_read_at_once_is_what_is_read_one_by_one(
+    fields: list[tuple[int, bytes | None, bytes | None]], damages: list[tuple[int, int]]
+) -> None:
+    """Without headers, so that the quick way is taken, and with numbers on both sides of its limit."""
+    records = [Record(offset, 9_000 + time, key, value) for offset, (time, key, value) in enumerate(fields)]
+    batch = build_batch(records, last_offset=len(fields) + 10_000)
+    for position, byte in damages:
+        batch[HEADER_SIZE + position % (len(batch) - HEADER_SIZE)] = byte
+    header = parse_header(batch)
+    try:
+        expected = list(iter_records(batch, header))
+    except CorruptBatch:
+        with pytest.raises(CorruptBatch):
+            read_records(batch, header)
+    else:
+        assert read_records(batch, header) == expected
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (Record(0, 1, b"k", b"v"), Record(8_191, 1, b"k", b"v")),
+        (Record(0, 1, b"k", b"v"), Record(8_192, 1, b"k", b"v")),
+        (Record(0, 10_000, None, b""), Record(1, 10_000 - 8_192, None, b"")),
+        (Record(0, 10_000, None, b""), Record(1, 10_000 - 8_193, None, b"")),
+        (Record(0, 1, bytes(8_191), None), Record(1, 1, bytes(8_192), None)),
+        (Record(0, 1, None, bytes(8_180)), Record(1, 1, None, bytes(2**20))),
+    ],
+)
+def test_numbers_of_two_bytes_and_of_three_are_read_at_once(first: Record, second: Record) -> None:
+    batch = build_batch([first, second])
+    assert read_records(batch, parse_header(batch)) == [first, second]
+
+
+@settings(max_examples=1000, deadline=None)
 @given(st.sampled_from(CompressionType), st.data())
 def test_damaged_batches_never_escape(codec: CompressionType, data: st.DataObject) -> None:
     batch = bytearray(golden(codec.name.lower()))
@@ -380,6 +423,7 @@ def test_damaged_batches_never_escape(codec: CompressionType, data: st.DataObjec
         with pytest.raises(CorruptBatch):
             list(iter_checked(batch, parse_header(batch)))
         return
+    assert read_records(batch, header) == without_sequence(records)
     assert all(-(2**63) <= record.timestamp < 2**63 for record in records)
     assert list(iter_checked(batch, header)) == [
         (each.offset, each.timestamp, each.key is not None) for each in records

@@ -15,6 +15,7 @@ from spark_examples.session import fetch_connector
 from tools.foreign_languages import BuildFailed, ToolchainMissing, go_program, node_modules
 from tools.jvm.ivy import FetchFailed
 from tools.jvm.java import JavaMissing, find_java, install_debian_packages, say
+from tools.jvm.junit import junit_classpath
 from tools.kafka_runtime import ORACLE_VERSION, ZOOKEEPER_ERA_VERSION, connect_runtime, kafka_runtime, streams_runtime
 from tools.wiregen import jars
 
@@ -31,6 +32,7 @@ def main() -> None:
             kafka_runtime(version)
         connect_runtime()
         streams_runtime()
+        junit_classpath()
         fetch_connector()
         for name in jars.SHA256:
             jars.fetch(name)
@@ -53,6 +55,7 @@ def _prepare_other_languages() -> None:
     try:
         for name in ("franz_go", "sarama"):
             go_program(COMPAT_TESTS / "go_clients" / name)
+        go_program(COMPAT_TESTS / "go_clients" / "franz_go", of_tests=True)
     except ToolchainMissing as missing:
         say(f"{missing}: its tests will be skipped")
     except BuildFailed as problem:

@@ -10,6 +10,7 @@ import logging
 import subprocess
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -190,8 +191,15 @@ class SharedJvm:
         status = int(self._process.wait(_END_TIMEOUT_S))
         self._hooks.forget()
         self._gateway.close()
-        self._process.communicate()
+        self._forget_process()
         return status
+
+    def _forget_process(self) -> None:
+        """Wait for its end. What it prints is read by a thread of py4j's, so that nobody else may (`communicate`)."""
+        with suppress(BrokenPipeError):
+            self._process.stdin.close()
+        self._process.wait(_END_TIMEOUT_S)
+        self._process.stdout.close()
 
     def __enter__(self) -> "SharedJvm":
         return self
@@ -204,8 +212,8 @@ class SharedJvm:
         except Py4JError:
             self._gateway.close()
         try:
-            self._process.communicate(timeout=_END_TIMEOUT_S)
+            self._forget_process()
         except subprocess.TimeoutExpired:  # a tool hangs
             self._process.kill()
-            self._process.communicate()
+            self._forget_process()
         self._folder.cleanup()

@@ -4,7 +4,7 @@ import os
 import re
 import time
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -16,24 +16,26 @@ POLL_S = 0.0005
 PASS = re.compile(r"(\S+)-\d+: compacted up to offset \d+")
 
 
-def wait_for_compaction(log_dir: Path, stage: str, patience_s: float) -> None:
+def wait_for_compaction(
+    log_dir: Path, stage: str, patience_s: float, sleep: Callable[[float], object] = time.sleep
+) -> None:
     """Until a file of a stage (`.cleaned`, `.swap` or `.deleted`) appears that was not there, or for so long."""
     logs = list(log_dir.glob("*[0-9]"))
     before = set(_files(logs, {stage}))
     deadline = time.monotonic() + patience_s
     while time.monotonic() < deadline and before.issuperset(_files(logs, {stage})):
-        time.sleep(POLL_S)
+        sleep(POLL_S)
 
 
-def stage_of_crash(log_dir: Path) -> str | None:
-    """Where compaction was when the broker ended just now."""
+def stage_of_crash(log_dir: Path, now_ms: int | None = None) -> str | None:
+    """Where compaction was when the broker ended at `now_ms`, by default just now."""
     found = set(_files(log_dir.glob("*[0-9]"), {CLEANED, SWAP, DELETED}))
     suffixes = {path.suffix for path in found}
     if SWAP in suffixes:
         return "during a swap"
     if CLEANED in suffixes:
         return "during a pass"
-    recent_s = SystemClock().now_ms() / 1000 - SHORTLY_S
+    recent_s = (SystemClock().now_ms() if now_ms is None else now_ms) / 1000 - SHORTLY_S
     if any(path.suffix == DELETED and path.stat().st_ctime > recent_s for path in found):
         return f"less than {SHORTLY_S:g} s after a swap"
     return None

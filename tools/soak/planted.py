@@ -74,28 +74,23 @@ def crc_unchecked_in_recovery() -> None:
 
 def commits_answered_early() -> None:
     """A group's commit is answered before it is in the log, where only the next write brings it."""
+    from barnabas.broker.coordinators.effects import NO_PRODUCER
     from barnabas.broker.coordinators.groups.changes import OffsetRecord
-    from barnabas.broker.coordinators.groups.offsets import NO_PRODUCER_ID
-    from barnabas.broker.coordinators.groups.runner import NO_PRODUCER_EPOCH, GroupRunner
+    from barnabas.broker.coordinators.groups.service import GroupRunner
 
     append = GroupRunner._append
     held_back: dict[GroupRunner, Sequence[Record]] = {}
 
-    def hold_back(
-        self: GroupRunner,
-        records: "Sequence[Record]",
-        producer_id: int = NO_PRODUCER_ID,
-        producer_epoch: int = NO_PRODUCER_EPOCH,
-    ) -> int:
+    def hold_back(self: GroupRunner, records: "Sequence[Record]", producer: tuple[int, int]) -> int:
         end_offset = self.shard.end_offset
         if earlier := held_back.pop(self, None):
-            end_offset = append(self, earlier)
-        if producer_id != NO_PRODUCER_ID or not all(isinstance(record, OffsetRecord) for record in records):
-            return append(self, records, producer_id, producer_epoch)
+            end_offset = append(self, earlier, NO_PRODUCER) + len(earlier)
+        if producer != NO_PRODUCER or not all(isinstance(record, OffsetRecord) for record in records):
+            return append(self, records, producer)
         held_back[self] = records
-        return end_offset
+        return end_offset - len(records)  # and so that nobody waits for them
 
-    GroupRunner._append = hold_back  # type: ignore[method-assign]
+    GroupRunner._append = hold_back  # type: ignore[method-assign, assignment]
 
 
 def producers_forgotten_in_recovery() -> None:
@@ -171,7 +166,7 @@ def compacted_log_cut_at_gap() -> None:
 
 def fsync_is_a_no_op() -> None:
     """Flushes of a log do not wait for the disk. Only a power cut can show it."""
-    from barnabas.storage.files import OsFiles
+    from barnabas.storage.os_files import OsFiles
 
     open_file, sync = OsFiles.open, OsFiles.sync
     segments: set[int] = set()

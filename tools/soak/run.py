@@ -16,7 +16,7 @@ from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec  # type: ign
 from tqdm import tqdm
 
 from tools.barnabas_process import BarnabasProcess
-from tools.kafka_runtime import free_ports
+from tools.server_process import free_ports
 from tools.soak.checker import Findings, check
 from tools.soak.commits import moved_back
 from tools.soak.compacted import DELETE_RETENTION_S, check_keyed
@@ -190,7 +190,7 @@ def soak(
 
         while result.is_clean and (not result.rounds or not is_over()):
             result.rounds += 1
-            current = _Round(process.bootstrap_servers, f"{TOPIC_PREFIX}{result.rounds}", workers, seed, result)
+            current = Round(process.bootstrap_servers, f"{TOPIC_PREFIX}{result.rounds}", workers, seed, result)
             current.run(
                 lambda recorder: _load(recorder, chance.uniform(0.5, 1.5) * crash_every_s),
                 crash_now,
@@ -205,19 +205,39 @@ def soak(
     return result
 
 
-class _Round:
-    """Workers on a topic of their own, and the check of what they were told."""
+class Round:
+    """Workers on a topic of their own, and the check of what they were told.
 
-    def __init__(self, bootstrap_servers: str, topic: str, kinds: Workers, seed: int, result: Result) -> None:
+    The topic has `replication_factor` replicas and the settings `config`.
+    """
+
+    def __init__(
+        self,
+        bootstrap_servers: str,
+        topic: str,
+        kinds: Workers,
+        seed: int,
+        result: Result,
+        *,
+        replication_factor: int = 1,
+        config: Mapping[str, str] | None = None,
+    ) -> None:
         self._bootstrap_servers = bootstrap_servers
         self._topic = topic
         self._result = result
         self._recorder = Recorder()
-        self._admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 0})
-        self._topics = [NewTopic(topic, num_partitions=PARTITIONS)]
+        self._admin = self._new_admin()
+        self._topics = [
+            NewTopic(topic, num_partitions=PARTITIONS, replication_factor=replication_factor, config=dict(config or {}))
+        ]
         if any(issubclass(kind, KeyedWorker) for kind, _ in kinds):
             self._topics.append(
-                NewTopic(compacted_topic(topic), num_partitions=COMPACTED_PARTITIONS, config=dict(COMPACTED))
+                NewTopic(
+                    compacted_topic(topic),
+                    num_partitions=COMPACTED_PARTITIONS,
+                    replication_factor=replication_factor,
+                    config={**COMPACTED, **(config or {})},
+                )
             )
         for each in self._topics:
             _insist(
@@ -339,8 +359,14 @@ class _Round:
                 for level in (IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED)
             )
         except KafkaException:
+            # librdkafka's asks for offsets with the leader's epoch that it knew, and does not look for a newer one when
+            # it is told FENCED_LEADER_EPOCH: a leader that died and was back at once is asked in vain.
+            self._admin = self._new_admin()
             return True
         return committed != all_of_it
+
+    def _new_admin(self) -> AdminClient:
+        return AdminClient({"bootstrap.servers": self._bootstrap_servers, "log_level": 0})
 
 
 def _insist(ask: Callable[[], Future[None]], done_before: int) -> None:

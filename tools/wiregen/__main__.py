@@ -16,19 +16,23 @@ from pathlib import Path
 
 from tools.wiregen.definitions import parse
 from tools.wiregen.jars import read_definition
-from tools.wiregen.render import render_module, snake_case
+from tools.wiregen.render import render_module, render_table, snake_case
 from tools.wiregen.selection import APIS, DATA
 
-FOLDER = Path(__file__).resolve().parents[2] / "wire" / "messages"
+FOLDER = Path(__file__).resolve().parents[2] / "wire"
+TABLE = "api_table.py"
 
 
 def main() -> int:
     """Run the command line; returns the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m tools.wiregen", description="Generate wire/messages.")
+    parser = argparse.ArgumentParser(
+        prog="python -m tools.wiregen", description="Generate wire/messages and wire/api_table.py."
+    )
     parser.add_argument("--check", action="store_true", help="compare only; exit 1 on a difference")
     only_compare = parser.parse_args().check
     wanted = dict(modules())
-    present = {path.name: path.read_text() for path in FOLDER.glob("*.py") if path.name != "__init__.py"}
+    paths = [FOLDER / TABLE, *(path for path in FOLDER.glob("messages/*.py") if path.name != "__init__.py")]
+    present = {str(path.relative_to(FOLDER)): path.read_text() for path in paths if path.exists()}
     differing = sorted(name for name in wanted.keys() | present.keys() if wanted.get(name) != present.get(name))
     for name in differing:
         print(f"{'differs' if only_compare else 'writing'}: {name}")
@@ -42,14 +46,18 @@ def main() -> int:
 
 
 def modules() -> Iterator[tuple[str, str]]:
-    """File name and text of every generated module."""
+    """Path below `wire/` and text of every generated module."""
+    requests = []
     for jar, apis in APIS.items():
         for api in apis:
-            pair = [parse(read_definition(jar, api + kind)) for kind in ("Request", "Response")]
-            yield snake_case(api) + ".py", render_module(pair, source=jar)
+            request, response = [parse(read_definition(jar, api + kind)) for kind in ("Request", "Response")]
+            yield f"messages/{snake_case(api)}.py", render_module([request, response], source=jar)
+            requests.append(request)
     for jar, names in DATA.items():
         for name in names:
-            yield snake_case(name) + ".py", render_module([parse(read_definition(jar, name))], source=jar)
+            definition = parse(read_definition(jar, name))
+            yield f"messages/{snake_case(name)}.py", render_module([definition], source=jar)
+    yield TABLE, render_table(requests)
 
 
 if __name__ == "__main__":

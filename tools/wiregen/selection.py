@@ -16,6 +16,7 @@ _CLIENT_APIS = """
     DeleteGroups ElectLeaders IncrementalAlterConfigs AlterPartitionReassignments ListPartitionReassignments
     OffsetDelete DescribeClientQuotas AlterClientQuotas DescribeUserScramCredentials AlterUserScramCredentials
     UpdateFeatures DescribeCluster DescribeProducers DescribeTransactions ListTransactions
+    ListConfigResources DescribeTopicPartitions
     ConsumerGroupHeartbeat ConsumerGroupDescribe
     """
 

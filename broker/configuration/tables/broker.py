@@ -13,7 +13,7 @@ wait for more members of a new group.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from barnabas.broker.configuration.definitions import (
     BOOLEAN,
@@ -40,6 +40,9 @@ from barnabas.broker.configuration.definitions import (
 if TYPE_CHECKING:
     from barnabas.broker.configuration.listeners import Listener
 
+LEADER_SELECTOR: Final = "org.apache.kafka.common.replica.LeaderSelector"
+RACK_AWARE_SELECTOR: Final = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
+
 
 class BrokerKeys:
     """A row per key; objects of classes below this one have the values.
@@ -58,6 +61,8 @@ class BrokerKeys:
         "Addresses that clients are told, NAME://HOST:PORT,...; without it, those of listeners.")
     auto_create_topics_enable: ConfigKey[bool] = ConfigKey(BOOLEAN, True, None, HIGH, READ_ONLY,
         "Create a topic when a client asks for one that does not exist.")
+    auto_leader_rebalance_enable: ConfigKey[bool] = ConfigKey(BOOLEAN, True, None, HIGH, READ_ONLY,
+        "Have each partition led by its first replica again when that is in sync.")
     broker_id: ConfigKey[int] = ConfigKey(INT, -1, None, HIGH, READ_ONLY,
         "The id of this broker; the same as node.id.")
     broker_rack: ConfigKey[str | None] = ConfigKey(STRING, None, None, MEDIUM, READ_ONLY,
@@ -69,12 +74,17 @@ class BrokerKeys:
     compression_zstd_level: ConfigKey[int] = ConfigKey(INT, 3, ("range", -131_072, 22), MEDIUM, CLUSTER_WIDE)
     connections_max_idle_ms: ConfigKey[int] = ConfigKey(LONG, 600_000, None, MEDIUM, READ_ONLY,
         "Connections that neither send nor take anything for this long are closed.")
+    controlled_shutdown_enable: ConfigKey[bool] = ConfigKey(BOOLEAN, True, None, MEDIUM, READ_ONLY,
+        "Before a broker stops, others lead what it leads.")
     default_replication_factor: ConfigKey[int] = ConfigKey(INT, 1, None, MEDIUM, READ_ONLY,
         "Replicas of topics that are created without a number.")
     delete_topic_enable: ConfigKey[bool] = ConfigKey(BOOLEAN, True, None, HIGH, READ_ONLY,
         "Whether topics can be deleted.")
     fetch_max_bytes: ConfigKey[int] = ConfigKey(INT, 57_671_680, ("min", 1024), MEDIUM, READ_ONLY,
         "The most bytes one fetch response carries, whatever the client asks for.")
+    follower_replication_throttled_rate: ConfigKey[int] = ConfigKey(
+        LONG, LONG_MAX, ("min", 0), MEDIUM, CLUSTER_WIDE,
+        "Bytes per second that throttled replicas fetch.", visibility=INTERNAL)
     group_initial_rebalance_delay_ms: ConfigKey[int] = ConfigKey(INT, 0, None, MEDIUM, READ_ONLY,
         "How long a new group waits for more members before its first assignment.")
     group_max_session_timeout_ms: ConfigKey[int] = ConfigKey(INT, 1_800_000, None, MEDIUM, READ_ONLY,
@@ -85,6 +95,11 @@ class BrokerKeys:
         "The shortest session timeout a member may ask for.")
     inter_broker_listener_name: ConfigKey[str] = ConfigKey(STRING, None, None, MEDIUM, READ_ONLY,
         "The listener that brokers use among themselves.")
+    leader_imbalance_check_interval_seconds: ConfigKey[int] = ConfigKey(LONG, 300, ("min", 1), HIGH, READ_ONLY,
+        "How often the controller looks for partitions that their first replica may lead and does not.")
+    leader_replication_throttled_rate: ConfigKey[int] = ConfigKey(
+        LONG, LONG_MAX, ("min", 0), MEDIUM, CLUSTER_WIDE,
+        "Bytes per second that leaders serve to throttled replicas.", visibility=INTERNAL)
     listener_security_protocol_map: ConfigKey[str] = ConfigKey(
         STRING, "SASL_SSL:SASL_SSL,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT", None, LOW, PER_BROKER,
         "Security protocol of each listener name, NAME:PROTOCOL,...")
@@ -156,6 +171,8 @@ class BrokerKeys:
         "Other limits for single addresses, HOST:LIMIT,...", convert=limits_by_host)
     max_incremental_fetch_session_cache_slots: ConfigKey[int] = ConfigKey(INT, 1000, ("min", 0), MEDIUM, READ_ONLY,
         "How many incremental fetch sessions are remembered.")
+    max_request_partition_size_limit: ConfigKey[int] = ConfigKey(INT, 2000, ("min", 1), MEDIUM, READ_ONLY,
+        "The most partitions one reply of DescribeTopicPartitions describes; clients ask again for the rest.")
     message_max_bytes: ConfigKey[int] = ConfigKey(INT, 1_048_588, ("min", 0), HIGH, CLUSTER_WIDE)
     min_insync_replicas: ConfigKey[int] = ConfigKey(INT, 1, ("min", 1), HIGH, CLUSTER_WIDE)
     node_id: ConfigKey[int] = ConfigKey(INT, 1, ("min", 0), HIGH, READ_ONLY,
@@ -177,7 +194,7 @@ class BrokerKeys:
     offsets_topic_num_partitions: ConfigKey[int] = ConfigKey(INT, 50, ("min", 1), HIGH, READ_ONLY,
         "Partitions of the offsets topic.")
     offsets_topic_replication_factor: ConfigKey[int] = ConfigKey(SHORT, 1, ("min", 1), HIGH, READ_ONLY,
-        "Replicas of the offsets topic.")
+        "Replicas of the offsets topic; 3 with zookeeper.connect.")
     offsets_topic_segment_bytes: ConfigKey[int] = ConfigKey(INT, 104_857_600, ("min", 1), HIGH, READ_ONLY,
         "Segment size of the offsets topic.")
     producer_id_expiration_check_interval_ms: ConfigKey[int] = ConfigKey(
@@ -187,8 +204,26 @@ class BrokerKeys:
         "How long a partition remembers a producer that does not write.")
     queued_max_request_bytes: ConfigKey[int] = ConfigKey(LONG, -1, None, MEDIUM, READ_ONLY,
         "Bytes of requests held at the same time; -1 for no limit.")
+    replica_fetch_backoff_ms: ConfigKey[int] = ConfigKey(INT, 1000, ("min", 0), MEDIUM, READ_ONLY,
+        "How long a follower waits at most before it asks again for what its leader refused.")
+    replica_fetch_max_bytes: ConfigKey[int] = ConfigKey(INT, 1_048_576, ("min", 0), MEDIUM, READ_ONLY,
+        "Bytes that a follower asks for of each partition.")
+    replica_fetch_min_bytes: ConfigKey[int] = ConfigKey(INT, 1, None, HIGH, READ_ONLY,
+        "Bytes for which a leader waits before it answers a follower.")
+    replica_fetch_response_max_bytes: ConfigKey[int] = ConfigKey(INT, 10_485_760, ("min", 0), MEDIUM, READ_ONLY,
+        "Bytes that a follower asks for of all partitions together.")
+    replica_fetch_wait_max_ms: ConfigKey[int] = ConfigKey(INT, 500, None, HIGH, READ_ONLY,
+        "How long a leader waits at most before it answers a follower.")
     replica_high_watermark_checkpoint_interval_ms: ConfigKey[int] = ConfigKey(LONG, 5000, None, HIGH, READ_ONLY,
         "How often high watermarks are written to disk.")
+    replica_lag_time_max_ms: ConfigKey[int] = ConfigKey(LONG, 30_000, None, HIGH, READ_ONLY,
+        "A follower that has not caught up for longer is out of sync, and not waited for.")
+    replica_selector_class: ConfigKey[str | None] = ConfigKey(
+        STRING, None, ("in", LEADER_SELECTOR, RACK_AWARE_SELECTOR), MEDIUM, READ_ONLY,
+        "Which replica consumers are told to read from: the leader, or with Kafka's RackAwareReplicaSelector one in"
+        " their rack (client.rack).")
+    replica_socket_timeout_ms: ConfigKey[int] = ConfigKey(INT, 30_000, None, HIGH, READ_ONLY,
+        "How long a leader's answer to a follower may take.")
     request_timeout_ms: ConfigKey[int] = ConfigKey(INT, 30_000, None, HIGH, READ_ONLY,
         "How long a request to another broker may take.")
     socket_listen_backlog_size: ConfigKey[int] = ConfigKey(INT, 50, ("min", 1), MEDIUM, READ_ONLY,
@@ -210,11 +245,11 @@ class BrokerKeys:
         INT, 3_600_000, ("min", 1), LOW, READ_ONLY,
         "How often unused transactional ids are removed.")
     transaction_state_log_min_isr: ConfigKey[int] = ConfigKey(INT, 1, ("min", 1), HIGH, READ_ONLY,
-        "In-sync replicas that a write to the transaction topic needs.")
+        "In-sync replicas that a write to the transaction topic needs; 2 with zookeeper.connect.")
     transaction_state_log_num_partitions: ConfigKey[int] = ConfigKey(INT, 50, ("min", 1), HIGH, READ_ONLY,
         "Partitions of the transaction topic.")
     transaction_state_log_replication_factor: ConfigKey[int] = ConfigKey(SHORT, 1, ("min", 1), HIGH, READ_ONLY,
-        "Replicas of the transaction topic.")
+        "Replicas of the transaction topic; 3 with zookeeper.connect.")
     transaction_state_log_segment_bytes: ConfigKey[int] = ConfigKey(INT, 104_857_600, ("min", 1), HIGH, READ_ONLY,
         "Segment size of the transaction topic.")
     transactional_id_expiration_ms: ConfigKey[int] = ConfigKey(INT, 604_800_000, ("min", 1), HIGH, READ_ONLY,

@@ -31,29 +31,21 @@ UNUSED_ROWS: Final[tuple[tuple[Any, ...], ...]] = (
     ("alter.config.policy.class.name", CLASS, None, None, LOW, READ_ONLY),
     ("alter.log.dirs.replication.quota.window.num", INT, 11, ("min", 1), LOW, READ_ONLY),
     ("alter.log.dirs.replication.quota.window.size.seconds", INT, 1, ("min", 1), LOW, READ_ONLY),
-    ("auto.leader.rebalance.enable", BOOLEAN, True, None, HIGH, READ_ONLY),
     ("background.threads", INT, 10, ("min", 1), HIGH, CLUSTER_WIDE),
     ("client.quota.callback.class", CLASS, None, None, LOW, READ_ONLY),
-    ("controlled.shutdown.enable", BOOLEAN, True, None, MEDIUM, READ_ONLY),
     ("controller.quota.window.num", INT, 11, ("min", 1), LOW, READ_ONLY),
     ("controller.quota.window.size.seconds", INT, 1, ("min", 1), LOW, READ_ONLY),
     ("controller.socket.timeout.ms", INT, 30_000, None, MEDIUM, READ_ONLY),
     ("create.topic.policy.class.name", CLASS, None, None, LOW, READ_ONLY),
     ("delete.records.purgatory.purge.interval.requests", INT, 1, None, MEDIUM, READ_ONLY),
     ("fetch.purgatory.purge.interval.requests", INT, 1000, None, MEDIUM, READ_ONLY),
-    ("follower.replication.throttled.rate", LONG, LONG_MAX, ("min", 0), MEDIUM, CLUSTER_WIDE, INTERNAL,
-     "Bytes per second that throttled replicas fetch."),
     ("kafka.metrics.polling.interval.secs", INT, 10, ("min", 1), LOW, READ_ONLY),
     ("kafka.metrics.reporters", LIST, (), ("list_or_empty",), LOW, READ_ONLY),
-    ("leader.imbalance.check.interval.seconds", LONG, 300, ("min", 1), HIGH, READ_ONLY),
-    ("leader.replication.throttled.rate", LONG, LONG_MAX, ("min", 0), MEDIUM, CLUSTER_WIDE, INTERNAL,
-     "Bytes per second that leaders serve to throttled replicas."),
     ("log.cleaner.io.buffer.size", INT, 524_288, ("min", 0), MEDIUM, CLUSTER_WIDE, "",
      "Accepted as in Kafka, without effect: passes read and write by segment."),
     ("log.dir.failure.timeout.ms", LONG, 30_000, ("min", 1), LOW, READ_ONLY),
     ("log.initial.task.delay.ms", LONG, 30_000, ("min", 0), LOW, READ_ONLY, INTERNAL),
     ("max.connection.creation.rate", INT, INT_MAX, ("min", 0), MEDIUM, CLUSTER_WIDE),
-    ("max.request.partition.size.limit", INT, 2000, ("min", 1), MEDIUM, READ_ONLY),
     ("metric.reporters", LIST, (), ("list_or_empty",), LOW, CLUSTER_WIDE),
     ("metrics.num.samples", INT, 2, ("min", 1), LOW, READ_ONLY),
     ("metrics.recording.level", STRING, "INFO", None, LOW, READ_ONLY),
@@ -69,15 +61,7 @@ UNUSED_ROWS: Final[tuple[tuple[Any, ...], ...]] = (
     ("quota.window.size.seconds", INT, 1, ("min", 1), LOW, READ_ONLY),
     ("replica.alter.log.dirs.io.max.bytes.per.second", LONG, LONG_MAX, ("min", 0), MEDIUM, CLUSTER_WIDE, INTERNAL,
      "Bytes per second when a replica moves between directories."),
-    ("replica.fetch.backoff.ms", INT, 1000, ("min", 0), MEDIUM, READ_ONLY),
-    ("replica.fetch.max.bytes", INT, 1_048_576, ("min", 0), MEDIUM, READ_ONLY),
-    ("replica.fetch.min.bytes", INT, 1, None, HIGH, READ_ONLY),
-    ("replica.fetch.response.max.bytes", INT, 10_485_760, ("min", 0), MEDIUM, READ_ONLY),
-    ("replica.fetch.wait.max.ms", INT, 500, None, HIGH, READ_ONLY),
-    ("replica.lag.time.max.ms", LONG, 30_000, None, HIGH, READ_ONLY),
-    ("replica.selector.class", STRING, None, None, MEDIUM, READ_ONLY),
     ("replica.socket.receive.buffer.bytes", INT, 65_536, None, HIGH, READ_ONLY),
-    ("replica.socket.timeout.ms", INT, 30_000, None, HIGH, READ_ONLY),
     ("replication.quota.window.num", INT, 11, ("min", 1), LOW, READ_ONLY),
     ("replication.quota.window.size.seconds", INT, 1, ("min", 1), LOW, READ_ONLY),
     ("socket.connection.setup.timeout.max.ms", LONG, 30_000, None, MEDIUM, READ_ONLY),
@@ -87,7 +71,7 @@ UNUSED_ROWS: Final[tuple[tuple[Any, ...], ...]] = (
     ("zookeeper.set.acl", BOOLEAN, False, None, HIGH, READ_ONLY, INTERNAL,
      "Must be false: ACLs in ZooKeeper are not supported."),
 )
-"""Of parts that Barnabas has, and does without these keys."""
+"""Keys of parts of Kafka that Barnabas has, too, but made so that there is nothing for these keys to set."""
 # fmt: on
 
 OTHER_ROWS: Final[tuple[tuple[Any, ...], ...]] = (
@@ -258,7 +242,7 @@ OTHER_ROWS: Final[tuple[tuple[Any, ...], ...]] = (
     ("unstable.api.versions.enable", BOOLEAN, False, None, HIGH, READ_ONLY, INTERNAL),
     ("unstable.feature.versions.enable", BOOLEAN, False, None, HIGH, READ_ONLY, INTERNAL),
 )
-"""Of parts that Barnabas does not have."""
+"""Keys of parts of Kafka that Barnabas does not have."""
 
 PARTS_OF_KAFKA: Final = (
     (("ssl.", "sasl.", "security.", "principal.", "connections.max.reauth", "connection.failed"), "TLS and SASL"),

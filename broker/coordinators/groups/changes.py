@@ -7,10 +7,8 @@ coordinator, and clients recover by rejoining.
 
 from typing import NamedTuple
 
+from barnabas.broker.coordinators.effects import Token
 from barnabas.wire.names import ZERO_TOPIC_ID
-
-Token = int
-"""Names one request whose answer is still owed; the shell maps it to the connection that waits."""
 
 Protocol = tuple[str, bytes]
 """An assignment strategy that a member offers and the member's metadata for it (for consumers, the subscription)."""

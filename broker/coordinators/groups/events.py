@@ -1,9 +1,10 @@
 """What the group machine is told, and what it answers: plain values without API versions or connections."""
 
-from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from barnabas.broker.coordinators.groups.changes import Change, CommittedOffset, Protocol, Token
+from barnabas.broker.coordinators.effects import Effects as CoordinatorEffects
+from barnabas.broker.coordinators.effects import Token
+from barnabas.broker.coordinators.groups.changes import Change, CommittedOffset, Protocol
 from barnabas.wire.errors import ErrorCode
 
 SESSION: Final = "session"
@@ -21,19 +22,6 @@ class TimerKey(NamedTuple):
 
     kind: str
     member_id: str = ""
-
-
-class Schedule(NamedTuple):
-    """Start the timer, or start it anew: it fires `delay_ms` from now."""
-
-    key: TimerKey
-    delay_ms: int
-
-
-class Cancel(NamedTuple):
-    """Stop the timer if it runs."""
-
-    key: TimerKey
 
 
 class JoinGroup(NamedTuple):
@@ -263,18 +251,9 @@ class DeleteGroupReply(NamedTuple):
 
 
 Reply = FetchReply | OffsetsReply | DeleteGroupReply | JoinReply | SyncReply | HeartbeatReply | LeaveReply
-Note = tuple[object, ...]
 
 
-@dataclass(slots=True)
-class Effects:
-    """What a decision asks of the shell.
+class Effects(CoordinatorEffects[Change, Reply]):
+    """What a decision about a group asks of the shell."""
 
-    `changes` are applied in order; the records among them are appended to the log as one batch. `replies` are sent
-    after those records are committed, timers and notes (log lines: a format and its arguments) take effect at once.
-    """
-
-    changes: list[Change] = field(default_factory=list)
-    replies: list[tuple[Token, Reply]] = field(default_factory=list)
-    timers: list[Schedule | Cancel] = field(default_factory=list)
-    notes: list[Note] = field(default_factory=list)
+    __slots__ = ()

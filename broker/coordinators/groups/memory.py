@@ -14,15 +14,15 @@ from barnabas.broker.coordinators.groups.offsets import (
     PENDING_OFFSET_BYTES,
     PRODUCER_BYTES,
 )
-from barnabas.broker.coordinators.groups.shard import Shard
+from barnabas.broker.coordinators.groups.shard import GroupShard
 
 
-def added_bytes(shard: Shard, event: JoinGroup | SyncGroup | CommitOffsets) -> int:
+def added_bytes(shard: GroupShard, event: JoinGroup | SyncGroup | CommitOffsets) -> int:
     """How much more memory the shard would take after the event: 0 or less when it replaces as much."""
     return _ADDED[type(event)](shard, event)
 
 
-def _added_by_join(shard: Shard, event: JoinGroup) -> int:
+def _added_by_join(shard: GroupShard, event: JoinGroup) -> int:
     texts = (event.client_id, event.client_id, event.group_instance_id, event.group_instance_id, event.protocol_type)
     wanted = MEMBER_BYTES + sum(map(text_bytes, texts)) + protocols_bytes(event.protocols)
     group = shard.groups.get(event.group_id)
@@ -33,7 +33,7 @@ def _added_by_join(shard: Shard, event: JoinGroup) -> int:
     return wanted if known is None else protocols_bytes(event.protocols) - protocols_bytes(known.protocols)
 
 
-def _added_by_sync(shard: Shard, event: SyncGroup) -> int:
+def _added_by_sync(shard: GroupShard, event: SyncGroup) -> int:
     group = shard.groups.get(event.group_id)
     if group is None or group.leader_id != event.member_id:
         return 0  # nothing of it is kept
@@ -41,7 +41,7 @@ def _added_by_sync(shard: Shard, event: SyncGroup) -> int:
     return sum(len(assignment) for _, assignment in event.assignments) - known
 
 
-def _added_by_commit(shard: Shard, event: CommitOffsets) -> int:
+def _added_by_commit(shard: GroupShard, event: CommitOffsets) -> int:
     offsets, group_id = shard.offsets, event.group_id
     pending = offsets.pending.get(event.producer_id, {})
     added = 0 if group_id in shard.groups else GROUP_BYTES + OFFSETS_OF_GROUP_BYTES + text_bytes(group_id)
@@ -64,7 +64,7 @@ def _added_by_commit(shard: Shard, event: CommitOffsets) -> int:
     return added
 
 
-_ADDED: Final[Mapping[type, Callable[[Shard, Any], int]]] = {
+_ADDED: Final[Mapping[type, Callable[[GroupShard, Any], int]]] = {
     JoinGroup: _added_by_join,
     SyncGroup: _added_by_sync,
     CommitOffsets: _added_by_commit,

@@ -8,12 +8,12 @@ protocol type. Source: Kafka's OffsetMetadataManager.
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
+from barnabas.broker.coordinators.effects import NO_PRODUCER_ID, Cancel, Schedule, printable
 from barnabas.broker.coordinators.groups.changes import CommittedOffset, GroupTombstone, OffsetRecord, OffsetTombstone
-from barnabas.broker.coordinators.groups.classic.draft import commit_error, printable
+from barnabas.broker.coordinators.groups.classic.draft import commit_error
 from barnabas.broker.coordinators.groups.classic.state import CONSUMER_PROTOCOL_TYPE, Group, GroupState, text_bytes
 from barnabas.broker.coordinators.groups.events import (
     SESSION,
-    Cancel,
     CommitOffsets,
     DeleteGroup,
     DeleteGroupReply,
@@ -25,14 +25,11 @@ from barnabas.broker.coordinators.groups.events import (
     ForgetTopics,
     OffsetEvent,
     OffsetsReply,
-    Schedule,
     TimerKey,
 )
 from barnabas.broker.coordinators.groups.settings import GroupSettings
 from barnabas.broker.coordinators.groups.subscriptions import is_subscribed, subscribed_topics
 from barnabas.wire.errors import ErrorCode
-
-NO_PRODUCER_ID: Final = -1
 
 OFFSET_BYTES: Final = 200
 OFFSETS_OF_TOPIC_BYTES: Final = 350
@@ -252,6 +249,7 @@ def _commit(group: Group | None, _: Offsets, event: CommitOffsets, now_ms: int, 
             effects.changes.append(OffsetRecord(event.group_id, topic, partition, committed))
             answers.append((partition, ErrorCode.NONE))
         results.append((topic, tuple(answers)))
+    effects.producer = (event.producer_id, event.producer_epoch)
     effects.replies.append((event.token, OffsetsReply(ErrorCode.NONE, tuple(results))))
     return effects
 

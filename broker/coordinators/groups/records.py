@@ -46,12 +46,11 @@ _SHORT_METADATA_MAX: Final = 126
 """Up to here the compact string's length takes one byte."""
 
 
-class UnknownRecordType(Exception):
+class UnknownRecordType(ProtocolError):
     """A record of a kind of group that this coordinator does not serve."""
 
     def __init__(self, record_type: int) -> None:
         super().__init__(f"record type {record_type}")
-        self.record_type = record_type
 
 
 def encode_record(record: Record) -> tuple[bytes, bytes | None]:
@@ -69,8 +68,7 @@ def encode_record(record: Record) -> tuple[bytes, bytes | None]:
 def decode_record(key: bytes, value: bytes | None) -> Record:
     """The record that the log holds.
 
-    Errors: UnknownRecordType, which a loader skips; ProtocolError when the bytes are nonsense or of a version that is
-    not known.
+    Errors: UnknownRecordType; ProtocolError when the bytes are nonsense or of a version that is not known.
     """
     record_type = _leading_int16(key)
     if record_type in (OFFSET_TYPE, LEGACY_OFFSET_TYPE):

@@ -10,8 +10,8 @@ from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import Final, overload
 
+from barnabas.broker.coordinators.effects import printable
 from barnabas.broker.coordinators.groups import views
-from barnabas.broker.coordinators.groups.classic.draft import printable
 from barnabas.broker.coordinators.groups.events import (
     CommitOffsets,
     DeleteGroup,
@@ -34,45 +34,23 @@ from barnabas.broker.coordinators.groups.events import (
     SyncReply,
 )
 from barnabas.broker.coordinators.groups.memory import added_bytes
-from barnabas.broker.coordinators.groups.runner import GroupRunner
+from barnabas.broker.coordinators.groups.records import encode_record
 from barnabas.broker.coordinators.groups.settings import GroupSettings
-from barnabas.broker.coordinators.groups.shard import Shard
+from barnabas.broker.coordinators.groups.shard import GroupShard
 from barnabas.broker.coordinators.groups.views import DescribedGroup, GroupSummary, ListedGroup
-from barnabas.broker.coordinators.refusals import Refusals
-from barnabas.broker.coordinators.runtime import CoordinatorLog, CoordinatorRuntime
-from barnabas.broker.timers import TimerHandle, Timers
-from barnabas.clock import Clock, interval_ms
+from barnabas.broker.coordinators.log import CoordinatorLog
+from barnabas.broker.coordinators.runner import ShardRunner
+from barnabas.broker.coordinators.runtime import CoordinatorRuntime
+from barnabas.clock import Clock
 from barnabas.set_aside import SetAside
+from barnabas.timers import Timers
 from barnabas.turns import Turns
 from barnabas.wire.errors import ApiError, ErrorCode
+from barnabas.wire.record_batch import CompressionType
 from barnabas.wire.records import EndTxnMarker
 
 GROUPS_PER_TURN: Final = 256
 """Background work gives way to requests after so many groups."""
-
-TIMERS_MAX: Final = 20_000
-"""Timers of all groups: one for each member or id that was handed out, one or two for each rebalance. A group with one
-member takes up to 4 KiB; newcomers beyond that are told to come back.
-"""
-
-TIMERS_OF_USED_GROUPS_MAX: Final = 30_000
-"""The same for groups with committed offsets: a flood of new groups does not keep their consumers from coming back."""
-
-HELD_BYTES_MAX: Final = 192 * 1024 * 1024
-"""Of all groups, their members' metadata and assignments, and all committed offsets, about: beyond it no offsets are
-added, whoever commits, as they stay for days.
-"""
-
-HELD_BYTES_WITH_MEMBERS_MAX: Final = 224 * 1024 * 1024
-"""With what members add: it goes with their sessions."""
-
-HELD_BYTES_OF_USED_GROUPS_MAX: Final = 256 * 1024 * 1024
-"""The same for members of groups with committed offsets."""
-
-HELD_BYTES_OF_GROUP_MAX: Final = 16 * 1024 * 1024
-"""Of one group, when a member joins: all of it goes to whoever leads the group, and could not be stored either, since a
-generation is one record.
-"""
 
 _GROWING_EVENTS: Final = (JoinGroup, SyncGroup, CommitOffsets)
 
@@ -80,11 +58,14 @@ _NAMED_GROUP_EVENTS: Final = (JoinGroup, SyncGroup, Heartbeat, LeaveGroup, Delet
 """These need a group id that is not empty; offsets may be kept under the empty id, as ever."""
 
 
+class GroupRunner(ShardRunner[GroupShard, GroupEvent | OffsetEvent, Reply]):
+    """Runs one partition of `__consumer_offsets`."""
+
+
 class GroupService:
     """Groups and their offsets, for handlers and metrics; owned by the event loop.
 
     `runtime` holds the shards of `__consumer_offsets`. `new_id` gives a fresh UUID as text for every member id.
-    `listeners` are called after every change of a group (tests wait with them).
     """
 
     def __init__(
@@ -98,47 +79,32 @@ class GroupService:
     ) -> None:
         self.new_id = new_id
         self.settings = settings
-        self.listeners: set[Callable[[], None]] = set()
-        self._timers = timers
-        self._expiry: TimerHandle | None = None
-        self._left_bytes = 0
-        self.refusals = Refusals("groups", clock)
-
         self.set_aside = SetAside[str]("timers of the group", clock, name=printable)
         self.set_aside_offsets = SetAside[str](
             "forgetting offsets of the group", clock, first_delay_ms=0, name=printable
         )
-
-        def new_runner(partition: int, _leader_epoch: Callable[[], int], shard: Shard) -> GroupRunner:
-            self._left_bytes = 0  # sum it up with this shard
-            return GroupRunner(
-                partition,
-                shard,
-                coordinator_log,
-                timers,
-                clock,
-                settings,
-                self.runtime.on_lost,
-                self._changed,
-                self.set_aside,
-            )
-
-        self.runtime = CoordinatorRuntime("groups", coordinator_log, partition_count, timers, clock, Shard, new_runner)
+        self.runtime = CoordinatorRuntime(
+            "groups",
+            coordinator_log,
+            partition_count,
+            timers,
+            clock,
+            settings,
+            GroupRunner,
+            GroupShard,
+            encode_record,
+            settings.held_bytes_max,
+            compression=CompressionType(settings.offsets_topic_compression_codec),
+            set_aside_events=self.set_aside,
+        )
 
     async def start(self) -> None:
-        """Serve requests, and expire offsets from now on."""
+        """Serve requests from now on."""
         self.runtime.start()
-        self._schedule_expiry()
 
     async def stop(self) -> None:
         """Let go of every shard; returns when no thread reads the log any more."""
-        if self._expiry is not None:
-            self._expiry.cancel()
         await self.runtime.stop()
-
-    def _changed(self) -> None:
-        for listener in list(self.listeners):
-            listener()
 
     # Requests
 
@@ -158,37 +124,39 @@ class GroupService:
         ):
             raise ApiError(ErrorCode.INVALID_SESSION_TIMEOUT)
         runner = self.runtime.runner(event.group_id)
-        if isinstance(event, JoinGroup) and not event.member_id and self._is_full(runner, event.group_id):
-            raise self.refusals.refusal("there are too many group members")
-        if isinstance(event, JoinGroup) and _is_too_large(runner.shard, event):
-            raise ApiError(ErrorCode.GROUP_MAX_SIZE_REACHED, "the metadata of the group's members is too large")
-        if isinstance(event, _GROWING_EVENTS) and self._lacks_memory(runner, event):
-            raise self.refusals.refusal("groups and offsets take too much memory")
+        if isinstance(event, JoinGroup):
+            self._check_room(runner, event)
+        if isinstance(event, _GROWING_EVENTS):
+            self._check_memory(runner, event)
         return runner.ask(event)
 
-    def _is_full(self, runner: GroupRunner, group_id: str) -> bool:
-        """Whether a newcomer must wait: every member, and every id that was handed out, has its timer."""
-        timers = sum(runner.alarm_count for runner in self.runtime.runners())
-        is_used = group_id in runner.shard.offsets.by_group
-        return timers >= (TIMERS_OF_USED_GROUPS_MAX if is_used else TIMERS_MAX)
-
-    def _lacks_memory(self, runner: GroupRunner, event: JoinGroup | SyncGroup | CommitOffsets) -> bool:
-        """Whether an event that adds to what is remembered must wait; one that does not is always let in.
-
-        What is left when it was last summed up is enough for many an event, which then costs no sum.
+    def _check_room(self, runner: GroupRunner, event: JoinGroup) -> None:
+        """Whether a newcomer must wait, as every member, and every id that was handed out, has its timer; and whether
+        the group would become too large.
         """
-        added = added_bytes(runner.shard, event)
-        if added <= 0:
-            return False
-        self._left_bytes -= added
-        if self._left_bytes >= 0:
-            return False
-        held = sum(runner.held_bytes for runner in self.runtime.runners())
-        self._left_bytes = HELD_BYTES_MAX - held - added
+        if not event.member_id:
+            timers = sum(len(runner.alarms) for runner in self.runtime.runners())
+            is_used = event.group_id in runner.shard.offsets.by_group
+            settings = self.settings
+            if timers >= (settings.timers_of_used_groups_max if is_used else settings.timers_max):
+                raise self.runtime.memory.refusal("there are too many group members")
+        group = runner.shard.groups.get(event.group_id)
+        if group is not None and group.members:
+            added = added_bytes(runner.shard, event)
+            if added > 0 and group.held_bytes + added > self.settings.held_bytes_of_group_max:
+                raise ApiError(ErrorCode.GROUP_MAX_SIZE_REACHED, "the metadata of the group's members is too large")
+
+    def _check_memory(self, runner: GroupRunner, event: JoinGroup | SyncGroup | CommitOffsets) -> None:
+        """Whether there is room for what an event adds to what is remembered."""
+        settings = self.settings
         if isinstance(event, CommitOffsets):
-            return held + added > HELD_BYTES_MAX
-        is_used = event.group_id in runner.shard.offsets.by_group
-        return held + added > (HELD_BYTES_OF_USED_GROUPS_MAX if is_used else HELD_BYTES_WITH_MEMBERS_MAX)
+            bytes_max = settings.held_bytes_max
+        elif event.group_id in runner.shard.offsets.by_group:
+            bytes_max = settings.held_bytes_of_used_groups_max
+        else:
+            bytes_max = settings.held_bytes_with_members_max
+        added = added_bytes(runner.shard, event)
+        self.runtime.memory.check(added, bytes_max, "groups and offsets take too much memory")
 
     @overload
     async def answer(self, event: JoinGroup) -> JoinReply: ...
@@ -237,7 +205,7 @@ class GroupService:
         runner = self.runtime.runner(group_id)
         fetched = runner.shard.offsets.fetch(group_id, topics, require_stable=require_stable)
         try:
-            reply = runner.once_committed(fetched)
+            reply = runner.once_committed(group_id, fetched)
             if isinstance(reply, asyncio.Future):
                 await reply
         except ApiError as error:
@@ -292,20 +260,10 @@ class GroupService:
         """Forget all offsets of topics that are gone; shards that load do it when they are loaded."""
         await self.runtime.tell_all(partial(self._forget_topics, frozenset(names)))
 
-    def _schedule_expiry(self) -> None:
-        if self.runtime.is_active:
-            check_ms = interval_ms(self.settings.offsets_retention_check_interval_ms)
-            self._expiry = self._timers.call_later(check_ms, self._start_expiry)
-
-    def _start_expiry(self) -> None:
-        self.runtime.spawn(self._expire_offsets())
-
-    async def _expire_offsets(self) -> None:
-        try:
-            for runner in self.runtime.runners():
-                await self._tell_groups(runner, [ExpireOffsets(group_id) for group_id in runner.shard.groups])
-        finally:
-            self._schedule_expiry()
+    async def expire_offsets(self) -> None:
+        """Forget the offsets, and then the groups, that outlived `offsets.retention.minutes`."""
+        for runner in self.runtime.runners():
+            await self._tell_groups(runner, [ExpireOffsets(group_id) for group_id in runner.shard.groups])
 
     async def _forget_topics(self, topics: frozenset[str], runner: GroupRunner) -> None:
         offsets = runner.shard.offsets
@@ -322,11 +280,3 @@ class GroupService:
             with self.set_aside_offsets.attempt(event.group_id):
                 runner.tell(event)
             await turns.after_one()
-
-
-def _is_too_large(shard: Shard, event: JoinGroup) -> bool:
-    group = shard.groups.get(event.group_id)
-    if group is None or not group.members:
-        return False
-    added = added_bytes(shard, event)
-    return added > 0 and group.held_bytes + added > HELD_BYTES_OF_GROUP_MAX

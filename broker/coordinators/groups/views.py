@@ -10,7 +10,7 @@ CLASSIC: Final = "classic"
 """The one type of group there is (ListGroups v5+)."""
 
 LINE_BYTES: Final = 100
-"""Of a line about a group on a page, besides names."""
+"""The size of a line about a group on a page, besides names."""
 
 
 class ListedGroup(NamedTuple):

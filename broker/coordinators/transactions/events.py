@@ -1,13 +1,11 @@
 """What the transaction machine is told, and what it answers: plain values without API versions or connections."""
 
-from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
+from barnabas.broker.coordinators.effects import Effects as CoordinatorEffects
+from barnabas.broker.coordinators.effects import Token
 from barnabas.broker.coordinators.transactions.state import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, Change, TopicPartition
 from barnabas.wire.errors import ErrorCode
-
-Token = int
-"""Names one request whose answer is still owed."""
 
 EPOCH_BUMP_VERSION = 2
 """From this transaction version on, every end of a transaction bumps the producer's epoch."""
@@ -77,22 +75,33 @@ class TimeOut(NamedTuple):
     fresh_producer_id: int = NO_PRODUCER_ID
 
 
+Request = InitProducerId | AddPartitions | VerifyPartitions | EndTransaction | TimeOut
+"""What somebody waits for, if only the coordinator's own job."""
+
+
+class Loaded(NamedTuple):
+    """The prepared transaction was read from the log: its markers, or what tells of them, may be missing."""
+
+    transactional_id: str
+
+
 class MarkersWritten(NamedTuple):
     """These partitions of the prepared transaction have their markers."""
 
     transactional_id: str
-    token: Token
     partitions: frozenset[TopicPartition]
 
 
 class Expire(NamedTuple):
-    """Forget the transactional id if it has not been used for `transactional.id.expiration.ms`."""
+    """Forget those of the transactional ids that have not been used for `transactional.id.expiration.ms`; with one
+    batch of tombstones, so the key is that of none of them.
+    """
 
-    transactional_id: str
-    token: Token
+    key: str
+    transactional_ids: tuple[str, ...]
 
 
-Event = InitProducerId | AddPartitions | VerifyPartitions | EndTransaction | TimeOut | MarkersWritten | Expire
+Event = Request | Loaded | MarkersWritten | Expire
 
 
 class ProducerReply(NamedTuple):
@@ -124,26 +133,10 @@ class NeedsProducerId(NamedTuple):
     """Nothing was decided: ask again with a fresh producer id."""
 
 
-class Done(NamedTuple):
-    """Answers the coordinator's own events, which nobody waits for."""
+Reply = ProducerReply | PartitionsReply | NeedsProducerId
 
 
-DONE: Final = Done()
+class Effects(CoordinatorEffects[Change, Reply]):
+    """What a decision about a transaction asks of the shell. It `is_followed_up` by the markers of a prepared one."""
 
-
-Reply = ProducerReply | PartitionsReply | NeedsProducerId | Done
-Note = tuple[object, ...]
-
-
-@dataclass(slots=True)
-class Effects:
-    """What a decision asks of the shell.
-
-    `changes` are applied in order, the records among them appended to the log as one batch. Once these are committed
-    `reply` leaves, and markers are written if `sends_markers`. `notes` are log lines: a format and its arguments.
-    """
-
-    changes: list[Change] = field(default_factory=list)
-    reply: Reply = DONE
-    sends_markers: bool = False
-    notes: list[Note] = field(default_factory=list)
+    __slots__ = ()

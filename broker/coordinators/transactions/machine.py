@@ -13,14 +13,14 @@ from barnabas.broker.coordinators.transactions.events import (
     AddPartitions,
     Effects,
     EndTransaction,
-    Event,
-    Expire,
     InitProducerId,
+    Loaded,
     MarkersWritten,
     NeedsProducerId,
     PartitionsReply,
     ProducerReply,
     Reply,
+    Request,
     TimeOut,
     VerifyPartitions,
 )
@@ -34,9 +34,10 @@ from barnabas.broker.coordinators.transactions.state import (
     PartitionsEnded,
     Transaction,
     TransactionState,
-    TransactionTombstone,
 )
 from barnabas.wire.errors import ErrorCode
+
+OneEvent = Request | Loaded | MarkersWritten
 
 
 class ForbiddenTransition(Exception):
@@ -44,7 +45,12 @@ class ForbiddenTransition(Exception):
 
 
 def decide(
-    transaction: Transaction | None, event: Event, now_ms: int, settings: TransactionSettings, *, is_uncommitted: bool
+    transaction: Transaction | None,
+    event: OneEvent,
+    now_ms: int,
+    settings: TransactionSettings,
+    *,
+    is_uncommitted: bool,
 ) -> Effects:
     """What an event means (transaction None: the id is not known). `now_ms` is wall-clock time; `is_uncommitted` tells
     that the transaction's last record may still be lost.
@@ -65,7 +71,7 @@ class _Decision:
         self.settings = settings
         self.waits = is_uncommitted or (transaction is not None and transaction.state.is_prepared)
 
-    def run(self, event: Event) -> Effects:
+    def run(self, event: OneEvent) -> Effects:
         return _DECIDERS[type(event)](self, event)
 
     # Producers
@@ -74,25 +80,25 @@ class _Decision:
         known = self.known
         if known is None:
             if event.fresh_producer_id == NO_PRODUCER_ID:
-                return _reply(NeedsProducerId())
+                return _reply(event, NeedsProducerId())
             known = Transaction(event.transactional_id, event.fresh_producer_id, NO_PRODUCER_EPOCH, event.timeout_ms)
             return self._initialised(known, event, 0, NO_PRODUCER_EPOCH)
         if self.waits:
-            return _refuse_producer(ErrorCode.CONCURRENT_TRANSACTIONS)
+            return _refuse_producer(event, ErrorCode.CONCURRENT_TRANSACTIONS)
         expected = event.expected
         if expected is not None and not (
             expected.producer_id == known.producer_id
             # A retry after the producer id was replaced, whose answer the producer never got.
             or (expected.producer_id == known.previous_producer_id and expected.producer_epoch >= EPOCH_MAX - 1)
         ):
-            return _refuse_producer(ErrorCode.PRODUCER_FENCED)
+            return _refuse_producer(event, ErrorCode.PRODUCER_FENCED)
         if known.state is TransactionState.ONGOING:
             # The new epoch goes to nobody: the client comes back and gets the one after it.
-            return self._fence(event.fresh_producer_id, ProducerReply(ErrorCode.CONCURRENT_TRANSACTIONS))
+            return self._fence(event, ProducerReply(ErrorCode.CONCURRENT_TRANSACTIONS))
         is_current = expected is None or expected.producer_epoch == known.producer_epoch
         if known.is_epoch_exhausted and is_current:
             if event.fresh_producer_id == NO_PRODUCER_ID:
-                return _reply(NeedsProducerId())
+                return _reply(event, NeedsProducerId())
             last_epoch = NO_PRODUCER_EPOCH if expected is None else known.producer_epoch
             return self._initialised(known, event, 0, last_epoch, producer_id=event.fresh_producer_id)
         if is_current:
@@ -101,7 +107,7 @@ class _Decision:
         if expected is not None and expected.producer_epoch == known.last_producer_epoch:
             # A retry: nobody else initialised a producer meanwhile, or the last epoch would be unknown.
             return self._initialised(known, event, known.producer_epoch, known.last_producer_epoch)
-        return _refuse_producer(ErrorCode.PRODUCER_FENCED)
+        return _refuse_producer(event, ErrorCode.PRODUCER_FENCED)
 
     def _initialised(
         self, known: Transaction, event: InitProducerId, epoch: int, last_epoch: int, producer_id: int | None = None
@@ -118,16 +124,16 @@ class _Decision:
         )
         return Effects(
             [record],
-            ProducerReply(ErrorCode.NONE, record.producer_id, record.producer_epoch),
+            [(event.token, ProducerReply(ErrorCode.NONE, record.producer_id, record.producer_epoch))],
             notes=[("Transactional id %r: producer id %d, epoch %d", *record[:3])],
         )
 
-    def _fence(self, fresh_producer_id: int, reply: Reply) -> Effects:
+    def _fence(self, event: InitProducerId | TimeOut, reply: Reply) -> Effects:
         """Abort the open transaction under an epoch that its producer does not have."""
         known = self.known
         assert known is not None
         if self.settings.transaction_version >= EPOCH_BUMP_VERSION:
-            return self._end_and_bump(False, fresh_producer_id, lambda _: reply)
+            return self._end_and_bump(event, False, lambda _: reply)
         record = self._transition(
             known,
             TransactionState.PREPARE_ABORT,
@@ -135,23 +141,23 @@ class _Decision:
             last_producer_epoch=NO_PRODUCER_EPOCH,
             client_version=0,
         )
-        return Effects([record], reply, sends_markers=True)
+        return Effects([record], [(event.token, reply)], is_followed_up=True)
 
     # Partitions
 
     def add_partitions(self, event: AddPartitions) -> Effects:
         known = self.known
         if known is None:
-            return _refuse_partitions(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
+            return _refuse_partitions(event, ErrorCode.INVALID_PRODUCER_ID_MAPPING)
         # First of all: the producer may already use an id that takes over only when the markers are written.
         if self.waits:
-            return _refuse_partitions(ErrorCode.CONCURRENT_TRANSACTIONS)
+            return _refuse_partitions(event, ErrorCode.CONCURRENT_TRANSACTIONS)
         error = _producer_error(known, event)
         if error is not ErrorCode.NONE:
-            return _refuse_partitions(error)
+            return _refuse_partitions(event, error)
         is_ongoing = known.state is TransactionState.ONGOING
         if is_ongoing and event.partitions <= known.partitions:
-            return _refuse_partitions(ErrorCode.NONE)
+            return _refuse_partitions(event, ErrorCode.NONE)
         record = self._transition(
             known,
             TransactionState.ONGOING,
@@ -159,24 +165,24 @@ class _Decision:
             start_ms=known.start_ms if is_ongoing else self.now_ms,
             client_version=event.client_version,
         )
-        return Effects([record], PartitionsReply(ErrorCode.NONE))
+        return Effects([record], [(event.token, PartitionsReply(ErrorCode.NONE))])
 
     def verify_partitions(self, event: VerifyPartitions) -> Effects:
         known = self.known
         if known is None:
-            return _refuse_partitions(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
+            return _refuse_partitions(event, ErrorCode.INVALID_PRODUCER_ID_MAPPING)
         error = _producer_error(known, event)
         if error is ErrorCode.NONE and self.waits:
             error = ErrorCode.CONCURRENT_TRANSACTIONS
         if error is not ErrorCode.NONE:
-            return _refuse_partitions(error)
-        return _reply(PartitionsReply(ErrorCode.NONE, event.partitions - known.partitions))
+            return _refuse_partitions(event, error)
+        return _reply(event, PartitionsReply(ErrorCode.NONE, event.partitions - known.partitions))
 
     # Ends
 
     def end_transaction(self, event: EndTransaction) -> Effects:
         if self.known is None:
-            return _refuse_producer(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
+            return _refuse_producer(event, ErrorCode.INVALID_PRODUCER_ID_MAPPING)
         if event.client_version >= EPOCH_BUMP_VERSION:
             return self._end_version_2(self.known, event)
         return self._end_version_1(self.known, event)
@@ -184,20 +190,20 @@ class _Decision:
     def _end_version_1(self, known: Transaction, event: EndTransaction) -> Effects:
         error = _producer_error(known, event)
         if error is not ErrorCode.NONE:
-            return _refuse_producer(error)
+            return _refuse_producer(event, error)
         if self.waits:
-            return _refuse_producer(ErrorCode.CONCURRENT_TRANSACTIONS)
+            return _refuse_producer(event, ErrorCode.CONCURRENT_TRANSACTIONS)
         if known.state is TransactionState.ONGOING:
             record = self._transition(known, _prepared(event.is_commit), client_version=0)
-            return Effects([record], ProducerReply(ErrorCode.NONE), sends_markers=True)
+            return Effects([record], [(event.token, ProducerReply(ErrorCode.NONE))], is_followed_up=True)
         if known.state is _completed(event.is_commit):
-            return _reply(ProducerReply(ErrorCode.NONE))
+            return _reply(event, ProducerReply(ErrorCode.NONE))
         return self._invalid_state(known, event)
 
     def _end_version_2(self, known: Transaction, event: EndTransaction) -> Effects:
         """Every end bumps the epoch, so a retry is known by the epoch before the current one."""
         if self.waits:
-            return _refuse_producer(ErrorCode.CONCURRENT_TRANSACTIONS)
+            return _refuse_producer(event, ErrorCode.CONCURRENT_TRANSACTIONS)
         is_overflow_retry = (
             known.previous_producer_id == event.producer_id
             and event.producer_epoch == EPOCH_MAX - 1
@@ -205,32 +211,33 @@ class _Decision:
         )
         is_retry = is_overflow_retry or known.producer_epoch == event.producer_epoch + 1
         if event.producer_id != known.producer_id and not is_overflow_retry:
-            return _refuse_producer(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
+            return _refuse_producer(event, ErrorCode.INVALID_PRODUCER_ID_MAPPING)
         is_complete = known.state in (TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT)
         if event.producer_epoch != known.producer_epoch and not (is_complete and is_retry):
-            return _refuse_producer(ErrorCode.PRODUCER_FENCED)
+            return _refuse_producer(event, ErrorCode.PRODUCER_FENCED)
         if is_complete and is_retry:
             if known.state is _completed(event.is_commit):
-                return _reply(ProducerReply(ErrorCode.NONE, known.producer_id, known.producer_epoch))
+                return _reply(event, ProducerReply(ErrorCode.NONE, known.producer_id, known.producer_epoch))
             return self._invalid_state(known, event)
         if known.state is not TransactionState.ONGOING and event.is_commit:
             return self._invalid_state(known, event)
         # An abort without a transaction: the client is not sure whether its last request began one.
-        return self._end_and_bump(
-            event.is_commit, event.fresh_producer_id, lambda after: ProducerReply(ErrorCode.NONE, *after)
-        )
+        return self._end_and_bump(event, event.is_commit, lambda after: ProducerReply(ErrorCode.NONE, *after))
 
     def _end_and_bump(
-        self, is_commit: bool, fresh_producer_id: int, reply: Callable[[tuple[int, int]], Reply]
+        self,
+        event: InitProducerId | EndTransaction | TimeOut,
+        is_commit: bool,
+        reply: Callable[[tuple[int, int]], Reply],
     ) -> Effects:
         """Prepare the end under the next epoch; `reply` gets the producer's id and epoch afterwards."""
         known = self.known
         assert known is not None
         next_producer_id = NO_PRODUCER_ID
         if known.is_epoch_exhausted:
-            if fresh_producer_id == NO_PRODUCER_ID:
-                return _reply(NeedsProducerId())
-            next_producer_id = fresh_producer_id
+            if event.fresh_producer_id == NO_PRODUCER_ID:
+                return _reply(event, NeedsProducerId())
+            next_producer_id = event.fresh_producer_id
         record = self._transition(
             known,
             _prepared(is_commit),
@@ -240,10 +247,10 @@ class _Decision:
             start_ms=known.start_ms if known.state is TransactionState.ONGOING else self.now_ms,
             client_version=EPOCH_BUMP_VERSION,
         )
-        return Effects([record], reply(_producer_after(record)), sends_markers=True)
+        return Effects([record], [(event.token, reply(_producer_after(record)))], is_followed_up=True)
 
     def _invalid_state(self, known: Transaction, event: EndTransaction) -> Effects:
-        effects = _refuse_producer(ErrorCode.INVALID_TXN_STATE)
+        effects = _refuse_producer(event, ErrorCode.INVALID_TXN_STATE)
         outcome = "a commit" if event.is_commit else "an abort"
         effects.notes.append(
             ("Transactional id %r: %s in state %s", event.transactional_id, outcome, known.state.value)
@@ -260,8 +267,8 @@ class _Decision:
             or (known.producer_id, known.producer_epoch) != (event.producer_id, event.producer_epoch)
             or not is_timed_out(known, self.now_ms)
         ):
-            return _refuse_producer(ErrorCode.CONCURRENT_TRANSACTIONS)
-        effects = self._fence(event.fresh_producer_id, ProducerReply(ErrorCode.NONE))
+            return _refuse_producer(event, ErrorCode.CONCURRENT_TRANSACTIONS)
+        effects = self._fence(event, ProducerReply(ErrorCode.NONE))
         if effects.changes:
             effects.notes.append(
                 ("Transactional id %r: the transaction timed out and is aborted", event.transactional_id)
@@ -286,14 +293,12 @@ class _Decision:
         )
         return Effects([record])
 
-    def expire(self, event: Expire) -> Effects:
+    def loaded(self, event: Loaded) -> Effects:
         known = self.known
-        if known is None or self.waits or not is_expired(known, self.now_ms, self.settings):
+        if known is None or not known.state.is_prepared:
             return Effects()
-        return Effects(
-            [TransactionTombstone(event.transactional_id)],
-            notes=[("Transactional id %r has expired", event.transactional_id)],
-        )
+        note = ("Transactional id %r: going on in state %s", event.transactional_id, known.state.value)
+        return Effects(notes=[note], is_followed_up=True)
 
     def _transition(self, known: Transaction, state: TransactionState, **fields: Any) -> Transaction:
         if state not in TRANSITIONS[known.state]:
@@ -340,16 +345,18 @@ def _completed(is_commit: bool) -> TransactionState:
     return TransactionState.COMPLETE_COMMIT if is_commit else TransactionState.COMPLETE_ABORT
 
 
-def _reply(reply: Reply) -> Effects:
-    return Effects(reply=reply)
+def _reply(event: Request, reply: Reply) -> Effects:
+    """What a decision has that changes nothing but answers: all it may tell of is committed, or the answer would be
+    another."""
+    return Effects(replies=[(event.token, reply)], at_once=True)
 
 
-def _refuse_producer(error: ErrorCode) -> Effects:
-    return Effects(reply=ProducerReply(error))
+def _refuse_producer(event: Request, error: ErrorCode) -> Effects:
+    return _reply(event, ProducerReply(error))
 
 
-def _refuse_partitions(error: ErrorCode) -> Effects:
-    return Effects(reply=PartitionsReply(error))
+def _refuse_partitions(event: Request, error: ErrorCode) -> Effects:
+    return _reply(event, PartitionsReply(error))
 
 
 _DECIDERS: Final[Mapping[type, Callable[[_Decision, Any], Effects]]] = {
@@ -359,5 +366,5 @@ _DECIDERS: Final[Mapping[type, Callable[[_Decision, Any], Effects]]] = {
     EndTransaction: _Decision.end_transaction,
     TimeOut: _Decision.time_out,
     MarkersWritten: _Decision.markers_written,
-    Expire: _Decision.expire,
+    Loaded: _Decision.loaded,
 }

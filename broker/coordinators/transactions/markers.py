@@ -26,8 +26,8 @@ class MarkerWriter(Protocol):
     def write(self, topic: str, partition: int, marker: TransactionMarker) -> "asyncio.Future[None] | None":
         """Append a marker; None when it is committed, else a future that ends when it is.
 
-        Errors: ApiError, raised or in the future. UNKNOWN_TOPIC_OR_PARTITION means that there is no such partition any
-        more, the errors in SUPERSEDED that somebody newer took over; all others may pass.
+        Errors: ApiError, raised or in the future. UNKNOWN_TOPIC_OR_PARTITION, raised, means that there is no such
+        partition any more, the errors in SUPERSEDED that somebody newer took over; all others may pass.
         """
         ...
 

@@ -1,5 +1,5 @@
-"""Markers that partitions refused, and records that the coordinator's log refused: tried again, all transactions taken
-together.
+"""A queue of transaction markers and coordinator records that were refused, by a full disk for instance: they are tried
+again, a few at a time.
 
 A full disk refuses everything, for minutes, and there may be thousands of transactions to end. So a few are tried at a
 time, in turn, with a pause after each time that refused something. Once nothing is refused any more they go on without.
@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from barnabas.broker.timers import Timers
+from barnabas.timers import Timers
 
 RETRY_DELAY_MS: Final = 100
 """What was refused is tried again after this time."""

@@ -9,37 +9,33 @@ import logging
 from collections.abc import Awaitable, Callable, Collection
 from typing import Final, NamedTuple
 
-from barnabas.broker.coordinators.refusals import Refusals
-from barnabas.broker.coordinators.runtime import CoordinatorLog, CoordinatorRuntime
+from barnabas.broker.coordinators.log import CoordinatorLog
+from barnabas.broker.coordinators.runtime import CoordinatorRuntime
+from barnabas.broker.coordinators.transactions.endings import Endings, TransactionRunner
 from barnabas.broker.coordinators.transactions.events import (
     AddPartitions,
-    Event,
+    Expire,
     InitProducerId,
     NeedsProducerId,
     PartitionsReply,
     ProducerReply,
     Reply,
+    Request,
     TimeOut,
 )
 from barnabas.broker.coordinators.transactions.markers import MarkerWriter
+from barnabas.broker.coordinators.transactions.records import encode_record
 from barnabas.broker.coordinators.transactions.retries import RETRY_DELAY_MS, Retries
-from barnabas.broker.coordinators.transactions.runner import TransactionRunner
 from barnabas.broker.coordinators.transactions.settings import TransactionSettings
-from barnabas.broker.coordinators.transactions.shard import Shard
+from barnabas.broker.coordinators.transactions.shard import TransactionShard
 from barnabas.broker.coordinators.transactions.state import PARTITION_BYTES, Transaction, TransactionState, id_bytes
-from barnabas.broker.timers import Timers
 from barnabas.clock import Clock
 from barnabas.set_aside import SetAside
+from barnabas.timers import Timers
 from barnabas.turns import Turns
 from barnabas.wire.errors import ApiError, ErrorCode
 
 log = logging.getLogger(__name__)
-
-HELD_BYTES_MAX: Final = 192 * 1024 * 1024
-"""Of all transactional ids and the partitions of their transactions, about."""
-
-HELD_BYTES_OF_KNOWN_IDS_MAX: Final = 256 * 1024 * 1024
-"""The same for transactions of ids that are known."""
 
 IDS_PER_TURN: Final = 256
 """Background work gives way to requests after so many transactional ids."""
@@ -59,7 +55,8 @@ class TransactionService:
     """Transactions, for handlers; owned by the event loop.
 
     `runtime` holds the shards of `__transaction_state`. `next_producer_id` gives a fresh producer id, or raises
-    ApiError.
+    ApiError. Who compares all transactional ids with an expression holds `comparing` meanwhile, so that of the event
+    loop's time between two turns one of them takes a part.
     """
 
     def __init__(
@@ -72,37 +69,37 @@ class TransactionService:
         partition_count: int,
         next_producer_id: Callable[[], Awaitable[int]],
     ) -> None:
-        self.settings = settings
-        """Replaced as a whole when the finalised level of `transaction.version` moves."""
         self._clock = clock
         self._next_producer_id = next_producer_id
-        self._left_bytes = 0
-        self.refusals = Refusals("transactions", clock)
+        self.comparing = asyncio.Lock()
         self.set_aside_aborting = SetAside[str]("aborting the transaction", clock, first_delay_ms=10_000)
         self.set_aside_ending = SetAside[str]("ending the transaction", clock, first_delay_ms=RETRY_DELAY_MS)
         self.set_aside_expiring = SetAside[str]("expiring transactional ids", clock)
-        retries = Retries(timers)
-
-        def new_runner(partition: int, leader_epoch: Callable[[], int], shard: Shard) -> TransactionRunner:
-            self._left_bytes = 0  # sum it up with this shard
-            return TransactionRunner(
-                partition,
-                leader_epoch,
-                shard,
-                coordinator_log,
-                markers,
-                retries,
-                timers,
-                clock,
-                lambda: self.settings,
-                self.runtime.on_lost,
-                self.runtime.spawn,
-                self.set_aside_ending,
-            )
-
+        endings = Endings(markers, Retries(timers), lambda work: self.runtime.spawn(work), self.set_aside_ending)
         self.runtime = CoordinatorRuntime(
-            "transactional ids", coordinator_log, partition_count, timers, clock, Shard, new_runner
+            "transactional ids",
+            coordinator_log,
+            partition_count,
+            timers,
+            clock,
+            settings,
+            TransactionRunner,
+            TransactionShard,
+            lambda record: encode_record(record, self.runtime.settings.log_value_version),
+            settings.held_bytes_max,
+            follow_up=endings.begin,
+            set_aside_events=self.set_aside_ending,
         )
+
+    @property
+    def settings(self) -> TransactionSettings:
+        """Replaced as a whole when the finalised level of `transaction.version` moves."""
+        settings: TransactionSettings = self.runtime.settings
+        return settings
+
+    @settings.setter
+    def settings(self, settings: TransactionSettings) -> None:
+        self.runtime.settings = settings
 
     async def start(self) -> None:
         """Serve requests, and go on with what was prepared: call it when all partitions of the broker have been heard
@@ -116,7 +113,7 @@ class TransactionService:
 
     # Requests
 
-    def ask(self, event: Event) -> "Reply | asyncio.Future[Reply]":
+    def ask(self, event: Request) -> "Reply | asyncio.Future[Reply]":
         """Have an event decided: the reply, or a future while it must wait.
 
         Errors: ApiError, raised or in the future: INVALID_REQUEST (empty id), INVALID_TRANSACTION_TIMEOUT,
@@ -128,29 +125,21 @@ class TransactionService:
         if isinstance(event, InitProducerId) and not (0 < event.timeout_ms <= self.settings.transaction_max_timeout_ms):
             raise ApiError(ErrorCode.INVALID_TRANSACTION_TIMEOUT)
         runner = self.runtime.runner(event.transactional_id)
-        if isinstance(event, (InitProducerId, AddPartitions)) and self._lacks_memory(runner, event):
-            raise self.refusals.refusal("transactional ids take too much memory")
+        if isinstance(event, (InitProducerId, AddPartitions)):
+            self._check_memory(runner, event)
         return runner.ask(event)
 
-    def _lacks_memory(self, runner: TransactionRunner, event: InitProducerId | AddPartitions) -> bool:
-        """Whether a new id, or more partitions of a transaction, must wait; Kafka takes all until its heap is full.
-
-        What is left when it was last summed up is enough for many an event, which then costs no sum.
-        """
+    def _check_memory(self, runner: TransactionRunner, event: InitProducerId | AddPartitions) -> None:
+        """Whether there is room for a new id, or for more partitions of a transaction."""
         known = runner.shard.transactions.get(event.transactional_id)
         added = 0 if known is not None else id_bytes(event.transactional_id)
         if isinstance(event, AddPartitions):
             added += PARTITION_BYTES * len(event.partitions - (frozenset() if known is None else known.partitions))
-        if not added:
-            return False
-        self._left_bytes -= added
-        if self._left_bytes >= 0:
-            return False
-        held = sum(runner.shard.held_bytes for runner in self.runtime.runners())
-        self._left_bytes = HELD_BYTES_MAX - held - added
-        return held + added > (HELD_BYTES_MAX if known is None else HELD_BYTES_OF_KNOWN_IDS_MAX)
+        settings = self.settings
+        bytes_max = settings.held_bytes_max if known is None else settings.held_bytes_of_known_ids_max
+        self.runtime.memory.check(added, bytes_max, "they take too much memory")
 
-    async def producer(self, event: Event) -> ProducerReply:
+    async def producer(self, event: Request) -> ProducerReply:
         """Have an InitProducerId, EndTransaction or TimeOut decided, with a fresh producer id where it takes one.
         Errors: as `ask`, and those of `next_producer_id`.
         """
@@ -164,7 +153,7 @@ class TransactionService:
             fresh_producer_id = await self._next_producer_id()
             event = event._replace(fresh_producer_id=fresh_producer_id)  # type: ignore[call-arg]
 
-    async def partitions(self, event: Event) -> PartitionsReply:
+    async def partitions(self, event: Request) -> PartitionsReply:
         """Have an AddPartitions or VerifyPartitions decided. Errors: as `ask`."""
         reply = self.ask(event)
         if isinstance(reply, asyncio.Future):
@@ -225,7 +214,7 @@ class TransactionService:
         """Abort transactions that have been open for longer than their timeout, under a new epoch."""
         for runner in self.runtime.runners():
             turns = Turns(ABORTS_PER_TURN)
-            for transaction in runner.timed_out():
+            for transaction in runner.shard.timed_out(self._clock.now_ms()):
                 if runner.is_closed:
                     break
                 if self.set_aside_aborting.is_ready(transaction.transactional_id):
@@ -248,12 +237,12 @@ class TransactionService:
     async def remove_expired(self) -> None:
         """Forget transactional ids that nobody used for `transactional.id.expiration.ms`."""
         for runner in self.runtime.runners():
-            expired = runner.expired()
+            expired = runner.shard.expired(self._clock.now_ms(), self.settings)
             for start in range(0, len(expired), IDS_PER_TURN):
                 if runner.is_closed:
                     break
                 try:
-                    runner.expire(expired[start : start + IDS_PER_TURN])
+                    runner.carry_out(Expire("", tuple(expired[start : start + IDS_PER_TURN])))
                 except ApiError as error:
                     log.warning("Cannot expire transactional ids of partition %d: %s", runner.partition, error)
                     break

@@ -1,33 +1,39 @@
-"""What an operator may set about transactions."""
+"""What transactions go by: what an operator may set, and how much there may be of them."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Final
 
 from barnabas.broker.cluster.features import LATEST_TRANSACTION_VERSION
+from barnabas.broker.configuration.settings import from_key
+from barnabas.broker.configuration.tables.broker import BrokerKeys
 
+HELD_BYTES_MAX: Final = 192 * 1024 * 1024
+"""How much memory all transactional ids and the partitions of their transactions may take, about."""
 
-def _key(name: str, default: int) -> int:
-    value: int = field(default=default, metadata={"key": name})
-    return value
+HELD_BYTES_OF_KNOWN_IDS_MAX: Final = 256 * 1024 * 1024
+"""How much they may take when a transaction of a known id grows: newcomers are refused before."""
 
 
 @dataclass(frozen=True, slots=True)
 class TransactionSettings:
-    """Kafka's `transaction.*` and `transactional.*` keys that the coordinator obeys, with Kafka's defaults; the key is
-    in each field's metadata.
+    """Kafka's `transaction.*` and `transactional.*` keys that the coordinator obeys.
 
     `transaction_version` is the finalised level of the feature of that name: level 0 writes value version 0 into the
-    log, and from level 2 on the coordinator's own aborts bump epochs as clients of that version expect.
+    log, and from level 2 on the coordinator's own aborts bump epochs as clients of that version expect. The limits are
+    constants, which only tests choose.
     """
 
-    transaction_max_timeout_ms: int = _key("transaction.max.timeout.ms", 900_000)
-    transactional_id_expiration_ms: int = _key("transactional.id.expiration.ms", 604_800_000)
-    transaction_abort_timed_out_transaction_cleanup_interval_ms: int = _key(
-        "transaction.abort.timed.out.transaction.cleanup.interval.ms", 10_000
+    transaction_max_timeout_ms: int = from_key(BrokerKeys.transaction_max_timeout_ms)
+    transactional_id_expiration_ms: int = from_key(BrokerKeys.transactional_id_expiration_ms)
+    transaction_abort_timed_out_transaction_cleanup_interval_ms: int = from_key(
+        BrokerKeys.transaction_abort_timed_out_transaction_cleanup_interval_ms
     )
-    transaction_remove_expired_transaction_cleanup_interval_ms: int = _key(
-        "transaction.remove.expired.transaction.cleanup.interval.ms", 3_600_000
+    transaction_remove_expired_transaction_cleanup_interval_ms: int = from_key(
+        BrokerKeys.transaction_remove_expired_transaction_cleanup_interval_ms
     )
     transaction_version: int = LATEST_TRANSACTION_VERSION
+    held_bytes_max: int = HELD_BYTES_MAX
+    held_bytes_of_known_ids_max: int = HELD_BYTES_OF_KNOWN_IDS_MAX
 
     @property
     def log_value_version(self) -> int:

@@ -1,74 +1,86 @@
 """One partition of `__transaction_state` in memory. Pure, like what it is made of."""
 
-from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection
+from typing import ClassVar
 
-from barnabas.broker.coordinators.transactions import machine
-from barnabas.broker.coordinators.transactions.events import Effects, Event
-from barnabas.broker.coordinators.transactions.records import decode_record
+from barnabas.broker.coordinators.effects import NO_PRODUCER_ID
+from barnabas.broker.coordinators.shard import Shard
+from barnabas.broker.coordinators.transactions import machine, records
+from barnabas.broker.coordinators.transactions.events import Effects, Event, Expire, Loaded, Reply
+from barnabas.broker.coordinators.transactions.machine import is_expired, is_timed_out
 from barnabas.broker.coordinators.transactions.settings import TransactionSettings
 from barnabas.broker.coordinators.transactions.state import (
     Change,
-    PartitionsEnded,
     Record,
     Transaction,
+    TransactionTombstone,
     apply,
     held_bytes,
 )
-from barnabas.wire.errors import ProtocolError
-from barnabas.wire.record_batch import iter_headers
-from barnabas.wire.records import iter_records
 
 
-def records_of(changes: Iterable[Change]) -> list[Record]:
-    """The changes that are written to the log, in order."""
-    return [change for change in changes if not isinstance(change, PartitionsEnded)]
+class TransactionShard(Shard[Event, Change, Reply]):
+    """Transactions by their ids. No timers run for them: jobs look for those whose time is over."""
 
+    RECORDS: ClassVar = (Transaction, TransactionTombstone)
 
-class Shard:
-    """Transactions by their ids; owned by one runner (or by the thread that loads it).
-
-    `skipped` counts what loading left out, by reason; `held_bytes` is about how much memory the transactions take.
-    """
-
-    __slots__ = ("held_bytes", "skipped", "transactions")
+    __slots__ = ("_held_bytes", "transactions")
 
     def __init__(self) -> None:
-        self.held_bytes = 0
+        super().__init__()
         self.transactions: dict[str, Transaction] = {}
-        self.skipped: Counter[str] = Counter()
+        self._held_bytes = 0
 
     def __len__(self) -> int:
         return len(self.transactions)
 
-    def decide(self, event: Event, now_ms: int, settings: TransactionSettings, *, is_uncommitted: bool) -> Effects:
-        """What the event means; alters nothing."""
+    @property
+    def held_bytes(self) -> int:
+        return self._held_bytes
+
+    @staticmethod
+    def decode_record(key: bytes, value: bytes | None) -> Record:
+        return records.decode_record(key, value)
+
+    def decide(
+        self, event: Event, now_ms: int, settings: TransactionSettings, uncommitted: Collection[str] = ()
+    ) -> Effects:
+        if isinstance(event, Expire):
+            return self._expire(event, now_ms, settings, uncommitted)
         known = self.transactions.get(event.transactional_id)
+        is_uncommitted = event.transactional_id in uncommitted
         return machine.decide(known, event, now_ms, settings, is_uncommitted=is_uncommitted)
 
-    def apply(self, changes: Iterable[Change]) -> None:
-        """Bring the changes of one decision about."""
-        for change in changes:
-            self._apply(change)
+    def _expire(
+        self, event: Expire, now_ms: int, settings: TransactionSettings, uncommitted: Collection[str]
+    ) -> Effects:
+        expired: list[Change] = [
+            TransactionTombstone(transactional_id)
+            for transactional_id in event.transactional_ids
+            if transactional_id not in uncommitted
+            and (known := self.transactions.get(transactional_id)) is not None
+            and is_expired(known, now_ms, settings)
+        ]
+        notes: list[tuple[object, ...]] = [("%d transactional ids have expired", len(expired))] if expired else []
+        return Effects(expired, notes=notes)
 
-    def load(self, chunk: bytes | bytearray | memoryview) -> None:
-        """Apply whole batches as the log holds them; what is not understood is left out and counted.
+    def commit_timeout_ms(self, key: str, settings: TransactionSettings) -> int:
+        return self.transactions[key].timeout_ms
 
-        Errors: CorruptBatch when the chunk is no sequence of batches.
-        """
-        for header in iter_headers(chunk):
-            if header.is_control:
-                continue
-            for record in iter_records(chunk, header):
-                try:
-                    self._apply(decode_record(record.key or b"", record.value))
-                except ProtocolError as error:
-                    self.skipped[str(error)] += 1
+    def events_at_start(self) -> list[Event]:
+        return [Loaded(known.transactional_id) for known in self.transactions.values() if known.state.is_prepared]
 
-    def _apply(self, change: Change) -> None:
-        transactional_id = change.transactional_id
-        before = self.transactions.get(transactional_id)
+    def timed_out(self, now_ms: int) -> list[Transaction]:
+        """Open transactions that exceed their timeout."""
+        return [known for known in self.transactions.values() if is_timed_out(known, now_ms)]
+
+    def expired(self, now_ms: int, settings: TransactionSettings) -> list[str]:
+        """Transactional ids that nobody used for too long."""
+        return [known.transactional_id for known in self.transactions.values() if is_expired(known, now_ms, settings)]
+
+    def _apply(self, key: str, change: Change, record_offset: int, producer_id: int = NO_PRODUCER_ID) -> None:
+        before = self.transactions.get(change.transactional_id)
         apply(self.transactions, change)
-        after = self.transactions.get(transactional_id)
+        after = self.transactions.get(change.transactional_id)
         if before is None or after is None or before.partitions is not after.partitions:
-            self.held_bytes += held_bytes(after) - held_bytes(before)
+            self._held_bytes += held_bytes(after) - held_bytes(before)

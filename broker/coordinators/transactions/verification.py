@@ -8,16 +8,16 @@ nobody ends. Source: Kafka's ReplicaManager.handleProduceAppend, AddPartitionsTo
 import asyncio
 from collections.abc import Awaitable, Mapping
 from enum import Enum
-from typing import Final
+from typing import Final, Protocol
 
 from barnabas.broker.configuration.live_config import LiveConfig
 from barnabas.broker.coordinators.transactions.events import AddPartitions, PartitionsReply, VerifyPartitions
 from barnabas.broker.coordinators.transactions.service import TransactionService
 from barnabas.broker.coordinators.transactions.state import TopicPartition
 from barnabas.broker.replication.replica_manager import ReplicaManager
-from barnabas.broker.timers import Timers
 from barnabas.clock import Clock
 from barnabas.storage.producer_state import Verification
+from barnabas.timers import Timers, pause
 from barnabas.wire.errors import ApiError, ErrorCode
 
 CLIENT_VERSION_2: Final = 2
@@ -101,8 +101,19 @@ class Verified:
             raise
 
 
+class Elsewhere(Protocol):
+    """The way to coordinators in other brokers (`coordinator_sender.py`)."""
+
+    def ask(self, event: AddPartitions | VerifyPartitions) -> "asyncio.Future[PartitionsReply]":
+        """Ask the coordinator of the event's transactional id. Errors: ApiError."""
+        ...
+
+
 class TransactionVerification:
-    """Asks the coordinator on behalf of produced batches and committed offsets; owned by the event loop."""
+    """Asks the coordinator on behalf of produced batches and committed offsets; owned by the event loop.
+
+    Where this broker is not the coordinator, `elsewhere` is asked; None where there are no other brokers.
+    """
 
     def __init__(
         self,
@@ -111,12 +122,14 @@ class TransactionVerification:
         config: LiveConfig,
         clock: Clock,
         timers: Timers,
+        elsewhere: Elsewhere | None = None,
     ) -> None:
         self._replicas = replicas
         self._transactions = transactions
         self._config = config
         self._clock = clock
         self._timers = timers
+        self._elsewhere = elsewhere
 
     def verify(
         self,
@@ -164,6 +177,11 @@ class TransactionVerification:
         try:
             return self._transactions.ask(event)  # type: ignore[return-value]
         except ApiError as error:
+            if error.error is not ErrorCode.NOT_COORDINATOR or self._elsewhere is None:
+                return PartitionsReply(error.error)
+        try:
+            return self._elsewhere.ask(event)
+        except ApiError as error:
             return PartitionsReply(error.error)
 
     async def _verify_later(
@@ -185,13 +203,8 @@ class TransactionVerification:
             answer = await _answer(reply)
             if not _is_tried_again(answer, operation) or clock.monotonic_ms() >= give_up_ms:
                 return _noted(verified, event, answer, operation)
-            await self._pause(backoff_ms)
+            await pause(self._timers, backoff_ms)
             reply = self._ask(event)
-
-    async def _pause(self, delay_ms: int) -> None:
-        over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._timers.call_later(delay_ms, lambda: None if over.done() else over.set_result(None))
-        await over
 
 
 async def _answer(reply: "PartitionsReply | asyncio.Future[PartitionsReply]") -> PartitionsReply:

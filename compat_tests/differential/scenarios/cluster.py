@@ -5,8 +5,14 @@ from barnabas.wire import codec, headers, messages
 from barnabas.wire.messages.api_versions import ApiVersionsRequest
 from barnabas.wire.messages.describe_cluster import DescribeClusterRequest
 from barnabas.wire.messages.describe_log_dirs import DescribableLogDirTopic, DescribeLogDirsRequest
+from barnabas.wire.messages.describe_topic_partitions import (
+    DescribeTopicPartitionsRequest,
+    RequestCursor,
+    TopicRequest,
+)
 from barnabas.wire.messages.find_coordinator import FindCoordinatorRequest
 from barnabas.wire.messages.init_producer_id import InitProducerIdRequest
+from barnabas.wire.messages.list_config_resources import ListConfigResourcesRequest
 from barnabas.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from barnabas.wire.messages.produce import ProduceRequest
 from compat_tests.differential.run import Run, Side
@@ -151,6 +157,63 @@ def describe_log_dirs(run: Run) -> None:
     )
 
 
+def describe_topic_partitions(run: Run) -> None:
+    one, three, four = run.create_topic("a"), run.create_topic("b", partitions=3), run.create_topic("c", partitions=4)
+
+    def asking(*names: str, cursor: tuple[str, int] | None = None, limit: int = 2000) -> DescribeTopicPartitionsRequest:
+        return DescribeTopicPartitionsRequest(
+            topics=[TopicRequest(name=name) for name in names],
+            response_partition_limit=limit,
+            cursor=None if cursor is None else RequestCursor(topic_name=cursor[0], partition_index=cursor[1]),
+        )
+
+    run.sweep(asking(one), asking(three, one), asking(one, one), asking(one, "no-such"), asking("no-such"))
+    run.sweep(asking("no-such", "zzz", four, "a b"), asking("__cluster_metadata", one), asking("", cursor=("", 0)))
+    for name in BAD_NAMES:
+        run.sweep(asking(name, one))
+    for limit in (1, 2, 3, 4, 5, 7, 8, 9, 0, -1, -(2**31), 2**31 - 1):
+        run.sweep(asking(one, three, four, limit=limit), asking(one, "no-such", three, "zzz", limit=limit))
+        run.sweep(asking(three, cursor=(three, 1), limit=limit), asking(three, four, cursor=(three, 2), limit=limit))
+    for partition in (0, 1, 2, 3, 4, 100, -1, -(2**31), 2**31 - 2000):
+        run.sweep(asking(one, three, cursor=(three, partition)), asking(three, one, cursor=(one, partition)))
+        run.sweep(asking(three, cursor=(one, partition)), asking(one, "no-such", cursor=("no-such", partition)))
+        run.sweep(asking(one, one, cursor=("zzz", partition)), asking(cursor=("zzz", partition)))
+    # All topics: those of the scenarios before have names that come before these, but the internal ones.
+    run.sweep(asking(cursor=(one, 0), limit=8), asking(cursor=(one, -1)), asking(cursor=(f"{one}!", 5), limit=7))
+    run.sweep(
+        asking(cursor=(three, 1), limit=6), asking(cursor=(three, 3), limit=4), asking(cursor=(three, 1), limit=1)
+    )
+
+
+def every_topic_in_pages(run: Run) -> None:
+    """Cursors that each side gave, over all topics there are."""
+    run.create_topic("a", partitions=3)
+    run.create_topic("b")
+    for limit in (1, 2, 2000):
+        cursors: list[RequestCursor | None] = [None, None]
+
+        def build(side: Side, limit: int = limit, cursors: list[RequestCursor | None] = cursors) -> object:
+            return DescribeTopicPartitionsRequest(response_partition_limit=limit, cursor=cursors[run.sides.index(side)])
+
+        for _ in range(20):
+            answers = run.ask(build, 0)  # type: ignore[arg-type]
+            nexts = [answer.next_cursor for answer in answers]
+            if nexts == [None, None]:
+                break
+            cursors[:] = [
+                RequestCursor(topic_name=each.topic_name, partition_index=each.partition_index) for each in nexts
+            ]
+
+
+def list_config_resources(run: Run) -> None:
+    run.create_topic("a")
+    run.create_topic("b", partitions=3)
+    types = (2, 4, 8, 16, 32)
+    run.sweep(ListConfigResourcesRequest(), *(ListConfigResourcesRequest(resource_types=[each]) for each in types))
+    for several in ([2, 2], [4, 8], [8, 4, 2], [16, 32], list(types), [0], [1], [3], [64], [-1], [-128], [127], [2, 3]):
+        run.sweep(ListConfigResourcesRequest(resource_types=several), versions=(1,))
+
+
 def init_producer_id(run: Run) -> None:
     for transactional_id in (None, ""):
         for timeout_ms in (60_000, 0, -1, 2**31 - 1):
@@ -234,7 +297,8 @@ def bodies_with_more(run: Run) -> None:
         run.ask_raw(API_VERSIONS, version, codec.encode(ApiVersionsRequest(), version) + b"\x00\x00")
 
 
-FIRST = (metadata_all,)
+FIRST = (metadata_all, list_config_resources, every_topic_in_pages)
+"""These ask for all topics, of which both have the same at the beginning."""
 LAST = (
     bodies_with_more,
     broken_frames,
@@ -250,6 +314,7 @@ SCENARIOS = (
     metadata_auto_creation,
     describe_cluster,
     describe_log_dirs,
+    describe_topic_partitions,
     init_producer_id,
     versions_that_do_not_exist,
     keys_that_do_not_exist,

@@ -1,9 +1,12 @@
 """JoinGroup, SyncGroup, Heartbeat, LeaveGroup, OffsetCommit, OffsetFetch, OffsetDelete, and what describes groups."""
 
 import struct
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 from barnabas.wire.messages.delete_groups import DeleteGroupsRequest
+from barnabas.wire.messages.delete_topics import DeleteTopicsRequest
 from barnabas.wire.messages.describe_groups import DescribeGroupsRequest
 from barnabas.wire.messages.heartbeat import HeartbeatRequest
 from barnabas.wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
@@ -27,6 +30,7 @@ from barnabas.wire.messages.offset_fetch import (
 )
 from barnabas.wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 from compat_tests.differential.run import Build, Run, Side, versions_of
+from compat_tests.differential.values import UNKNOWN_TOPIC_ID
 
 JOIN_GROUP, LEAVE_GROUP, OFFSET_FETCH = 11, 13, 9
 NOBODY = "nobody"
@@ -144,6 +148,7 @@ def committing(
             topics=[
                 OffsetCommitRequestTopic(
                     name=topic,
+                    topic_id=side.ids.get(topic, UNKNOWN_TOPIC_ID),
                     partitions=[
                         OffsetCommitRequestPartition(
                             partition_index=partition,
@@ -160,13 +165,30 @@ def committing(
     return build
 
 
-def fetching(group: str, version: int, *topics: tuple[str, list[int]], everything: bool = False) -> OffsetFetchRequest:
-    if version >= 8:
-        asked = [OffsetFetchRequestTopics(name=name, partition_indexes=indexes) for name, indexes in topics]
-        one = OffsetFetchRequestGroup(group_id=group, topics=None if everything else asked)
-        return OffsetFetchRequest(groups=[one])
-    named = [OffsetFetchRequestTopic(name=name, partition_indexes=indexes) for name, indexes in topics]
-    return OffsetFetchRequest(group_id=group, topics=None if everything else named)
+def fetching(
+    group: str,
+    version: int,
+    *topics: tuple[str, list[int]],
+    everything: bool = False,
+    stable: bool = False,
+    member: tuple[str | None, int] = (None, -1),
+) -> Callable[[Side], OffsetFetchRequest]:
+    def build(side: Side) -> OffsetFetchRequest:
+        if version < 8:
+            named = [OffsetFetchRequestTopic(name=name, partition_indexes=indexes) for name, indexes in topics]
+            return OffsetFetchRequest(group_id=group, topics=None if everything else named)
+        asked = [
+            OffsetFetchRequestTopics(
+                name=name, topic_id=side.ids.get(name, UNKNOWN_TOPIC_ID), partition_indexes=indexes
+            )
+            for name, indexes in topics
+        ]
+        one = OffsetFetchRequestGroup(
+            group_id=group, topics=None if everything else asked, member_id=member[0], member_epoch=member[1]
+        )
+        return OffsetFetchRequest(groups=[one], require_stable=stable)
+
+    return build
 
 
 def look(run: Run, group: str) -> None:
@@ -192,8 +214,9 @@ def group_life(run: Run) -> None:
         look(run, group)
         for generation, name in ((1, "m"), (0, "m"), (2, "m"), (-1, "m"), (1, "other"), (1, None)):
             run.ask(beating(group, generation, name), beat)
-            run.ask(committing(group, (topic, 0, 5), generation=generation, name=name), max(2, min(version, 9)))
-        run.ask(committing(group, (topic, 0, 6)), max(2, min(version, 9)))
+            for at in (version, version + 1):
+                run.ask(committing(group, (topic, 0, 5), generation=generation, name=name), max(2, at))
+        run.ask(committing(group, (topic, 0, 6)), max(2, version))
         run.ask(fetching(group, fetch, (topic, [0])), fetch)
         run.ask(DeleteGroupsRequest(groups_names=[group]), min(version, 2))
         run.ask(leaving(group, ("other", None), version=leave), leave)
@@ -349,6 +372,11 @@ def offsets(run: Run) -> None:
         committing(group, (topic, 0, 1), name="m"),
         committing(run.fresh("other"), (topic, 0, 1), generation=1, name="m"),
     )
+    fetch_offsets(run, topic, group)
+
+
+def fetch_offsets(run: Run, topic: str, group: str) -> None:
+    """What the group has committed of two partitions, at every version; topics and groups that do not exist."""
     for version in versions_of(OFFSET_FETCH):
         questions: tuple[list[tuple[str, list[int]]], ...] = (
             [(topic, [0])], [(topic, [0, 1, 2, -1])], [("no-such", [0])], [(topic, [0, 0])], [(topic, [])], [],
@@ -360,19 +388,58 @@ def offsets(run: Run) -> None:
         if version >= 2:
             for of in (group, run.fresh("none"), ""):
                 run.ask(fetching(of, version, everything=True), version)
-    for version in (8, 9):
-        several = fetching(group, version, everything=True)
-        several.groups += fetching(run.fresh("none"), version, (topic, [0])).groups
-        several.groups += fetching(group, version, (topic, [0])).groups
-        run.ask(several, version)
+    for version in (8, 9, 10):
+        questions_of_groups = (
+            fetching(group, version, everything=True),
+            fetching(run.fresh("none"), version, (topic, [0])),
+            fetching(group, version, (topic, [0])),
+            fetching(group, version, ("no-such", [0, 1]), (topic, [0]), ("no-such", [2])),
+        )
+
+        def several(side: Side, questions: Iterable[Callable[[Side], OffsetFetchRequest]]) -> OffsetFetchRequest:
+            return OffsetFetchRequest(groups=[group for build in questions for group in build(side).groups])
+
+        run.ask(partial(several, questions=questions_of_groups), version)
         run.ask(OffsetFetchRequest(), version)
-        stable = fetching(group, version, (topic, [0]))
-        stable.require_stable = True
-        run.ask(stable, version)
-    member = fetching(group, 9, (topic, [0]))
-    for member_id, epoch in (("x", 0), ("x", 5), (None, 3), ("", -1)):
-        member.groups[0].member_id, member.groups[0].member_epoch = member_id, epoch
-        run.ask(member, 9)
+        run.ask(fetching(group, version, (topic, [0]), stable=True), version)
+    for version in (9, 10):
+        for member in (("x", 0), ("x", 5), (None, 3), ("", -1)):
+            run.ask(fetching(group, version, (topic, [0]), member=member), version)
+
+
+def offsets_of_an_earlier_topic(run: Run) -> None:
+    """A topic that is deleted and made anew has another id, and none of the offsets."""
+    topic, group = run.create_topic(), run.fresh()
+    run.ask(committing(group, (topic, 0, 5)), 10)
+    earlier = [side.topic_id(topic) for side in run.sides]
+    run.ask(DeleteTopicsRequest(topic_names=[topic], timeout_ms=30_000), 5)
+    run.wait_gone(topic)
+    run.settle_with(
+        fetching(group, 8, (topic, [0])),
+        8,
+        lambda answer: answer.groups[0].topics[0].partitions[0].committed_offset < 0,
+    )
+    assert run.create_topic() == topic
+
+    def of_earlier(build: Callable[[Side], Any]) -> Callable[[Side], Any]:
+        def asking(side: Side) -> Any:
+            later, side.ids[topic] = side.ids[topic], earlier[run.sides.index(side)]
+            try:
+                return build(side)
+            finally:
+                side.ids[topic] = later
+
+        return asking
+
+    for build in (fetching(group, 10, (topic, [0])), fetching(group, 10, everything=True)):
+        run.ask(build, 10)
+        run.ask(of_earlier(build), 10)
+    run.ask(of_earlier(committing(group, (topic, 0, 6))), 10)
+    run.ask(fetching(group, 10, (topic, [0])), 10)
+    run.ask(committing(group, (topic, 0, 7)), 9)
+    for build in (fetching(group, 10, (topic, [0])), fetching(group, 10, everything=True)):
+        run.ask(build, 10)
+        run.ask(of_earlier(build), 10)
 
 
 def offset_delete(run: Run) -> None:
@@ -435,6 +502,7 @@ SCENARIOS = (
     static_members,
     unknown_groups,
     offsets,
+    offsets_of_an_earlier_topic,
     offset_delete,
     list_groups,
 )

@@ -1,5 +1,10 @@
-"""CreateTopics, DeleteTopics, CreatePartitions."""
+"""CreateTopics, DeleteTopics, CreatePartitions, ElectLeaders, reassignments."""
 
+from barnabas.wire.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    ReassignablePartition,
+    ReassignableTopic,
+)
 from barnabas.wire.messages.create_partitions import (
     CreatePartitionsAssignment,
     CreatePartitionsRequest,
@@ -12,12 +17,17 @@ from barnabas.wire.messages.create_topics import (
     CreateTopicsRequest,
 )
 from barnabas.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from barnabas.wire.messages.elect_leaders import ElectLeadersRequest, TopicPartitions
+from barnabas.wire.messages.list_partition_reassignments import (
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsTopics,
+)
 from barnabas.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from compat_tests.differential.run import Run, Side, versions_of
 from compat_tests.differential.scenarios.cluster import BAD_NAMES
 from compat_tests.differential.values import UNKNOWN_TOPIC_ID
 
-CREATE_TOPICS, DELETE_TOPICS, CREATE_PARTITIONS = 19, 20, 37
+CREATE_TOPICS, DELETE_TOPICS, CREATE_PARTITIONS, ELECT_LEADERS = 19, 20, 37, 43
 
 TOPIC_CONFIGS: dict[str, tuple[str | None, ...]] = {
     "cleanup.policy": ("delete", "compact", "compact,delete", "delete,compact", "", "x", "delete,delete", None),
@@ -279,6 +289,58 @@ def create_partitions(run: Run) -> None:
     run.ask(MetadataRequest(topics=[MetadataRequestTopic(name=existing)], allow_auto_topic_creation=False), 9)
 
 
+def elect_leaders(run: Run) -> None:
+    existing = run.create_topic(partitions=2)
+
+    def electing(*topics: tuple[str, list[int]], election_type: int = 0) -> ElectLeadersRequest:
+        asked = [TopicPartitions(topic=name, partitions=partitions) for name, partitions in topics]
+        return ElectLeadersRequest(election_type=election_type, topic_partitions=asked, timeout_ms=10_000)
+
+    for election_type in (0, 1, 2, -1, 127):
+        versions = versions_of(ELECT_LEADERS) if election_type == 0 else (1, 2)
+        run.sweep(
+            electing((existing, [0]), election_type=election_type),
+            electing((existing, [1, 0]), ("no-such", [0]), election_type=election_type),
+            electing((existing, [2, -1]), election_type=election_type),
+            electing((existing, [0]), (existing, [1]), election_type=election_type),
+            electing((existing, []), election_type=election_type),
+            electing(("a b", [0]), ("", [0]), election_type=election_type),
+            electing(election_type=election_type),
+            versions=versions,
+        )
+
+
+def reassignments(run: Run) -> None:
+    existing = run.create_topic(partitions=2)
+
+    def moving(*topics: tuple[str, int, list[int] | None], may_grow: bool = True) -> AlterPartitionReassignmentsRequest:
+        asked = [
+            ReassignableTopic(
+                name=name, partitions=[ReassignablePartition(partition_index=partition, replicas=replicas)]
+            )
+            for name, partition, replicas in topics
+        ]
+        return AlterPartitionReassignmentsRequest(
+            topics=asked, timeout_ms=10_000, allow_replication_factor_change=may_grow
+        )
+
+    for replicas in ([1], None, [], [1, 1], [2], [1, 2], [-1], [-2, 1]):
+        run.sweep(
+            moving((existing, 0, replicas)),
+            moving((existing, 2, replicas)),
+            moving((existing, -1, replicas)),
+            moving(("no-such", 0, replicas), (existing, 1, replicas)),
+            moving(("a b", 0, replicas), ("", 0, replicas)),
+        )
+        run.sweep(moving((existing, 0, replicas), may_grow=False), versions=(1,))
+    run.sweep(moving())
+    for topics in (None, [], [(existing, [0, 1, 2, -1])], [("no-such", [0])], [(existing, [])]):
+        asked = None
+        if topics is not None:
+            asked = [ListPartitionReassignmentsTopics(name=name, partition_indexes=each) for name, each in topics]
+        run.sweep(ListPartitionReassignmentsRequest(topics=asked, timeout_ms=10_000))
+
+
 SCENARIOS = (
     create_topics,
     create_topics_counts,
@@ -288,4 +350,6 @@ SCENARIOS = (
     delete_topics,
     delete_topics_by_id,
     create_partitions,
+    elect_leaders,
+    reassignments,
 )

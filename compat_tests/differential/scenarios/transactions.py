@@ -124,10 +124,9 @@ def look(run: Run, transactional_id: str, topic: str, group: str) -> None:
     run.ask(DescribeProducersRequest(topics=[TopicRequest(name=topic, partition_indexes=[0])]), 0)
     for isolation in (0, 1):
         run.ask(fetch_request([(topic, 0, 0)], isolation_level=isolation), 11)
-    offsets = fetching(group, 8, everything=True)
     for stable in (False, True):
-        offsets.require_stable = stable
-        run.ask(offsets, 8)
+        for version in (8, 10):
+            run.ask(fetching(group, version, everything=True, stable=stable), version)
 
 
 def transaction_coordinator(run: Run) -> None:
@@ -247,6 +246,32 @@ def describe_transactions(run: Run) -> None:
         )
 
 
+def transactional_id_patterns(run: Run) -> None:
+    """Regular expressions of RE2's syntax, which must match the whole id; they name this scenario's ids only."""
+    for suffix in ("a", "b", "bb", "B", "a.b", "ü", "λ", "a\nb", "1", "a-1", "(", "a b"):
+        begin(run, run.fresh(suffix))
+    own = run.fresh("")
+    endings = (
+        "", "a", ".*", ".", "..", "[ab]", "a|b", "(a|b)", "a.b", r"a\.b", "[^a]", "(?i)b", "(?i:B)B?", "b+", "b{2}",
+        "b{1,2}", "b*?", r"\w", r"\W", r"\d", r"\pL", r"\PL", r"\p{Greek}", r"\x61", r"\x{3bb}", r"\141", r"\(",
+        r"\Qa.b\E", "[[:alpha:]]", "[[:^alpha:]]", "(?s)a.b", "a.b(?s)", "(?m)a$.^b", "(?P<x>a)", "(?<x>a)", "(?:a)",
+        "^a", "a$", r"a\b", r"a\z", r"\Aa", "(?U)b+", "ü", "(?i)Ü", "a{1000}|a", "((a|b)*)*", "(x+x+)+y", "[]a]",
+    )  # fmt: skip
+    refused = (
+        "(", ")", "[", "[a", "*", "a**", "+", "?", "(?=a)", "(?!a)", "(?<=a)", r"(a)\1", "a{1001}", "a{2,1}", "\\",
+        "[b-a]", "(?z)a", r"\p{Nope}", "[[:nope:]]", "(?P=x)", r"\pX", r"\8", "(?P<>a)", "(?P<x", "(?i", r"\Z", r"\xg",
+        "a{,2}", "a{", "x{2}{3}", "(?>a)", "a++", r"\G", r"\u0061", "(?P<x>a)(?P<x>b)",
+    )  # fmt: skip
+    for ending in (*endings, *refused):
+        run.ask(ListTransactionsRequest(transactional_id_pattern=own + ending), 2)
+    for pattern in (None, "", "nobody", *refused):
+        run.ask(ListTransactionsRequest(producer_id_filters=[UNKNOWN_PRODUCER], transactional_id_pattern=pattern), 2)
+    run.ask(ListTransactionsRequest(state_filters=["Empty", "x"], transactional_id_pattern=f"{own}.*"), 2)
+    run.ask(ListTransactionsRequest(state_filters=["Ongoing"], transactional_id_pattern=f"{own}.*"), 2)
+    run.ask(ListTransactionsRequest(state_filters=["x"], transactional_id_pattern="("), 2)
+    run.ask(ListTransactionsRequest(duration_filter=10**15, transactional_id_pattern=f"{own}.*"), 2)
+
+
 def transaction_markers(run: Run) -> None:
     topic = run.create_topic()
 
@@ -281,5 +306,6 @@ SCENARIOS = (
     transactional_producers,
     transaction_life,
     describe_transactions,
+    transactional_id_patterns,
     transaction_markers,
 )

@@ -65,7 +65,8 @@ def run_once(spark: Any, cluster: Any) -> Callable[..., dict[str, Any]]:
 
     def run(module: ModuleType, *arguments: str, bootstrap_servers: str | None = None) -> dict[str, Any]:
         options = options_for(module, bootstrap_servers or cluster.bootstrap_servers, "--once", *arguments)
-        return pipeline.follow(module.start(spark, options), options.stop)
+        queries = module.start(spark, options)
+        return {**options.totals, **pipeline.follow(queries, options.stop)}
 
     return run
 

@@ -231,8 +231,12 @@ def test_retries_dead_letters_and_their_return(cluster: Any, run_once: Any, topi
     sample.produce(servers, topic_prefix, samples)
     arguments = retry_arguments(topic_prefix, tmp_path)
 
-    run_once(retry_and_dead_letter, *arguments)
+    totals = run_once(retry_and_dead_letter, *arguments)
 
+    retried = [f"{topic_prefix}-retry-{number}" for number in (1, 2)]
+    assert {name: total.rows for name, total in totals.items()} == {
+        topic_prefix: 800, **{topic: len(consume(servers, topic)) for topic in retried}
+    }  # fmt: skip
     results = consume(servers, f"{topic_prefix}-out")
     assert Counter(message.key().decode() for message in results) == expected_keys(samples, "1", "2", "3")
     assert all(message.value() == message.value().upper() for message in results)

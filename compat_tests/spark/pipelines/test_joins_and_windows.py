@@ -16,7 +16,7 @@ import pytest
 
 from compat_tests.spark.pipelines.conftest import JAVA_OPTIONS, commits, consume, forget_commits, options_for, sizes
 from spark_examples import capacity_report, enrich_join, flight_delays, sample, stream_wordcount
-from spark_examples.demo import delays_by_day
+from spark_examples.demo import expected_statistics
 from spark_examples.flights import fetch_archive, read_table
 from spark_examples.session import CONNECTOR
 from tools.jvm.ivy import ivy_home, ivy_settings
@@ -54,6 +54,40 @@ def final_figures(spark: Any, path: Path) -> dict[str, Any]:
     rows = spark.read.parquet(str(path)).collect()
     assert len({(row.carrier, row.date) for row in rows}) == len(rows)
     return {f"{row.carrier}|{row.date}": row.asDict() for row in rows}
+
+
+def delays_by_day(flights: pandas.DataFrame) -> dict[str, Any]:
+    """What flight_delays computes, by pandas from the columns carrier, date, departure_delay and arrival_delay."""
+    groups = (
+        flights.assign(is_late=flights.arrival_delay >= flight_delays.LATE_MINUTES)
+        .groupby(["carrier", "date"])
+        .agg(
+            flights=("carrier", "size"),
+            departed=("departure_delay", "count"),
+            arrived=("arrival_delay", "count"),
+            late=("is_late", "sum"),
+            departure_delay=("departure_delay", lambda delays: delays.sum(min_count=1)),
+            arrival_delay=("arrival_delay", lambda delays: delays.sum(min_count=1)),
+            worst=("arrival_delay", "max"),
+        )
+    )
+    return {
+        f"{carrier}|{date}": {
+            "carrier": carrier,
+            "date": date,
+            **{name: None if pandas.isna(figure) else int(figure) for name, figure in row.items()},
+        }
+        for (carrier, date), row in groups.iterrows()
+    }
+
+
+def test_the_demonstration_expects_what_pandas_computes() -> None:
+    archive = fetch_archive()
+    table = pandas.DataFrame(read_table(archive, "flights"))
+    table["date"] = pandas.to_datetime(table[["year", "month", "day"]]).dt.strftime("%Y-%m-%d")
+    for ours, theirs in (("departure_delay", "dep_delay"), ("arrival_delay", "arr_delay")):
+        table[ours] = pandas.to_numeric(table[theirs])
+    assert expected_statistics(archive) == delays_by_day(table)
 
 
 def over_by(lines: dict[str, Any], flights: pandas.DataFrame, lateness: str) -> dict[str, Any]:
@@ -266,12 +300,13 @@ def test_each_pipeline_tells_its_options(name: str, capsys: pytest.CaptureFixtur
 SHOWN = {
     "archive": r"1,044 +│ +│ 0 +│ complete",
     "capacity_report": r"flights +│ +2,000 .* weather +│ +166 ",
-    "dedupe": r"unique-events +│ 666 +│ 666 ",
+    "dedupe": r"events +│ 1998 +│ 666 .*unique-events +│ 666 +│ 666 ",
     "enrich_join": r"John F Kennedy Intl +│ 688 +│ 671 +│ 578 .* Newark Liberty Intl +│ 738 +│ 716 +│ 698 ",
     "flight_delays": r"MQ +│ 2013-01-01 +│ 78 +│ 78 +│ 76 +│ 34 +│ 1730 +│ 2532 +│ 851 ",
     "replay": r"2,000 records of flights",
-    "retry_and_dead_letter": r"checked-flights +│ 1969 .* flights-dead +│ 32 ",
-    "stream_wordcount": r"airport +│ 636 ",
+    "retry_and_dead_letter": r"flights: 2,001 rows .*flights-retry-1: .*flights-retry-2: .*Records went from flights, "
+    r"flights-retry-1, flights-retry-2 to checked-flights, flights-dead.*checked-flights +│ 1969 .*flights-dead +│ 32 ",
+    "stream_wordcount": r"Records went from lines to words\..* airport +│ 636 ",
 }
 """What each pipeline prints about 2,000 flights; the figures are pandas's."""
 MORE = {

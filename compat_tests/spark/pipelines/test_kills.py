@@ -24,10 +24,9 @@ from compat_tests.spark.pipelines.test_exactly_once import (
     keys_in,
     repeated,
 )
-from compat_tests.spark.pipelines.test_joins_and_windows import final_figures, last_values, over_by
+from compat_tests.spark.pipelines.test_joins_and_windows import delays_by_day, final_figures, last_values, over_by
 from spark_examples import archive, dedupe, flight_delays, retry_and_dead_letter, sample
 from spark_examples.archive_reader import read_archive
-from spark_examples.demo import delays_by_day
 
 BATCHES = 20
 """So many micro-batches, at least, a pipeline's input is divided into."""

@@ -1,8 +1,9 @@
-"""The command line, in this process against a broker on a thread; `serve` as a process of its own."""
+"""Commands in this process against a broker on a thread; `serve` as a process of its own."""
 
 from __future__ import annotations
 
-import io
+import inspect
+import itertools
 import json
 import os
 import re
@@ -11,68 +12,45 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from barnabas.broker.cli.app import main
+import barnabas
+from barnabas.broker.cli import serve_help
 from barnabas.broker.cli.serve import listener_of, parser, read_configuration
+from barnabas.broker.configuration.config import Resolution
 from barnabas.testing import Broker
+from tools.command_line_reference import commands
 
-
-@dataclass
-class Done:
-    """How a command ended."""
-
-    status: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> object:
-        return json.loads(self.out)
-
-
-Run = Callable[..., Done]
-
-
-@pytest.fixture(scope="module")
-def broker() -> Iterator[Broker]:
-    with Broker(num_partitions=2) as running:
-        yield running
-
-
-@pytest.fixture
-def run(broker: Broker, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Runs one command against the module's broker."""
-    monkeypatch.setenv("BARNABAS_BOOTSTRAP_SERVER", broker.bootstrap_servers)
-    monkeypatch.setenv("COLUMNS", "200")
-
-    def command(*arguments: str, stdin: bytes = b"") -> Done:
-        capfd.readouterr()
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BufferedReader(io.BytesIO(stdin))))  # type: ignore[type-var]
-        status = main(list(arguments))
-        sys.stdout.flush()
-        captured = capfd.readouterr()
-        return Done(status, captured.out, captured.err)
-
-    return command
+Run = Callable[..., Any]
 
 
 # --- help ----------------------------------------------------------------------------------------
 
 
-def test_version(run: Run) -> None:
-    assert re.fullmatch(r"barnabas \d+\.\d+\.\d+\S*\n", run("--version").out)
+@pytest.mark.parametrize("option", ["--version", "-V", "version"])
+def test_version(run: Run, option: str) -> None:
+    assert re.fullmatch(r"barnabas \d+\.\d+\.\d+\S*\n", run(option).out)
+    assert run("version", "--json").json == {"version": barnabas.__version__}
+
+
+@pytest.mark.parametrize("name", ["topic", "group", "transaction", "config", "clusters", "topics", "groups"])
+def test_singular_and_plural(run: Run, name: str) -> None:
+    assert f"Usage: barnabas {name} [OPTIONS] COMMAND" in run(name, "--help").out
+    if name not in ("config", "clusters"):
+        assert run(name, "list").status == 0
 
 
 @pytest.mark.parametrize(
     "command",
     [
         *(f"topics {action}" for action in ("list", "create", "describe", "alter", "delete")),
+        *(f"topics {action}" for action in ("offsets", "sizes", "delete-records")),
         *(f"groups {action}" for action in ("list", "describe", "reset-offsets", "delete")),
-        *("configs describe", "configs alter", "config check", "produce", "consume", "check"),
+        *("configs describe", "configs alter", "configs check", "produce", "consume", "check", "zookeeper"),
+        *("cluster describe", "version"),
     ],
 )
 def test_help_has_examples(run: Run, command: str) -> None:
@@ -82,20 +60,26 @@ def test_help_has_examples(run: Run, command: str) -> None:
     assert "Example" in done.out
 
 
-def test_help_lists_all_commands(run: Run) -> None:
+@pytest.mark.parametrize("command", [name.removeprefix("barnabas ") for name, _ in commands()])
+def test_help_is_read_in_a_narrow_terminal(run: Run, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    out = run(*command.split(), "--help").out
+    assert "…" not in out  # nothing is cut off
+    assert "bool" not in out  # a flag takes nothing
+    [usage] = re.findall(r"Usage: barnabas \S.*", out)
+    assert not re.search(r"\[\[|\{|\.\.\.\.|\.\]?\.\.\.$", usage)
+    prose = out[: out.index("Example")].splitlines()[3:]
+    for line, following in itertools.pairwise(prose):  # lines are broken where the terminal ends
+        if line.strip() and following.strip():
+            assert len(line.rstrip()) + 1 + len(following.split()[0]) > 78
+    assert re.search(r"^ {3}\S", out[out.index("Example") :], re.MULTILINE)
+
+
+def test_help_lists_all_commands_and_serve_first(run: Run) -> None:
     out = run("--help").out
-    for command in (
-        "serve",
-        "topics",
-        "groups",
-        "configs",
-        "config",
-        "produce",
-        "consume",
-        "check",
-        "--install-completion",
-    ):
-        assert command in out
+    listed = re.findall(r"^│ (\w+) ", out[out.index("Commands") :], re.MULTILINE)
+    expected = "serve topics produce consume groups transactions configs cluster brokers check zookeeper version"
+    assert listed == expected.split()
 
 
 def test_wrong_usage_is_status_2(run: Run) -> None:
@@ -111,185 +95,6 @@ def test_no_broker_is_one_sentence(run: Run) -> None:
     done = run("topics", "list", "-b", "127.0.0.1:1")
     assert (done.status, done.out) == (1, "")
     assert done.err == "barnabas: no broker answers at 127.0.0.1:1 (connection refused)\n"
-
-
-# --- topics and configs --------------------------------------------------------------------------
-
-
-def test_topics_from_creation_to_deletion(run: Run) -> None:
-    assert run("topics", "create", "life", "-p", "3", "-c", "retention.ms=1000").out == "life is created\n"
-    again = run("topics", "create", "life")
-    assert again.status == 1
-    assert "TOPIC_ALREADY_EXISTS" in again.err
-    assert run("topics", "create", "life", "--if-not-exists").status == 0
-    (topic,) = [t for t in run("topics", "list", "--json").json if t["name"] == "life"]  # type: ignore[attr-defined]
-    assert (topic["partition_count"], topic["replication_factor"], topic["internal"]) == (3, 1, False)
-    assert "life" in run("topics", "list").out
-    assert run("topics", "alter", "life", "-p", "4", "-c", "flush.ms=5", "--delete-config", "retention.ms").status == 0
-    (described,) = run("topics", "describe", "life", "--json").json  # type: ignore[misc]
-    assert described["configs"] == {"flush.ms": "5"}
-    assert [p["partition"] for p in described["partitions"]] == [0, 1, 2, 3]
-    assert described["partitions"][0]["isr"] == [1]
-    out = run("topics", "describe", "life").out
-    assert "flush.ms = 5" in out
-    assert "LEADER" in out
-    deleted = run("topics", "delete", "life", "never-there")
-    assert deleted.out == "life is deleted\n"
-    assert (deleted.status, "UNKNOWN_TOPIC_OR_PARTITION" in deleted.err) == (1, True)
-    assert run("topics", "delete", "life", "--if-exists").status == 0
-    missing = run("topics", "describe", "life")
-    assert (missing.status, missing.err.startswith("barnabas: topic life")) == (1, True)
-
-
-def test_validate_only_creates_nothing(run: Run) -> None:
-    assert run("topics", "create", "maybe", "--validate-only").out == "maybe could be created\n"
-    assert run("topics", "describe", "maybe").status == 1
-    refused = run("topics", "create", "maybe", "-c", "retention.ms=x")
-    assert (refused.status, "INVALID_CONFIG" in refused.err) == (1, True)
-
-
-def test_hostile_names_do_not_reach_the_terminal(run: Run) -> None:
-    done = run("topics", "create", "a\x1b[2J\nb")
-    assert done.status == 1
-    assert "\x1b" not in done.err
-    assert done.err.count("\n") == 1
-
-
-def test_configs(run: Run) -> None:
-    run("topics", "create", "configured")
-    assert (
-        run(
-            "configs", "alter", "topic", "configured", "--set", "retention.ms=5", "--append", "cleanup.policy=compact"
-        ).status
-        == 0
-    )
-    (policy, retention) = [
-        c for c in run("configs", "describe", "topic", "configured", "--json").json if not c["is_default"]
-    ]  # type: ignore[attr-defined]
-    assert (policy["name"], policy["value"]) == ("cleanup.policy", "delete,compact")
-    assert (retention["value"], retention["source"]) == ("5", "topic")
-    described = run("configs", "describe", "topic", "configured")
-    assert "31 configs have their defaults" in described.err
-    assert "segment.bytes" in run("configs", "describe", "topic", "configured", "--all", "--documentation").out
-    assert (
-        run(
-            "configs",
-            "alter",
-            "topic",
-            "configured",
-            "--delete",
-            "retention.ms",
-            "--subtract",
-            "cleanup.policy=compact",
-        ).status
-        == 0
-    )
-    bad = run("configs", "alter", "topic", "configured", "--set", "retention.ms=soon")
-    assert (bad.status, "Not a number of type LONG" in bad.err) == (1, True)
-    assert run("configs", "alter", "brokers", "--set", "log.retention.ms=7").status == 0
-    assert "log.retention.ms" in run("configs", "describe", "brokers").out
-    assert run("configs", "alter", "brokers", "--delete", "log.retention.ms").status == 0
-    assert "num.partitions" in run("configs", "describe", "broker", "1").out
-    assert "root" in run("configs", "describe", "logger", "1").out
-
-
-# --- records -------------------------------------------------------------------------------------
-
-
-def test_lines_become_records_and_lines_again(run: Run) -> None:
-    lines = "".join(f"line {number}\n" for number in range(100))
-    done = run("produce", "lines", "--partition", "0", stdin=lines.encode())
-    assert done.err.startswith("100 records to lines in")
-    assert run("consume", "lines", "--from-beginning", "-n", "100").out == lines
-    assert run("consume", "lines", "--from-beginning", "--timeout-ms", "300", "-p", "1").out == ""
-    assert run("consume", "lines", "--from-beginning", "-n", "0").out == ""
-
-
-def test_files_of_any_kind(run: Run, tmp_path: Path) -> None:
-    path = tmp_path / "input"
-    path.write_bytes(b"\xff\xfe\r\nlast \x00 without end")
-    assert run("produce", "binary", str(path), "-p", "0", "-q", "-z", "gzip").err == ""
-    records = [
-        json.loads(line) for line in run("consume", "binary", "--from-beginning", "-n", "2", "--json").out.splitlines()
-    ]
-    assert [record["value"] for record in records] == [{"base64": "//4="}, "last \x00 without end"]
-    missing = run("produce", "binary", str(tmp_path / "missing"))
-    assert (missing.status, "cannot read" in missing.err) == (1, True)
-
-
-def test_keys_headers_and_nulls(run: Run) -> None:
-    done = run(
-        "produce", "pairs", "-p", "0", "-k", "::", "--header", "all=x", "--parse-headers", "--null-value", "NULL",
-        stdin=b"a:1,b:\tk1::v1\n\tk2::NULL\n",
-    )  # fmt: skip
-    assert done.status == 0
-    template = r"{topic}-{partition}@{offset}\t{key}={value} {headers}\n"
-    assert run("consume", "pairs", "--from-beginning", "-n", "2", "-f", template).out == (
-        "pairs-0@0\tk1=v1 all:x,a:1,b:\npairs-0@1\tk2=null all:x\n"
-    )
-    first, second = map(json.loads, run("consume", "pairs", "--from-beginning", "-n", "2", "--json").out.splitlines())
-    assert first["headers"] == [["all", "x"], ["a", "1"], ["b", ""]]
-    assert (second["key"], second["value"], second["timestamp_type"]) == ("k2", None, "CreateTime")
-
-
-@pytest.mark.parametrize(
-    ("options", "line", "expected"),
-    [
-        (["-k", ":"], b"ok:1\nnone\n", "line 2 has no key separator ':'"),
-        (["--parse-headers"], b"none\n", "line 1 has no tab"),
-        (["--parse-headers"], b"a,b\tx\n", "is not NAME:VALUE"),
-        (["-p", "99"], b"x\n", "has partitions 0 to 1, not 99"),
-    ],
-)
-def test_bad_lines(run: Run, options: list[str], line: bytes, expected: str) -> None:
-    done = run("produce", "bad-lines", *options, stdin=line)
-    assert done.status == 1
-    assert expected in done.err
-
-
-def test_too_large_records_are_refused_with_a_reason(run: Run) -> None:
-    run("topics", "create", "small", "-c", "max.message.bytes=100")
-    done = run("produce", "small", stdin=b"x" * 1_000)
-    assert (done.status, "MESSAGE_TOO_LARGE" in done.err) == (1, True)
-
-
-def test_consume_a_topic_that_does_not_exist(run: Run) -> None:
-    done = run("consume", "never-created", "-n", "1")
-    assert (done.status, done.err.startswith("barnabas: topic never-created")) == (1, True)
-
-
-# --- groups --------------------------------------------------------------------------------------
-
-
-def test_groups(run: Run) -> None:
-    run("topics", "create", "grouped", "-p", "2")
-    run("produce", "grouped", "-p", "0", stdin=b"1\n2\n3\n")
-    read = run("consume", "grouped", "-g", "readers", "--from-beginning", "-n", "2")
-    assert read.out == "1\n2\n"
-    assert {"group": "readers", "state": "Empty", "protocol_type": "consumer"} in run("groups", "list", "--json").json  # type: ignore[operator]
-    assert "readers" in run("groups", "list").out
-    (group,) = run("groups", "describe", "readers", "--json").json  # type: ignore[misc]
-    assert group["offsets"][0] == {"topic": "grouped", "partition": 0, "offset": 2, "end_offset": 3, "lag": 1}
-    assert "LAG" in run("groups", "describe", "readers").out
-    # Goes on where it stopped.
-    assert run("consume", "grouped", "-g", "readers", "-n", "1").out == "3\n"
-    dry = run("groups", "reset-offsets", "readers", "-t", "grouped:0", "--to-earliest")
-    assert "nothing was changed" in dry.err
-    assert run("consume", "grouped", "-g", "readers", "--timeout-ms", "500").out == ""
-    for option, expected in (
-        (["--to-earliest"], 0),
-        (["--to-latest"], 3),
-        (["--to-offset", "99"], 3),
-        (["--shift-by", "-2"], 1),
-        (["--to-datetime", "2001-01-01T00:00:00"], 0),
-        (["--to-datetime", "2101-01-01T00:00:00"], 3),
-    ):
-        rows = run("groups", "reset-offsets", "readers", "-t", "grouped:0", *option, "--execute", "--json").json
-        assert [row["new_offset"] for row in rows] == [expected], option  # type: ignore[attr-defined]
-    assert run("groups", "delete", "readers").out == "group readers is deleted\n"
-    assert run("groups", "delete", "readers").status == 1
-    assert run("groups", "describe", "readers").err == "barnabas: group readers does not exist\n"
-    assert run("groups", "reset-offsets", "readers", "-t", "grouped:7", "--to-latest").status == 1
 
 
 # --- files and directories -----------------------------------------------------------------------
@@ -308,17 +113,39 @@ def test_config_check(run: Run, tmp_path: Path) -> None:
     path.write_text("num.partitions=none\nssl.keystore.location=/x\n")
     bad = run("config", "check", str(path), "--json")
     assert bad.status == 1
-    assert (bad.json["usable"], len(bad.json["errors"])) == (False, 2)  # type: ignore[index]
+    assert (bad.json["usable"], len(bad.json["errors"])) == (False, 2)
     path.write_text("a=\\u12\n")
     assert "line 1" in run("config", "check", str(path)).err
     assert "cannot read" in run("config", "check", str(tmp_path / "missing")).err
+
+
+def test_config_check_tells_of_copies_that_one_broker_cannot_keep(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "server.properties"
+    path.write_text("broker.id=7\ndefault.replication.factor=3\nmin.insync.replicas=2\n")
+    done = run("config", "check", str(path))
+    assert done.status == 0
+    reason = "without zookeeper.connect a broker is alone, so"
+    assert done.out.splitlines()[:2] == [
+        f"warning: default.replication.factor of 3: {reason} no topic can be created that does not name a factor of its"
+        " own",
+        f"warning: min.insync.replicas of 2: {reason} records that are sent with acks=all are refused"
+        " (NOT_ENOUGH_REPLICAS)",
+    ]
+    path.write_text("broker.id=7\ndefault.replication.factor=1\nmin.insync.replicas=1\n")
+    assert "warning" not in run("config", "check", str(path)).out
+
+
+def test_a_factor_above_the_brokers_tells_how_many_there_are(run: Run) -> None:
+    done = run("topics", "create", "copies", "-r", "3")
+    assert done.status == 1
+    assert "cannot be reached because only 1 broker(s) are registered" in done.err
 
 
 def test_check_directory(run: Run, tmp_path: Path) -> None:
     with Broker(data_dir=tmp_path) as other:
         run("produce", "checked", "-b", other.bootstrap_servers, stdin=b"1\n2\n")
     good = run("check", str(tmp_path), "--json")
-    assert (good.status, good.json["records"]) == (0, 2)  # type: ignore[index]
+    assert (good.status, good.json["records"]) == (0, 2)
     (segment,) = tmp_path.glob("checked-*/*.log")
     data = bytearray(segment.read_bytes())
     data[20] ^= 0xFF
@@ -332,7 +159,7 @@ def test_check_directory(run: Run, tmp_path: Path) -> None:
 # --- serve ---------------------------------------------------------------------------------------
 
 
-def options(*arguments: str) -> object:
+def options(*arguments: str) -> Resolution:
     return read_configuration(parser().parse_args(arguments), {"HOME": "/home/somebody", "KAFKA_NUM_PARTITIONS": "2"})
 
 
@@ -343,7 +170,7 @@ def test_serve_options(tmp_path: Path) -> None:
         str(path), "--override", "fetch.max.bytes=2048", "--listen", "0.0.0.0:0", "--data-dir", "/d",
         "--node-id", "9", "--http", ":8080", "--log-level", "debug", "--log-format", "json",
     )  # fmt: skip
-    config = resolution.config  # type: ignore[attr-defined]
+    config = resolution.config
     assert (config.node_id, config.num_partitions, config.message_max_bytes, config.fetch_max_bytes) == (9, 2, 11, 2048)
     assert config.log_dirs == ("/d",)
     assert (config.listeners[0].host, config.listeners[0].port) == (None, 0)
@@ -444,13 +271,49 @@ def test_serve_refuses_what_it_cannot_keep(serve: Callable[..., subprocess.Popen
 
 def test_serve_help_teaches(serve: Callable[..., subprocess.Popen[str]]) -> None:
     out, _ = serve("--help").communicate(timeout=30)
-    assert "examples:" in out
+    assert "Examples" in out
     assert "KAFKA_LOG_RETENTION_MS" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [(["--lisen", ":1"], "unrecognized arguments: --lisen"), (["--http"], "argument --http: expected one argument")],
+)
+def test_wrong_options_of_serve_are_one_line(
+    serve: Callable[..., subprocess.Popen[str]], arguments: list[str], complaint: str
+) -> None:
+    process = serve(*arguments)
+    out, err = process.communicate(timeout=30)
+    assert (process.returncode, out) == (2, "")
+    assert err.startswith(f"barnabas: {complaint}")
+    assert err.endswith("; `barnabas serve --help` lists the options\n")
+    assert err.count("\n") == 1
+
+
+def test_serve_takes_what_its_help_shows() -> None:
+    parameters = inspect.signature(serve_help.serve).parameters
+    assert list(vars(parser().parse_args([]))) == list(parameters)
+    for level, log_format in itertools.product(serve_help.LogLevel, serve_help.LogFormat):
+        assert options("--log-level", level, "--log-format", log_format).errors == ()
 
 
 def test_an_address_in_use_is_one_sentence(serve: Callable[..., subprocess.Popen[str]], broker: Broker) -> None:
     process = serve("--listen", broker.bootstrap_servers)
     out, err = process.communicate(timeout=30)
     assert (process.returncode, out) == (1, "")
-    assert "Address already in use" in err
+    last = err.splitlines()[-1]
+    assert last.endswith(
+        f"serve: cannot listen on PLAINTEXT://{broker.bootstrap_servers}: Address already in use."
+        " Listen elsewhere (--listen, listeners; port 0 takes a free one), or end what is in the way"
+    )
     assert "Traceback" not in err
+
+
+def test_an_http_address_in_use_is_one_sentence(serve: Callable[..., subprocess.Popen[str]], broker: Broker) -> None:
+    process = serve("--listen", "127.0.0.1:0", "--http", broker.bootstrap_servers)
+    out, err = process.communicate(timeout=30)
+    assert (process.returncode, out) == (1, "")
+    assert err.splitlines()[-1].endswith(
+        f"serve: cannot serve HTTP on {broker.bootstrap_servers}: Address already in use."
+        " Serve it elsewhere (--http, barnabas.http.address), or end what is in the way"
+    )

@@ -81,8 +81,8 @@ def test_unknown_ids_and_states(run: Run) -> None:
     assert status == 1
     assert "TRANSACTIONAL_ID_NOT_FOUND" in err
     status, _, err = run("list", "--state", "Sleeping")
-    assert status == 1
-    assert "there is no state Sleeping; there are Empty, Ongoing, PrepareCommit, PrepareAbort" in err
+    assert status == 2
+    assert "'Empty', 'Ongoing', 'PrepareCommit', 'PrepareAbort'" in err
 
 
 def test_known_ids_are_described_beside_unknown_ones(run: Run, producer: Producer) -> None:

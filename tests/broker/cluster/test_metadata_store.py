@@ -1,22 +1,38 @@
 """What becomes of a broker whose session with its metadata store is lost."""
 
 import asyncio
+import shutil
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from barnabas.broker.cluster.former_session import SessionNote
 from barnabas.broker.cluster.metadata_store import REJOIN_DELAY_MS, MetadataStore
 from barnabas.broker.configuration.config import load
 from barnabas.clock import ManualClock
-from barnabas.controller.coordination.embedded import EmbeddedStore
+from barnabas.controller import znodes
+from barnabas.controller.coordination.embedded import EmbeddedSession, EmbeddedStore
 from barnabas.controller.coordination.interface import StoreUnavailable
+from barnabas.controller.coordination.zookeeper import SessionCredentials
+from barnabas.storage.os_files import OsFiles
+from barnabas.threads import OsThreads
+from tests.broker.running import ENVIRONMENT, running
 from tools.manual_timers import ManualTimers
 from tools.zookeeper import ZooKeeperServer
 
 
-def no_file() -> Path:
+async def no_file() -> Path:
     raise AssertionError("there is no file of one's own")
+
+
+def file_in(directory: Path) -> Callable[[], Awaitable[Path]]:
+    async def find() -> Path:
+        return directory / "metadata.sqlite"
+
+    return find
 
 
 def test_a_lost_file_ends_the_broker(tmp_path: Path) -> None:
@@ -27,7 +43,7 @@ def test_a_lost_file_ends_the_broker(tmp_path: Path) -> None:
             config,
             ManualClock(),
             ManualTimers(),
-            lambda: tmp_path / "metadata.sqlite",
+            file_in(tmp_path),
             reasons.append,
         )
         session = await store.open()
@@ -48,7 +64,7 @@ def test_a_clean_stop_is_no_failure(tmp_path: Path) -> None:
             load(options={"log.dirs": str(tmp_path)}),
             ManualClock(),
             ManualTimers(),
-            lambda: tmp_path / "metadata.sqlite",
+            file_in(tmp_path),
             reasons.append,
         )
         await store.open()
@@ -79,6 +95,45 @@ def test_a_store_that_is_handed_in_is_shared_and_stays_open(tmp_path: Path) -> N
 
     asyncio.run(share())
     assert list(tmp_path.iterdir()) == []
+
+
+class KeptSessions(EmbeddedStore):
+    """Tells which sessions brokers have."""
+
+    def __init__(self) -> None:
+        super().__init__(":memory:", ManualClock())
+        self.sessions: list[EmbeddedSession] = []
+
+    async def session(self) -> EmbeddedSession:
+        self.sessions.append(await super().session())
+        return self.sessions[-1]
+
+
+async def registered_after(session: EmbeddedSession, epoch: int) -> int:
+    """The epoch of broker 1's next registration."""
+    while True:
+        news = asyncio.Event()
+        stat = await session.exists(znodes.broker_path(1), lambda _, news=news: news.set())  # type: ignore[misc]
+        if stat is not None and stat.czxid > epoch:
+            return stat.czxid
+        await news.wait()
+
+
+def test_a_session_with_a_shared_store_that_expired_is_opened_again(tmp_path: Path) -> None:
+    """As with ZooKeeper: the broker registers again, in a later epoch, and does not end."""
+
+    async def expire() -> None:
+        store = KeptSessions()
+        await store.open()
+        observer = await EmbeddedStore.session(store)
+        async with running(tmp_path, replace(ENVIRONMENT, metadata_store=store), node_id="1"):
+            epoch = await registered_after(observer, -1)
+            await store.expire(store.sessions[-1])
+            assert await registered_after(observer, epoch) > epoch
+            assert len(store.sessions) == 2
+        await store.close()
+
+    asyncio.run(expire())
 
 
 def test_no_zookeeper_is_an_error_with_its_address(tmp_path: Path) -> None:
@@ -124,39 +179,6 @@ def test_a_short_session_timeout_leaves_time_to_connect(tmp_path: Path) -> None:
         asyncio.run(start())
 
 
-@pytest.mark.java
-def test_another_broker_that_came_meanwhile_ends_one_that_was_out(tmp_path: Path) -> None:
-    """Its controller could not tell the other anything; the reason is the same as at a start."""
-    from kazoo.client import KazooClient
-
-    with ZooKeeperServer() as zookeeper:
-        config = load(options={"log.dirs": str(tmp_path), "zookeeper.connect": zookeeper.address})
-
-        async def lose() -> str:
-            ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-            store = MetadataStore(config, ManualClock(), ManualTimers(), no_file, ended.set_result)
-            session: Any = await store.open()
-            await asyncio.to_thread(register_another_and_end, session._client.client_id)
-            reason = await ended
-            await store.close()
-            return reason
-
-        def register_another_and_end(client_id: tuple[int, bytes]) -> None:
-            other.create("/brokers/ids/2", ephemeral=True, makepath=True)
-            heir = KazooClient(zookeeper.address, client_id=client_id)
-            heir.start()
-            heir.stop()
-            heir.close()
-
-        other = KazooClient(zookeeper.address)
-        other.start()
-        try:
-            assert "has other brokers (id 2)" in asyncio.run(asyncio.wait_for(lose(), 60))
-        finally:
-            other.stop()
-            other.close()
-
-
 def test_attempts_to_join_again_that_fail_at_once_are_pauses_apart(tmp_path: Path) -> None:
     """The session before cannot be had again, and each new one is refused by ZooKeeper, whose answer comes at once."""
     reasons: list[str] = []
@@ -187,3 +209,117 @@ def test_attempts_to_join_again_that_fail_at_once_are_pauses_apart(tmp_path: Pat
         assert reasons == []
 
     asyncio.run(lose())
+
+
+class Logs:
+    """A broker's log directories, as far as the note of its session needs them."""
+
+    def __init__(self, *directories: Path) -> None:
+        self.files = OsFiles()
+        self.threads = OsThreads()
+        self.directories = list(directories)
+
+
+@pytest.mark.java
+def test_a_former_life_that_was_killed_is_registered_no_longer_than_the_next_one_needs(tmp_path: Path) -> None:
+    """Its session would go on for seconds; a life that stopped leaves nothing to end."""
+    note_file = tmp_path / "barnabas-zookeeper-session"
+
+    boots = ["first-boot"]
+    notes: dict[int, SessionNote] = {}
+
+    async def live(zookeeper: ZooKeeperServer) -> None:
+        config = load(options={"log.dirs": str(tmp_path), "zookeeper.connect": zookeeper.address})
+
+        def life(*directories: Path) -> MetadataStore:
+            note = notes[0] = SessionNote(Logs(*directories), boots[0], lambda: False)
+            return MetadataStore(config, ManualClock(), ManualTimers(), no_file, lambda reason: None, note=note)
+
+        killed = life(tmp_path)
+        session = await killed.open()
+        await notes[0].lacks_nothing()
+        await session.create("/registration", ephemeral=True)
+        await killed.stay_out()
+        expired = asyncio.Event()
+        session.on_expired(expired.set)
+        (tmp_path / "new").mkdir()
+        next_one = life(tmp_path / "new", tmp_path)
+        found = await next_one.open()
+        assert await found.exists("/registration") is None
+        await expired.wait()
+        assert not notes[0].may_lack_records, "what that life wrote is in the page cache at least"
+        await next_one.close()
+        assert not note_file.exists()
+        assert list((tmp_path / "new").iterdir()) == []
+        await killed.close()
+
+        note_file.write_bytes(b"nonsense")
+        third = life(tmp_path)
+        await third.open()
+        assert note_file.read_bytes() != b"nonsense"
+        await asyncio.to_thread(zookeeper.stop)
+        await third.close()
+        assert note_file.exists(), "nobody heard of the end of that session"
+        assert notes[0].may_lack_records, "nobody knows"
+        await notes[0].lacks_nothing()
+        await asyncio.to_thread(zookeeper.start)
+        boots[0] = "second-boot"
+        fourth = life(tmp_path)
+        await fourth.open()
+        assert notes[0].may_lack_records
+        await notes[0].lacks_nothing()
+        await fourth.close()
+        assert not note_file.exists()
+
+    with ZooKeeperServer() as zookeeper:
+        asyncio.run(asyncio.wait_for(live(zookeeper), 120))
+
+
+CREDENTIALS = SessionCredentials(77, b"secret")
+
+
+@pytest.mark.anyio
+async def test_a_copy_of_a_log_directory_ends_nobodys_session(tmp_path: Path) -> None:
+    """The broker may live that it was copied from."""
+    (tmp_path / "original").mkdir()
+    note = SessionNote(Logs(tmp_path / "original"), "boot", lambda: False)
+    await note.write(CREDENTIALS)
+    shutil.copytree(tmp_path / "original", tmp_path / "copy")
+    assert await SessionNote(Logs(tmp_path / "copy"), "boot", lambda: False).read() is None
+    assert await SessionNote(Logs(tmp_path / "original"), "another", lambda: False).read() is None
+    (tmp_path / "original").rename(tmp_path / "renamed")
+    assert await SessionNote(Logs(tmp_path / "renamed"), "boot", lambda: False).read() == CREDENTIALS
+
+
+def test_nobody_else_may_read_the_password_of_a_session(tmp_path: Path) -> None:
+    asyncio.run(SessionNote(Logs(tmp_path), "boot", lambda: False).write(CREDENTIALS))
+    assert [path.stat().st_mode & 0o777 for path in tmp_path.iterdir()] == [0o600]
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("is_stopped_cleanly", [False, True])
+async def test_what_a_machine_lost_is_known_until_the_controller_has_heard_of_it(
+    tmp_path: Path, is_stopped_cleanly: bool
+) -> None:
+    """Else a broker that is killed, or stopped, before the controller has taken it out of ISRs might lead."""
+
+    async def life(boot_id: str, *, is_on_disk: bool) -> SessionNote:
+        note = SessionNote(Logs(tmp_path), boot_id, lambda: is_on_disk)
+        await note.read()
+        await note.write(CREDENTIALS)
+        return note
+
+    first = await life("first", is_on_disk=True)
+    assert not first.may_lack_records, "it was stopped cleanly before, or syncs what it acknowledges"
+    second = await life("second", is_on_disk=False)
+    assert second.may_lack_records
+    if is_stopped_cleanly:
+        await second.delete()
+    third = await life("second", is_on_disk=is_stopped_cleanly)
+    assert third.may_lack_records, "nobody was told"
+    await third.lacks_nothing()
+    fourth = await life("second", is_on_disk=is_stopped_cleanly)
+    assert not fourth.may_lack_records
+    await fourth.delete()
+    assert await SessionNote(Logs(tmp_path), "second", lambda: True).read() is None
+    assert (await life("second", is_on_disk=False)).may_lack_records, "the directory may be an empty one now"

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
-from barnabas.broker.cluster.producer_ids import HANDED_OUT_MAX, ProducerIds, highest_handed_out
-from barnabas.testing import Broker
-from barnabas.wire.errors import ErrorCode
+from barnabas.broker.cluster.producer_ids import HANDED_OUT_MAX, ProducerIdBlocks, ProducerIds, highest_handed_out
+from barnabas.testing import Broker, Cluster
+from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.messages.find_coordinator import FindCoordinatorRequest
 from barnabas.wire.messages.init_producer_id import InitProducerIdRequest
 from barnabas.wire.names import ProducerId
@@ -38,6 +38,47 @@ def test_blocks_are_used_up_and_never_overlap() -> None:
 def test_ids_that_nobody_can_have_handed_out_use_none_up() -> None:
     assert highest_handed_out([]) == -1
     assert highest_handed_out([-1, 7, 2**63 - 1, HANDED_OUT_MAX + 1]) == 7
+
+
+def test_logs_are_asked_once_and_only_while_the_store_may_have_forgotten() -> None:
+    asked: list[str] = []
+    trusted = iter([True, False])
+
+    async def allocate(above: int) -> tuple[int, int]:
+        asked.append(f"above {above}")
+        return above + 1, above + 1000
+
+    async def used_ids() -> list[int]:
+        asked.append("logs")
+        return [7, HANDED_OUT_MAX + 1]
+
+    async def take() -> None:
+        blocks = ProducerIdBlocks(allocate, used_ids, lambda: next(trusted))
+        for _ in range(3):
+            await blocks.next()
+
+    asyncio.run(take())
+    assert asked == ["above -1", "logs", "above 7", "above 7"]
+
+
+def test_logs_that_cannot_be_asked_yet_are_asked_again() -> None:
+    failing = iter([True, False])
+
+    async def allocate(above: int) -> tuple[int, int]:
+        return above + 1, above + 1000
+
+    async def used_ids() -> list[int]:
+        if next(failing):
+            raise ApiError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        return [7]
+
+    async def take() -> None:
+        blocks = ProducerIdBlocks(allocate, used_ids, lambda: False)
+        with pytest.raises(ApiError):
+            await blocks.next()
+        assert await blocks.next() == (8, 1007)
+
+    asyncio.run(take())
 
 
 class Lives:
@@ -78,6 +119,13 @@ class Lives:
                 answer = connection.ask(request, 4)
         assert answer.error_code == ErrorCode.NONE
         return int(answer.producer_id)
+
+    def write_as(self, *producer_ids: int) -> None:
+        """A record each of producers whose ids a client made up."""
+        with Connection(self.broker.bootstrap_servers) as connection:
+            for producer_id in producer_ids:
+                batch = batch_of([b"x"], producer_id=ProducerId(producer_id), producer_epoch=0, base_sequence=0)
+                assert produce_batch(connection, "t", bytes(batch)).error_code == ErrorCode.NONE
 
     def write(self, count: int = 5) -> list[int]:
         """The offsets of the records of a new idempotent producer."""
@@ -121,16 +169,27 @@ def test_the_ids_of_transactions_count_though_none_has_written(lives: Lives) -> 
 
 
 def test_ids_that_clients_made_up_do_not_use_up_those_that_are_left(lives: Lives) -> None:
-    with Connection(lives.broker.bootstrap_servers) as connection:
-        for producer_id in (1234, 2**63 - 1, 2**62):
-            batch = batch_of([b"x"], producer_id=ProducerId(producer_id), producer_epoch=0, base_sequence=0)
-            assert produce_batch(connection, "t", bytes(batch)).error_code == ErrorCode.NONE
+    lives.write_as(1234, 2**63 - 1, 2**62)
     lives.next_life("nothing")
     assert lives.new_id() == 2000, "nobody has got one yet, so that the logs are asked"
 
 
-def test_after_a_clean_stop_no_log_is_looked_at(lives: Lives, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_after_a_clean_stop_no_log_is_looked_at(lives: Lives) -> None:
     lives.write()
-    monkeypatch.setattr("barnabas.storage.log.PartitionLog.producer_ids", lambda _log: [1_000_000])
+    lives.write_as(1_000_000)
     lives.next_life("nothing")
     assert lives.new_id() == 1000
+
+
+def test_the_controller_hands_out_the_ids_of_all_brokers() -> None:
+    with Cluster(brokers=2) as cluster:
+        controller = cluster.brokers[cluster.controller()].server
+        other = cluster.brokers[1 - controller.node_id].server
+        ids = [cluster.call(server.producer_ids.next()) for server in (other, controller, other, controller)]
+        assert ids == [0, 1000, 1, 1001]
+        assert controller.metrics.apis[67].count == 1
+        assert 67 not in other.metrics.apis
+        first, last = cluster.call(other._allocate_producer_ids(5_500))
+        assert (first, last) == (6_000, 6_999), "the store was older than the logs"
+        cluster.brokers[controller.node_id].kill()
+        assert cluster.call(other._allocate_producer_ids(-1)) == (7_000, 7_999), "whoever is the controller now"

@@ -117,6 +117,15 @@ def test_defaults_are_kafkas_and_ours() -> None:
     assert config.source("num.partitions") == "default"
 
 
+def test_with_zookeeper_internal_topics_have_kafkas_defaults() -> None:
+    """Unless something is said of them."""
+    config = of(zookeeper_connect="zk:2181", offsets_topic_replication_factor="1")
+    assert config.offsets_topic_replication_factor == 1
+    assert config.transaction_state_log_replication_factor == 3
+    assert config.transaction_state_log_min_isr == 2
+    assert config.source("transaction.state.log.min.isr") == "default"
+
+
 def test_every_default_is_a_valid_value() -> None:
     for key in BROKER_KEYS.values():
         text = to_text(key.default)

@@ -27,7 +27,9 @@ from barnabas.broker.configuration.config import load
 from barnabas.broker.configuration.topics import TopicConfigs
 from barnabas.broker.handlers import alter_configs, describe_configs, incremental_alter_configs
 from barnabas.broker.observability.unforeseen import UnforeseenErrors
+from barnabas.broker.services import REPLY_BYTES_MAX
 from barnabas.clock import ManualClock
+from barnabas.controller.configs import Decide
 from barnabas.wire import codec
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages import alter_configs as legacy
@@ -53,7 +55,8 @@ class Repository:
     def overrides(self, entity_type: str, name: str) -> Mapping[str, str]:
         return self.stored.get((entity_type, name), {})
 
-    async def replace(self, entity_type: str, name: str, configs: Mapping[str, str], *, if_topic_exists: bool) -> None:
+    async def change(self, entity_type: str, name: str, decide: Decide, *, if_topic_exists: bool) -> None:
+        configs = decide(self.overrides(entity_type, name))
         await asyncio.sleep(0)
         self.stored[entity_type, name] = dict(configs)
 
@@ -75,6 +78,7 @@ class Cluster:
             config_changes=ConfigChanges(config.node_id, topic_configs, repository, {"flights"}),
             metadata={"flights"},
             unforeseen=UnforeseenErrors(ManualClock()),
+            reply_bytes_max=REPLY_BYTES_MAX,
         )
         self.context: Any = SimpleNamespace(services=services)
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -33,6 +35,7 @@ from barnabas.storage.config import LogConfig
 from barnabas.testing import Broker
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.record_batch import CompressionType
+from tools.watched_calls import WatchedCalls
 
 HOME = {"HOME": "/home/somebody"}
 PLAIN = load(environ=HOME)
@@ -257,13 +260,13 @@ def test_a_topic_whose_retention_nobody_understands_keeps_its_records() -> None:
     with Broker() as broker:
         topic = broker.create_topic("t", 1)
         topic.produce("v")
-        broker.call(broker.server.configs.replace("topics", "t", {"retention.ms": "x"}))
+        broker.call(broker.server.configs.change("topics", "t", lambda _: {"retention.ms": "x"}))
         broker.clock.advance(timedelta(days=8))
         assert len(topic.records()) == 1
         broker.restart()
         broker.clock.advance(timedelta(days=8))
         assert len(topic.records()) == 1
-        broker.call(broker.server.configs.replace("topics", "t", {"retention.ms": "1000"}))
+        broker.call(broker.server.configs.change("topics", "t", lambda _: {"retention.ms": "1000"}))
         broker.clock.advance(timedelta(minutes=10))
         assert topic.records() == []
 
@@ -395,10 +398,14 @@ def test_topics_do_not_pay_for_what_is_set_on_brokers() -> None:
     assert configs.log_config("t0").retention_ms == 9
 
 
-def test_nobody_looks_for_what_unknown_dynamic_names_may_mean(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("barnabas.broker.configuration.config._close_match", None)
-    dynamic = {"zz.1": "1", "log.retention.ms": "7"}
-    assert PLAIN.check_dynamic(dynamic) == ()
-    live = LiveConfig(PLAIN)
-    live.change(dynamic)
-    assert live.log_retention_ms == 7
+def test_nobody_looks_for_what_unknown_dynamic_names_may_mean() -> None:
+    looked_for: list[Any] = []
+    with WatchedCalls(looked_for.append, difflib.get_close_matches):
+        load(options={"zz.1": "1"})
+        assert looked_for.pop()
+        dynamic = {"zz.1": "1", "log.retention.ms": "7"}
+        assert PLAIN.check_dynamic(dynamic) == ()
+        live = LiveConfig(PLAIN)
+        live.change(dynamic)
+        assert live.log_retention_ms == 7
+    assert looked_for == []

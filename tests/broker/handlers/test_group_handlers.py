@@ -3,7 +3,6 @@ list.
 """
 
 import asyncio
-import threading
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
 
@@ -11,11 +10,14 @@ import pytest
 
 from barnabas.broker.api.context import RequestContext
 from barnabas.broker.cluster.metadata import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC, MetadataCache
+from barnabas.broker.coordinators.groups.changes import OffsetRecord
 from barnabas.broker.coordinators.groups.service import GroupService
 from barnabas.broker.coordinators.groups.settings import GroupSettings
 from barnabas.broker.handlers import load_handler
+from barnabas.broker.network.session import Session
 from barnabas.broker.observability.unforeseen import UnforeseenErrors
 from barnabas.broker.security.operations import GROUP_OPERATIONS, NOT_ASKED
+from barnabas.broker.services import REPLY_BYTES_MAX
 from barnabas.broker.timers import Timers
 from barnabas.clock import ManualClock, SystemClock
 from barnabas.wire.codec import decode, encode
@@ -62,7 +64,7 @@ class ListLog:
     def __init__(self):
         self.batches = {}
         self.waiting = None
-        self.readable = threading.Event()
+        self.readable = asyncio.Event()
         self.readable.set()
 
     def append(self, partition, batch):
@@ -72,9 +74,19 @@ class ListLog:
     def committed(self, partition, end_offset):
         return self.waiting
 
-    def read_all(self, partition):
-        assert self.readable.wait(10)
-        yield from self.batches.get(partition, [])
+    async def read_all(self, partition, take):
+        await self.readable.wait()
+        for chunk in self.batches.get(partition, []):
+            take(chunk)
+
+
+TOPIC_IDS = {"t": b"T" * 16, "nowhere": b"N" * 16}
+"""By name; the second one does not exist."""
+
+
+def topic_name(topic):
+    """The name of a topic in an answer, which may tell its id only."""
+    return topic.name or {topic_id: name for name, topic_id in TOPIC_IDS.items()}[topic.topic_id]
 
 
 class Server:
@@ -82,7 +94,7 @@ class Server:
     addresses.
     """
 
-    def __init__(self):
+    def __init__(self, reply_bytes_max=REPLY_BYTES_MAX):
         clock = ManualClock(now_ms=1_700_000_000_000)
         self.log = ListLog()
         timers = Timers(clock, asyncio.get_running_loop())
@@ -97,6 +109,7 @@ class Server:
             metadata=self.metadata,
             auto_topics=SimpleNamespace(create=self.created.extend),
             unforeseen=UnforeseenErrors(SystemClock()),
+            reply_bytes_max=reply_bytes_max,
         )
         self.update("t", 2)
 
@@ -109,7 +122,7 @@ class Server:
             UpdateMetadataPartitionState(partition_index=index, leader=leader, replicas=[7], isr=[7])
             for index in range(partitions)
         ]
-        state = UpdateMetadataTopicState(topic_name=topic, topic_id=b"T" * 16, partition_states=states)
+        state = UpdateMetadataTopicState(topic_name=topic, topic_id=TOPIC_IDS["t"], partition_states=states)
         live = [UpdateMetadataBroker(id=7, endpoints=endpoints)]
         request = UpdateMetadataRequest(controller_id=7, live_brokers=live, topic_states=[state])
         with pytest.raises(StopIteration):  # so few partitions take no turn of the loop
@@ -120,7 +133,9 @@ class Server:
         handler = load_handler(request.API_KEY)
         assert handler.min_version <= version <= handler.max_version
         request = decode(type(request), version, encode(request, version))
-        context = RequestContext(self.services, request.API_KEY, version, 1, "client", listener, "10.9.8.7", 1)
+        context = RequestContext(
+            self.services, Session(None, listener, 1, client_host="10.9.8.7"), request.API_KEY, version, 1, "client"
+        )
 
         async def answer():
             response = handler.handle(request, context)
@@ -174,21 +189,25 @@ def commit_request(*positions, **fields):
         topics.setdefault(topic, []).append(each)
     fields.setdefault("group_id", "g")
     return OffsetCommitRequest(
-        topics=[OffsetCommitRequestTopic(name=topic, partitions=each) for topic, each in topics.items()], **fields
+        topics=[
+            OffsetCommitRequestTopic(name=topic, topic_id=TOPIC_IDS[topic], partitions=each)
+            for topic, each in topics.items()
+        ],
+        **fields,
     )
 
 
 def commit_errors(response):
     return {
-        (topic.name, partition.partition_index): partition.error_code
+        (topic_name(topic), partition.partition_index): partition.error_code
         for topic in response.topics
         for partition in topic.partitions
     }
 
 
 @asynccontextmanager
-async def server(*, elect=True):
-    made = Server()
+async def server(*, elect=True, **options):
+    made = Server(**options)
     await made.groups.start()
     if elect:
         for partition in range(4):
@@ -333,7 +352,7 @@ def test_offset_commit_and_fetch(version):
             ("t", 0): NONE,
             ("t", 5): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
             ("t", 1): NONE,
-            ("nowhere", 0): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            ("nowhere", 0): (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if version < 10 else ErrorCode.UNKNOWN_TOPIC_ID),
         }
         stored = server.groups.runtime.runner("g").shard.offsets
         assert stored.get("g", "t", 0).topic_id == b"T" * 16
@@ -390,7 +409,8 @@ def fetch_request(version, partitions, **fields):
         topics = None
         if partitions is not None:
             topics = [
-                OffsetFetchRequestTopics(name=topic, partition_indexes=each) for topic, each in partitions.items()
+                OffsetFetchRequestTopics(name=topic, topic_id=TOPIC_IDS[topic], partition_indexes=each)
+                for topic, each in partitions.items()
             ]
         return OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id="g", topics=topics)], **fields)
     topics = None
@@ -402,7 +422,7 @@ def fetch_request(version, partitions, **fields):
 def fetched(response, version):
     group = response.groups[0] if version >= 8 else response
     return group.error_code, {
-        (topic.name, offset.partition_index): (
+        (topic.name if version < 10 else topic_name(topic), offset.partition_index): (
             offset.committed_offset, offset.committed_leader_epoch, offset.metadata, offset.error_code,
         )
         for topic in group.topics
@@ -415,20 +435,68 @@ def test_offset_fetch(version):
     async def scenario(server):
         asked = {"t": [0, 1], "nowhere": [0]}
         unknown = (-1, -1, "", NONE)
+        nowhere = unknown if version < 10 else (-1, -1, "", ErrorCode.UNKNOWN_TOPIC_ID)
         response = await server.ask(fetch_request(version, asked), version)
-        assert fetched(response, version) == (NONE, dict.fromkeys((("t", 0), ("t", 1), ("nowhere", 0)), unknown))
+        assert fetched(response, version) == (
+            NONE,
+            {("t", 0): unknown, ("t", 1): unknown, ("nowhere", 0): nowhere},
+        )
         request = commit_request(("t", 0, 10))
         request.topics[0].partitions[0].committed_leader_epoch = 3
         await server.ask(request, 9)
         found = (10, 3 if version >= 5 else -1, "m", NONE)
         response = await server.ask(fetch_request(version, asked), version)
-        assert fetched(response, version)[1] == {("t", 0): found, ("t", 1): unknown, ("nowhere", 0): unknown}
+        assert fetched(response, version)[1] == {("t", 0): found, ("t", 1): unknown, ("nowhere", 0): nowhere}
         if version >= 2:
             assert fetched(await server.ask(fetch_request(version, None), version), version)[1] == {("t", 0): found}
             assert fetched(await server.ask(fetch_request(version, {}), version), version)[1] == {}
         if version >= 7:
             stable = await server.ask(fetch_request(version, asked, require_stable=True), version)
             assert fetched(stable, version)[1][("t", 0)] == found
+
+    run(scenario)
+
+
+def test_offsets_of_an_earlier_topic_of_the_name_are_not_told_by_its_id():
+    """A topic that is gone has no offsets either; here those of an earlier one are still there."""
+
+    async def scenario(server):
+        await server.ask(commit_request(("t", 0, 10)), 9)
+        offsets = server.groups.runtime.runner("g").shard.offsets
+        for earlier_id, told in ((b"E" * 16, -1), (bytes(16), 10)):  # what 3.9 committed has no id
+            committed = offsets.get("g", "t", 0)._replace(topic_id=earlier_id)
+            offsets.apply(OffsetRecord("g", "t", 0, committed), 1)
+            by_id = await server.ask(fetch_request(10, {"t": [0, 1]}, require_stable=True), 10)
+            assert [offset for offset, *_ in fetched(by_id, 10)[1].values()] == [told, -1]
+            by_name = await server.ask(fetch_request(9, {"t": [0]}), 9)
+            assert [offset for offset, *_ in fetched(by_name, 9)[1].values()] == [10]
+
+    run(scenario)
+
+
+def test_all_offsets_of_a_group_are_told_by_the_ids_of_topics_that_exist():
+    async def scenario(server):
+        await server.ask(commit_request(("t", 0, 10)), 10)
+        offsets = server.groups.runtime.runner("g").shard.offsets
+        offsets.apply(OffsetRecord("g", "gone", 0, offsets.get("g", "t", 0)), 1)
+        response = await server.ask(fetch_request(10, None), 10)
+        assert [topic.topic_id for topic in response.groups[0].topics] == [TOPIC_IDS["t"]]
+        response = await server.ask(fetch_request(9, None), 9)
+        assert [topic.name for topic in response.groups[0].topics] == ["t", "gone"]
+
+    run(scenario)
+
+
+def test_a_topic_id_of_nothing_is_unknown():
+    async def scenario(server):
+        request = commit_request(("t", 0, 10))
+        request.topics[0].topic_id = bytes(16)
+        committed = await server.ask(request, 10)
+        asked = fetch_request(10, {"t": [0]})
+        asked.groups[0].topics[0].topic_id = bytes(16)
+        told = await server.ask(asked, 10)
+        for answer in (committed.topics[0], told.groups[0].topics[0]):
+            assert [each.error_code for each in answer.partitions] == [ErrorCode.UNKNOWN_TOPIC_ID]
 
     run(scenario)
 
@@ -607,16 +675,15 @@ def test_offset_delete():
 
 
 @pytest.mark.parametrize("version", versions_of(9))
-def test_what_is_named_again_is_answered_again_but_not_for_ever(version, monkeypatch):
+def test_what_is_named_again_is_answered_again_but_not_for_ever(version):
     """As in Kafka; a thousand times the metadata of one offset would be a reply of megabytes."""
-    monkeypatch.setattr("barnabas.broker.api.reply_room.REPLY_BYTES_MAX", 10_000)
 
     async def scenario(server):
         await server.ask(commit_request(("t", 0, 10)), 8)
 
         async def fetch(indexes):
             if version >= 8:
-                topics = [OffsetFetchRequestTopics(name="t", partition_indexes=indexes)] * 2
+                topics = fetch_request(version, {"t": indexes}).groups[0].topics * 2
                 request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id="g", topics=topics)])
                 return (await server.ask(request, version)).groups[0]
             topics = [OffsetFetchRequestTopic(name="t", partition_indexes=indexes)] * 2
@@ -634,7 +701,7 @@ def test_what_is_named_again_is_answered_again_but_not_for_ever(version, monkeyp
         else:
             assert (response.error_code, response.topics) == (ErrorCode.POLICY_VIOLATION, [])
 
-    run(scenario)
+    run(scenario, reply_bytes_max=10_000)
 
 
 def test_a_group_that_is_named_again_is_asked_for_what_it_says():

@@ -4,13 +4,16 @@ what comes after it, and its estimate is never below the size of what it sends.
 
 import socket
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import pytest
 
 from barnabas.broker.api.reply_room import ReplyRoom
+from barnabas.broker.services import REPLY_BYTES_MAX
 from barnabas.testing import Broker
-from barnabas.wire import codec, messages
+from barnabas.testing.requests import ask as ask_here
+from barnabas.wire import codec
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.messages.add_partitions_to_txn import (
     AddPartitionsToTxnRequest,
@@ -303,31 +306,32 @@ CASES = {
 }
 
 
-def reply(connection: socket.socket, api: Api, names: list[Any]) -> Any:
-    request = api.request(names)
-    assert request.API_KEY is not None
-    return ask(connection, request, api.version, messages.api(request.API_KEY).response_class)
+def reply(broker: Broker, request: Message, version: int, bytes_max: int = REPLY_BYTES_MAX) -> Any:
+    """The answer of a broker whose replies may have so many bytes."""
+    server = broker.server
+    assert server is not None
+    server.services = replace(server.services, reply_bytes_max=bytes_max)
+    return broker.call(ask_here(server, request, version))
 
 
-def error_codes(connection: socket.socket, api: Api, names: list[Any]) -> list[ErrorCode]:
-    return [ErrorCode(entry.error_code) for entry in api.entries(reply(connection, api, names))]
+def error_codes(broker: Broker, api: Api, names: list[Any], bytes_max: int = REPLY_BYTES_MAX) -> list[ErrorCode]:
+    answer = reply(broker, api.request(names), api.version, bytes_max)
+    return [ErrorCode(entry.error_code) for entry in api.entries(answer)]
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_what_does_not_fit_is_refused_and_what_comes_after_it(
-    connection: socket.socket, monkeypatch: pytest.MonkeyPatch, case: Case
+    broker: Broker, connection: socket.socket, case: Case
 ) -> None:
     """Where the limit is what the large one takes, another one besides is too much; where it is ten times that, ten are
     answered at most."""
     case.make(connection, case.large)
-    size = len(codec.encode(reply(connection, case.api, [case.large]), case.api.version))
+    size = len(codec.encode(reply(broker, case.api.request([case.large]), case.api.version), case.api.version))
     assert size > 1_000
-    small, large = error_codes(connection, case.api, [case.small, case.large])
+    small, large = error_codes(broker, case.api, [case.small, case.large])
     assert large == NONE
-    monkeypatch.setattr("barnabas.broker.api.reply_room.REPLY_BYTES_MAX", size)
-    assert error_codes(connection, case.api, [case.small, case.large, case.small]) == [small, REFUSED, REFUSED]
-    monkeypatch.setattr("barnabas.broker.api.reply_room.REPLY_BYTES_MAX", 10 * size)
-    found = error_codes(connection, case.api, [case.large] * 20)
+    assert error_codes(broker, case.api, [case.small, case.large, case.small], size) == [small, REFUSED, REFUSED]
+    found = error_codes(broker, case.api, [case.large] * 20, 10 * size)
     answered = found.index(REFUSED)
     assert 1 <= answered <= 10
     assert found == [NONE] * answered + [REFUSED] * (20 - answered)
@@ -341,34 +345,35 @@ LISTS = {
         lambda connection: join(connection, "g", protocol_type=OF_FOUR_BYTES),
     ),
     "ListTransactions, ids": (ListTransactionsRequest(), 1, lambda connection: begin(connection, OF_FOUR_BYTES, {})),
+    "ListTransactions, ids that match": (
+        ListTransactionsRequest(transactional_id_pattern=".+"),
+        2,
+        lambda connection: begin(connection, OF_FOUR_BYTES, {}),
+    ),
 }
 
 
 @pytest.mark.parametrize(("request_", "version", "make"), LISTS.values(), ids=LISTS)
 def test_a_list_that_does_not_fit_is_refused(
+    broker: Broker,
     connection: socket.socket,
-    monkeypatch: pytest.MonkeyPatch,
     request_: Message,
     version: int,
     make: Callable[[socket.socket], None],
 ) -> None:
     make(connection)
-    assert request_.API_KEY is not None
-    response_class = messages.api(request_.API_KEY).response_class
-    whole = ask(connection, request_, version, response_class)
+    whole = reply(broker, request_, version)
     size = len(codec.encode(whole, version))
     assert whole.error_code == NONE
     assert size > 1_000
-    monkeypatch.setattr("barnabas.broker.api.reply_room.REPLY_BYTES_MAX", size - 20)
-    refused = ask(connection, request_, version, response_class)
+    refused = reply(broker, request_, version, size - 20)
     assert refused.error_code == REFUSED
     assert len(codec.encode(refused, version)) < 20
-    monkeypatch.setattr("barnabas.broker.api.reply_room.REPLY_BYTES_MAX", 10 * size)
-    assert ask(connection, request_, version, response_class) == whole
+    assert codec.encode(reply(broker, request_, version, 10 * size), version) == codec.encode(whole, version)
 
 
 def test_nothing_is_worked_out_for_a_reply_that_is_full() -> None:
-    room: ReplyRoom[str, bytes] = ReplyRoom(len)
+    room: ReplyRoom[str, bytes] = ReplyRoom(len, REPLY_BYTES_MAX)
     with pytest.raises(ApiError, match="larger than 33554432 bytes"):
         room.first("large", bytes(32 * 1024 * 1024 + 1))
     for question in ("large", "another"):

@@ -11,7 +11,6 @@ import pytest
 from barnabas.broker.coordinators.groups.service import GroupService
 from barnabas.broker.coordinators.transactions.service import TransactionService
 from barnabas.broker.replication.replica_manager import ReplicaManager
-from barnabas.storage.local_log import LocalLog
 from barnabas.storage.log import PartitionLog
 from barnabas.storage.validation import AppendOrigin
 from barnabas.testing import Broker
@@ -30,6 +29,7 @@ from barnabas.wire.messages import (
 )
 from barnabas.wire.records import ControlRecordType, EndTxnMarker, Record, build_batch, build_end_txn_marker
 from barnabas.wire.schema import Message
+from tests.bugs import Bug
 from tools.hostile import ask, connect
 
 BAD, GOOD = 1, (0, 2)
@@ -49,17 +49,6 @@ def broker() -> Iterator[Broker]:
 def connection(broker: Broker) -> Iterator[socket.socket]:
     with connect(broker.bootstrap_servers) as connection:
         yield connection
-
-
-def fail_for_the_bad(monkeypatch: pytest.MonkeyPatch, owner: type, method: str, is_bad: Callable[..., bool]) -> None:
-    real = getattr(owner, method)
-
-    def raising(*arguments: Any, **settings: Any) -> Any:
-        if is_bad(*arguments):
-            raise ValueError("nobody foresaw this")
-        return real(*arguments, **settings)
-
-    monkeypatch.setattr(owner, method, raising)
 
 
 def is_bad_log(log: PartitionLog, *_: object) -> bool:
@@ -160,7 +149,7 @@ MARKERS = write_txn_markers.WriteTxnMarkersRequest(
     ("request_", "version", "response_class", "owner", "method", "is_bad"),
     [
         (FETCH, 12, fetch.FetchResponse, PartitionLog, "read", is_bad_log),
-        (FETCH, 12, fetch.FetchResponse, LocalLog, "aborted_transactions", is_bad_log),
+        (FETCH, 12, fetch.FetchResponse, PartitionLog, "aborted_transactions", is_bad_log),
         (PRODUCE, 9, produce.ProduceResponse, PartitionLog, "append_as_leader", is_bad_log),
         (LIST_OFFSETS, 7, list_offsets.ListOffsetsResponse, PartitionLog, "timestamp_lookup", is_bad_log),
         (
@@ -189,7 +178,7 @@ def test_one_bad_partition(
     method: str,
     is_bad: Callable[..., bool],
 ) -> None:
-    fail_for_the_bad(monkeypatch, owner, method, is_bad)
+    Bug(monkeypatch, owner, method, is_bad)
     for _ in range(2):
         response: Any = ask(connection, request_, version, response_class)
         entry = response.markers[0] if response_class is write_txn_markers.WriteTxnMarkersResponse else response
@@ -246,7 +235,7 @@ def test_one_bad_name(
     method: str,
     answers: str,
 ) -> None:
-    fail_for_the_bad(monkeypatch, owner, method, bad_is_named)
+    Bug(monkeypatch, owner, method, bad_is_named)
     found = [answer.error_code for answer in getattr(ask(connection, request_, version, response_class), answers)]
     assert found[1] == ErrorCode.UNKNOWN_SERVER_ERROR
     assert found[0] == found[2] != found[1]

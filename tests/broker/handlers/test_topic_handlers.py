@@ -372,5 +372,8 @@ async def test_a_broker_that_is_not_the_controller(server: Server) -> None:
     await server.controller.stop()
     assert codes(await server.create(topic("a"), topic("b"))) == [("a", "NOT_CONTROLLER"), ("b", "NOT_CONTROLLER")]
     assert codes(await server.delete("t")) == [("t", "NOT_CONTROLLER")]
+    unknown_here = bytes([1] * 16)
+    [by_id] = await server.delete(unknown_here)
+    assert (by_id.error_code, by_id.topic_id) == (ErrorCode.NOT_CONTROLLER, unknown_here)
     expanded = await server.expand(CreatePartitionsTopic(name="t", count=3, assignments=None))
     assert codes(expanded) == [("t", "NOT_CONTROLLER")]

@@ -1,6 +1,9 @@
 """The HTTP side of a running broker."""
 
 import contextlib
+import os
+import re
+import resource
 import socket
 import time
 import urllib.error
@@ -10,9 +13,12 @@ from typing import Any
 
 import pytest
 
-from barnabas.broker.http import connections as http_connections
-from barnabas.broker.http.metrics_page import MetricsPage
+from barnabas.broker.http.connections import CONNECTIONS_MAX, PAGES_MAX
+from barnabas.broker.http.metrics_page import MetricsPage, Snapshot
+from barnabas.broker.http.server import HttpServer
+from barnabas.network import OsNetwork
 from barnabas.testing import Broker
+from barnabas.threads import OsThreads
 
 
 def get(url: str) -> tuple[int, str]:
@@ -40,31 +46,69 @@ def test_pages(free_port: int) -> None:
         status, page = get(f"{base}/metrics")
         assert status == 200
         assert "barnabas_ready 1.0" in page.splitlines()
+        status, index = get(base)
+        assert status == 200
+        assert re.findall(r'<a href="(.*?)">', index) == ["/metrics", "/healthz", "/readyz"]
+        assert "clients are accepted" in index
         assert get(f"{base}/elsewhere")[0] == 404
     with pytest.raises(urllib.error.URLError):
         get(f"{base}/healthz")
 
 
-def connect(broker: Broker) -> socket.socket:
-    http = broker.server._http  # type: ignore[union-attr]
-    assert http is not None
-    return socket.create_connection(("127.0.0.1", http.port), timeout=20)
+class Serving:
+    """A broker, and an HTTP server of it that is handed what the test says."""
+
+    def __init__(self, broker: Broker, **handed_in: Any) -> None:
+        self.broker = broker
+        assert broker.server is not None
+        self.server = HttpServer(broker.server.metric_sources(), "127.0.0.1:0", OsNetwork(), OsThreads(), **handed_in)
+
+    def __enter__(self) -> "Serving":
+        self.broker.call(self.server.start())
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.broker.call(self.server.stop())
+
+    def connect(self) -> socket.socket:
+        return socket.create_connection(("127.0.0.1", self.server.port), timeout=20)
+
+    def ask(self, request: bytes) -> bytes:
+        """All that comes back until the broker closes the connection."""
+        with self.connect() as connection:
+            connection.sendall(request)
+            return b"".join(iter(lambda: connection.recv(65536), b""))
 
 
-def ask(broker: Broker, request: bytes) -> bytes:
-    """All that comes back until the broker closes the connection."""
-    with connect(broker) as connection:
-        connection.sendall(request)
-        return b"".join(iter(lambda: connection.recv(65536), b""))
-
-
-@pytest.fixture
-def serving() -> Iterator[Broker]:
-    with Broker(barnabas_http_address="127.0.0.1:0") as broker:
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Broker]:
+    with Broker() as broker:
         yield broker
 
 
-def test_requests_that_are_none(serving: Broker, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.fixture
+def serving(broker: Broker) -> Iterator[Serving]:
+    with Serving(broker) as serving:
+        yield serving
+
+
+class Page(MetricsPage):
+    """Another page of /metrics."""
+
+    def __init__(self, content: bytes, work_s: float = 0) -> None:
+        super().__init__()
+        self.content = content
+        self.work_s = work_s
+        self.made: list[tuple[float, float]] = []
+
+    def render(self, snapshot: Snapshot, accept: str) -> tuple[bytes, str]:
+        began_s = time.monotonic()
+        time.sleep(self.work_s)
+        self.made.append((began_s, time.monotonic()))
+        return self.content, "text/plain"
+
+
+def test_requests_that_are_none(serving: Serving, caplog: pytest.LogCaptureFixture) -> None:
     for request, status in [
         (b"POST /metrics HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000000\r\n\r\n", 405),
         (b"GET\r\n\r\n", 400),
@@ -75,86 +119,101 @@ def test_requests_that_are_none(serving: Broker, caplog: pytest.LogCaptureFixtur
         (b"GET /healthz HTTP/1.1\nHost: x\n\n" * 1_000, 431),
         (b"x" * 100_000, 431),
     ]:
-        assert ask(serving, request).split(b" ")[1] == b"%d" % status, request[:80]
-    head = ask(serving, b"HEAD /healthz?x=1 HTTP/1.0\r\nHost: x\r\n\r\n")
+        assert serving.ask(request).split(b" ")[1] == b"%d" % status, request[:80]
+    head = serving.ask(b"HEAD /healthz?x=1 HTTP/1.0\r\nHost: x\r\n\r\n")
     assert head.split(b" ")[1] == b"200"
     assert b"Content-Length: 3\r\n" in head
     assert head.endswith(b"\r\n\r\n")
     assert not [record for record in caplog.records if record.exc_info]
 
 
-def test_the_newest_format_that_is_accepted(serving: Broker) -> None:
-    page = ask(serving, b"GET /metrics HTTP/1.1\r\nHost: x\r\naccept: application/openmetrics-text\r\n\r\n")
+@pytest.mark.parametrize(
+    ("start", "spoken"), [(bytes.fromhex("0000002400120003"), "Kafka's protocol"), (b"\x16\x03\x01\x02\x00", "TLS")]
+)
+def test_a_client_of_another_port_is_told_at_once(
+    serving: Serving, start: bytes, spoken: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Not after the 30 s that a request may take: what it sends first is no beginning of one."""
+    caplog.set_level("INFO")
+    assert serving.ask(start).split(b" ")[1] == b"400"
+    (line,) = [message for message in caplog.messages if "the peer speaks" in message]
+    assert re.search(
+        rf"^closing an HTTP connection from 127\.0\.0\.1: the peer speaks {spoken}.*; this port is for HTTP$", line
+    )
+
+
+def test_the_newest_format_that_is_accepted(serving: Serving) -> None:
+    page = serving.ask(b"GET /metrics HTTP/1.1\r\nHost: x\r\naccept: application/openmetrics-text\r\n\r\n")
     assert b"Content-Type: application/openmetrics-text;" in page
     assert page.endswith(b"# EOF\n")
 
 
-def test_who_says_nothing_makes_room_for_others(serving: Broker) -> None:
+def test_who_says_nothing_makes_room_for_others(serving: Serving) -> None:
     """One place is never lost to strangers, and the broker does not hold more connections than it says."""
     with contextlib.ExitStack() as stack:
-        silent = [stack.enter_context(connect(serving)) for _ in range(http_connections.CONNECTIONS_MAX + 10)]
+        silent = [stack.enter_context(serving.connect()) for _ in range(CONNECTIONS_MAX + 10)]
         silent[-1].sendall(b"GET /healthz HTTP/1.1\r\n")
         for _ in range(3):
-            assert ask(serving, b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n").endswith(b"ok\n")
+            assert serving.ask(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n").endswith(b"ok\n")
         assert silent[0].recv(1) == b""
         silent[-1].sendall(b"Host: x\r\n\r\n")
         assert silent[-1].recv(15) == b"HTTP/1.1 200 OK"
 
 
-def test_the_descriptors_that_are_left_are_for_files(monkeypatch: pytest.MonkeyPatch, serving: Broker) -> None:
-    monkeypatch.setattr(http_connections, "is_reserved_descriptor", lambda _: True)
-    with contextlib.suppress(ConnectionResetError, BrokenPipeError):
-        assert ask(serving, b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n") == b""
+@contextlib.contextmanager
+def few_descriptors_left() -> Iterator[None]:
+    """The next descriptors are of the last quarter, which is kept for files."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.ExitStack() as stack:
+        taken = -1
+        while taken < 100:
+            taken = stack.enter_context(open(os.devnull)).fileno()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (taken + 10, limits[1]))
+        stack.callback(resource.setrlimit, resource.RLIMIT_NOFILE, limits)
+        yield
+
+
+def test_the_descriptors_that_are_left_are_for_files(serving: Serving) -> None:
+    with few_descriptors_left(), contextlib.suppress(ConnectionResetError, BrokenPipeError):
+        assert serving.ask(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n") == b""
+    assert serving.ask(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n").endswith(b"ok\n")
 
 
 @pytest.mark.parametrize("start", [b"", b"GET /metrics HTTP/1.1\r\nHost:"], ids=["nothing", "half a request"])
-def test_who_does_not_ask_is_cut(monkeypatch: pytest.MonkeyPatch, serving: Broker, start: bytes) -> None:
-    monkeypatch.setattr(http_connections, "EXCHANGE_TIMEOUT_S", 0.3)
-    assert ask(serving, start) == b""
+def test_who_does_not_ask_is_cut(broker: Broker, start: bytes) -> None:
+    with Serving(broker, exchange_timeout_s=0.3) as serving:
+        assert serving.ask(start) == b""
 
 
-def test_pages_that_nobody_reads(monkeypatch: pytest.MonkeyPatch, serving: Broker) -> None:
+def test_pages_that_nobody_reads(broker: Broker) -> None:
     """Of a large page few are held, and one who reads gets it while others do not."""
-    page = bytes(8_000_000)
-    monkeypatch.setattr(MetricsPage, "render", lambda *_: (page, "text/plain"))
-    with contextlib.ExitStack() as stack:
-        slow = [stack.enter_context(connect(serving)) for _ in range(http_connections.PAGES_MAX * 3)]
+    page = Page(bytes(8_000_000))
+    with Serving(broker, metrics_page=page) as serving, contextlib.ExitStack() as stack:
+        slow = [stack.enter_context(serving.connect()) for _ in range(PAGES_MAX * 3)]
         for connection in slow:
             connection.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
             assert connection.recv(15) == b"HTTP/1.1 200 OK"
-        server = serving.server._http  # type: ignore[union-attr]
-        assert server is not None
-        assert len(server.connections) <= http_connections.PAGES_MAX
-        assert len(ask(serving, b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")) > len(page)
+        assert len(serving.server.connections) <= PAGES_MAX
+        assert len(serving.ask(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")) > len(page.content)
 
 
-def test_a_page_that_nobody_reads_has_a_deadline(monkeypatch: pytest.MonkeyPatch, serving: Broker) -> None:
-    monkeypatch.setattr(http_connections, "EXCHANGE_TIMEOUT_S", 0.3)
-    page = bytes(8_000_000)
-    monkeypatch.setattr(MetricsPage, "render", lambda *_: (page, "text/plain"))
-    with connect(serving) as slow:
+def test_a_page_that_nobody_reads_has_a_deadline(broker: Broker) -> None:
+    page = Page(bytes(8_000_000))
+    with Serving(broker, metrics_page=page, exchange_timeout_s=0.3) as serving, serving.connect() as slow:
         slow.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
-        server = serving.server._http  # type: ignore[union-attr]
-        assert server is not None
         assert slow.recv(15) == b"HTTP/1.1 200 OK"
-        wait_until(lambda: not server.connections)
+        wait_until(lambda: not serving.server.connections)
         with contextlib.suppress(ConnectionResetError):
-            assert sum(map(len, iter(lambda: slow.recv(1_000_000), b""))) < len(page)
+            assert sum(map(len, iter(lambda: slow.recv(1_000_000), b""))) < len(page.content)
 
 
-def test_pages_leave_three_quarters_of_the_time_to_others(monkeypatch: pytest.MonkeyPatch, serving: Broker) -> None:
-    began_s, ended_s = [], []
-
-    def render(*_: object) -> tuple[bytes, str]:
-        began_s.append(time.monotonic())
-        time.sleep(0.1)
-        ended_s.append(time.monotonic())
-        return b"", "text/plain"
-
-    monkeypatch.setattr(MetricsPage, "render", render)
-    for _ in range(2):
-        ask(serving, b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
-    assert began_s[1] - ended_s[0] >= 3 * 0.1
+def test_pages_leave_three_quarters_of_the_time_to_others(broker: Broker) -> None:
+    page = Page(b"", work_s=0.1)
+    with Serving(broker, metrics_page=page) as serving:
+        for _ in range(2):
+            serving.ask(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+    (_, first_ended_s), (second_began_s, _) = page.made
+    assert second_began_s - first_ended_s >= 3 * 0.1
 
 
 def wait_until(condition: Callable[[], bool]) -> None:

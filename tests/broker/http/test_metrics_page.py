@@ -4,9 +4,10 @@ from types import SimpleNamespace
 from typing import Any
 
 from barnabas.broker.http.metrics_page import MetricSources, MetricsPage, take_snapshot
-from barnabas.broker.observability.metrics import DURATION_BOUNDS_NS, RequestMetrics
+from barnabas.broker.observability.request_metrics import DURATION_BOUNDS_NS, RequestMetrics
 from barnabas.clock import ManualClock
 from barnabas.set_aside import SetAside
+from barnabas.wire.errors import ErrorCode
 
 HOSTILE_GROUP = 'a"b\\c\nd'
 
@@ -17,9 +18,27 @@ def sources() -> MetricSources:
     metrics.record(0, 2_000_000_000, 200, 20)
     metrics.record(3, 50_000, 1, 2)
     metrics.record(999, 31_000_000_000, 1, 0)
+    metrics.count_error(0, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    metrics.count_error(3, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    metrics.count_error(3, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     metrics.event_loop_lag_seconds = 0.25
-    log = SimpleNamespace(size_in_bytes=1234, log_start_offset=3, high_watermark=40, log_end_offset=50)
-    partition = SimpleNamespace(topic="flights", index=2, state=SimpleNamespace(is_leader=True), log=log)
+    log = SimpleNamespace(
+        size_in_bytes=1234, log_start_offset=3, high_watermark=40, log_end_offset=50, appended=(7, 900), sent_records=2
+    )
+    partition = SimpleNamespace(
+        topic="flights",
+        index=2,
+        state=SimpleNamespace(is_leader=True, isr=(1,), replicas=(1, 2, 3)),
+        leadership=object(),
+        has_too_few_in_sync=True,
+        has_just_enough_in_sync=False,
+        log=log,
+        bytes_out=300,
+        records_read=3,
+    )
+    leaderships = SimpleNamespace(isr_expands=4, isr_shrinks=5, failed_isr_updates=6)
+    fetchers = [SimpleNamespace(max_lag=7, given_up_count=1), SimpleNamespace(max_lag=3, given_up_count=8)]
+    fetcher_manager = SimpleNamespace(fetchers=fetchers, appended_bytes=77)
     summary = SimpleNamespace(
         group_id=HOSTILE_GROUP,
         state=SimpleNamespace(value="Stable"),
@@ -34,15 +53,24 @@ def sources() -> MetricSources:
         node_id=1,
         cluster_id="cluster",
         connections=[1, 2],
-        replicas=SimpleNamespace(partitions=lambda: iter([partition])),
-        groups=SimpleNamespace(summaries=lambda text_bytes_max: ([summary], 3), refusals=SimpleNamespace(count=5)),
-        transactions=SimpleNamespace(refusals=SimpleNamespace(count=6)),
+        replicas=SimpleNamespace(
+            partitions=lambda: iter([partition]), leaderships=leaderships, fetchers=fetcher_manager
+        ),
+        groups=SimpleNamespace(
+            summaries=lambda text_bytes_max: ([summary], 3),
+            runtime=SimpleNamespace(memory=SimpleNamespace(refused_count=5)),
+        ),
+        transactions=SimpleNamespace(runtime=SimpleNamespace(memory=SimpleNamespace(refused_count=6))),
         log_manager=SimpleNamespace(directories=["/data/a", "/data/b"]),
         unforeseen=SimpleNamespace(count=3),
+        controller=SimpleNamespace(is_active=True, epoch=4, queue_length=2, event_count=10, event_ms=1500),
+        metadata=SimpleNamespace(leaderless_count=lambda: 3),
     )
     compaction = SimpleNamespace(set_aside=SimpleNamespace(members=[uncleanable]))
     parts: Any = (services, metrics, compaction)
-    return MetricSources(*parts, [aside], lambda: True)
+    connection = SimpleNamespace(sent_count=12, waiting_count=1)
+    peers: Any = SimpleNamespace(connections=lambda: iter([(2, "fetcher-0", connection)]))
+    return MetricSources(*parts, [aside], lambda: True, lambda: peers)
 
 
 def test_counters() -> None:
@@ -75,10 +103,34 @@ def test_page() -> None:
         'barnabas_request_duration_seconds_bucket{api="Produce",le="0.0001"} 1.0',
         'barnabas_request_duration_seconds_bucket{api="Produce",le="+Inf"} 2.0',
         'barnabas_request_duration_seconds_count{api="Produce"} 2.0',
+        'barnabas_request_errors_total{api="Produce",error="NOT_LEADER_OR_FOLLOWER"} 1.0',
+        'barnabas_request_errors_total{api="Metadata",error="UNKNOWN_TOPIC_OR_PARTITION"} 2.0',
+        'barnabas_topic_messages_in_total{topic="flights"} 7.0',
+        'barnabas_topic_messages_out_total{topic="flights"} 5.0',
+        'barnabas_topic_bytes_in_total{topic="flights"} 900.0',
+        'barnabas_topic_bytes_out_total{topic="flights"} 300.0',
+        "barnabas_topics_left_out 0.0",
         "barnabas_groups_left_out 3.0",
         "barnabas_connections 2.0",
         "barnabas_ready 1.0",
         "barnabas_partitions 1.0",
+        "barnabas_under_replicated_partitions 1.0",
+        "barnabas_under_min_isr_partitions 1.0",
+        "barnabas_at_min_isr_partitions 0.0",
+        "barnabas_controller_active 1.0",
+        "barnabas_controller_epoch 4.0",
+        "barnabas_controller_queue_length 2.0",
+        "barnabas_controller_event_duration_seconds_count 10.0",
+        "barnabas_controller_event_duration_seconds_sum 1.5",
+        "barnabas_offline_partitions 3.0",
+        'barnabas_peer_requests_total{broker="2",purpose="fetcher-0"} 12.0',
+        'barnabas_peer_requests_waiting{broker="2",purpose="fetcher-0"} 1.0',
+        "barnabas_isr_expands_total 4.0",
+        "barnabas_isr_shrinks_total 5.0",
+        "barnabas_failed_isr_updates_total 6.0",
+        "barnabas_replication_bytes_in_total 77.0",
+        "barnabas_replica_max_lag 7.0",
+        "barnabas_replica_failed_partitions 9.0",
         "barnabas_event_loop_lag_seconds 0.25",
         'barnabas_log_size_bytes{partition="2",topic="flights"} 1234.0',
         'barnabas_high_watermark{partition="2",topic="flights"} 40.0',

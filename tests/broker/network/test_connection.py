@@ -15,13 +15,16 @@ from barnabas.broker.network.connection import Connection
 from barnabas.broker.network.connections import (
     ABANDONED_TIMEOUT_MS,
     PARTIAL_FRAME_TIMEOUT_MS,
+    UNSENT_BYTES_MAX,
     Connections,
 )
 from barnabas.broker.network.inflight_budget import InflightBudget
 from barnabas.broker.network.outcome import CloseConnection, Delayed
 from barnabas.broker.network.reply_queue import GATHERED_BYTES_MAX
 from barnabas.broker.network.turns import FRAMES_PER_TURN, RequestTurns
+from barnabas.broker.timers import Timers
 from barnabas.clock import ManualClock
+from barnabas.threads import OsThreads
 from barnabas.wire.framing import ReceiveBuffer
 
 LIMITS = load(options={"max.connections": "100", "max.connections.per.ip": "100"})
@@ -65,8 +68,9 @@ class Transport(asyncio.Transport):
 
 
 class Dispatcher:
-    """Answers a frame with its own bytes: at once, later (`wait...`, `delay...`), or as the second stage of two
-    (`stage...`). After the delay, `delay-close`, `delay-fail` and `delay-wait` have something else in store."""
+    """Answers a frame with its own bytes: at once (`throttleN` beyond a quota, by N ms), later (`wait...`, `delay...`),
+    or as the second stage of two (`stage...`). After the delay, `delay-close`, `delay-fail` and `delay-wait` have
+    something else in store."""
 
     def __init__(self) -> None:
         self.clock = ManualClock(now_ms=1_700_000_000_000)
@@ -82,7 +86,9 @@ class Dispatcher:
             return self._coroutine(body)
         if body.startswith(b"delay"):
             self.pending[body] = ready = asyncio.get_running_loop().create_future()
-            return Delayed(ready, lambda: self._resume(body))  # type: ignore[arg-type]
+            return Delayed(ready, lambda: self._resume(body))
+        if body.startswith(b"throttle"):
+            connection.session.throttle(int(body[8:]))
         if body.startswith(b"close"):
             raise CloseConnection("as asked")
         return None if body.startswith(b"silent") else [body]
@@ -114,18 +120,22 @@ class Peer:
         receive_bytes: int = 4096,
         connections: Connections | None = None,
         own_socket: socket.socket | None = None,
+        listener: str = "PLAINTEXT",
+        budget: InflightBudget | None = None,
     ) -> None:
         self.dispatcher = Dispatcher()
-        self.connections = Connections(LIMITS) if connections is None else connections
-        self.budget = InflightBudget(budget_bytes)
+        self.connections = Connections(LIMITS, OsThreads()) if connections is None else connections
+        self.budget = InflightBudget(budget_bytes) if budget is None else budget
+        self.timers = Timers(self.dispatcher.clock, asyncio.get_running_loop())
         self.connection = Connection(
             self.dispatcher,  # type: ignore[arg-type]
             self.connections,
             ReceiveBuffer(receive_bytes),
             self.budget,
-            "PLAINTEXT",
+            listener,
             1,
             frame_bytes_max,
+            self.timers,
         )
         self.transport = Transport(own_socket=own_socket)
         self.connection.connection_made(self.transport)
@@ -140,6 +150,10 @@ class Peer:
             buffer[:count] = data[:count]
             self.connection.buffer_updated(count)
             data = data[count:]
+
+    def pass_time(self, duration_ms: int) -> None:
+        self.dispatcher.clock.advance(duration_ms)
+        self.timers.fire_due()
 
     async def answer(self, body: bytes) -> None:
         self.dispatcher.pending[body].set_result([body])
@@ -186,7 +200,7 @@ def test_beyond_the_slice_of_all_connections_requests_are_kept_and_connections_t
 
     async def run() -> None:
         passing = iter(range(10**6))  # each look at the clock is 1 ms later
-        connections = Connections(LIMITS, RequestTurns(lambda: next(passing) / 1000))
+        connections = Connections(LIMITS, OsThreads(), RequestTurns(lambda: next(passing) / 1000))
         peers = [Peer(connections=connections) for _ in range(10)]
         bodies = [b"%03d" % number for number in range(10)]
         served: list[int] = []
@@ -200,6 +214,54 @@ def test_beyond_the_slice_of_all_connections_requests_are_kept_and_connections_t
         for peer in peers:
             assert peer.transport.written == b"".join(bodies)
             assert peer.transport.reading
+
+    scenario(run())
+
+
+def test_what_one_append_wakes_takes_turns_too() -> None:
+    """With what has come in behind it; whoever is gone by then is left out."""
+
+    async def run() -> None:
+        passing = iter(range(10**6))  # each look at the clock is 1 ms later
+        connections = Connections(LIMITS, OsThreads(), RequestTurns(lambda: next(passing) / 1000))
+        peers = [Peer(connections=connections) for _ in range(40)]
+        for peer in peers:
+            peer.send(b"delay", b"next")
+        for _ in peers:  # one is served in each round at least
+            await asyncio.sleep(0)
+        for peer in peers:
+            peer.dispatcher.pending[b"delay"].set_result(None)
+        gone = peers.pop()
+        answered: list[int] = []
+        while answered[-1:] != [len(peers)]:
+            await asyncio.sleep(0)
+            answered.append(sum(peer.transport.written == b"delaynext" for peer in peers))
+            if len(answered) == 1:
+                assert all(peer.connection.is_busy for peer in [*peers, gone] if peer.transport.written == b"")
+                gone.connection.connection_lost(None)
+        assert max(later - earlier for earlier, later in pairwise([0, *answered])) <= 10
+        assert gone.dispatcher.served == [b"delay"]
+        assert all(peer.transport.reading for peer in peers)
+
+    scenario(run())
+
+
+def test_a_turn_that_comes_just_before_a_wake_does_not_take_its_place() -> None:
+    """The turn was asked for before the request that waits had begun."""
+
+    async def run() -> None:
+        failures: list[str] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _loop, context: failures.append(context["message"]))
+        peer = Peer(connections=Connections(LIMITS, OsThreads(), RequestTurns(lambda: 0.0)))
+        peer.send(*[b"now"] * FRAMES_PER_TURN, b"delay1", b"delay2")
+        peer.connection.pause_writing()
+        peer.connection.resume_writing()
+        peer.dispatcher.pending[b"delay1"].set_result(None)
+        assert peer.connection.take_turn() is False
+        assert peer.dispatcher.served[FRAMES_PER_TURN:] == [b"delay1"]
+        await asyncio.sleep(0)
+        assert peer.dispatcher.served[FRAMES_PER_TURN:] == [b"delay1", b"again delay1", b"delay2"]
+        assert not failures
 
     scenario(run())
 
@@ -247,6 +309,35 @@ def test_replies_to_one_read_leave_together() -> None:
         await peer.answer(b"wait5")
         assert peer.transport.written.endswith(b"now4wait5now6now7")
         assert peer.transport.write_sizes == [12, 4, 5, 8]
+
+    scenario(run())
+
+
+def test_replies_that_become_known_in_one_turn_leave_together() -> None:
+    async def run() -> None:
+        peer = Peer()
+        peer.send(b"stage1", b"stage2", b"stage3", b"stage4")
+        for body in (b"stage2", b"stage1", b"stage3"):  # as when one fetch commits several batches
+            peer.dispatcher.pending[body].set_result([body])
+        await peer.answer(b"stage4")
+        assert peer.transport.written == b"stage1stage2stage3stage4"
+        assert peer.transport.write_sizes == [24]
+        peer.send(b"stage5")
+        await peer.answer(b"stage5")
+        assert peer.transport.write_sizes == [24, 6], "one alone waits for nothing"
+
+    scenario(run())
+
+
+def test_a_connection_that_ends_between_replies_of_one_turn_writes_no_more() -> None:
+    async def run() -> None:
+        peer = Peer()
+        peer.send(b"stage1", b"stage2")
+        peer.dispatcher.pending[b"stage1"].set_result([b"stage1"])
+        await asyncio.sleep(0)
+        peer.connection.abort()
+        await asyncio.sleep(0)
+        assert peer.transport.written == b""
 
     scenario(run())
 
@@ -390,6 +481,33 @@ def test_a_bad_length_closes_the_connection(data: bytes) -> None:
     scenario(run())
 
 
+@pytest.mark.parametrize(
+    ("data", "spoken"),
+    [
+        (b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n", "HTTP"),
+        (b"POST / HTTP/1.1\r\n", "HTTP"),
+        (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "HTTP"),
+        (bytes.fromhex("1603010200010001fc0303"), "TLS"),
+        (b"SSH-2.0-OpenSSH_9.2p1\r\n", "SSH"),
+    ],
+)
+@pytest.mark.parametrize("at_once", [True, False])
+def test_what_is_not_kafkas_protocol_is_called_by_its_name(
+    data: bytes, spoken: str, at_once: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def run() -> None:
+        peer = Peer()
+        for part in [data] if at_once else [data[:3], data[3:4], data[4:]]:
+            if not peer.transport.closed:
+                peer.receive(part)
+        assert peer.transport.closed
+
+    caplog.set_level("INFO")
+    scenario(run())
+    (line,) = caplog.messages
+    assert line.endswith(f": the peer speaks {spoken}; this port speaks Kafka's protocol, without TLS")
+
+
 def test_a_handler_that_asks_for_it_closes_the_connection_after_earlier_replies() -> None:
     async def run() -> None:
         peer = Peer()
@@ -417,9 +535,98 @@ def test_partial_frames_count_against_the_budget() -> None:
     scenario(run())
 
 
+@pytest.mark.parametrize("in_one_read", [True, False])
+def test_a_throttled_client_is_answered_at_once_and_served_again_when_the_time_has_passed(in_one_read: bool) -> None:
+    """KIP-219: the reply tells for how long, and the connection is muted for that."""
+
+    async def run() -> None:
+        peer = Peer()
+        if in_one_read:
+            peer.send(b"throttle1000", b"now2", b"now3")
+        else:
+            peer.send(b"throttle1000")
+            assert not peer.transport.reading
+            peer.send(b"now2", b"now3")
+        assert peer.transport.written == b"throttle1000"
+        peer.pass_time(999)
+        await asyncio.sleep(0)  # whoever has a turn coming would take it
+        assert peer.dispatcher.served == [b"throttle1000"]
+        peer.pass_time(1)
+        assert peer.transport.written == b"throttle1000now2now3"
+        assert peer.transport.reading
+        assert peer.budget.used_bytes == 0
+
+    scenario(run())
+
+
+def test_of_several_throttle_times_the_one_that_ends_last_counts() -> None:
+    async def run() -> None:
+        peer = Peer()
+        peer.send(b"now1")
+        for throttle_time_ms in (500, 0, 1000, 200):
+            peer.connection.session.throttle(throttle_time_ms)
+        peer.send(b"now2")
+        peer.pass_time(999)
+        assert peer.dispatcher.served == [b"now1"]
+        peer.pass_time(1)
+        assert peer.dispatcher.served == [b"now1", b"now2"]
+        peer.send(b"throttle300", b"now4")
+        assert peer.dispatcher.served[2:] == [b"throttle300"]
+        peer.pass_time(300)
+        assert peer.dispatcher.served[3:] == [b"now4"]
+
+    scenario(run())
+
+
+def test_a_throttled_client_waits_for_its_other_reasons_too() -> None:
+    """A request that began before the mute is answered during it, and one that does not end goes on holding back."""
+
+    async def run() -> None:
+        peer = Peer()
+        peer.send(b"stage1", b"throttle1000", b"wait3")
+        await peer.answer(b"stage1")
+        assert peer.transport.written == b"stage1throttle1000"
+        peer.pass_time(1000)
+        await asyncio.sleep(0)
+        assert peer.dispatcher.served == [b"stage1", b"throttle1000", b"wait3"]
+        peer.send(b"now4")
+        peer.connection.session.throttle(1000)
+        await peer.answer(b"wait3")
+        assert peer.transport.written == b"stage1throttle1000wait3"
+        peer.connection.pause_writing()
+        peer.pass_time(1000)
+        assert peer.dispatcher.served[3:] == []
+        peer.connection.resume_writing()
+        assert peer.dispatcher.served[3:] == [b"now4"]
+
+    scenario(run())
+
+
+@pytest.mark.parametrize("lost", [True, False])
+def test_a_throttled_client_that_goes_leaves_nothing_behind(lost: bool) -> None:
+    async def run() -> None:
+        peer = Peer()
+        session = peer.connection.session
+        peer.send(b"throttle1000", b"now2")
+        if lost:
+            peer.connection.connection_lost(None)
+        else:
+            peer.connection.close()
+            assert peer.transport.closed
+        session.throttle(5000)
+        peer.pass_time(10_000)
+        assert peer.dispatcher.served == [b"throttle1000"]
+        assert peer.transport.written == b"throttle1000"
+        if lost:
+            assert peer.budget.used_bytes == 0
+            assert len(peer.connections) == 0
+
+    scenario(run())
+
+
 def test_idle_and_half_sent_connections_are_closed_but_not_those_that_wait_for_us() -> None:
     async def run() -> None:
-        connections = Connections(LIMITS)
+        connections = Connections(LIMITS, OsThreads())
         idle, partial, waiting = (Peer(connections=connections) for _ in range(3))
         partial.receive(struct.pack(">i", 100) + b"x")
         waiting.send(b"wait1")
@@ -434,7 +641,7 @@ def test_idle_and_half_sent_connections_are_closed_but_not_those_that_wait_for_u
 
 def test_a_peer_that_reads_a_long_reply_slowly_is_not_idle() -> None:
     async def run() -> None:
-        connections = Connections(LIMITS)
+        connections = Connections(LIMITS, OsThreads())
         peer = Peer(connections=connections)
         peer.connection.pause_writing()
         for now_ms, unsent in ((500_000, 70_000), (1_000_000, 50_000), (1_500_000, 1), (2_100_000, 1)):
@@ -449,7 +656,7 @@ def test_a_peer_that_reads_a_long_reply_slowly_is_not_idle() -> None:
 
 def test_a_peer_that_left_requests_behind_a_waiting_one_is_not_waited_for() -> None:
     async def run() -> None:
-        connections = Connections(LIMITS)
+        connections = Connections(LIMITS, OsThreads())
         ours, theirs = socket.socketpair()
         with ours, theirs:
             peer = Peer(connections=connections, own_socket=ours)
@@ -470,7 +677,7 @@ def test_a_peer_that_left_requests_behind_a_waiting_one_is_not_waited_for() -> N
 def test_limits_can_change_for_connections_to_come() -> None:
     async def run() -> None:
         limits = LiveConfig(LIMITS)
-        connections = Connections(limits)
+        connections = Connections(limits, OsThreads())
         first = Peer(connections=connections)
         limits.change({"max.connections": "1"})
         second = Peer(connections=connections)
@@ -486,7 +693,7 @@ def test_an_ipv4_peer_of_a_socket_for_both_families_has_its_ipv4_address() -> No
             found = {"peername": (host, 4711, 0, 0)}
             peer.transport.get_extra_info = found.get  # type: ignore[method-assign, assignment]
             peer.connection.connection_made(peer.transport)
-            assert peer.connection.client_host == known_as
+            assert peer.connection.session.client_host == known_as
 
     scenario(run())
 
@@ -500,12 +707,69 @@ def test_connections_beyond_the_limits_are_closed_at_once() -> None:
                     "max.connections.per.ip": "1",
                     "max.connections.per.ip.overrides": "10.0.0.1:2",
                 }
-            )
+            ),
+            OsThreads(),
         )
         peers = [Peer(connections=connections) for _ in range(3)]
         assert [peer.transport.closed for peer in peers] == [False, False, True]
         peers[2].connection.connection_lost(None)
         peers[0].connection.connection_lost(None)
         assert not Peer(connections=connections).transport.closed
+
+    scenario(run())
+
+
+def test_where_brokers_have_a_listener_of_their_own_no_limit_of_clients_is_for_them() -> None:
+    listeners = {
+        "listeners": "CLIENTS://:1,BROKERS://:2",
+        "listener.security.protocol.map": "CLIENTS:PLAINTEXT,BROKERS:PLAINTEXT",
+        "inter.broker.listener.name": "BROKERS",
+        "max.connections": "1",
+    }
+
+    async def run() -> None:
+        connections = Connections(load(options=listeners), OsThreads())
+        arrivals = [Peer(connections=connections, listener=name) for name in ("CLIENTS", "CLIENTS", "BROKERS")]
+        assert [peer.transport.closed for peer in arrivals] == [False, True, False]
+        shared = Connections(load(options={"listeners": "PLAINTEXT://:1", "max.connections": "1"}), OsThreads())
+        assert [Peer(connections=shared).transport.closed for _ in range(2)] == [False, True]
+
+    scenario(run())
+
+
+def test_bytes_that_clients_send_and_leave_unread_hold_no_broker_up() -> None:
+    async def run() -> None:
+        connections = Connections(LIMITS, OsThreads())
+        budget = InflightBudget(1_500)
+        client, other, broker = (Peer(connections=connections, budget=budget) for _ in range(3))
+        half_a_frame = struct.pack(">i", 1_000) + b"x" * 900
+        for peer in (client, other, broker):
+            peer.receive(half_a_frame)
+        assert [peer.transport.reading for peer in (client, other, broker)] == [True, True, False]
+        broker.connection.session.belongs_to_broker()
+        assert broker.transport.reading
+        broker.receive(b"y" * 100)
+        other.connection.pause_writing()
+        connections.add_unsent(UNSENT_BYTES_MAX)
+        assert connections.is_crowded
+        for peer in (client, broker):
+            peer.send(b"asked")
+        await asyncio.sleep(0)
+        assert client.dispatcher.served == []
+        assert broker.dispatcher.served == [b"x" * 900 + b"y" * 100, b"asked"]
+
+    scenario(run())
+
+
+def test_replies_that_a_broker_has_not_read_are_not_counted_and_it_is_not_cut_for_them() -> None:
+    async def run() -> None:
+        peer = Peer()
+        peer.connection.pause_writing()
+        assert peer.connections.unsent_bytes == peer.transport.unsent
+        peer.connection.session.belongs_to_broker()
+        assert peer.connections.unsent_bytes == 0
+        peer.connections.add_unsent(UNSENT_BYTES_MAX + 1)
+        assert peer.connections.is_crowded
+        assert not peer.transport.aborted
 
     scenario(run())

@@ -13,7 +13,7 @@ import pytest
 
 from barnabas.broker.server import IDLE_CHECK_INTERVAL_MS
 from barnabas.clock import ManualClock
-from barnabas.storage.files import OsFiles
+from barnabas.storage.os_files import OsFiles
 from barnabas.testing import Broker
 from barnabas.wire import codec, headers
 from barnabas.wire.messages.api_versions import ApiVersionsRequest

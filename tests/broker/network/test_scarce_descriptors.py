@@ -14,10 +14,12 @@ import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
-from barnabas.storage.files import UnsyncedFiles, descriptor_reserve
+from barnabas.storage.descriptors import descriptor_reserve
+from barnabas.storage.os_files import UnsyncedFiles
 from barnabas.testing import Broker
 from tools.barnabas_process import BarnabasProcess
 
+pytestmark = pytest.mark.slow  # each refusal takes a second: so long a descriptor is waited for
 FLUSHED = [{"barnabas.flush.before.ack": "true"}, {"log.flush.interval.messages": "1"}]
 
 
@@ -95,7 +97,6 @@ def test_what_nobody_sends_again_is_committed_later(left: Descriptors) -> None:
         wait_until(lambda: len(broker.topic("t").records()) == 2, "not committed")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("is_commit", [True, False], ids=["commit", "abort"])
 def test_a_transaction_whose_end_is_flushed_late_ends(left: Descriptors, is_commit: bool) -> None:
     with Broker(files=left, configs=FLUSHED[0] | {"transaction.state.log.num.partitions": "1"}) as broker:
@@ -122,7 +123,6 @@ def test_a_transaction_whose_end_is_flushed_late_ends(left: Descriptors, is_comm
         Producer(config).init_transactions(60)
 
 
-@pytest.mark.slow
 def test_a_transaction_whose_beginning_is_flushed_late_times_out(left: Descriptors) -> None:
     settings = FLUSHED[0] | {
         "transaction.state.log.num.partitions": "1",
@@ -146,7 +146,6 @@ def test_a_transaction_whose_beginning_is_flushed_late_times_out(left: Descripto
         wait_until(lambda: log.last_stable_offset == 2, "not aborted")
 
 
-@pytest.mark.slow
 def test_a_commit_of_offsets_that_is_flushed_late_is_acknowledged(left: Descriptors) -> None:
     settings = FLUSHED[0] | {"offsets.topic.num.partitions": "1", "offsets.commit.timeout.ms": "60000"}
     with Broker(files=left, configs=settings) as broker:
@@ -176,7 +175,6 @@ def descriptors(pid: int) -> list[int]:
     return [int(entry.name) for entry in Path(f"/proc/{pid}/fd").iterdir()]
 
 
-@pytest.mark.slow
 def test_idle_connections_leave_descriptors_to_the_log_and_the_metadata_store() -> None:
     """Who is there goes on to write, and to create topics, when strangers want all descriptors."""
     refused: list[Any] = []

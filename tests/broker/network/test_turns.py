@@ -78,7 +78,7 @@ def test_a_slice_begins_with_the_first_request_and_ends_with_the_round() -> None
 def test_who_waits_is_served_one_after_the_other_with_other_work_in_between() -> None:
     async def test(scene: Scene) -> None:
         for name in "abcd":
-            scene.turns.wait(scene.asking(name, left=2))
+            scene.turns.queue(scene.asking(name, left=2))
         rounds = [await scene.round() for _ in range(4)]
         assert rounds == [["a", "b", "c"], ["d", "a", "b"], ["c", "d"], []]
 
@@ -87,8 +87,8 @@ def test_who_waits_is_served_one_after_the_other_with_other_work_in_between() ->
 
 def test_a_turn_is_many_short_requests() -> None:
     async def test(scene: Scene) -> None:
-        scene.turns.wait(scene.asking("a", left=6, takes_s=TURN_S / 4))
-        scene.turns.wait(scene.asking("b", left=1))
+        scene.turns.queue(scene.asking("a", left=6, takes_s=TURN_S / 4))
+        scene.turns.queue(scene.asking("b", left=1))
         assert await scene.round() == [*"aaaa", "b", *"aa"]
 
     in_loop(test)
@@ -97,7 +97,7 @@ def test_a_turn_is_many_short_requests() -> None:
 def test_who_has_just_asked_comes_first_and_keeps_nobody_from_a_turn() -> None:
     async def test(scene: Scene) -> None:
         for name in "abc":
-            scene.turns.wait(scene.asking(name, left=9))
+            scene.turns.queue(scene.asking(name, left=9))
         await scene.round()
         scene.turns.come_in(scene.asking("quick", takes_s=0.0001))
         assert await scene.round() == ["quick", "a", "b", "c"]
@@ -112,7 +112,7 @@ def test_who_has_just_asked_comes_first_and_keeps_nobody_from_a_turn() -> None:
 def test_nobody_has_a_turn_while_it_is_held() -> None:
     async def test(scene: Scene) -> None:
         scene.turns.hold()
-        scene.turns.wait(scene.asking("a"))
+        scene.turns.queue(scene.asking("a"))
         assert scene.time() >= scene.turns.end_s
         assert scene.turns.is_over()
         assert [await scene.round() for _ in range(3)] == [[], [], []]
@@ -126,8 +126,8 @@ def test_one_that_raises_is_cut_and_the_others_have_their_turns(caplog: pytest.L
     async def test(scene: Scene) -> None:
         bad = scene.asking("bad")
         bad.takes_s = None  # type: ignore[assignment]
-        scene.turns.wait(bad)
-        scene.turns.wait(scene.asking("good"))
+        scene.turns.queue(bad)
+        scene.turns.queue(scene.asking("good"))
         assert await scene.round() == ["bad", "good"]
         assert bad.is_aborted
         assert "serving a request that was kept failed" in caplog.text

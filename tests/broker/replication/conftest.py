@@ -11,26 +11,40 @@ from typing import Any
 
 import pytest
 
+from barnabas.broker.cluster.alter_partitions import AlterPartitions
 from barnabas.broker.cluster.metadata import MetadataCache
+from barnabas.broker.replication.isr import RoleChange
+from barnabas.broker.replication.leadership import Leaderships
 from barnabas.broker.replication.partition import Partition
 from barnabas.broker.replication.replica_manager import ReplicaManager
+from barnabas.broker.timers import Timers
 from barnabas.clock import ManualClock
 from barnabas.storage.config import LogConfig
-from barnabas.storage.files import OsFiles
 from barnabas.storage.log import LogAppendInfo
 from barnabas.storage.log_manager import LogManager
+from barnabas.storage.os_files import UnsyncedFiles
+from barnabas.threads import OsThreads
 from barnabas.wire.errors import ErrorCode
+from barnabas.wire.messages.alter_partition import (
+    AlterPartitionRequest,
+    AlterPartitionResponse,
+    ResponsePartitionData,
+    ResponseTopicData,
+)
 from barnabas.wire.messages.leader_and_isr import (
     LeaderAndIsrPartitionState,
     LeaderAndIsrRequest,
     LeaderAndIsrTopicState,
 )
 from barnabas.wire.messages.stop_replica import StopReplicaPartitionState, StopReplicaRequest, StopReplicaTopicState
+from barnabas.wire.messages.update_metadata import UpdateMetadataBroker, UpdateMetadataRequest
 from barnabas.wire.names import TopicId
 from barnabas.wire.records import Record, build_batch
 
 NODE_ID = 1
 OTHER_ID = 2
+BROKER_EPOCH = 70
+LAG_MS_MAX = 30_000
 TOPIC_ID = TopicId(bytes(range(1, 17)))
 NOW_MS = 1_700_000_000_000
 
@@ -45,7 +59,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     return True
 
 
-class Files(OsFiles):
+class Files(UnsyncedFiles):
     """The real disk, except where a test sets a fault, or holds syncs back until they may `go_on`."""
 
     def __init__(self) -> None:
@@ -92,7 +106,14 @@ class Storage:
 
     def _open(self) -> LogManager:
         manager = LogManager(
-            self.files, [self._path], lambda _topic: self.config, self.clock, node_id=NODE_ID, cluster_id="a-cluster"
+            self.files,
+            [self._path],
+            lambda _topic: self.config,
+            self.clock,
+            OsThreads(),
+            node_id=NODE_ID,
+            cluster_id="a-cluster",
+            new_id=lambda: "the-only-one",
         )
         manager.open()
         manager.set_cluster_id("a-cluster")
@@ -117,10 +138,62 @@ class Storage:
             await found.replicas.close()
 
 
+class AskedController:
+    """Is asked for in-sync replicas, and answers when the test does."""
+
+    def __init__(self) -> None:
+        self._asked: asyncio.Queue[tuple[AlterPartitionRequest, asyncio.Future[AlterPartitionResponse]]] = (
+            asyncio.Queue()
+        )
+        self._answer: asyncio.Future[AlterPartitionResponse] | None = None
+
+    async def send(self, request: AlterPartitionRequest) -> AlterPartitionResponse:
+        answer: asyncio.Future[AlterPartitionResponse] = asyncio.get_running_loop().create_future()
+        self._asked.put_nowait((request, answer))
+        return await answer
+
+    async def next_request(self) -> AlterPartitionRequest:
+        """What it is asked next."""
+        async with asyncio.timeout(60):
+            request, self._answer = await self._asked.get()
+        return request
+
+    async def is_asked_nothing(self) -> bool:
+        for _ in range(10):  # whoever asks needs a turn of the loop or two
+            await asyncio.sleep(0)
+        return self._asked.empty()
+
+    async def answer(self, response: AlterPartitionResponse | OSError) -> None:
+        """Answer the request that was taken last, and let the answer be taken."""
+        assert self._answer is not None
+        if isinstance(response, OSError):
+            self._answer.set_exception(response)
+        else:
+            self._answer.set_result(response)
+        for _ in range(10):
+            await asyncio.sleep(0)
+
+    async def store(self, isr: list[int], *, leader_epoch: int = 0, partition_epoch: int) -> None:
+        """Answer that this is the state now, of partition 0."""
+        await self._answer_for_partition(
+            ResponsePartitionData(
+                leader_id=NODE_ID, leader_epoch=leader_epoch, isr=isr, partition_epoch=partition_epoch
+            )
+        )
+
+    async def refuse(self, error: ErrorCode) -> None:
+        await self._answer_for_partition(ResponsePartitionData(error_code=error))
+
+    async def _answer_for_partition(self, answer: ResponsePartitionData) -> None:
+        await self.answer(AlterPartitionResponse(topics=[ResponseTopicData(topic_id=TOPIC_ID, partitions=[answer])]))
+
+
 class Hosting:
     """A replica manager over that directory, and which partitions its coordinators heard of."""
 
     def __init__(self, storage: Storage, *, flush_before_ack: bool) -> None:
+        self.controller = AskedController()
+        self._clock = storage.clock
         self.elected: list[str] = []
         self.resigned: list[str] = []
         self.metadata = MetadataCache()
@@ -132,26 +205,41 @@ class Hosting:
             lambda _topic: storage.config,
             lambda partition: self.elected.append(str(partition)),
             lambda partition: self.resigned.append(str(partition)),
+            self._make_leaderships,
             flush_before_ack=flush_before_ack,
         )
 
+    def _make_leaderships(self) -> Leaderships:
+        self.timers = Timers(self._clock, asyncio.get_running_loop())
+        alter_partitions = AlterPartitions(NODE_ID, lambda: BROKER_EPOCH, self.controller.send, self.timers)
+        return Leaderships(self._clock, LAG_MS_MAX, self.metadata.is_alive, alter_partitions)
+
+    async def live(self, *broker_ids: int) -> None:
+        """The controller tells which brokers there are."""
+        brokers = [UpdateMetadataBroker(id=broker_id) for broker_id in broker_ids]
+        await self.metadata.update(UpdateMetadataRequest(live_brokers=brokers))
+
+    def fetch(self, replica_id: int, offset: int, *, log_start_offset: int = 0, broker_epoch: int = 80) -> None:
+        """A follower asks for what begins at `offset`."""
+        leadership = self.partition().leadership
+        assert leadership is not None
+        leadership.fetched(replica_id, broker_epoch, offset, log_start_offset)
+
     async def lead(self, *states: LeaderAndIsrPartitionState, topic_id: TopicId = TOPIC_ID) -> list[ErrorCode]:
-        """Tell it the roles of partitions of one topic, of the controller with the epoch that the first names; the
-        errors, or that of the request."""
+        """Tell it the roles of partitions of one topic; the errors, or that of the request."""
         topic = LeaderAndIsrTopicState(topic_name="t", topic_id=topic_id, partition_states=list(states))
-        answer = await self.replicas.leader_and_isr(
-            LeaderAndIsrRequest(controller_epoch=states[0].controller_epoch, topic_states=[topic])
-        )
+        answer = await self.replicas.leader_and_isr(LeaderAndIsrRequest(topic_states=[topic]))
         if answer.error_code:
             return [ErrorCode.of(answer.error_code)]
         return [ErrorCode.of(each.error_code) for each in answer.topics[0].partition_errors]
 
-    async def stop(self, *indexes: int, delete: bool, controller_epoch: int = 1) -> list[ErrorCode]:
-        states = [StopReplicaPartitionState(partition_index=index, delete_partition=delete) for index in indexes]
+    async def stop(self, *indexes: int, delete: bool, leader_epoch: int = -1) -> list[ErrorCode]:
+        states = [
+            StopReplicaPartitionState(partition_index=index, leader_epoch=leader_epoch, delete_partition=delete)
+            for index in indexes
+        ]
         topic = StopReplicaTopicState(topic_name="t", partition_states=states)
-        answer = await self.replicas.stop_replica(
-            StopReplicaRequest(controller_epoch=controller_epoch, topic_states=[topic])
-        )
+        answer = await self.replicas.stop_replica(StopReplicaRequest(topic_states=[topic]))
         if answer.error_code:
             return [ErrorCode.of(answer.error_code)]
         return [ErrorCode.of(each.error_code) for each in answer.partition_errors]
@@ -177,6 +265,15 @@ def told(**given: Any) -> LeaderAndIsrPartitionState:
         "replicas": [NODE_ID], "isr": [NODE_ID],
     }  # fmt: skip
     return LeaderAndIsrPartitionState(**(fields | given))
+
+
+def tell(partition: Partition, told: LeaderAndIsrPartitionState) -> RoleChange:
+    """The controller's word for a partition that nobody else has a replica of, or another broker leads."""
+
+    def lead_followers(*_: object) -> Any:
+        raise AssertionError("it has followers")
+
+    return partition.become_leader_or_follower(told, lead_followers)
 
 
 def append(partition: Partition, *values: bytes) -> LogAppendInfo:

@@ -1,17 +1,20 @@
 """A fetch that waits for the disk while the log changes: no reader of committed data gets what was aborted."""
 
+import asyncio
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import Producer
 
 from barnabas.broker.server import Broker as BrokerServer
-from barnabas.storage.files import OsFiles
 from barnabas.storage.log import PartitionLog
-from barnabas.storage.segment_reader import ColdRead, FetchData
+from barnabas.storage.os_files import OsFiles
+from barnabas.storage.segment_reader import FetchData
 from barnabas.testing import Broker
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
@@ -28,32 +31,40 @@ class ColdFiles(OsFiles):
         return False
 
 
-class SlowDisk:
-    """The first read that waits for the disk has its bytes (`reached`), and gives them away when it may `go_on`."""
+class ThreadsThatHoldReads(ThreadPoolExecutor):
+    """Threads of a broker in which reads from the disk that found the aborted record have their bytes (`reached`), and
+    give them away when they may `go_on`.
+    """
 
     def __init__(self) -> None:
+        super().__init__()
         self.reached = threading.Event()
         self.go_on = threading.Event()
-        self._load = ColdRead.load
 
-    def load(self, cold: ColdRead) -> FetchData:
-        data = self._load(cold)
-        if b"aborted" in bytes(data.records):
+    def submit(self, job: Callable[..., Any], /, *arguments: Any, **keywords: Any) -> Future[Any]:
+        return super().submit(self._do, partial(job, *arguments, **keywords))
+
+    def _do(self, job: Callable[[], Any]) -> Any:
+        found = job()
+        if isinstance(found, FetchData) and b"aborted" in bytes(found.records):
             self.reached.set()
             assert self.go_on.wait(60)
-        return data
+        return found
+
+    async def set_in(self) -> None:
+        """Have the running event loop use these threads."""
+        asyncio.get_running_loop().set_default_executor(self)
 
 
 @pytest.fixture
-def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[SlowDisk]:
-    disk = SlowDisk()
-    monkeypatch.setattr(ColdRead, "load", lambda cold: disk.load(cold))
+def disk() -> Iterator[ThreadsThatHoldReads]:
+    disk = ThreadsThatHoldReads()
     yield disk
     disk.go_on.set()
 
 
 @pytest.fixture
-def broker(disk: SlowDisk, tmp_path: Path) -> Iterator[Broker]:
+def broker(disk: ThreadsThatHoldReads, tmp_path: Path) -> Iterator[Broker]:
     """Its topic has an aborted record and its marker in one segment, a committed one and its marker in the next."""
     with Broker(data_dir=tmp_path, files=ColdFiles()) as broker:
         broker.create_topic("t", configs={"cleanup.policy": "compact,delete", "min.cleanable.dirty.ratio": "0.01"})
@@ -61,6 +72,7 @@ def broker(disk: SlowDisk, tmp_path: Path) -> Iterator[Broker]:
         roll(broker)
         produce(broker, b"committed", is_commit=True)
         broker.restart()
+        broker.call(disk.set_in())
         yield broker
 
 
@@ -94,7 +106,7 @@ def fetch(broker: Broker) -> PartitionData:
     return response.responses[0].partitions[0]
 
 
-def fetch_while(broker: Broker, disk: SlowDisk, change: Callable[[Broker], None]) -> PartitionData:
+def fetch_while(broker: Broker, disk: ThreadsThatHoldReads, change: Callable[[Broker], None]) -> PartitionData:
     """What is answered by a fetch during whose read `change` happens."""
     with ThreadPoolExecutor(1) as threads:
         answer = threads.submit(fetch, broker)
@@ -138,20 +150,20 @@ def compact_twice(broker: Broker) -> None:
 
 @pytest.mark.parametrize("delete", [delete_by_retention, delete_records])
 def test_what_is_deleted_meanwhile_is_out_of_range(
-    broker: Broker, disk: SlowDisk, delete: Callable[[Broker], None]
+    broker: Broker, disk: ThreadsThatHoldReads, delete: Callable[[Broker], None]
 ) -> None:
     answer = fetch_while(broker, disk, delete)
     assert (ErrorCode(answer.error_code), bytes(answer.records)) == (ErrorCode.OFFSET_OUT_OF_RANGE, b"")
 
 
-def test_a_topic_that_is_created_anew_meanwhile_is_read_instead(broker: Broker, disk: SlowDisk) -> None:
+def test_a_topic_that_is_created_anew_meanwhile_is_read_instead(broker: Broker, disk: ThreadsThatHoldReads) -> None:
     answer = fetch_while(broker, disk, create_anew)
     assert answer.error_code == 0
     assert b"new" in bytes(answer.records)
     assert b"aborted" not in bytes(answer.records)
 
 
-def test_what_is_compacted_meanwhile_is_read_again(broker: Broker, disk: SlowDisk) -> None:
+def test_what_is_compacted_meanwhile_is_read_again(broker: Broker, disk: ThreadsThatHoldReads) -> None:
     answer = fetch_while(broker, disk, compact_twice)
     assert answer.error_code == 0
     assert b"next" in bytes(answer.records)
@@ -159,7 +171,7 @@ def test_what_is_compacted_meanwhile_is_read_again(broker: Broker, disk: SlowDis
     assert not answer.aborted_transactions
 
 
-def test_what_is_appended_meanwhile_does_no_harm(broker: Broker, disk: SlowDisk) -> None:
+def test_what_is_appended_meanwhile_does_no_harm(broker: Broker, disk: ThreadsThatHoldReads) -> None:
     answer = fetch_while(broker, disk, append)
     assert b"aborted" in bytes(answer.records)
     assert [found.first_offset for found in answer.aborted_transactions or ()] == [0]

@@ -11,7 +11,7 @@ LOST = ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
 
 def add(waiters: CommitWaiters, end_offset: int, *, outlasts: bool = False) -> "asyncio.Future[None]":
-    return waiters.add(end_offset, outlasts_failed_flush=outlasts)
+    return waiters.add(end_offset, outlasts_setbacks=outlasts)
 
 
 async def test_what_is_below_the_high_watermark_is_released() -> None:
@@ -39,7 +39,7 @@ async def test_a_failed_flush_is_told_to_whoever_can_send_again() -> None:
     waiters = CommitWaiters()
     producers = [add(waiters, end_offset) for end_offset in (10, 30)]
     coordinator = add(waiters, 20, outlasts=True)
-    waiters.flush_failed(LOST)
+    waiters.fail_producers(LOST)
     assert [future.exception() for future in producers] == [LOST, LOST]
     assert not coordinator.done()
     waiters.release(20)

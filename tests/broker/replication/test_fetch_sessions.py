@@ -3,7 +3,6 @@ import itertools
 from barnabas.broker.replication.fetch_sessions import (
     EPOCH_MAX,
     EVICTION_MS_MIN,
-    PARTITIONS_MAX,
     FetchPartition,
     FetchPlan,
     FetchSessions,
@@ -16,9 +15,9 @@ from barnabas.wire.names import ZERO_TOPIC_ID, TopicId
 TOPIC_ID = TopicId(bytes(range(16)))
 
 
-def sessions(slots: int = 10) -> FetchSessions:
+def sessions(slots: int = 10, partitions_max: int = 1000) -> FetchSessions:
     ids = itertools.count(101)
-    return FetchSessions(slots, new_id=lambda: next(ids))
+    return FetchSessions(slots, new_id=lambda: next(ids), partitions_max=partitions_max)
 
 
 def asked(*partitions: int, offset: int = 0) -> list[FetchPartition]:
@@ -163,8 +162,8 @@ def test_names_are_the_key_before_topic_ids() -> None:
 
 
 def test_all_sessions_together_have_a_bounded_number_of_partitions() -> None:
-    state = sessions()
-    half = PARTITIONS_MAX // 2
+    state = sessions(partitions_max=1000)
+    half = 500
     first, second = create(state, *range(half)), create(state, *range(half - 1))
     assert create(state, 0) != 0
     assert create(state, 1) == 0

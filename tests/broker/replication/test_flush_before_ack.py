@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from barnabas.storage.files import OsFiles
+from barnabas.storage.os_files import OsFiles
 from barnabas.testing import Broker
 
 
-class SlowDisk(OsFiles):
+class DiskOf20Ms(OsFiles):
     """Syncs take 20 ms, and are counted."""
 
     def __init__(self) -> None:
@@ -25,12 +25,12 @@ class SlowDisk(OsFiles):
 
 
 @pytest.fixture
-def disk() -> SlowDisk:
-    return SlowDisk()
+def disk() -> DiskOf20Ms:
+    return DiskOf20Ms()
 
 
 @pytest.fixture
-def broker(disk: SlowDisk) -> Iterator[Broker]:
+def broker(disk: DiskOf20Ms) -> Iterator[Broker]:
     with Broker(
         files=disk, configs={"barnabas.flush.before.ack": "true", "offsets.topic.num.partitions": "1"}
     ) as broker:
@@ -63,7 +63,7 @@ def test_offsets_are_committed_durably(broker: Broker) -> None:
     consumer.close()
 
 
-def test_producers_that_wait_share_a_flush(broker: Broker, disk: SlowDisk) -> None:
+def test_producers_that_wait_share_a_flush(broker: Broker, disk: DiskOf20Ms) -> None:
     broker.create_topic("t")
     before = disk.syncs
 

@@ -6,7 +6,7 @@ import pytest
 
 from barnabas.broker.replication.flusher import FLUSHES_PER_DIRECTORY
 from barnabas.storage.config import LogConfig
-from barnabas.storage.errors import LogDeleted, StorageError
+from barnabas.storage.errors import LogBusy, LogDeleted, StorageError
 from tests.broker.replication.conftest import Hosting, Storage, no_room, told
 
 
@@ -84,7 +84,7 @@ async def test_what_passes_is_tried_again_later_and_commits_then(storage: Storag
         storage.files.open_error = no_room()
         partition, info = hosting.append(b"a")
         producer = hosting.replicas.when_acknowledgeable(partition, info, -1)
-        coordinator = partition.committed(1, outlasts_failed_flush=True)
+        coordinator = partition.committed(1, outlasts_setbacks=True)
         assert producer is not None
         assert coordinator is not None
         with pytest.raises(StorageError):
@@ -115,6 +115,23 @@ async def test_whoever_waits_for_a_log_that_goes_is_told(storage: Storage) -> No
         with pytest.raises(LogDeleted):
             await waiting
         await stopping
+
+
+async def test_a_log_that_is_being_truncated_is_told_to_who_waits_and_is_no_failure(
+    storage: Storage, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with storage.hosting() as hosting:
+        await lead(hosting, storage)
+        log = hosting.partition().log
+        hosting.append(b"a")
+        truncation = log.prepare_truncation(0)
+        assert truncation is not None
+        with pytest.raises(LogBusy):
+            await hosting.replicas.flusher.flush(log)
+        assert [each.message for each in caplog.records if each.levelname == "ERROR"] == []
+        truncation.run()
+        log.complete_truncation(truncation)
+        await hosting.replicas.flusher.flush(log)
 
 
 async def test_a_close_waits_for_what_is_under_way(storage: Storage) -> None:

@@ -1,7 +1,6 @@
 """Flushes that nobody waits for, on disks that take their time: beside deletions, beside each other, and at a stop."""
 
 import asyncio
-import os
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,18 +13,16 @@ import pytest
 from barnabas.broker.configuration import config
 from barnabas.broker.environment import Environment
 from barnabas.broker.replication.flusher import FLUSHES_PER_DIRECTORY
-from barnabas.broker.replication.replica_manager import ReplicaManager
 from barnabas.broker.server import Broker
-from barnabas.broker.upkeep.housekeeping import Housekeeping
 from barnabas.clock import ManualClock
 from barnabas.controller.operations.topics import NewTopic
 from barnabas.storage.checkpoints import CLEAN_SHUTDOWN_FILE
 from barnabas.storage.errors import StorageError
-from barnabas.storage.files import OsFiles
 from barnabas.testing.requests import ask
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from barnabas.wire.records import Record, build_batch
+from tools.slow_disk import SlowDisk
 
 
 def in_loop(test: Callable[..., Coroutine[None, None, None]]) -> Callable[..., None]:
@@ -36,35 +33,6 @@ def in_loop(test: Callable[..., Coroutine[None, None, None]]) -> Callable[..., N
         asyncio.run(test(*arguments, **keywords))
 
     return run
-
-
-class SlowDisk(OsFiles):
-    """Syncs of files of logs whose names begin with `name` wait until `go_on` is set."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self.begun: dict[str, str] = {}
-        """The thread that began to sync each log first."""
-        self.go_on = threading.Event()
-        self._changed = threading.Condition()
-
-    def sync(self, descriptor: int) -> None:
-        log = Path(os.readlink(f"/proc/self/fd/{descriptor}")).parent.name
-        if log.startswith(self._name):
-            with self._changed:
-                self.begun.setdefault(log, threading.current_thread().name)
-                self._changed.notify_all()
-            assert self.go_on.wait(60)
-        super().sync(descriptor)
-
-    async def reached(self, count: int) -> None:
-        """Return when the syncs of so many logs have begun."""
-
-        def wait() -> bool:
-            with self._changed:
-                return self._changed.wait_for(lambda: len(self.begun) >= count, 30)
-
-        assert await asyncio.to_thread(wait), f"{len(self.begun)} flushes began"
 
 
 @pytest.fixture
@@ -216,17 +184,8 @@ async def test_a_flush_that_finds_no_thread_passes(
 
 
 @in_loop
-async def test_a_stop_begins_no_new_flushes_before_the_last(
-    slow: SlowDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_stop_begins_no_new_flushes_before_the_last(slow: SlowDisk, tmp_path: Path) -> None:
     """What is left of a pass is brought to the disk by the threads that close logs."""
-    close = Housekeeping.close
-
-    async def release(housekeeping: Housekeeping) -> None:
-        slow.go_on.set()
-        await close(housekeeping)
-
-    monkeypatch.setattr(Housekeeping, "close", release)
     async with running(slow, tmp_path) as broker:
         await create(broker, "slow", 12)
         for partition in range(12):
@@ -234,7 +193,13 @@ async def test_a_stop_begins_no_new_flushes_before_the_last(
         pass_of_flushes(broker)
         await slow.reached(FLUSHES_PER_DIRECTORY)
         running_before = set(slow.begun)
-        await broker.stop()
+        stopping = asyncio.ensure_future(broker.stop())
+        async with asyncio.timeout(30):
+            while not broker.replicas.flusher._is_stopping:  # noqa: ASYNC110 - nobody tells of it
+                await asyncio.sleep(0)
+        assert not stopping.done()
+        slow.go_on.set()
+        await stopping
     assert len(running_before) == FLUSHES_PER_DIRECTORY
     assert len(slow.begun) == 12
     assert {log for log, thread in slow.begun.items() if not thread.startswith("logs")} == running_before
@@ -242,21 +207,16 @@ async def test_a_stop_begins_no_new_flushes_before_the_last(
 
 
 @in_loop
-async def test_a_stop_waits_for_the_flush_that_an_acknowledgement_waits_for(
-    slow: SlowDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_stop_waits_for_the_flush_that_an_acknowledgement_waits_for(slow: SlowDisk, tmp_path: Path) -> None:
     """A log that is still being flushed when it is closed would not count as closed cleanly."""
-    close = ReplicaManager.close
-
-    async def release(replicas: ReplicaManager) -> None:
-        asyncio.get_running_loop().call_later(0.2, slow.go_on.set)
-        await close(replicas)
-
-    monkeypatch.setattr(ReplicaManager, "close", release)
     async with running(slow, tmp_path, barnabas_flush_before_ack="true") as broker:
         await create(broker, "slow")
         waiting = asyncio.ensure_future(produce(broker, "slow"))
         await slow.reached(1)
-        await broker.stop()
+        stopping = asyncio.ensure_future(broker.stop())
+        await asyncio.wait([stopping], timeout=0.2)
+        assert not stopping.done()
+        slow.go_on.set()
+        await stopping
     assert await waiting is ErrorCode.NONE
     assert (tmp_path / CLEAN_SHUTDOWN_FILE).exists()

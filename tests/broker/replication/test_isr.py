@@ -2,7 +2,7 @@
 
 import pytest
 
-from barnabas.broker.replication.isr import UNKNOWN_OFFSET, PartitionState, RoleChange
+from barnabas.broker.replication.isr import PartitionState, RoleChange
 from barnabas.wire.errors import ApiError, ErrorCode
 from tests.broker.replication.conftest import NODE_ID, OTHER_ID, told
 
@@ -11,7 +11,7 @@ def test_nobody_leads_before_the_controller_has_spoken() -> None:
     state = PartitionState(NODE_ID)
     assert not state.is_leader
     assert refusal(state) is ErrorCode.NOT_LEADER_OR_FOLLOWER
-    assert state.high_watermark(10) == UNKNOWN_OFFSET
+    assert not state.commits_alone
     assert state.resign() is RoleChange.NONE
 
 
@@ -89,17 +89,33 @@ def test_acks_all_wants_enough_in_sync_replicas(
 
 
 @pytest.mark.parametrize(
-    ("leader", "isr", "high_watermark"),
+    ("leader", "replicas", "isr", "alone"),
     [
-        (NODE_ID, [NODE_ID], 10),
-        (NODE_ID, [NODE_ID, OTHER_ID], UNKNOWN_OFFSET),  # how far the other one is nobody knows
-        (OTHER_ID, [NODE_ID], UNKNOWN_OFFSET),
+        (NODE_ID, [NODE_ID], [NODE_ID], True),
+        (NODE_ID, [NODE_ID, OTHER_ID], [NODE_ID], False),  # the other one may be about to join
+        (NODE_ID, [NODE_ID, OTHER_ID], [NODE_ID, OTHER_ID], False),
+        (OTHER_ID, [NODE_ID, OTHER_ID], [NODE_ID], False),
     ],
 )
-def test_only_a_leader_alone_commits_by_itself(leader: int, isr: list[int], high_watermark: int) -> None:
+def test_only_a_leader_without_other_replicas_commits_alone(
+    leader: int, replicas: list[int], isr: list[int], *, alone: bool
+) -> None:
     state = PartitionState(NODE_ID)
-    state.become_leader_or_follower(told(leader=leader, replicas=[NODE_ID, OTHER_ID], isr=isr), 0)
-    assert state.high_watermark(10) == high_watermark
+    state.become_leader_or_follower(told(leader=leader, replicas=replicas, isr=isr), 0)
+    assert state.commits_alone is alone
+    state.resign()
+    assert not state.commits_alone
+
+
+def test_an_earlier_state_of_the_same_leader_epoch_does_not_undo_what_was_stored() -> None:
+    state = PartitionState(NODE_ID)
+    replicas = [NODE_ID, OTHER_ID]
+    state.become_leader_or_follower(told(leader_epoch=5, partition_epoch=7, replicas=replicas), 0)
+    state.isr_stored({OTHER_ID, NODE_ID}, 8)
+    state.become_leader_or_follower(told(leader_epoch=5, partition_epoch=7, replicas=replicas), 0)
+    assert (state.isr, state.partition_epoch) == ((NODE_ID, OTHER_ID), 8)
+    state.become_leader_or_follower(told(leader_epoch=6, partition_epoch=9, replicas=replicas), 0)
+    assert (state.isr, state.partition_epoch) == ((NODE_ID,), 9)
 
 
 def refusal(state: PartitionState, current_leader_epoch: int = -1) -> ErrorCode | None:

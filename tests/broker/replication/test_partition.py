@@ -8,7 +8,7 @@ from barnabas.broker.replication.isr import RoleChange
 from barnabas.broker.replication.partition import Partition
 from barnabas.storage.errors import StorageError
 from barnabas.wire.errors import ApiError, ErrorCode
-from tests.broker.replication.conftest import NODE_ID, OTHER_ID, Storage, append, no_room, told
+from tests.broker.replication.conftest import OTHER_ID, Storage, append, no_room, tell, told
 
 
 class Listener:
@@ -24,7 +24,7 @@ class Listener:
 
 async def test_a_leader_alone_commits_what_it_appends(storage: Storage) -> None:
     partition = storage.partition()
-    assert partition.become_leader_or_follower(told(leader_epoch=3)) is RoleChange.ELECTED
+    assert tell(partition, told(leader_epoch=3)) is RoleChange.ELECTED
     listener = Listener(partition)
     info = append(partition, b"a", b"b")
     assert partition.log.high_watermark == 0
@@ -38,39 +38,24 @@ async def test_a_leader_alone_commits_what_it_appends(storage: Storage) -> None:
 async def test_what_was_there_before_an_election_is_committed_by_it(storage: Storage) -> None:
     partition = storage.partition()
     append(partition, b"of an earlier life")
-    partition.become_leader_or_follower(told())
+    tell(partition, told())
     assert partition.log.high_watermark == 1
     assert partition.state.leader_epoch_start_offset == 1
-
-
-async def test_a_leader_with_a_follower_in_sync_commits_nothing_by_itself(storage: Storage) -> None:
-    partition = storage.partition()
-    partition.become_leader_or_follower(told(replicas=[NODE_ID, OTHER_ID], isr=[NODE_ID, OTHER_ID]))
-    listener = Listener(partition)
-    append(partition, b"a")
-    partition.advance()
-    committed = partition.committed(1)
-    assert committed is not None
-    assert partition.log.high_watermark == 0
-    assert listener.calls == 1, "the follower has something to fetch"
-    partition.become_leader_or_follower(told(replicas=[NODE_ID, OTHER_ID], partition_epoch=1))
-    assert committed.done()
-    assert partition.log.high_watermark == 1
 
 
 @pytest.mark.parametrize("stopped", [True, False])
 async def test_whoever_waits_hears_that_the_leader_has_gone(storage: Storage, *, stopped: bool) -> None:
     partition = storage.partition(flush_before_ack=True)
-    partition.become_leader_or_follower(told())
+    tell(partition, told())
     append(partition, b"a")
-    waiting = [partition.committed(1), partition.committed(1, outlasts_failed_flush=True)]
+    waiting = [partition.committed(1), partition.committed(1, outlasts_setbacks=True)]
     listener = Listener(partition)
     if stopped:
         assert partition.stop(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION) is RoleChange.RESIGNED
         expected = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     else:
         another = told(leader=OTHER_ID, leader_epoch=1, isr=[OTHER_ID])
-        assert partition.become_leader_or_follower(another) is RoleChange.RESIGNED
+        assert tell(partition, another) is RoleChange.RESIGNED
         expected = ErrorCode.NOT_LEADER_OR_FOLLOWER
     for future in waiting:
         assert future is not None
@@ -82,7 +67,7 @@ async def test_whoever_waits_hears_that_the_leader_has_gone(storage: Storage, *,
 
 async def test_with_flush_before_ack_only_what_is_flushed_is_committed(storage: Storage) -> None:
     partition = storage.partition(flush_before_ack=True)
-    partition.become_leader_or_follower(told())
+    tell(partition, told())
     append(partition, b"a")
     partition.advance()
     committed = partition.committed(1)
@@ -96,10 +81,10 @@ async def test_with_flush_before_ack_only_what_is_flushed_is_committed(storage: 
 
 async def test_a_failed_flush_fails_producers_and_a_failed_log_everybody(storage: Storage) -> None:
     partition = storage.partition(flush_before_ack=True)
-    partition.become_leader_or_follower(told())
+    tell(partition, told())
     append(partition, b"a")
     producer = partition.committed(1)
-    coordinator = partition.committed(1, outlasts_failed_flush=True)
+    coordinator = partition.committed(1, outlasts_setbacks=True)
     assert producer is not None
     assert coordinator is not None
     error = StorageError("no descriptor to be had", passes=True)
@@ -118,10 +103,10 @@ async def test_an_election_that_the_disk_refuses_changes_nothing(storage: Storag
     append(storage.partition(), b"a")
     storage.restart()
     partition = storage.partition()
-    partition.become_leader_or_follower(told(leader=OTHER_ID, leader_epoch=1, isr=[OTHER_ID]))
+    tell(partition, told(leader=OTHER_ID, leader_epoch=1, isr=[OTHER_ID]))
     storage.files.open_error = no_room()
     with pytest.raises(StorageError):
-        partition.become_leader_or_follower(told(leader_epoch=2))
+        tell(partition, told(leader_epoch=2))
     storage.files.open_error = None
     assert (partition.state.leader, partition.state.leader_epoch) == (OTHER_ID, 1)
 
@@ -138,7 +123,7 @@ async def test_a_listener_that_went_is_not_called(storage: Storage) -> None:
 
 async def test_nobody_is_told_of_a_commit_twice(storage: Storage) -> None:
     partition = storage.partition(flush_before_ack=True)
-    partition.become_leader_or_follower(told())
+    tell(partition, told())
     append(partition, b"a")
     committed = partition.committed(1)
     assert committed is not None

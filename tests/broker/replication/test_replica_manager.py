@@ -1,5 +1,9 @@
 """The controller's word, appends, and acknowledgements, over a real log directory and without a broker."""
 
+import asyncio
+import errno
+import gc
+
 import pytest
 
 from barnabas.broker.replication.replica_manager import ReplicaManager
@@ -68,17 +72,28 @@ async def test_a_follower_and_a_lone_leader_refuse(storage: Storage) -> None:
         hosting.append(b"x", acks=1)
 
 
-async def test_an_earlier_controller_or_leader_epoch_changes_nothing(storage: Storage) -> None:
+async def test_an_earlier_leader_epoch_changes_nothing(storage: Storage) -> None:
     async with storage.hosting() as hosting:
-        await hosting.lead(told(is_new=True, controller_epoch=5, leader_epoch=3))
-        assert await hosting.lead(told(controller_epoch=4, leader_epoch=9)) == [ErrorCode.STALE_CONTROLLER_EPOCH]
-        assert await hosting.stop(0, delete=True, controller_epoch=4) == [ErrorCode.STALE_CONTROLLER_EPOCH]
-        assert await hosting.lead(told(controller_epoch=5, leader_epoch=2), told(partition_index=1, is_new=True)) == [
+        await hosting.lead(told(is_new=True, leader_epoch=3))
+        assert await hosting.lead(told(leader_epoch=2), told(partition_index=1, is_new=True)) == [
             ErrorCode.STALE_CONTROLLER_EPOCH,
             NONE,
         ]
+        assert await hosting.stop(0, delete=True, leader_epoch=2) == [ErrorCode.FENCED_LEADER_EPOCH]
         assert hosting.partition().state.leader_epoch == 3
         assert hosting.elected == ["t-0", "t-1"]
+        assert hosting.resigned == []
+
+
+@pytest.mark.parametrize("leader_epoch", [3, 4, -1, -2])
+async def test_a_replica_is_stopped_in_its_leader_epoch_and_whatever_that_is_when_the_topic_goes(
+    storage: Storage, leader_epoch: int
+) -> None:
+    async with storage.hosting() as hosting:
+        await hosting.lead(told(is_new=True, leader_epoch=3))
+        assert await hosting.stop(0, delete=True, leader_epoch=leader_epoch) == [NONE]
+        assert hosting.replicas.partition("t", 0) is None
+        assert hosting.resigned == ["t-0"]
 
 
 async def test_a_topic_that_was_made_anew_is_another(storage: Storage) -> None:
@@ -173,6 +188,32 @@ async def test_the_acknowledgement_waits_for_the_flush_that_the_topic_asks_for(s
         assert partition.log.recovery_point == 0
         await acknowledged
         assert partition.log.recovery_point == 1
+
+
+@pytest.mark.parametrize("is_given_up", [False, True])
+async def test_a_flush_that_fails_is_told_once(storage: Storage, *, is_given_up: bool) -> None:
+    """The flush that the topic asks for, and the commit that waits for the same one."""
+    storage.config = LogConfig(flush_messages=1)
+    async with storage.hosting(flush_before_ack=True) as hosting:
+        await hosting.lead(told(is_new=True))
+        storage.files.sync_error = OSError(errno.EIO, "as asked")
+        storage.files.go_on.clear()
+        partition, info = hosting.append(b"a")
+        acknowledged = hosting.replicas.when_acknowledgeable(partition, info, -1)
+        assert acknowledged is not None
+        complaints: list[str] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context["message"]))
+        await storage.files.reached(1)
+        if is_given_up:
+            acknowledged.cancel()
+        storage.files.go_on.set()
+        with pytest.raises(asyncio.CancelledError if is_given_up else StorageError):
+            await acknowledged
+        while under_way := hosting.replicas.flusher.under_way():
+            await asyncio.wait(under_way)
+        del acknowledged
+        gc.collect()
+        assert complaints == []
 
 
 @pytest.mark.parametrize(("acks", "waits"), [(-1, True), (1, True), (0, False)])

@@ -1,44 +1,26 @@
 """A disk that takes its time over one log: whoever does not wait for that log does not wait."""
 
-import os
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from barnabas.storage.files import OsFiles
 from barnabas.testing import Broker
+from tools.slow_disk import SlowDisk
 
 RECORDS = 50
 
 
-class SlowLog(OsFiles):
-    """Syncs of the files of one log wait until `go_on` is set; `reached` is set when one does."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self.reached = threading.Event()
-        self.go_on = threading.Event()
-
-    def sync(self, descriptor: int) -> None:
-        path = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
-        if path.parent.name == self._name and not self.go_on.is_set():
-            self.reached.set()
-            assert self.go_on.wait(120)
-        super().sync(descriptor)
-
-
 @pytest.fixture
-def slow() -> Iterator[SlowLog]:
-    slow = SlowLog("slow-0")
+def slow() -> Iterator[SlowDisk]:
+    slow = SlowDisk("slow-0")
     yield slow
     slow.go_on.set()
 
 
 @pytest.mark.parametrize("flushed", ["before the acknowledgement", "after each record"])
-def test_only_who_waits_for_a_slow_log_waits(slow: SlowLog, tmp_path: Path, flushed: str) -> None:
+def test_only_who_waits_for_a_slow_log_waits(slow: SlowDisk, tmp_path: Path, flushed: str) -> None:
     """All of this happens while one sync has not ended, so that it cannot have waited for it."""
     is_flushed_first = flushed == "before the acknowledgement"
     settings = {"barnabas.flush.before.ack": "true"} if is_flushed_first else {"log.flush.interval.messages": "1"}
@@ -61,7 +43,7 @@ def test_only_who_waits_for_a_slow_log_waits(slow: SlowLog, tmp_path: Path, flus
         acknowledged: list[bytes] = []
         waiting.produce("slow", b"slow")
         try:
-            assert slow.reached.wait(60)
+            slow.wait_until_reached()
             for number in range(RECORDS):
                 producer.produce("other", b"%d" % number, on_delivery=lambda error, message: (
                     acknowledged.append(message.value()) if error is None else None

@@ -1,11 +1,17 @@
-"""Logs of topics that the metadata store does not know of: their names are free for new topics, nothing is lost."""
+"""Logs of topics that the metadata store does not know of: they are set aside when the broker is told everything, their
+names are free for new topics, nothing is lost."""
 
 import shutil
+import sqlite3
 import time
+from contextlib import closing
 from pathlib import Path
 
 from barnabas.controller.coordination.interface import Delete
+from barnabas.controller.requests import FULL
 from barnabas.testing import Broker
+from barnabas.wire.errors import ErrorCode
+from barnabas.wire.messages.leader_and_isr import LeaderAndIsrRequest
 
 
 def stray_logs(folder: Path) -> list[Path]:
@@ -65,5 +71,47 @@ def test_a_topic_that_an_earlier_metadata_store_does_not_know_may_be_created_aga
             path.unlink()
         shutil.copy(copy, store)
         broker.start()
+        assert [path.name.partition(".")[0] for path in stray_logs(tmp_path / "data")] == ["w-0", "w-1"]
         create_again(broker)
         assert [path.name.partition(".")[0] for path in stray_logs(tmp_path / "data")] == ["w-0", "w-1"]
+
+
+def test_logs_that_no_topic_claims_are_set_aside_at_a_start(tmp_path: Path) -> None:
+    """Not while the broker runs: what is deleted then, it is told of."""
+    with Broker(data_dir=tmp_path / "data") as broker:
+        for name in ("kept", "w"):
+            broker.create_topic(name)
+            broker.topic(name).produce("0", partition=0)
+        broker.call(remove_znodes(broker, "w"))
+        broker.call(tell_everything(broker))
+        assert stray_logs(broker.data_dir) == []
+        broker.restart()
+        (aside,) = stray_logs(broker.data_dir)
+        assert aside.name.startswith("w-0.")
+        assert records(broker, "kept") == [b"0"]
+        broker.restart()
+        assert stray_logs(broker.data_dir) == [aside], "it is the operator's"
+
+
+async def tell_everything(broker: Broker) -> None:
+    """As a new controller does, of a cluster that has no topics."""
+    epoch = broker.server.controller.epoch
+    response = await broker.server.commands.leader_and_isr(LeaderAndIsrRequest(controller_epoch=epoch, type=FULL))
+    assert response.error_code == ErrorCode.NONE
+
+
+def test_logs_of_a_topic_whose_znode_cannot_be_read_stay(tmp_path: Path) -> None:
+    """Somebody may put it right."""
+    with Broker(data_dir=tmp_path / "data") as broker:
+        broker.create_topic("w")
+        broker.topic("w").produce("0", partition=0)
+        [(payload, _)] = broker.call(broker.server._session.get_many(["/brokers/topics/w"]))
+        broker.stop()
+        with closing(sqlite3.connect(tmp_path / "data" / "metadata.sqlite")) as store, store:
+            store.execute("UPDATE znode SET data = CAST('nonsense' AS BLOB) WHERE path = '/brokers/topics/w'")
+        broker.start()
+        assert "w" not in broker.server.controller.cluster.topics
+        assert stray_logs(broker.data_dir) == []
+        broker.call(broker.server._session.set("/brokers/topics/w", payload))
+        broker.restart()
+        assert records(broker) == [b"0"]

@@ -69,6 +69,37 @@ def test_a_first_run_at_once_is_followed_by_others() -> None:
     asyncio.run(scenario())
 
 
+def test_an_interval_that_is_changed_counts_from_then_on() -> None:
+    async def scenario() -> None:
+        clock = ManualClock(now_ms=0)
+        timers = Timers(clock, asyncio.get_running_loop())
+        housekeeping = Housekeeping(timers, clock)
+        times: list[int] = []
+
+        def job() -> None:
+            times.append(clock.monotonic_ms())
+            if len(times) == 2:
+                housekeeping.change_interval("the job", 200)  # while it runs
+
+        housekeeping.every("the job", 15_000, job)
+        for _ in range(1_000):
+            clock.advance(1)
+            timers.fire_due()
+            if clock.monotonic_ms() == 100:
+                housekeeping.change_interval("the job", 300)
+        assert times == [400, 700, 900]
+        housekeeping.change_interval("the job", 0)
+        clock.advance(100_000)
+        timers.fire_due()
+        clock.advance(100_000)
+        timers.fire_due()
+        assert len(times) == 4  # once more, as in Kafka, and no further
+        await housekeeping.close()
+        timers.close()
+
+    asyncio.run(scenario())
+
+
 @pytest.mark.parametrize("is_async", [False, True])
 def test_jobs_and_timers_go_on_though_nothing_can_be_told(monkeypatch: pytest.MonkeyPatch, is_async: bool) -> None:
     """A clock beyond all dates: whoever asks for the time raises, and so does the logger that tells of it."""

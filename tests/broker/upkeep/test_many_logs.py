@@ -19,9 +19,11 @@ from barnabas.broker.upkeep.compaction import Compaction
 from barnabas.broker.upkeep.retention import Retention
 from barnabas.clock import ManualClock
 from barnabas.storage.config import LogConfig
-from barnabas.storage.files import Buffer, FileStat, OsFiles
+from barnabas.storage.files import Buffer, FileStat
 from barnabas.storage.log import PartitionLog
 from barnabas.storage.log_manager import LogManager
+from barnabas.storage.os_files import UnsyncedFiles
+from barnabas.threads import OsThreads
 from barnabas.wire.names import ZERO_TOPIC_ID
 from barnabas.wire.records import Record, build_batch
 
@@ -30,7 +32,7 @@ NOW_MS = 1_700_000_000_000
 HOUR_MS = 3_600_000
 
 
-class NotingFiles(OsFiles):
+class NotingFiles(UnsyncedFiles):
     """The real disk; notes what is read by the thread that made it, and fails for paths with `broken` in them."""
 
     def __init__(self) -> None:
@@ -79,7 +81,14 @@ class Bench:
         manager.close()
         self.log_manager = self._open(folder, config)
         self.replicas = ReplicaManager(
-            1, self.log_manager, MetadataCache(), self.clock, lambda _topic: config, lambda _: None, lambda _: None
+            1,
+            self.log_manager,
+            MetadataCache(),
+            self.clock,
+            lambda _topic: config,
+            lambda _: None,
+            lambda _: None,
+            lambda: pytest.fail("nobody follows"),
         )
         self.retention = Retention(self.replicas, self.log_manager, self.clock)
         for log in self.log_manager.logs:
@@ -89,7 +98,15 @@ class Bench:
         self.files.read_in_threads = 0
 
     def _open(self, folder: Path, config: LogConfig) -> LogManager:
-        manager = LogManager(self.files, [folder], lambda _topic: config, self.clock, node_id=1)
+        manager = LogManager(
+            self.files,
+            [folder],
+            lambda _topic: config,
+            self.clock,
+            OsThreads(),
+            node_id=1,
+            new_id=lambda: "the-only-one",
+        )
         manager.open()
         return manager
 

@@ -9,41 +9,22 @@ from typing import Any
 
 import pytest
 
-from barnabas.broker.coordinators.groups.runner import GroupRunner
-from barnabas.broker.coordinators.groups.service import GroupService
-from barnabas.broker.coordinators.groups.shard import Shard as GroupShard
+from barnabas.broker.coordinators.groups.service import GroupRunner, GroupService
+from barnabas.broker.coordinators.groups.shard import GroupShard
+from barnabas.broker.coordinators.runtime import LOAD_RETRY_DELAY_MS_MAX
 from barnabas.broker.coordinators.transactions.local_markers import LocalMarkers
 from barnabas.broker.coordinators.transactions.service import TransactionService
+from barnabas.broker.coordinators.transactions.shard import TransactionShard
 from barnabas.broker.http.metrics_page import take_snapshot
 from barnabas.broker.replication.partition import Partition
 from barnabas.broker.timers import Timers
 from barnabas.broker.upkeep.housekeeping import Housekeeping
 from barnabas.clock import ManualClock
-from barnabas.storage import log_manager
-from barnabas.storage.local_log import LocalLog
 from barnabas.storage.log import PartitionLog
+from barnabas.storage.recovery import opening as opening_of_logs
 from barnabas.testing import Broker
 from barnabas.wire.errors import ApiError, ErrorCode
-
-REASON = "nobody foresaw this"
-
-
-class Apple:
-    """Makes a method raise for the bad one, as long as it is bad, and notes for whom it was called."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, owner: Any, method: str, is_bad: Callable[..., bool]) -> None:
-        self.is_bad = True
-        self.tries = 0
-        real = getattr(owner, method)
-
-        def called(*arguments: Any, **settings: Any) -> Any:
-            if is_bad(*arguments):
-                self.tries += 1
-                if self.is_bad:
-                    raise ValueError(REASON)
-            return real(*arguments, **settings)
-
-        monkeypatch.setattr(owner, method, called)
+from tests.bugs import REASON, Bug
 
 
 def is_bad_log(log: PartitionLog, *_: object) -> bool:
@@ -66,7 +47,7 @@ async def _now(call: Callable[[], Any]) -> Any:
 
 
 def test_retention(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    apple = Apple(monkeypatch, PartitionLog, "delete_old_segments", is_bad_log)
+    bug = Bug(monkeypatch, PartitionLog, "delete_old_segments", is_bad_log)
     with Broker() as broker:
         # The bad one comes first, and last.
         names = ["a-good", "bad", "good"]
@@ -79,16 +60,16 @@ def test_retention(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFix
         assert set_aside(broker, "retention")[0] == 1
         for _ in range(3):
             broker.clock.advance(20 * 60_000)
-        assert apple.tries == 4
+        assert bug.tries == 4
         assert len(told(caplog)) == 1, told(caplog)
-        apple.is_bad = False
+        bug.is_there = False
         broker.clock.advance(60 * 60_000)
         assert len(broker.topic("bad").records()) == 0
         assert set_aside(broker, "retention")[0] == 0
 
 
 def test_flushing(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    apple = Apple(monkeypatch, LocalLog, "_prepare_flush", is_bad_log)
+    bug = Bug(monkeypatch, PartitionLog, "prepare_flush", is_bad_log)
     with Broker() as broker:
         for name in ("a-good", "bad", "good"):
             broker.create_topic(name, configs={"flush.ms": 1000}).produce("x")
@@ -101,39 +82,39 @@ def test_flushing(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixt
         assert broker.call(_now(unflushed)) == ["bad"]
         assert set_aside(broker, "flushing")[0] == 1
         assert len(told(caplog)) == 1, told(caplog)
-        apple.is_bad = False
+        bug.is_there = False
         broker.clock.advance(3 * 60_000)
         assert broker.call(_now(unflushed)) == []
         assert set_aside(broker, "flushing")[0] == 0
 
 
 def test_expiry_of_producers(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    apple = Apple(monkeypatch, PartitionLog, "remove_expired_producers", is_bad_log)
-    good = Apple(monkeypatch, PartitionLog, "remove_expired_producers", lambda log, *_: log.topic == "good")
-    good.is_bad = False
+    bug = Bug(monkeypatch, PartitionLog, "remove_expired_producers", is_bad_log)
+    good = Bug(monkeypatch, PartitionLog, "remove_expired_producers", lambda log, *_: log.topic == "good")
+    good.is_there = False
     with Broker() as broker:
         for name in ("bad", "good"):
             broker.create_topic(name).produce("x")
         broker.clock.advance(11 * 60_000)
-        assert apple.tries > 0
+        assert bug.tries > 0
         assert good.tries > 0
         assert set_aside(broker, "expiring the producers")[0] == 1
         assert len(told(caplog)) == 1
 
 
 def test_leaders(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    apple = Apple(monkeypatch, Partition, "become_leader_or_follower", lambda partition, _: partition.topic == "bad")
+    bug = Bug(monkeypatch, Partition, "become_leader_or_follower", lambda partition, *_: partition.topic == "bad")
     with Broker() as broker:
-        apple.is_bad = False
+        bug.is_there = False
         for name in ("bad", "good"):
             broker.create_topic(name).produce("x")
-        apple.is_bad = True
+        bug.is_there = True
         broker.restart()
         broker.topic("good").produce("y")
         assert len(broker.topic("good").records()) == 2
         with pytest.raises(ApiError):
             broker.topic("bad").produce("y")
-        apple.is_bad = False
+        bug.is_there = False
         broker.restart()
         broker.topic("bad").produce("y")
         assert len(broker.topic("bad").records()) == 2
@@ -143,9 +124,9 @@ def test_settings(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixt
     with Broker() as broker:
         for name in ("bad", "good"):
             broker.create_topic(name)
-        Apple(monkeypatch, LocalLog, "update_config", is_bad_log)
+        Bug(monkeypatch, PartitionLog, "update_config", is_bad_log)
         broker.call(_now(broker.server.replicas.reconfigure_all))
-        broker.call(broker.server.configs.replace("topics", "good", {"retention.ms": "7"}))
+        broker.call(broker.server.configs.change("topics", "good", lambda _: {"retention.ms": "7"}))
         log = broker.server.replicas.partition_or_error("good", 0).log
         assert log.config.retention_ms == 7
         assert set_aside(broker, "changing the settings")[0] == 1
@@ -166,7 +147,7 @@ def test_a_listener_of_configs(caplog: pytest.LogCaptureFixture) -> None:
         broker.call(_now(lambda: configs.subscribe(listener)))
         broker.create_topic("good")
         for name in ("bad", "good"):
-            broker.call(configs.replace("topics", name, {"retention.ms": "7"}))
+            broker.call(configs.change("topics", name, lambda _: {"retention.ms": "7"}))
         assert heard == ["good"]
         assert len(told(caplog)) == 1
 
@@ -177,15 +158,15 @@ def test_opening_and_closing_logs(
     with Broker(data_dir=tmp_path) as broker:
         for name in ("a-good", "bad", "good"):
             broker.create_topic(name).produce("x")
-        closing = Apple(monkeypatch, PartitionLog, "prepare_close", is_bad_log)
-        opening = Apple(monkeypatch, log_manager, "open_log", lambda _context, topic, *_: topic == "bad")
+        closing = Bug(monkeypatch, PartitionLog, "prepare_close", is_bad_log)
+        opening = Bug(monkeypatch, opening_of_logs, "open_log", lambda _context, topic, *_: topic == "bad")
         broker.restart()
         assert closing.tries == opening.tries == 1
         assert not (tmp_path / ".kafka_cleanshutdown").exists()
         for name in ("a-good", "good"):
             broker.topic(name).produce("y")
             assert len(broker.topic(name).records()) == 2
-        closing.is_bad = opening.is_bad = False
+        closing.is_there = opening.is_there = False
         broker.restart()
         broker.topic("bad").produce("y")
         assert len(broker.topic("bad").records()) == 2
@@ -194,7 +175,7 @@ def test_opening_and_closing_logs(
 
 
 def test_a_timer_of_a_group(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    apple = Apple(
+    bug = Bug(
         monkeypatch,
         GroupShard,
         "decide",
@@ -208,7 +189,7 @@ def test_a_timer_of_a_group(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogC
         assert states["bad"] != "Empty"
         assert set_aside(broker, "timers of the group")[0] == 1
         assert len(told(caplog)) == 1
-        apple.is_bad = False
+        bug.is_there = False
         broker.clock.advance(3 * 60_000)
         assert broker.group("bad").state == "Empty", "its session ended at last"
         assert set_aside(broker, "timers of the group")[0] == 0
@@ -245,17 +226,10 @@ def join_all(broker: Broker, names: list[str]) -> None:
 def test_loading_a_shard(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     """It is told once, not every second, and the others load."""
     with Broker(configs={"offsets.topic.num.partitions": "2"}) as broker:
-        names = {broker.server.groups.runtime.partition_for(name): name for name in ("a", "b", "c", "d")}
+        names = {broker.server.groups.runtime.partition_for(name): name for name in ("first", "third")}
+        assert len(names) == 2
         join_all(broker, list(names.values()))
-        real = GroupShard.load
-        is_bad = True
-
-        def load(shard: GroupShard, chunk: Any) -> None:
-            if is_bad and names[0].encode() in bytes(chunk):
-                raise ValueError(REASON)
-            real(shard, chunk)
-
-        monkeypatch.setattr(GroupShard, "load", load)
+        bug = Bug(monkeypatch, GroupShard, "load", lambda _shard, chunk: names[0].encode() in bytes(chunk))
         broker.restart()
         for _ in range(5):
             broker.clock.advance(1_000)
@@ -263,8 +237,8 @@ def test_loading_a_shard(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCapt
         assert broker.server.groups.runtime.runner_at(1) is not None
         assert len(told(caplog)) == 1
         assert set_aside(broker, "loading groups")[0] == 1
-        is_bad = False
-        broker.clock.advance(2_000)
+        bug.is_there = False
+        broker.clock.advance(LOAD_RETRY_DELAY_MS_MAX)
         assert broker.server.groups.runtime.runner_at(0) is not None
         assert set_aside(broker, "loading groups")[0] == 0
 
@@ -273,7 +247,7 @@ def test_a_runner_that_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
     with Broker(configs={"offsets.topic.num.partitions": "2"}) as broker:
         names = {broker.server.groups.runtime.partition_for(name): name for name in ("a", "b", "c", "d")}
         join_all(broker, list(names.values()))
-        Apple(monkeypatch, GroupRunner, "start", lambda runner: runner.partition == 0)
+        Bug(monkeypatch, GroupRunner, "start", lambda runner: runner.partition == 0)
         broker.restart()
         join_all(broker, [names[1]])
         assert set_aside(broker, "loading groups")[0] == 1
@@ -281,14 +255,12 @@ def test_a_runner_that_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("job", ["abort", "expire"])
 def test_transactions(job: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    from barnabas.broker.coordinators.transactions import runner as runners
-
     del caplog
     with Broker(configs={"transaction.state.log.num.partitions": "2"}) as broker:
         ids = ["a", "bad", "c", "d"]
         begin_all(broker, ids)
         if job == "abort":
-            Apple(monkeypatch, TransactionService, "producer", lambda _self, event: event.transactional_id == "bad")
+            Bug(monkeypatch, TransactionService, "producer", lambda _self, event: event.transactional_id == "bad")
             broker.clock.advance(2 * 60_000)
             open_ones = [name for name in ids if state_of(broker, name) == "Ongoing"]
             assert open_ones == ["bad"]
@@ -296,7 +268,7 @@ def test_transactions(job: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.
         else:
             broker.clock.advance(2 * 60_000)
             partition = broker.server.transactions.runtime.partition_for("bad")
-            Apple(monkeypatch, runners.TransactionRunner, "expire", lambda runner, _ids: runner.partition == partition)
+            Bug(monkeypatch, TransactionShard, "decide", lambda _shard, event, *_: "bad" in event[1])
             broker.clock.advance(8 * 86_400_000)
             left = {name for name in ids if state_of(broker, name) is not None}
             assert left == {name for name in ids if broker.server.transactions.runtime.partition_for(name) == partition}
@@ -306,7 +278,6 @@ def test_transactions(job: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.
 @pytest.mark.parametrize("what", ["marker", "record"])
 def test_the_end_of_a_transaction(what: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     """While the broker runs, and at a start, which finds all of them prepared."""
-    from barnabas.broker.coordinators.transactions import shard as shards
     from barnabas.broker.coordinators.transactions.events import MarkersWritten
 
     def is_bad(_self: object, first: object, *rest: object) -> bool:
@@ -314,10 +285,10 @@ def test_the_end_of_a_transaction(what: str, monkeypatch: pytest.MonkeyPatch, ca
             return first == "bad"
         return isinstance(first, MarkersWritten) and first.transactional_id == "bad"
 
-    owner, method = (LocalMarkers, "write") if what == "marker" else (shards.Shard, "decide")
+    owner, method = (LocalMarkers, "write") if what == "marker" else (TransactionShard, "decide")
     names = ["a", "bad", "c", "d"]
     with Broker(configs={"transaction.state.log.num.partitions": "1"}) as broker:
-        apple = Apple(monkeypatch, owner, method, is_bad)
+        bug = Bug(monkeypatch, owner, method, is_bad)
         for name in names:
             broker.create_topic(name, partitions=1)
         for name, producer in begin_all(broker, names, in_topics_of_their_own=True).items():
@@ -329,7 +300,7 @@ def test_the_end_of_a_transaction(what: str, monkeypatch: pytest.MonkeyPatch, ca
         broker.restart()
         broker.clock.advance(3_000)
         assert [name for name in names if not is_committed(broker, name)] == ["bad"]
-        apple.is_bad = False
+        bug.is_there = False
         broker.clock.advance(3_000)
         assert all(is_committed(broker, name) for name in names)
         assert set_aside(broker, "ending the transaction")[0] == 0
@@ -349,10 +320,10 @@ def test_forgetting_offsets(when: str, monkeypatch: pytest.MonkeyPatch, caplog: 
         for name in names:
             commit(broker, name, ["x"] if name == "bad" else ["x", "y"])
         if when == "a whole shard raises":
-            Apple(monkeypatch, GroupService, "_tell_groups", lambda *_: True)
+            Bug(monkeypatch, GroupService, "_tell_groups", lambda *_: True)
         else:
             kind = "ForgetTopics" if when == "a topic is deleted" else "ExpireOffsets"
-            Apple(monkeypatch, GroupShard, "decide",
+            Bug(monkeypatch, GroupShard, "decide",
                   lambda _shard, event, *_: event.group_id == "bad" and type(event).__name__ == kind)  # fmt: skip
         if when == "offsets expire":
             broker.clock.advance(8 * 86_400_000)
@@ -449,7 +420,7 @@ def test_a_job_that_fails_is_told_once_and_run_again(caplog: pytest.LogCaptureFi
 def test_a_part_that_does_not_stop(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     with Broker(data_dir=tmp_path) as broker:
         broker.create_topic("t").produce("x")
-        Apple(monkeypatch, TransactionService, "stop", lambda _self: True)
+        Bug(monkeypatch, TransactionService, "stop", lambda _self: True)
         broker.restart()
         assert len(broker.topic("t").records()) == 1
         broker.stop()

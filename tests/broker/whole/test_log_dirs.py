@@ -16,6 +16,7 @@ from compat_tests.semantics.client import Connection, batch_of, produce_batch
 from tools.barnabas_process import BarnabasProcess
 from tools.zookeeper import ZooKeeperServer
 
+pytestmark = pytest.mark.slow
 STORE = "metadata.sqlite"
 KAFKA_STORAGE_ERROR = int(ErrorCode.KAFKA_STORAGE_ERROR)
 

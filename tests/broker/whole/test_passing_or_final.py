@@ -257,7 +257,7 @@ def newly_led(bench: Bench) -> None:
     bench.configure(flush_messages=1)
     epochs = bench.log.leader_epochs
     epochs.assign(epochs.latest_epoch, bench.log.log_end_offset)
-    epochs.dirty = bench.log._names_dirty = True
+    epochs.dirty = True
 
 
 def to_flush(bench: Bench) -> None:
@@ -413,6 +413,7 @@ def record(bench: Bench, activity: Activity) -> list[Call]:
     return bench.files.calls
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("activity", ACTIVITIES, ids=lambda activity: activity.name)
 def test_each_refusal_passes_or_is_final(activity: Activity, tmp_path: Path) -> None:
     problems: list[str] = []

@@ -122,7 +122,7 @@ def test_a_second_process_on_the_same_directory_refuses_to_start(process: Barnab
     second = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
     assert second.returncode != 0
     assert second.stdout == ""
-    assert f"another process holds {process.log_dir / '.lock'}" in second.stderr
+    assert f"process {process.pid} holds {process.log_dir / '.lock'}" in second.stderr
 
 
 def test_the_directory_of_another_broker_is_refused(process: BarnabasProcess) -> None:

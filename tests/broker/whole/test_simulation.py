@@ -3,6 +3,8 @@ finds when mistakes are put back (tools/broker_simulation.py, shuffled_loop.py).
 """
 
 import asyncio
+import itertools
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -13,7 +15,7 @@ from barnabas.broker.coordinators.transactions import machine
 from barnabas.broker.coordinators.transactions.events import Effects, ProducerReply, TimeOut
 from barnabas.broker.coordinators.transactions.state import TransactionState
 from barnabas.controller.operations.topics import NewTopic
-from barnabas.storage.local_log import LocalLog
+from barnabas.storage.log_health import LogHealth
 from barnabas.storage.producer_state import BatchMetadata, ProducerState
 from barnabas.storage.validation import AppendOrigin
 from barnabas.wire.errors import ErrorCode
@@ -53,6 +55,14 @@ def test_a_seed_tells_the_same_story_again(tmp_path: Path) -> None:
     assert told[0] == told[1]
 
 
+def test_a_seed_tells_the_same_story_on_a_busy_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that stands still for 20 ms whenever somebody asks for the time."""
+    idle = simulate(5, tmp_path / "idle", seconds=1)[1]
+    passing = itertools.count()
+    monkeypatch.setattr(time, "monotonic", lambda: next(passing) * 0.02)
+    assert simulate(5, tmp_path / "busy", seconds=1)[1] == idle
+
+
 def test_sequences_go_on_when_a_topic_is_made_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a client writes to a topic that it still takes for the old one arrives in the new one. Were its sequence
     used there again, the broker would have to take another record for a retry, which it answers and does not write.
@@ -89,13 +99,7 @@ def test_sequences_go_on_when_a_topic_is_made_anew(tmp_path: Path, monkeypatch: 
 
 def deleted_logs_can_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     """A flush pass does not notice that a log of its list was deleted."""
-    move_to = LocalLog.move_to
-
-    def move(log: LocalLog, directory: str) -> None:
-        move_to(log, directory)
-        log._failure = None
-
-    monkeypatch.setattr(LocalLog, "move_to", move)
+    monkeypatch.setattr(LogHealth, "note_deletion", lambda health: None)
 
 
 def time_outs_look_at_the_id_only(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,8 +113,8 @@ def time_outs_look_at_the_id_only(monkeypatch: pytest.MonkeyPatch) -> None:
             or known.state is not TransactionState.ONGOING
             or known.producer_id != event.producer_id
         ):
-            return Effects(reply=ProducerReply(ErrorCode.CONCURRENT_TRANSACTIONS))
-        return decision._fence(event.fresh_producer_id, ProducerReply(ErrorCode.NONE))
+            return machine._refuse_producer(event, ErrorCode.CONCURRENT_TRANSACTIONS)
+        return decision._fence(event, ProducerReply(ErrorCode.NONE))
 
     monkeypatch.setitem(machine._DECIDERS, TimeOut, time_out)
 
@@ -129,6 +133,7 @@ def every_batch_is_a_retry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ProducerState, "check", check_again)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("put_back", "found_as"),
     [

@@ -2,29 +2,26 @@
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
+from dataclasses import replace
 from functools import wraps
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, TypeVar
 
 import pytest
 
-import barnabas.storage.log
-from barnabas.broker.configuration import config
+from barnabas.broker.coordinators.effects import Effects
+from barnabas.broker.coordinators.runner import ShardRunner
 from barnabas.broker.coordinators.runtime import LOAD_RETRY_DELAY_MS, CoordinatorRuntime
+from barnabas.broker.coordinators.shard import Shard
 from barnabas.broker.coordinators.transactions.events import InitProducerId
-from barnabas.broker.environment import Environment
-from barnabas.broker.replication.internal_topic_log import InternalTopicLog
 from barnabas.broker.server import Broker
 from barnabas.broker.timers import Timers
 from barnabas.clock import ManualClock
 from barnabas.controller import znodes
-from barnabas.controller.coordination.embedded import EmbeddedSession
+from barnabas.controller.coordination.embedded import EmbeddedSession, EmbeddedStore
 from barnabas.controller.operations.topics import NewTopic
-from barnabas.storage.files import UnsyncedFiles
 from barnabas.storage.segment_reader import FetchData
-from barnabas.storage.timestamps import TimestampLookup
 from barnabas.storage.validation import CHEAP_RECORDS_MAX
 from barnabas.testing.requests import ask
 from barnabas.wire.errors import ApiError, ErrorCode
@@ -37,6 +34,10 @@ from barnabas.wire.messages.txn_offset_commit import (
 )
 from barnabas.wire.record_batch import TimestampType, iter_headers
 from barnabas.wire.records import Record, build_batch
+from tests.broker.running import ENVIRONMENT, running
+from tools.slow_disk import SlowDisk
+
+T = TypeVar("T")
 
 
 def in_loop(test: Callable[..., Coroutine[None, None, None]]) -> Callable[..., None]:
@@ -47,24 +48,6 @@ def in_loop(test: Callable[..., Coroutine[None, None, None]]) -> Callable[..., N
         asyncio.run(test(*arguments, **keywords))
 
     return run
-
-
-@asynccontextmanager
-async def running(data_dir: Path) -> AsyncIterator[Broker]:
-    keys = {
-        "log.dirs": str(data_dir),
-        "listeners": "PLAINTEXT://127.0.0.1:0",
-        "offsets.topic.num.partitions": "1",
-        "transaction.state.log.num.partitions": "1",
-    }
-    failures: list[str] = []
-    broker = Broker(config.load(options=keys), Environment(clock=ManualClock(), files=UnsyncedFiles()), failures.append)
-    await broker.start()
-    try:
-        yield broker
-    finally:
-        await broker.stop()
-    assert failures == []
 
 
 async def create(broker: Broker, name: str, **configs: str) -> None:
@@ -86,22 +69,19 @@ async def produce(broker: Broker, topic: str, count: int = 1, *, age_ms: int = 0
 
 
 class Gate:
-    """Has the first call of a method wait, in its thread."""
+    """Until it is open, jobs wait in front of the one thread that opens records."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str) -> None:
-        self._reached, self._go_on = threading.Event(), threading.Event()
-        call = getattr(owner, name)
+    def __init__(self, broker: Broker) -> None:
+        self._go_on = threading.Event()
+        self._first = asyncio.ensure_future(broker.replicas.read_records(lambda: self._go_on.wait(60)))
 
-        def wait(*arguments: Any, **keywords: Any) -> Any:
-            if not self._reached.is_set():
-                self._reached.set()
-                assert self._go_on.wait(60)
-            return call(*arguments, **keywords)
-
-        monkeypatch.setattr(owner, name, wait)
-
-    async def reached(self) -> None:
-        assert await asyncio.to_thread(self._reached.wait, 60)
+    async def holds(self, job: Coroutine[Any, Any, T]) -> "asyncio.Future[T]":
+        """Begin a job that waits there."""
+        waiting = asyncio.ensure_future(job)
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert not waiting.done()
+        return waiting
 
     def open(self) -> None:
         self._go_on.set()
@@ -109,17 +89,14 @@ class Gate:
 
 @pytest.mark.parametrize("change", ["configuration", "another topic of the name"])
 @in_loop
-async def test_a_batch_is_checked_by_the_rules_of_the_log_that_takes_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
-) -> None:
+async def test_a_batch_is_checked_by_the_rules_of_the_log_that_takes_it(tmp_path: Path, change: str) -> None:
     """Large batches are looked at in a thread; a topic that is compacted by then takes no records without keys."""
     async with running(tmp_path) as broker:
         await create(broker, "t", message_timestamp_before_max_ms="1000000")
-        gate = Gate(monkeypatch, barnabas.storage.log, "validate_batch")
-        waiting = asyncio.ensure_future(produce(broker, "t", CHEAP_RECORDS_MAX + 1))
-        await gate.reached()
+        gate = Gate(broker)
+        waiting = await gate.holds(produce(broker, "t", CHEAP_RECORDS_MAX + 1))
         if change == "configuration":
-            await broker.configs.replace("topics", "t", {"cleanup.policy": "compact"})
+            await broker.configs.change("topics", "t", lambda _: {"cleanup.policy": "compact"})
         else:
             await delete(broker, "t")
             await create(broker, "t", cleanup_policy="compact")
@@ -131,16 +108,13 @@ async def test_a_batch_is_checked_by_the_rules_of_the_log_that_takes_it(
 
 
 @in_loop
-async def test_a_batch_that_is_checked_twice_is_not_stamped_twice(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_batch_that_is_checked_twice_is_not_stamped_twice(tmp_path: Path) -> None:
     """A look for a topic of LogAppendTime stamps the batch; by then the topic may be one of CreateTime."""
     async with running(tmp_path) as broker:
         await create(broker, "t", message_timestamp_type="LogAppendTime")
-        gate = Gate(monkeypatch, barnabas.storage.log, "validate_batch")
-        waiting = asyncio.ensure_future(produce(broker, "t", CHEAP_RECORDS_MAX + 1, age_ms=5_000))
-        await gate.reached()
-        await broker.configs.replace("topics", "t", {"message.timestamp.type": "CreateTime"})
+        gate = Gate(broker)
+        waiting = await gate.holds(produce(broker, "t", CHEAP_RECORDS_MAX + 1, age_ms=5_000))
+        await broker.configs.change("topics", "t", lambda _: {"message.timestamp.type": "CreateTime"})
         gate.open()
         assert await waiting is ErrorCode.NONE
         partition = broker.replicas.partition("t", 0)
@@ -154,17 +128,14 @@ async def test_a_batch_that_is_checked_twice_is_not_stamped_twice(
 
 @pytest.mark.parametrize("change", ["deleted", "records deleted"])
 @in_loop
-async def test_an_offset_by_time_that_is_gone_is_not_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
-) -> None:
+async def test_an_offset_by_time_that_is_gone_is_not_told(tmp_path: Path, change: str) -> None:
     async with running(tmp_path) as broker:
         await create(broker, "t")
         for _ in range(3):
             assert await produce(broker, "t") is ErrorCode.NONE
-        gate = Gate(monkeypatch, TimestampLookup, "first_at_or_after")
+        gate = Gate(broker)
         asked = ListOffsetsTopic(name="t", partitions=[ListOffsetsPartition(partition_index=0, timestamp=0)])
-        waiting = asyncio.ensure_future(ask(broker, ListOffsetsRequest(replica_id=-1, topics=[asked]), 7))
-        await gate.reached()
+        waiting = await gate.holds(ask(broker, ListOffsetsRequest(replica_id=-1, topics=[asked]), 7))
         if change == "deleted":
             await delete(broker, "t")
         else:
@@ -175,42 +146,56 @@ async def test_an_offset_by_time_that_is_gone_is_not_told(
         assert told == ((ErrorCode.NOT_LEADER_OR_FOLLOWER, -1) if change == "deleted" else (ErrorCode.NONE, 2))
 
 
-@in_loop
-async def test_no_configuration_is_left_for_a_topic_that_is_deleted_meanwhile(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with running(tmp_path) as broker:
-        await create(broker, "t")
-        exists = EmbeddedSession.exists
+class LateStore(EmbeddedStore):
+    """What it says of `path` comes when `meanwhile` has happened, once."""
 
-        async def exists_until_asked(session: EmbeddedSession, path: str, *watcher: Any) -> Any:
-            found = await exists(session, path, *watcher)
-            if path == znodes.config_path("topics", "t") and "t" in broker.metadata:
-                await delete(broker, "t")
+    path = ""
+    meanwhile: Callable[[], Awaitable[None]]
+
+    async def session(self) -> EmbeddedSession:
+        session = await super().session()
+        get_many = session.get_many
+
+        async def get_until_asked(paths: Sequence[str], *watcher: Any) -> Any:
+            found = await get_many(paths, *watcher)
+            if self.path in paths:
+                self.path = ""
+                await self.meanwhile()
             return found
 
-        monkeypatch.setattr(EmbeddedSession, "exists", exists_until_asked)
-        with pytest.raises(ApiError) as caught:
-            await broker.configs.replace("topics", "t", {"retention.ms": "1"}, if_topic_exists=True)
-        assert caught.value.error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        await create(broker, "t")
-        assert broker.configs.overrides("topics", "t") == {}
+        session.get_many = get_until_asked
+        return session
 
 
 @in_loop
-async def test_no_offset_is_committed_for_a_topic_that_is_deleted_meanwhile(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_no_configuration_is_left_for_a_topic_that_is_deleted_meanwhile(tmp_path: Path) -> None:
+    store = LateStore(":memory:", ManualClock())
+    await store.open()
+    async with running(tmp_path, replace(ENVIRONMENT, metadata_store=store)) as broker:
+        await create(broker, "t")
+        store.path, store.meanwhile = znodes.config_path("topics", "t"), lambda: delete(broker, "t")
+        with pytest.raises(ApiError) as caught:
+            await broker.configs.change("topics", "t", lambda _: {"retention.ms": "1"}, if_topic_exists=True)
+        assert caught.value.error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert store.path == "", "nobody asked"
+        await create(broker, "t")
+        assert broker.configs.overrides("topics", "t") == {}
+    await store.close()
+
+
+@in_loop
+async def test_no_offset_is_committed_for_a_topic_that_is_deleted_meanwhile(tmp_path: Path) -> None:
     """The transaction's coordinator takes its time to add the group's partition."""
-    async with running(tmp_path) as broker:
+    slow = SlowDisk("__transaction_state-")
+    slow.go_on.set()
+    async with running(tmp_path, replace(ENVIRONMENT, files=slow), barnabas_flush_before_ack="true") as broker:
         await create(broker, "t")
         for name in ("__consumer_offsets", "__transaction_state"):
             await create(broker, name)
         await broker.settle()
         _, producer_id, epoch = await broker.transactions.producer(InitProducerId("p", 0, 60_000))
-        committed = InternalTopicLog(broker.replicas, "__transaction_state").committed
-        replicated: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        monkeypatch.setattr(InternalTopicLog, "committed", lambda *_: replicated)
+        slow.go_on.clear()
+        slow.begun.clear()
         request = TxnOffsetCommitRequest(
             transactional_id="p",
             group_id="g",
@@ -225,12 +210,10 @@ async def test_no_offset_is_committed_for_a_topic_that_is_deleted_meanwhile(
             ],
         )
         waiting = asyncio.ensure_future(ask(broker, request, 5))
-        await asyncio.sleep(0)
-        monkeypatch.setattr(InternalTopicLog, "committed", lambda *_: None)
+        await slow.reached()
         await delete(broker, "t")
         assert not waiting.done()
-        assert committed is not None
-        replicated.set_result(None)
+        slow.go_on.set()
         (topic,) = (await waiting).topics
         assert ErrorCode.of(topic.partitions[0].error_code) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         assert not broker.groups.runtime.runner("g").shard.offsets.pending
@@ -244,33 +227,32 @@ async def test_what_every_shard_is_told_reaches_the_next_life_of_one_that_is_los
     go_on = asyncio.Event()
 
     class Log:
-        def read_all(self, partition: int) -> list[bytes]:
-            return []
+        async def read_all(self, partition: int, take: Callable[[bytes], bool]) -> None:
+            """There is nothing."""
 
-    class Shard(list[int]):
-        skipped: ClassVar[dict[str, int]] = {}
+    class Nothing(Shard[Any, Any, Any]):
+        held_bytes = 0
 
-    class Runner:
-        def __init__(self, partition: int) -> None:
-            self.partition = partition
-            self.is_closed = False
+        def __len__(self) -> int:
+            return 0
 
-        def start(self) -> None: ...
+        @staticmethod
+        def decode_record(key: bytes, value: bytes | None) -> Any:
+            raise AssertionError("the log holds no records")
 
-        def close(self, error: ApiError) -> None:
-            self.is_closed = True
+        def decide(self, event: Any, now_ms: int, settings: Any, uncommitted: Collection[str]) -> Effects[Any, Any]:
+            raise AssertionError("nobody asks")
 
-    runtime: Any = CoordinatorRuntime(
-        "tests",
-        Log(),
-        2,
-        timers,
-        clock,
-        Shard,
-        lambda partition, *_: Runner(partition),  # type: ignore[arg-type]
-    )
+        def _apply(self, key: str, change: Any, record_offset: int, producer_id: int) -> None:
+            raise AssertionError("nothing is decided")
 
-    async def act(runner: Runner) -> None:
+        def commit_timeout_ms(self, key: str, settings: Any) -> int:
+            raise AssertionError("nothing is decided")
+
+    log: Any = Log()
+    runtime = CoordinatorRuntime("tests", log, 2, timers, clock, None, ShardRunner[Any, Any, Any], Nothing, Any, 0)
+
+    async def act(runner: ShardRunner[Any, Any, Any]) -> None:
         await go_on.wait()
         told.append((runner.partition, runner.is_closed))
 

@@ -1,10 +1,9 @@
 """A start that fails half-way gives everything back, and a part that fails to stop keeps no other from it."""
 
 import asyncio
-import errno
 import socket
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -19,16 +18,18 @@ from barnabas.broker.upkeep.compaction import Compaction
 from barnabas.broker.upkeep.housekeeping import Housekeeping
 from barnabas.controller.configs import ConfigRepository
 from barnabas.controller.controller import Controller
+from barnabas.controller.operations.topics import NewTopic
 from barnabas.storage.checkpoints import CLEAN_SHUTDOWN_FILE
-from barnabas.storage.files import UnsyncedFiles
+from barnabas.storage.files import Files
 from barnabas.storage.log_manager import LogManager
+from barnabas.storage.os_files import UnsyncedFiles
+from tests.bugs import REASON, Bug
+from tests.storage.conftest import batch
 
-REASON = "nobody foresaw this"
 
-
-def new_broker(data_dir: Path, **options: str) -> Broker:
+def new_broker(data_dir: Path, files: Files | None = None, **options: str) -> Broker:
     given = {"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(data_dir)}
-    return Broker(config.load(options=given | options), Environment(files=UnsyncedFiles()))
+    return Broker(config.load(options=given | options), Environment(files=files or UnsyncedFiles()))
 
 
 async def started_and_stopped(data_dir: Path, **options: str) -> None:
@@ -52,26 +53,55 @@ async def started_and_stopped(data_dir: Path, **options: str) -> None:
 def test_a_start_that_fails_gives_everything_back(
     part: type, step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = getattr(part, step)
-
-    async def fail_after(self: Any, *arguments: Any) -> None:
-        await real(self, *arguments)
-        raise OSError(errno.EIO, REASON)
-
-    def fail_at_once(self: Any, *arguments: Any, **settings: Any) -> None:
-        real(self, *arguments, **settings)
-        raise OSError(errno.EIO, REASON)
-
     async def run() -> None:
         with socket.create_server(("127.0.0.1", 0)) as taken:
             port = taken.getsockname()[1]
         listeners = {"listeners": f"PLAINTEXT://127.0.0.1:{port}"}
-        with monkeypatch.context() as patched:
-            patched.setattr(part, step, fail_after if asyncio.iscoroutinefunction(real) else fail_at_once)
-            with pytest.raises(OSError, match=REASON):
-                await started_and_stopped(tmp_path, **listeners)
+        bug = Bug(monkeypatch, part, step, afterwards=True)
+        with pytest.raises(ValueError, match=REASON):
+            await started_and_stopped(tmp_path, **listeners)
+        bug.is_there = False
         assert asyncio.all_tasks() == {asyncio.current_task()}
         await started_and_stopped(tmp_path, **listeners)
+
+    asyncio.run(run())
+
+
+class GivesUp(UnsyncedFiles):
+    """Calls something when a segment is opened, which a start does only to recover it."""
+
+    def __init__(self, give_up: Callable[[], None]) -> None:
+        super().__init__()
+        self._give_up = give_up
+
+    def open(self, path: str, *, create: bool = False, truncate: bool = False) -> int:
+        if path.endswith(".log"):
+            self._give_up()
+        return super().open(path, create=create, truncate=truncate)
+
+
+def test_a_start_that_recovers_logs_can_be_given_up(tmp_path: Path) -> None:
+    async def run() -> None:
+        broker = new_broker(tmp_path)
+        await broker.start()
+        await broker.controller.create_topics([NewTopic("t")])
+        log = broker.log_manager.get("t", 0)
+        assert log is not None
+        log.append_as_leader(batch(b"kept"), leader_epoch=0, now_ms=broker.clock.now_ms())
+        await broker.crash()
+
+        interrupted = new_broker(tmp_path, GivesUp(lambda: interrupted.give_up_start()))
+        with pytest.raises(asyncio.CancelledError):
+            await interrupted.start()
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+        assert not (tmp_path / CLEAN_SHUTDOWN_FILE).exists()
+
+        again = new_broker(tmp_path)
+        await again.start()
+        recovered = again.log_manager.get("t", 0)
+        assert recovered is not None
+        assert recovered.log_end_offset == 1
+        await again.stop()
 
     asyncio.run(run())
 
@@ -85,7 +115,8 @@ def test_a_listener_that_cannot_be_bound_gives_back_the_one_before(tmp_path: Pat
             broker = new_broker(tmp_path, listeners=listeners, **protocols)
             with pytest.raises(OSError, match="cannot listen on B"):
                 await broker.start()
-        assert [bound.socket.fileno() for bound in broker._listeners] == [-1]
+        with socket.create_server(("127.0.0.1", broker.socket_server.ports["A"])):
+            pass  # nobody else has it
 
     asyncio.run(run())
 
@@ -104,20 +135,8 @@ def test_a_listener_that_cannot_be_bound_gives_back_the_one_before(tmp_path: Pat
 def test_a_part_that_fails_to_stop_keeps_no_other_from_it(
     part: type, stop: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    real = getattr(part, stop)
-
-    async def fail(self: Any) -> None:
-        pending = real(self)
-        if pending is not None:
-            await pending
-        raise ValueError(REASON)
-
-    def fail_at_once(self: Any) -> None:
-        real(self)
-        raise ValueError(REASON)
-
     async def run() -> None:
-        monkeypatch.setattr(part, stop, fail if asyncio.iscoroutinefunction(real) else fail_at_once)
+        Bug(monkeypatch, part, stop, afterwards=True)
         await started_and_stopped(tmp_path)
         assert asyncio.all_tasks() == {asyncio.current_task()}
 

@@ -1,9 +1,9 @@
 """Long work of one request, in pieces: between them everybody else has a turn of the event loop."""
 
 import asyncio
+import math
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,23 +13,22 @@ import barnabas.broker.cluster.metadata
 import barnabas.broker.configuration.changes
 import barnabas.broker.handlers.delete_groups
 import barnabas.broker.handlers.delete_topics
+import barnabas.broker.handlers.describe_topic_partitions
 import barnabas.broker.handlers.offset_commit
 import barnabas.broker.handlers.offset_fetch
 import barnabas.broker.handlers.produce
 import barnabas.broker.handlers.write_txn_markers
 import barnabas.controller.operations.creation
 import barnabas.controller.operations.expansion
-from barnabas.broker.cluster.metadata import GROUP_METADATA_TOPIC
-from barnabas.broker.configuration import config
+from barnabas.broker.cluster.metadata import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
 from barnabas.broker.configuration.topics import TopicConfigs
-from barnabas.broker.environment import Environment
+from barnabas.broker.coordinators.transactions.id_pattern import STEPS_PER_TURN, IdPattern
+from barnabas.broker.handlers.produce import APPENDS_AT_ONCE
 from barnabas.broker.replication.replica_manager import ReplicaManager
 from barnabas.broker.server import Broker
-from barnabas.clock import ManualClock
 from barnabas.controller.operations.deletion import DeleteTopics
 from barnabas.controller.operations.topics import NewTopic
 from barnabas.controller.state import TopicState
-from barnabas.storage.files import UnsyncedFiles
 from barnabas.storage.log_manager import LogManager
 from barnabas.testing.requests import ask
 from barnabas.testing.waiting import wait_until
@@ -39,10 +38,13 @@ from barnabas.wire.messages.create_partitions import CreatePartitionsRequest, Cr
 from barnabas.wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from barnabas.wire.messages.delete_groups import DeleteGroupsRequest
 from barnabas.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from barnabas.wire.messages.describe_topic_partitions import DescribeTopicPartitionsRequest, TopicRequest
 from barnabas.wire.messages.incremental_alter_configs import (
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
 )
+from barnabas.wire.messages.init_producer_id import InitProducerIdRequest
+from barnabas.wire.messages.list_transactions import ListTransactionsRequest
 from barnabas.wire.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
@@ -60,6 +62,8 @@ from barnabas.wire.messages.write_txn_markers import (
     WriteTxnMarkersRequest,
 )
 from barnabas.wire.records import Record, build_batch
+from tests.broker.running import running
+from tools.watched_calls import WatchedCalls
 
 PARTITIONS = ENTRIES = 3 * ENTRIES_PER_TURN + 1
 
@@ -81,27 +85,15 @@ def commit(topics: list[list[int]]) -> OffsetCommitRequest:
     )
 
 
-@asynccontextmanager
-async def running(data_dir: Path, **more_keys: str) -> AsyncIterator[Broker]:
-    keys = {"log.dirs": str(data_dir), "listeners": "PLAINTEXT://127.0.0.1:0", **more_keys}
-    failures: list[str] = []
-    broker = Broker(config.load(options=keys), Environment(clock=ManualClock(), files=UnsyncedFiles()), failures.append)
-    await broker.start()
-    try:
-        yield broker
-    finally:
-        await broker.stop()
-    assert not failures
-
-
 class TurnsTaken:
     """How often functions were called in each turn of the event loop; `look` is called in each turn."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, look: Callable[[], None] = lambda: None) -> None:
-        self._monkeypatch = monkeypatch
+    def __init__(self, look: Callable[[], None] = lambda: None) -> None:
         self._look = look
         self._turn = 0
         self._calls: dict[str, Counter[int]] = {}
+        self._watched = WatchedCalls(lambda function: self._calls[function.__name__].update([self._turn]))
+        self._watched.__enter__()
         self._next = asyncio.get_running_loop().call_soon(self._count)
 
     def _count(self) -> None:
@@ -111,13 +103,8 @@ class TurnsTaken:
 
     def watch(self, owner: Any, name: str) -> None:
         function = getattr(owner, name)
-        calls = self._calls[name] = Counter()
-
-        def counted(*arguments: Any, **keywords: Any) -> Any:
-            calls[self._turn] += 1
-            return function(*arguments, **keywords)
-
-        self._monkeypatch.setattr(owner, name, counted)
+        self._calls[function.__name__] = Counter()
+        self._watched.add(function)
 
     def calls(self, name: str) -> tuple[int, int]:
         """All of a function's calls, and the most in one turn."""
@@ -125,6 +112,7 @@ class TurnsTaken:
 
     def end(self) -> None:
         self._next.cancel()
+        self._watched.__exit__(None, None, None)
 
 
 def test_a_turn_comes_after_each_so_many_entries() -> None:
@@ -173,9 +161,7 @@ def test_work_in_one_piece_is_done_at_once_and_the_rest_of_more_in_turns() -> No
     asyncio.run(scenario())
 
 
-def test_creating_and_deleting_many_partitions_leaves_the_loop_to_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_creating_and_deleting_many_partitions_leaves_the_loop_to_others(tmp_path: Path) -> None:
     """Between two turns few logs are made, and nobody ever sees a part of the topic."""
 
     async def scenario() -> None:
@@ -186,7 +172,7 @@ def test_creating_and_deleting_many_partitions_leaves_the_loop_to_others(
                 topic = broker.metadata.topic("many")
                 seen.add(0 if topic is None else len(topic.partitions))
 
-            taken = TurnsTaken(monkeypatch, look)
+            taken = TurnsTaken(look)
             taken.watch(LogManager, "get_or_create")
             taken.watch(LogManager, "delete")
             taken.watch(barnabas.broker.cluster.metadata, "_partition")
@@ -270,19 +256,26 @@ def test_creating_and_deleting_many_partitions_leaves_the_loop_to_others(
             "ApiError",
         ),
         (
+            DescribeTopicPartitionsRequest(topics=[TopicRequest(name=f"t{n}") for n in range(ENTRIES)]),
+            0,
+            barnabas.broker.handlers.describe_topic_partitions,
+            "_missing",
+        ),
+        (
             DeleteGroupsRequest(groups_names=[f"g{n}" for n in range(ENTRIES)]),
             2,
             barnabas.broker.handlers.delete_groups,
-            "_delete",
+            "DeletableGroupResult",
         ),
         (
             OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=f"g{n}", topics=[]) for n in range(ENTRIES)]),
             9,
             barnabas.broker.handlers.offset_fetch,
-            "_group",
+            "OffsetFetchResponseGroup",
         ),
         (commit([list(range(ENTRIES))]), 8, barnabas.broker.handlers.offset_commit, "_look_up"),
         (commit([[0]] * ENTRIES), 8, barnabas.broker.handlers.offset_commit, "_look_up"),
+        (commit([[0]] * ENTRIES), 10, barnabas.broker.handlers.offset_commit, "_look_up"),
     ],
     ids=[
         "create, validate only",
@@ -294,18 +287,20 @@ def test_creating_and_deleting_many_partitions_leaves_the_loop_to_others(
         "delete topics: checked",
         "delete topics: answered",
         "delete topics: ids resolved",
+        "describe topics",
         "delete groups",
         "offsets of many groups",
         "commit, one topic",
         "commit, many topics",
+        "commit, many topics by id",
     ],
 )
 def test_a_request_with_many_entries_leaves_the_loop_to_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request_message: Any, version: int, owner: Any, name: str
+    tmp_path: Path, request_message: Any, version: int, owner: Any, name: str
 ) -> None:
     async def scenario() -> None:
         async with running(tmp_path) as broker:
-            taken = TurnsTaken(monkeypatch)
+            taken = TurnsTaken()
             taken.watch(owner, name)
             await ask(broker, request_message, version)
             taken.end()
@@ -319,17 +314,17 @@ def test_a_request_with_many_entries_leaves_the_loop_to_others(
 async def group_coordinator(broker: Broker) -> None:
     """Return when the groups of `__consumer_offsets` are here."""
     await broker.controller.create_topics([NewTopic(GROUP_METADATA_TOPIC, 1, 1)])
-    await wait_until(lambda: list(broker.groups.runtime.runners()) or None, broker.groups.listeners)
+    await wait_until(lambda: list(broker.groups.runtime.runners()) or None, broker.groups.runtime.listeners)
 
 
-def test_offsets_of_many_topics_are_fetched_in_slices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_offsets_of_many_topics_are_fetched_in_slices(tmp_path: Path) -> None:
     topics = [OffsetFetchRequestTopics(name=f"t{number}", partition_indexes=[0]) for number in range(ENTRIES)]
     request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id="g", topics=topics)])
 
     async def scenario() -> None:
-        async with running(tmp_path, **{"offsets.topic.num.partitions": "1"}) as broker:
+        async with running(tmp_path) as broker:
             await group_coordinator(broker)
-            taken = TurnsTaken(monkeypatch)
+            taken = TurnsTaken()
             taken.watch(barnabas.broker.handlers.offset_fetch, "OffsetFetchResponseTopics")
             response = await ask(broker, request, 9)
             taken.end()
@@ -343,7 +338,7 @@ def test_no_offset_is_kept_of_a_topic_that_is_deleted_while_others_have_their_tu
     """The next topic of its name would be read from there."""
 
     async def scenario() -> None:
-        async with running(tmp_path, **{"offsets.topic.num.partitions": "1"}) as broker:
+        async with running(tmp_path) as broker:
             await group_coordinator(broker)
             await broker.controller.create_topics([NewTopic("t", 1, 1), NewTopic("u", 1, 1)])
             request = commit([[0]] * ENTRIES)
@@ -364,13 +359,11 @@ def test_no_offset_is_kept_of_a_topic_that_is_deleted_while_others_have_their_tu
 
 
 @pytest.mark.parametrize("known", [True, False])
-def test_producing_to_many_partitions_leaves_the_loop_to_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, known: bool
-) -> None:
+def test_producing_to_many_partitions_leaves_the_loop_to_others(tmp_path: Path, known: bool) -> None:
     """In order, from a copy of the bytes that the next request of some connection overwrites."""
-    monkeypatch.setattr(barnabas.broker.handlers.produce, "APPENDS_AT_ONCE", ENTRIES_PER_TURN)
+    entries = APPENDS_AT_ONCE + ENTRIES
     batch = build_batch([Record(0, 0, None, b"value")])
-    received = bytearray(batch * ENTRIES)
+    received = bytearray(batch * entries)
     views = [memoryview(received)[start : start + len(batch)] for start in range(0, len(received), len(batch))]
     request = ProduceRequest(
         acks=-1,
@@ -387,7 +380,7 @@ def test_producing_to_many_partitions_leaves_the_loop_to_others(
         async with running(tmp_path) as broker:
             if known:
                 await broker.controller.create_topics([NewTopic("t", 2, 1)])
-            taken = TurnsTaken(monkeypatch)
+            taken = TurnsTaken()
             taken.watch(ReplicaManager, "append")
             producing = asyncio.create_task(ask(broker, request, 9))
             await asyncio.sleep(0)
@@ -395,19 +388,19 @@ def test_producing_to_many_partitions_leaves_the_loop_to_others(
             answers = (await producing).responses[0].partition_responses
             taken.end()
             calls, most = taken.calls("append")
-            assert calls == ENTRIES
-            assert most < 2 * ENTRIES_PER_TURN  # those at once, and the first of the rest
+            assert calls == entries
+            assert APPENDS_AT_ONCE <= most < APPENDS_AT_ONCE + ENTRIES_PER_TURN, "at once, and the first of the rest"
             error = ErrorCode.NONE if known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            assert [answer.error_code for answer in answers] == [error] * ENTRIES
+            assert [answer.error_code for answer in answers] == [error] * entries
             if known:
-                assert [answer.base_offset for answer in answers] == [n // 2 for n in range(ENTRIES)]
+                assert [answer.base_offset for answer in answers] == [n // 2 for n in range(entries)]
 
     asyncio.run(scenario())
 
 
-@pytest.mark.parametrize(("transactional_id", "watched"), [(None, "_fault"), ("x", "parse_header")])
+@pytest.mark.parametrize(("transactional_id", "watched"), [(None, "_fault"), ("x", "_topic_name")])
 def test_producing_many_transactional_batches_leaves_the_loop_to_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, transactional_id: str | None, watched: str
+    tmp_path: Path, transactional_id: str | None, watched: str
 ) -> None:
     """Refused without an id; with one, of two producers."""
     batches = [
@@ -429,7 +422,7 @@ def test_producing_many_transactional_batches_leaves_the_loop_to_others(
 
     async def scenario() -> None:
         async with running(tmp_path) as broker:
-            taken = TurnsTaken(monkeypatch)
+            taken = TurnsTaken()
             taken.watch(barnabas.broker.handlers.produce, watched)
             producing = asyncio.create_task(ask(broker, request, 9))
             await asyncio.sleep(0)
@@ -448,10 +441,10 @@ def test_producing_many_transactional_batches_leaves_the_loop_to_others(
     asyncio.run(scenario())
 
 
-def test_creating_many_topics_is_planned_in_slices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_creating_many_topics_is_planned_in_slices(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with running(tmp_path) as broker:
-            taken = TurnsTaken(monkeypatch)
+            taken = TurnsTaken()
             taken.watch(barnabas.controller.operations.creation, "first_states")
             outcomes = await broker.controller.create_topics(
                 [NewTopic(f"t{number}", 1, 1) for number in range(ENTRIES)]
@@ -460,6 +453,33 @@ def test_creating_many_topics_is_planned_in_slices(tmp_path: Path, monkeypatch: 
             assert {outcome.error for outcome in outcomes} == {ErrorCode.NONE}
             assert taken.calls("first_states") == (ENTRIES, ENTRIES_PER_TURN)
             assert len(list(broker.replicas.partitions())) == ENTRIES
+
+    asyncio.run(scenario())
+
+
+def test_transactional_ids_are_compared_in_turns_for_one_list_at_a_time(tmp_path: Path) -> None:
+    ids = [f"id-{number:02}-{'x' * 4_000}" for number in range(20)]
+    pattern = "id-1.*"
+    per_turn = math.ceil(STEPS_PER_TURN / IdPattern(pattern).steps(ids[0].encode()))
+
+    async def scenario() -> None:
+        async with running(tmp_path, **{"transaction.state.log.num.partitions": "1"}) as broker:
+            await broker.controller.create_topics([NewTopic(TRANSACTION_STATE_TOPIC, 1, 1)])
+            runtime = broker.services.transactions.runtime
+            await wait_until(lambda: list(runtime.runners()) or None, runtime.listeners)
+            for transactional_id in ids:
+                init = InitProducerIdRequest(transactional_id=transactional_id, transaction_timeout_ms=1_000)
+                assert (await ask(broker, init, 4)).error_code == ErrorCode.NONE
+            taken = TurnsTaken()
+            taken.watch(IdPattern, "matches")
+            request = ListTransactionsRequest(transactional_id_pattern=pattern)
+            responses = await asyncio.gather(*(ask(broker, request, 2) for _ in range(3)))
+            taken.end()
+            for response in responses:
+                assert sorted(each.transactional_id for each in response.transaction_states) == ids[10:]
+            calls, most = taken.calls("matches")
+            assert calls == 3 * len(ids)
+            assert most <= per_turn < len(ids) / 2
 
     asyncio.run(scenario())
 

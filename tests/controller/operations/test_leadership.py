@@ -161,14 +161,14 @@ def test_states_of_a_loaded_cluster() -> None:
         topics={"t": TopicState("t", bytes(16), assignments, partitions)},
     )
     machine = PartitionStateMachine()
-    machine.load(cluster, restarted=[])
+    machine.load(cluster, outlived=[])
     assert [machine.status(("t", p)) for p in range(4)] == [
         PartitionStatus.ONLINE,
         PartitionStatus.OFFLINE,
         PartitionStatus.OFFLINE,
         PartitionStatus.NEW,
     ]
-    machine.load(cluster, restarted=[1])
+    machine.load(cluster, outlived=[("t", 0)])
     assert machine.status(("t", 0)) is PartitionStatus.OFFLINE
-    machine.load(cluster.with_offline_replicas(1, [("t", 0)]), restarted=[])
+    machine.load(cluster.with_offline_replicas(1, [("t", 0)]), outlived=[])
     assert machine.status(("t", 0)) is PartitionStatus.OFFLINE

@@ -66,12 +66,12 @@ def test_an_expansion_continues() -> None:
 
 
 def test_too_few_brokers() -> None:
-    with pytest.raises(PlacementError, match="only 5 of 6 brokers"):
+    with pytest.raises(PlacementError, match=r"factor of 6 cannot .* only 5 broker"):
         assign_replicas(NO_RACKS, 1, 6, first)
 
 
 def test_racks_of_some_brokers_only() -> None:
-    with pytest.raises(PlacementError, match="rack"):
+    with pytest.raises(PlacementError, match="have a rack"):
         assign_replicas({0: "a", 1: None}, 1, 1, first)
 
 

@@ -77,7 +77,12 @@ def refusal(topic: NewTopic) -> TopicOutcome:
         (NewTopic("t", -2), "INVALID_PARTITIONS", "not -2"),
         (NewTopic("t", 1, 0), "INVALID_REPLICATION_FACTOR", "not 0"),
         (NewTopic("t", 0, 0), "INVALID_REPLICATION_FACTOR", "not 0"),
-        (NewTopic("t", 1, 4), "INVALID_REPLICATION_FACTOR", "only 3 of 4"),
+        (
+            NewTopic("t", 1, 4),
+            "INVALID_REPLICATION_FACTOR",
+            "Unable to replicate the partition 4 time(s): The target replication factor of 4 cannot be reached because"
+            " only 3 broker(s) are registered.",
+        ),
         (NewTopic("t", 10_001), "POLICY_VIOLATION", "10000"),
         (NewTopic("t", 2**31 - 1), "POLICY_VIOLATION", "10000"),
         (NewTopic("t", configs={"retention.ms": None, "x": "1"}), "INVALID_CONFIG", "retention.ms"),
@@ -185,6 +190,7 @@ def test_an_expansion_needs_as_many_brokers_as_replicas() -> None:
     with pytest.raises(ApiError) as refused:
         check_expansion(alone, NewPartitions("existing", 3), lambda _bound: 0)
     assert refused.value.error is ErrorCode.INVALID_REPLICATION_FACTOR
+    assert "because only 1 broker(s) are registered" in refused.value.message
 
 
 def test_all_topics_together_have_a_bound() -> None:

@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from barnabas.storage.check import report as check_report
-from barnabas.storage.check import segment as check_segment
 from barnabas.storage.check.directory import Level, Report, check_directory
+from barnabas.storage.check.segment import CheckLimits
 from barnabas.storage.checkpoints import (
     CLEAN_SHUTDOWN_FILE,
     HIGH_WATERMARK_FILE,
@@ -25,6 +25,8 @@ from barnabas.storage.checkpoints import (
     encode_offsets,
     encode_partition_metadata,
 )
+from barnabas.storage.files import Buffer
+from barnabas.storage.os_files import OsFiles
 from barnabas.storage.producer_state import BatchMetadata, ProducerEntry, encode_snapshot
 from barnabas.storage.txn_index import AbortedTransaction, encode_entry
 from barnabas.storage.validation import AppendOrigin
@@ -124,7 +126,7 @@ def size_of_batch(path: Path, number: int) -> int:
 
 @pytest.mark.parametrize("deep", [False, True])
 def test_a_right_directory(directory: Path, deep: bool) -> None:
-    report = check_directory(directory, deep=deep)
+    report = check_directory(OsFiles(), directory, deep=deep)
     assert report.findings == []
     assert report.ok
     assert report.exit_code == 0
@@ -133,12 +135,12 @@ def test_a_right_directory(directory: Path, deep: bool) -> None:
 
 
 def test_a_single_partition(directory: Path) -> None:
-    assert check_directory(directory / PARTITION, deep=True).findings == []
+    assert check_directory(OsFiles(), directory / PARTITION, deep=True).findings == []
 
 
 def test_the_report_is_json(directory: Path) -> None:
     damage(directory / PARTITION / f"{FIRST}.log", 70, b"\xff")
-    report = check_directory(directory)
+    report = check_directory(OsFiles(), directory)
     assert not report.ok
     assert report.exit_code == 1
     plain = json.loads(json.dumps(report.as_dict()))
@@ -156,7 +158,7 @@ def test_a_batch_in_the_middle_is_damaged(directory: Path) -> None:
     log = directory / PARTITION / f"{FIRST}.log"
     second = size_of_batch(log, 1)
     damage(log, second + 30, b"\xff")
-    report = check_directory(directory)
+    report = check_directory(OsFiles(), directory)
     assert [f.position for f in report.findings if f.file.endswith(".log")] == [second]
     assert report.batches == 6, "the walk goes on behind it"
 
@@ -169,16 +171,16 @@ def test_a_torn_end_is_an_error_only_after_a_clean_stop(directory: Path, tail: b
     log.write_bytes(log.read_bytes() + tail)
     if not clean:
         (directory / CLEAN_SHUTDOWN_FILE).unlink()
-    report = check_directory(directory)
+    report = check_directory(OsFiles(), directory)
     assert report.ok is not clean
     assert [(f.level, f.position) for f in report.findings] == [(Level.ERROR if clean else Level.WARNING, end)]
 
 
 def test_a_torn_last_batch_of_full_length(directory: Path) -> None:
     damage(directory / PARTITION / f"{SECOND}.log", 100, b"\0\0\0\0")
-    assert not check_directory(directory).ok
+    assert not check_directory(OsFiles(), directory).ok
     (directory / CLEAN_SHUTDOWN_FILE).unlink()
-    report = check_directory(directory)
+    report = check_directory(OsFiles(), directory)
     assert len(found(report, Level.WARNING)) >= 1
 
 
@@ -186,7 +188,7 @@ def test_a_torn_end_of_an_older_segment_is_an_error(directory: Path) -> None:
     (directory / CLEAN_SHUTDOWN_FILE).unlink()
     log = directory / PARTITION / f"{FIRST}.log"
     log.write_bytes(log.read_bytes() + b"\0\0\0")
-    assert not check_directory(directory).ok
+    assert not check_directory(OsFiles(), directory).ok
 
 
 def rewrite(change: Callable[[list[bytearray]], list[bytearray]]) -> Callable[[Path], None]:
@@ -227,7 +229,7 @@ def test_batches_that_cannot_follow(
     directory: Path, change: Callable[[list[bytearray]], list[bytearray]], message: str
 ) -> None:
     rewrite(change)(directory / PARTITION)
-    report = check_directory(directory)
+    report = check_directory(OsFiles(), directory)
     assert any(message in text for text in found(report)), found(report)
 
 
@@ -244,8 +246,8 @@ def test_records_are_compared_with_their_batch_when_asked(
     directory: Path, change: Callable[[list[bytearray]], list[bytearray]], message: str | None
 ) -> None:
     rewrite(change)(directory / PARTITION)
-    shallow = [text for text in found(check_directory(directory)) if "contradict" in text]
-    deep = [text for text in found(check_directory(directory, deep=True)) if "contradict" in text]
+    shallow = [text for text in found(check_directory(OsFiles(), directory)) if "contradict" in text]
+    deep = [text for text in found(check_directory(OsFiles(), directory, deep=True)) if "contradict" in text]
     assert shallow == []
     assert len(deep) == (message is not None)
     assert message is None or message in deep[0]
@@ -256,7 +258,7 @@ def test_offsets_inside_a_batch_ascend(directory: Path) -> None:
     payload = build_batch(records, base_offset=17)[61:]
     batch = assemble_batch(parse_header(build_batch(records, base_offset=17))._replace(last_offset_delta=1), payload)
     (directory / PARTITION / f"{SECOND}.log").write_bytes(batch)
-    assert any("record of offset 20" in text for text in found(check_directory(directory, deep=True)))
+    assert any("record of offset 20" in text for text in found(check_directory(OsFiles(), directory, deep=True)))
 
 
 FIRST_LOG = f"{PARTITION}/{FIRST}.log"
@@ -282,14 +284,14 @@ def test_offset_indexes_that_mislead(directory: Path) -> None:
         ([(3, at[1])], "starts behind offset 3"),
     ):
         write_index(directory, entries)
-        errors = found(check_directory(directory))
+        errors = found(check_directory(OsFiles(), directory))
         assert len(errors) == 1, errors
         assert message in errors[0]
 
 
 def test_an_offset_index_that_is_merely_vague(directory: Path) -> None:
     write_index(directory, [(5, starts(directory)[1])])
-    report = check_directory(directory)
+    report = check_directory(OsFiles(), directory)
     assert report.ok
     assert len(found(report, Level.WARNING)) == 1
 
@@ -298,7 +300,7 @@ def test_preallocated_indexes_are_fine(directory: Path) -> None:
     for name in (f"{FIRST}.index", f"{FIRST}.timeindex", f"{SECOND}.index"):
         path = directory / PARTITION / name
         path.write_bytes(path.read_bytes() + bytes(24 * 50_000))
-    report = check_directory(directory)
+    report = check_directory(OsFiles(), directory)
     assert report.ok
     assert len(found(report, Level.NOTE)) == 3
 
@@ -307,7 +309,7 @@ def test_indexes_end_with_whole_entries(directory: Path) -> None:
     for suffix in (".index", ".timeindex", ".txnindex"):
         path = directory / PARTITION / f"{FIRST}{suffix}"
         path.write_bytes(path.read_bytes() + b"x")
-    assert len(found(check_directory(directory))) == 3
+    assert len(found(check_directory(OsFiles(), directory))) == 3
 
 
 @pytest.mark.parametrize(
@@ -324,7 +326,7 @@ def test_indexes_end_with_whole_entries(directory: Path) -> None:
 def test_time_indexes_that_mislead(directory: Path, entries: list[tuple[int, int]], message: str) -> None:
     content = b"".join(struct.pack(">qi", *entry) for entry in entries)
     (directory / PARTITION / f"{FIRST}.timeindex").write_bytes(content)
-    errors = found(check_directory(directory))
+    errors = found(check_directory(OsFiles(), directory))
     assert len(errors) == 1, errors
     assert message in errors[0]
 
@@ -340,7 +342,7 @@ def test_time_indexes_that_mislead(directory: Path, entries: list[tuple[int, int
 )
 def test_transaction_indexes_that_mislead(directory: Path, entry: AbortedTransaction, message: str) -> None:
     (directory / PARTITION / f"{FIRST}.txnindex").write_bytes(encode_entry(entry))
-    errors = found(check_directory(directory))
+    errors = found(check_directory(OsFiles(), directory))
     (wrong,) = [error for error in errors if "lacks" not in error]
     assert message in wrong
     # The transaction that it should have named is missed, unless another entry stands at its marker.
@@ -351,7 +353,7 @@ def test_transaction_indexes_that_mislead(directory: Path, entry: AbortedTransac
 
 def test_a_transaction_index_that_is_missing(directory: Path) -> None:
     (directory / PARTITION / f"{FIRST}.txnindex").unlink()
-    (error,) = found(check_directory(directory))
+    (error,) = found(check_directory(OsFiles(), directory))
     assert "lacks what producer 77 aborted from 14 on" in error
 
 
@@ -374,21 +376,40 @@ def test_small_files_that_are_damaged(directory: Path, name: str, content: bytes
     if content is None:
         content = (directory / PARTITION / f"{SECOND}.snapshot").read_bytes()
     (directory / name).write_bytes(content)
-    report = check_directory(directory)
+    report = check_directory(OsFiles(), directory)
     assert [finding.file for finding in report.findings if finding.level is Level.ERROR] == [name]
     assert message in found(report)[0]
 
 
 def test_epochs_before_the_log_start_are_forgotten(directory: Path) -> None:
     (directory / PARTITION / LEADER_EPOCH_FILE).write_bytes(encode_leader_epochs([(2, 12), (5, 17)]))
-    assert check_directory(directory).findings == []
+    assert check_directory(OsFiles(), directory).findings == []
     (directory / PARTITION / LEADER_EPOCH_FILE).write_bytes(encode_leader_epochs([(1, 12), (5, 17)]))
-    assert len(found(check_directory(directory))) == 1
+    assert len(found(check_directory(OsFiles(), directory))) == 1
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("recovery_point", [None, 17, 18])
+def test_epochs_that_began_after_the_last_flush_are_added_by_the_next_start(
+    directory: Path, clean: bool, recovery_point: int | None
+) -> None:
+    (directory / PARTITION / LEADER_EPOCH_FILE).write_bytes(encode_leader_epochs([(0, 0), (2, 10)]))
+    if not clean:
+        (directory / CLEAN_SHUTDOWN_FILE).unlink()
+    points = {} if recovery_point is None else {("flights", 0): recovery_point}
+    (directory / RECOVERY_POINT_FILE).write_bytes(encode_offsets(points))
+    report = check_directory(OsFiles(), directory)
+    if clean or recovery_point == 18:
+        assert any("says epoch 2 where the log has 5" in text for text in found(report))
+    else:
+        assert found(report) == found(report, Level.WARNING) == []
+        [noted] = found(report, Level.NOTE)
+        assert "does not have epoch 5 yet" in noted
 
 
 def test_checkpoints_beyond_the_end_are_warned_of(directory: Path) -> None:
     (directory / HIGH_WATERMARK_FILE).write_bytes(encode_offsets({("flights", 0): 28, ("gone", 1): 3}))
-    report = check_directory(directory)
+    report = check_directory(OsFiles(), directory)
     assert report.ok
     assert "ends at 27, not 28" in found(report, Level.WARNING)[0]
     assert "gone-1" in found(report, Level.NOTE)[0]
@@ -396,16 +417,16 @@ def test_checkpoints_beyond_the_end_are_warned_of(directory: Path) -> None:
 
 def test_partitions_of_one_topic_share_its_id(directory: Path) -> None:
     write_partition(directory / "flights-1")
-    assert check_directory(directory).findings == []
+    assert check_directory(OsFiles(), directory).findings == []
     (directory / "flights-1" / PARTITION_METADATA_FILE).write_bytes(encode_partition_metadata(b"x" * 16))
-    assert "topic id" in found(check_directory(directory))[0]
+    assert "topic id" in found(check_directory(OsFiles(), directory))[0]
 
 
 def test_segments_do_not_overlap(directory: Path) -> None:
     folder = directory / PARTITION
     for path in list(folder.glob(f"{SECOND}.*")):
         path.rename(folder / path.name.replace(SECOND, "00000000000000000016"))
-    assert any("before the end" in text for text in found(check_directory(directory)))
+    assert any("before the end" in text for text in found(check_directory(OsFiles(), directory)))
 
 
 def test_other_names_are_noted(directory: Path) -> None:
@@ -415,7 +436,7 @@ def test_other_names_are_noted(directory: Path) -> None:
         (directory / PARTITION / name).write_bytes(b"x")
     (directory / PARTITION / "00000000000000000099.index").write_bytes(b"")
     (directory / PARTITION / "99999999999999999999.log").write_bytes(b"")
-    report = check_directory(directory)
+    report = check_directory(OsFiles(), directory)
     assert len(found(report, Level.NOTE)) == 7
     assert len(found(report, Level.WARNING)) == 1
     assert found(report) == [f"error: {PARTITION}/99999999999999999999.log: has a name that is no offset"]
@@ -428,24 +449,36 @@ def test_missing_files_are_noted(directory: Path) -> None:
         directory / PARTITION / PARTITION_METADATA_FILE,
     ):
         path.unlink()
-    report = check_directory(directory)
+    report = check_directory(OsFiles(), directory)
     assert report.ok
     assert len(found(report, Level.NOTE)) == 3
+
+
+class ReadSizes(OsFiles):
+    """The real disk; `sizes` are those that were asked for."""
+
+    def __init__(self) -> None:
+        self.sizes: set[int] = set()
+
+    def pread(self, descriptor: int, size: int, position: int) -> Buffer:
+        self.sizes.add(size)
+        return super().pread(descriptor, size, position)
 
 
 def test_findings_are_limited(directory: Path) -> None:
     batch = a_batch(17, 1, 1, 5, CompressionType.NONE)
     (directory / PARTITION / f"{SECOND}.log").write_bytes(batch * 500)
-    report = check_directory(directory)
+    report = check_directory(OsFiles(), directory)
     assert len(found(report)) <= check_report.FINDINGS_PER_FILE_MAX + 10
     assert any("more findings" in text for text in found(report))
 
 
-def test_batches_larger_than_the_window_are_checked_in_pieces(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(check_segment, "WINDOW_SIZE", 64)
-    assert check_directory(directory, deep=True).findings == []
-    monkeypatch.setattr(check_segment, "OPENED_BATCH_MAX", 100)
-    report = check_directory(directory, deep=True)
+def test_batches_larger_than_the_window_are_checked_in_pieces(directory: Path) -> None:
+    files = ReadSizes()
+    assert check_directory(files, directory, deep=True, limits=CheckLimits(window_bytes=64)).findings == []
+    assert 64 in files.sizes
+    limits = CheckLimits(window_bytes=64, opened_batch_bytes_max=100)
+    report = check_directory(OsFiles(), directory, deep=True, limits=limits)
     assert any("too large to be opened" in text for text in found(report, Level.WARNING))
 
 
@@ -454,7 +487,7 @@ def test_a_file_that_cannot_be_opened_is_a_finding(directory: Path) -> None:
         path = directory / PARTITION / name
         path.unlink()
         path.symlink_to(directory / "nowhere")
-    assert len([text for text in found(check_directory(directory)) if "cannot be read" in text]) == 2
+    assert len([text for text in found(check_directory(OsFiles(), directory)) if "cannot be read" in text]) == 2
 
 
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -468,7 +501,7 @@ def test_damage_never_escapes(directory: Path, data: st.DataObject) -> None:
         for _ in range(data.draw(st.integers(1, 4)) if after else 0):
             after[data.draw(st.integers(0, len(after) - 1))] = data.draw(st.integers(0, 255))
         path.write_bytes(after[: data.draw(st.integers(0, len(after)))] + data.draw(st.binary(max_size=20)))
-        assert isinstance(check_directory(directory, deep=True).as_dict(), dict)
+        assert isinstance(check_directory(OsFiles(), directory, deep=True).as_dict(), dict)
     finally:
         path.write_bytes(before)
 
@@ -489,7 +522,7 @@ def test_what_the_broker_writes_is_right(logs: Any, clean: bool) -> None:
     log.append_as_leader(marker, leader_epoch=3, now_ms=logs.clock.now_ms(), origin=AppendOrigin.COORDINATOR)
     logs.append(log, b"c", epoch=3)
     logs.stop(clean=clean)
-    report = check_directory(logs.path, deep=True)
+    report = check_directory(OsFiles(), logs.path, deep=True)
     assert report.ok, found(report)
     assert [text for text in found(report, Level.WARNING) if "flights" in text] == []
     assert report.segments > 1

@@ -2,7 +2,6 @@
 
 import pytest
 
-from barnabas.storage import producer_state
 from barnabas.storage.producer_state import ProducerState
 from barnabas.storage.validation import AppendOrigin
 from barnabas.wire.errors import ApiError
@@ -188,9 +187,8 @@ def test_a_batch_outside_the_open_transaction_is_refused() -> None:
         log.state.check(header_of(0, 1, transactional=False), CLIENT)
 
 
-def test_producers_that_never_begin_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(producer_state, "VERIFICATIONS_MAX", 10)
-    state = ProducerState()
+def test_producers_that_never_begin_do_not_fill_the_memory() -> None:
+    state = ProducerState(verifications_max=10)
     for producer_id in range(100):
         state.begin_verification(producer_id, 0, 0, 1000, bumps_epoch=False)
     assert sorted(state.verifications) == list(range(90, 100))

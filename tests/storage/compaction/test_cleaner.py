@@ -477,7 +477,7 @@ def test_a_log_that_changed_meanwhile_refuses_the_swap(logs):
     assert not [path for path in Path(log.directory).iterdir() if path.suffix in (".swap", ".cleaned")]
 
 
-def test_a_swap_without_a_descriptor_is_taken_back(logs, tools, monkeypatch):
+def test_a_swap_without_a_descriptor_is_taken_back(logs, tools):
     """Nothing was synced, and nothing depends on it: the next pass does it."""
     log = logs.log(**compacted())
     for number in range(3):
@@ -492,9 +492,9 @@ def test_a_swap_without_a_descriptor_is_taken_back(logs, tools, monkeypatch):
     def refused(_):
         raise OSError(errno.EMFILE, "too many open files")
 
-    with monkeypatch.context() as scarce:
-        scarce.setattr(logs.files, "sync_directory", refused)
-        swap.sync()
+    logs.files.before["sync_directory"] = refused
+    swap.sync()
+    logs.files.before.clear()
     with pytest.raises(StorageError, match="too many open files"):
         swap.finish()
     assert not logs.failures
@@ -612,26 +612,24 @@ def test_a_full_disk_does_not_keep_a_broker_from_starting_without_the_checkpoint
 
 
 @pytest.mark.parametrize("full", ["cleaner-offset-checkpoint", "recovery-point-offset-checkpoint"])
-def test_notes_of_our_own_follow_the_checkpoint_that_they_make_believed(logs, monkeypatch, full):
+def test_notes_of_our_own_follow_the_checkpoint_that_they_make_believed(logs, full):
     """Where Kafka was killed, all logs are named before there are notes, which say that it was not Kafka."""
     append(logs, logs.log(**compacted()), (b"a", b"1"))
     logs.stop(clean=False)
     (logs.path / "barnabas-transaction-indexes").unlink()
     checkpoint = logs.path / "cleaner-offset-checkpoint"
     checkpoint.write_text("0\n1\nother 0 1\n")
-    open_file = type(logs.files).open
 
-    def open_unless_full(files, path, **settings):
-        if full in path and settings.get("create"):
+    def refused(path, *, create=False, truncate=False):
+        if full in path and create:
             raise OSError(errno.ENOSPC, "the disk is full")
-        return open_file(files, path, **settings)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(type(logs.files), "open", open_unless_full)
-        logs.start()
-        assert logs.manager.get("topic", 0).clean_offset == 0
-        assert ("topic 0 0" in checkpoint.read_text()) == (full != "cleaner-offset-checkpoint")
-        assert not (logs.path / "barnabas-transaction-indexes").exists()
+    logs.files.before["open"] = refused
+    logs.start()
+    assert logs.manager.get("topic", 0).clean_offset == 0
+    assert ("topic 0 0" in checkpoint.read_text()) == (full != "cleaner-offset-checkpoint")
+    assert not (logs.path / "barnabas-transaction-indexes").exists()
+    logs.files.before.clear()
     logs.manager.checkpoint_recovery_points()
     assert "topic 0 0" in checkpoint.read_text()
     logs.restart(clean=False)

@@ -34,23 +34,11 @@ def disturb(files, before_change):
     raises; returns what undoes that."""
     numbers = itertools.count()
 
-    def wrap(name):
-        original = getattr(files, name)
+    def before(name):
+        return lambda *_, **_settings: before_change(next(numbers), name)
 
-        def mutate(*arguments, **settings):
-            before_change(next(numbers), name)
-            return original(*arguments, **settings)
-
-        return mutate
-
-    for name in MUTATIONS:
-        setattr(files, name, wrap(name))
-
-    def undo():
-        for name in MUTATIONS:
-            delattr(files, name)
-
-    return undo
+    files.before.update({name: before(name) for name in MUTATIONS})
+    return files.before.clear
 
 
 def crash_at(files, step):

@@ -22,6 +22,7 @@ from barnabas.storage.errors import DirectoryMismatch, StorageError
 from barnabas.storage.log_manager import LogManager
 from barnabas.storage.segment_reader import ColdRead
 from barnabas.storage.validation import AppendOrigin
+from barnabas.threads import OneThread
 from barnabas.wire.errors import ApiError
 from barnabas.wire.record_batch import HEADER_SIZE, CorruptBatch, crc_is_valid, iter_headers
 from barnabas.wire.records import ControlRecordType, EndTxnMarker, Record, build_batch, build_end_txn_marker
@@ -41,7 +42,16 @@ UNCHECKED = frozenset({"another offset", "another epoch", "an index wrong"})
 
 
 def open_manager(disk, clock):
-    manager = LogManager(disk, [ROOT], lambda _topic: CONFIG, clock, node_id=1, cluster_id="a-cluster")
+    manager = LogManager(
+        disk,
+        [ROOT],
+        lambda _topic: CONFIG,
+        clock,
+        OneThread(),
+        node_id=1,
+        cluster_id="a-cluster",
+        new_id=lambda: "the-only-one",
+    )
     manager.open()
     return manager
 
@@ -173,7 +183,7 @@ def served_outcome(log, written):
 
 
 def is_told_by_check(disk):
-    return any(found.level is not Level.NOTE for found in check_directory(Path(ROOT), files=disk).findings)
+    return any(found.level is not Level.NOTE for found in check_directory(disk, Path(ROOT)).findings)
 
 
 def may_stay_untold(state, disk, path, position, found):

@@ -12,6 +12,7 @@ import pytest
 
 from barnabas.clock import ManualClock
 from barnabas.storage import checkpoints, local_log, log_directory
+from barnabas.storage import truncation as storage_truncation
 from barnabas.storage.checkpoints import CLEAN_SHUTDOWN_FILE
 from barnabas.storage.compaction.cleaner import PassEnd, _Pass, run_pass
 from barnabas.storage.compaction.cleaner_manager import SegmentSwap, log_to_clean, make_job
@@ -19,7 +20,9 @@ from barnabas.storage.config import LogConfig
 from barnabas.storage.errors import StorageError
 from barnabas.storage.files import unlink_if_exists, write_file
 from barnabas.storage.flush import FlushTask
+from barnabas.storage.local_log import LocalLog
 from barnabas.storage.log import PartitionLog
+from barnabas.storage.log_directory import LogDirectory
 from barnabas.storage.log_manager import LogManager
 from barnabas.storage.recovery import log_loader as recovery
 from barnabas.storage.recovery import swaps
@@ -31,7 +34,9 @@ from barnabas.storage.segment import (
     SWAP_SUFFIX,
     TXN_INDEX_SUFFIX,
 )
+from barnabas.storage.truncation import Cut
 from barnabas.storage.validation import AppendOrigin
+from barnabas.threads import OneThread
 from barnabas.wire.names import ZERO_TOPIC_ID
 from barnabas.wire.records import ControlRecordType, EndTxnMarker, Record, build_batch, build_end_txn_marker
 from tools.log_history import LogHistory, Untrue, check_log, committed_records, read_log
@@ -60,7 +65,14 @@ class Scene:
 
     def open(self, root=ROOT):
         self.manager = LogManager(
-            self.files, [root], lambda _topic: self.config, self.clock, node_id=1, cluster_id="a-cluster"
+            self.files,
+            [root],
+            lambda _topic: self.config,
+            self.clock,
+            OneThread(),
+            node_id=1,
+            cluster_id="a-cluster",
+            new_id=lambda: "the-only-one",
         )
         self.manager.open()
         self.manager.set_cluster_id("a-cluster")
@@ -216,6 +228,56 @@ def truncation(scene):
     scene.flush()
 
 
+def truncations_together(scene):
+    """A leader changed for several logs: they are cut together, and appended to, with one checkpoint for all."""
+    logs = [scene.log(name) for name in "ab"]
+    for round_number, offsets in enumerate(((7, 20), (5, 3))):
+        for log in logs:
+            scene.append(log, 3, epoch=2 * round_number, size=600, producer=round_number)
+        scene.flush()
+        scene.checkpoint()
+        scene.append(logs[0], 1, epoch=2 * round_number)
+        for log, offset in zip(logs, offsets, strict=True):
+            scene.history(log).cuts(scene.moment, offset - offset % 2)
+            scene.history(log).epochs_durable.append((scene.moment, []))
+        truncations = scene.manager.truncations([Cut(*found) for found in zip(logs, offsets, strict=True)])
+        truncations.run()
+        truncations.complete()
+        assert not truncations.errors
+        for log, offset in zip(logs, offsets, strict=True):
+            scene.history(log).cut(scene.moment, offset)
+            entry = log.producer_state.producers.get(round_number)
+            scene.sequences[log, round_number] = entry.last_sequence + 1 if entry else 0
+            scene.append(log, 2, epoch=2 * round_number + 1, producer=round_number)
+    scene.flush()
+
+
+def starts_anew(scene):
+    """A follower whose leader no longer has what it needs: everything goes, and the log goes on later, or earlier than
+    it began.
+    """
+    log = scene.log()
+    history = scene.history(log)
+    for number, offset in enumerate((40, 30, 60)):
+        scene.append(log, 6, epoch=number, size=900, producer=number)
+        scene.flush()
+        scene.checkpoint()
+        history.may_start_at(max(offset, log.log_start_offset))
+        history.cuts(scene.moment, 0)
+        history.epochs_durable.append((scene.moment, []))
+        truncations = scene.manager.truncations([Cut(log, offset, starts_anew=True)])
+        truncations.run()
+        truncations.complete()
+        assert not truncations.errors
+        history.cut(scene.moment, 0)
+        history.starts.clear()
+        scene.sequences.clear()
+        assert (log.log_start_offset, log.high_watermark, log.log_end_offset) == (offset, offset, offset)
+        assert not log.producer_state.producers
+        scene.append(log, 2, epoch=number, size=900, producer=number)
+        scene.flush()
+
+
 def compaction(scene):
     """Passes over superseded and deleted keys and aborted transactions, with appends between them."""
     log = scene.log()
@@ -342,6 +404,8 @@ SCENES = {
     transactions: {},
     checkpoints_and_deletion: {"segment_bytes": 2000},
     truncation: {},
+    truncations_together: {},
+    starts_anew: {},
     compaction: {
         "cleanup_policy": frozenset({"compact"}),
         "min_cleanable_dirty_ratio": 0.0,
@@ -457,7 +521,8 @@ def check_cleaning_goes_on(scene, disk):
 def open_manager(scene, disk, on_failure=lambda _: None):
     """Start as a broker does, which does not know yet which topics are compacted."""
     config = replace(scene.config, cleanup_policy=frozenset({"delete"}))
-    manager = LogManager(disk, [ROOT], lambda _topic: config, scene.clock, node_id=1, cluster_id="a-cluster",
+    manager = LogManager(disk, [ROOT], lambda _topic: config, scene.clock, OneThread(), node_id=1,
+                         cluster_id="a-cluster", new_id=lambda: "the-only-one",
                          on_failure=on_failure)  # fmt: skip
     manager.open()
     manager.set_cluster_id("a-cluster")
@@ -541,6 +606,8 @@ def test_a_crash_during_any_recovery_is_recovered_from(scenario):
 
 
 # --- what the search is worth: it finds what is left out
+#
+# Mutants: each breaks the code on purpose, which is why these alone are patched into it and not handed in.
 
 
 class NoSync:
@@ -604,13 +671,13 @@ def clean_marker_comes_back(patch):
 
 
 def clean_marker_too_early(patch):
-    prepare = LogManager._prepare_close
+    prepare = LogDirectory.prepare_close
 
-    def prepare_close(manager, directory):
-        checkpoints.write_clean_shutdown(manager.files, directory.path, -1)
-        return prepare(manager, directory)
+    def prepare_close(directory):
+        checkpoints.write_clean_shutdown(directory.context.cache.files, directory.path, -1)
+        return prepare(directory)
 
-    patch.setattr(LogManager, "_prepare_close", prepare_close)
+    patch.setattr(LogDirectory, "prepare_close", prepare_close)
 
 
 def recovery_point_passes_unsynced_indexes(patch):
@@ -622,12 +689,16 @@ def deletion_not_synced(patch):
 
 
 def oldest_truncated_first(patch):
-    doom = PartitionLog._doom
-    patch.setattr(PartitionLog, "_doom", lambda log, segments, *rest: doom(log, segments[::-1], *rest))
+    doom = LocalLog.doom
+    patch.setattr(LocalLog, "doom", lambda log, segments, *rest: doom(log, segments[::-1], *rest))
 
 
 def truncation_keeps_the_recovery_point(patch):
-    patch.setattr(LogManager, "truncate_to", lambda manager, log, offset: log.truncate_to(offset))
+    patch.setattr(storage_truncation, "_CHECKPOINTS", ())
+
+
+def anew_but_the_log_start_stays(patch):
+    patch.setattr(storage_truncation, "_CHECKPOINTS", (checkpoints.RECOVERY_POINT_FILE,))
 
 
 def cleaned_segments_not_synced(patch):
@@ -673,11 +744,9 @@ def cleans_what_is_not_on_the_disk(patch):
     find = log_to_clean
 
     def find_all(log, *arguments):
-        recovery_point, log.recovery_point = log.recovery_point, log.log_end_offset
-        try:
+        with pytest.MonkeyPatch.context() as meanwhile:
+            meanwhile.setattr(PartitionLog, "recovery_point", property(lambda log: log.log_end_offset))
             return find(log, *arguments)
-        finally:
-            log.recovery_point = recovery_point
 
     patch.setitem(globals(), "log_to_clean", find_all)
 
@@ -705,6 +774,8 @@ def compaction_not_announced(patch):
         (checkpoints_and_deletion, checkpoints_written_in_place),
         (truncation, oldest_truncated_first),
         (truncation, truncation_keeps_the_recovery_point),
+        (truncations_together, truncation_keeps_the_recovery_point),
+        (starts_anew, anew_but_the_log_start_stays),
         (compaction, cleaned_segments_not_synced),
         (compaction, swap_not_synced),
         (compaction, swapped_log_gets_its_name_last),

@@ -9,7 +9,11 @@ import pytest
 from barnabas.storage.check.directory import check_directory
 from barnabas.storage.check.report import Level
 from barnabas.storage.errors import StorageError
+from barnabas.storage.log_manager import LogManager
+from barnabas.storage.os_files import OsFiles
 from barnabas.storage.producer_state import decode_snapshot
+from barnabas.storage.recovery.opening import OpeningGivenUp
+from barnabas.storage.scan import SECTOR_BYTES
 from barnabas.storage.validation import AppendOrigin
 from barnabas.wire.records import ControlRecordType, EndTxnMarker, build_end_txn_marker
 
@@ -27,6 +31,23 @@ def segment_file(path, base_offset=0, suffix=".log"):
 
 def contents(path):
     return {found.name: found.read_bytes() for found in (path / "topic-0").iterdir()}
+
+
+def test_a_recovery_that_is_given_up_leaves_all_to_the_next_one(logs, tmp_path):
+    log = logs.log()
+    for number in range(5):
+        logs.append(log, b"v%d" % number)
+    crashed = copy(logs, tmp_path, "crashed")
+    found = contents(crashed)
+    logs.stop()
+    with pytest.raises(OpeningGivenUp):
+        logs.start(crashed, before_opening=LogManager.give_up_opening)
+    assert contents(crashed) == found
+    logs.start(crashed)
+    assert logs.log().log_end_offset == 5
+    logs.stop()
+    logs.start(crashed, before_opening=LogManager.give_up_opening)  # nothing is to be recovered
+    assert logs.log().log_end_offset == 5
 
 
 def test_a_torn_tail_is_cut_at_every_byte_of_the_last_three_batches(logs, tools, tmp_path):
@@ -87,6 +108,46 @@ def test_damage_in_front_of_whole_batches_is_refused_and_nothing_is_cut(logs, po
         logs.log()
 
 
+def test_a_valid_batch_whose_offset_goes_back_is_no_torn_write(logs):
+    """A bit of the base offset of the one before has turned, over which there is no checksum."""
+    log = logs.log()
+    for _ in range(3):
+        logs.append(log, b"value")
+    logs.stop(clean=False)
+    path = segment_file(logs.path)
+    data = bytearray(path.read_bytes())
+    size = len(data) // 3
+    data[size + 6] ^= 1
+    path.write_bytes(data)
+    logs.start()
+    with pytest.raises(StorageError, match=f"damaged at byte {2 * size}: a batch has offset 2 where 258 follows"):
+        logs.log()
+    assert path.read_bytes() == data
+
+
+def test_zeros_at_the_end_of_a_damaged_batch_are_its_own_where_the_next_one_shares_their_sector(logs):
+    """A batch ends in zeros, the last of them in another sector: that one reached the disk, as what follows did."""
+    log = logs.log()
+    while log.size_in_bytes < SECTOR_BYTES - 100:
+        logs.append(log, b"value")
+    start = log.size_in_bytes
+    logs.append(log, bytes(SECTOR_BYTES - start))
+    assert log.size_in_bytes > SECTOR_BYTES
+    end = log.size_in_bytes
+    logs.append(log, b"value")
+    assert log.size_in_bytes % SECTOR_BYTES > end % SECTOR_BYTES > 8
+    logs.stop(clean=False)
+    path = segment_file(logs.path)
+    data = bytearray(path.read_bytes())
+    assert not any(data[SECTOR_BYTES:end])
+    data[start + 45] ^= 1
+    path.write_bytes(data)
+    logs.start()
+    with pytest.raises(StorageError, match=f"whole batches follow at byte {end}"):
+        logs.log()
+    assert path.read_bytes() == data
+
+
 def test_damage_below_the_recovery_point_is_refused_even_at_the_end(logs):
     log = logs.log()
     logs.append(log, b"a")
@@ -114,6 +175,18 @@ def test_segments_below_the_recovery_point_are_not_read(logs, tools):
     read = {path.rpartition("/")[2] for path in logs.files.opened if path.endswith(".log")}
     assert segment_file(logs.path).name not in read
     assert tools.read_all(logs.log()) == list(range(10))
+
+
+@pytest.mark.parametrize(("count", "is_read"), [(2_849, False), (2_850, True)])
+def test_many_producers_are_read_before_the_event_loop_would_wait_for_them(logs, count, is_read):
+    log = logs.log()
+    for producer_id in range(count):
+        logs.append(log, b"v", producer_id=producer_id, producer_epoch=3, base_sequence=0)
+    known = [(entry.producer_id, entry.epoch, entry.batches) for entry in log.active_producers()]
+    logs.restart(clean=True)
+    log = logs.log()
+    assert (log.remembered_producers is not None) is is_read
+    assert [(entry.producer_id, entry.epoch, entry.batches) for entry in log.active_producers()] == known
 
 
 def test_an_empty_segment_created_before_the_crash_does_not_make_a_torn_tail_corruption(logs, tools):
@@ -237,7 +310,7 @@ def test_damaged_transaction_indexes_are_rebuilt(logs, damage, clean, recovery, 
         log = logs.log()
         assert log.aborted_transactions(0, log.log_end_offset) == expected
         assert [path.read_bytes() for path in paths] == contents
-        assert not [found for found in check_directory(logs.path).findings if found.level is not Level.NOTE]
+        assert not [found for found in check_directory(OsFiles(), logs.path).findings if found.level is not Level.NOTE]
         assert ("anew" in caplog.text) == (clean or turn == 1 or recovery == "from the last segment")
 
 

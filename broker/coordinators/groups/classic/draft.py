@@ -1,28 +1,23 @@
-"""A decision while it is being made.
+"""The group as a decision changes it, step by step, and what the decision asks of the shell.
 
 Deciding is a chain of steps that see each other's outcome (the last member leaves, so the join phase ends, so the
 group is empty). A draft shows the group as it will be, on a copy made at the first change; the group that was handed
 in stays as it is.
 """
 
-from typing import Final
-
-from barnabas.broker.coordinators.groups.changes import GroupChange, GroupRecord, MemberRemoved, Token
+from barnabas.broker.coordinators.effects import Cancel, Schedule, Token, printable
+from barnabas.broker.coordinators.groups.changes import GroupChange, GroupRecord, MemberRemoved
 from barnabas.broker.coordinators.groups.classic.state import TRANSITIONS, Group, GroupState, apply
 from barnabas.broker.coordinators.groups.events import (
     SESSION,
-    Cancel,
     Effects,
     JoinReply,
     Reply,
-    Schedule,
     SyncReply,
     TimerKey,
 )
 from barnabas.broker.coordinators.groups.settings import GroupSettings
 from barnabas.wire.errors import ErrorCode
-
-SHOWN_MAX: Final = 255
 
 
 class Draft:
@@ -102,11 +97,6 @@ class Draft:
         self.answer_waiting(member_id, ErrorCode.UNKNOWN_MEMBER_ID)
         self.cancel_session(member_id)
         self.change(MemberRemoved(member_id))
-
-
-def printable(text: str) -> str:
-    """A client's text, fit for a log line: shortened, control characters escaped."""
-    return repr(text[:SHOWN_MAX])[1:-1]
 
 
 def member_error(group: Group, member_id: str, group_instance_id: str | None) -> ErrorCode:

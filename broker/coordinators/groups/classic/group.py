@@ -58,12 +58,6 @@ __all__ = ["TRANSITIONS", "Group", "GroupState", "apply", "decide"]
 
 NO_REASON: Final = "not provided"
 
-PENDING_MEMBERS_MAX: Final = 2_000
-"""Member ids of one group that were handed out and not used yet. Kafka has no limit; each costs a kilobyte for up to
-the session timeout that its asker chose. Beyond it the oldest is forgotten: who is alive comes back with its id at
-once, and who comes too late gets another.
-"""
-
 MEMBER_NAME_MAX: Final = 1_000
 """Characters of the client's or instance's id that a member id begins with. Kafka takes all of it; of the longest,
 32,767 bytes, it makes a member id that no reply can carry.
@@ -139,7 +133,7 @@ def _join_newcomer(draft: Draft, event: JoinGroup) -> None:
         return
     member_id = _new_member_id(event.client_id, event)
     if event.member_id_required:
-        if len(group.pending_members) >= PENDING_MEMBERS_MAX:
+        if len(group.pending_members) >= draft.settings.pending_members_max:
             draft.remove(next(iter(group.pending_members)))
         draft.change(MemberIdIssued(member_id))
         draft.schedule_session(member_id, event.session_timeout_ms)
@@ -303,6 +297,7 @@ def _heartbeat(draft: Draft, event: Heartbeat) -> None:
             if group.state is GroupState.PREPARING_REBALANCE:
                 error = ErrorCode.REBALANCE_IN_PROGRESS
     draft.reply(event.token, HeartbeatReply(error))
+    draft.effects.at_once = True
 
 
 def _leave(draft: Draft, event: LeaveGroup) -> None:

@@ -10,6 +10,7 @@ from enum import Enum
 from types import MappingProxyType
 from typing import Any, Final
 
+from barnabas.broker.coordinators.effects import Token
 from barnabas.broker.coordinators.groups.changes import (
     DelayExtended,
     DelayOver,
@@ -28,7 +29,6 @@ from barnabas.broker.coordinators.groups.changes import (
     Protocol,
     RebalancePrepared,
     SyncArrived,
-    Token,
 )
 
 CONSUMER_PROTOCOL_TYPE: Final = "consumer"

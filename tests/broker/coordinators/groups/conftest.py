@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from barnabas.broker.coordinators.effects import Schedule
 from barnabas.broker.coordinators.groups.changes import Record
 from barnabas.broker.coordinators.groups.events import (
     CommitOffsets,
@@ -15,13 +16,12 @@ from barnabas.broker.coordinators.groups.events import (
     GroupEvent,
     OffsetEvent,
     Reply,
-    Schedule,
     TimerFired,
     TimerKey,
 )
 from barnabas.broker.coordinators.groups.records import encode_record
 from barnabas.broker.coordinators.groups.settings import GroupSettings
-from barnabas.broker.coordinators.groups.shard import Shard, records_of
+from barnabas.broker.coordinators.groups.shard import GroupShard
 from barnabas.wire.records import ControlRecordType, EndTxnMarker, build_batch, build_end_txn_marker
 from barnabas.wire.records import Record as LogRecord
 
@@ -36,7 +36,7 @@ class Machine:
 
     def __init__(self, **settings: int) -> None:
         self.settings = replace(NO_DELAYS, **settings)
-        self.shard = Shard()
+        self.shard = GroupShard()
         self.now_ms = START_MS
         self.log: list[bytes] = []
         self.log_end_offset = 0
@@ -49,10 +49,10 @@ class Machine:
         before = self.snapshot(event.group_id)
         effects = self.shard.decide(event, self.now_ms, self.settings)
         assert self.snapshot(event.group_id) == before, "a decision altered the state"
-        records = records_of(effects.changes)
+        records = GroupShard.records_of(effects.changes)
         producer_id = event.producer_id if isinstance(event, CommitOffsets) else -1
-        end_offset = self.append(records, producer_id) if records else None
-        self.shard.apply(event.group_id, effects.changes, end_offset, producer_id)
+        base_offset = self.append(records, producer_id) if records else None
+        self.shard.apply(event.group_id, effects.changes, base_offset, producer_id)
         for timer in effects.timers:
             if isinstance(timer, Schedule):
                 self.timers[event.group_id, timer.key] = self.now_ms + timer.delay_ms
@@ -70,8 +70,9 @@ class Machine:
         ]
         producer = {"producer_id": producer_id, "producer_epoch": 0, "transactional": True} if producer_id >= 0 else {}
         self.log.append(bytes(build_batch(batch, base_offset=self.log_end_offset, **producer)))
+        base_offset = self.log_end_offset
         self.log_end_offset += len(batch)
-        return self.log_end_offset
+        return base_offset
 
     def end_transaction(self, producer_id: int, *, is_commit: bool) -> None:
         marker = EndTxnMarker(ControlRecordType.COMMIT if is_commit else ControlRecordType.ABORT, 0)
@@ -99,8 +100,8 @@ class Machine:
         self.now_ms = max(self.now_ms, self.timers.pop(key))
         return self.run(TimerFired(*key))
 
-    def reloaded(self) -> Shard:
-        shard = Shard()
+    def reloaded(self) -> GroupShard:
+        shard = GroupShard()
         for chunk in self.log:
             shard.load(chunk)
         return shard

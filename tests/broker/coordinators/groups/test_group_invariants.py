@@ -1,5 +1,6 @@
 """Many clients at once, in any order: what must hold of a group whatever happens (hypothesis, stateful)."""
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
@@ -252,6 +253,8 @@ class GroupMachine(RuleBasedStateMachine):
             }
 
 
-def test_invariants(machine_type):
+@pytest.mark.parametrize("examples", [40, pytest.param(200, marks=pytest.mark.slow)])
+def test_invariants(machine_type, examples):
     GroupMachine.machine_type = machine_type
-    run_state_machine_as_test(GroupMachine, settings=settings(max_examples=200, stateful_step_count=50, deadline=None))
+    run = settings(max_examples=examples, stateful_step_count=50, deadline=None)
+    run_state_machine_as_test(GroupMachine, settings=run)

@@ -19,15 +19,11 @@ from tests.broker.coordinators.groups.test_service import Bench, error_of, run
 REFUSED = ErrorCode.COORDINATOR_NOT_AVAILABLE
 
 
-@pytest.fixture
-def scarce(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("barnabas.broker.coordinators.groups.service.HELD_BYTES_MAX", 100_000)
-    monkeypatch.setattr("barnabas.broker.coordinators.groups.service.HELD_BYTES_WITH_MEMBERS_MAX", 120_000)
-    monkeypatch.setattr("barnabas.broker.coordinators.groups.service.HELD_BYTES_OF_USED_GROUPS_MAX", 200_000)
+SCARCE = {"held_bytes_max": 100_000, "held_bytes_with_members_max": 120_000, "held_bytes_of_used_groups_max": 200_000}
 
 
 def held(bench: Bench) -> int:
-    return sum(runner.held_bytes for runner in bench.groups.runtime.runners())
+    return sum(runner.shard.held_bytes for runner in bench.groups.runtime.runners())
 
 
 def commit(group_id: str, partitions: int, metadata: str = "", producer_id: int = -1) -> CommitOffsets:
@@ -37,7 +33,6 @@ def commit(group_id: str, partitions: int, metadata: str = "", producer_id: int 
     )
 
 
-@pytest.mark.usefixtures("scarce")
 def test_metadata_has_a_budget_and_members_keep_what_they_have() -> None:
     async def scenario(bench: Bench) -> None:
         await bench.elect()
@@ -61,12 +56,11 @@ def test_metadata_has_a_budget_and_members_keep_what_they_have() -> None:
         bench.pass_time(3_600_000)
         await bench.join("g9", member_id_required=False, protocols=(("range", bytes(50_000)),))
 
-    run(scenario)
+    run(scenario, **SCARCE)
 
 
-def test_one_group_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_group_has_a_bound() -> None:
     """Whatever there is room for: a rebalance sends all of it to the leader in one reply."""
-    monkeypatch.setattr("barnabas.broker.coordinators.groups.service.HELD_BYTES_OF_GROUP_MAX", 100_000)
 
     async def scenario(bench: Bench) -> None:
         await bench.elect()
@@ -79,10 +73,9 @@ def test_one_group_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
         assert (await again).error is ErrorCode.NONE
         assert (await bench.join("h", instance="i", protocols=large)).error is ErrorCode.NONE
 
-    run(scenario)
+    run(scenario, held_bytes_of_group_max=100_000)
 
 
-@pytest.mark.usefixtures("scarce")
 def test_assignments_count() -> None:
     async def scenario(bench: Bench) -> None:
         await bench.elect()
@@ -96,10 +89,9 @@ def test_assignments_count() -> None:
         assert (await bench.groups.answer(sync(50_000))).error is ErrorCode.NONE
         assert 50_000 < held(bench) < 100_000
 
-    run(scenario)
+    run(scenario, **SCARCE)
 
 
-@pytest.mark.usefixtures("scarce")
 @pytest.mark.parametrize("producer_id", [-1, 7], ids=["commits", "commits in transactions"])
 def test_offsets_count(producer_id: int) -> None:
     async def scenario(bench: Bench) -> None:
@@ -118,7 +110,7 @@ def test_offsets_count(producer_id: int) -> None:
         # a group in use has no more room for what stays for days
         assert await error_of(bench.groups.answer(commit("g0", 20, "x" * 4096, producer_id))) is REFUSED
 
-    run(scenario)
+    run(scenario, **SCARCE)
 
 
 def test_what_is_held_is_what_is_there() -> None:
@@ -193,7 +185,6 @@ def test_a_page_holds_as_many_groups_as_fit() -> None:
     run(scenario)
 
 
-@pytest.mark.usefixtures("scarce")
 def test_offsets_of_strangers_leave_room_for_members(caplog: pytest.LogCaptureFixture) -> None:
     """A group is in use after one commit, a stranger's too: what it fills keeps no consumer from coming back, over a
     restart neither, and somebody is told."""
@@ -210,7 +201,7 @@ def test_offsets_of_strangers_leave_room_for_members(caplog: pytest.LogCaptureFi
                     await bench.groups.answer(commit(f"s{stranger}", partitions, "m" * 10))
                 except ApiError:
                     refused += 1
-        assert 0 < refused == bench.groups.refusals.count
+        assert 0 < refused == bench.groups.runtime.memory.refused_count
         await bench.join_stable("honest")
         await bench.restart()
         await bench.join_stable("honest")
@@ -221,4 +212,4 @@ def test_offsets_of_strangers_leave_room_for_members(caplog: pytest.LogCaptureFi
         assert await error_of(bench.groups.answer(commit("s0", 900))) is REFUSED
         assert "refused for that" in caplog.records[-1].getMessage()
 
-    run(scenario)
+    run(scenario, **SCARCE)

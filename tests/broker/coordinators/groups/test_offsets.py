@@ -25,7 +25,7 @@ from barnabas.broker.coordinators.groups.events import (
 )
 from barnabas.broker.coordinators.groups.offsets import OFFSETS_PER_COMMIT_MAX
 from barnabas.broker.coordinators.groups.records import decode_record, encode_record
-from barnabas.broker.coordinators.groups.shard import Shard, records_of
+from barnabas.broker.coordinators.groups.shard import GroupShard
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.records import ControlRecordType, EndTxnMarker, Record, build_batch, build_end_txn_marker
 
@@ -65,7 +65,7 @@ def test_more_offsets_than_a_batch_can_hold_are_refused_at_once(machine, count, 
     if error is not ErrorCode.NONE:
         assert not effects.changes
         return
-    records = [encode_record(record) for record in records_of(effects.changes)]
+    records = [encode_record(record) for record in GroupShard.records_of(effects.changes)]
     batch = build_batch([Record(offset, 0, key, value) for offset, (key, value) in enumerate(records)])
     assert len(batch) > 1_048_588  # nothing is refused that the log would take
 
@@ -86,7 +86,7 @@ def test_metadata_has_a_limit_and_the_others_are_stored(machine):
 def test_an_active_group_keeps_what_it_reads(machine):
     store(machine, stable_group(subscription("t", "u")), offset_record(1), offset_record(2, "old"))
     machine.now_ms = WEEK_MS
-    assert records_of(machine.run(ExpireOffsets("g")).changes) == [OffsetTombstone("g", "old", 0)]
+    assert GroupShard.records_of(machine.run(ExpireOffsets("g")).changes) == [OffsetTombstone("g", "old", 0)]
     machine.run(DeleteOffsets("g", 1, (("t", (0,)), ("v", (0,)))))
     assert machine.replies[1].topics == (
         ("t", ((0, ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC),)),
@@ -142,7 +142,7 @@ def plain_batch(record, base_offset):
 
 
 def test_offsets_of_an_open_transaction_in_the_log_wait_for_its_end():
-    shard = Shard()
+    shard = GroupShard()
     shard.load(plain_batch(offset_record(1), 0) + transactional_batch(offset_record(2), 1))
     assert shard.offsets.get("g", "t", 0).offset == 1
     unstable = shard.offsets.fetch("g", {"t": [0, 1]}, require_stable=True)
@@ -157,14 +157,14 @@ def test_offsets_of_an_open_transaction_in_the_log_wait_for_its_end():
 
 
 def test_offsets_of_an_aborted_transaction_never_count():
-    shard = Shard()
+    shard = GroupShard()
     shard.load(transactional_batch(offset_record(2), 0) + marker(ControlRecordType.ABORT, 1))
     assert shard.offsets.get("g", "t", 0) is None
     assert not shard.offsets.pending
 
 
 def test_a_later_plain_commit_wins_over_a_transaction():
-    shard = Shard()
+    shard = GroupShard()
     shard.load(
         transactional_batch(offset_record(2), 0)
         + plain_batch(offset_record(3), 1)
@@ -184,7 +184,7 @@ def test_deleting_a_group_ends_its_open_transactions_offsets(machine):
 
 
 def test_odd_records_do_not_stop_the_loader():
-    shard = Shard()
+    shard = GroupShard()
     odd = [Record(0, 0, b"\x00\x03\x00\x01g", b""), Record(1, 0, None, b"x"), Record(2, 0, b"\x00\x01\x00", None)]
     shard.load(build_batch(odd) + plain_batch(offset_record(5), 3))
     assert shard.offsets.get("g", "t", 0).offset == 5
@@ -220,7 +220,7 @@ def test_a_retention_of_any_length_ends_within_time(machine, retention_ms, expir
         CommitOffsets("g", 1, "", None, -1, retention_ms, (("t", bytes(16), commits),), ErrorCode.NONE)
     )
     assert machine.replies[1].topics == (("t", ((0, ErrorCode.NONE),)),)
-    (record,) = records_of(effects.changes)
+    (record,) = GroupShard.records_of(effects.changes)
     assert record.committed.expire_at_ms == expire_at_ms
     assert decode_record(*encode_record(record)).committed.expire_at_ms == expire_at_ms
 
@@ -271,7 +271,7 @@ def test_nothing_costs_more_with_many_open_transactions(machine):
 
 
 def test_the_index_of_open_transactions_forgets_what_they_do():
-    offsets = Shard().offsets
+    offsets = GroupShard().offsets
     for producer_id in (7, 8):
         offsets.apply(offset_record(1), 0, producer_id)
         offsets.apply(offset_record(1, topic="u"), 0, producer_id)

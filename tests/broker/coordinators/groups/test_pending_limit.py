@@ -2,8 +2,6 @@
 
 from itertools import count
 
-import pytest
-
 from barnabas.broker.coordinators.groups.classic import group as machine
 from barnabas.broker.coordinators.groups.classic.state import Group, apply
 from barnabas.broker.coordinators.groups.events import JoinGroup, JoinReply
@@ -11,8 +9,8 @@ from barnabas.broker.coordinators.groups.settings import GroupSettings
 from barnabas.wire.errors import ErrorCode
 
 
-def test_a_group_forgets_the_oldest_ids_that_nobody_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "PENDING_MEMBERS_MAX", 3)
+def test_a_group_forgets_the_oldest_ids_that_nobody_used() -> None:
+    settings = GroupSettings(group_initial_rebalance_delay_ms=0, pending_members_max=3)
     group: Group | None = None
     numbers = count()
 
@@ -21,7 +19,7 @@ def test_a_group_forgets_the_oldest_ids_that_nobody_used(monkeypatch: pytest.Mon
         number = next(numbers)
         event = JoinGroup("g", number, member_id, None, "c", "/127.0.0.1", 10_000, 60_000, "consumer",
                           (("range", b""),), "", f"fresh-{number}", member_id_required, True)  # fmt: skip
-        effects = machine.decide(group, event, 0, GroupSettings(group_initial_rebalance_delay_ms=0))
+        effects = machine.decide(group, event, 0, settings)
         for change in effects.changes:
             group = apply(group, change)
         replies = [reply for token, reply in effects.replies if token == number]

@@ -16,7 +16,7 @@ from barnabas.broker.coordinators.groups.changes import (
     OffsetTombstone,
 )
 from barnabas.broker.coordinators.groups.records import UnknownRecordType, decode_record, encode_record
-from barnabas.broker.coordinators.groups.shard import Shard
+from barnabas.broker.coordinators.groups.shard import GroupShard
 from barnabas.broker.coordinators.groups.subscriptions import parse_topics
 from barnabas.wire.codec import encode
 from barnabas.wire.errors import ProtocolError
@@ -37,7 +37,7 @@ positive64 = st.integers(0, 2**63 - 1)
 
 @pytest.fixture(scope="module")
 def kafka_shard():
-    shard = Shard()
+    shard = GroupShard()
     shard.load(KAFKA_LOG)
     return shard
 

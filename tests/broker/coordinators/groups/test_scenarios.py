@@ -1,8 +1,6 @@
-"""Transcripts of groups' lives: scenarios/*.txt.
+"""Transcripts of groups' lives, scenarios/*.txt (`transcript.py` says how to read and rewrite them).
 
-Each file opens with why it exists. Then come steps: a command, a line `----`, and what the machine does. A command is
-a verb and `name=value` words; the group is always `g`. After a deliberate change of behaviour
-`REWRITE_SCENARIOS=1 pytest ...` writes what the machine does now: read the diff.
+The group is always `g`.
 
     settings NAME=NUMBER...
     join [client=C] [member=ID] [instance=I] [protocols=a,b:metadata] [type=T] [session=MS] [rebalance=MS]
@@ -21,14 +19,11 @@ a verb and `name=value` words; the group is always `g`. After a deliberate chang
 Requests are numbered in order: `#3 <- ...` answers the third. `<hostile>` is a long text with control characters.
 """
 
-import os
-import re
 from collections.abc import Callable
-from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
+from barnabas.broker.coordinators.effects import Schedule
 from barnabas.broker.coordinators.groups.changes import (
     CommittedOffset,
     GroupRecord,
@@ -58,53 +53,28 @@ from barnabas.broker.coordinators.groups.events import (
     OffsetsReply,
     PartitionCommit,
     Reply,
-    Schedule,
     StoreRefused,
     SyncGroup,
     SyncReply,
 )
-from barnabas.broker.coordinators.groups.shard import records_of
+from barnabas.broker.coordinators.groups.shard import GroupShard
 from barnabas.wire.errors import ErrorCode
+from tests.broker.coordinators.transcript import Transcript, scenarios
 
-SCENARIOS = sorted((Path(__file__).parent / "scenarios").glob("*.txt"))
+SCENARIOS = scenarios(__file__)
 HOSTILE = "line\nERROR forged\x1b[31m\u202e" + "x" * 300
-REWRITE = bool(os.environ.get("REWRITE_SCENARIOS"))
 
 
 @pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
 def test_scenario(path, machine_type):
-    text = path.read_text()
-    transcript = Transcript(machine_type)
-    written = []
-    for block in re.split(r"\n{2,}", text.strip()):
-        if "\n----" not in block:
-            assert not transcript.machine.replies, f"{path.name}: prose after the first step"
-            written.append(block)
-            continue
-        command = block.partition("\n----")[0]
-        written.append("\n".join([command, "----", *transcript.step(command)]))
-    actual = "\n\n".join(written) + "\n"
-    if REWRITE:
-        path.write_text(actual)
-    assert actual == text
+    GroupTranscript(machine_type()).check(path)
 
 
-class Transcript:
+class GroupTranscript(Transcript):
     """Turns commands into events and effects into lines."""
 
-    def __init__(self, machine_type):
-        self.machine = machine_type()
-
-    def step(self, command: str) -> list[str]:
-        verb, *words = command.split()
-        options = dict(word.split("=", 1) for word in words if "=" in word)
-        options = {name: value.replace("<hostile>", HOSTILE) for name, value in options.items()}
-        plain = [word for word in words if "=" not in word]
-        return getattr(self, f"do_{verb.replace('-', '_')}")(plain, options)
-
-    def do_settings(self, _, options):
-        self.machine.settings = replace(self.machine.settings, **{name: int(value) for name, value in options.items()})
-        return []
+    def value(self, word):
+        return word.replace("<hostile>", HOSTILE)
 
     def do_join(self, _, options):
         version = int(options.get("v", 9))
@@ -263,7 +233,7 @@ class Transcript:
 
     def show_effects(self, effects: Effects) -> list[str]:
         lines = ["# " + str(text) % tuple(arguments) for text, *arguments in effects.notes]
-        lines += [f"log: {show_record(record)}" for record in records_of(effects.changes)]
+        lines += [f"log: {show_record(record)}" for record in GroupShard.records_of(effects.changes)]
         for timer in effects.timers:
             if isinstance(timer, Schedule) and timer.key.kind != SESSION:
                 lines.append(f"timer {timer.key.kind} in {timer.delay_ms} ms")

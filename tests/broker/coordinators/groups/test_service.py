@@ -1,7 +1,6 @@
 """The coordinator's shell over a log in memory: loading, committing, losing the log, timers."""
 
 import asyncio
-import threading
 from contextlib import asynccontextmanager
 
 import pytest
@@ -27,57 +26,12 @@ from barnabas.broker.timers import Timers
 from barnabas.clock import ManualClock
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.names import TopicId
-from barnabas.wire.record_batch import iter_headers, parse_header, patch
+from barnabas.wire.record_batch import parse_header
 from barnabas.wire.records import iter_records
+from tests.broker.coordinators.memory_log import MemoryLog
 
 PARTITIONS = 4
 DAY_MS = 86_400_000
-
-
-class MemoryLog:
-    """`__consumer_offsets` in memory. `replicated` False holds commits back; `refusal` is raised by appends; `gate`
-    stops reads.
-    """
-
-    def __init__(self):
-        self.batches = {}
-        self.replicated = True
-        self.waiting = []
-        self.refusal = None
-        self.gate = threading.Event()
-        self.gate.set()
-        self.read_error = None
-
-    def append(self, partition, batch, transaction_version=0):
-        if self.refusal is not None:
-            raise self.refusal
-        batches = self.batches.setdefault(partition, [])
-        base_offset = parse_header(batches[-1]).next_offset if batches else 0
-        patch(batch, 0, base_offset, 0)
-        batches.append(batch)
-        return parse_header(batch).next_offset
-
-    def committed(self, partition, end_offset):
-        if self.replicated:
-            return None
-        future = asyncio.get_running_loop().create_future()
-        self.waiting.append(future)
-        return future
-
-    def replicate(self):
-        self.replicated = True
-        for future in self.waiting:
-            future.set_result(None)
-        self.waiting.clear()
-
-    def read_all(self, partition):
-        assert self.gate.wait(10)
-        if self.read_error is not None:
-            raise self.read_error
-        yield from self.batches.get(partition, [])
-
-    def record_counts(self, partition):
-        return [header.record_count for batch in self.batches.get(partition, []) for header in iter_headers(batch)]
 
 
 class Bench:
@@ -214,9 +168,7 @@ def test_session_timeouts_have_bounds(session_timeout_ms):
     run(scenario)
 
 
-def test_newcomers_wait_while_there_are_too_many_members(monkeypatch):
-    monkeypatch.setattr("barnabas.broker.coordinators.groups.service.TIMERS_MAX", 4)
-
+def test_newcomers_wait_while_there_are_too_many_members():
     async def scenario(made):
         await made.elect()
         ids = [(await made.join(f"g{number}")).member_id for number in range(4)]
@@ -225,13 +177,10 @@ def test_newcomers_wait_while_there_are_too_many_members(monkeypatch):
         made.pass_time(3_600_000)
         assert (await made.join("another")).error is ErrorCode.MEMBER_ID_REQUIRED
 
-    run(scenario)
+    run(scenario, timers_max=4)
 
 
-def test_newcomers_of_groups_in_use_wait_later(monkeypatch):
-    monkeypatch.setattr("barnabas.broker.coordinators.groups.service.TIMERS_MAX", 2)
-    monkeypatch.setattr("barnabas.broker.coordinators.groups.service.TIMERS_OF_USED_GROUPS_MAX", 4)
-
+def test_newcomers_of_groups_in_use_wait_later():
     async def scenario(made):
         await made.elect()
         await made.groups.answer(made.commit("used"))
@@ -242,7 +191,7 @@ def test_newcomers_of_groups_in_use_wait_later(monkeypatch):
             assert (await made.join("used")).error is ErrorCode.MEMBER_ID_REQUIRED
         assert await error_of(made.join("used")) is ErrorCode.COORDINATOR_NOT_AVAILABLE
 
-    run(scenario)
+    run(scenario, timers_max=2, timers_of_used_groups_max=4)
 
 
 def test_members_need_a_group_id_and_offsets_do_not():
@@ -508,30 +457,13 @@ def test_offsets_and_groups_expire():
         await bench.groups.answer(bench.commit("active", 5, member_id, 1))
         for _ in range(8 * 24):
             bench.pass_time(DAY_MS // 24)
-            await bench.loaded()
+            await bench.groups.expire_offsets()
         assert bench.groups.list_groups() == []
         assert await bench.fetch() == {}
         await bench.restart()
         assert bench.groups.list_groups() == []
 
-    run(scenario, offsets_retention_check_interval_ms=DAY_MS // 24)
-
-
-@pytest.mark.parametrize("interval_ms", [-1, 0, 1])
-def test_offsets_are_looked_at_for_their_age_ten_times_a_second_at_most(interval_ms):
-    """However short `offsets.retention.check.interval.ms` is."""
-
-    async def scenario(bench):
-        await bench.elect()
-        await bench.groups.answer(bench.commit())
-        looks = []
-        expire, bench.groups._start_expiry = bench.groups._start_expiry, lambda: (looks.append(1), expire())
-        for _ in range(1_000):
-            bench.pass_time(1)
-            await bench.loaded()
-        assert 9 <= len(looks) <= 10
-
-    run(scenario, offsets_retention_check_interval_ms=interval_ms)
+    run(scenario)
 
 
 def test_offsets_of_deleted_topics_are_forgotten_also_while_loading():

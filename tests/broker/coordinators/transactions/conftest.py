@@ -10,7 +10,7 @@ import pytest
 from barnabas.broker.coordinators.transactions.events import Effects, Event, NeedsProducerId
 from barnabas.broker.coordinators.transactions.records import encode_record
 from barnabas.broker.coordinators.transactions.settings import TransactionSettings
-from barnabas.broker.coordinators.transactions.shard import Shard, records_of
+from barnabas.broker.coordinators.transactions.shard import TransactionShard
 from barnabas.wire.records import Record as LogRecord
 from barnabas.wire.records import build_batch
 
@@ -22,7 +22,7 @@ class Machine:
 
     def __init__(self, **settings: int) -> None:
         self.settings = replace(TransactionSettings(), **settings)
-        self.shard = Shard()
+        self.shard = TransactionShard()
         self.now_ms = START_MS
         self.log: list[bytes] = []
         self.log_end_offset = 0
@@ -31,21 +31,22 @@ class Machine:
 
     def run(self, event: Event) -> Effects:
         effects = self.decide(event)
-        if isinstance(effects.reply, NeedsProducerId):
+        if needs_producer_id(effects):
             effects = self.decide(event._replace(fresh_producer_id=next(self.fresh_ids)))
-        records = records_of(effects.changes)
+        records = TransactionShard.records_of(effects.changes)
         if records:
             self.append(records)
-        self.shard.apply(effects.changes)
+        self.shard.apply(event[0], effects.changes)
         return effects
 
     def decide(self, event: Event) -> Effects:
         before = dict(self.shard.transactions)
-        effects = self.shard.decide(event, self.now_ms, self.settings, is_uncommitted=self.is_uncommitted)
+        uncommitted = set(before) if self.is_uncommitted else ()
+        effects = self.shard.decide(event, self.now_ms, self.settings, uncommitted)
         assert self.shard.transactions == before, "a decision altered the state"
-        if isinstance(effects.reply, NeedsProducerId):
+        if needs_producer_id(effects):
             assert not effects.changes
-            assert not effects.sends_markers
+            assert not effects.is_followed_up
         return effects
 
     def append(self, records) -> None:
@@ -57,11 +58,15 @@ class Machine:
         self.log.append(bytes(build_batch(batch, base_offset=self.log_end_offset)))
         self.log_end_offset += len(batch)
 
-    def reloaded(self) -> Shard:
-        shard = Shard()
+    def reloaded(self) -> TransactionShard:
+        shard = TransactionShard()
         for chunk in self.log:
             shard.load(chunk)
         return shard
+
+
+def needs_producer_id(effects: Effects) -> bool:
+    return any(isinstance(reply, NeedsProducerId) for _, reply in effects.replies)
 
 
 @pytest.fixture(scope="session")

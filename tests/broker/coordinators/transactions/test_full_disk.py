@@ -32,11 +32,12 @@ class FullDisk:
 
     def __init__(self, broker: Broker, wanted: Callable[[str], bool]) -> None:
         self._files: Any = broker.server.log_manager.files
+        self._usable = self._files.open, self._files.pwrite
         self._wanted = wanted
         self.refusals = 0
 
     def __enter__(self) -> FullDisk:
-        files, open_, pwrite = self._files, self._files.open, self._files.pwrite
+        files, (open_, pwrite) = self._files, self._usable
 
         def refuse(path: str) -> None:
             if self._wanted(path):
@@ -56,7 +57,7 @@ class FullDisk:
         return self
 
     def __exit__(self, *_: object) -> None:
-        del self._files.open, self._files.pwrite
+        self._files.open, self._files.pwrite = self._usable
 
     def refuses(self) -> None:
         """Wait until the broker has tried, and tried again."""

@@ -49,7 +49,8 @@ class TransactionalId(RuleBasedStateMachine):
         if before is not None and after is not None and before.state.is_prepared and not after.state.is_prepared:
             assert not before.partitions - getattr(event, "partitions", frozenset()), "completed without all markers"
             assert before.state.is_commit is after.state.is_commit
-        return effects.reply
+            self.decisions.clear()  # in the same millisecond another may begin, of the same producer and epoch
+        return effects.replies[0][1] if effects.replies else None
 
     def learn(self, name, reply):
         told = (reply.producer_id, reply.producer_epoch)
@@ -101,7 +102,7 @@ class TransactionalId(RuleBasedStateMachine):
         written = frozenset(PARTITIONS)
         if self.known.partitions and data.draw(st.booleans()):
             written = frozenset({data.draw(st.sampled_from(sorted(self.known.partitions)))})
-        self.run(MarkersWritten("t", 0, written))
+        self.run(MarkersWritten("t", written))
 
     @precondition(lambda self: self.known is not None)
     @rule()
@@ -117,7 +118,7 @@ class TransactionalId(RuleBasedStateMachine):
     def use_up_epochs(self):
         changed = self.known._replace(producer_epoch=max(self.known.producer_epoch, EPOCH_MAX - 2))
         self.machine.append([changed])
-        self.machine.shard.apply([changed])
+        self.machine.shard.apply("t", [changed])
 
     @rule()
     def crash(self):
@@ -127,7 +128,7 @@ class TransactionalId(RuleBasedStateMachine):
     def expire_much_later(self):
         known = self.known
         self.machine.now_ms += self.machine.settings.transactional_id_expiration_ms
-        self.machine.run(Expire("t", 0))
+        self.machine.run(Expire("", ("t",)))
         if known is not None:
             assert (self.known is None) is known.state.may_expire
         if self.known is None:
@@ -155,4 +156,4 @@ def test_whatever_happens(machine_type):
 def test_markers_that_nobody_asked_for_end_nothing(state):
     known = None if state is None else Transaction("t", 7, 0, 60_000, state=state)
     with pytest.raises(ForbiddenTransition):
-        decide(known, MarkersWritten("t", 7, frozenset()), 0, TransactionSettings(), is_uncommitted=False)
+        decide(known, MarkersWritten("t", frozenset()), 0, TransactionSettings(), is_uncommitted=False)

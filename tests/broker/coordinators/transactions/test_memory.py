@@ -30,12 +30,9 @@ async def error_of(bench: Bench, transactional_id: str) -> ErrorCode | None:
     return None
 
 
-def test_new_ids_wait_when_there_are_too_many_and_known_ones_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("barnabas.broker.coordinators.transactions.service.HELD_BYTES_MAX", 100_000)
-    monkeypatch.setattr("barnabas.broker.coordinators.transactions.service.HELD_BYTES_OF_KNOWN_IDS_MAX", 180_000)
-
+def test_new_ids_wait_when_there_are_too_many_and_known_ones_go_on() -> None:
     async def scenario() -> None:
-        bench = await Bench().up()
+        bench = await Bench(held_bytes_max=100_000, held_bytes_of_known_ids_max=180_000).up()
         producer = (await bench.init())[1:]
         errors = [await error_of(bench, "x" * 5_000 + str(number)) for number in range(30)]
         assert errors == [None] * 17 + [ErrorCode.COORDINATOR_NOT_AVAILABLE] * 13

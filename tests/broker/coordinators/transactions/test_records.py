@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from barnabas.broker.coordinators.transactions.records import decode_record, encode_record
-from barnabas.broker.coordinators.transactions.shard import Shard
+from barnabas.broker.coordinators.transactions.shard import TransactionShard
 from barnabas.broker.coordinators.transactions.state import Transaction, TransactionState, TransactionTombstone
 from barnabas.wire.errors import ProtocolError
 from barnabas.wire.records import ControlRecordType, EndTxnMarker, Record, build_batch, build_end_txn_marker
@@ -91,7 +91,7 @@ def test_odd_records_are_refused(key, value, reason):
 
 
 def test_loading_leaves_odd_records_out():
-    shard = Shard()
+    shard = TransactionShard()
     records = [*((key, value) for key, value, _ in ODD), (GOOD_KEY, GOOD_VALUE), (None, None)]
     shard.load(build_batch([Record(number, 0, key, value) for number, (key, value) in enumerate(records)]))
     marker = EndTxnMarker(ControlRecordType.COMMIT, 0)

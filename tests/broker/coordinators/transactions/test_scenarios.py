@@ -1,9 +1,7 @@
-"""Transcripts of transactional ids' lives: scenarios/*.txt.
+"""Transcripts of transactional ids' lives, scenarios/*.txt (`transcript.py` says how to read and rewrite them).
 
-Each file opens with why it exists. Then come steps: a command, a line `----`, and what the machine does. A command is
-a verb and `name=value` words; the transactional id is always `t`, a producer is written ID:EPOCH, and `v=2` says that
-the client uses transaction version 2. After a deliberate change of behaviour `REWRITE_SCENARIOS=1 pytest ...` writes
-what the machine does now: read the diff.
+The transactional id is always `t`, a producer is written ID:EPOCH, and `v=2` says that the client uses transaction
+version 2.
 
     settings NAME=NUMBER...
     init [timeout=MS] [as=ID:EPOCH]                     `as` is what the producer had so far
@@ -15,11 +13,6 @@ what the machine does now: read the diff.
     set-epoch NUMBER                                    as if so many epochs had been used
     show | reload                                       reload: forget everything, read the log
 """
-
-import os
-import re
-from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -36,53 +29,25 @@ from barnabas.broker.coordinators.transactions.events import (
     VerifyPartitions,
 )
 from barnabas.broker.coordinators.transactions.machine import is_timed_out
-from barnabas.broker.coordinators.transactions.shard import records_of
+from barnabas.broker.coordinators.transactions.shard import TransactionShard
 from barnabas.broker.coordinators.transactions.state import Transaction, TransactionTombstone
 from barnabas.wire.errors import ErrorCode
+from tests.broker.coordinators.transcript import Transcript, scenarios
 
-SCENARIOS = sorted((Path(__file__).parent / "scenarios").glob("*.txt"))
-REWRITE = bool(os.environ.get("REWRITE_SCENARIOS"))
+SCENARIOS = scenarios(__file__)
 
 
 @pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
 def test_scenario(path, machine_type):
-    text = path.read_text()
-    transcript = Transcript(machine_type)
-    written = []
-    for block in re.split(r"\n{2,}", text.strip()):
-        if "\n----" not in block:
-            assert not transcript.has_begun, f"{path.name}: prose after the first step"
-            written.append(block)
-            continue
-        command = block.partition("\n----")[0]
-        written.append("\n".join([command, "----", *transcript.step(command)]))
-    actual = "\n\n".join(written) + "\n"
-    if REWRITE:
-        path.write_text(actual)
-    assert actual == text
+    TransactionTranscript(machine_type()).check(path)
 
 
-class Transcript:
+class TransactionTranscript(Transcript):
     """Turns commands into events and effects into lines."""
-
-    def __init__(self, machine_type):
-        self.machine = machine_type()
-        self.has_begun = False
 
     @property
     def known(self):
         return self.machine.shard.transactions.get("t")
-
-    def step(self, command):
-        self.has_begun = True
-        verb, *words = command.split()
-        options = dict(word.split("=", 1) for word in words if "=" in word)
-        plain = [word for word in words if "=" not in word]
-        return getattr(self, f"do_{verb.replace('-', '_')}")(plain, options)
-
-    def do_settings(self, _, options):
-        self.machine.settings = replace(self.machine.settings, **{name: int(value) for name, value in options.items()})
-        return []
 
     def do_init(self, _, options):
         expected = ProducerIdAndEpoch(*producer(options["as"])) if "as" in options else None
@@ -102,7 +67,7 @@ class Transcript:
 
     def do_markers(self, plain, _):
         written = partitions(plain) if plain else self.known.partitions
-        return self.run(MarkersWritten("t", 0, written))
+        return self.run(MarkersWritten("t", written))
 
     def do_check_timeouts(self, _, __):
         if self.known is None or not is_timed_out(self.known, self.machine.now_ms):
@@ -110,7 +75,7 @@ class Transcript:
         return self.run(TimeOut("t", 0, self.known.producer_id, self.known.producer_epoch))
 
     def do_expire(self, _, __):
-        return self.run(Expire("t", 0)) or ["nothing expired"]
+        return self.run(Expire("", ("t",))) or ["nothing expired"]
 
     def do_advance(self, plain, _):
         self.machine.now_ms += int(plain[0])
@@ -123,7 +88,7 @@ class Transcript:
     def do_set_epoch(self, plain, _):
         changed = self.known._replace(producer_epoch=int(plain[0]))
         self.machine.append([changed])
-        self.machine.shard.apply([changed])
+        self.machine.shard.apply("t", [changed])
         return []
 
     def do_show(self, _, __):
@@ -139,16 +104,16 @@ class Transcript:
         lines = [f"# {text % tuple(arguments)}" for text, *arguments in effects.notes]
         lines += [
             "log: tombstone" if isinstance(record, TransactionTombstone) else f"log: {describe(record)}"
-            for record in records_of(effects.changes)
+            for record in TransactionShard.records_of(effects.changes)
         ]
-        if effects.sends_markers:
+        if effects.is_followed_up:
             outcome = "COMMIT" if self.known.state.is_commit else "ABORT"
             targets = ", ".join(f"{topic}-{index}" for topic, index in sorted(self.known.partitions)) or "nobody"
             lines.append(
                 f"{outcome} markers of {self.known.producer_id}:{self.known.producer_epoch} "
                 f"version {self.known.client_version} to {targets}"
             )
-        return lines + answer(effects.reply)
+        return lines + [line for _, reply in effects.replies for line in answer(reply)]
 
 
 def answer(reply):

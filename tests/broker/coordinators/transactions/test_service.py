@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from barnabas.broker.coordinators.runner import STARTS_PER_TURN
 from barnabas.broker.coordinators.transactions.events import (
     AddPartitions,
     EndTransaction,
@@ -17,69 +18,16 @@ from barnabas.broker.coordinators.transactions.events import (
     VerifyPartitions,
 )
 from barnabas.broker.coordinators.transactions.retries import MARKERS_PER_TURN, RETRY_DELAY_MS, Retries
-from barnabas.broker.coordinators.transactions.runner import ENDINGS_PER_TURN
 from barnabas.broker.coordinators.transactions.service import TransactionService
 from barnabas.broker.coordinators.transactions.settings import TransactionSettings
 from barnabas.broker.coordinators.transactions.state import TransactionState
 from barnabas.broker.timers import Timers
 from barnabas.clock import ManualClock
 from barnabas.wire.errors import ApiError, ErrorCode
-from barnabas.wire.record_batch import parse_header, patch
-from barnabas.wire.records import iter_records
+from tests.broker.coordinators.memory_log import Crash, MemoryLog
 
 PARTITIONS = 4
 TARGETS = frozenset({("a", 0), ("a", 1), ("__consumer_offsets", 7)})
-
-
-class Crash(BaseException):
-    """The broker dies here."""
-
-
-class MemoryLog:
-    """`__transaction_state` in memory; `appends_left` ends in a crash, `refusals` are raised by the next appends."""
-
-    def __init__(self, batches=None):
-        self.batches = batches if batches is not None else {}
-        self.replicated = True
-        self.waiting = []
-        self.refusals = []
-        self.appends_left = None
-
-    def append(self, partition, batch):
-        if self.appends_left == 0:
-            raise Crash
-        if self.appends_left is not None:
-            self.appends_left -= 1
-        if self.refusals:
-            raise self.refusals.pop(0)
-        batches = self.batches.setdefault(partition, [])
-        patch(batch, 0, parse_header(batches[-1]).next_offset if batches else 0, 0)
-        batches.append(bytes(batch))
-        return parse_header(batch).next_offset
-
-    def committed(self, partition, end_offset):
-        if self.replicated:
-            return None
-        future = asyncio.get_running_loop().create_future()
-        self.waiting.append(future)
-        return future
-
-    def replicate(self, error=None):
-        waiting, self.waiting = self.waiting, []
-        self.replicated = True
-        for future in waiting:
-            if error is None:
-                future.set_result(None)
-            else:
-                future.set_exception(error)
-
-    def read_all(self, partition):
-        yield from self.batches.get(partition, [])
-
-    def values(self):
-        for batches in self.batches.values():
-            for batch in batches:
-                yield from (record.value for record in iter_records(batch, parse_header(batch)))
 
 
 class Markers:
@@ -216,6 +164,26 @@ async def test_nothing_leaves_before_it_is_replicated():
     bench.log.replicate()
     assert (await ending).error is ErrorCode.NONE
     assert bench.state is TransactionState.COMPLETE_COMMIT
+
+
+@run
+async def test_no_marker_is_written_for_a_loaded_end_that_is_not_replicated():
+    """The next coordinator may not have the record, and would abort what is committed here."""
+    bench = await Bench().up()
+    producer = await bench.begin()
+    bench.log.replicated = False
+    ending = asyncio.ensure_future(bench.end(producer))
+    await asyncio.sleep(0)
+    assert not ending.done()
+    log = MemoryLog(bench.log.batches)
+    log.replicated = False
+    successor = await Bench(log, first_id=5000).up(epoch=2)
+    assert successor.state is TransactionState.PREPARE_COMMIT
+    assert not successor.markers.written
+    log.replicate()
+    await asyncio.sleep(0)
+    assert sorted(successor.markers.targets()) == sorted(TARGETS)
+    assert successor.state is TransactionState.COMPLETE_COMMIT
 
 
 @run
@@ -438,7 +406,7 @@ async def test_many_transactions_whose_markers_are_refused_wait_between_tries():
 @run
 async def test_many_transactions_of_before_a_start_leave_the_loop_turns():
     before = await Bench().up()
-    ids = [f"t{number}" for number in range(40 * ENDINGS_PER_TURN)]
+    ids = [f"t{number}" for number in range(40 * STARTS_PER_TURN)]
     before.markers.refuses_all = True
     for transactional_id in ids:
         reply = await before.service.producer(InitProducerId(transactional_id, 0, 60_000, None))
@@ -455,7 +423,7 @@ async def test_many_transactions_of_before_a_start_leave_the_loop_turns():
     while after.service.runtime.running():
         await asyncio.sleep(0)
         turns.append(len(after.markers.tried))
-    assert max(later - earlier for earlier, later in itertools.pairwise(turns)) <= PARTITIONS * ENDINGS_PER_TURN
+    assert max(later - earlier for earlier, later in itertools.pairwise(turns)) <= PARTITIONS * STARTS_PER_TURN
     assert len(after.markers.written) == len(ids)
     states = {after.service.describe(transactional_id).state for transactional_id in ids}
     assert states == {TransactionState.COMPLETE_COMMIT}
@@ -737,10 +705,10 @@ async def test_a_log_that_cannot_be_read_is_tried_again():
     failures = [OSError("disk")]
     read_all = bench.log.read_all
 
-    def read(partition):
+    async def read(partition, take):
         if failures:
             raise failures.pop()
-        yield from read_all(partition)
+        await read_all(partition, take)
 
     bench.log.read_all = read
     bench.service.runtime.on_elected(0, 1)

@@ -1,0 +1,527 @@
+"""Several brokers in one thread, so that a test can stop one of them, cut it off from another, and see what becomes of
+what it led."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import os
+import shutil
+import tempfile
+import threading
+import warnings
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self, TypeVar, Unpack, cast
+
+from barnabas.broker.configuration import config as broker_config
+from barnabas.broker.environment import Environment
+from barnabas.broker.server import Broker as Server
+from barnabas.clock import Clock, OffsetClock, SystemClock
+from barnabas.controller.coordination.embedded import EmbeddedSession, EmbeddedStore
+from barnabas.network import BoundSocket, OsNetwork
+from barnabas.storage.os_files import UnsyncedFiles
+from barnabas.testing import report
+from barnabas.testing.broker_clock import BrokerClock
+from barnabas.testing.faults import Api, Faults, Selection
+from barnabas.testing.faulty_disk import ExchangeableFiles
+from barnabas.testing.interception import Interception
+from barnabas.testing.loops import new_event_loop
+from barnabas.testing.recording import RecordedRequest, Recording
+from barnabas.testing.requests import ask
+from barnabas.wire.errors import ApiError, ErrorCode
+from barnabas.wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
+
+T = TypeVar("T")
+P = TypeVar("P", bound=asyncio.BaseProtocol)
+
+POLL_S: Final = 0.02
+ADMIN_TIMEOUT_MS: Final = 30_000
+CREATE_TOPICS_VERSION: Final = 7
+
+NEED_OTHERS: Final = frozenset({"default.replication.factor", "min.insync.replicas"})
+"""Keys of which a configuration without ZooKeeper is warned, because a broker seems to be alone."""
+
+DEFAULTS: Final = {
+    "default.replication.factor": "3",
+    "min.insync.replicas": "2",
+    "offsets.topic.num.partitions": "3",
+    "transaction.state.log.num.partitions": "3",
+    "replica.lag.time.max.ms": "3000",
+}
+"""Smaller than Kafka's where that only costs a test time; a cluster of fewer brokers has fewer replicas."""
+
+
+class Cluster:
+    """`brokers` real brokers, numbered from 0, on 127.0.0.1 and free ports, with one metadata store in memory, and a
+    temporary directory for all of them that goes when the cluster stops.
+
+    Keys of Kafka can be given as keywords, with underscores for dots, for every broker. `racks` says where each broker
+    stands (`broker.rack`), in their order. `clock` is where time comes from; `cluster.clock` moves it ahead for all
+    brokers together.
+
+    Use it as a context manager, or call `start()` and `stop()`. All methods may be called from any thread.
+
+    Errors: ConfigError for a bad configuration, OSError when a broker cannot start; ApiError with Kafka's error where a
+    broker refuses; TimeoutError where something was waited for too long; RuntimeError when something needs the cluster
+    to run.
+    """
+
+    def __init__(
+        self, brokers: int = 3, *, racks: Sequence[str] = (), clock: Clock | None = None, **keywords: object
+    ) -> None:
+        if brokers < 1:
+            raise ValueError(f"a cluster has 1 broker at least, not {brokers}")
+        if racks and len(racks) != brokers:
+            raise ValueError(f"{brokers} brokers stand in {brokers} racks, or in none, not in {len(racks)}")
+        replicas = str(min(brokers, 3))
+        self._given = {key.replace("_", "."): _text(value) for key, value in keywords.items()}
+        own_clock = {"barnabas.group.newcomer.delay.ms": "0"}  # which nobody may move: a rebalance must not wait for it
+        self._configs = {
+            **DEFAULTS,
+            **({} if clock is None else own_clock),
+            "default.replication.factor": replicas,
+            "min.insync.replicas": str(min(brokers, 2)),
+            "offsets.topic.replication.factor": replicas,
+            "transaction.state.log.replication.factor": replicas,
+            "transaction.state.log.min.isr": str(min(brokers, 2)),
+            **self._given,
+        }
+        self._racks = tuple(racks)
+        self._clock = OffsetClock(clock)
+        self.clock = BrokerClock(self._clock, self._move_time)
+        self._interception = Interception(self)
+        self.faults = Faults(self._interception)
+        self._recording: Recording | None = None
+        self._cuts = _Cuts()
+        self._pid = os.getpid()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._store: EmbeddedStore | None = None
+        self.data_dir = Path()
+        self.brokers: Sequence[ClusterBroker] = [ClusterBroker(self, number) for number in range(brokers)]
+
+    def __repr__(self) -> str:
+        return f"<Cluster {self.bootstrap_servers if self._loop is not None else 'not running'}>"
+
+    # --- life -------------------------------------------------------------------------------------
+
+    def start(self) -> Self:
+        """Start all brokers, and return when clients can connect to each."""
+        if self._loop is not None:
+            raise RuntimeError("this cluster runs already")
+        self.data_dir = Path(tempfile.mkdtemp(prefix="barnabas-"))
+        atexit.register(self._remove_data)  # for clusters that nobody stops
+        started = threading.Event()
+        self._thread = threading.Thread(target=self._run, args=(started,), name="barnabas-cluster", daemon=True)
+        self._thread.start()
+        started.wait()
+        try:
+            self.call(self._open_store())
+            self._warn()
+            for broker in self.brokers:
+                broker.start()
+        except BaseException:
+            self.stop()
+            raise
+        report.started(self)
+        return self
+
+    def _warn(self) -> None:
+        """Of what is wrong with keywords: a misspelt one, above all, which no test would notice."""
+        given = {key: value for key, value in self._given.items() if key not in NEED_OTHERS}
+        for problem in broker_config.load(options=given).warnings:
+            warnings.warn(problem, stacklevel=3)
+
+    def stop(self) -> None:
+        """Stop all brokers cleanly, the last one first; their data goes."""
+        loop, thread = self._loop, self._thread
+        if loop is None or thread is None:
+            return
+        try:
+            self.heal()
+            for broker in reversed(self.brokers):
+                broker.stop()
+            if self._store is not None:
+                self.call(self._store.close())
+            self.faults.clear()
+        finally:
+            self._loop = self._thread = self._store = None
+            loop.call_soon_threadsafe(loop.stop)
+            thread.join()
+            atexit.unregister(self._remove_data)
+            self._remove_data()
+
+    def _remove_data(self) -> None:
+        if os.getpid() == self._pid:
+            shutil.rmtree(self.data_dir, ignore_errors=True)
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is not None:
+            report.failing(self)
+        self.stop()
+
+    def _run(self, started: threading.Event) -> None:
+        with asyncio.Runner(loop_factory=new_event_loop) as runner:
+            self._loop = loop = runner.get_loop()
+            loop.call_soon(started.set)
+            loop.run_forever()
+
+    async def _open_store(self) -> None:
+        self._store = EmbeddedStore(":memory:", self._clock)
+        await self._store.open()
+
+    # --- what there is ----------------------------------------------------------------------------
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """HOST:PORT of every broker that runs, separated by commas. Errors: RuntimeError when the cluster was not
+        started."""
+        if self._loop is None:
+            raise _not_running()
+        return ",".join(broker.bootstrap_servers for broker in self.brokers if broker.is_running)
+
+    def create_topic(
+        self,
+        name: str,
+        partitions: int = 1,
+        replication_factor: int | None = None,
+        configs: Mapping[str, object] | None = None,
+    ) -> None:
+        """Create a topic, on as many brokers as `default.replication.factor` says by default (3, or all if there are
+        fewer); all brokers that run know it on return.
+
+        Errors: ApiError TOPIC_ALREADY_EXISTS, INVALID_REPLICATION_FACTOR, INVALID_CONFIG and so on.
+        """
+        wanted = [CreatableTopicConfig(name=key, value=_text(value)) for key, value in (configs or {}).items()]
+        topic = CreatableTopic(
+            name=name,
+            num_partitions=partitions,
+            replication_factor=-1 if replication_factor is None else replication_factor,
+            configs=wanted,
+        )
+        request = CreateTopicsRequest(topics=[topic], timeout_ms=ADMIN_TIMEOUT_MS)
+
+        async def create() -> None:
+            controller = await self._until(self._controller, ADMIN_TIMEOUT_MS / 1000, "no broker is the controller")
+            [result] = (await ask(controller, request, CREATE_TOPICS_VERSION)).topics
+            if result.error_code:
+                raise ApiError(ErrorCode.of(result.error_code), result.error_message or "")
+            await self._until(
+                lambda: all(server.metadata.topic(name) is not None for server in self.live_servers()) or None,
+                ADMIN_TIMEOUT_MS / 1000,
+                f"not every broker knows {name}",
+            )
+
+        self.call(create())
+
+    def controller(self, timeout: float = 30.0) -> int:
+        """The number of the broker that is the controller; waits until there is one, `timeout` seconds at most."""
+
+        async def find() -> int:
+            return (await self._until(self._controller, timeout, "no broker is the controller")).node_id
+
+        return self.call(find())
+
+    def leader(self, topic: str, partition: int = 0, timeout: float = 30.0) -> int:
+        """The number of the broker that leads a partition, by its own word; waits until one does, `timeout` seconds at
+        most."""
+
+        def find() -> int | None:
+            for server in self.live_servers():
+                hosted = server.replicas.partition(topic, partition)
+                if hosted is not None and hosted.state.is_leader:
+                    return server.node_id
+            return None
+
+        return self.call(self._until(find, timeout, f"no broker leads {topic}-{partition}"))
+
+    def wait_in_sync(self, timeout: float = 60.0) -> None:
+        """Wait until every partition is led and all its replicas are in its ISR, as every broker that runs has heard;
+        `timeout` is in seconds."""
+
+        def lagging() -> list[str]:
+            return [
+                f"{topic.name}-{index} at broker {server.node_id}: leader {state.leader}, ISR {state.isr}"
+                for server in self.live_servers()
+                for topic in server.metadata.topics()
+                for index, state in topic.partitions.items()
+                if state.leader < 0 or set(state.isr) != set(state.replicas)
+            ]
+
+        async def wait() -> None:
+            try:
+                await self._until(lambda: not lagging() or None, timeout, "")
+            except TimeoutError:
+                error = TimeoutError(f"not in sync after {timeout:g} s: {'; '.join(lagging()[:5])}")
+                raise report.explained(error, self) from None
+
+        self.call(wait())
+
+    # --- faults -----------------------------------------------------------------------------------
+
+    def cut(self, one: int, other: int) -> None:
+        """Have two brokers unable to reach each other, in either direction, until `heal()`: their connections break,
+        and whoever connects waits. Both reach their clients, and the metadata store."""
+
+        async def cut() -> None:
+            self._cuts.cut(one, other)
+
+        self.call(cut())
+
+    def heal(self) -> None:
+        """End all cuts."""
+
+        async def heal() -> None:
+            self._cuts.heal()
+
+        self.call(heal())
+
+    def expire_session(self, broker: int) -> None:
+        """Take a broker for dead, as ZooKeeper does with one that it has not heard of for too long: others lead what it
+        led. It hears of that; on return it has registered again."""
+        server = self.brokers[broker].server
+
+        async def expire() -> None:
+            sessions, epoch = self.brokers[broker]._sessions, server.controller.broker_epoch
+            assert self._store is not None
+            assert sessions is not None
+            assert sessions.last is not None
+            await self._store.expire(sessions.last)
+            await self._until(
+                lambda: server.controller.broker_epoch > epoch or None, 30, f"broker {broker} does not register again"
+            )
+
+        self.call(expire())
+
+    # --- seeing -----------------------------------------------------------------------------------
+
+    def recorded(self, *, from_brokers: bool = False) -> Recording:
+        """Record what clients ask from now on until the `with` block ends (`with broker.recorded() as seen:`), or until
+        `stop()` of what is returned; with `from_brokers` also what brokers of a cluster ask each other."""
+        self._recording = Recording(self._interception, from_brokers=from_brokers)
+        return self._recording
+
+    def requests(self, api: Api | Collection[Api] | None = None, **where: Unpack[Selection]) -> list[RecordedRequest]:
+        """What clients asked, as far as it matches, in the recording that began last: `recorded()` begins one.
+
+        Errors: RuntimeError when nothing was ever recorded; ValueError, TypeError as of faults.
+        """
+        return self._last_recording().requests(api, **where)
+
+    def wait_request(
+        self,
+        api: Api | Collection[Api] | None = None,
+        count: int = 1,
+        *,
+        timeout: float = 30.0,
+        **where: Unpack[Selection],
+    ) -> RecordedRequest:
+        """Wait until so many matching requests have come and been answered, see `Recording.wait_request`; of the
+        recording that began last.
+
+        Errors: TimeoutError; RuntimeError when nothing was ever recorded.
+        """
+        return self._last_recording().wait_request(api, count, timeout=timeout, **where)
+
+    @property
+    def last_recording(self) -> Recording | None:
+        """The recording that began last, whether it goes on or not; None when nothing was ever recorded."""
+        return self._recording
+
+    def _last_recording(self) -> Recording:
+        if self._recording is None:
+            raise RuntimeError("nothing is recorded: begin with recorded(), as in `with broker.recorded() as seen:`")
+        return self._recording
+
+    # --- inside -----------------------------------------------------------------------------------
+
+    def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine on the brokers' event loop and return its result."""
+        loop = self._loop
+        if loop is None:
+            coroutine.close()
+            raise _not_running()
+        if threading.current_thread() is self._thread:
+            coroutine.close()
+            raise RuntimeError("this blocks, so it must not be called on the brokers' own event loop")
+        return asyncio.run_coroutine_threadsafe(coroutine, loop).result()
+
+    async def _until(self, find: Callable[[], T | None], timeout_s: float, what: str) -> T:
+        """What is found in the end. Raises TimeoutError."""
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + timeout_s
+        while (found := find()) is None:
+            if loop.time() > until_s:
+                raise report.explained(TimeoutError(f"{what} (waited {timeout_s:g} s)"), self)
+            await asyncio.sleep(POLL_S)
+        return found
+
+    def live_servers(self) -> list[Server]:
+        """The brokers that run."""
+        return [broker._server for broker in self.brokers if broker._server is not None]
+
+    def _controller(self) -> Server | None:
+        return next((server for server in self.live_servers() if server.controller.is_active), None)
+
+    def _move_time(self, move: Callable[[], None]) -> None:
+        if self._loop is None:
+            move()
+            return
+
+        async def move_and_settle() -> None:
+            move()
+            for server in self.live_servers():
+                await server.settle()
+
+        self.call(move_and_settle())
+
+
+class ClusterBroker:
+    """One broker of a cluster; `number` is its place there, and its broker id."""
+
+    def __init__(self, cluster: Cluster, number: int) -> None:
+        self.number = number
+        self.bootstrap_servers = ""
+        self._cluster = cluster
+        self._server: Server | None = None
+        self._sessions: _Sessions | None = None
+        self._port = 0
+
+    def __repr__(self) -> str:
+        return f"<ClusterBroker {self.number} {self.bootstrap_servers if self.is_running else 'not running'}>"
+
+    @property
+    def is_running(self) -> bool:
+        return self._server is not None
+
+    @property
+    def server(self) -> Server:
+        """The broker itself; it belongs to the cluster's event loop (see `Cluster.call`)."""
+        if self._server is None:
+            raise RuntimeError(f"broker {self.number} does not run: start() it")
+        return self._server
+
+    def start(self) -> None:
+        """Start it, on its data and its port of before if it ran already; returns when clients can connect."""
+        if self._server is not None:
+            raise RuntimeError(f"broker {self.number} runs already")
+        self._cluster.call(self._start())
+
+    def stop(self) -> None:
+        """Stop it cleanly, once others lead what it leads; does nothing if it does not run."""
+        server, self._server = self._server, None
+        if server is not None:
+            self._cluster.call(server.stop())
+
+    def kill(self) -> None:
+        """End it as `kill -9` would. The metadata store takes it for dead at once, and not when its session would have
+        ended."""
+        server, self._server = self.server, None
+        self._cluster.call(server.crash())
+
+    async def _start(self) -> None:
+        cluster = self._cluster
+        assert cluster._store is not None
+        options = {
+            **cluster._configs,
+            "node.id": str(self.number),
+            "listeners": f"PLAINTEXT://127.0.0.1:{self._port}",
+            "log.dirs": str(cluster.data_dir / str(self.number)),
+        }
+        if cluster._racks:
+            options["broker.rack"] = cluster._racks[self.number]
+        self._sessions = _Sessions(cluster._store)
+        environment = Environment(
+            clock=cluster._clock,
+            socket_clock=SystemClock(),  # brokers answer each other in real time, whatever time they are to have
+            files=ExchangeableFiles(UnsyncedFiles()).as_files(),
+            network=_BrokerNetwork(self.number, cluster._cuts),
+            metadata_store=cast(EmbeddedStore, self._sessions),
+        )
+        server = Server(broker_config.load(options=options), environment)
+        cluster._interception.attach(server)
+        await server.start()
+        self._server = server
+        self._port = next(iter(server.socket_server.ports.values()))
+        self.bootstrap_servers = server.socket_server.bootstrap_servers
+
+
+class _Sessions:
+    """The store as one broker has it: `last` is its latest session there."""
+
+    def __init__(self, store: EmbeddedStore) -> None:
+        self._store = store
+        self.last: EmbeddedSession | None = None
+
+    async def session(self) -> EmbeddedSession:
+        self.last = await self._store.session()
+        return self.last
+
+
+class _Cuts:
+    """Who cannot reach whom, and the connections between brokers. Belongs to the cluster's loop."""
+
+    def __init__(self) -> None:
+        self.ports: dict[int, int] = {}
+        """Which broker listens there."""
+        self._cut: set[frozenset[int]] = set()
+        self._healed = asyncio.Event()
+        self._transports: dict[frozenset[int], list[asyncio.Transport]] = {}
+
+    def cut(self, one: int, other: int) -> None:
+        pair = frozenset((one, other))
+        self._cut.add(pair)
+        for transport in self._transports.pop(pair, []):
+            transport.abort()
+
+    def heal(self) -> None:
+        self._cut.clear()
+        self._healed.set()
+        self._healed = asyncio.Event()
+
+    async def passage(self, pair: frozenset[int]) -> None:
+        """Wait until there is one."""
+        while pair in self._cut:
+            await self._healed.wait()
+
+    def add(self, pair: frozenset[int], transport: asyncio.Transport) -> None:
+        known = [each for each in self._transports.get(pair, []) if not each.is_closing()]
+        self._transports[pair] = [*known, transport]
+
+
+class _BrokerNetwork(OsNetwork):
+    """The machine's, across which a broker does not reach those that it is cut off from."""
+
+    def __init__(self, number: int, cuts: _Cuts) -> None:
+        self._number = number
+        self._cuts = cuts
+
+    def bind(self, host: str | None, port: int, **buffers: Any) -> BoundSocket:
+        bound = super().bind(host, port, **buffers)
+        self._cuts.ports[bound.port] = self._number
+        return bound
+
+    async def connect(self, host: str, port: int, new_protocol: Callable[[], P]) -> tuple[asyncio.Transport, P]:
+        pair = frozenset((self._number, self._cuts.ports.get(port, self._number)))
+        await self._cuts.passage(pair)
+        transport, protocol = await super().connect(host, port, new_protocol)
+        self._cuts.add(pair, transport)
+        return transport, protocol
+
+
+def _not_running() -> RuntimeError:
+    return RuntimeError("this cluster does not run: start() it, or use it in a `with` block")
+
+
+def _text(value: object) -> str:
+    """A configuration value as Kafka's files spell it."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value)

@@ -1,0 +1,371 @@
+"""What verbs do: each is a call of what Python's tests call (`Broker`, `Cluster`, `Faults`), and its answer. They run
+in threads of their own, and may wait."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import barnabas
+from barnabas.broker.configuration import config as broker_config
+from barnabas.testing.cluster import NEED_OTHERS
+from barnabas.testing.control import answers
+from barnabas.testing.control.answers import Json
+from barnabas.testing.control.fields import Refused
+from barnabas.testing.control.served import Served, ServedBrokers, new_owner
+from barnabas.testing.faults import FaultGroup, Hold
+from barnabas.testing.recording import Recording
+from barnabas.testing.report import describe
+from barnabas.testing.state_faults import HangingTransaction
+
+LISTED_DEFAULT: Final = 100
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A request for a verb: which brokers there are, what the path names, and the fields as arguments."""
+
+    brokers: ServedBrokers
+    path: Mapping[str, str]
+    arguments: dict[str, Any]
+
+    @property
+    def served(self) -> Served:
+        """The broker that the path names. Raises Refused."""
+        return self.brokers.find(self.path["broker"])
+
+    def number(self, name: str) -> int:
+        """A number in the path. Raises Refused."""
+        text = self.path[name]
+        if not text.isdecimal() or not text.isascii() or len(text) > 15:
+            raise Refused(404, f"a {name} is named by its number, not {text[:100]!r}")
+        return int(text)
+
+
+def index(asked: Asked) -> Json:
+    return {"barnabas": barnabas.__version__, "openapi": "/openapi.json", "brokers": "/brokers"}
+
+
+def brokers(asked: Asked) -> Json:
+    return {"brokers": [answers.broker(served) for served in asked.brokers.all()]}
+
+
+def start_broker(asked: Asked) -> Json:
+    given = asked.arguments
+    count, configs = given.get("brokers", 1), dict(given.get("configs", {}))
+    if "port" in given:
+        configs["listeners"] = f"PLAINTEXT://127.0.0.1:{_port(given['port'], count)}"
+    texts = {key: str(value) for key, value in configs.items() if count == 1 or key not in NEED_OTHERS}
+    problems = broker_config.resolve(options=texts).warnings
+    owner = new_owner(count, configs, given.get("racks", []), given.get("clock_ms"))
+    served = asked.brokers.start(owner, given.get("name"), problems)
+    try:
+        for topic, partitions in given.get("seed_topics", {}).items():
+            served.owner.create_topic(topic, partitions)
+    except BaseException:
+        asked.brokers.stop(served.name)
+        raise
+    return answers.broker(served)
+
+
+def _port(port: int, count: int) -> int:
+    if port > 65535 or count > 1:
+        raise Refused(400, "port is a number of 0 to 65535, for a single broker: a cluster takes free ones")
+    return port
+
+
+def broker(asked: Asked) -> Json:
+    return answers.broker(asked.served)
+
+
+def stop_broker(asked: Asked) -> Json:
+    asked.brokers.stop(asked.path["broker"])
+    return {}
+
+
+def kill(asked: Asked) -> Json:
+    served, node = asked.served, asked.arguments.get("node")
+    if node is None:
+        served.broker.kill()
+    else:
+        _node_of(served, node).kill()
+    return answers.broker(served)
+
+
+def start(asked: Asked) -> Json:
+    served, node = asked.served, asked.arguments.get("node")
+    if node is None:
+        served.broker.start()
+    else:
+        _node_of(served, node).start()
+    return answers.broker(served)
+
+
+def stop(asked: Asked) -> Json:
+    _node_of(asked.served, asked.arguments["node"]).stop()
+    return answers.broker(asked.served)
+
+
+def _node_of(served: Served, number: int) -> Any:
+    nodes = served.cluster.brokers
+    if number >= len(nodes):
+        raise Refused(404, f"{served.name} has the nodes 0 to {len(nodes) - 1}, not {number}")
+    return nodes[number]
+
+
+def restart(asked: Asked) -> Json:
+    asked.served.broker.restart()
+    return answers.broker(asked.served)
+
+
+def reset(asked: Asked) -> Json:
+    asked.served.broker.reset()
+    asked.served.forget_faults()
+    return answers.broker(asked.served)
+
+
+def snapshot(asked: Asked) -> Json:
+    return {"snapshot": asked.served.take_snapshot()}
+
+
+def restore(asked: Asked) -> Json:
+    served = asked.served
+    served.broker.restore(served.snapshot(asked.number("snapshot")))
+    served.forget_faults()
+    return answers.broker(served)
+
+
+def remove_snapshot(asked: Asked) -> Json:
+    asked.served.remove_snapshot(asked.number("snapshot"))
+    return {}
+
+
+def clock(asked: Asked) -> Json:
+    clock = asked.served.owner.clock
+    return {"now_ms": clock.now_ms(), "monotonic_ms": clock.monotonic_ms()}
+
+
+def advance(asked: Asked) -> Json:
+    asked.served.owner.clock.advance(asked.arguments["duration"])
+    return clock(asked)
+
+
+def new_fault(name: str) -> Callable[[Asked], Json]:
+    """Have a method of `Faults` make one."""
+
+    def make(asked: Asked) -> Json:
+        served = asked.served
+        found = getattr(served.owner.faults, name)(**asked.arguments)
+        return answers.fault(served.add_fault(found), found)
+
+    return make
+
+
+def new_fault_of(name: str) -> Callable[[Asked], Json]:
+    """The same, of a method that takes an API: all of them, unless one is said."""
+    make = new_fault(name)
+
+    def make_of(asked: Asked) -> Json:
+        asked.arguments.setdefault("api", None)
+        return make(asked)
+
+    return make_of
+
+
+def to_state(name: str) -> Callable[[Asked], Json]:
+    """Have a method of `Faults` change what the broker keeps."""
+
+    def change(asked: Asked) -> Json:
+        members = getattr(asked.served.owner.faults, name)(**asked.arguments)
+        return {} if members is None else {"members": members}
+
+    return change
+
+
+def faults(asked: Asked) -> Json:
+    return {"faults": [answers.fault(number, found) for number, found in asked.served.faults.items()]}
+
+
+def fault(asked: Asked) -> Json:
+    number = asked.number("fault")
+    return answers.fault(number, asked.served.fault(number))
+
+
+def remove_fault(asked: Asked) -> Json:
+    number = asked.number("fault")
+    found = asked.served.fault(number)
+    asked.served.remove_fault(number)
+    return answers.fault(number, found)
+
+
+def clear(asked: Asked) -> Json:
+    asked.served.clear_faults()
+    return {}
+
+
+def wait_hits(asked: Asked) -> Json:
+    found = asked.served.fault(asked.number("fault"))
+    if isinstance(found, FaultGroup | HangingTransaction):
+        raise Refused(409, "this fault has no hits of its own to wait for: GET it, or wait_request")
+    found.wait_hits(**asked.arguments)
+    return fault(asked)
+
+
+def _hold(asked: Asked) -> Hold:
+    found = asked.served.fault(asked.number("fault"))
+    if isinstance(found, Hold):
+        return found
+    raise Refused(409, f"fault {asked.path['fault']} holds nothing: POST /brokers/{asked.path['broker']}/hold does")
+
+
+def wait_held(asked: Asked) -> Json:
+    _hold(asked).wait_held(**asked.arguments)
+    return fault(asked)
+
+
+def release(asked: Asked) -> Json:
+    _hold(asked).release(asked.arguments.get("count"))
+    return fault(asked)
+
+
+def recorded(asked: Asked) -> Json:
+    stop_recording(asked)
+    asked.served.owner.recorded(**asked.arguments)
+    return {}
+
+
+def stop_recording(asked: Asked) -> Json:
+    recording = asked.served.owner.last_recording
+    if recording is not None:
+        recording.stop()
+    return {}
+
+
+def requests(asked: Asked) -> Json:
+    limit = asked.arguments.pop("limit", LISTED_DEFAULT)
+    found = _recording(asked).requests(**asked.arguments)
+    return {"count": len(found), "requests": [answers.request(each) for each in _last(found, limit)]}
+
+
+def wait_request(asked: Asked) -> Json:
+    return answers.request(_recording(asked).wait_request(**asked.arguments))
+
+
+def chart(name: str) -> Callable[[Asked], str]:
+    """A chart by the method of `Recording` that draws it."""
+
+    def draw(asked: Asked) -> str:
+        return f"{getattr(_recording(asked), name)()}\n"
+
+    return draw
+
+
+def _recording(asked: Asked) -> Recording:
+    recording = asked.served.owner.last_recording
+    if recording is None:
+        raise Refused(409, f"nothing is recorded: POST /brokers/{asked.path['broker']}/recorded begins")
+    return recording
+
+
+def report(asked: Asked) -> str:
+    owner = asked.served.owner
+
+    async def tell() -> str:
+        return describe(owner)
+
+    return f"{owner.call(tell())}\n"
+
+
+def create_topic(asked: Asked) -> Json:
+    served, given = asked.served, asked.arguments
+    if "replication_factor" in given:
+        served.cluster.create_topic(**given)
+    else:
+        served.owner.create_topic(**given)
+    return {}
+
+
+def delete_topic(asked: Asked) -> Json:
+    asked.served.broker.delete_topic(**asked.arguments)
+    return {}
+
+
+def topics(asked: Asked) -> Json:
+    return {"topics": asked.served.broker.topic_names()}
+
+
+def produce(asked: Asked) -> Json:
+    given = asked.arguments
+    topic = asked.served.broker.topic(given.pop("topic"))
+    for name in ("key", "value"):
+        encoded = given.pop(f"{name}_base64", None)
+        if encoded is not None and name in given:
+            raise Refused(400, f"a record has {name} or {name}_base64, not both")
+        given[name] = given.get(name) if encoded is None else encoded
+    return answers.record(topic.produce(**given))
+
+
+def records(asked: Asked) -> Json:
+    given = asked.arguments
+    found = asked.served.broker.topic(given["topic"]).records(given.get("partition"))
+    return _listed(found, given)
+
+
+def wait_records(asked: Asked) -> Json:
+    given = asked.arguments
+    topic = asked.served.broker.topic(given["topic"])
+    return _listed(topic.wait_records(given.get("count", 1), timeout=given.get("timeout", 30.0)), given)
+
+
+def _listed(found: Sequence[Any], given: Mapping[str, Any]) -> Json:
+    return {
+        "count": len(found),
+        "records": [answers.record(each) for each in _last(found, given.get("limit", LISTED_DEFAULT))],
+    }
+
+
+def _last(found: Sequence[Any], count: int) -> Sequence[Any]:
+    return found[-count:] if count else []
+
+
+def group(asked: Asked) -> Json:
+    return answers.group(asked.served.broker.group(asked.arguments["group"]))
+
+
+def wait_group(asked: Asked) -> Json:
+    given = dict(asked.arguments)
+    return answers.group(asked.served.broker.wait_group(given.pop("group"), **given))
+
+
+def leader(asked: Asked) -> Json:
+    given = dict(asked.arguments)
+    return {"node": asked.served.cluster.leader(**given)}
+
+
+def controller(asked: Asked) -> Json:
+    return {"node": asked.served.cluster.controller(**asked.arguments)}
+
+
+def cut(asked: Asked) -> Json:
+    cluster, (one, other) = asked.served.cluster, (asked.arguments["one"], asked.arguments["other"])
+    for number in (one, other):
+        _node_of(asked.served, number)
+    cluster.cut(one, other)
+    return {}
+
+
+def heal(asked: Asked) -> Json:
+    asked.served.cluster.heal()
+    return {}
+
+
+def wait_in_sync(asked: Asked) -> Json:
+    asked.served.cluster.wait_in_sync(**asked.arguments)
+    return {}
+
+
+def expire_session(asked: Asked) -> Json:
+    _node_of(asked.served, asked.arguments["node"])
+    asked.served.cluster.expire_session(asked.arguments["node"])
+    return {}

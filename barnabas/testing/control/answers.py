@@ -1,0 +1,289 @@
+"""What verbs answer, as JSON: brokers, faults, requests, records and groups, and how OpenAPI describes them."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from barnabas.testing.cluster import Cluster
+from barnabas.testing.faults import Fault, Hold
+from barnabas.wire.record_batch import iter_headers
+from barnabas.wire.records import iter_records
+from barnabas.wire.schema import Array, Message
+
+if TYPE_CHECKING:
+    from barnabas.testing.control.served import Served
+    from barnabas.testing.faults import FaultGroup
+    from barnabas.testing.group import Group
+    from barnabas.testing.recording import RecordedRequest
+    from barnabas.testing.state_faults import HangingTransaction
+    from barnabas.testing.topic import Record
+
+Json = dict[str, Any]
+
+
+def broker(served: Served) -> Json:
+    """A broker, or a cluster."""
+    owner = served.owner
+    if isinstance(owner, Cluster):
+        nodes = [
+            {"node": each.number, "address": each.bootstrap_servers, "is_running": each.is_running}
+            for each in owner.brokers
+        ]
+    else:
+        number = owner.server.node_id if owner.is_running else None
+        nodes = [{"node": number, "address": owner.bootstrap_servers, "is_running": owner.is_running}]
+    return {
+        "name": served.name,
+        "bootstrap_servers": owner.bootstrap_servers,
+        "nodes": nodes,
+        "warnings": list(served.warnings),
+    }
+
+
+def fault(number: int, found: Fault | FaultGroup | HangingTransaction) -> Json:
+    """A fault. Of what has no requests, none were hit."""
+    return {
+        "fault": number,
+        "description": repr(found).strip("<>"),
+        "hits": getattr(found, "hits", 0),
+        "matches": found.matches if isinstance(found, Fault) else None,
+        "held": found.held if isinstance(found, Hold) else None,
+    }
+
+
+def request(found: RecordedRequest) -> Json:
+    """What a client asked, and what became of it."""
+    asked = found.request
+    return {
+        "api": asked.api,
+        "version": asked.version,
+        "client_id": asked.client_id,
+        "principal": asked.principal,
+        "connection": asked.connection,
+        "node": asked.broker,
+        "time_ms": found.time_ms,
+        "answered_ms": found.answered_ms,
+        "outcome": found.outcome,
+        "errors": [error.name for error in found.errors],
+        "topics": sorted(asked.topics),
+        "partitions": [{"topic": topic, "partition": index} for topic, index in sorted(asked.partitions)],
+        "groups": sorted(asked.groups),
+        "transactional_ids": sorted(asked.transactional_ids),
+        "request": message(found.message, asked.version),
+        "answer": None if found.answer is None else message(found.answer, asked.version),
+    }
+
+
+def record(found: Record) -> Json:
+    """A record of a topic."""
+    return {
+        "topic": found.topic,
+        "partition": found.partition,
+        "offset": found.offset,
+        "timestamp_ms": found.timestamp,
+        **_bytes("key", found.key),
+        **_bytes("value", found.value),
+        "headers": [{"name": name, **_bytes("value", content)} for name, content in found.headers],
+    }
+
+
+def group(found: Group) -> Json:
+    """A consumer group."""
+    return {
+        "group": found.group_id,
+        "state": found.state,
+        "protocol": found.protocol_name,
+        "members": [
+            {
+                "member_id": each.member_id,
+                "group_instance_id": each.group_instance_id,
+                "client_id": each.client_id,
+                "client_host": each.client_host,
+            }
+            for each in found.members
+        ],
+        "offsets": [
+            {"topic": topic, "partition": partition, "offset": offset}
+            for (topic, partition), offset in sorted(found.offsets.items())
+        ],
+    }
+
+
+def message(found: Message, version: int) -> Json:
+    """A message of Kafka's protocol, with the fields of a version under the names of Kafka's protocol page; bytes and
+    ids are base64, batches their records."""
+    return {
+        field.name: _value(getattr(found, field.name), field.type, version)
+        for field in found.FIELDS
+        if field.exists_in(version)
+    }
+
+
+def _value(value: Any, kind: str | Array | type[Message], version: int) -> Any:
+    if value is None:
+        return None
+    if isinstance(kind, Array):
+        return [_value(each, kind.element, version) for each in value]
+    if isinstance(value, Message):
+        return message(value, version)
+    if kind == "records":
+        return _records(value)
+    if kind == "uuid":
+        return base64.urlsafe_b64encode(value).decode().rstrip("=")
+    if isinstance(value, bytes | bytearray | memoryview):
+        return base64.b64encode(value).decode()
+    return value
+
+
+def _records(batches: Any) -> list[Json] | None:
+    """None for what is no batch: a fault may have garbled it."""
+    try:
+        return [
+            {
+                "offset": each.offset,
+                "timestamp_ms": each.timestamp,
+                **_bytes("key", each.key),
+                **_bytes("value", each.value),
+                "headers": [{"name": name, **_bytes("value", content)} for name, content in each.headers],
+            }
+            for header in iter_headers(batches)
+            for each in iter_records(batches, header)
+        ]
+    except Exception:  # noqa: BLE001 - whatever is wrong with it, it is no batch
+        return None
+
+
+def _bytes(name: str, value: bytes | memoryview | None) -> Json:
+    """Text where it is text, and base64 where it is not."""
+    if value is None:
+        return {name: None}
+    try:
+        return {name: bytes(value).decode()}
+    except UnicodeDecodeError:
+        return {name: None, f"{name}_base64": base64.b64encode(value).decode()}
+
+
+# --- as OpenAPI has them --------------------------------------------------------------------------
+
+_TEXT: Final = {"type": "string"}
+_TEXT_OR_NONE: Final = {"type": ["string", "null"]}
+_NUMBER: Final = {"type": "integer"}
+_NUMBER_OR_NONE: Final = {"type": ["integer", "null"]}
+_TEXTS: Final = {"type": "array", "items": _TEXT}
+_TRUTH: Final = {"type": "boolean"}
+
+
+def _object(properties: Mapping[str, Any], optional: Sequence[str] = (), does: str = "") -> Json:
+    told = {"description": does} if does else {}
+    required = [name for name in properties if name not in optional]
+    return {"type": "object", **told, "properties": dict(properties), "required": required}
+
+
+def _list(items: Mapping[str, Any]) -> Json:
+    return {"type": "array", "items": dict(items)}
+
+
+def _several(name: str) -> Json:
+    return _list({"$ref": f"#/components/schemas/{name}"})
+
+
+_HEADERS: Final = _list(_object({"name": _TEXT, "value": _TEXT_OR_NONE, "value_base64": _TEXT}, ["value_base64"]))
+_PLACE: Final = {"topic": _TEXT, "partition": _NUMBER}
+
+SHAPES: Final[Mapping[str, Json]] = {
+    "Error": _object(
+        {"error": _TEXT, "kafka_error": _TEXT, "report": _TEXT},
+        ["kafka_error", "report"],
+        "What was wrong, in one line; Kafka's name where it is an error of Kafka; what the broker holds where "
+        "something was waited for in vain.",
+    ),
+    "Index": _object({"barnabas": _TEXT, "openapi": _TEXT, "brokers": _TEXT}),
+    "Broker": _object(
+        {
+            "name": _TEXT,
+            "bootstrap_servers": _TEXT,
+            "nodes": _list(_object({"node": _NUMBER_OR_NONE, "address": _TEXT, "is_running": _TRUTH})),
+            "warnings": _TEXTS,
+        },
+        does="A broker, or a cluster: bootstrap_servers is for clients, warnings are those of its configuration.",
+    ),
+    "Brokers": _object({"brokers": _several("Broker")}),
+    "Fault": _object(
+        {
+            "fault": _NUMBER,
+            "description": _TEXT,
+            "hits": _NUMBER,
+            "matches": _NUMBER_OR_NONE,
+            "held": _NUMBER_OR_NONE,
+        },
+        does="A fault by its number: how many requests it came over, was for, and holds.",
+    ),
+    "Faults": _object({"faults": _several("Fault")}),
+    "Request": _object(
+        {
+            "api": _TEXT,
+            "version": _NUMBER,
+            "client_id": _TEXT_OR_NONE,
+            "principal": _TEXT,
+            "connection": _NUMBER,
+            "node": _NUMBER,
+            "time_ms": _NUMBER,
+            "answered_ms": _NUMBER_OR_NONE,
+            "outcome": _TEXT,
+            "errors": _TEXTS,
+            "topics": _TEXTS,
+            "partitions": _list(_object(_PLACE)),
+            "groups": _TEXTS,
+            "transactional_ids": _TEXTS,
+            "request": {"type": "object"},
+            "answer": {"type": ["object", "null"]},
+        },
+        does="What a client asked: outcome is ok, the names of errors, closed, no reply or waiting; request and answer "
+        "have the fields of Kafka's protocol.",
+    ),
+    "Requests": _object(
+        {"count": _NUMBER, "requests": _several("Request")}, does="How many there were, and the last of them."
+    ),
+    "Record": _object(
+        {
+            **_PLACE,
+            "offset": _NUMBER,
+            "timestamp_ms": _NUMBER,
+            "key": _TEXT_OR_NONE,
+            "key_base64": _TEXT,
+            "value": _TEXT_OR_NONE,
+            "value_base64": _TEXT,
+            "headers": _HEADERS,
+        },
+        ["key_base64", "value_base64"],
+        "A record; what is not UTF-8 is null, and in base64 beside it.",
+    ),
+    "Records": _object({"count": _NUMBER, "records": _several("Record")}),
+    "Group": _object(
+        {
+            "group": _TEXT,
+            "state": _TEXT,
+            "protocol": _TEXT,
+            "members": _list(
+                _object(
+                    {
+                        "member_id": _TEXT,
+                        "group_instance_id": _TEXT_OR_NONE,
+                        "client_id": _TEXT,
+                        "client_host": _TEXT,
+                    }
+                )
+            ),
+            "offsets": _list(_object({**_PLACE, "offset": _NUMBER})),
+        },
+        does="A consumer group; offsets are the committed ones.",
+    ),
+    "Topics": _object({"topics": _TEXTS}),
+    "Clock": _object({"now_ms": _NUMBER, "monotonic_ms": _NUMBER}),
+    "Snapshot": _object({"snapshot": _NUMBER}),
+    "Members": _object({"members": _TEXTS}),
+    "Node": _object({"node": _NUMBER}),
+    "Done": _object({}, does="It is done."),
+}

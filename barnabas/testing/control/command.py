@@ -1,0 +1,99 @@
+"""`barnabas serve --control HOST:PORT`: a broker as `barnabas serve` has it, and beside it a port at which tests ask
+for faults, other brokers and what else `verbs.py` lists."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import os
+import sys
+import time
+import warnings
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from barnabas.broker.cli.process import End, ready_line, tell_what_is_due
+from barnabas.broker.cli.serve import EXIT_USAGE, parser, serve_one
+from barnabas.broker.configuration.config import DEFAULT, BrokerConfig, parse_address
+from barnabas.broker.observability import logs
+from barnabas.testing.broker import Broker
+from barnabas.testing.control.served import MAIN, ServedBrokers
+from barnabas.testing.control.server import ControlServer, loopback_addresses
+
+if TYPE_CHECKING:
+    import argparse
+
+    from barnabas.broker.environment import Environment
+
+logger = logging.getLogger(__name__)
+
+TOKEN_VARIABLE: Final = "BARNABAS_CONTROL_TOKEN"
+"""No option: those of a process are there for everybody of the machine to see."""
+
+
+def main(
+    arguments: Sequence[str] | None = None,
+    environ: Mapping[str, str] | None = None,
+    environment: Environment | None = None,
+) -> int:
+    """Run until SIGTERM or SIGINT; exit status as `barnabas serve`. There is no other environment than the machine's
+    own."""
+    options = parser().parse_args(arguments)
+    environ = os.environ if environ is None else environ
+    token = environ.get(TOKEN_VARIABLE)
+    try:
+        _check(options, token)
+    except (ValueError, OSError) as error:
+        sys.stderr.write(f"barnabas: --control {logs.escape(options.control)}: {logs.escape(_sentence(error))}\n")
+        return EXIT_USAGE
+    warnings.simplefilter("ignore", UserWarning)  # brokers warn tests of their keywords: here answers tell it
+    return serve_one(options, environ, run=partial(_run, options.control, token))
+
+
+def _check(options: argparse.Namespace, token: str | None) -> None:
+    """Refuse what cannot be served. Raises ValueError, OSError."""
+    if options.brokers is not None:
+        raise ValueError("has all its brokers in one process: leave --brokers out, and POST /brokers")
+    if token is not None and not token.strip():
+        raise ValueError(f"{TOKEN_VARIABLE} is empty: set it to a token, or leave it out for none")
+    host, _ = parse_address(options.control)
+    asyncio.run(loopback_addresses(host))
+
+
+def _sentence(error: ValueError | OSError) -> str:
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)
+
+
+async def _run(address: str, token: str | None, config: BrokerConfig, environment: Environment | None) -> int:
+    end = End()
+    started = time.perf_counter()
+    brokers = ServedBrokers()
+    server = ControlServer(brokers, address, token)
+    broker = Broker(configs=_configs(config))
+    try:
+        await asyncio.to_thread(brokers.start, broker, MAIN, config.warnings)
+        await server.start()
+        telling = asyncio.create_task(tell_what_is_due(broker.server.clock), name="log")
+        gc.freeze()
+        gc.enable()
+        sys.stdout.write(f"{ready_line(broker.server)} control={server.url}\n")
+        sys.stdout.flush()
+        logger.info("started in %.0f ms", (time.perf_counter() - started) * 1000)
+        end.is_up = True
+        await end.begun.wait()
+        telling.cancel()
+    finally:
+        server.stop_listening()
+        await asyncio.to_thread(brokers.stop_all)  # which ends what waits for them
+        await server.stop()
+    logger.info("stopped in %.0f ms", (time.perf_counter() - end.began) * 1000)
+    end.ignore_signals()
+    return end.status
+
+
+def _configs(config: BrokerConfig) -> dict[str, str]:
+    """Where nobody says where the data is, it is temporary, so that it can be reset."""
+    listeners = ",".join(f"{each.name}://{each.host or ''}:{each.port}" for each in config.listeners)
+    return {"listeners": listeners, **config.raw} if config.source("listeners") == DEFAULT else dict(config.raw)

@@ -1,0 +1,195 @@
+"""The brokers that one process serves, by their names, with what was asked of each that has a number of its own: faults
+and snapshots."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import threading
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from barnabas.clock import ManualClock
+from barnabas.testing.broker import Broker
+from barnabas.testing.cluster import Cluster
+from barnabas.testing.control.fields import Refused
+from barnabas.testing.faults import Fault, FaultGroup
+
+if TYPE_CHECKING:
+    from barnabas.testing.snapshot import Snapshot
+    from barnabas.testing.state_faults import HangingTransaction
+
+MAIN: Final = "main"
+"""The broker that the command line is for."""
+
+BROKERS_MAX: Final = 100
+CLUSTER_BROKERS_MAX: Final = 9
+_OF_EACH_BROKER: Final = frozenset({"node.id", "broker.id", "log.dir", "log.dirs", "broker.rack", "zookeeper.connect"})
+_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,100}")
+
+
+class Served:
+    """A broker, or a cluster, by its name; `warnings` are those of its configuration. Thread-safe."""
+
+    def __init__(self, name: str, owner: Broker | Cluster, problems: Sequence[str] = ()) -> None:
+        self.name = name
+        self.owner = owner
+        self.warnings = problems
+        self._numbers = itertools.count(1)
+        self._faults: dict[int, Fault | FaultGroup | HangingTransaction] = {}
+        self._snapshots: dict[int, Snapshot] = {}
+
+    @property
+    def broker(self) -> Broker:
+        """The single broker that it is. Raises Refused."""
+        if isinstance(self.owner, Broker):
+            return self.owner
+        raise Refused(409, f"{self.name} is a cluster: this is for single brokers, see /openapi.json")
+
+    @property
+    def cluster(self) -> Cluster:
+        """The cluster that it is. Raises Refused."""
+        if isinstance(self.owner, Cluster):
+            return self.owner
+        raise Refused(409, f'{self.name} is a single broker: this is for clusters, POST /brokers {{"brokers": 3}}')
+
+    @property
+    def faults(self) -> Mapping[int, Fault | FaultGroup | HangingTransaction]:
+        """Those that were made and not removed, by number."""
+        return dict(self._faults)
+
+    def add_fault(self, fault: Fault | FaultGroup | HangingTransaction) -> int:
+        """Give it a number."""
+        number = next(self._numbers)
+        self._faults[number] = fault
+        return number
+
+    def fault(self, number: int) -> Fault | FaultGroup | HangingTransaction:
+        """The fault with that number. Raises Refused."""
+        if number not in self._faults:
+            raise Refused(404, f"{self.name} has no fault {number}: GET /brokers/{self.name}/faults lists them")
+        return self._faults[number]
+
+    def remove_fault(self, number: int) -> None:
+        """End it."""
+        fault = self.fault(number)
+        self._faults.pop(number, None)
+        if isinstance(fault, Fault | FaultGroup):
+            fault.remove()
+        else:
+            fault.end()
+
+    def clear_faults(self) -> None:
+        """End all. Transactions that hang end, too."""
+        for number in list(self._faults):
+            self.remove_fault(number)
+        self.owner.faults.clear()
+
+    def forget_faults(self) -> None:
+        """They have gone with the state that they were faults of."""
+        self._faults.clear()
+
+    def take_snapshot(self) -> int:
+        """Keep the present state under a number."""
+        number = next(self._numbers)
+        self._snapshots[number] = self.broker.snapshot()
+        return number
+
+    def snapshot(self, number: int) -> Snapshot:
+        """The snapshot with that number. Raises Refused."""
+        if number not in self._snapshots:
+            raise Refused(404, f"{self.name} has no snapshot {number}: POST /brokers/{self.name}/snapshots takes one")
+        return self._snapshots[number]
+
+    def remove_snapshot(self, number: int) -> None:
+        """Give its room back."""
+        self.snapshot(number).remove()
+        self._snapshots.pop(number, None)
+
+
+class ServedBrokers:
+    """All that a process serves. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._by_name: dict[str, Served | None] = {}
+        """None for one that is about to start or to stop."""
+        self._numbers = itertools.count(1)
+
+    def all(self) -> list[Served]:
+        """Those that were started and not stopped."""
+        return [served for served in list(self._by_name.values()) if served is not None]
+
+    def find(self, name: str) -> Served:
+        """The one of that name. Raises Refused."""
+        served = self._by_name.get(name)
+        if served is None:
+            known = ", ".join(each.name for each in self.all())
+            raise Refused(404, f"there is no broker {name[:100]!r}, but {known or 'none'}: POST /brokers starts one")
+        return served
+
+    def start(self, owner: Broker | Cluster, name: str | None = None, problems: Sequence[str] = ()) -> Served:
+        """Start a broker, or a cluster, and serve it. Raises Refused, and what a start raises."""
+        name = self._reserve(name)
+        served = None
+        try:
+            owner.start()
+            served = Served(name, owner, problems)
+        finally:
+            self._settle(name, served)
+        return served
+
+    def stop(self, name: str) -> None:
+        """Stop one and forget it. Raises Refused."""
+        if name == MAIN:
+            raise Refused(409, f"{MAIN} is the broker of this process, and ends with it")
+        served = self.find(name)
+        self._by_name[name] = None
+        try:
+            served.owner.stop()
+        finally:
+            self._settle(name, None)
+
+    def stop_all(self) -> None:
+        """Stop what runs, the last one first."""
+        for served in reversed(self.all()):
+            served.owner.stop()
+            self._settle(served.name, None)
+
+    def _reserve(self, name: str | None) -> str:
+        with self._lock:
+            if name is None:
+                name = next(name for number in self._numbers if (name := f"broker-{number}") not in self._by_name)
+            if not _NAME.fullmatch(name):
+                raise Refused(400, "a name has up to 100 letters of a to z, A to Z, digits, '.', '_' and '-'")
+            if name in self._by_name:
+                raise Refused(409, f"there is a broker {name} already: DELETE /brokers/{name} ends it")
+            if len(self._by_name) >= BROKERS_MAX:
+                raise Refused(409, f"there are {BROKERS_MAX} brokers already: DELETE /brokers/NAME ends one")
+            self._by_name[name] = None
+            return name
+
+    def _settle(self, name: str, served: Served | None) -> None:
+        with self._lock:
+            if served is None:
+                self._by_name.pop(name, None)
+            else:
+                self._by_name[name] = served
+
+
+def new_owner(
+    brokers: int, configs: Mapping[str, Any], racks: str | Sequence[str] = (), clock_ms: int | None = None
+) -> Broker | Cluster:
+    """A single broker, or a cluster of several in these racks, that was not started yet; with `clock_ms` its time
+    stands still there. Raises Refused."""
+    clock = None if clock_ms is None else ManualClock(clock_ms)
+    racks = [racks] if isinstance(racks, str) else racks
+    if brokers == 1 and not racks:
+        return Broker(configs=configs, clock=clock)
+    if not 1 < brokers <= CLUSTER_BROKERS_MAX:
+        raise Refused(400, f"brokers is to be a number of 1 to {CLUSTER_BROKERS_MAX}, not {brokers}; 1 has no racks")
+    own = {key for key in configs if key in _OF_EACH_BROKER or "." not in key}
+    if own:
+        raise Refused(400, f"a cluster sets {', '.join(sorted(own))} for each broker by itself: leave it out")
+    keywords: dict[str, Any] = dict(configs)  # a keyword may have dots
+    return Cluster(brokers, racks=racks, clock=clock, **keywords)

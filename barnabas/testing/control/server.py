@@ -1,0 +1,259 @@
+"""The HTTP side of `serve --control`: requests for verbs in, JSON out.
+
+It listens on loopback only and is asked by programs, never by a page in a browser: a request with an Origin is refused,
+and so is one whose Host is no name of this machine, which is what a page's request looks like that came by a name of
+its own (DNS rebinding).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import difflib
+import hmac
+import ipaddress
+import json
+import logging
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import CancelledError, ThreadPoolExecutor
+from typing import Any, Final
+
+from aiohttp import web
+
+from barnabas.broker.configuration.config import ConfigError, parse_address
+from barnabas.network import BoundSocket, OsNetwork
+from barnabas.testing.control import openapi
+from barnabas.testing.control.actions import Asked
+from barnabas.testing.control.answers import SHAPES
+from barnabas.testing.control.fields import Refused, accept, of_query
+from barnabas.testing.control.served import ServedBrokers
+from barnabas.testing.control.verbs import VERBS, Verb
+from barnabas.wire.errors import ApiError
+
+logger = logging.getLogger(__name__)
+
+BODY_BYTES_MAX: Final = 4 * 1024 * 1024
+WAITING_MAX: Final = 200
+"""Requests that wait at a time: each has a thread, perhaps for minutes."""
+
+WORKING_MAX: Final = 16
+"""Requests that are done at a time: what they need, to end a wait above all, is never far."""
+
+_SHUTDOWN_TIMEOUT_S: Final = 1.0
+_JSON: Final = "application/json"
+_UNHEARD: Final = logging.Logger("aiohttp.server", logging.CRITICAL + 1)
+"""Where aiohttp's logging ends: the answer tells it to who has to know."""
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+async def loopback_addresses(host: str | None) -> list[str]:
+    """The addresses of a host that only this machine reaches. Raises ValueError where it has others, OSError where it
+    has none."""
+    found = [] if host is None else list(await OsNetwork().addresses(host))
+    if not found or not all(ipaddress.ip_address(address.partition("%")[0]).is_loopback for address in found):
+        raise ValueError("brokers that fail on demand are for this machine alone: 127.0.0.1:PORT, [::1]:PORT")
+    return found
+
+
+class ControlServer:
+    """Serves the verbs for `brokers` at `address`, HOST:PORT of loopback; with a `token` only to who sends it."""
+
+    def __init__(self, brokers: ServedBrokers, address: str, token: str | None = None) -> None:
+        self._brokers = brokers
+        self._address = address
+        self._token = token
+        self._bound: list[BoundSocket] = []
+        self._threads = ThreadPoolExecutor(WAITING_MAX + WORKING_MAX, thread_name_prefix="barnabas-control")
+        self._waiting = 0
+        self._runner: web.AppRunner | None = None
+        self.url = ""
+
+    async def start(self) -> None:
+        """Listen. Raises ValueError for an address that is not of loopback, OSError (address in use)."""
+        host, port = parse_address(self._address)
+        addresses = await loopback_addresses(host)
+        application = web.Application(middlewares=[self._guard], client_max_size=BODY_BYTES_MAX)
+        application.router.add_get(openapi.PATH, self._describe)
+        for verb in VERBS:
+            application.router.add_route(verb.method, verb.path, self._handler(verb))
+        self._runner = web.AppRunner(
+            application, access_log=None, logger=_UNHEARD, shutdown_timeout=_SHUTDOWN_TIMEOUT_S
+        )
+        await self._runner.setup()
+        assert self._runner.server is not None
+        try:
+            for address in addresses:
+                bound = OsNetwork().bind(address, port)
+                port = bound.port  # the same one on each
+                self._bound.append(bound)
+                await bound.listen(self._runner.server)
+        except OSError as error:
+            await self.stop()
+            why = f"cannot serve {self._address}: {error.strerror}. Take another one (--control)"
+            raise OSError(error.errno, why) from error
+        host_text = f"[{addresses[0]}]" if ":" in addresses[0] else addresses[0]
+        self.url = f"http://{host_text}:{port}"
+
+    def stop_listening(self) -> None:
+        """Accept no more connections; those that exist stay."""
+        for bound in self._bound:
+            bound.close()
+
+    async def stop(self) -> None:
+        """Stop for good: what is under way gets a second."""
+        self.stop_listening()
+        if self._runner is not None:
+            await self._runner.cleanup()
+            self._runner = None
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    # --- who may ask ------------------------------------------------------------------------------
+
+    @web.middleware
+    async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Refuse who may not ask, and say in one line of JSON what is wrong with a request."""
+        try:
+            self._check(request)
+            return await handler(request)
+        except Refused as refused:
+            return _error(refused.status, str(refused))
+        except web.HTTPException as error:
+            return _error(error.status, self._what_would_be_right(request, error))
+        except Exception:
+            logger.exception("a request for %r failed", request.path)
+            return _error(500, "this failed, and the log says how")
+
+    def _check(self, request: web.Request) -> None:
+        host = request.headers.get("Host", "")
+        if not _is_of_this_machine(host):
+            raise Refused(403, f"Host {host[:100]!r} is no name of this machine: ask 127.0.0.1 or localhost")
+        if "Origin" in request.headers:
+            raise Refused(403, "this is for programs, not for pages in browsers: send no Origin")
+        if self._token is not None and not _has_token(request.headers.get("Authorization", ""), self._token):
+            raise Refused(401, "this needs the token that the server was started with: Authorization: Bearer TOKEN")
+
+    def _what_would_be_right(self, request: web.Request, error: web.HTTPException) -> str:
+        if isinstance(error, web.HTTPMethodNotAllowed):
+            allowed = " or ".join(sorted(method for method in error.allowed_methods if method != "HEAD"))
+            return f"{request.path[:200]} is asked with {allowed}, not with {request.method[:20]}"
+        if isinstance(error, web.HTTPNotFound):
+            return _no_path(request.path)
+        if isinstance(error, web.HTTPRequestEntityTooLarge):
+            return f"a request has {BODY_BYTES_MAX} bytes at most"
+        return error.reason
+
+    # --- what they ask ----------------------------------------------------------------------------
+
+    async def _describe(self, request: web.Request) -> web.Response:
+        return _json(openapi.document(has_token=self._token is not None))
+
+    def _handler(self, verb: Verb) -> Handler:
+        async def handle(request: web.Request) -> web.Response:
+            given = await _given(verb, request)
+            asked = Asked(self._brokers, request.match_info, accept(verb.name, verb.fields, given))
+            return await self._do(verb, asked)
+
+        return handle
+
+    async def _do(self, verb: Verb, asked: Asked) -> web.Response:
+        """Do it in a thread: it may wait for a broker, or for what a client does."""
+        if verb.waits and self._waiting >= WAITING_MAX:
+            raise Refused(503, f"{WAITING_MAX} requests wait already: let one of them end first")
+        self._waiting += verb.waits
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._threads, _call, verb, asked)
+        finally:
+            self._waiting -= verb.waits
+
+
+def _call(verb: Verb, asked: Asked) -> web.Response:
+    try:
+        answer = verb.call(asked)
+    except Refused:
+        raise
+    except ApiError as error:
+        text = str(error)
+        return _json({"error": _line(text), "kafka_error": error.error.name}, 409)
+    except TimeoutError as error:
+        first, _, more = str(error).partition("\n")
+        return _json({"error": first, "report": more}, 504)
+    except ConfigError as error:
+        raise Refused(400, _line(str(error))) from error
+    except (ValueError, TypeError) as error:
+        raise Refused(400, _line(f"{verb.name}: {error}")) from error
+    except CancelledError:
+        raise Refused(409, f"{verb.name}: the broker stopped meanwhile") from None
+    except (RuntimeError, OSError) as error:
+        raise Refused(409, _line(f"{verb.name}: {error}")) from error
+    if verb.answer in SHAPES:
+        return _json(answer, verb.status)
+    return web.Response(text=answer, status=verb.status, content_type=verb.answer)
+
+
+async def _given(verb: Verb, request: web.Request) -> Mapping[str, Any]:
+    """The fields of a request: in the query of a GET, else in the body. Raises Refused."""
+    query = {name: request.query.getall(name) for name in request.query}
+    if verb.method == "GET":
+        return of_query(verb.name, verb.fields, query)
+    if query:
+        raise Refused(400, f"{verb.name} takes its fields as JSON in the body: {', '.join(query)[:100]}")
+    body = await request.read()
+    if not body:
+        return {}
+    if request.content_type != _JSON:
+        raise Refused(415, f"Content-Type is to be {_JSON}, not {request.content_type[:100]}")
+    try:
+        given = json.loads(body, parse_constant=_no_constant)
+        json.dumps(given, ensure_ascii=False).encode()  # half a character has no encoding
+    except (ValueError, RecursionError):
+        raise Refused(400, "the body is no JSON") from None
+    if given is None:
+        return {}
+    if not isinstance(given, dict):
+        raise Refused(400, f'the body of {verb.name} is to be a JSON object, such as {{"times": 1}}')
+    return given
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(name)
+
+
+def _is_of_this_machine(host: str) -> bool:
+    match = re.fullmatch(r"(\[[0-9a-fA-F:.]+\]|[^:\[\]]+)(?::\d+)?", host)
+    if match is None:
+        return False
+    name = match[1].strip("[]").lower()
+    try:
+        return name == "localhost" or ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False
+
+
+def _has_token(authorization: str, token: str) -> bool:
+    scheme, _, given = authorization.partition(" ")
+    return scheme.lower() == "bearer" and hmac.compare_digest(given.strip().encode(), token.encode())
+
+
+def _no_path(path: str) -> str:
+    last = path.rstrip("/").rpartition("/")[2]
+    words = {verb.path.rpartition("/")[2]: verb for verb in VERBS if not verb.path.endswith("}")}
+    near = difflib.get_close_matches(last, words, 1)
+    meant = f"did you mean {words[near[0]].name}?" if near else f"GET {openapi.PATH} lists what there is"
+    return f"there is nothing at {path[:200]!r}: {meant}"
+
+
+def _line(text: str) -> str:
+    return " ".join(text.split("\n"))
+
+
+def _error(status: int, text: str) -> web.Response:
+    response = _json({"error": text}, status)
+    if status == 401:
+        response.headers["WWW-Authenticate"] = "Bearer"
+    return response
+
+
+def _json(content: object, status: int = 200) -> web.Response:
+    text = json.dumps(content, ensure_ascii=False, allow_nan=False)
+    return web.Response(text=f"{text}\n", status=status, content_type=_JSON)

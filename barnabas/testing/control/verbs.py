@@ -1,0 +1,348 @@
+"""The table of verbs: what a path does, with which fields, and what it answers. The HTTP server routes by it
+(`server.py`), and OpenAPI is made of it (`openapi.py`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from barnabas.testing.control import actions, fields
+from barnabas.testing.control.actions import LISTED_DEFAULT, Asked
+from barnabas.testing.control.fields import Field
+
+TEXT: Final = "text/plain"
+SVG: Final = "image/svg+xml"
+
+
+@dataclass(frozen=True)
+class Verb:
+    """`method` and `path` are HTTP's; `answer` is a shape of `answers.SHAPES`, or a media type for text."""
+
+    method: str
+    path: str
+    does: str
+    answer: str
+    call: Callable[[Asked], Any]
+    fields: Sequence[Field] = ()
+    status: int = 200
+
+    @property
+    def name(self) -> str:
+        """What errors call it."""
+        return f"{self.method} {self.path}"
+
+    @property
+    def waits(self) -> bool:
+        """Whether it may take as long as it is told."""
+        return any(field.kind is fields.TIMEOUT for field in self.fields)
+
+
+# --- fields that several verbs have ---------------------------------------------------------------
+
+_API: Final = Field("api", fields.TEXTS, "Kafka's name of a request, such as Produce, or several; all without it.")
+_AFTER_WORK: Final = Field("after_work", fields.TRUTH, "Whether the broker does what it is asked first.")
+_TOPIC: Final = Field("topic", fields.TEXT, "The topic's name.", is_required=True)
+_GROUP: Final = Field("group", fields.TEXT, "The consumer group.", is_required=True)
+_TRANSACTIONAL_ID: Final = Field("transactional_id", fields.TEXT, "The transactional id.", is_required=True)
+_PARTITION: Final = Field("partition", fields.COUNT, "The partition's number.")
+_TIMEOUT: Final = Field("timeout_ms", fields.TIMEOUT, "How long to wait, in real time.", argument="timeout")
+_AWAITED: Final = Field("count", fields.COUNT, "How many to wait for; 1 without it.")
+_NODE: Final = Field("node", fields.COUNT, "The number of a broker of a cluster.", is_required=True)
+
+_SELECTION: Final = (
+    Field("topic", fields.TEXTS, "Requests about one of these topics."),
+    Field("partition", fields.NUMBERS, "Requests about one of these partitions."),
+    Field("group", fields.TEXTS, "Requests about one of these consumer groups."),
+    Field("transactional_id", fields.TEXTS, "Requests about one of these transactional ids."),
+    Field("client_id", fields.TEXTS, "Requests of clients with one of these ids."),
+    Field("principal", fields.TEXTS, "Requests of one of these principals, as User:ANONYMOUS."),
+    Field("connection", fields.NUMBERS, "Requests on one of these connections."),
+    Field("version", fields.NUMBERS, "Requests in one of these versions of the API."),
+    Field("node", fields.NUMBERS, "Requests to one of these brokers, by their ids.", argument="broker"),
+    Field("from_brokers", fields.TRUTH, "Also what brokers of a cluster ask each other."),
+)
+_LIMITS: Final = (
+    Field("times", fields.COUNT, "How many requests are hit at most."),
+    Field("after", fields.COUNT, "How many pass first."),
+    Field("every", fields.COUNT, "Each so many-th is hit."),
+    Field("probability", fields.CHANCE, "With which probability."),
+    Field("seed", fields.NUMBER, "Of the random numbers of that; description of the fault has it."),
+)
+_MATCHING: Final = (*_SELECTION, *_LIMITS)
+_OF_BROKER: Final = Field("node", fields.NUMBERS, "At these brokers, by id; at all without it.", argument="broker")
+
+
+# --- the table ------------------------------------------------------------------------------------
+
+_BROKER: Final = "/brokers/{broker}"
+_FAULT: Final = "/brokers/{broker}/faults/{fault}"
+
+
+def _fault_verb(name: str, does: str, *own: Field, fields: Sequence[Field] = _MATCHING) -> Verb:
+    call = actions.new_fault_of(name) if _API in own else actions.new_fault(name)
+    return Verb("POST", f"{_BROKER}/{name}", does, "Fault", call, (*own, *fields), 201)
+
+
+def _state_verb(name: str, does: str, *own: Field, answer: str = "Done") -> Verb:
+    return Verb("POST", f"{_BROKER}/{name}", does, answer, actions.to_state(name), own)
+
+
+def _get(path: str, does: str, answer: str, call: Callable[[Asked], Any], *own: Field) -> Verb:
+    return Verb("GET", path, does, answer, call, own)
+
+
+def _post(path: str, does: str, answer: str, call: Callable[[Asked], Any], *own: Field, status: int = 200) -> Verb:
+    return Verb("POST", path, does, answer, call, own, status)
+
+
+def _delete(path: str, does: str, answer: str, call: Callable[[Asked], Any]) -> Verb:
+    return Verb("DELETE", path, does, answer, call)
+
+
+_LIMIT: Final = Field("limit", fields.COUNT, f"How many of the last ones are told; {LISTED_DEFAULT} without it.")
+_OPTIONAL_NODE: Final = Field("node", fields.COUNT, "Which broker of a cluster; none of a single broker.")
+
+VERBS: Final = (
+    _get("/", "Where to begin.", "Index", actions.index),
+    # Brokers
+    _get("/brokers", "All brokers and clusters of this process.", "Brokers", actions.brokers),
+    _post(
+        "/brokers",
+        "Start a broker, or a cluster, with data that goes when it is deleted; clients can connect on return.",
+        "Broker",
+        actions.start_broker,
+        Field("name", fields.TEXT, "What paths call it; broker-N without it."),
+        Field("brokers", fields.COUNT, "More than one make a cluster, with the nodes 0 and so on."),
+        Field("port", fields.COUNT, "Where a single broker listens on 127.0.0.1; a free port without it."),
+        Field("configs", fields.CONFIGS, "Kafka's keys, as in server.properties."),
+        Field("racks", fields.TEXTS, "Where each broker of a cluster stands."),
+        Field("clock_ms", fields.NUMBER, "Its time stands still there, but for advance; in ms since 1970."),
+        Field("seed_topics", fields.SEED_TOPICS, "Topics that are there from the start."),
+        status=201,
+    ),
+    _get(_BROKER, "A broker, or a cluster.", "Broker", actions.broker),
+    _delete(_BROKER, "Stop it; its data goes.", "Done", actions.stop_broker),
+    _post(f"{_BROKER}/kill", "End it as kill -9 would; its data stays.", "Broker", actions.kill, _OPTIONAL_NODE),
+    _post(f"{_BROKER}/start", "Start what was killed or stopped again.", "Broker", actions.start, _OPTIONAL_NODE),
+    _post(f"{_BROKER}/stop", "Stop a broker of a cluster cleanly.", "Broker", actions.stop, _NODE),
+    _post(f"{_BROKER}/restart", "Stop a single broker cleanly and start it again.", "Broker", actions.restart),
+    # Isolation
+    _post(f"{_BROKER}/reset", "Have a single broker as it was after its start.", "Broker", actions.reset),
+    _post(f"{_BROKER}/snapshots", "Keep the state of a single broker.", "Snapshot", actions.snapshot, status=201),
+    _post(f"{_BROKER}/snapshots/{{snapshot}}/restore", "Have that state again.", "Broker", actions.restore),
+    _delete(f"{_BROKER}/snapshots/{{snapshot}}", "Give its room back.", "Done", actions.remove_snapshot),
+    # Time
+    _get(f"{_BROKER}/clock", "What time the broker has.", "Clock", actions.clock),
+    _post(
+        f"{_BROKER}/advance",
+        "Move its time ahead; what is due then has happened on return.",
+        "Clock",
+        actions.advance,
+        Field("duration_ms", fields.DURATION, "How far.", is_required=True, argument="duration"),
+    ),
+    # Faults of requests
+    _fault_verb(
+        "fail",
+        "Answer with an error.",
+        _API,
+        Field("error", fields.ERROR, "Kafka's name of the error, or its number.", is_required=True),
+        Field("message", fields.TEXT, "What is told besides, in versions that have that."),
+        Field("record_errors", fields.RECORD_ERRORS, "Messages for single records of a Produce."),
+        Field("whole", fields.TRUTH, "Whether the whole answer or its entries fail, where there is a choice."),
+        _AFTER_WORK,
+    ),
+    _fault_verb(
+        "delay",
+        "Have requests wait, and the next ones of their connections behind them.",
+        _API,
+        Field(
+            "duration_ms",
+            fields.DURATION_OR_RANGE,
+            "How long, by the broker's time: one duration, or the shortest and the longest.",
+            is_required=True,
+            argument="duration",
+        ),
+        _AFTER_WORK,
+    ),
+    _fault_verb("hold", "Have requests wait until they are released.", _API, _AFTER_WORK),
+    _fault_verb("drop", "Lose requests, or with after_work their replies.", _API, _AFTER_WORK),
+    _fault_verb("disconnect", "Close the connection in place of the work, or of its answer.", _API, _AFTER_WORK),
+    _fault_verb(
+        "garble",
+        "Damage answers.",
+        _API,
+        Field("way", fields.WAY, "How: batches, the frame's end, its length, its number.", is_required=True),
+    ),
+    _fault_verb(
+        "throttle",
+        "Have clients wait as those that are beyond their quota.",
+        _API,
+        Field("duration_ms", fields.DURATION, "How long.", is_required=True, argument="duration"),
+    ),
+    _fault_verb("refuse", "Close new connections.", _OF_BROKER, fields=_LIMITS),
+    # Faults of whole things
+    _fault_verb("leader_away", "Have a topic, or a partition, without a leader.", _TOPIC, _PARTITION, fields=()),
+    _fault_verb(
+        "coordinator_away",
+        "Have a group, or a transactional id, without a coordinator: one of them is to be said.",
+        Field("group", fields.TEXT, "The consumer group."),
+        Field("transactional_id", fields.TEXT, "The transactional id."),
+        fields=(),
+    ),
+    _fault_verb("disk_full", "Have no room on the disk.", _OF_BROKER, fields=_LIMITS),
+    _fault_verb("disk_fails", "Have the disk break, until the broker is restarted.", _OF_BROKER, fields=_LIMITS),
+    _fault_verb(
+        "hang_transaction",
+        "Leave a transaction open that no coordinator knows of, until the fault is removed.",
+        _TOPIC,
+        _PARTITION,
+        fields=(),
+    ),
+    _state_verb(
+        "expire_member",
+        "Have the session of a member of a group run out, or those of all.",
+        _GROUP,
+        Field("member_id", fields.TEXT, "Which one; all without it."),
+        answer="Members",
+    ),
+    _state_verb("rebalance", "Start a rebalance of a group.", _GROUP),
+    _state_verb("lose_offsets", "Forget a group's committed offsets of a topic.", _GROUP, _TOPIC),
+    _state_verb("fence_producer", "Fence a transactional producer.", _TRANSACTIONAL_ID),
+    _state_verb("abort_transaction", "Abort an open transaction behind its producer's back.", _TRANSACTIONAL_ID),
+    # Faults as such
+    _get(f"{_BROKER}/faults", "All faults.", "Faults", actions.faults),
+    _delete(f"{_BROKER}/faults", "Remove all faults.", "Done", actions.clear),
+    _get(_FAULT, "A fault.", "Fault", actions.fault),
+    _delete(_FAULT, "Remove a fault: what it holds goes on.", "Fault", actions.remove_fault),
+    _post(
+        f"{_FAULT}/wait_hits",
+        "Wait until it came over so many requests.",
+        "Fault",
+        actions.wait_hits,
+        _AWAITED,
+        _TIMEOUT,
+    ),
+    _post(
+        f"{_FAULT}/wait_held", "Wait until it holds so many requests.", "Fault", actions.wait_held, _AWAITED, _TIMEOUT
+    ),
+    _post(
+        f"{_FAULT}/release",
+        "Let what it holds go on; what comes later is held again.",
+        "Fault",
+        actions.release,
+        Field("count", fields.COUNT, "How many; all without it."),
+    ),
+    # Seeing
+    _post(
+        f"{_BROKER}/recorded",
+        "Record from now on what clients ask; what was recorded before is forgotten.",
+        "Done",
+        actions.recorded,
+        Field("from_brokers", fields.TRUTH, "Also what brokers of a cluster ask each other."),
+    ),
+    _delete(f"{_BROKER}/recorded", "Record no more.", "Done", actions.stop_recording),
+    _get(f"{_BROKER}/requests", "What clients asked.", "Requests", actions.requests, _API, *_SELECTION, _LIMIT),
+    _post(
+        f"{_BROKER}/wait_request",
+        "Wait until so many such requests were answered since the recording began; answers with the last of them.",
+        "Request",
+        actions.wait_request,
+        _API,
+        *_SELECTION,
+        _AWAITED,
+        _TIMEOUT,
+    ),
+    _get(f"{_BROKER}/chart", "A sequence chart of what was recorded.", TEXT, actions.chart("chart")),
+    _get(f"{_BROKER}/chart.svg", "The same as a drawing, errors in red.", SVG, actions.chart("chart_svg")),
+    _get(f"{_BROKER}/report", "What the broker holds, for a failing test.", TEXT, actions.report),
+    # Topics and groups
+    _get(f"{_BROKER}/topics", "The topics of a single broker.", "Topics", actions.topics),
+    _post(
+        f"{_BROKER}/create_topic",
+        "Create a topic.",
+        "Done",
+        actions.create_topic,
+        Field("name", fields.TEXT, "Its name.", is_required=True),
+        Field("partitions", fields.COUNT, "How many; num.partitions without it."),
+        Field("replication_factor", fields.COUNT, "Of a cluster's topic."),
+        Field("configs", fields.CONFIGS, "Configs of the topic."),
+        status=201,
+    ),
+    _post(
+        f"{_BROKER}/delete_topic",
+        "Delete a topic of a single broker.",
+        "Done",
+        actions.delete_topic,
+        Field("name", fields.TEXT, "Its name.", is_required=True),
+    ),
+    _post(
+        f"{_BROKER}/produce",
+        "Append a record to a topic of a single broker.",
+        "Record",
+        actions.produce,
+        _TOPIC,
+        Field("value", fields.TEXT, "As text."),
+        Field("value_base64", fields.BASE64, "As any bytes."),
+        Field("key", fields.TEXT, "As text."),
+        Field("key_base64", fields.BASE64, "As any bytes."),
+        _PARTITION,
+        Field("headers", fields.HEADERS, "Texts."),
+        Field("timestamp_ms", fields.NUMBER, "The broker's time without it.", argument="timestamp"),
+        status=201,
+    ),
+    _get(
+        f"{_BROKER}/records",
+        "What a topic of a single broker holds.",
+        "Records",
+        actions.records,
+        _TOPIC,
+        _PARTITION,
+        _LIMIT,
+    ),
+    _post(
+        f"{_BROKER}/wait_records",
+        "Wait until a topic of a single broker holds so many records; answers with all.",
+        "Records",
+        actions.wait_records,
+        _TOPIC,
+        _AWAITED,
+        _TIMEOUT,
+        _LIMIT,
+    ),
+    _get(f"{_BROKER}/group", "A consumer group of a single broker.", "Group", actions.group, _GROUP),
+    _post(
+        f"{_BROKER}/wait_group",
+        "Wait until a consumer group of a single broker has a state and so many members.",
+        "Group",
+        actions.wait_group,
+        _GROUP,
+        Field("state", fields.TEXT, "Kafka's name of it; Stable without it."),
+        Field("members", fields.COUNT, "How many; any number without it."),
+        _TIMEOUT,
+    ),
+    # Clusters
+    _get(
+        f"{_BROKER}/leader",
+        "Which broker of a cluster leads a partition, as soon as one does.",
+        "Node",
+        actions.leader,
+        _TOPIC,
+        _PARTITION,
+        _TIMEOUT,
+    ),
+    _get(f"{_BROKER}/controller", "Which broker of a cluster is the controller.", "Node", actions.controller, _TIMEOUT),
+    _post(
+        f"{_BROKER}/cut",
+        "Cut two brokers of a cluster off from each other.",
+        "Done",
+        actions.cut,
+        Field("one", fields.COUNT, "The number of a broker.", is_required=True),
+        Field("other", fields.COUNT, "That of another one.", is_required=True),
+    ),
+    _post(f"{_BROKER}/heal", "End all cuts.", "Done", actions.heal),
+    _post(f"{_BROKER}/wait_in_sync", "Wait until all replicas are in sync.", "Done", actions.wait_in_sync, _TIMEOUT),
+    _post(
+        f"{_BROKER}/expire_session", "Take a broker of a cluster for dead, once.", "Done", actions.expire_session, _NODE
+    ),
+)

@@ -1,0 +1,74 @@
+"""A disk that can be made to refuse writes while a broker runs, and costs nothing as long as it does not."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple, cast
+
+from barnabas.storage.errors import StateUnknown
+from barnabas.storage.files import Buffer, Files
+
+_METHODS: Final = (
+    "open", "close", "pwrite", "pread", "pread_cached", "reads_cached", "duplicate", "send", "stat", "exists",
+    "truncate", "sync", "sync_directory", "rename", "unlink", "make_private", "make_directory", "remove_directory",
+    "list", "real_path", "lock", "free_bytes", "total_bytes", "descriptor_limit",
+)  # fmt: skip
+
+
+class Refusing(NamedTuple):
+    """A fault of a disk: `error_number` is what refused calls fail with, `is_hit` tells whether one is, and counts."""
+
+    error_number: int
+    is_hit: Callable[[], bool]
+
+
+class ExchangeableFiles:
+    """`Files` whose methods are those of others, which can be exchanged: a call costs what it costs there."""
+
+    def __init__(self, files: Files) -> None:
+        self.original = files
+        self._exchange(files)
+
+    def refuse(self, faults: Sequence[Refusing]) -> None:
+        """Have writes go through these faults from now on; none: as they are."""
+        self._exchange(cast(Files, _RefusingFiles(self.original, faults)) if faults else self.original)
+
+    def as_files(self) -> Files:
+        """These, as what they stand for."""
+        return cast(Files, self)
+
+    def _exchange(self, files: Files) -> None:
+        self.is_durable, self.is_shared = files.is_durable, files.is_shared
+        for name in _METHODS:
+            setattr(self, name, getattr(files, name))
+
+
+class _RefusingFiles:
+    """Others, of which writes may fail: of data, of new files, and, where the disk is not just full, syncs."""
+
+    def __init__(self, files: Files, faults: Sequence[Refusing]) -> None:
+        self._files = files
+        self._faults = faults
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._files, name)
+
+    def open(self, path: str, *, create: bool = False, truncate: bool = False) -> int:
+        if create and not self._files.exists(path):
+            self._may_fail(OSError)
+        return self._files.open(path, create=create, truncate=truncate)
+
+    def pwrite(self, descriptor: int, data: Buffer, position: int) -> int:
+        self._may_fail(OSError)
+        return self._files.pwrite(descriptor, data, position)
+
+    def sync(self, descriptor: int) -> None:
+        self._may_fail(StateUnknown, but_for=errno.ENOSPC)
+        self._files.sync(descriptor)
+
+    def _may_fail(self, kind: type[OSError], but_for: int = 0) -> None:
+        for fault in self._faults:
+            if fault.error_number != but_for and fault.is_hit():
+                raise kind(fault.error_number, os.strerror(fault.error_number))

@@ -1,0 +1,263 @@
+"""What stands between the connections of clients and the brokers of a test: faults, and recordings of requests. As long
+as there is neither, nothing does."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from barnabas.broker.network.outcome import CloseConnection, Delayed
+from barnabas.testing.effects import Answer, Effect, GoOn, Passage, answer_of
+from barnabas.testing.faulty_disk import ExchangeableFiles, Refusing
+from barnabas.testing.request import Request, read_request
+from barnabas.wire import codec, headers
+from barnabas.wire.errors import ProtocolError
+from barnabas.wire.framing import kept
+
+if TYPE_CHECKING:
+    from barnabas.broker.network.connection import Connection
+    from barnabas.broker.network.outcome import Outcome, Serve
+    from barnabas.broker.network.reply_queue import Parts
+    from barnabas.broker.network.session import Session
+    from barnabas.broker.server import Broker as Server
+    from barnabas.testing.faults import Faults
+    from barnabas.testing.recording import Recording
+    from barnabas.wire.schema import Message
+
+T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
+
+
+class Owner(Protocol):
+    """A broker, or a cluster, of a test."""
+
+    faults: Faults
+
+    @property
+    def last_recording(self) -> Recording | None:
+        """The recording that began last, whether it goes on or not; None when nothing was ever recorded."""
+        ...
+
+    def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine on its event loop."""
+        ...
+
+    def live_servers(self) -> Sequence[Server]:
+        """The brokers that run."""
+        ...
+
+
+class Meddler(Protocol):
+    """A fault of requests."""
+
+    effect: Effect
+
+    def is_hit(self, request: Request) -> bool:
+        """Whether it comes over a request; counts."""
+        ...
+
+
+class Doorkeeper(Protocol):
+    """A fault of connections."""
+
+    def refuses(self, broker: int) -> bool:
+        """Whether it comes over a new connection at a broker; counts."""
+        ...
+
+
+class DiskFault(Protocol):
+    """A fault of disks."""
+
+    def refusing(self, broker: int) -> Refusing | None:
+        """What it does to the disk of a broker; None for nothing."""
+        ...
+
+
+class Exchange(Protocol):
+    """A request that is recorded, and what becomes of it."""
+
+    def answered(self, answer: Answer | None) -> None:
+        """The reply leaves, or there is none."""
+        ...
+
+    def closed(self) -> None:
+        """The connection is closed in place of a reply."""
+        ...
+
+
+class Observer(Protocol):
+    """A recording."""
+
+    def begin(self, request: Request, size: int, now_ms: int) -> Exchange | None:
+        """A client has asked, in so many bytes; None where that is not recorded."""
+        ...
+
+
+class Interception:
+    """The faults and recordings of a broker, or a cluster. Its lists are changed by `run`, followed by `attach_all`."""
+
+    def __init__(self, owner: Owner) -> None:
+        self.owner = owner
+        self.meddlers: tuple[Meddler, ...] = ()
+        self.doorkeepers: tuple[Doorkeeper, ...] = ()
+        self.disk_faults: tuple[DiskFault, ...] = ()
+        self.observers: tuple[Observer, ...] = ()
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def run(self, action: Callable[[], None]) -> None:
+        """Do something on the event loop of the broker that runs, and return when it is done."""
+        if not self.owner.live_servers() or self._is_on_loop():
+            action()
+            return
+
+        async def act() -> None:
+            action()
+
+        self.owner.call(act())
+
+    def _is_on_loop(self) -> bool:
+        try:
+            return asyncio.get_running_loop() is self._loop
+        except RuntimeError:
+            return False
+
+    def soon(self, action: Callable[[], None]) -> None:
+        """Have something done on the event loop, from any thread."""
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(action)
+
+    def attach_all(self) -> None:
+        """Have brokers that run do what there is now."""
+        for server in self.owner.live_servers():
+            self.attach(server)
+
+    def attach(self, server: Server) -> None:
+        """Have a broker do what there is; also before it starts, on its event loop."""
+        self._loop = asyncio.get_running_loop()
+        server.connections.refusal = partial(self._refuse, server) if self.doorkeepers else _admit
+        disk = server.environment.files
+        if isinstance(disk, ExchangeableFiles):
+            faults = [fault.refusing(server.node_id) for fault in self.disk_faults]
+            disk.refuse([fault for fault in faults if fault is not None])
+        server.intercept(partial(self._intercept, server) if self.meddlers or self.observers else None)
+
+    def _refuse(self, server: Server, session: Session) -> str | None:
+        is_refused = any(doorkeeper.refuses(server.node_id) for doorkeeper in self.doorkeepers)
+        return "a fault of a test refuses it" if is_refused else None
+
+    def _intercept(
+        self, server: Server, serve: Serve, frame: memoryview | bytearray, connection: Connection
+    ) -> Outcome:
+        data = kept(frame)  # what is decoded, and kept, are views of it
+        request = read_request(server, connection, data)
+        if request is None:
+            return serve(frame, connection)
+        begun = (observer.begin(request, len(data), server.clock.now_ms()) for observer in self.observers)
+        exchanges = [exchange for exchange in begun if exchange is not None]
+        try:
+            hit = [meddler for meddler in self.meddlers if meddler.is_hit(request)]
+            if hit:
+                passage = Passage(request, connection, server.timers, request.message)
+                outcome: Outcome = _play(hit, passage, serve, data)
+            else:
+                outcome = serve(data, connection)
+        except (CloseConnection, ProtocolError):
+            for exchange in exchanges:
+                exchange.closed()
+            raise
+        for exchange in exchanges:
+            outcome = _observed(outcome, request, exchange)
+        return outcome
+
+
+async def _play(
+    meddlers: Sequence[Meddler], passage: Passage, serve: Serve, frame: memoryview | bytearray
+) -> Parts | None:
+    """What becomes of a request that these faults come over. Raises CloseConnection."""
+    request = passage.request
+
+    async def work(message: Message | None = None) -> Answer | None:
+        if message is not None:
+            passage.message = message
+        asked = frame if passage.message is request.message else _framed(request, passage.message)
+        return await answer_of(serve(asked, passage.connection), request)
+
+    def step(effect: Effect, go_on: GoOn) -> GoOn:
+        async def go(message: Message | None = None) -> Answer | None:
+            if message is not None:
+                passage.message = message
+            return await effect.around(passage, go_on)
+
+        return go
+
+    go_on: GoOn = work
+    for meddler in reversed(meddlers):
+        go_on = step(meddler.effect, go_on)
+    try:
+        answer = await go_on()
+        return None if answer is None else answer.parts()
+    except (CloseConnection, ProtocolError):
+        raise
+    except Exception as error:
+        logger.exception("a fault of a test could not be done to %s", request)
+        raise CloseConnection(f"a fault of a test failed: {error}") from error
+
+
+def _framed(request: Request, message: Message) -> bytearray:
+    header = headers.request_header(message.API_KEY, request.version, request.correlation_id, request.client_id)
+    return bytearray(header + codec.encode(message, request.version))
+
+
+# --- seeing what becomes of a request -------------------------------------------------------------
+
+
+def _observed(outcome: Outcome, request: Request, exchange: Exchange) -> Outcome:
+    """The same outcome, of which the exchange hears. Whether the connection waits for it stays as it is."""
+    if isinstance(outcome, Delayed):
+        outcome.resume = partial(_resumed, outcome.resume, request, exchange)
+        return outcome
+    if isinstance(outcome, asyncio.Future):
+        outcome.add_done_callback(partial(_done, request, exchange))
+        return outcome
+    if isinstance(outcome, Awaitable):
+        return _awaited(outcome, request, exchange)
+    _tell(outcome, request, exchange)
+    return outcome
+
+
+def _tell(parts: Parts | None, request: Request, exchange: Exchange) -> None:
+    exchange.answered(None if parts is None else Answer(request, parts))
+
+
+def _resumed(resume: Callable[[], Any], request: Request, exchange: Exchange) -> Outcome:
+    try:
+        outcome: Outcome = resume()
+    except (CloseConnection, ProtocolError):
+        exchange.closed()
+        raise
+    return _observed(outcome, request, exchange)
+
+
+def _done(request: Request, exchange: Exchange, outcome: asyncio.Future[Parts | None]) -> None:
+    if outcome.cancelled() or outcome.exception() is not None:
+        exchange.closed()
+    else:
+        _tell(outcome.result(), request, exchange)
+
+
+async def _awaited(outcome: Awaitable[Parts | None], request: Request, exchange: Exchange) -> Parts | None:
+    try:
+        parts = await outcome
+    except BaseException:
+        exchange.closed()
+        raise
+    _tell(parts, request, exchange)
+    return parts
+
+
+def _admit(session: Session) -> str | None:
+    return None

@@ -1,0 +1,245 @@
+"""What clients asked a broker, or a cluster, while a test looked: `with broker.recorded() as seen:`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Collection, Iterator
+from contextlib import suppress
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Self, Unpack
+
+from barnabas.broker.api.response_errors import error_counter
+from barnabas.testing import report
+from barnabas.testing.faults import Api, Matcher, Selection
+from barnabas.testing.interception import Interception
+from barnabas.testing.waiting import check_may_block, wait_until, with_timeout
+from barnabas.wire.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from barnabas.testing.effects import Answer
+    from barnabas.testing.request import Request
+    from barnabas.wire.schema import Message
+
+REQUESTS_MAX: Final = 10_000
+BYTES_MAX: Final = 64 * 1024 * 1024
+"""Of requests and answers as they are on the wire, records included."""
+
+
+class RecordedRequest:
+    """A request, and what became of it.
+
+    `request` tells all of it (`api`, `client_id`, `topics`, `message` and so on); `time_ms` is when it came, by the
+    broker's clock. `answer` is the decoded response as the client got it, None where there is none: not yet, because
+    the protocol has none (Produce with acks=0), or because the connection was closed instead (`is_closed`).
+    """
+
+    def __init__(self, recording: Recording, request: Request, size: int, time_ms: int) -> None:
+        self._recording = recording
+        self.request = request
+        self.size = size
+        self.time_ms = time_ms
+        self.answer: Message | None = None
+        self.answered_ms: int | None = None
+        self.is_closed = False
+
+    def __repr__(self) -> str:
+        return f"{self.request!r} -> {self.outcome}"
+
+    @property
+    def api(self) -> str:
+        """Kafka's name of what was asked."""
+        return self.request.api
+
+    @property
+    def client_id(self) -> str | None:
+        """Who asked."""
+        return self.request.client_id
+
+    @property
+    def message(self) -> Any:
+        """What was asked."""
+        return self.request.message
+
+    @property
+    def errors(self) -> list[ErrorCode]:
+        """The errors in the answer, of it all or of entries; none as long as there is no answer."""
+        found: list[int] = []
+        if self.answer is not None and (count := error_counter(type(self.answer), found.append)) is not None:
+            count(self.answer)
+        return [ErrorCode.of(code) for code in found]
+
+    @property
+    def outcome(self) -> str:
+        """What became of it, in a word or two: "ok", the errors' names, "closed", "no reply" or "waiting"."""
+        if self.is_closed:
+            return "closed"
+        if self.answered_ms is None:
+            return "waiting"
+        if self.answer is None:
+            return "no reply"
+        return ", ".join(dict.fromkeys(error.name for error in self.errors)) or "ok"
+
+    def answered(self, answer: Answer | None) -> None:
+        """The reply leaves, or there is none. Broker's loop only."""
+        if answer is not None:
+            data = answer.bytes()
+            self._recording.grow(self, len(data))
+            with suppress(Exception):  # a fault has garbled it, as the client will notice
+                self.answer = answer.response()
+        self.answered_ms = self._recording.now_ms()
+        self._recording.changed()
+
+    def closed(self) -> None:
+        """The connection is closed in place of a reply. Broker's loop only."""
+        self.is_closed = True
+        self.answered_ms = self._recording.now_ms()
+        self._recording.changed()
+
+
+class Recording:
+    """The last 10,000 requests of clients (fewer when they are more than 64 MiB), from when it is made until `stop()`,
+    or until its `with` block ends; what was recorded stays. Iterating gives them in the order in which they came.
+
+    Thread-safe, as the broker is.
+    """
+
+    def __init__(self, interception: Interception, *, from_brokers: bool = False) -> None:
+        self._interception = interception
+        self._from_brokers = from_brokers
+        self._requests: deque[RecordedRequest] = deque()
+        self._bytes = 0
+        self.dropped = 0
+        self._listeners: set[Callable[[], None]] = set()
+        interception.run(self._start)
+
+    def __repr__(self) -> str:
+        return f"<Recording of {len(self)} requests>"
+
+    def __iter__(self) -> Iterator[RecordedRequest]:
+        return iter(self.requests())
+
+    def __len__(self) -> int:
+        return len(self._requests)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Record no more; does nothing when that is so."""
+        self._interception.run(self._stop)
+
+    def requests(self, api: Api | Collection[Api] | None = None, **where: Unpack[Selection]) -> list[RecordedRequest]:
+        """What was asked, as far as it matches: `api` and keywords as of faults."""
+        matcher = Matcher(api, {"from_brokers": True, **where})
+        found: list[RecordedRequest] = []
+
+        def find() -> None:
+            found.extend(each for each in self._requests if matcher.matches(each.request))
+
+        self._interception.run(find)
+        return found
+
+    def wait_request(
+        self,
+        api: Api | Collection[Api] | None = None,
+        count: int = 1,
+        *,
+        timeout: float = 30.0,
+        **where: Unpack[Selection],
+    ) -> RecordedRequest:
+        """Wait until so many matching requests have come and been answered, or lost their connections, since the
+        recording began, and return the last of these; `timeout` is in seconds of real time.
+
+        Errors: TimeoutError, with the last requests there were; RuntimeError inside a running event loop: await
+        `wait_request_async` there.
+        """
+        check_may_block("wait_request_async")
+        matcher = Matcher(api, {"from_brokers": True, **where})
+
+        def reached() -> RecordedRequest | None:
+            matching = (r for r in self._requests if r.answered_ms is not None and matcher.matches(r.request))
+            return next((found for number, found in enumerate(matching, 1) if number == count), None)
+
+        def instead() -> str:
+            last = "; ".join(map(repr, list(self._requests)[-5:]))
+            return f"there were not {count} such requests; the last ones: {last or 'none'}"
+
+        async def wait() -> RecordedRequest:
+            try:
+                return await with_timeout(wait_until(reached, self._listeners), timeout, instead)
+            except TimeoutError as error:
+                raise report.explained(error, self._interception.owner) from None
+
+        return self._interception.owner.call(wait())
+
+    async def wait_request_async(
+        self,
+        api: Api | Collection[Api] | None = None,
+        count: int = 1,
+        *,
+        timeout: float = 30.0,
+        **where: Unpack[Selection],
+    ) -> RecordedRequest:
+        """As `wait_request`, without blocking the event loop that it is awaited on."""
+        return await asyncio.to_thread(self.wait_request, api, count, timeout=timeout, **where)
+
+    def last(self, count: int) -> list[RecordedRequest]:
+        """The last requests, `count` at most. Broker's loop only."""
+        return list(self._requests)[-count:]
+
+    def chart(self) -> str:
+        """A sequence chart in text: who asked what when, of which broker, and what came back."""
+        from barnabas.testing.chart import text_chart
+
+        return text_chart(self.requests())
+
+    def chart_svg(self) -> str:
+        """The same chart as SVG, with errors in red."""
+        from barnabas.testing.chart import svg_chart
+
+        return svg_chart(self.requests())
+
+    # --- on the broker's loop ---------------------------------------------------------------------
+
+    def begin(self, request: Request, size: int, now_ms: int) -> RecordedRequest | None:
+        """A client has asked."""
+        if request.is_of_broker and not self._from_brokers:
+            return None
+        request.look_up()
+        recorded = RecordedRequest(self, request, 0, now_ms)
+        self._requests.append(recorded)
+        self.grow(recorded, size)
+        self.changed()
+        return recorded
+
+    def grow(self, recorded: RecordedRequest, size: int) -> None:
+        """More of a request or its answer is kept: the oldest give way."""
+        recorded.size += size
+        self._bytes += size
+        while len(self._requests) > REQUESTS_MAX or (self._bytes > BYTES_MAX and len(self._requests) > 1):
+            self._bytes -= self._requests.popleft().size
+            self.dropped += 1
+
+    def changed(self) -> None:
+        """Tell whoever waits."""
+        for listener in list(self._listeners):
+            listener()
+
+    def now_ms(self) -> int:
+        """The time of the broker, or the brokers."""
+        return next((server.clock.now_ms() for server in self._interception.owner.live_servers()), 0)
+
+    def _start(self) -> None:
+        self._interception.observers = (*self._interception.observers, self)
+        self._interception.attach_all()
+
+    def _stop(self) -> None:
+        others = tuple(observer for observer in self._interception.observers if observer is not self)
+        self._interception.observers = others
+        self._interception.attach_all()

@@ -1,0 +1,189 @@
+"""What a broker, or a cluster, has to say when a test fails: what it holds, who is there, what was asked last, its
+log."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections import deque
+from collections.abc import Iterable, Sequence
+from itertools import islice
+from typing import TYPE_CHECKING, Final
+from weakref import WeakKeyDictionary
+
+if TYPE_CHECKING:
+    from barnabas.broker.server import Broker as Server
+    from barnabas.testing.interception import Owner
+    from barnabas.testing.recording import Recording
+    from barnabas.testing.topic import Record
+
+ENTRIES_MAX: Final = 20
+"""Lines of one kind."""
+
+RECORDS_MAX: Final = 5
+REQUESTS_MAX: Final = 10
+LOG_LINES_MAX: Final = 10
+LOG_LINES_KEPT: Final = 100
+VALUE_LENGTH_MAX: Final = 80
+DEPARTED_MAX: Final = 10
+PATIENCE_S: Final = 5.0
+"""How long a broker's event loop may be busy before it is left alone."""
+
+CURRENT_TEST: Final = "PYTEST_CURRENT_TEST"
+"""pytest's name for the environment variable that says which test runs."""
+
+
+# --- the log --------------------------------------------------------------------------------------
+
+
+class LastLines(logging.Handler):
+    """Keeps the last lines that all brokers of the process have logged; which levels that are is up to `logging`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: deque[str] = deque(maxlen=LOG_LINES_KEPT)
+        self.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(self.format(record))
+        would_print = None if logging.getLogger().handlers else logging.lastResort  # but for this handler
+        if would_print is not None and record.levelno >= would_print.level:
+            would_print.handle(record)
+
+    def attach(self) -> None:
+        """Keep lines from now on; does nothing when that is so."""
+        logging.getLogger("barnabas").addHandler(self)
+
+
+last_lines: Final = LastLines()
+
+# --- who could report -----------------------------------------------------------------------------
+
+_started_by: WeakKeyDictionary[Owner, str] = WeakKeyDictionary()
+_departed: deque[tuple[str, tuple[str, str]]] = deque(maxlen=DEPARTED_MAX)
+"""By which test brokers were stopped in an exception, and what they said."""
+
+
+def started(owner: Owner) -> None:
+    """A broker or a cluster runs; by the test of which it is started, if there is one."""
+    last_lines.attach()
+    _started_by[owner] = _current_test()
+
+
+def failing(owner: Owner) -> None:
+    """An exception is about to stop a broker or a cluster: what it has to say is kept for the report of the test."""
+    if CURRENT_TEST in os.environ:
+        _departed.append((_current_test(), _section(owner)))
+
+
+def sections(test: str, used: Iterable[object]) -> list[tuple[str, str]]:
+    """Titles and texts of what the brokers say that a test has started or used, in any thread."""
+    found = [section for by, section in _departed if by == test]
+    _departed.clear()
+    for owner, by in list(_started_by.items()):
+        if owner.live_servers() and (by == test or any(each is owner for each in used)):
+            found.append(_section(owner))
+    return found
+
+
+def _current_test() -> str:
+    return os.environ.get(CURRENT_TEST, "").rpartition(" ")[0]
+
+
+def _section(owner: Owner) -> tuple[str, str]:
+    text: list[str] = []
+
+    async def tell() -> None:
+        text.append(describe(owner))
+
+    def ask() -> None:
+        try:
+            owner.call(tell())
+        except RuntimeError as error:
+            text.append(str(error))
+
+    asking = threading.Thread(target=ask, name="barnabas-report", daemon=True)
+    asking.start()
+    asking.join(PATIENCE_S)
+    return f"{owner!r}".strip("<>"), text[0] if text else f"has not answered for {PATIENCE_S:g} s"
+
+
+# --- what there is to say -------------------------------------------------------------------------
+
+
+def describe(owner: Owner) -> str:
+    """All that may help, as lines of text. On the broker's event loop."""
+    servers = owner.live_servers()
+    parts = [
+        ("topics", [line for server in servers for line in _topics(server)]),
+        ("groups", [line for server in servers for line in _groups(server)]),
+        ("transactions", [line for server in servers for line in _transactions(server)]),
+        ("faults", [repr(fault) for fault in owner.faults]),
+        ("last requests", _requests(owner.last_recording)),
+        ("log", list(last_lines.lines)[-LOG_LINES_MAX:]),
+    ]
+    return "\n".join(line for title, lines in parts for line in _part(title, lines))
+
+
+def describe_records(records: Sequence[Record]) -> list[str]:
+    """The last records of a topic, a line each."""
+    left_out = [f"  ... {len(records) - RECORDS_MAX} before these"] if len(records) > RECORDS_MAX else []
+    return left_out + [
+        f"  {record.topic}-{record.partition} offset {record.offset}: key {_short(record.key)}, value "
+        f"{_short(record.value)}"
+        for record in records[-RECORDS_MAX:]
+    ]
+
+
+def _part(title: str, lines: Sequence[str]) -> list[str]:
+    more = [f"  ... and {len(lines) - ENTRIES_MAX} more"] if len(lines) > ENTRIES_MAX else []
+    return [f"{title}:{'' if lines else ' none'}", *(f"  {line}" for line in lines[:ENTRIES_MAX]), *more]
+
+
+def _topics(server: Server) -> Iterable[str]:
+    led = (partition for partition in server.replicas.partitions() if partition.state.is_leader)
+    for partition in sorted(led, key=lambda each: (each.topic, each.index)):
+        log = partition.log
+        if partition.topic.startswith("__"):
+            continue
+        stable = log.last_stable_offset
+        committed = "" if stable == log.log_end_offset else f", of which {stable} on are not committed"
+        yield f"{partition} has the offsets from {log.log_start_offset} to before {log.log_end_offset}{committed}"
+
+
+def _groups(server: Server) -> Iterable[str]:
+    for group in islice(server.groups.summaries()[0], ENTRIES_MAX + 1):
+        offsets = ", ".join(
+            f"{topic}-{partition}: {offset}" for topic, partition, offset in group.offsets[:ENTRIES_MAX]
+        )
+        members = f"{group.member_count} members"
+        yield f"{group.group_id} is {group.state.value} with {members}; committed: {offsets or 'nothing'}"
+
+
+def _transactions(server: Server) -> Iterable[str]:
+    for runner in server.transactions.runtime.runners():
+        for transaction in runner.shard.transactions.values():
+            partitions = ", ".join(sorted(f"{topic}-{index}" for topic, index in transaction.partitions))
+            yield (
+                f"{transaction.transactional_id} is {transaction.state.value}, producer {transaction.producer_id} "
+                f"epoch {transaction.producer_epoch}, partitions: {partitions or 'none'}"
+            )
+
+
+def _requests(recording: Recording | None) -> list[str]:
+    if recording is None:
+        return ["not recorded: `with broker.recorded():` or pytest's --kafka-record does"]
+    return [repr(each) for each in recording.last(REQUESTS_MAX)]
+
+
+def _short(value: bytes | None) -> str:
+    if value is None:
+        return "None"
+    more = f"... ({len(value)} bytes)" if len(value) > VALUE_LENGTH_MAX else ""
+    return f"{value[:VALUE_LENGTH_MAX]!r}{more}"
+
+
+def explained(error: TimeoutError, owner: Owner, more: Iterable[str] = ()) -> TimeoutError:
+    """The same error, which tells all that may help. On the broker's event loop."""
+    return TimeoutError("\n".join([str(error), *more, describe(owner)]))

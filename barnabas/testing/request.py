@@ -1,0 +1,132 @@
+"""A request of a client, as a test sees it: when it matches faults, and when requests are recorded."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final
+
+from barnabas.testing import entries
+from barnabas.wire import codec, headers, messages
+from barnabas.wire.errors import ProtocolError
+from barnabas.wire.names import TopicId
+
+if TYPE_CHECKING:
+    from barnabas.broker.network.connection import Connection
+    from barnabas.broker.server import Broker as Server
+
+WRITE_TXN_MARKERS: Final = 27
+BETWEEN_BROKERS: Final = frozenset({4, 5, 6, 7, WRITE_TXN_MARKERS, 56, 67})
+"""LeaderAndIsr, StopReplica, UpdateMetadata, ControlledShutdown, WriteTxnMarkers, AlterPartition,
+AllocateProducerIds."""
+
+
+class Request:
+    """What one client asked: `api` is Kafka's name ("Produce"), `message` the decoded request with all its fields.
+
+    `connection` is the number of the connection at its broker, `principal` who is at its other end ("User:ANONYMOUS"),
+    `broker` the broker id of who was asked.
+    """
+
+    def __init__(
+        self,
+        server: Server,
+        connection: Connection,
+        frame: bytes | bytearray | memoryview,
+        header: headers.RequestHeader,
+    ) -> None:
+        self._server = server
+        self._session = connection.session
+        self._api = messages.api(header.api_key)
+        self.api = self._api.name
+        self.version = header.api_version
+        self.correlation_id = header.correlation_id
+        self.client_id = header.client_id
+        self.connection = self._session.connection_id
+        self.client_host = self._session.client_host
+        self.principal = self._session.principal
+        self.broker = server.node_id
+        self.message: Any = codec.decode(self._api.request_class, self.version, frame, header.body_position)
+        self._is_session_broker = self._session.is_broker
+
+    def __repr__(self) -> str:
+        about = ", ".join(
+            [
+                *(f"{topic}-{partition}" for topic, partition in sorted(self.partitions)),
+                *sorted(self.topics - {topic for topic, _ in self.partitions}),
+                *(f"group {group}" for group in sorted(self.groups)),
+                *(f"transactional id {name}" for name in sorted(self.transactional_ids)),
+            ][:5]
+        )
+        return f"<{self.api} v{self.version} of {self.client_id}{': ' if about else ''}{about}>"
+
+    @cached_property
+    def subjects(self) -> list[entries.Subject]:
+        """What it is about, an entry each."""
+        found = entries.subjects(self.message, self.version, self.topic_name)
+        if self.api == "Fetch":
+            found += self._of_session()
+        return found
+
+    def look_up(self) -> None:
+        """Find out what it is about, while names of topics and sessions are those that it was sent with."""
+        _ = self.subjects
+
+    def topic_name(self, topic_id: bytes) -> str | None:
+        """The name of the topic that has an id at the broker."""
+        return self._server.metadata.topic_name(TopicId(topic_id))
+
+    def _of_session(self) -> list[entries.Subject]:
+        """What a Fetch is about without naming it (KIP-227)."""
+        if not self.message.session_id or self.message.session_epoch <= 0:
+            return []
+        sessions = self._server.replica_fetch_sessions if self.is_of_broker else self._server.fetch_sessions
+        return [
+            {
+                entries.TOPIC: self.topic_name(known.topic_id) if known.topic is None else known.topic,
+                entries.TOPIC_ID: bytes(known.topic_id),
+                entries.PARTITION: known.partition,
+            }
+            for known in sessions.partitions(self.message.session_id)
+        ]
+
+    @property
+    def topics(self) -> frozenset[str]:
+        """The names of all topics that it is about."""
+        return frozenset(subject[entries.TOPIC] for subject in self.subjects if entries.TOPIC in subject)
+
+    @property
+    def partitions(self) -> frozenset[tuple[str, int]]:
+        """The partitions that it is about."""
+        return frozenset(
+            (subject[entries.TOPIC], subject[entries.PARTITION])
+            for subject in self.subjects
+            if entries.TOPIC in subject and entries.PARTITION in subject
+        )
+
+    @property
+    def groups(self) -> frozenset[str]:
+        """The consumer groups that it is about."""
+        return frozenset(subject[entries.GROUP] for subject in self.subjects if entries.GROUP in subject)
+
+    @property
+    def transactional_ids(self) -> frozenset[str]:
+        """The transactional ids that it is about."""
+        name = entries.TRANSACTIONAL_ID
+        return frozenset(subject[name] for subject in self.subjects if name in subject)
+
+    @property
+    def is_of_broker(self) -> bool:
+        """Whether another broker of the cluster asks, not a client."""
+        if self._is_session_broker or self.message.API_KEY in BETWEEN_BROKERS:
+            return True
+        if self.api != "Fetch":
+            return False
+        return bool(self.message.replica_id >= 0 or self.message.replica_state.replica_id >= 0)
+
+
+def read_request(server: Server, connection: Connection, frame: bytes | bytearray | memoryview) -> Request | None:
+    """The request in a frame; None where the broker will not understand it either."""
+    try:
+        return Request(server, connection, frame, headers.parse_request_header(frame))
+    except (ProtocolError, KeyError, ValueError):
+        return None

@@ -1,0 +1,252 @@
+"""Faults of what a broker keeps, rather than of single requests: a member that expires, a producer that is fenced, a
+transaction that hangs. Each happens as it does in real life, by what the broker does itself in that case, so that its
+state stays sound."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+
+from barnabas.broker.coordinators.groups.events import (
+    SESSION,
+    ForgetTopics,
+    JoinGroup,
+    LeaveGroup,
+    Leaver,
+    TimerFired,
+    TimerKey,
+)
+from barnabas.testing.interception import Interception
+from barnabas.wire.errors import ApiError, ErrorCode
+from barnabas.wire.records import Record, build_batch
+
+if TYPE_CHECKING:
+    from barnabas.broker.coordinators.groups.service import GroupRunner
+    from barnabas.broker.coordinators.transactions.state import Transaction
+    from barnabas.broker.server import Broker as Server
+
+T = TypeVar("T")
+
+NOBODY: Final = 0
+"""A token that the coordinator replaces by its own."""
+
+PHANTOM: Final = "barnabas.testing"
+RETRY_S: Final = 0.01
+RETRIES_MAX: Final = 3_000
+ACKS_ALL: Final = -1
+PRODUCE_VERSION: Final = 9
+
+
+class HangingTransaction:
+    """A transaction that was left open in a partition, which no coordinator knows of, until `end()` or until its `with`
+    block ends."""
+
+    def __init__(self, faults: StateFaults, topic: str, partition: int, producer_id: int) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.producer_id = producer_id
+        self._faults = faults
+        self._is_over = False
+
+    def end(self) -> None:
+        """Abort it, as `kafka-transactions.sh abort` does; does nothing when that is done."""
+        if not self._is_over:
+            self._is_over = True
+            self._faults.end_hanging(self)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.end()
+
+
+class StateFaults:
+    """The verbs that change what a broker, or a cluster, keeps; part of `Faults`. They need it to run.
+
+    Errors of all: ApiError with Kafka's error where there is no such group, member, transactional id or partition;
+    RuntimeError when no broker runs.
+    """
+
+    def __init__(self, interception: Interception) -> None:
+        self._interception = interception
+
+    # --- groups -----------------------------------------------------------------------------------
+
+    def expire_member(self, group: str, member_id: str | None = None) -> list[str]:
+        """Have the session of a member of a consumer group run out now, or those of all members, as if no heartbeat had
+        come for so long: the group rebalances without it. Returns the members' ids."""
+
+        async def expire() -> list[str]:
+            runner = self._group(group)
+            found = runner.shard.groups.get(group)
+            members = sorted(found.members) if found is not None else []
+            expiring = members if member_id is None else [member_id]
+            if not expiring or not set(expiring) <= set(members):
+                raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID, f"group {group} has the members {members}")
+            for each in expiring:
+                runner.tell(TimerFired(group, TimerKey(SESSION, each)))
+            return expiring
+
+        return self._call(expire())
+
+    def rebalance(self, group: str) -> None:
+        """Start a rebalance of a consumer group, as a member does that joins and goes at once. Needs members."""
+
+        async def join_and_leave() -> None:
+            runner = self._group(group)
+            found = runner.shard.groups.get(group)
+            if found is None or not found.members:
+                raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID, f"group {group} has no members that could rebalance")
+            known = set(found.members)
+            like = next(iter(found.members.values()))
+            joining = runner.ask(
+                JoinGroup(
+                    group_id=group,
+                    token=NOBODY,
+                    member_id="",
+                    group_instance_id=None,
+                    client_id=PHANTOM,
+                    client_host="127.0.0.1",
+                    session_timeout_ms=like.session_timeout_ms,
+                    rebalance_timeout_ms=like.rebalance_timeout_ms,
+                    protocol_type=like.protocol_type,
+                    protocols=like.protocols,
+                    reason="a test wants a rebalance",
+                    fresh_id=self._new_id(),
+                    member_id_required=False,
+                    can_skip_assignment=False,
+                )
+            )
+            for phantom in set(runner.shard.groups[group].members) - known:
+                leaving = runner.ask(LeaveGroup(group, NOBODY, (Leaver(phantom, None, "as it was meant to"),)))
+                await _reply(leaving)
+            await _reply(joining)
+
+        self._call(join_and_leave())
+
+    def lose_offsets(self, group: str, topic: str) -> None:
+        """Have a consumer group's committed offsets of a topic forgotten, as after `offsets.retention.minutes`: its
+        consumers go on, until somebody asks where they were."""
+
+        async def forget() -> None:
+            self._group(group).tell(ForgetTopics(group, frozenset({topic})))
+
+        self._call(forget())
+
+    def _group(self, group: str) -> GroupRunner:
+        return self._first(lambda server: server.groups.runtime.runner(group))
+
+    def _new_id(self) -> str:
+        return self._interception.owner.live_servers()[0].groups.new_id()
+
+    # --- transactions -----------------------------------------------------------------------------
+
+    def fence_producer(self, transactional_id: str) -> None:
+        """Fence a transactional producer, as another one with its transactional id does: what it has open is aborted,
+        and it is told that it is fenced."""
+
+        async def fence() -> None:
+            from barnabas.broker.coordinators.transactions.events import InitProducerId
+
+            found, server = self._transaction(transactional_id)
+            event = InitProducerId(transactional_id, NOBODY, found.timeout_ms)
+            await _settled(lambda: server.transactions.producer(event))
+
+        self._call(fence())
+
+    def abort_transaction(self, transactional_id: str) -> None:
+        """Abort an open transaction behind its producer's back, which hears of it when it wants to commit.
+
+        Errors: ApiError INVALID_TXN_STATE when none is open.
+        """
+
+        async def abort() -> None:
+            from barnabas.broker.coordinators.transactions.events import EndTransaction
+
+            found, server = self._transaction(transactional_id)
+            producer = (found.producer_id, found.producer_epoch)
+            event = EndTransaction(transactional_id, NOBODY, *producer, is_commit=False, client_version=0)
+            await _settled(lambda: server.transactions.producer(event))
+
+        self._call(abort())
+
+    def hang_transaction(self, topic: str, partition: int = 0) -> HangingTransaction:
+        """Leave a transaction open in a partition that no coordinator will ever end, as brokers before Kafka 3.6 could
+        (KIP-890): consumers with isolation.level=read_committed come no further. One record is written for it, which
+        nobody sees who reads committed records."""
+
+        async def hang() -> int:
+            server = self._leader(topic, partition)
+            producer_id = await server.producer_ids.next()
+            record = Record(0, server.clock.now_ms(), None, b"", [], 0)
+            batch = build_batch(
+                [record], producer_id=producer_id, producer_epoch=0, base_sequence=0, transactional=True
+            )
+            server.replicas.append(topic, partition, batch, ACKS_ALL, PRODUCE_VERSION)
+            return producer_id
+
+        return HangingTransaction(self, topic, partition, self._call(hang()))
+
+    def end_hanging(self, hanging: HangingTransaction) -> None:
+        """Abort what was left open."""
+
+        async def end() -> None:
+            from barnabas.broker.coordinators.transactions.markers import TransactionMarker
+
+            server = self._leader(hanging.topic, hanging.partition)
+            marker = TransactionMarker(hanging.producer_id, 0, 0, is_commit=False, transaction_version=0)
+            written = server.transaction_markers.write(hanging.topic, hanging.partition, marker)
+            if written is not None:
+                await written
+
+        self._call(end())
+
+    def _transaction(self, transactional_id: str) -> tuple[Transaction, Server]:
+        return self._first(lambda server: (server.transactions.describe(transactional_id), server))
+
+    # --- inside -----------------------------------------------------------------------------------
+
+    def _leader(self, topic: str, partition: int) -> Server:
+        def leads(server: Server) -> Server:
+            server.replicas.partition_or_error(topic, partition).state.check_leader()
+            return server
+
+        return self._first(leads)
+
+    def _first(self, find: Callable[[Server], T]) -> T:
+        """What the first broker finds that can; else the error of the last one."""
+        error = ApiError(ErrorCode.BROKER_NOT_AVAILABLE, "no broker runs")
+        for server in self._interception.owner.live_servers():
+            try:
+                return find(server)
+            except ApiError as refused:
+                error = refused
+        raise error
+
+    def _call(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        return self._interception.owner.call(coroutine)
+
+
+async def _reply(reply: Any) -> Any:
+    return await reply if isinstance(reply, asyncio.Future) else reply
+
+
+async def _settled(ask: Callable[[], Awaitable[Any]]) -> None:
+    """Ask a transaction's coordinator until it is no longer at work on another step of the same transaction; for half a
+    minute: where its log, or a partition, cannot be written, that step does not end.
+
+    Errors: ApiError, CONCURRENT_TRANSACTIONS then.
+    """
+    for _ in range(RETRIES_MAX):
+        reply = await ask()
+        if reply.error is ErrorCode.NONE:
+            return
+        if reply.error is not ErrorCode.CONCURRENT_TRANSACTIONS:
+            raise ApiError(reply.error)
+        await asyncio.sleep(RETRY_S)
+    raise ApiError(ErrorCode.CONCURRENT_TRANSACTIONS)

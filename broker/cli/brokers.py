@@ -1,0 +1,193 @@
+"""`barnabas brokers list|drain|rebalance`: what each broker has, how to empty one, and how to fill a new one."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from barnabas.broker.cli import completion
+from barnabas.broker.cli.command import Application
+from barnabas.broker.cli.moves import Plan, Situation, Throttle, Yes, carry_out, planned
+from barnabas.broker.cli.output import (
+    DEFAULT_BOOTSTRAP_SERVERS,
+    AsJson,
+    BootstrapServers,
+    complain,
+    print_json,
+    print_table,
+    say,
+    with_client,
+)
+from barnabas.broker.client.balance import SLACK, is_even, plan_rebalance
+from barnabas.broker.client.client import ClientError, KafkaClient
+from barnabas.broker.client.placement import Placement, read_placement
+from barnabas.broker.client.placement_plans import Loads, plan_spread
+from barnabas.broker.client.reassignments import partition_text
+
+app = Application(help="Look at brokers, empty them, share the load out among them.")
+
+
+@app.command("list")
+def list_brokers(bootstrap_servers: BootstrapServers = DEFAULT_BOOTSTRAP_SERVERS, as_json: AsJson = False) -> None:
+    """List brokers: how many partitions each leads, how many replicas and bytes it has.
+
+    Brokers that have replicas but are not there are listed, too.
+
+    [bold]Examples[/bold]
+
+      barnabas brokers list
+      barnabas brokers list --json | jq '.[].state'
+    """
+
+    async def work(client: KafkaClient) -> tuple[Placement, int]:
+        return await read_placement(client), client.controller_id
+
+    placement, controller = with_client(bootstrap_servers, work)
+    for problem in placement.problems:
+        complain(problem)
+    rows = broker_rows(placement, controller)
+    if as_json:
+        print_json(rows)
+        return
+    names = ("id", "host", "port", "rack", "state", "leads", "replicas", "not_in_sync", "bytes")
+    columns = ["BROKER", *(name.upper().replace("_", " ") for name in names[1:])]
+    print_table(columns, [[row[name] for name in names] for row in rows])
+
+
+def broker_rows(placement: Placement, controller: int) -> list[dict[str, Any]]:
+    """What there is to tell of each broker, those that are away included."""
+    rows = []
+    for broker in sorted([*placement.brokers, *placement.away()]):
+        place = placement.brokers.get(broker)
+        hosted = [each for each in placement.partitions.values() if broker in each.replicas]
+        rows.append(
+            {
+                "id": broker,
+                "host": place.host if place else None,
+                "port": place.port if place else None,
+                "rack": place.rack if place else None,
+                "state": "away" if place is None else "controller" if broker == controller else "up",
+                "leads": sum(each.leader == broker for each in hosted),
+                "replicas": len(hosted),
+                "not_in_sync": sum(broker not in each.in_sync for each in hosted),
+                "bytes": sum(size for (_, _, at), size in placement.replica_bytes.items() if at == broker)
+                if place
+                else None,
+            }
+        )
+    return rows
+
+
+@app.command("drain")
+def drain(
+    broker: Annotated[
+        int, typer.Argument(metavar="ID", min=0, autocompletion=completion.broker_ids, help="Id of the broker.")
+    ],
+    throttle: Throttle = None,
+    yes: Yes = False,
+    bootstrap_servers: BootstrapServers = DEFAULT_BOOTSTRAP_SERVERS,
+    as_json: AsJson = False,
+) -> None:
+    """Move every replica away from a broker, of the broker's own topics, too, and say when it may be switched off.
+
+    Also one that is gone for good: others get what it had. Shows what it would do, asks, and waits until it is done;
+    interrupted, it goes on when it is run again. With --json nobody is asked: without --yes it only shows the plan.
+
+    [bold]Examples[/bold]
+
+      barnabas brokers drain 3
+      barnabas brokers drain 3 --throttle 50000000 --yes
+      barnabas brokers drain 3 --json | jq '[.moves[].bytes] | add'
+    """
+    plan = planned(bootstrap_servers, lambda situation: plan_of_drain(situation, broker))
+    facts = {"broker": broker}
+    if not carry_out(bootstrap_servers, plan, rate=throttle, yes=yes, as_json=as_json, facts=facts):
+        return
+    placement = with_client(bootstrap_servers, read_placement)
+    left = [each for each, place in placement.partitions.items() if broker in place.replicas]
+    if without := [each for each in left if placement.partitions[each].leader < 0]:
+        raise ClientError(
+            f"{partition_text(without[0])} stays on broker {broker}, as nobody leads it: start the brokers that have"
+            " it, or delete its topic if it is lost"
+        )
+    if left:
+        raise ClientError(f"broker {broker} has got replicas meanwhile, of new topics, say: run the command again")
+    if not as_json:
+        say(f"broker {broker} has no replicas: it may be switched off")
+
+
+def plan_of_drain(situation: Situation, broker: int) -> Plan:
+    """Have all partitions of a broker on others. Errors: ClientError."""
+    placement = situation.placement
+    others = [each for each in placement.brokers if each != broker]
+    leaving = [partition for partition, one in situation.moving.items() if broker in one.removing]
+    if broker not in placement.brokers and broker not in placement.away() and not leaving:
+        there = ", ".join(map(str, placement.brokers))
+        raise ClientError(f"there is no broker {broker}: the cluster has {there}")
+    if not others:
+        raise ClientError(f"broker {broker} is the only one: start another one that can have its partitions")
+    concerned = [
+        partition
+        for partition, place in placement.partitions.items()
+        if broker in place.replicas and place.leader >= 0  # there is nothing to copy where nobody leads
+    ]
+    return Plan(situation, plan_spread(placement, concerned, others), leaving)
+
+
+@app.command("rebalance")
+def rebalance(
+    throttle: Throttle = None,
+    yes: Yes = False,
+    bootstrap_servers: BootstrapServers = DEFAULT_BOOTSTRAP_SERVERS,
+    as_json: AsJson = False,
+) -> None:
+    """Bring replicas, leaders and bytes of all brokers within 10 % of each other, and copy little for it.
+
+    After a broker has joined, say. What cannot be divided, one large partition or racks of different sizes, stays
+    uneven. Shows what it would do, asks, and waits until it is done; interrupted, it goes on when it is run again:
+    whatever is under way is waited for first. With --json nobody is asked: without --yes it only shows the plan.
+
+    [bold]Examples[/bold]
+
+      barnabas brokers rebalance
+      barnabas brokers rebalance --throttle 50000000 --yes
+      barnabas brokers rebalance --json | jq '[.moves[].bytes] | add'
+    """
+    plan = planned(bootstrap_servers, plan_of_rebalance)
+    uneven = uneven_after(plan)
+    facts = {"uneven": uneven}
+    if not carry_out(bootstrap_servers, plan, rate=throttle, yes=yes, as_json=as_json, facts=facts) or as_json:
+        return
+    if uneven:
+        why = "run the command again" if plan.awaited else "partitions or racks cannot be divided better"
+        say(f"more than {SLACK * 100:.0f} % apart are {' and '.join(uneven)}: {why}")
+    else:
+        say("replicas, leaders and bytes of all brokers are as even as they should be")
+
+
+def plan_of_rebalance(situation: Situation) -> Plan:
+    """Have brokers share the load; what is under way is taken as done. Errors: ClientError."""
+    placement, moving = situation.placement, situation.moving
+    targets = {each: new for each, new in plan_rebalance(placement).items() if each not in moving}
+    led_by_others = [
+        each
+        for each, place in placement.partitions.items()
+        if place.leader != place.replicas[0] and place.replicas[0] in place.in_sync
+    ]
+    return Plan(situation, targets, list(moving), sorted({*led_by_others, *targets, *moving}))
+
+
+def uneven_after(plan: Plan) -> list[str]:
+    """What will not be within 10 %, or one partition, of each other: replicas, leaders or bytes."""
+    placement = plan.situation.placement
+    loads = Loads(placement, list(placement.brokers))
+    for partition, new in plan.targets.items():
+        loads.add(partition, placement.partitions[partition].replicas, -1)
+        loads.add(partition, new)
+    measures = {"replicas": (loads.replicas, 1), "leaders": (loads.leaders, 1), "bytes": (loads.bytes, 0)}
+    return [
+        name
+        for name, (counted, unit) in measures.items()
+        if not is_even((counted[broker] for broker in placement.brokers), unit)
+    ]

@@ -1,0 +1,77 @@
+"""A command as typer has it, with help that is read well in a terminal of any width, and the application of commands.
+
+typer keeps the line breaks that a docstring has in the source, puts brackets and dots of its own around those of a
+metavar, and calls a flag a <bool>.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+UNSEEN = "[dim][/dim]"
+"""Markup that prints nothing."""
+
+
+class Command(TyperCommand):
+    """A command whose help flows, and whose usage line is made of the metavars as they are."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.help = flowing(self.help or "")
+        _name_no_type_of_flags(self.params)
+
+    def collect_usage_pieces(self, context: Any) -> list[str]:
+        """What follows the command's name in its usage line."""
+        arguments = (each for each in self.params if each.param_type_name == "argument")
+        return ["[OPTIONS]", *(each.metavar or str(each.name).upper() for each in arguments)]
+
+    def get_help_option(self, context: Any) -> Any:
+        """`--help`."""
+        return _without_type(super().get_help_option(context))
+
+
+class Group(TyperGroup):
+    """Commands below one name."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        _name_no_type_of_flags(self.params)
+
+    def get_help_option(self, context: Any) -> Any:
+        """`--help`."""
+        return _without_type(super().get_help_option(context))
+
+
+class Application(typer.Typer):
+    """Makes commands `Command`s, and is itself a `Group`; see typer.Typer for the arguments."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**{"cls": Group, "no_args_is_help": True, **options})
+
+    def command(self, name: str | None = None, **options: Any) -> Callable[[Any], Any]:
+        """Register the function that is decorated as the command of this name."""
+        return super().command(name, **{"cls": Command, **options})
+
+
+def flowing(text: str) -> str:
+    """A docstring without the line breaks that its paragraphs have in the source; indented lines stay lines."""
+    flowed = re.sub(r"(?<=\S)\n(?=\S)", " ", text)
+    # typer takes away the indentation that all lines but the first have: an empty one that it does not see as empty.
+    return flowed.replace("\n\n  ", f"\n{UNSEEN}\n  ")
+
+
+def _name_no_type_of_flags(parameters: list[Any]) -> None:
+    for each in parameters:
+        if getattr(each, "is_flag", False):
+            _without_type(each)
+
+
+def _without_type(option: Any) -> Any:
+    if option is not None:
+        option.metavar = ""
+    return option

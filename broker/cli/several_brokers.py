@@ -1,0 +1,276 @@
+"""`barnabas serve --brokers N`: a cluster on this machine, of a parent and a process for each broker.
+
+The parent holds the metadata store and serves it by ZooKeeper's protocol on loopback. It has imported what a broker
+needs before it forks one, so that brokers start at once and share that memory. Between two runs of its event loop, and
+only there, it forks: a broker begins with nothing running, and closes whatever it has inherited.
+
+What it needs to find brokers again that outlived a former parent is in `brokers.json` beside the store's file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import gc
+import importlib
+import json
+import logging
+import os
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from barnabas.broker.cli.serve import EXIT_FAILURE, EXIT_USAGE, read_configuration, refuse, serve_one
+from barnabas.broker.configuration.config import BrokerConfig, ConfigError, default_data_directory, parse_address
+from barnabas.broker.configuration.listeners import PORT_MAX
+from barnabas.broker.observability import logs
+
+logger = logging.getLogger(__name__)
+
+BROKERS_MAX: Final = 100
+STORE_FILE: Final = "znodes.sqlite"
+NOTE_FILE: Final = "brokers.json"
+
+_OF_ONE_BROKER: Final = ("meta.properties", "metadata.sqlite")
+"""Files by which a directory is known that one broker has used."""
+
+_NEEDED_BY_BROKERS: Final = (
+    "uvloop",
+    "kazoo.client",
+    "barnabas.broker.cli.process",
+    "barnabas.broker.other_brokers",
+    "barnabas.controller.coordination.zookeeper",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerPlan:
+    """One broker: its id, the keys that make it this one, and the port of the store that is its own."""
+
+    node_id: int
+    configs: Mapping[str, str]
+    store_port: int
+    directories: Sequence[str]
+    former_pid: int = 0
+    former_addresses: str = ""
+    """Of a broker that a former parent has started, and that may still run."""
+
+
+def main(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
+    """Run the cluster until SIGTERM or SIGINT; exit status as `barnabas serve`."""
+    try:
+        count = _count(options.brokers)
+        config = _base_configuration(options, environ)
+        directories = base_directories(config, environ)
+        plans = [
+            _plan(config, directories, node_id, count) for node_id in range(config.node_id, config.node_id + count)
+        ]
+        for plan in plans:
+            resolution = read_configuration(options, environ, plan.configs)
+            if resolution.config is None:
+                return refuse(resolution.errors)
+    except ConfigError as error:
+        return refuse(error.problems)
+    logs.configure(config.barnabas_log_level, config.barnabas_log_format)
+    try:
+        os.makedirs(directories[0], exist_ok=True)
+        _require_a_cluster(directories)
+    except (OSError, ConfigError) as error:
+        sys.stderr.write(f"barnabas: {logs.escape(_sentence(error))}\n")
+        return EXIT_FAILURE if isinstance(error, OSError) else EXIT_USAGE
+    for module in _NEEDED_BY_BROKERS:
+        importlib.import_module(module)
+    return _run(options, environ, Path(directories[0]), plans)
+
+
+def _sentence(error: Exception) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    return str(error)
+
+
+# -- what is to be started
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= BROKERS_MAX:
+        raise ConfigError([f"--brokers {text}: expected a number of 1 to {BROKERS_MAX}"])
+    return int(text)
+
+
+def _base_configuration(options: argparse.Namespace, environ: Mapping[str, str]) -> BrokerConfig:
+    """What the options mean for the first broker, but for what the others have instead."""
+    resolution = read_configuration(options, environ)
+    if resolution.config is None:
+        raise ConfigError(resolution.errors)
+    if resolution.config.zookeeper_connect is not None:
+        raise ConfigError(
+            ["--brokers: the metadata store is the parent's own, so leave zookeeper.connect (--zookeeper) out"]
+        )
+    return resolution.config
+
+
+def base_directories(config: BrokerConfig, environ: Mapping[str, str]) -> list[str]:
+    """Where the cluster's directories are: below `log.dirs`, or where a cluster's are if that is not set."""
+    directories = list(config.log_dirs)
+    if directories == [os.path.abspath(default_data_directory(environ, config.node_id))]:
+        return [os.path.join(os.path.dirname(directories[0]), "cluster")]
+    return directories
+
+
+def _plan(config: BrokerConfig, directories: Sequence[str], node_id: int, count: int) -> BrokerPlan:
+    """The broker with this id: addresses and directories counted up from those of the first one. Port 0 stays."""
+    step = node_id - config.node_id
+    own = [os.path.join(directory, f"broker{node_id}") for directory in directories]
+    configs = {
+        "node.id": str(node_id),
+        "log.dirs": ",".join(own),
+        "listeners": ",".join(_address(each.name, each.host, _counted(each.port, step)) for each in config.listeners),
+        "zookeeper.connect": "127.0.0.1:0",
+        **_smaller_topics(config, count),
+    }
+    if config.raw.get("advertised.listeners", "").strip():
+        configs["advertised.listeners"] = ",".join(
+            _address(each.name, each.advertised_host, _counted(each.advertised_port or each.port, step))
+            for each in config.listeners
+            if each.advertised
+        )
+    if config.barnabas_http_address:
+        host, port = parse_address(config.barnabas_http_address)
+        configs["barnabas.http.address"] = f"{_host(host)}:{_counted(port, step)}"
+    return BrokerPlan(node_id, configs, 0, own)
+
+
+def _smaller_topics(config: BrokerConfig, count: int) -> dict[str, str]:
+    """With fewer than three brokers, internal topics have as many replicas as there are, unless somebody says more."""
+    replicas = min(3, count)
+    wanted = {
+        "offsets.topic.replication.factor": replicas,
+        "transaction.state.log.replication.factor": replicas,
+        "transaction.state.log.min.isr": min(2, replicas),
+    }
+    return {key: str(value) for key, value in wanted.items() if key not in config.raw}
+
+
+def _counted(port: int, step: int) -> int:
+    if port and port + step > PORT_MAX:
+        raise ConfigError([f"--brokers: port {port + step} would be above {PORT_MAX}"])
+    return port + step if port else 0
+
+
+def _address(name: str, host: str | None, port: int) -> str:
+    return f"{name}://{_host(host)}:{port}"
+
+
+def _host(host: str | None) -> str:
+    return f"[{host}]" if host and ":" in host else host or ""
+
+
+def _require_a_cluster(directories: Sequence[str]) -> None:
+    for directory in directories:
+        if any(os.path.exists(os.path.join(directory, name)) for name in _OF_ONE_BROKER):
+            raise ConfigError(
+                [f"{directory} is the directory of one broker, not of a cluster: choose another one (--data-dir)"]
+            )
+
+
+# -- what a former parent has noted
+
+
+def with_note(plans: Sequence[BrokerPlan], note: Mapping[str, Any]) -> list[BrokerPlan]:
+    """The plans with ports where they were, as far as they were any, and the processes that may still run."""
+    found = []
+    for plan in plans:
+        noted = note.get(str(plan.node_id), {})
+        configs = dict(plan.configs)
+        was_any_port = configs["listeners"] == noted.get("asked", {}).get("listeners")
+        if was_any_port:
+            configs |= noted["given"]
+        found.append(
+            replace(
+                plan,
+                configs=configs,
+                store_port=int(noted.get("store_port", 0)),
+                former_pid=int(noted.get("pid", 0)),
+                former_addresses=str(noted.get("addresses", "")),
+            )
+        )
+    return found
+
+
+def read_note(path: Path) -> dict[str, Any]:
+    """What a former parent noted of its brokers, by their ids; nothing if it cannot be read."""
+    try:
+        note = json.loads(path.read_text())
+        return {key: dict(value) for key, value in note.items()}
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, AttributeError, TypeError) as error:
+        logger.warning("%s cannot be read, brokers that still run are not found: %s", path, error)
+        return {}
+
+
+# -- the processes
+
+
+def _run(options: argparse.Namespace, environ: Mapping[str, str], directory: Path, plans: Sequence[BrokerPlan]) -> int:
+    from barnabas.broker.cli.supervisor import Supervisor
+    from barnabas.controller.coordination.interface import StoreUnavailable
+
+    loop = asyncio.new_event_loop()
+    asyncio.set_event_loop(loop)
+    supervisor = Supervisor(loop, directory, plans)
+    try:
+        loop.run_until_complete(supervisor.open())
+        gc.collect()
+        gc.freeze()  # what is there by now is shared with the brokers as long as nobody writes to it
+        while (start := loop.run_until_complete(supervisor.next_start())) is not None:
+            read_end, write_end = os.pipe()
+            pid = os.fork()
+            if pid == 0:
+                _become_a_broker(options, environ, start, write_end)
+            os.close(write_end)
+            supervisor.started(start, pid, read_end)
+        return supervisor.status
+    except (StoreUnavailable, OSError) as error:
+        logger.critical("%s", _sentence(error))
+        return EXIT_FAILURE
+    finally:
+        supervisor.close()
+        loop.close()
+
+
+def _become_a_broker(options: argparse.Namespace, environ: Mapping[str, str], plan: BrokerPlan, output: int) -> None:
+    """In the new process; does not return. It belongs to a session of its own, so that Ctrl-C reaches the parent alone,
+    and what it prints goes to `output`."""
+    status = EXIT_FAILURE
+    try:
+        os.setsid()
+        signal.set_wakeup_fd(-1)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD):
+            signal.signal(number, signal.SIG_DFL)
+        os.dup2(output, 1)
+        _close_all_but_standard()
+        asyncio.set_event_loop(None)
+        gc.disable()
+        status = serve_one(options, environ, also=plan.configs, label=f"broker {plan.node_id}:")
+    except SystemExit as end:
+        status = end.code if isinstance(end.code, int) else EXIT_FAILURE
+    finally:
+        with contextlib.suppress(Exception):
+            sys.stdout.flush()
+        with contextlib.suppress(Exception):
+            sys.stderr.flush()
+        os._exit(status)
+
+
+def _close_all_but_standard() -> None:
+    """The store's file, its ports and whatever else the parent has open."""
+    for name in os.listdir("/dev/fd"):
+        if int(name) > 2:
+            with contextlib.suppress(OSError):
+                os.close(int(name))

@@ -1,0 +1,322 @@
+"""The parent of `barnabas serve --brokers N`: starts brokers, tells the store when one has died, starts it again, and
+stops them all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import signal
+import sys
+import time
+from collections.abc import Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+
+from barnabas.broker.cli.several_brokers import NOTE_FILE, STORE_FILE, BrokerPlan, read_note, with_note
+from barnabas.broker.cli.zookeeper_process import new_server
+from barnabas.controller import znodes
+from barnabas.network import OsNetwork
+from barnabas.storage.checkpoints import LOCK_FILE
+from barnabas.storage.errors import DirectoryLocked
+from barnabas.storage.os_files import OsFiles
+
+logger = logging.getLogger(__name__)
+
+HOST: Final = "127.0.0.1"
+
+RESTARTS_MAX: Final = 5
+RESTARTS_PERIOD_S: Final = 60.0
+"""A broker that has died more often than so within that time is not started again: the whole cluster stops."""
+
+STOP_S_MAX: Final = 60.0
+"""How long a broker may take to stop before it is killed."""
+
+_LOOK_INTERVAL_S: Final = 0.2
+"""How often it is looked whether a broker that is not this process's child still lives, or is registered."""
+
+
+@dataclass(slots=True)
+class RestartBudget:
+    """How often one broker may be started again."""
+
+    deaths_s: list[float] = field(default_factory=list)
+
+    def allows(self, now_s: float) -> bool:
+        """Whether it may be started again after a death at this time."""
+        self.deaths_s = [each for each in self.deaths_s if now_s - each < RESTARTS_PERIOD_S] + [now_s]
+        return len(self.deaths_s) <= RESTARTS_MAX
+
+
+@dataclass(slots=True, eq=False)
+class Child:
+    """One broker: its plan, the process that runs it (0: none), and whether that is a child of this one."""
+
+    plan: BrokerPlan
+    asked: dict[str, str]
+    pid: int = 0
+    is_own: bool = True
+    addresses: str = ""
+    is_ready: bool = False
+    output: bytes = b""
+    has_ended: asyncio.Event = field(default_factory=asyncio.Event)
+    budget: RestartBudget = field(default_factory=RestartBudget)
+
+
+class Supervisor:
+    """Runs on `loop`, which whoever forks runs: `next_start` says which broker to fork, `started` is told of it.
+
+    `directory` has the store's file and the note. `status` is the exit status.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, directory: Path, plans: Sequence[BrokerPlan]) -> None:
+        self._loop = loop
+        self._directory = directory
+        self._children = [Child(plan, dict(plan.configs)) for plan in plans]
+        self._to_start: asyncio.Queue[Child | None] = asyncio.Queue()
+        self._is_stopping = False
+        self._is_ready = False
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.status = 0
+
+    # -- called by whoever forks
+
+    async def open(self) -> None:
+        """Open the store, and find brokers that outlived a former parent. Raises: StoreUnavailable, OSError."""
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            self._loop.add_signal_handler(number, self._stop, 0)
+        self._loop.add_signal_handler(signal.SIGCHLD, self._look_at_children)
+        self._server = new_server(str(self._directory / STORE_FILE), self._store_failed)
+        self._server.open()
+        note = read_note(self._directory / NOTE_FILE)
+        self._require_no_others(note)
+        plans = with_note([child.plan for child in self._children], note)
+        with contextlib.ExitStack() as taken:
+            for child, plan in zip(self._children, plans, strict=True):
+                port = await self._listen(plan.store_port, is_needed=_is_in_use(plan))
+                listeners = _with_free_ports(plan.configs["listeners"], taken)
+                configs = {**plan.configs, "listeners": listeners, "zookeeper.connect": f"{HOST}:{port}"}
+                child.plan = replace(plan, configs=configs, store_port=port)
+        for child in self._children:
+            if _is_in_use(child.plan):
+                self._adopt(child)
+            else:
+                self._to_start.put_nowait(child)
+        self._write_note()
+        logger.info(
+            "pid %d holds the metadata store of %d brokers, %s", os.getpid(), len(plans), self._directory / STORE_FILE
+        )
+
+    async def next_start(self) -> BrokerPlan | None:
+        """The next broker to fork, as soon as there is one; None when all is over."""
+        while (child := await self._to_start.get()) is not None:
+            if not self._is_stopping:
+                return child.plan
+        return None
+
+    def started(self, plan: BrokerPlan, pid: int, output: int) -> None:
+        """A broker runs as process `pid`, and prints to `output`."""
+        child = next(child for child in self._children if child.plan is plan)
+        child.pid, child.is_own, child.output = pid, True, b""
+        child.has_ended = asyncio.Event()
+        self._loop.add_reader(output, self._read, child, output)
+        self._write_note()
+        self._look_at_children()  # it may have ended already, before its number was known
+
+    def close(self) -> None:
+        """Close the store."""
+        self._server.close()
+
+    # -- brokers that come and go
+
+    async def _listen(self, port: int, *, is_needed: bool) -> int:
+        """A port of the store; the former one where there was one. Raises: OSError."""
+        try:
+            return await self._server.listen(HOST, port)
+        except OSError as error:
+            if not port or is_needed:
+                raise OSError(error.errno, f"cannot listen on {HOST}:{port}: {error.strerror}") from error
+            return await self._server.listen(HOST, 0)
+
+    def _require_no_others(self, note: Mapping[str, Any]) -> None:
+        """Raises: OSError, if a broker of a former parent still runs that is none of those asked for."""
+        asked = {str(child.plan.node_id) for child in self._children}
+        for node_id in note.keys() - asked:
+            pid = int(note[node_id].get("pid", 0))
+            if pid and _is_locked(self._directory / f"broker{node_id}"):
+                raise OSError(f"broker {node_id} of before, pid {pid}, still runs: stop it, or start as many as before")
+
+    def _adopt(self, child: Child) -> None:
+        """A broker of a former parent still runs: it finds the store where it was."""
+        child.pid, child.is_own = child.plan.former_pid, False
+        logger.info("broker %d still runs, pid %d: it goes on", child.plan.node_id, child.pid)
+        self._spawn(self._watch(child))
+
+    async def _watch(self, child: Child) -> None:
+        """See to the end of a process that is nobody's child here, and to its registration."""
+        while _is_in_use(child.plan):
+            if not child.is_ready and self._is_registered(child):
+                self._child_is_ready(child, child.plan.former_addresses)
+            await asyncio.sleep(_LOOK_INTERVAL_S)
+        self._ended(child, "has ended")
+
+    def _is_registered(self, child: Child) -> bool:
+        return self._server.znode(znodes.broker_path(child.plan.node_id)) is not None
+
+    def _read(self, child: Child, output: int) -> None:
+        data = os.read(output, 4096)
+        child.output += data
+        line, newline, _ = child.output.partition(b"\n")
+        if newline and not child.is_ready:
+            self._child_is_ready(child, line.decode().split()[1])
+        if not data:
+            self._loop.remove_reader(output)
+            os.close(output)
+
+    def _child_is_ready(self, child: Child, addresses: str) -> None:
+        child.is_ready, child.addresses = True, addresses
+        self._write_note()
+        if not self._is_ready and all(each.is_ready for each in self._children):
+            self._is_ready = True
+            sys.stdout.write(self._ready_line() + "\n")
+            sys.stdout.flush()
+
+    def _ready_line(self) -> str:
+        addresses = ",".join(child.addresses for child in self._children)
+        ids = ",".join(str(child.plan.node_id) for child in self._children)
+        payload = self._server.znode(znodes.CLUSTER_ID)
+        cluster_id = "" if payload is None else znodes.decode_cluster_id(payload)
+        return f"ready: {addresses} node.id={ids} cluster.id={cluster_id}"
+
+    def _look_at_children(self) -> None:
+        """SIGCHLD: somebody has ended."""
+        for child in self._children:
+            if not (child.pid and child.is_own):
+                continue
+            pid, wait_status = os.waitpid(child.pid, os.WNOHANG)
+            if pid:
+                self._ended(child, _cause(os.waitstatus_to_exitcode(wait_status)))
+
+    def _ended(self, child: Child, cause: str) -> None:
+        """A broker's process is no more: whoever it led goes to others at once."""
+        node_id, pid, child.pid = child.plan.node_id, child.pid, 0
+        child.has_ended.set()
+        self._server.end_sessions(child.plan.store_port)
+        if self._is_stopping:
+            return
+        if not child.is_ready:
+            logger.critical("broker %d could not start (pid %d %s): all brokers are stopped", node_id, pid, cause)
+            self._stop(1)
+        elif not child.budget.allows(time.monotonic()):
+            logger.critical(
+                "broker %d has died %d times within a minute (pid %d %s): all brokers are stopped",
+                node_id, RESTARTS_MAX + 1, pid, cause,
+            )  # fmt: skip
+            self._stop(1)
+        else:
+            logger.error("broker %d, pid %d, %s: it is started again", node_id, pid, cause)
+            self._to_start.put_nowait(child)
+
+    # -- the end
+
+    def _store_failed(self, reason: str) -> None:
+        logger.critical("the metadata store failed (%s): all brokers are stopped", reason)
+        self._stop(1)
+
+    def _stop(self, status: int) -> None:
+        """Stop all brokers, once."""
+        self.status = max(self.status, status)
+        if not self._is_stopping:
+            self._is_stopping = True
+            self._spawn(self._stop_all())
+
+    async def _stop_all(self) -> None:
+        """One after the other, the controller last: so everybody has somebody to hand over to."""
+        logger.info("stopping %d brokers", sum(child.pid != 0 for child in self._children))
+        office = self._server.znode(znodes.CONTROLLER)
+        controller_id = None if office is None else znodes.decode_controller(office)
+        for child in sorted(self._children, key=lambda child: child.plan.node_id == controller_id):
+            if not child.pid:
+                continue
+            _send(child.pid, signal.SIGTERM)
+            try:
+                await asyncio.wait_for(child.has_ended.wait(), STOP_S_MAX)
+            except TimeoutError:
+                logger.error("broker %d does not stop: it is killed", child.plan.node_id)
+                self.status = 1
+                _send(child.pid, signal.SIGKILL)
+                await child.has_ended.wait()
+        self._to_start.put_nowait(None)
+
+    # -- bookkeeping
+
+    def _write_note(self) -> None:
+        note = {
+            str(child.plan.node_id): {
+                "pid": child.pid,
+                "addresses": child.addresses,
+                "store_port": child.plan.store_port,
+                "asked": {"listeners": child.asked["listeners"]},
+                "given": {"listeners": child.plan.configs["listeners"]},
+            }
+            for child in self._children
+        }
+        path = self._directory / NOTE_FILE
+        temporary = path.with_suffix(".tmp")
+        temporary.write_text(json.dumps(note, indent=1) + "\n")
+        os.replace(temporary, path)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+def _send(pid: int, number: signal.Signals) -> None:
+    """Send a signal to a process. One that was started by a former parent may be gone, which is seen a little later."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, number)
+
+
+def _cause(status: int) -> str:
+    return f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
+
+
+def _is_in_use(plan: BrokerPlan) -> bool:
+    """Whether a process that a former parent noted still has the broker's directory."""
+    return plan.former_pid != 0 and _is_locked(Path(plan.directories[0]))
+
+
+def _is_locked(directory: Path) -> bool:
+    """Whether a broker uses a log directory."""
+    lock = directory / LOCK_FILE
+    if not lock.exists():
+        return False
+    files = OsFiles()
+    try:
+        files.close(files.lock(str(lock)))
+    except DirectoryLocked:
+        return True
+    return False
+
+
+def _with_free_ports(listeners: str, taken: contextlib.ExitStack) -> str:
+    """Listeners with a free port in the place of each 0: a broker that is started again has to be where it was. Until
+    `taken` is closed nobody else is given these ports; another broker of ours could be, one time in some thousand.
+    """
+    parts = []
+    for listener in listeners.split(","):
+        name, _, address = listener.partition("://")
+        host, _, port = address.rpartition(":")
+        parts.append(f"{name}://{host}:{port if port != '0' else _free_port(host.strip('[]'), taken)}")
+    return ",".join(parts)
+
+
+def _free_port(host: str, taken: contextlib.ExitStack) -> int:
+    bound = OsNetwork().bind(host or None, 0)
+    taken.callback(bound.close)
+    return bound.port

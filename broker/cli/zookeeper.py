@@ -1,0 +1,63 @@
+"""`barnabas zookeeper`: the tree of the embedded store, served by ZooKeeper's own protocol to this machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from barnabas.broker.cli.output import EXIT_FAILURE, complain
+
+DEFAULT_ADDRESS = "127.0.0.1:2181"
+EXIT_USAGE = 2
+
+
+def zookeeper(
+    listen: Annotated[
+        str, typer.Option("--listen", metavar="HOST:PORT", help="A loopback address; port 0 takes a free one.")
+    ] = DEFAULT_ADDRESS,
+    file: Annotated[
+        Path | None,
+        typer.Option("--file", metavar="FILE", help="Where the znodes are kept; without it they end with the process."),
+    ] = None,
+) -> None:
+    """Serve ZooKeeper's protocol on this machine until SIGTERM or Ctrl-C, for brokers and tools that need a ZooKeeper.
+
+    When clients may connect it prints one line on standard output, `ready: HOST:PORT`; log lines go to standard error.
+    Brokers are started with `barnabas serve --zookeeper HOST:PORT`, each with an id, an address and a directory of its
+    own.
+
+    It is one process without a quorum: while it is away, brokers go on serving and nobody is elected; when it is back
+    with the same FILE, all sessions have ended and brokers register anew. Only programs of this machine may connect;
+    there are no passwords, and ACLs are world:anyone. Across machines, use a real ZooKeeper ensemble.
+
+    [bold]Examples[/bold]
+
+      barnabas zookeeper
+      barnabas zookeeper --listen 127.0.0.1:2182 --file /tmp/znodes.sqlite
+    """
+    import asyncio
+
+    import uvloop
+
+    from barnabas.broker.cli.zookeeper_process import loopback_address, run
+    from barnabas.broker.observability import logs
+    from barnabas.controller.coordination.interface import StoreUnavailable
+
+    try:
+        host, port = loopback_address(listen)
+    except ValueError as error:
+        complain(f"--listen {listen}: {error}")
+        raise typer.Exit(EXIT_USAGE) from None
+    logs.configure("INFO", "text")
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            status = runner.run(run(host, port, file))
+    except StoreUnavailable as error:
+        complain(f"the znodes cannot be kept in {error}")
+        status = EXIT_FAILURE
+    except OSError as error:
+        complain(f"cannot listen on {listen}: {error.strerror}. Choose another address (--listen)")
+        status = EXIT_FAILURE
+    raise typer.Exit(status)

@@ -1,0 +1,255 @@
+"""Which replicas have to move so that brokers have the same load: a pure decision, made before anything is moved.
+
+Replicas, preferred leaders and bytes of all brokers are brought within 10 % of each other, as far as partitions, which
+cannot be divided, and racks allow it. In rounds, until nothing is left to do: replicas move from those who have many to
+those who have few, then replicas of different sizes change places, then leaders are exchanged, which costs nothing
+where both have a replica.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import islice
+from typing import Final
+
+from barnabas.broker.client.client import ClientError
+from barnabas.broker.client.consumer import TopicPartition
+from barnabas.broker.client.placement import Placement
+from barnabas.broker.client.placement_plans import Loads, Replicas
+
+SLACK: Final = 0.1
+"""By what part of the greatest the smallest may be less."""
+
+_ROUNDS_MAX: Final = 8
+_NEIGHBOURS: Final = 6
+"""How many replicas of about the right size are tried."""
+
+
+def is_even(values: Iterable[int], unit: int = 0) -> bool:
+    """Whether numbers are within 10 % of each other, or within one `unit` of what cannot be divided."""
+    found = list(values)
+    return max(found) - min(found) <= max(unit, SLACK * max(found))
+
+
+def plan_rebalance(placement: Placement) -> dict[TopicPartition, Replicas]:
+    """The replicas of those partitions that change. Errors: ClientError while a broker that has replicas is away."""
+    if away := placement.away():
+        raise ClientError(
+            f"broker {away[0]} has replicas and is away: start it again, or have others get what it has"
+            f" (barnabas brokers drain {away[0]})"
+        )
+    if not placement.brokers or not placement.partitions:
+        return {}
+    balance = _Balance(placement)
+    for number in range(_ROUNDS_MAX):
+        if not balance.improve(keep_leaders=number > 1):
+            break
+    return {
+        partition: new for partition, new in balance.replicas.items() if new != placement.partitions[partition].replicas
+    }
+
+
+class _Balance:
+    """A placement while it is changed: the replicas of each partition, and what each broker has of them."""
+
+    def __init__(self, placement: Placement) -> None:
+        self.brokers = list(placement.brokers)
+        self.loads = Loads(placement, self.brokers)
+        self.size = {partition: place.bytes for partition, place in placement.partitions.items()}
+        self.replicas: dict[TopicPartition, Replicas] = {
+            partition: place.replicas for partition, place in placement.partitions.items()
+        }
+        self.hosted: dict[int, set[TopicPartition]] = {broker: set() for broker in self.brokers}
+        for partition, replicas in self.replicas.items():
+            for broker in replicas:
+                self.hosted[broker].add(partition)
+
+    def improve(self, *, keep_leaders: bool) -> bool:
+        """One round; whether anything has changed."""
+        steps: list[Callable[[], bool]] = [
+            self._move_a_replica,
+            lambda: self._even_out_bytes(keep_leaders),
+            self._move_a_leader,
+        ]
+        changed = False
+        for step in steps:
+            for _ in range(4 * len(self.replicas) + len(self.brokers)):
+                if not step():
+                    break
+                changed = True
+        return changed
+
+    # --- what is changed --------------------------------------------------------------------------
+
+    def _set(self, partition: TopicPartition, new: Replicas) -> None:
+        old = self.replicas[partition]
+        self.loads.add(partition, old, -1)
+        self.loads.add(partition, new)
+        for broker in old:
+            self.hosted[broker].discard(partition)
+        for broker in new:
+            self.hosted[broker].add(partition)
+        self.replicas[partition] = new
+
+    def _moved(self, partition: TopicPartition, source: int, target: int) -> Replicas:
+        return tuple(target if each == source else each for each in self.replicas[partition])
+
+    def _move(self, partition: TopicPartition, source: int, target: int) -> None:
+        self._set(partition, self._moved(partition, source, target))
+
+    def _hand_over(self, partition: TopicPartition, source: int, target: int) -> None:
+        """Both have a replica: they change places."""
+        places = {source: target, target: source}
+        self._set(partition, tuple(places.get(each, each) for each in self.replicas[partition]))
+
+    def _leads(self, partition: TopicPartition, broker: int) -> bool:
+        return self.replicas[partition][0] == broker
+
+    def _movable(self, source: int, target: int) -> list[TopicPartition]:
+        """Partitions with a replica on `source` that could be on `target` instead: by size, racks respected."""
+        found = (each for each in self.hosted[source] if each not in self.hosted[target])
+        return sorted((each for each in found if self._keeps_racks(each, source, target)), key=self._order)
+
+    def _order(self, partition: TopicPartition) -> tuple[int, TopicPartition]:
+        return self.size[partition], partition
+
+    def _keeps_racks(self, partition: TopicPartition, source: int, target: int) -> bool:
+        racks = self.loads.racks
+        if not racks:
+            return True
+        before = {racks[each] for each in self.replicas[partition]}
+        after = {racks[each] for each in self._moved(partition, source, target)}
+        return len(after) >= len(before)
+
+    def _pairs(self, loads: Mapping[int, int], least_gap: float) -> Iterator[tuple[int, int]]:
+        """Brokers that have much and that have little, the widest apart first."""
+        ranked = sorted(self.brokers, key=lambda each: (loads[each], each))
+        pairs = [(loads[low] - loads[high], high, low) for high in ranked for low in ranked]
+        for gap, high, low in sorted(pairs):
+            if -gap < least_gap or high == low:
+                return
+            yield high, low
+
+    # --- replicas ---------------------------------------------------------------------------------
+
+    def _move_a_replica(self) -> bool:
+        counts, sizes, leaders = self.loads.replicas, self.loads.bytes, self.loads.leaders
+        if is_even((counts[each] for each in self.brokers), 1):
+            return False
+        for source, target in self._pairs(counts, 2):
+            gap = counts[source] - counts[target]
+            ideal = max(0.0, (sizes[source] - sizes[target]) / gap)
+            wants_leader = 2 * (leaders[source] - leaders[target]) >= gap
+            if movable := self._movable(source, target):
+                chosen = min(
+                    movable,
+                    key=lambda each: (
+                        abs(self.size[each] - ideal),
+                        self._leads(each, source) != wants_leader,
+                        each,
+                    ),
+                )
+                self._move(chosen, source, target)
+                return True
+        return False
+
+    # --- bytes ------------------------------------------------------------------------------------
+
+    def _even_out_bytes(self, keep_leaders: bool) -> bool:
+        sizes = self.loads.bytes
+        if is_even(sizes[each] for each in self.brokers):
+            return False
+        allowed = SLACK * max(sizes[each] for each in self.brokers)
+        for source, target in self._pairs(sizes, max(1.0, allowed)):
+            gap = sizes[source] - sizes[target]
+            changes = [
+                (abs(gap - 2 * moved), cost, away, back)
+                for moved, cost, away, back in self._exchanges(source, target, gap, keep_leaders)
+                if 0 < moved < gap
+            ]
+            if changes:
+                # Of those that are enough the cheapest, else the one after which the least is left.
+                enough = [each for each in changes if each[0] <= allowed]
+                best = min(enough, key=lambda each: each[1]) if enough else min(changes, key=lambda each: each[:2])
+                self._move(best[2], source, target)
+                if best[3] is not None:
+                    self._move(best[3], target, source)
+                return True
+        return False
+
+    def _exchanges(
+        self, source: int, target: int, gap: int, keep_leaders: bool
+    ) -> Iterator[tuple[int, int, TopicPartition, TopicPartition | None]]:
+        """What could go from `source`, and come back for it: how many bytes less it then has, and bytes to copy."""
+        going, coming = self._movable(source, target), self._movable(target, source)
+        order = [self.size[each] for each in coming]
+        counts = self.loads.replicas
+        if counts[source] > counts[target]:
+            for each in going:
+                if not (keep_leaders and self._leads(each, source)):
+                    yield self.size[each], self.size[each], each, None
+        for each in going:
+            leads = self._leads(each, source)
+            size = self.size[each]
+            near = bisect_left(order, size - gap // 2)
+            for back in coming[max(0, near - _NEIGHBOURS) : near + _NEIGHBOURS]:
+                if not keep_leaders or leads == self._leads(back, target):
+                    yield size - self.size[back], size + self.size[back], each, back
+
+    # --- leaders ----------------------------------------------------------------------------------
+
+    def _move_a_leader(self) -> bool:
+        leaders = self.loads.leaders
+        if is_even((leaders[each] for each in self.brokers), 1):
+            return False
+        most = max(leaders[each] for each in self.brokers)
+        for source in (each for each in self.brokers if leaders[each] == most):
+            if self._hand_over_along_a_path(source, most - 2):
+                return True
+        return any(self._exchange_leader(source, target) for source, target in self._pairs(leaders, 2))
+
+    def _hand_over_along_a_path(self, source: int, enough: int) -> bool:
+        """Have `source` lead one less and a broker that leads `enough` at most one more, through others if need be."""
+        came_by: dict[int, tuple[int, TopicPartition]] = {}
+        border, seen = [source], {source}
+        while border:
+            reached: list[int] = []
+            for broker in border:
+                for partition in sorted(each for each in self.hosted[broker] if self._leads(each, broker)):
+                    for follower in self.replicas[partition][1:]:
+                        if follower not in seen:
+                            seen.add(follower)
+                            came_by[follower] = (broker, partition)
+                            reached.append(follower)
+            ends = [each for each in reached if self.loads.leaders[each] <= enough]
+            if ends:
+                self._follow_back(min(ends, key=lambda each: (self.loads.leaders[each], each)), source, came_by)
+                return True
+            border = reached
+        return False
+
+    def _follow_back(self, end: int, source: int, came_by: Mapping[int, tuple[int, TopicPartition]]) -> None:
+        while end != source:
+            before, partition = came_by[end]
+            self._hand_over(partition, before, end)
+            end = before
+
+    def _exchange_leader(self, source: int, target: int) -> bool:
+        """A replica that leads goes, one that follows comes back, of sizes as like as can be."""
+        going = [each for each in self._movable(source, target) if self._leads(each, source)]
+        coming = [each for each in self._movable(target, source) if not self._leads(each, target)]
+        gap = self.loads.bytes[source] - self.loads.bytes[target]
+        pairs = (
+            (abs(gap - 2 * (self.size[away] - self.size[back])), self.size[away] + self.size[back], away, back)
+            for away in going
+            for back in coming
+        )
+        if best := min(islice(pairs, 100_000), default=None):
+            self._move(best[2], source, target)
+            self._move(best[3], target, source)
+            return True
+        if going and self.loads.replicas[source] > self.loads.replicas[target]:
+            self._move(going[0], source, target)
+            return True
+        return False

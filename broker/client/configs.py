@@ -1,0 +1,98 @@
+"""Configs over the wire, for the commands: describe and change, each resource asked of the broker that knows it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from barnabas.broker.client.client import KafkaClient, check
+from barnabas.wire.messages.describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResourceResult,
+    DescribeConfigsResponse,
+)
+from barnabas.wire.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
+
+TOPIC: Final = 2
+BROKER: Final = 4
+BROKER_LOGGER: Final = 8
+
+_KINDS: Final = {TOPIC: "topic", BROKER: "broker", BROKER_LOGGER: "loggers of broker"}
+_SET, _DELETE, _APPEND, _SUBTRACT = range(4)
+
+ConfigResource = tuple[int, str]
+
+
+def resource_text(resource: ConfigResource) -> str:
+    """A resource in words."""
+    kind, name = resource
+    return f"{_KINDS.get(kind, kind)} {name}" if name else "all brokers"
+
+
+def _node_of(resource: ConfigResource) -> int | None:
+    kind, name = resource
+    return int(name) if kind in (BROKER, BROKER_LOGGER) and name.isdecimal() else None
+
+
+async def describe_configs(
+    client: KafkaClient, resources: Sequence[ConfigResource], *, include_documentation: bool = False
+) -> dict[ConfigResource, list[DescribeConfigsResourceResult]]:
+    """All configs of some resources. Errors: ClientError."""
+    by_node: dict[int | None, list[ConfigResource]] = {}
+    for resource in resources:
+        by_node.setdefault(_node_of(resource), []).append(resource)
+    found = {}
+    for node_id, asked in by_node.items():
+        request = DescribeConfigsRequest(
+            resources=[
+                DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=None)
+                for kind, name in asked
+            ]
+        )
+        if include_documentation and await client.supports(DescribeConfigsRequest, 3, node_id):
+            request.include_documentation = True
+        response: DescribeConfigsResponse = await client.send(request, node_id)
+        for result in response.results:
+            resource = (result.resource_type, result.resource_name)
+            check(result.error_code, f"cannot describe {resource_text(resource)}", result.error_message)
+            found[resource] = sorted(result.configs, key=lambda config: config.name)
+    return found
+
+
+async def alter_configs(
+    client: KafkaClient,
+    kind: int,
+    name: str,
+    *,
+    set_to: Mapping[str, str],
+    delete: Sequence[str] = (),
+    append: Mapping[str, str] | None = None,
+    subtract: Mapping[str, str] | None = None,
+    validate_only: bool = False,
+) -> None:
+    """Change some configs of one resource, all or none of them, or only ask whether it would work.
+
+    Errors: ClientError.
+    """
+    configs = [
+        *(AlterableConfig(name=key, config_operation=_SET, value=value) for key, value in set_to.items()),
+        *(AlterableConfig(name=key, config_operation=_DELETE, value=None) for key in delete),
+        *(AlterableConfig(name=key, config_operation=_APPEND, value=value) for key, value in (append or {}).items()),
+        *(
+            AlterableConfig(name=key, config_operation=_SUBTRACT, value=value)
+            for key, value in (subtract or {}).items()
+        ),
+    ]
+    request = IncrementalAlterConfigsRequest(
+        resources=[AlterConfigsResource(resource_type=kind, resource_name=name, configs=configs)],
+        validate_only=validate_only,
+    )
+    response: IncrementalAlterConfigsResponse = await client.send(request, _node_of((kind, name)))
+    result = response.responses[0]
+    check(result.error_code, f"cannot change {resource_text((kind, name))}", result.error_message)

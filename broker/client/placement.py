@@ -1,0 +1,100 @@
+"""Where the partitions of a cluster are: which brokers have replicas of them, who leads, how many bytes they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from barnabas.broker.client.client import ClientError, KafkaClient
+from barnabas.broker.client.consumer import TopicPartition
+from barnabas.wire.errors import ErrorCode
+from barnabas.wire.messages.describe_log_dirs import DescribeLogDirsRequest
+from barnabas.wire.messages.metadata import MetadataResponse
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerPlace:
+    """A broker that is registered: where clients reach it, and where it stands."""
+
+    host: str
+    port: int
+    rack: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionPlace:
+    """A partition: its replicas, of which the first should lead, those in sync, and the leader (-1: none)."""
+
+    replicas: tuple[int, ...]
+    in_sync: tuple[int, ...]
+    leader: int
+    bytes: int = 0
+    """Of the largest replica."""
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """All brokers and all partitions at one moment."""
+
+    brokers: Mapping[int, BrokerPlace]
+    partitions: Mapping[TopicPartition, PartitionPlace]
+    replica_bytes: Mapping[tuple[str, int, int], int] = field(default_factory=dict)
+    """By topic, partition and broker, as far as brokers tell."""
+
+    problems: tuple[str, ...] = ()
+    """Log directories that cannot be read, in words."""
+
+    def away(self) -> list[int]:
+        """Brokers that have replicas, but are not registered."""
+        return sorted({each for place in self.partitions.values() for each in place.replicas} - self.brokers.keys())
+
+
+async def read_placement(client: KafkaClient) -> Placement:
+    """Ask the cluster, and each broker for the sizes of its logs. Errors: ClientError."""
+    metadata = await client.metadata(None)
+    sizes, problems = await _replica_bytes(client, [broker.node_id for broker in metadata.brokers])
+    return Placement(
+        {
+            broker.node_id: BrokerPlace(broker.host, broker.port, broker.rack)
+            for broker in sorted(metadata.brokers, key=lambda broker: broker.node_id)
+        },
+        dict(sorted(_partitions(metadata, sizes))),
+        sizes,
+        tuple(problems),
+    )
+
+
+def _partitions(
+    metadata: MetadataResponse, sizes: Mapping[tuple[str, int, int], int]
+) -> Iterable[tuple[TopicPartition, PartitionPlace]]:
+    for topic in metadata.topics:
+        name = topic.name or ""
+        for part in topic.partitions:
+            index = part.partition_index
+            largest = max((sizes.get((name, index, broker), 0) for broker in part.replica_nodes), default=0)
+            place = PartitionPlace(tuple(part.replica_nodes), tuple(part.isr_nodes), part.leader_id, largest)
+            yield (name, index), place
+
+
+async def _replica_bytes(
+    client: KafkaClient, brokers: Iterable[int]
+) -> tuple[dict[tuple[str, int, int], int], list[str]]:
+    sizes: dict[tuple[str, int, int], int] = {}
+    problems = []
+    for broker in brokers:
+        try:
+            response = await client.send(DescribeLogDirsRequest(topics=None), broker)
+        except ClientError as error:
+            problems.append(f"broker {broker} does not tell its sizes: {error}")
+            continue
+        for directory in response.results:
+            if directory.error_code:
+                error_code = ErrorCode.of(directory.error_code)
+                problems.append(
+                    f"broker {broker} cannot read {directory.log_dir}: {error_code.message} ({error_code.name})"
+                )
+            for topic in directory.topics:
+                for part in topic.partitions:
+                    if not part.is_future_key:
+                        sizes[topic.name, part.partition_index, broker] = part.partition_size
+    return sizes, problems

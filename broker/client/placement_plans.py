@@ -1,0 +1,131 @@
+"""Which replicas partitions shall have: pure decisions about a placement, made before anything is moved.
+
+Racks count when all brokers that may get replicas have one, as with Kafka: then the replicas of a partition stand in as
+many racks as before, or more.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping
+
+from barnabas.broker.client.client import ClientError
+from barnabas.broker.client.consumer import TopicPartition
+from barnabas.broker.client.placement import Placement
+
+Replicas = tuple[int, ...]
+
+
+class Loads:
+    """How many replicas, preferred leaders and bytes each broker has, while a plan is made."""
+
+    def __init__(self, placement: Placement, brokers: Collection[int]) -> None:
+        self.placement = placement
+        self.racks = racks(placement, brokers)
+        self.replicas: Counter[int] = Counter()
+        self.leaders: Counter[int] = Counter()
+        self.bytes: Counter[int] = Counter()
+        for partition, place in placement.partitions.items():
+            self.add(partition, place.replicas)
+
+    def add(self, partition: TopicPartition, replicas: Replicas, sign: int = 1) -> None:
+        """Count a partition's replicas, or no longer (-1)."""
+        size = self.placement.partitions[partition].bytes
+        for broker in replicas:
+            self.replicas[broker] += sign
+            self.bytes[broker] += sign * size
+        for broker in replicas[:1]:
+            self.leaders[broker] += sign
+
+    def least_loaded(self, brokers: Collection[int], beside: Collection[int]) -> int:
+        """The broker that should get the next replica of a partition which has others on the brokers `beside`."""
+        taken = {self.racks.get(each) for each in beside}
+        return min(
+            brokers,
+            key=lambda each: (
+                bool(self.racks) and self.racks[each] in taken,
+                self.replicas[each],
+                self.bytes[each],
+                each,
+            ),
+        )
+
+
+def racks(placement: Placement, brokers: Collection[int]) -> dict[int, str]:
+    """The rack of each broker; none of any if one of `brokers` has none."""
+    known = {broker: place.rack for broker, place in placement.brokers.items() if place.rack is not None}
+    return known if all(broker in known for broker in brokers) else {}
+
+
+def check_brokers(placement: Placement, brokers: Collection[int]) -> None:
+    """Brokers that may get replicas are there. Errors: ClientError."""
+    unknown = sorted(set(brokers) - placement.brokers.keys())
+    if unknown:
+        there = ", ".join(map(str, sorted(placement.brokers)))
+        raise ClientError(f"there is no broker {', '.join(map(str, unknown))}: the cluster has {there}")
+
+
+def plan_spread(
+    placement: Placement,
+    partitions: Collection[TopicPartition],
+    brokers: Collection[int],
+    replication_factor: int | None = None,
+) -> dict[TopicPartition, Replicas]:
+    """Have the partitions on these brokers alone, with as many replicas as they have or as are wanted. Replicas that
+    may stay do, in their order; those that are missing go where there is least. Only partitions that change.
+
+    Errors: ClientError where there are too few brokers, or one is not there.
+    """
+    check_brokers(placement, brokers)
+    loads = Loads(placement, brokers)
+    targets: dict[TopicPartition, Replicas] = {}
+    for partition in sorted(partitions, key=lambda each: (-placement.partitions[each].bytes, each)):
+        old = placement.partitions[partition].replicas
+        count = len(old) if replication_factor is None else replication_factor
+        if count > len(brokers):
+            raise ClientError(_too_few(partition, count, len(brokers)))
+        new = _spread(loads, partition, old, brokers, count)
+        if new != old:
+            loads.add(partition, old, -1)
+            loads.add(partition, new)
+            targets[partition] = new
+    return dict(sorted(targets.items()))
+
+
+def _too_few(partition: TopicPartition, needed: int, there: int) -> str:
+    topic, index = partition
+    return (
+        f"{topic}-{index} needs {needed} brokers, and {there} would have it: start another one, or lower that first"
+        f" (barnabas topics reassign {topic} --replication-factor {there})"
+    )
+
+
+def _spread(loads: Loads, partition: TopicPartition, old: Replicas, brokers: Collection[int], count: int) -> Replicas:
+    place = loads.placement.partitions[partition]
+    staying = [each for each in old if each in brokers]
+    while len(staying) > count:  # whoever is not in sync goes first, then whoever is not preferred
+        behind = [each for each in staying if each not in place.in_sync]
+        staying.remove(behind[-1] if behind else staying[-1])
+    # A replica that has to go is replaced in its place, so that the order of the others stays.
+    new = [each if each in staying else None for each in old if each in staying or each not in brokers][:count]
+    new += [None] * (count - len(new))
+    added = []
+    for number, each in enumerate(new):
+        if each is None:
+            taken = [other for other in new if other is not None]
+            new[number] = loads.least_loaded([other for other in brokers if other not in taken], taken)
+            added.append(new[number])
+    replicas = [each for each in new if each is not None]
+    if replicas[0] in added:  # another one has to be preferred: who is so least often
+        first = min(replicas, key=lambda each: (loads.leaders[each], replicas.index(each)))
+        replicas.remove(first)
+        replicas.insert(0, first)
+    return tuple(replicas)
+
+
+def copied_bytes(placement: Placement, targets: Mapping[TopicPartition, Replicas]) -> int:
+    """How many bytes are copied when partitions get these replicas."""
+    return sum(
+        placement.partitions[partition].bytes * len(set(new) - set(placement.partitions[partition].replicas))
+        for partition, new in targets.items()
+    )

@@ -1,0 +1,122 @@
+"""Places in partitions as people name them (the first record, 10 before the end, since noon) and their offsets."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from barnabas.broker.client.client import ClientError, KafkaClient
+from barnabas.broker.client.consumer import EARLIEST, LATEST, Positions, TopicPartition
+from barnabas.wire.errors import ErrorCode
+
+
+class Place:
+    """A place in a partition: one of the classes below."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Earliest(Place):
+    """The first record that is kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class BeforeEnd(Place):
+    """So many offsets before the end; 0 is the end itself."""
+
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Offset(Place):
+    """An offset."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Since(Place):
+    """The first record that is not older than a moment (ms since 1970); the end where there is none."""
+
+    timestamp_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """An offset that a partition does not have, and the nearer end of the partition that is taken instead."""
+
+    topic: str
+    partition: int
+    wanted: int
+    taken: int
+
+    def __str__(self) -> str:
+        end = "ends" if self.wanted > self.taken else "begins"
+        return f"{self.topic}-{self.partition} {end} at {self.taken}: that is taken instead of {self.wanted}"
+
+
+async def named_partitions(positions: Positions, wanted: Mapping[str, Collection[int] | None]) -> list[TopicPartition]:
+    """The partitions of some topics, all of a topic where None is wanted. Errors: ClientError for one that is not."""
+    await positions.refresh(wanted)
+    known = positions.partitions()
+    for name, chosen in wanted.items():
+        missing = set(chosen or ()) - {index for topic, index in known if topic == name}
+        if missing:
+            raise ClientError(f"topic {name} has no partition {', '.join(map(str, sorted(missing)))}")
+    return [(name, index) for name, index in known if (chosen := wanted[name]) is None or index in chosen]
+
+
+async def existing_topics(client: KafkaClient, names: Collection[str]) -> set[str]:
+    """The topics of these names that the cluster knows. Errors: ClientError."""
+    response = await client.metadata(names)
+    return {topic.name or "" for topic in response.topics if topic.error_code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+
+
+async def offsets_at(
+    positions: Positions, partitions: Collection[TopicPartition], place: Place, *, isolation_level: int = 0
+) -> tuple[dict[TopicPartition, int], list[Moved]]:
+    """The offset of a place in each partition, and those that were moved to an end. Errors: ClientError.
+
+    More than there is before the end is no move: the last N of fewer are all.
+    """
+    match place:
+        case Earliest():
+            return await positions.offsets(partitions, EARLIEST), []
+        case BeforeEnd(0):
+            return await positions.offsets(partitions, LATEST, isolation_level=isolation_level), []
+    first, last = await ends(positions, partitions, isolation_level=isolation_level)
+    match place:
+        case BeforeEnd(count):
+            return {partition: max(first[partition], end - count) for partition, end in last.items()}, []
+        case Since(timestamp_ms):
+            found = await positions.offsets(partitions, timestamp_ms, isolation_level=isolation_level)
+            return {partition: last[partition] if offset < 0 else offset for partition, offset in found.items()}, []
+        case Offset(number):
+            return within(dict.fromkeys(partitions, number), first, last)
+    raise TypeError(place)
+
+
+async def ends(
+    positions: Positions, partitions: Collection[TopicPartition], *, isolation_level: int = 0
+) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
+    """First offsets, and those behind the last record that may be read. Errors: ClientError."""
+    return (
+        await positions.offsets(partitions, EARLIEST),
+        await positions.offsets(partitions, LATEST, isolation_level=isolation_level),
+    )
+
+
+def within(
+    wanted: Mapping[TopicPartition, int],
+    first: Mapping[TopicPartition, int],
+    last: Mapping[TopicPartition, int],
+) -> tuple[dict[TopicPartition, int], list[Moved]]:
+    """Offsets moved to the nearer end where a partition does not have them, as Kafka's `--reset-offsets` does."""
+    taken = {partition: min(max(offset, first[partition]), last[partition]) for partition, offset in wanted.items()}
+    moved = [
+        Moved(*partition, wanted[partition], offset)
+        for partition, offset in sorted(taken.items())
+        if offset != wanted[partition]
+    ]
+    return taken, moved

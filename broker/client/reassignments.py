@@ -1,0 +1,226 @@
+"""Partitions that move to other brokers: what is under way, starting, cancelling, throttling and waiting for it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from barnabas.broker.client.client import ClientError, KafkaClient, check
+from barnabas.broker.client.configs import BROKER, TOPIC, alter_configs, describe_configs
+from barnabas.broker.client.consumer import TopicPartition
+from barnabas.wire.errors import ErrorCode
+from barnabas.wire.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    ReassignablePartition,
+    ReassignableTopic,
+)
+from barnabas.wire.messages.describe_log_dirs import DescribableLogDirTopic, DescribeLogDirsRequest
+from barnabas.wire.messages.elect_leaders import ElectLeadersRequest, TopicPartitions
+from barnabas.wire.messages.list_partition_reassignments import ListPartitionReassignmentsRequest
+
+PREFERRED: Final = 0
+UNCLEAN: Final = 1
+
+POLL_S: Final = 0.25
+TROUBLE_S_MAX: Final = 60.0
+"""So long the cluster may be without a controller, or out of reach, while somebody waits."""
+
+_TIMEOUT_MS: Final = 30_000
+_RATES: Final = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")
+_REPLICAS: Final = ("leader.replication.throttled.replicas", "follower.replication.throttled.replicas")
+_SET_AT_RUN_TIME: Final = {TOPIC: 1, BROKER: 2}
+"""The source of a config that somebody has set for this topic, this broker."""
+
+Targets = Mapping[TopicPartition, Sequence[int]]
+"""The replicas that partitions shall have, the first of which should lead."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reassignment:
+    """A partition that is under way: all replicas that it has meanwhile, those it gets and those it loses."""
+
+    replicas: tuple[int, ...]
+    adding: tuple[int, ...]
+    removing: tuple[int, ...]
+
+    @property
+    def target(self) -> tuple[int, ...]:
+        """Its replicas in the end."""
+        return tuple(each for each in self.replicas if each not in self.removing)
+
+
+def partition_text(partition: TopicPartition) -> str:
+    """`flights-3`."""
+    return f"{partition[0]}-{partition[1]}"
+
+
+async def reassignments(client: KafkaClient) -> dict[TopicPartition, Reassignment]:
+    """All that are under way. Errors: ClientError."""
+    response = await client.send_to_controller(ListPartitionReassignmentsRequest(timeout_ms=_TIMEOUT_MS))
+    check(response.error_code, "cannot list the reassignments", response.error_message)
+    return {
+        (topic.name, part.partition_index): Reassignment(
+            tuple(part.replicas), tuple(part.adding_replicas), tuple(part.removing_replicas)
+        )
+        for topic in response.topics
+        for part in topic.partitions
+    }
+
+
+async def reassign(
+    client: KafkaClient, targets: Mapping[TopicPartition, Sequence[int] | None]
+) -> dict[TopicPartition, str | None]:
+    """Have partitions move, or no longer (None); what keeps each from it, or None. Errors: ClientError."""
+    topics: dict[str, ReassignableTopic] = {}
+    for (name, index), replicas in targets.items():
+        topic = topics.setdefault(name, ReassignableTopic(name=name))
+        wanted = None if replicas is None else list(replicas)
+        topic.partitions.append(ReassignablePartition(partition_index=index, replicas=wanted))
+    request = AlterPartitionReassignmentsRequest(timeout_ms=_TIMEOUT_MS, topics=list(topics.values()))
+    response = await client.send_to_controller(request, wait_s=_TIMEOUT_MS / 1000)
+    check(response.error_code, "cannot reassign partitions", response.error_message)
+    return {
+        (each.name, part.partition_index): _words(part.error_code, part.error_message)
+        for each in response.responses
+        for part in each.partitions
+    }
+
+
+async def elect(
+    client: KafkaClient, partitions: Iterable[TopicPartition] | None, election_type: int = PREFERRED
+) -> dict[TopicPartition, str | None]:
+    """Have partitions (None: all) led by their first replicas, or by any that is left (UNCLEAN). What keeps each from
+    it, or None; those that need no election are left out. Errors: ClientError."""
+    request = ElectLeadersRequest(election_type=election_type, topic_partitions=None, timeout_ms=_TIMEOUT_MS)
+    if partitions is not None:
+        topics: dict[str, TopicPartitions] = {}
+        for name, index in partitions:
+            topics.setdefault(name, TopicPartitions(topic=name)).partitions.append(index)
+        request.topic_partitions = list(topics.values())
+    response = await client.send_to_controller(request, wait_s=_TIMEOUT_MS / 1000)
+    check(response.error_code, "cannot elect leaders")
+    return {
+        (each.topic, part.partition_id): _words(part.error_code, part.error_message)
+        for each in response.replica_election_results
+        for part in each.partition_result
+        if part.error_code != ErrorCode.ELECTION_NOT_NEEDED
+    }
+
+
+def _words(code: int, message: str | None) -> str | None:
+    error = ErrorCode.of(code)
+    return f"{message or error.message} ({error.name})" if error else None
+
+
+# --- waiting -------------------------------------------------------------------------------------
+
+Tell = Callable[[int, int, int], None]
+"""Told how many bytes are copied, of how many, and how many partitions are still under way."""
+
+
+async def wait_for(
+    client: KafkaClient,
+    partitions: Collection[TopicPartition],
+    tell: Tell,
+    tell_away: Callable[[int, TopicPartition], None],
+) -> None:
+    """Wait until none of the partitions is under way. `tell_away` hears once of each broker that is to get a partition
+    and is not there. Errors: ClientError when the cluster is away for too long.
+    """
+    loop = asyncio.get_running_loop()
+    sizes: dict[TopicPartition, int] = {}
+    told: set[int] = set()
+    last_s = loop.time()
+    while True:
+        try:
+            await client.metadata([])  # whoever is the controller by now
+            found = await reassignments(client)
+            left = {each: found[each] for each in partitions if each in found}
+            if not left:
+                break
+            away = {broker: each for each, one in left.items() for broker in one.target}
+            for broker in sorted(away.keys() - told - set(client.node_ids())):
+                told.add(broker)
+                tell_away(broker, away[broker])
+            copied = await _copied(client, left, sizes)
+            last_s = loop.time()
+        except ClientError:
+            if loop.time() - last_s > TROUBLE_S_MAX:
+                raise
+        else:
+            total = sum(sizes.values())
+            tell(copied + sum(size for each, size in sizes.items() if each not in left), total, len(left))
+        await asyncio.sleep(POLL_S)
+    tell(sum(sizes.values()), sum(sizes.values()), 0)
+
+
+async def _copied(
+    client: KafkaClient, left: Mapping[TopicPartition, Reassignment], sizes: dict[TopicPartition, int]
+) -> int:
+    """How many bytes the new replicas have; `sizes` learns how many each partition has to copy."""
+    topics: dict[str, DescribableLogDirTopic] = {}
+    for name, index in left:
+        topics.setdefault(name, DescribableLogDirTopic(topic=name)).partitions.append(index)
+    found: dict[tuple[TopicPartition, int], int] = {}
+    for broker in sorted({each for one in left.values() for each in one.replicas}.intersection(client.node_ids())):
+        response = await client.send(DescribeLogDirsRequest(topics=list(topics.values())), broker)
+        for directory in response.results:
+            for topic in directory.topics:
+                for part in topic.partitions:
+                    found[(topic.name, part.partition_index), broker] = part.partition_size
+    copied = 0
+    for partition, one in left.items():
+        largest = max(found.get((partition, broker), 0) for broker in one.replicas)
+        sizes[partition] = max(sizes.get(partition, 0), largest * len(one.adding))
+        copied += sum(min(largest, found.get((partition, broker), 0)) for broker in one.adding)
+    return copied
+
+
+# --- throttles -----------------------------------------------------------------------------------
+
+
+async def throttle(client: KafkaClient, rate: int, moves: Mapping[TopicPartition, Reassignment]) -> None:
+    """Have the replicas that move fetched with so many bytes per second and broker at most (KIP-73).
+
+    Whatever is left behind when this is interrupted, one broker has a rate: that is how `unthrottle` knows.
+    Errors: ClientError.
+    """
+    await client.metadata([])
+    brokers = {each for one in moves.values() for each in (*one.replicas, *one.adding)}
+    for broker in sorted(brokers.intersection(client.node_ids())):
+        await alter_configs(client, BROKER, str(broker), set_to=dict.fromkeys(_RATES, str(rate)))
+    lists: dict[str, tuple[list[str], list[str]]] = {}
+    for (name, index), one in moves.items():
+        leaders, followers = lists.setdefault(name, ([], []))
+        leaders += [f"{index}:{broker}" for broker in one.replicas if broker not in one.adding]
+        followers += [f"{index}:{broker}" for broker in one.adding]
+    for name, listed in lists.items():
+        values = dict(zip(_REPLICAS, map(",".join, listed), strict=True))
+        await alter_configs(client, TOPIC, name, set_to=values)
+
+
+async def unthrottle(client: KafkaClient) -> bool:
+    """Take away the throttles of all brokers that are there and of all topics; whether there were any.
+    kafka-reassign-partitions --verify does the same. Errors: ClientError."""
+    topics = [topic.name or "" for topic in (await client.metadata(None)).topics]
+    brokers = [(BROKER, str(broker)) for broker in client.node_ids()]
+    rated = _with_own(await describe_configs(client, brokers), _RATES)
+    if not rated:
+        return False
+    listed = _with_own(await describe_configs(client, [(TOPIC, name) for name in topics]), _REPLICAS)
+    for (kind, name), keys in [*listed.items(), *rated.items()]:
+        await alter_configs(client, kind, name, set_to={}, delete=keys)
+    return True
+
+
+def _with_own(described: Mapping[tuple[int, str], Sequence[Any]], keys: Collection[str]) -> dict[Any, list[str]]:
+    """The resources for which some of the keys were set."""
+    own = {
+        (kind, name): [
+            config.name for config in configs if config.name in keys and config.config_source == _SET_AT_RUN_TIME[kind]
+        ]
+        for (kind, name), configs in described.items()
+    }
+    return {resource: found for resource, found in own.items() if found}

@@ -1,0 +1,80 @@
+"""Gathers what is for other brokers: one request is under way to each, and what comes up meanwhile goes with the next.
+
+Kafka's senders between brokers (InterBrokerSendThread) batch alike: of transaction markers, of verifications.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Generic, TypeVar
+
+log = logging.getLogger(__name__)
+
+Item = TypeVar("Item")
+
+
+class BrokerBatches(Generic[Item]):
+    """What waits to be sent, by broker; owned by the event loop.
+
+    `deliver(broker_id, waiting)` takes what goes into one request out of `waiting`, at least one item, and returns when
+    it has told each of them what became of it; it raises nothing. It is called again as long as anything waits.
+    `activity` is what this is about, for log lines.
+    """
+
+    def __init__(self, activity: str, deliver: Callable[[int, deque[Item]], Awaitable[None]]) -> None:
+        self._activity = activity
+        self._deliver = deliver
+        self._silent: set[int] = set()
+        self._waiting: dict[int, deque[Item]] = {}
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+
+    def add(self, broker_id: int, item: Item) -> None:
+        """Have an item sent: with all that is added before the event loop's next turn, or while a request is under way
+        to that broker.
+        """
+        self._waiting.setdefault(broker_id, deque()).append(item)
+        if broker_id not in self._tasks:
+            self._tasks[broker_id] = asyncio.get_running_loop().create_task(self._send(broker_id))
+
+    def withdraw(self, goes_elsewhere: Callable[[int, Item], bool]) -> list[Item]:
+        """Take out what waits for a broker, and for which `goes_elsewhere(broker_id, item)` holds; what is under way
+        stays so.
+        """
+        withdrawn: list[Item] = []
+        for broker_id, waiting in self._waiting.items():
+            if any(goes_elsewhere(broker_id, item) for item in waiting):
+                items = list(waiting)
+                waiting.clear()
+                for item in items:
+                    (withdrawn if goes_elsewhere(broker_id, item) else waiting).append(item)
+        return withdrawn
+
+    async def _send(self, broker_id: int) -> None:
+        waiting = self._waiting[broker_id]
+        try:
+            while waiting:
+                await self._deliver(broker_id, waiting)
+        finally:
+            del self._tasks[broker_id]
+            del self._waiting[broker_id]
+
+    def answered(self, broker_id: int) -> None:
+        """The broker has answered."""
+        self._silent.discard(broker_id)
+
+    def failed(self, broker_id: int, error: Exception) -> None:
+        """No answer came; the log has it once, until the broker answers again."""
+        if broker_id not in self._silent:
+            self._silent.add(broker_id)
+            trace = None if isinstance(error, OSError) else error
+            log.warning(
+                "%s: no answer from broker %d, tried again: %s", self._activity, broker_id, error, exc_info=trace
+            )
+
+    async def close(self) -> None:
+        """Send nothing more; what waits is to be withdrawn before."""
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

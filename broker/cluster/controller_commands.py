@@ -1,0 +1,149 @@
+"""What a controller tells this broker, and whether it is obeyed: LeaderAndIsr, UpdateMetadata and StopReplica.
+
+The commands of this broker's own controller (`local_channel.py`) and those that come from another broker (the handlers
+of APIs 4, 5 and 6) are the same, and go through the same gate, one at a time. A deposed controller is refused by the
+controller's epoch, a command that was meant for an earlier registration of this broker by the broker's epoch. What is
+out of date about a single partition (leader epoch, partition epoch, topic id) is known where the partition is:
+`replication/isr.py`.
+
+Source: KafkaApis.handleLeaderAndIsrRequest, isBrokerEpochStale and ReplicaManager of Kafka 3.9 in ZooKeeper mode;
+KIP-380.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final, Protocol
+
+from barnabas.broker.cluster.metadata import MetadataCache, TopicMetadata
+from barnabas.controller.configs import ConfigRepository
+from barnabas.wire.errors import ErrorCode
+from barnabas.wire.messages.leader_and_isr import LeaderAndIsrRequest, LeaderAndIsrResponse
+from barnabas.wire.messages.stop_replica import StopReplicaRequest, StopReplicaResponse
+from barnabas.wire.messages.update_metadata import UpdateMetadataRequest, UpdateMetadataResponse
+
+logger = logging.getLogger(__name__)
+
+Request = LeaderAndIsrRequest | UpdateMetadataRequest | StopReplicaRequest
+Response = LeaderAndIsrResponse | UpdateMetadataResponse | StopReplicaResponse
+
+_UNKNOWN_EPOCH: Final = -1
+
+
+class HostedReplicas(Protocol):
+    """Serves commands about replicas: which to lead, to follow, and to delete (`replication/replica_manager.py`)."""
+
+    def has_log(self, topic: str, index: int) -> bool:
+        """Whether there is a log of the partition, so that a command to host it would make none."""
+        ...
+
+    async def leader_and_isr(self, request: LeaderAndIsrRequest) -> LeaderAndIsrResponse: ...
+
+    async def stop_replica(self, request: StopReplicaRequest) -> StopReplicaResponse: ...
+
+
+class ControllerCommands:
+    """Obeys controllers, one command after the other; owned by the event loop.
+
+    Args:
+        replicas: hosts what LeaderAndIsr and StopReplica are about.
+        metadata: what UpdateMetadata is about.
+        configs: the overrides of topics, which are read before a log is made and forgotten with the topic.
+        broker_epoch: the epoch of this broker's registration now; -1 as long as there is none.
+        on_update: told which topics were removed, after each UpdateMetadata and before that is answered.
+        registered: returns when this broker knows its epoch.
+    """
+
+    def __init__(
+        self,
+        replicas: HostedReplicas,
+        metadata: MetadataCache,
+        configs: ConfigRepository,
+        broker_epoch: Callable[[], int],
+        on_update: Callable[[Sequence[TopicMetadata]], Awaitable[None]],
+        registered: Callable[[], Awaitable[None]],
+    ) -> None:
+        self._replicas = replicas
+        self._metadata = metadata
+        self._configs = configs
+        self._broker_epoch = broker_epoch
+        self._on_update = on_update
+        self._registered = registered
+        self._controller_epoch = _UNKNOWN_EPOCH
+        self._turn = asyncio.Lock()
+        self.knows_everything = asyncio.Event()
+        """Set by the first UpdateMetadata that lists all partitions: before it, this broker would tell clients that
+        topics do not exist."""
+
+    async def leader_and_isr(self, request: LeaderAndIsrRequest) -> LeaderAndIsrResponse:
+        """Lead and follow partitions. The configs of logs that are to be made are read first: the overrides of a new
+        topic come without a notification, also to a controller that lives here and has found what a former one, or a
+        write whose answer was lost, had created.
+
+        Raises: CoordinationError, when they cannot be read; nothing has changed then.
+        """
+        async with self._turn:
+            error = await self._refusal(request)
+            if error is not ErrorCode.NONE:
+                return LeaderAndIsrResponse(error_code=error)
+            if names := self._topics_without_log(request):
+                await self._configs.refresh("topics", names)
+            await self._metadata.note_roles(request)
+            return await self._replicas.leader_and_isr(request)
+
+    async def stop_replica(self, request: StopReplicaRequest) -> StopReplicaResponse:
+        """Host partitions no more, and delete their logs where the command says so."""
+        async with self._turn:
+            error = await self._refusal(request)
+            if error is not ErrorCode.NONE:
+                return StopReplicaResponse(error_code=error)
+            return await self._replicas.stop_replica(request)
+
+    async def update_metadata(self, request: UpdateMetadataRequest) -> UpdateMetadataResponse:
+        """Take over who is alive, and who leads what."""
+        async with self._turn:
+            error = await self._refusal(request)
+            if error is not ErrorCode.NONE:
+                return UpdateMetadataResponse(error_code=error)
+            removed = await self._metadata.update(request)
+            self._configs.forget("topics", [topic.name for topic in removed if topic.name not in self._metadata])
+            await self._on_update(removed)
+            if self._metadata.is_complete:
+                self.knows_everything.set()
+            return UpdateMetadataResponse()
+
+    async def _refusal(self, request: Request) -> ErrorCode:
+        """Why a command is not obeyed: STALE_CONTROLLER_EPOCH, STALE_BROKER_EPOCH, or NONE.
+
+        A newer broker epoch than the known one is that of a registration whose answer is still on its way. Before this
+        process has registered for the first time, whatever comes waits: it may be for a former life that was killed.
+        """
+        if self._broker_epoch() == _UNKNOWN_EPOCH != request.broker_epoch:
+            await self._registered()
+        if request.controller_epoch < self._controller_epoch:
+            logger.warning(
+                "refused a command of controller %d with epoch %d: there is one with epoch %d",
+                request.controller_id,
+                request.controller_epoch,
+                self._controller_epoch,
+            )
+            return ErrorCode.STALE_CONTROLLER_EPOCH
+        if _UNKNOWN_EPOCH != request.broker_epoch < self._broker_epoch():
+            logger.warning(
+                "refused a command of controller %d to this broker's registration %d: the present one is %d",
+                request.controller_id,
+                request.broker_epoch,
+                self._broker_epoch(),
+            )
+            return ErrorCode.STALE_BROKER_EPOCH
+        self._controller_epoch = request.controller_epoch
+        return ErrorCode.NONE
+
+    def _topics_without_log(self, request: LeaderAndIsrRequest) -> list[str]:
+        """The topics of which this broker is to host a partition that it has no log of."""
+        has_log = self._replicas.has_log
+        return [
+            topic.topic_name
+            for topic in request.topic_states
+            if not all(has_log(topic.topic_name, state.partition_index) for state in topic.partition_states)
+        ]

@@ -1,0 +1,316 @@
+"""The shell around a shard: carries out what its machine decides. The same for all coordinators.
+
+One step without an await: decide, append the records, apply the changes, set the timers. Replies leave, and what
+follows begins, once that is committed. A log that refuses the records leaves the shard as it was.
+Source: Kafka's CoordinatorRuntime (CoordinatorContext, CoordinatorWriteEvent).
+"""
+
+import asyncio
+import itertools
+import logging
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, Final, Generic, Protocol, TypeVar
+
+from barnabas.broker.coordinators.alarms import AlarmKey, Alarms
+from barnabas.broker.coordinators.effects import NO_PRODUCER_ID, Effects, Schedule, Token, printable
+from barnabas.broker.coordinators.log import CoordinatorLog
+from barnabas.broker.coordinators.shard import EventType, ReplyType, Shard
+from barnabas.clock import Clock
+from barnabas.set_aside import SetAside
+from barnabas.timers import Timers
+from barnabas.turns import Turns
+from barnabas.wire.errors import ApiError, ErrorCode
+from barnabas.wire.record_batch import CompressionType
+from barnabas.wire.records import ControlRecordType, EndTxnMarker, Record, build_batch, build_end_txn_marker
+
+log = logging.getLogger(__name__)
+
+TOMBSTONE_BATCH_BYTES_MAX: Final = 512 * 1024
+"""Tombstones need not be written together: so many bytes of them go into one batch."""
+
+TIMER_RETRY_DELAY_MS: Final = 1_000
+"""What a timer asked for is tried again after this time when the log refused it."""
+
+STARTS_PER_TURN: Final = 8
+"""So many events of a shard that begins to serve are carried out before other work, and the other shards', gets its
+turn.
+"""
+
+NOBODY: Final[Token] = 0
+"""Asks for what the coordinator decides by itself."""
+
+_REPLY_ERRORS: Final = {
+    ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
+    ErrorCode.RECORD_LIST_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
+    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+}
+"""What clients are told of errors that they know from Produce only (CoordinatorOperationExceptionHelper,
+TransactionStateManager.appendTransactionToLog).
+"""
+
+ShardType = TypeVar("ShardType", bound=Shard[Any, Any, Any])
+LogRecord = tuple[bytes, bytes | None]
+"""Key and value of a record; no value in a tombstone."""
+
+
+class Coordinator(Protocol):
+    """What a runner needs of the coordinator whose shard it runs: CoordinatorRuntime."""
+
+    log: CoordinatorLog
+    timers: Timers
+    clock: Clock
+    settings: Any
+    compression: CompressionType
+    set_aside_events: SetAside[str]
+    listeners: set[Callable[[], None]]
+    encode_record: Callable[[Any], LogRecord]
+    follow_up: Callable[[Any, str], None]
+
+    def on_lost(self, partition: int) -> None: ...
+
+
+class ShardRunner(Generic[ShardType, EventType, ReplyType]):
+    """The active shard of one partition; owned by the event loop. `leader_epoch()` is that of the partition, now."""
+
+    def __init__(
+        self, partition: int, leader_epoch: Callable[[], int], shard: ShardType, coordinator: Coordinator
+    ) -> None:
+        self.partition = partition
+        self.leader_epoch = leader_epoch
+        self.shard = shard
+        self.is_closed = False
+        self._coordinator = coordinator
+        self._log = coordinator.log
+        self._clock = coordinator.clock
+        self.alarms = Alarms(coordinator.timers, coordinator.clock, self._go_off)
+        self._tokens = itertools.count(NOBODY + 1)
+        self._owed: dict[Token, asyncio.Future[ReplyType]] = {}
+        self._committed_offset = 0
+        self._uncommitted: dict[str, int] = {}
+        """The end offset of a key's last records, while these are not committed."""
+
+    async def start(self) -> None:
+        """The shard is loaded, and requests are served: decide what there is to decide at first. It may be much."""
+        turns = Turns(STARTS_PER_TURN)
+        for event in self.shard.events_at_start():
+            if self.is_closed:
+                return
+            with self._coordinator.set_aside_events.attempt(event[0]):
+                self.tell(event)
+            await turns.after_one()
+        self._changed()
+
+    def close(self, error: ApiError) -> None:
+        """Stop: whoever waits gets the error."""
+        self.is_closed = True
+        self.alarms.clear()
+        self._fail(list(self._owed), error)
+
+    def ask(self, event: EventType) -> "ReplyType | asyncio.Future[ReplyType]":
+        """Have an event decided whose sender waits for the answer: the reply, or a future while it must wait.
+
+        Errors: ApiError, raised or in the future: the log refused the records, or this broker lost the shard.
+        """
+        token = next(self._tokens)
+        reply = self.carry_out(event._replace(token=token), token)  # type: ignore[attr-defined]
+        return self._owe(token) if reply is None else reply
+
+    def tell(self, event: EventType) -> None:
+        """Have an event decided that nobody waits for. Errors: none; what the log refuses is logged and left."""
+        try:
+            self.carry_out(event)
+        except ApiError as error:
+            log.warning("%s of %s: %s", type(event).__name__, printable(event[0]), error)
+
+    def carry_out(self, event: EventType, asker: Token = NOBODY) -> ReplyType | None:
+        """Have an event decided; the asker's reply if it can leave at once. Errors: as `ask`."""
+        key = event[0]
+        try:
+            effects, has_records = self._step(key, event)
+        except ApiError as error:
+            self._refused(event, error)
+            raise
+        # Also what follows from loaded records: they may not be committed yet, and whoever leads next may lack them.
+        if (has_records or effects.replies or effects.is_followed_up) and not effects.at_once:
+            try:
+                committed = self._committed()
+            except ApiError as error:
+                self._fail([token for token, _ in effects.replies], error)
+                raise
+            if committed is not None:
+                self._finish_later(key, effects, committed)
+                return None
+        return self._finish(key, effects, asker)
+
+    def once_committed(self, key: str, reply: ReplyType) -> "ReplyType | asyncio.Future[ReplyType]":
+        """A reply about `key` that was read from the shard, given when all it may tell of is committed. Errors: as
+        `ask`.
+        """
+        committed = self._committed()
+        if committed is None:
+            return reply
+        token = next(self._tokens)
+        self._finish_later(key, Effects(replies=[(token, reply)]), committed)
+        return self._owe(token)
+
+    def end_transaction(
+        self, marker: EndTxnMarker, producer_id: int, producer_epoch: int, transaction_version: int
+    ) -> "asyncio.Future[None] | None":
+        """Write the marker of a transaction with records here: they count from now on, or never did. None when it is
+        committed, else a future.
+
+        Errors: ApiError: INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED, or what the log refuses it with.
+        """
+        batch = build_end_txn_marker(
+            marker, producer_id=producer_id, producer_epoch=producer_epoch, timestamp_ms=self._clock.now_ms()
+        )
+        try:
+            end_offset = self._log.append(self.partition, batch, transaction_version)
+        except ApiError as error:
+            if error.error is ErrorCode.NOT_COORDINATOR:
+                self._coordinator.on_lost(self.partition)
+            raise
+        self.shard.end_transaction(producer_id, end_offset, is_commit=marker.control_type is ControlRecordType.COMMIT)
+        self._changed()
+        return self._committed()
+
+    # One step
+
+    def _step(self, key: str, event: EventType) -> tuple[Effects[Any, ReplyType], bool]:
+        """Decide, append, apply, set timers; what is left to be done, and whether records were appended."""
+        shard = self.shard
+        effects = shard.decide(event, self._clock.now_ms(), self._coordinator.settings, self._uncommitted)
+        records = []
+        if effects.changes:
+            records = shard.records_of(effects.changes)
+            base_offset = self._append(records, effects.producer) if records else None
+            shard.apply(key, effects.changes, base_offset, effects.producer[0])
+        for timer in effects.timers:
+            if isinstance(timer, Schedule):
+                self.alarms.set((key, timer.key), timer.delay_ms)
+            else:
+                self.alarms.cancel((key, timer.key))
+        for text, *arguments in effects.notes:
+            log.info(text, *arguments)
+        if effects.changes and self._coordinator.listeners:
+            self._changed()
+        return effects, bool(records)
+
+    def _append(self, records: Sequence[Any], producer: tuple[int, int]) -> int:
+        """Append records; the offset of the first."""
+        now_ms, encode = self._clock.now_ms(), self._coordinator.encode_record
+        encoded = [encode(record) for record in records]
+        is_divisible = encoded[0][1] is None and all(value is None for _, value in encoded)
+        end_offset = -1
+        for part in _parts(encoded) if is_divisible else [encoded]:
+            batch = build_batch(
+                [Record(offset, now_ms, key, value) for offset, (key, value) in enumerate(part)],
+                compression=self._coordinator.compression,
+                producer_id=producer[0],
+                producer_epoch=producer[1],
+                transactional=producer[0] != NO_PRODUCER_ID,
+            )
+            try:
+                end_offset = self._log.append(self.partition, batch)
+            except ApiError as error:
+                # With a part written the log and the shard differ: only loading it again helps.
+                code = _REPLY_ERRORS.get(error.error, error.error) if end_offset < 0 else ErrorCode.NOT_COORDINATOR
+                raise ApiError(code, error.message) from error
+        return end_offset - len(records)
+
+    def _refused(self, event: EventType, error: ApiError) -> None:
+        if error.error is ErrorCode.NOT_COORDINATOR:
+            self._coordinator.on_lost(self.partition)
+        elif (consequence := self.shard.after_refusal(event, error)) is not None:
+            self.tell(consequence)
+
+    def _changed(self) -> None:
+        for listener in tuple(self._coordinator.listeners):
+            listener()
+
+    # What waits until it is committed
+
+    def _committed(self) -> "asyncio.Future[None] | None":
+        end_offset = self.shard.end_offset
+        if self._committed_offset >= end_offset:
+            return None
+        future = self._log.committed(self.partition, end_offset)
+        if future is None:
+            self._committed_offset = end_offset
+        return future
+
+    def _finish(self, key: str, effects: Effects[Any, ReplyType], asker: Token = NOBODY) -> ReplyType | None:
+        """Answer all but the asker, whose reply is returned, and begin what follows."""
+        own = None
+        for token, reply in effects.replies:
+            if token == asker:
+                own = reply
+            elif (future := self._owed.pop(token, None)) is not None and not future.done():
+                future.set_result(reply)
+        if effects.is_followed_up:
+            self._coordinator.follow_up(self, key)
+        return own
+
+    def _finish_later(self, key: str, effects: Effects[Any, ReplyType], committed: "asyncio.Future[None]") -> None:
+        tokens = [token for token, _ in effects.replies]
+        end_offset = self._uncommitted[key] = self.shard.end_offset
+        timeout = None
+        if tokens:
+            timeout = self._coordinator.timers.call_later(
+                self.shard.commit_timeout_ms(key, self._coordinator.settings),
+                lambda: self._fail(tokens, ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "not replicated in time")),
+            )
+
+        def done(committed: "asyncio.Future[None]") -> None:
+            if timeout is not None:
+                timeout.cancel()
+            if committed.cancelled() or (error := committed.exception()) is not None:
+                self._fail(tokens, ApiError(ErrorCode.NOT_COORDINATOR, "" if committed.cancelled() else str(error)))
+                return
+            self._committed_offset = max(self._committed_offset, end_offset)
+            if self._uncommitted.get(key) == end_offset:
+                del self._uncommitted[key]
+            if not self.is_closed:
+                self._finish(key, effects)
+
+        committed.add_done_callback(done)
+
+    def _owe(self, token: Token) -> "asyncio.Future[ReplyType]":
+        future: asyncio.Future[ReplyType] = asyncio.get_running_loop().create_future()
+        self._owed[token] = future
+        return future
+
+    def _fail(self, tokens: Collection[Token], error: ApiError) -> None:
+        for token in tokens:
+            future = self._owed.pop(token, None)
+            if future is not None and not future.done():
+                future.set_exception(error)
+
+    # Timers
+
+    def _go_off(self, alarm: AlarmKey) -> None:
+        key, timer_key = alarm
+        set_aside = self._coordinator.set_aside_events
+        event = self.shard.timer_fired(key, timer_key)
+        try:
+            self.carry_out(event)
+        except ApiError as error:
+            log.warning("%s of %s: %s", type(event).__name__, printable(key), error)
+            if not self.is_closed:
+                self.alarms.set(alarm, TIMER_RETRY_DELAY_MS)
+        except Exception as error:  # noqa: BLE001 - the other timers are none the worse for it
+            self.alarms.set(alarm, set_aside.put(key, error))
+            return
+        set_aside.release(key)
+
+
+def _parts(encoded: list[LogRecord]) -> list[list[LogRecord]]:
+    parts: list[list[LogRecord]] = [[]]
+    size = 0
+    for key, value in encoded:
+        if parts[-1] and size + len(key) > TOMBSTONE_BATCH_BYTES_MAX:
+            parts.append([])
+            size = 0
+        parts[-1].append((key, value))
+        size += len(key)
+    return parts

@@ -1,0 +1,148 @@
+"""Transaction markers in partitions of other brokers, over WriteTxnMarkers: gathered per broker, one request at a time.
+
+Nothing is tried again here: whoever ends the transaction does that (`endings.py`), and each time the leader is looked
+up anew. Source: Kafka's TransactionMarkerChannelManager and TransactionMarkerRequestCompletionHandler.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from barnabas.broker.cluster.broker_batches import BrokerBatches
+from barnabas.broker.cluster.metadata import MetadataCache
+from barnabas.broker.coordinators.transactions import requests
+from barnabas.broker.coordinators.transactions.markers import MarkerWriter, TransactionMarker
+from barnabas.broker.coordinators.transactions.state import TopicPartition
+from barnabas.wire.errors import ApiError, ErrorCode
+
+if TYPE_CHECKING:
+    from barnabas.wire.messages.write_txn_markers import WriteTxnMarkersRequest, WriteTxnMarkersResponse
+
+log = logging.getLogger(__name__)
+
+MARKERS_PER_REQUEST: Final = 4096
+"""More go with the next request: the leader answers when all of one are replicated."""
+
+Send = Callable[[int, "WriteTxnMarkersRequest", int], "Awaitable[WriteTxnMarkersResponse]"]
+"""Sends a request to a broker, in a version; raises OSError when the broker cannot be reached or says nothing."""
+
+
+class _Waiting(NamedTuple):
+    """A marker that waits for its partition's leader."""
+
+    topic_partition: TopicPartition
+    marker: TransactionMarker
+    written: "asyncio.Future[None]"
+
+    def fail(self, error: ErrorCode) -> None:
+        if not self.written.done():
+            self.written.set_exception(ApiError(error))
+
+
+class MarkerSender:
+    """A MarkerWriter for partitions led anywhere: `local` writes those that this broker, `node_id`, leads itself."""
+
+    def __init__(self, node_id: int, local: MarkerWriter, metadata: MetadataCache, send: Send) -> None:
+        self._node_id = node_id
+        self._local = local
+        self._metadata = metadata
+        self._send = send
+        self._refused: set[TopicPartition] = set()
+        self._batches = BrokerBatches("Transaction markers", self._deliver)
+        metadata.listeners[self._leaders_changed] = None
+
+    def write(self, topic: str, partition: int, marker: TransactionMarker) -> "asyncio.Future[None] | None":
+        """See MarkerWriter. Errors: ApiError, raised: UNKNOWN_TOPIC_OR_PARTITION (the controller has told of all topics
+        and this partition is not among them), COORDINATOR_LOAD_IN_PROGRESS (it has not yet), LEADER_NOT_AVAILABLE, and
+        those of `local`; in the future: NETWORK_EXCEPTION, NOT_LEADER_OR_FOLLOWER, what the leader said.
+        """
+        leader = self._leader(topic, partition)
+        if leader == self._node_id:
+            return self._local.write(topic, partition, marker)
+        written = asyncio.get_running_loop().create_future()
+        self._batches.add(leader, _Waiting((topic, partition), marker, written))
+        return written
+
+    async def close(self) -> None:
+        """Send nothing more; markers that are not answered yet are given up."""
+        self._metadata.listeners.pop(self._leaders_changed, None)
+        for item in self._batches.withdraw(lambda _broker_id, _item: True):
+            item.written.cancel()
+        await self._batches.close()
+
+    def _leader(self, name: str, partition: int) -> int:
+        """Who leads a partition now. Errors: ApiError, see `write`."""
+        if not self._metadata.is_complete:
+            raise ApiError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        topic = self._metadata.topic(name)
+        if topic is None or partition >= topic.partition_count:
+            raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        known = topic.partitions.get(partition)
+        if known is None or known.leader < 0:
+            raise ApiError(ErrorCode.LEADER_NOT_AVAILABLE)
+        return known.leader
+
+    def _leaders_changed(self) -> None:
+        """Markers that wait behind a request to a broker which says nothing need not, once another one leads."""
+        for item in self._batches.withdraw(self._is_led_elsewhere):
+            item.fail(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+    def _is_led_elsewhere(self, broker_id: int, item: _Waiting) -> bool:
+        known = self._metadata.partition(*item.topic_partition)
+        return known is None or known.leader != broker_id
+
+    async def _deliver(self, broker_id: int, waiting: deque[_Waiting]) -> None:
+        items = _taken(waiting)
+        try:
+            request = requests.write_txn_markers((item.marker, item.topic_partition) for item in items)
+            errors = requests.marker_errors(await self._send(broker_id, request, requests.WRITE_TXN_MARKERS_VERSION))
+        except asyncio.CancelledError:
+            for item in items:
+                item.written.cancel()
+            raise
+        except Exception as error:  # noqa: BLE001 - whoever ends the transactions tries again
+            self._batches.failed(broker_id, error)
+            for item in items:
+                item.fail(ErrorCode.NETWORK_EXCEPTION)
+            return
+        self._batches.answered(broker_id)
+        for item in items:
+            key = (item.marker.producer_id, item.topic_partition)
+            self._settle(broker_id, item, errors.get(key, ErrorCode.UNKNOWN_SERVER_ERROR))
+
+    def _settle(self, broker_id: int, item: _Waiting, error: ErrorCode) -> None:
+        """Pass on what a leader said; the log has it once, until the partition takes a marker.
+        UNKNOWN_TOPIC_OR_PARTITION is the word of a broker that does not host the partition, not yet or no longer: it
+        never means that the topic is gone, which only metadata tells.
+        """
+        if error is ErrorCode.NONE:
+            self._refused.discard(item.topic_partition)
+            if not item.written.done():
+                item.written.set_result(None)
+            return
+        if item.topic_partition not in self._refused:
+            self._refused.add(item.topic_partition)
+            log.info(
+                "Broker %d takes no transaction marker for %s-%d: %s", broker_id, *item.topic_partition, error.name
+            )
+        unknown = error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        item.fail(ErrorCode.NOT_LEADER_OR_FOLLOWER if unknown else error)
+
+
+def _taken(waiting: deque[_Waiting]) -> list[_Waiting]:
+    """The markers of the next request: no more than fit, and of a producer no two for one partition, whose answers
+    could not be told apart.
+    """
+    taken: dict[requests.ProducerPartition, _Waiting] = {}
+    left = []
+    while waiting and len(taken) < MARKERS_PER_REQUEST:
+        item = waiting.popleft()
+        key = (item.marker.producer_id, item.topic_partition)
+        if key in taken:
+            left.append(item)
+        else:
+            taken[key] = item
+    waiting.extendleft(reversed(left))
+    return list(taken.values())

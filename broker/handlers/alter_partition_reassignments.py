@@ -1,0 +1,70 @@
+"""AlterPartitionReassignments (key 45): move partitions to other brokers, or no longer.   Versions 0-1.
+
+Behaviour: served by the controller (KIP-455). Every partition succeeds or fails by itself. The answer comes when it is
+written what shall be; the partitions move after that, while they are written and read. Null for the replicas cancels a
+reassignment that is under way; other replicas replace it.
+Errors per partition: UNKNOWN_TOPIC_OR_PARTITION, NO_REASSIGNMENT_IN_PROGRESS, INVALID_REPLICA_ASSIGNMENT (no replicas,
+one twice, a new one on a broker that is not there, or none in sync would be left), INVALID_REPLICATION_FACTOR,
+REQUEST_TIMED_OUT (nothing was written in time; it may be yet). For the whole request: NOT_CONTROLLER,
+KAFKA_STORAGE_ERROR.
+Deviations: throttle_time_ms is always 0.
+Versions: 1 allow_replication_factor_change (KIP-860).
+"""
+
+from __future__ import annotations
+
+from barnabas.broker.api.context import RequestContext
+from barnabas.broker.api.registry import Handler, WaitsFor
+from barnabas.wire.errors import ApiError, ErrorCode
+from barnabas.wire.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    ReassignablePartitionResponse,
+    ReassignableTopicResponse,
+)
+
+
+async def handle(
+    request: AlterPartitionReassignmentsRequest, context: RequestContext
+) -> AlterPartitionReassignmentsResponse:
+    """Answer one request."""
+    if not request.topics:
+        return AlterPartitionReassignmentsResponse()
+    wanted = {
+        (topic.name, each.partition_index): each.replicas for topic in request.topics for each in topic.partitions
+    }
+    response = AlterPartitionReassignmentsResponse(
+        allow_replication_factor_change=request.allow_replication_factor_change, error_message=None
+    )
+    try:
+        results = await context.services.controller.alter_reassignments(
+            wanted,
+            request.timeout_ms,
+            allow_replication_factor_change=request.allow_replication_factor_change,
+        )
+    except ApiError as error:
+        response.error_code, response.error_message = error.error, error.message
+        return response
+    response.responses = [
+        ReassignableTopicResponse(
+            name=topic.name,
+            partitions=[
+                _result(each.partition_index, results[topic.name, each.partition_index]) for each in topic.partitions
+            ],
+        )
+        for topic in request.topics
+    ]
+    return response
+
+
+def _result(index: int, error: ApiError | None) -> ReassignablePartitionResponse:
+    """Kafka says nothing but the code where nothing is under way."""
+    code, message = (ErrorCode.NONE, None) if error is None else (error.error, error.message)
+    if code is ErrorCode.NO_REASSIGNMENT_IN_PROGRESS:
+        message = None
+    return ReassignablePartitionResponse(partition_index=index, error_code=code, error_message=message)
+
+
+HANDLER: Handler[AlterPartitionReassignmentsRequest, AlterPartitionReassignmentsResponse] = Handler(
+    key=45, min_version=0, max_version=1, handle=handle, waits_for=WaitsFor.CONTROLLER
+)

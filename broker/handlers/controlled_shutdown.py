@@ -1,0 +1,25 @@
+"""ControlledShutdown (key 7): a broker asks to be relieved of what it leads, because it is about to stop.   Version 3.
+
+Behaviour: between brokers, served by the controller. Answered when others lead, as far as there are any: the partitions
+that remain have nobody else.
+Errors: NOT_CONTROLLER, BROKER_NOT_AVAILABLE (not registered), STALE_BROKER_EPOCH, REQUEST_TIMED_OUT,
+KAFKA_STORAGE_ERROR, CLUSTER_AUTHORIZATION_FAILED.
+"""
+
+from barnabas.broker.api.context import RequestContext
+from barnabas.broker.api.registry import Handler, WaitsFor
+from barnabas.wire.messages.controlled_shutdown import ControlledShutdownRequest, ControlledShutdownResponse
+
+
+async def handle(request: ControlledShutdownRequest, context: RequestContext) -> ControlledShutdownResponse:
+    return await context.services.controller.controlled_shutdown(request)
+
+
+HANDLER: Handler[ControlledShutdownRequest, ControlledShutdownResponse] = Handler(
+    key=7,
+    min_version=3,
+    max_version=3,
+    handle=handle,
+    waits_for=WaitsFor.CONTROLLER,
+    is_inter_broker=True,
+)

@@ -1,0 +1,77 @@
+"""ElectLeaders (key 43): have partitions led by their first replicas, or by whoever is left.   Versions 0-2.
+
+Behaviour: served by the controller. Every partition succeeds or fails by itself; with null for the topics, all
+partitions are looked at, and the answer has those that got another leader or should have. The answer comes when this
+broker knows who leads. An unclean election loses what the new leader lacks (KIP-460).
+Errors per partition: UNKNOWN_TOPIC_OR_PARTITION, ELECTION_NOT_NEEDED, PREFERRED_LEADER_NOT_AVAILABLE,
+ELIGIBLE_LEADERS_NOT_AVAILABLE, REQUEST_TIMED_OUT (the election is made, not all know of it). For the whole request,
+and each partition that it names: INVALID_REQUEST (unknown type), NOT_CONTROLLER, KAFKA_STORAGE_ERROR.
+Deviations: a timeout of zero or less is answered REQUEST_TIMED_OUT when the election is made; throttle_time_ms is
+always 0.
+Versions: 1 type of the election, error of the whole; 2 flexible.
+"""
+
+from __future__ import annotations
+
+from barnabas.broker.api.context import RequestContext
+from barnabas.broker.api.registry import Handler, WaitsFor
+from barnabas.controller.operations.elect_leaders import ElectionResults, ElectionType
+from barnabas.wire.errors import ApiError, ErrorCode
+from barnabas.wire.messages.elect_leaders import (
+    ElectLeadersRequest,
+    ElectLeadersResponse,
+    PartitionResult,
+    ReplicaElectionResult,
+)
+
+
+async def handle(request: ElectLeadersRequest, context: RequestContext) -> ElectLeadersResponse:
+    """Answer one request."""
+    asked = request.topic_partitions
+    if asked is not None and not asked:
+        return ElectLeadersResponse()
+    partitions = None if asked is None else [(each.topic, index) for each in asked for index in each.partitions]
+    code, results = ErrorCode.NONE, ElectionResults()
+    try:
+        results = await context.services.controller.elect_leaders(
+            partitions, _election_type(request.election_type), request.timeout_ms
+        )
+    except ApiError as error:
+        code, results = error.error, dict.fromkeys(partitions or (), error)
+    if asked is None:
+        return ElectLeadersResponse(error_code=code, replica_election_results=_by_topic(results))
+    return ElectLeadersResponse(
+        error_code=code,
+        replica_election_results=[
+            ReplicaElectionResult(
+                topic=each.topic,
+                partition_result=[_result(index, results[each.topic, index]) for index in each.partitions],
+            )
+            for each in asked
+        ],
+    )
+
+
+def _election_type(number: int) -> ElectionType:
+    try:
+        return ElectionType(number)
+    except ValueError:
+        raise ApiError(ErrorCode.INVALID_REQUEST, f"Unknown election type {number}") from None
+
+
+def _by_topic(results: ElectionResults) -> list[ReplicaElectionResult]:
+    topics: dict[str, ReplicaElectionResult] = {}
+    for (name, index), error in results.items():
+        topic = topics.setdefault(name, ReplicaElectionResult(topic=name))
+        topic.partition_result.append(_result(index, error))
+    return list(topics.values())
+
+
+def _result(index: int, error: ApiError | None) -> PartitionResult:
+    code, message = (ErrorCode.NONE, None) if error is None else (error.error, error.message)
+    return PartitionResult(partition_id=index, error_code=code, error_message=message)
+
+
+HANDLER: Handler[ElectLeadersRequest, ElectLeadersResponse] = Handler(
+    key=43, min_version=0, max_version=2, handle=handle, waits_for=WaitsFor.CONTROLLER
+)

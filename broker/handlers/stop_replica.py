@@ -1,0 +1,22 @@
+"""StopReplica (key 5): the controller takes partitions away, with their logs or without.   Version 4.
+
+Behaviour: between brokers. Answered when the logs are gone from the directories.
+Errors: STALE_CONTROLLER_EPOCH, STALE_BROKER_EPOCH, KAFKA_STORAGE_ERROR (of a request as a whole: deleted logs may come
+back), CLUSTER_AUTHORIZATION_FAILED; per partition FENCED_LEADER_EPOCH, KAFKA_STORAGE_ERROR.
+"""
+
+from barnabas.broker.api.context import RequestContext
+from barnabas.broker.api.registry import Handler
+from barnabas.wire.errors import ErrorCode
+from barnabas.wire.messages.stop_replica import StopReplicaRequest, StopReplicaResponse
+
+
+async def handle(request: StopReplicaRequest, context: RequestContext) -> StopReplicaResponse:
+    if not await context.is_commanded_by(request.controller_id):
+        return StopReplicaResponse(error_code=ErrorCode.STALE_CONTROLLER_EPOCH)
+    return await context.services.commands.stop_replica(request)
+
+
+HANDLER: Handler[StopReplicaRequest, StopReplicaResponse] = Handler(
+    key=5, min_version=4, max_version=4, handle=handle, is_inter_broker=True
+)

@@ -1,0 +1,21 @@
+"""UpdateMetadata (key 6): the controller tells who is alive, and who leads what.   Version 8.
+
+Behaviour: between brokers. Answered when all parts of the broker know.
+Errors: STALE_CONTROLLER_EPOCH, STALE_BROKER_EPOCH, CLUSTER_AUTHORIZATION_FAILED.
+"""
+
+from barnabas.broker.api.context import RequestContext
+from barnabas.broker.api.registry import Handler
+from barnabas.wire.errors import ErrorCode
+from barnabas.wire.messages.update_metadata import UpdateMetadataRequest, UpdateMetadataResponse
+
+
+async def handle(request: UpdateMetadataRequest, context: RequestContext) -> UpdateMetadataResponse:
+    if not await context.is_commanded_by(request.controller_id):
+        return UpdateMetadataResponse(error_code=ErrorCode.STALE_CONTROLLER_EPOCH)
+    return await context.services.commands.update_metadata(request)
+
+
+HANDLER: Handler[UpdateMetadataRequest, UpdateMetadataResponse] = Handler(
+    key=6, min_version=8, max_version=8, handle=handle, is_inter_broker=True
+)

@@ -1,0 +1,90 @@
+"""What is known of the client at the other end of a connection; every request's context has it."""
+
+import sys
+from typing import Final, Protocol
+
+ANONYMOUS: Final = "User:ANONYMOUS"
+"""Kafka's principal of whoever has not authenticated."""
+
+PLAINTEXT: Final = "PLAINTEXT"
+
+_SOFTWARE_LENGTH_MAX: Final = 100
+"""How much is remembered of what a client says of itself; the rest is not remembered, since a connection may stay for
+ever."""
+
+
+class Restrained(Protocol):
+    """What a session needs of its connection."""
+
+    def throttle(self, throttle_time_ms: int) -> None:
+        """Begin no other request for so long."""
+        ...
+
+    def exempt(self) -> None:
+        """Be held up no more by what is made against clients."""
+        ...
+
+
+class Session:
+    """One client's connection, as handlers see it; lives as long as the connection.
+
+    `listener_name` decides which advertised addresses a reply carries. `client_host` is the peer's address as text.
+    `client_software_name` and `client_software_version` are what the client said of itself in ApiVersions, empty before
+    (KIP-511). (The client id is the request's, in `RequestContext`: it may be another one each time.) `is_broker` is
+    whether another broker of the cluster is at the other end, as far as its requests have told.
+    """
+
+    __slots__ = (
+        "_connection",
+        "client_host",
+        "client_software_name",
+        "client_software_version",
+        "connection_id",
+        "is_broker",
+        "listener_name",
+        "principal",
+        "security_protocol",
+    )
+
+    def __init__(
+        self,
+        connection: Restrained | None,
+        listener_name: str,
+        connection_id: int,
+        *,
+        client_host: str = "",
+        security_protocol: str = PLAINTEXT,
+        principal: str = ANONYMOUS,
+    ) -> None:
+        self._connection = connection
+        self.listener_name = listener_name
+        self.connection_id = connection_id
+        self.client_host = client_host
+        self.security_protocol = security_protocol
+        self.principal = principal
+        self.client_software_name = ""
+        self.client_software_version = ""
+        self.is_broker = False
+
+    def introduce(self, client_software_name: str, client_software_version: str) -> None:
+        """The client has said what it is; thousands of connections are often of the same."""
+        self.client_software_name = sys.intern(client_software_name[:_SOFTWARE_LENGTH_MAX])
+        self.client_software_version = sys.intern(client_software_version[:_SOFTWARE_LENGTH_MAX])
+
+    def throttle(self, throttle_time_ms: int) -> None:
+        """The client is beyond its quota: the reply, which says `throttle_time_ms`, leaves at once, and the next
+        request is begun when that has passed (KIP-219). Of several times the one that ends last counts."""
+        if self._connection is not None and throttle_time_ms > 0:
+            self._connection.throttle(throttle_time_ms)
+
+    def belongs_to_broker(self) -> None:
+        """The client has turned out to be a broker: what bounds how much clients ask for, leave unread or send at the
+        same time does not hold it up, or slow clients would keep replicas from being in sync."""
+        if not self.is_broker:
+            self.is_broker = True
+            if self._connection is not None:
+                self._connection.exempt()
+
+    def close(self) -> None:
+        """The connection has gone."""
+        self._connection = None

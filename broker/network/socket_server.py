@@ -1,0 +1,157 @@
+"""The network side of a broker, Kafka's SocketServer: the addresses that it listens on, and the connections there.
+
+Addresses are bound before the broker registers itself (port 0 becomes a real port), and listen only when it is ready.
+"""
+
+import asyncio
+import logging
+from collections.abc import Collection
+from functools import partial
+from typing import Final
+
+from barnabas.broker.configuration.config import DEFAULT, BrokerConfig
+from barnabas.broker.configuration.listeners import Endpoint, Listener
+from barnabas.broker.network.connection import Connection
+from barnabas.broker.network.connections import Connections
+from barnabas.broker.network.inflight_budget import InflightBudget
+from barnabas.broker.network.outcome import RequestServer
+from barnabas.network import BoundSocket, Network
+from barnabas.timers import Timers
+from barnabas.wire.framing import ReceiveBuffer
+
+logger = logging.getLogger(__name__)
+
+DEFAULT_INFLIGHT_BYTES_MAX: Final = 128 * 1024 * 1024
+"""Bound on unfinished requests where `queued.max.request.bytes` is Kafka's default (-1, no bound at all)."""
+
+_OTHER_ADDRESS: Final = "Listen elsewhere (--listen, listeners; port 0 takes a free one), or end what is in the way"
+
+
+class BoundListener:
+    """A listener whose port is ours, and the address that its clients are told."""
+
+    def __init__(self, listener: Listener, bound: BoundSocket, host_name: str) -> None:
+        self.listener = listener
+        self.bound = bound
+        self.is_listening = False
+        self.advertised = Endpoint(
+            listener.advertised_host or listener.host or host_name,
+            bound.port if listener.advertised_port is None else listener.advertised_port,
+        )
+
+    @property
+    def name(self) -> str:
+        return self.listener.name
+
+    def __str__(self) -> str:
+        host = f"[{self.advertised.host}]" if ":" in self.advertised.host else self.advertised.host
+        return f"{self.name}://{host}:{self.advertised.port}"
+
+
+class SocketServer:
+    """Listens on every listener of `config`, and keeps the connections that come in `connections`; owned by the event
+    loop. `timers` end the time for which a client is throttled.
+    """
+
+    def __init__(self, config: BrokerConfig, network: Network, connections: Connections, timers: Timers) -> None:
+        self._config = config
+        self._network = network
+        self._connections = connections
+        self._timers = timers
+        self._budget = InflightBudget(
+            config.queued_max_request_bytes if config.queued_max_request_bytes > 0 else DEFAULT_INFLIGHT_BYTES_MAX
+        )
+        self._receive_buffer = ReceiveBuffer()
+        self._listeners: list[BoundListener] = []
+        self._connection_count = 0
+
+    @property
+    def advertised(self) -> list[BoundListener]:
+        """The listeners that clients are told, in the order of the configuration."""
+        return [listener for listener in self._listeners if listener.listener.advertised]
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """HOST:PORT of the first listener."""
+        endpoint = self._listeners[0].advertised
+        return f"{endpoint.host}:{endpoint.port}"
+
+    @property
+    def ports(self) -> dict[str, int]:
+        """The port that each listener is bound to, by its name."""
+        return {listener.name: listener.bound.port for listener in self._listeners}
+
+    def bind(self) -> None:
+        """Take the ports without listening. Raises OSError with the address in its text; `close` is due then, too."""
+        config = self._config
+        receive_buffer_bytes = self._asked_for("socket.receive.buffer.bytes", config.socket_receive_buffer_bytes)
+        send_buffer_bytes = self._asked_for("socket.send.buffer.bytes", config.socket_send_buffer_bytes)
+        for listener in config.listeners:
+            try:
+                bound = self._network.bind(
+                    listener.host,
+                    listener.port,
+                    receive_buffer_bytes=receive_buffer_bytes,
+                    send_buffer_bytes=send_buffer_bytes,
+                )
+            except OSError as error:
+                raise _refused(listener, error) from error
+            self._listeners.append(BoundListener(listener, bound, self._network.host_name()))
+
+    def _asked_for(self, key: str, size: int) -> int | None:
+        """The size of buffers that somebody asked for; else the system adapts them, which is faster than Kafka's
+        default of 100 KiB."""
+        return None if self._config.source(key) == DEFAULT or size == -1 else size
+
+    async def listen(self, requests: RequestServer, names: Collection[str] | None = None) -> None:
+        """Accept connections on the listeners of these names, by default on all that do not listen yet, and have
+        `requests` serve what they ask. Raises OSError as `bind` does."""
+        for listener in self._listeners:
+            if listener.is_listening or (names is not None and listener.name not in names):
+                continue
+            listener.is_listening = True
+            if not listener.listener.is_loopback:
+                logger.warning(
+                    "listener %s accepts connections from other machines, unencrypted and unauthenticated (PLAINTEXT)",
+                    listener.name,
+                )
+            new_connection = partial(self._new_connection, requests, listener.name)
+            try:
+                await listener.bound.listen(new_connection, self._config.socket_listen_backlog_size)
+            except OSError as error:  # somebody else had taken the port as well, and was the first to listen
+                raise _refused(listener.listener, error) from error
+
+    def _new_connection(self, requests: RequestServer, listener_name: str) -> Connection:
+        self._connection_count += 1
+        return Connection(
+            requests,
+            self._connections,
+            self._receive_buffer,
+            self._budget,
+            listener_name,
+            self._connection_count,
+            self._config.socket_request_max_bytes,
+            self._timers,
+        )
+
+    async def stop(self, *, cuts: bool = False) -> None:
+        """Accept no more, and close every connection: when the replies that are on their way have left, or at once."""
+        self.close()
+        self._connections.is_over = True
+        for connection in self._connections:
+            if cuts:
+                connection.abort()
+            else:
+                connection.close()
+        await asyncio.sleep(0)  # lets transports flush and protocols hear of it
+        await asyncio.gather(*self._connections.sending, return_exceptions=True)
+
+    def close(self) -> None:
+        """Give the ports back; connections stay."""
+        for listener in self._listeners:
+            listener.bound.close()
+
+
+def _refused(listener: Listener, error: OSError) -> OSError:
+    address = f"{listener.name}://{listener.host or ''}:{listener.port}"
+    return OSError(error.errno, f"cannot listen on {address}: {error.strerror}. {_OTHER_ADDRESS}")

@@ -1,0 +1,97 @@
+"""Which partitions of a fetch session the next fetch has to look at: a fetch costs what has changed, not what is
+followed.
+
+What holds between two fetches:
+
+1. Each partition of a session is either awake or rests. When one was put to rest, a fetch found nothing in it that its
+   reader may see and was not told yet: no records, no other high watermark or log start offset, no error. A look at it
+   would find the same ever since, because whoever changes any of that calls the partition's listeners
+   (`Partition.notify`), and the first call wakes it, as does a request that names it.
+2. Those that are awake are looked at in the order of the session, so that what `max_bytes` leaves out of a reply is
+   what it would leave out if all were looked at.
+
+Both are held by `tests/broker/replication/test_attention.py`, which compares with fetches that look at everything.
+"""
+
+from collections.abc import Callable
+from operator import attrgetter
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from barnabas.broker.replication.fetch_sessions import FetchPartition, PartitionKey
+    from barnabas.broker.replication.followers import Follower, Heartbeat
+    from barnabas.broker.replication.partition import Partition
+
+Join = Callable[["Partition", "FetchPartition"], None]
+
+_PLACE = attrgetter("place")
+
+
+class Attention:
+    """Of one session; owned by the event loop."""
+
+    __slots__ = ("_awake", "_listener", "_resting", "followers", "heartbeat", "waiting")
+
+    def __init__(self) -> None:
+        self._awake: dict[PartitionKey, FetchPartition] = {}
+        self._resting: dict[Partition, FetchPartition] = {}
+        self._listener = self._changed
+        self.waiting: dict[Join, None] = {}
+        """Fetches that wait, each by what is told of partitions that wake."""
+        self.heartbeat: Heartbeat | None = None
+        """Of a broker's session: when it fetched."""
+        self.followers: dict[PartitionKey, Follower] = {}
+        """Of a broker's session: what it is to the partitions that were put to rest."""
+
+    def __len__(self) -> int:
+        """How many partitions the next fetch looks at."""
+        return len(self._awake)
+
+    def awake(self) -> "list[FetchPartition]":
+        """The partitions to look at, in the order of the session."""
+        awake = self._awake.values()
+        return sorted(awake, key=_PLACE) if len(awake) > 1 else list(awake)
+
+    def rest(self, asked: "FetchPartition", partition: "Partition") -> bool:
+        """There is nothing to tell of it until it changes. False if the session goes on without it, or has ended."""
+        if self._awake.pop(asked.key, None) is None:
+            return False
+        self._resting[partition] = asked
+        asked.rests_at = partition
+        partition.add_listener(self._listener)
+        return True
+
+    def wake(self, asked: "FetchPartition") -> None:
+        """The next fetch has to look at it: it is new, or asked for again."""
+        if asked.rests_at is not None:
+            self._end_rest(asked.rests_at)
+        self._awake[asked.key] = asked
+
+    def forget(self, asked: "FetchPartition") -> None:
+        """The session goes on without it."""
+        if asked.rests_at is not None:
+            self._end_rest(asked.rests_at)
+        self._awake.pop(asked.key, None)
+        follower = self.followers.pop(asked.key, None)
+        if follower is not None and follower.heartbeat is self.heartbeat:
+            follower.forgotten()
+
+    def close(self) -> None:
+        """The session has ended: no partition calls any more."""
+        for partition in list(self._resting):
+            self._end_rest(partition)
+        self._awake.clear()
+
+    def _changed(self, partition: "Partition") -> None:
+        asked = self._end_rest(partition)
+        if asked is not None:
+            self._awake[asked.key] = asked
+            for join in list(self.waiting):
+                join(partition, asked)
+
+    def _end_rest(self, partition: "Partition") -> "FetchPartition | None":
+        partition.remove_listener(self._listener)
+        asked = self._resting.pop(partition, None)
+        if asked is not None:
+            asked.rests_at = None
+        return asked

@@ -1,0 +1,529 @@
+"""What fetches for the partitions that this broker follows: connections to their leaders, appends, truncations (Kafka's
+ReplicaFetcherManager, and the threads that it runs). `fetcher.py` decides, here it is carried out.
+
+A leader is asked over two connections, the lanes: one for partitions that have everything that is committed, and one
+for those that are catching up, so that their large answers and cold reads delay nobody whom acknowledgements wait for.
+Which begin to be followed catch up first.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any, Final, Protocol
+
+from barnabas.broker.replication.fetcher import (
+    FETCH_VERSION,
+    Append,
+    AskOffsets,
+    Decision,
+    Fetcher,
+    FetchSettings,
+    Following,
+    PartitionId,
+    Stage,
+    StartAnew,
+    Truncate,
+)
+from barnabas.broker.replication.follower_reads import FollowerReads
+from barnabas.broker.replication.throttles import Throttle
+from barnabas.clock import Clock
+from barnabas.storage.errors import LogDeleted, StorageError
+from barnabas.storage.log import PartitionLog
+from barnabas.storage.log_manager import LogManager
+from barnabas.storage.replicated_batches import start_around
+from barnabas.storage.truncation import Cut
+from barnabas.timers import Timers
+from barnabas.turns import LOGS_PER_TURN, Turns
+from barnabas.wire.errors import ApiError, ErrorCode
+from barnabas.wire.messages.fetch import PartitionData
+from barnabas.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from barnabas.wire.names import TopicId
+from barnabas.wire.schema import Message
+
+logger = logging.getLogger(__name__)
+
+LIST_OFFSETS_VERSION: Final = 9
+"""The highest version of Kafka 3.9."""
+
+_BYTES_PER_TURN: Final = 1 << 20
+"""How much is appended before others have a turn: it is checked and written in some 2 ms."""
+
+_LATEST: Final = -1
+_EARLIEST: Final = -2
+
+FlushLog = Callable[[PartitionLog], Coroutine[Any, Any, None]]
+
+
+class LeaderConnection(Protocol):
+    """What requests go through (`network.peer_connection.PeerConnection`)."""
+
+    def send(self, request: Message, version: int, timeout_ms: int | None = None) -> "asyncio.Future[Any]":
+        """Have a request leave; the future is its response, or fails with OSError."""
+        ...
+
+
+class FetcherManager:
+    """The fetchers of one broker; owned by the event loop.
+
+    Args:
+        replica_id: this broker's id.
+        broker_epoch: the epoch of its registration, as it is now.
+        connection: the connection to a broker for a purpose, always the same one (`Peers.connection`).
+        log_manager: truncates; its threads do that.
+        clock: what is appended is appended at its time.
+        network_clock: tells how long partitions wait after errors.
+        timers: end such waits.
+        settings: how much is asked for.
+        flush: brings a log to the disk. With `barnabas.flush.before.ack`: this replica then asks beyond nothing that is
+            not on its disk, since its leader counts what it asks beyond. Raises StorageError.
+        throttle: holds up what is not in sync.
+    """
+
+    def __init__(
+        self,
+        replica_id: int,
+        broker_epoch: Callable[[], int],
+        connection: Callable[[int, str], LeaderConnection],
+        log_manager: LogManager,
+        clock: Clock,
+        network_clock: Clock,
+        timers: Timers,
+        settings: FetchSettings,
+        *,
+        flush: FlushLog | None = None,
+        throttle: Throttle | None = None,
+    ) -> None:
+        self._replica_id = replica_id
+        self._broker_epoch = broker_epoch
+        self._connection = connection
+        self.log_manager = log_manager
+        self.clock = clock
+        self.network_clock = network_clock
+        self.timers = timers
+        self.settings = settings
+        self.flush = flush
+        self.throttle = throttle
+        self._leaders: dict[int, _Leader] = {}
+        self._leader_of: dict[PartitionId, _Leader] = {}
+        self._cutting: dict[PartitionLog, asyncio.Task[None]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.reads = FollowerReads(network_clock)
+        """What consumers read of it all."""
+        self.appended_bytes = 0
+        """What leaders have sent and logs have taken, since the start."""
+
+    # --- the controller's word --------------------------------------------------------------------
+
+    def follow(
+        self, topic: str, topic_id: TopicId, index: int, leader_id: int, leader_epoch: int, log: PartitionLog
+    ) -> None:
+        """Fetch a partition from its leader, from now on and in this epoch."""
+        leader = self._leaders.get(leader_id)
+        if leader is None:
+            leader = self._leaders[leader_id] = self._begin(leader_id)
+        former = self._leader_of.get((topic_id, index))
+        if former is not None and former is not leader:
+            self._unfollow((topic_id, index))
+        self._leader_of[topic_id, index] = leader
+        leader.follow(topic, topic_id, index, leader_epoch, log, is_held=log in self._cutting)
+
+    async def unfollow(self, partitions: Iterable[PartitionId]) -> None:
+        """Fetch these partitions no longer. Returns when none of their logs is being truncated, so that they may be led
+        or deleted."""
+        cutting = []
+        for partition in list(partitions):
+            following = self._unfollow(partition)
+            if following is not None and following.log in self._cutting:
+                cutting.append(self._cutting[following.log])
+        if cutting:
+            await asyncio.wait(cutting)
+
+    def _unfollow(self, partition: PartitionId) -> Following | None:
+        leader = self._leader_of.pop(partition, None)
+        if leader is None:
+            return None
+        following = leader.unfollow(partition)
+        if following is not None:
+            self.reads.remove(following.log)
+        if not len(leader):
+            leader.end()
+            del self._leaders[leader.id]
+        return following
+
+    def following(self, topic_id: TopicId, index: int) -> Following | None:
+        """How a partition is getting on; None if it is not followed."""
+        leader = self._leader_of.get((topic_id, index))
+        return None if leader is None else leader.following((topic_id, index))
+
+    @property
+    def fetchers(self) -> list[Fetcher]:
+        """Those of all leaders and lanes."""
+        return [lane.fetcher for leader in self._leaders.values() for lane in leader.lanes]
+
+    async def stop(self) -> None:
+        """Fetch nothing more; returns when nothing here touches a log."""
+        tasks = [task for leader in self._leaders.values() for task in leader.end()]
+        for task in self._tasks:
+            if task not in self._cutting.values():
+                task.cancel()
+        tasks += self._tasks
+        self._leaders.clear()
+        self._leader_of.clear()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    def _begin(self, leader_id: int) -> "_Leader":
+        def lane(number: int) -> "_Lane":
+            return _Lane(
+                self,
+                Fetcher(self._replica_id, self._broker_epoch, self.settings),
+                self._connection(leader_id, f"fetcher-{number}"),
+                f"fetcher {number} of broker {leader_id}",
+            )
+
+        return _Leader(leader_id, lane(0), lane(1))
+
+    # --- for the lanes ----------------------------------------------------------------------------
+
+    @property
+    def replica_id(self) -> int:
+        """This broker's id."""
+        return self._replica_id
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        """Have something done beside the fetching."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def cut(self, lane: "_Lane", cuts: dict[Following, Cut], rest: dict[Following, PartitionData]) -> None:
+        """Truncate logs in a thread, all of them together; append afterwards what goes with them."""
+        free = {following: cut for following, cut in cuts.items() if cut.log not in self._cutting}
+        for following in cuts:
+            if following not in free:  # cut in another epoch: its end says what to do now
+                lane.fetcher.held(following)
+        if free:
+            task = self.spawn(self._cut(lane, free, rest))
+            self._cutting |= dict.fromkeys((cut.log for cut in free.values()), task)
+
+    async def _cut(self, lane: "_Lane", cuts: dict[Following, Cut], rest: dict[Following, PartitionData]) -> None:
+        try:
+            truncations = self.log_manager.truncations(list(cuts.values()))
+            try:
+                await self.log_manager.threads.call(truncations.run)
+            except RuntimeError:  # no thread could be started; the logs cannot be left as they are
+                truncations.run()
+            truncations.complete()
+        finally:
+            for cut in cuts.values():
+                del self._cutting[cut.log]
+                self.reads.changed(cut.log)
+        for following, cut in cuts.items():
+            error = truncations.errors.get(cut.log)
+            if error is not None:
+                logger.error("truncating %s to %d failed: %s", following, cut.offset, error.message)
+                lane.fetcher.given_up(following)
+            elif following in rest and lane.fetcher.is_current(following):
+                lane.append(following, cut.log, rest[following])
+            else:
+                self._go_on(following.id)
+
+    def _go_on(self, partition: PartitionId) -> None:
+        """A log may be fetched for again, whoever leads it now."""
+        leader = self._leader_of.get(partition)
+        if leader is not None:
+            leader.go_on(partition)
+
+
+class _Leader:
+    """What is followed at one broker, in two lanes."""
+
+    def __init__(self, leader_id: int, steady: "_Lane", catching_up: "_Lane") -> None:
+        self.id = leader_id
+        self.lanes = (steady, catching_up)
+        self._steady = steady
+        self._catching_up = catching_up
+        steady.before_request = self._take_over
+        catching_up.after_response = self._steady.wake
+        steady.after_response = self._give_up
+        for lane in (steady, catching_up):
+            lane.start()
+
+    def __len__(self) -> int:
+        return len(self._steady.fetcher) + len(self._catching_up.fetcher)
+
+    def _lane_of(self, partition: PartitionId) -> "_Lane":
+        return self._steady if partition in self._steady.fetcher else self._catching_up
+
+    def follow(
+        self, topic: str, topic_id: TopicId, index: int, leader_epoch: int, log: PartitionLog, *, is_held: bool
+    ) -> None:
+        """Follow a partition; nothing is asked for it yet if it `is_held`."""
+        lane = self._lane_of((topic_id, index))
+        following = lane.fetcher.follow(topic, topic_id, index, leader_epoch, log)
+        if is_held:
+            lane.fetcher.held(following)
+        lane.wake()
+
+    def unfollow(self, partition: PartitionId) -> Following | None:
+        """Follow it no longer."""
+        return self._lane_of(partition).fetcher.unfollow(*partition)
+
+    def following(self, partition: PartitionId) -> Following | None:
+        """How it is getting on."""
+        return self._lane_of(partition).fetcher.following(*partition)
+
+    def go_on(self, partition: PartitionId) -> None:
+        """Ask for it again."""
+        lane = self._lane_of(partition)
+        following = lane.fetcher.following(*partition)
+        if following is not None and following.stage is Stage.BUSY:
+            lane.fetcher.resumed(following)
+            lane.wake()
+
+    def end(self) -> "list[asyncio.Task[None]]":
+        """Ask nothing more; the tasks that end."""
+        return [self._steady.stop(), self._catching_up.stop()]
+
+    def _take_over(self) -> None:
+        """Who lacks nothing that is committed is asked for in the steady lane: from the request on that is about to be
+        made there, so that it misses none."""
+        for following in self._catching_up.fetcher.fetching(caught_up=True):
+            self._move(following, self._catching_up, self._steady)
+
+    def _give_up(self) -> None:
+        """Who is in the ISR lacks nothing that is committed. Who does lack something has to catch up."""
+        behind = self._steady.fetcher.fetching(caught_up=False)
+        for following in behind:
+            self._move(following, self._steady, self._catching_up)
+        if behind:
+            self._catching_up.wake()
+
+    @staticmethod
+    def _move(following: Following, source: "_Lane", target: "_Lane") -> None:
+        source.fetcher.unfollow(*following.id)
+        moved = target.fetcher.follow(
+            following.topic, following.topic_id, following.index, following.leader_epoch, following.log
+        )
+        moved.lag, moved.trouble = following.lag, following.trouble
+
+
+class _Lane:
+    """One connection to a leader, and the task that fetches over it."""
+
+    def __init__(self, manager: FetcherManager, fetcher: Fetcher, connection: LeaderConnection, name: str) -> None:
+        self.fetcher = fetcher
+        self.before_request: Callable[[], None] = _nothing
+        self.after_response: Callable[[], None] = _nothing
+        self._manager = manager
+        self._connection = connection
+        self._name = name
+        self._task: asyncio.Task[None] | None = None
+        self._is_wanted = asyncio.Event()
+        self._is_failing = False
+
+    def start(self) -> None:
+        """Begin to fetch."""
+        self._task = asyncio.get_running_loop().create_task(self._run(), name=self._name)
+
+    def stop(self) -> "asyncio.Task[None]":
+        """Fetch no more; the task that ends."""
+        assert self._task is not None
+        self._task.cancel()
+        return self._task
+
+    def wake(self) -> None:
+        """There may be something to ask."""
+        self._is_wanted.set()
+
+    # --- asking -----------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        clock = self._manager.network_clock
+        while True:
+            try:
+                await self._go_round()
+            except OSError as error:
+                self._note_failure(error)
+                self.fetcher.failed(clock.monotonic_ms())
+            except Exception:  # a mistake of ours, or of the leader: the fetching goes on, after a while
+                logger.exception("%s has failed", self._name)
+                self.fetcher.failed(clock.monotonic_ms())
+
+    async def _go_round(self) -> None:
+        """Ask once, and do what the answer says; or wait until there is something to ask. Raises OSError."""
+        clock = self._manager.network_clock
+        self.before_request()
+        throttle = self._manager.throttle
+        is_throttled = throttle is not None and throttle.is_limited and self._hold_up(throttle)
+        request = self.fetcher.next_request(clock.monotonic_ms())
+        if request is None:
+            await self._pause(self.fetcher.pause_ms(clock.monotonic_ms()))
+            return
+        if is_throttled:
+            request.max_bytes = min(request.max_bytes, self._manager.settings.max_bytes)
+        if self._manager.reads.partitions:
+            request.max_wait_ms = min(request.max_wait_ms, self._manager.reads.wait_ms(self.fetcher))
+        response = await self._connection.send(request, FETCH_VERSION, self._manager.settings.socket_timeout_ms)
+        self._is_failing = False
+        await self._carry_out(self.fetcher.answered(response, clock.monotonic_ms()))
+        self.after_response()
+
+    def _hold_up(self, throttle: Throttle) -> bool:
+        """Ask for nothing that is throttled, and not in sync, before its bytes may pass; whether there is such."""
+        behind = [
+            each for each in self.fetcher.fetching(caught_up=False) if throttle.applies_to(each.topic, each.index)
+        ]
+        wait_ms = throttle.wait_ms()
+        if wait_ms:
+            until_ms = self._manager.network_clock.monotonic_ms() + wait_ms
+            for following in behind:
+                self.fetcher.paused(following, until_ms)
+        return bool(behind)
+
+    async def _pause(self, duration_ms: int | None) -> None:
+        """Wait until there may be something to ask, at most so long."""
+        self._is_wanted.clear()
+        timer = None if duration_ms is None else self._manager.timers.call_later(max(1, duration_ms), self.wake)
+        try:
+            await self._is_wanted.wait()
+        finally:
+            if timer is not None:
+                timer.cancel()
+
+    def _note_failure(self, error: OSError) -> None:
+        if not self._is_failing:
+            logger.warning("%s: %s; it is asked again until it answers", self._name, error)
+        self._is_failing = True
+
+    # --- what was decided -------------------------------------------------------------------------
+
+    async def _carry_out(self, decisions: list[Decision]) -> None:
+        turns = Turns(_BYTES_PER_TURN)
+        cuts: dict[Following, Cut] = {}
+        for decision in decisions:
+            following, log = decision.following, decision.following.log
+            assert isinstance(log, PartitionLog)
+            if isinstance(decision, Append):
+                if self.fetcher.is_current(following) and following.stage is Stage.FETCHING:
+                    self.append(following, log, decision.data)
+                await turns.after(_BYTES_PER_TURN // LOGS_PER_TURN + len(decision.data.records or b""))
+            elif isinstance(decision, AskOffsets):
+                self._ask_offsets(following)
+            else:
+                cuts[following] = _cut_of(decision, log)
+        cuts = {following: cut for following, cut in cuts.items() if self.fetcher.is_current(following)}
+        if cuts:
+            self._manager.cut(self, cuts, {})
+
+    def append(self, following: Following, log: PartitionLog, data: PartitionData) -> None:
+        """Take in what the leader has sent; nothing that goes wrong with one log stops the others."""
+        records, clock = data.records or b"", self._manager.clock
+        try:
+            assert isinstance(records, (bytes, bytearray, memoryview))
+            if len(records):
+                if self._begins_around(following, log, data, memoryview(records)):
+                    return
+                info = log.append_as_follower(records, now_ms=clock.now_ms(), leader_epoch=following.leader_epoch)
+                if info is None:
+                    raise ApiError(ErrorCode.CORRUPT_MESSAGE, "the leader sent records of an epoch that is not its own")
+                self._manager.appended_bytes += len(records)
+                throttle = self._manager.throttle
+                if throttle is not None and throttle.applies_to(following.topic, following.index):
+                    throttle.record(len(records))
+            # Never back: what was committed in this log once is so for ever.
+            log.update_high_watermark(max(log.high_watermark, min(data.high_watermark, log.log_end_offset)))
+            if data.log_start_offset > log.log_start_offset:
+                log.increment_log_start_offset(min(data.log_start_offset, log.high_watermark))
+        except Exception as error:  # noqa: BLE001 - whatever is wrong with this log, the others are fetched
+            self._refused(following, log, error)
+            return
+        self.fetcher.appended(following, data.high_watermark)
+        if self._manager.reads.partitions:
+            self._manager.reads.changed(log)
+        flush = self._manager.flush
+        if flush is not None and log.recovery_point < log.log_end_offset:
+            self.fetcher.held(following)
+            self._manager.spawn(self._flush(flush, following, log))
+        self.wake()
+
+    def _begins_around(self, following: Following, log: PartitionLog, data: PartitionData, records: memoryview) -> bool:
+        """Whether the leader's log begins inside the first batch; then this one begins anew with that batch."""
+        if log.log_start_offset != log.log_end_offset:
+            return False
+        start = start_around(records, log.log_end_offset)
+        if start is None:
+            return False
+        self.fetcher.held(following)
+        self._manager.cut(self, {following: Cut(log, start, starts_anew=True)}, {following: data})
+        return True
+
+    def _refused(self, following: Following, log: PartitionLog, error: Exception) -> None:
+        if isinstance(error, LogDeleted):  # meanwhile: nobody follows it any more
+            return
+        if following.is_news(f"{log.log_end_offset} {error!r}"):
+            if isinstance(error, ApiError):
+                logger.error("what was fetched for %s at %d is refused: %s", following, log.log_end_offset, error)
+            else:
+                logger.error("cannot append what was fetched for %s", following, exc_info=error)
+        if isinstance(error, StorageError) and not error.passes:
+            self.fetcher.given_up(following)
+        else:
+            self.fetcher.refused(following, self._manager.network_clock.monotonic_ms())
+
+    async def _flush(self, flush: FlushLog, following: Following, log: PartitionLog) -> None:
+        try:
+            await flush(log)
+        except Exception as error:  # noqa: BLE001 - as in `append`
+            self._refused(following, log, error)
+        else:
+            self.fetcher.resumed(following)
+        self.wake()
+
+    # --- offsets out of range ---------------------------------------------------------------------
+
+    def _ask_offsets(self, following: Following) -> None:
+        """Ask the leader where its log ends and starts, before the next fetch."""
+        answers = [
+            self._connection.send(self._list_offsets(following, timestamp), LIST_OFFSETS_VERSION)
+            for timestamp in (_LATEST, _EARLIEST)
+        ]
+        self._manager.spawn(self._take_offsets(following, answers))
+
+    def _list_offsets(self, following: Following, timestamp: int) -> ListOffsetsRequest:
+        partition = ListOffsetsPartition(
+            partition_index=following.index, current_leader_epoch=following.leader_epoch, timestamp=timestamp
+        )
+        return ListOffsetsRequest(
+            replica_id=self._manager.replica_id, topics=[ListOffsetsTopic(name=following.topic, partitions=[partition])]
+        )
+
+    async def _take_offsets(self, following: Following, answers: "list[asyncio.Future[Any]]") -> None:
+        fetcher, clock = self.fetcher, self._manager.network_clock
+        try:
+            told = [response.topics[0].partitions[0] for response in await asyncio.gather(*answers)]
+        except Exception as error:  # noqa: BLE001 - whatever was answered, it is asked again
+            if following.is_news(repr(error)):
+                logger.warning("the leader of %s does not tell its offsets: %r", following, error)
+            fetcher.refused(following, clock.monotonic_ms())
+        else:
+            errors = [ErrorCode.of(found.error_code) for found in told if found.error_code]
+            if ErrorCode.FENCED_LEADER_EPOCH in errors:
+                fetcher.given_up(following)
+            elif errors:
+                fetcher.refused(following, clock.monotonic_ms())
+            else:
+                latest, earliest = told
+                decision = fetcher.offsets_told(following, earliest.offset, latest.offset, clock.monotonic_ms())
+                if decision is not None:
+                    await self._carry_out([decision])
+        self.wake()
+
+
+def _cut_of(decision: Truncate | StartAnew, log: PartitionLog) -> Cut:
+    return Cut(log, decision.offset, starts_anew=isinstance(decision, StartAnew))
+
+
+def _nothing() -> None:
+    """For a lane that is alone."""

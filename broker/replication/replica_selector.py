@@ -1,0 +1,91 @@
+"""Consumers that are sent to a replica in their rack (KIP-392), with `replica.selector.class` of Kafka's rack-aware
+selector. Imported when the first such consumer fetches.
+
+Source: kafka.server.ReplicaManager.findPreferredReadReplica, RackAwareReplicaSelector, ReplicaView.
+"""
+
+from collections.abc import Callable
+
+from barnabas.broker.observability.unforeseen import UnforeseenErrors
+from barnabas.broker.replication.attention import Attention
+from barnabas.broker.replication.fetch_operation import FetchLimits, FetchOperation
+from barnabas.broker.replication.fetch_sessions import FetchPartition, FetchPlan
+from barnabas.broker.replication.followers import Followers
+from barnabas.broker.replication.partition import Partition
+from barnabas.broker.replication.replica_manager import ReplicaManager
+
+RackOf = Callable[[int], str | None]
+"""Where a broker stands, as far as the consumer can reach it."""
+
+
+def preferred_replica(followers: Followers, fetch_offset: int, rack: str, rack_of: RackOf) -> int | None:
+    """Who is to be read from instead of the leader: a follower in that rack which is in sync and has the offset, unless
+    the leader is there, too. Of several the one with most records, then the one that had all of them last.
+
+    In sync, because a consumer that reads from who falls behind falls behind with it.
+    """
+    if rack_of(followers.node_id) == rack:
+        return None
+    found = [
+        (follower.log_end_offset, follower.last_caught_up_ms, replica)
+        for replica in followers.isr
+        if (follower := followers.follower(replica)) is not None
+        and follower.log_start_offset <= fetch_offset <= follower.log_end_offset
+        and rack_of(replica) == rack
+    ]
+    return max(found)[-1] if found else None
+
+
+class _ReadElsewhere(Exception):
+    """Ends the look at a partition, as an error would; it is answered without one."""
+
+    def __init__(self, partition: Partition, replica_id: int) -> None:
+        super().__init__()
+        self.partition = partition
+        self.replica_id = replica_id
+
+
+class RackAwareFetch(FetchOperation):
+    """One fetch of a consumer that stands in `rack`. Where a follower is to be read from it is told which, and no
+    records."""
+
+    def __init__(
+        self,
+        replicas: ReplicaManager,
+        unforeseen: UnforeseenErrors,
+        plan: FetchPlan,
+        limits: FetchLimits,
+        *,
+        rack: str,
+        rack_of: RackOf,
+    ) -> None:
+        super().__init__(replicas, unforeseen, plan.partitions, limits, plan.attention)
+        self._rack = rack
+        self._rack_of = rack_of
+
+    def _locate(self, asked: FetchPartition) -> tuple[Partition, int]:
+        partition, max_offset = super()._locate(asked)
+        if partition.leadership is not None:
+            replica_id = preferred_replica(
+                partition.leadership.followers, asked.fetch_offset, self._rack, self._rack_of
+            )
+            if replica_id is not None:
+                raise _ReadElsewhere(partition, replica_id)
+        return partition, max_offset
+
+    def _add_error(self, asked: FetchPartition, error: Exception) -> None:
+        if not isinstance(error, _ReadElsewhere):
+            super()._add_error(asked, error)
+            return
+        self._add(asked, error.partition, b"", asked.fetch_offset)
+        data = self.results[-1][1]
+        data.preferred_read_replica = error.replica_id
+        data.aborted_transactions = None
+        self._must_reply = True
+
+    def _found_nothing(
+        self, asked: FetchPartition, partition: Partition, max_offset: int, attention: Attention
+    ) -> None:
+        """A partition that others follow is looked at each time: who may be read from changes without a word."""
+        if partition.leadership is None:
+            super()._found_nothing(asked, partition, max_offset, attention)

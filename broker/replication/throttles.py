@@ -1,0 +1,84 @@
+"""How fast replicas that are listed in a topic's configs may be fetched, so that a reassignment leaves room for clients
+(KIP-73): `leader.replication.throttled.rate` at those who lead, `follower.replication.throttled.rate` at those who
+follow, for the replicas that `leader.replication.throttled.replicas` and its twin list. Who is in sync is never held
+up, but counts.
+
+A throttle is a bucket that fills at the rate. Bytes may pass while it is not empty; what they are too many of has to
+flow in before others may. So the rate holds over any time that is long beside one answer (1 MiB, or
+`replica.fetch.max.bytes`). Kafka compares samples of the last 11 seconds.
+
+Source: kafka 3.9.1 ReplicationQuotaManager, ReplicaManager.shouldLeaderThrottle,
+AbstractFetcherThread.shouldFollowerThrottle.
+"""
+
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from math import ceil
+from typing import Final
+
+from barnabas.clock import Clock
+
+UNLIMITED: Final = 2**63 - 1
+"""The default of both rates."""
+
+BURST_MS: Final = 250
+"""What nobody has used for longer than this is lost."""
+
+LONGEST_WAIT_MS: Final = 1_000
+"""Where the rate is small, or 0: somebody may change it."""
+
+
+class Throttle:
+    """Of one broker, as a leader or as a follower; owned by the event loop.
+
+    `rate` is how many bytes per second may pass, `is_limited` whether that is a limit; `replicas_of` tells a topic's
+    list of throttled replicas, as text.
+    """
+
+    def __init__(self, broker_id: int, rate: int, replicas_of: Callable[[str], str], clock: Clock) -> None:
+        self._broker_id = broker_id
+        self._rate = rate
+        self.is_limited = rate < UNLIMITED
+        self._replicas_of = replicas_of
+        self._clock = clock
+        self._left = 0.0
+        self._seen_ms = clock.monotonic_ms()
+
+    def limit(self, rate: int) -> None:
+        """Another rate holds from now on."""
+        self._fill()
+        self._rate = rate
+        self.is_limited = rate < UNLIMITED
+
+    def applies_to(self, topic: str, partition: int) -> bool:
+        """Whether this broker's replica of a partition is throttled."""
+        return self.is_limited and is_listed(self._replicas_of(topic), partition, self._broker_id)
+
+    def wait_ms(self) -> int:
+        """How long until bytes may pass; 0 if they may now."""
+        self._fill()
+        if self._left > 0:
+            return 0
+        rate = self._rate
+        return LONGEST_WAIT_MS if rate <= 0 else min(LONGEST_WAIT_MS, ceil((1 - self._left) * 1000 / rate))
+
+    def record(self, size: int) -> None:
+        """So many bytes have passed; a negative number takes some of that back."""
+        self._fill()
+        self._left -= size
+
+    def _fill(self) -> None:
+        now_ms, rate = self._clock.monotonic_ms(), self._rate
+        self._left = min(rate * BURST_MS / 1000, self._left + rate * (now_ms - self._seen_ms) / 1000)
+        self._seen_ms = now_ms
+
+
+@lru_cache(maxsize=1024)
+def is_listed(replicas: str, partition: int, broker_id: int) -> bool:
+    """Whether a list of throttled replicas, PARTITION:BROKER,... or *, has a broker's replica of a partition."""
+    return replicas.strip() == "*" or f"{partition}:{broker_id}" in (each.strip() for each in replicas.split(","))
+
+
+def listed_in(overrides: Callable[[str, str], Mapping[str, str]], key: str) -> Callable[[str], str]:
+    """What gives a topic's list of throttled replicas, which is under `key` among its configs."""
+    return lambda topic: overrides("topics", topic).get(key, "")

@@ -1,0 +1,87 @@
+"""aiokafka."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from driver import CLIENT_ID, GROUP, LAST, TOPIC, TRANSACTIONAL_ID, Outcome, Workload, serve
+
+
+async def produce(outcome: Outcome, servers: str, *, idempotence: bool = False) -> None:
+    producer = AIOKafkaProducer(bootstrap_servers=servers, client_id=CLIENT_ID, enable_idempotence=idempotence)
+    await producer.start()
+    try:
+        await producer.send_and_wait(TOPIC, b"1")
+        outcome.is_done = True
+    finally:
+        await producer.stop()
+
+
+async def consume(
+    outcome: Outcome, servers: str, *, last: str = "1", commits: bool = False, stays: bool = False
+) -> None:
+    settings: dict[str, Any] = {"heartbeat_interval_ms": 100} if stays else {}
+    consumer = AIOKafkaConsumer(
+        TOPIC, bootstrap_servers=servers, client_id=CLIENT_ID, group_id=GROUP, auto_offset_reset="earliest",
+        enable_auto_commit=False, **settings,
+    )  # fmt: skip
+    try:
+        await consumer.start()
+        while last not in outcome.values:
+            try:
+                outcome.values.append((await consumer.getone()).value.decode())
+            except Exception as error:  # noqa: BLE001 - whatever it is, the program hears of it, and asks again
+                outcome.failed(error)
+                await asyncio.sleep(0.1)
+        if commits:
+            await consumer.commit()
+        outcome.is_done = True
+    finally:
+        await consumer.stop()
+
+
+async def transaction(outcome: Outcome, servers: str) -> None:
+    producer = AIOKafkaProducer(bootstrap_servers=servers, client_id=CLIENT_ID, transactional_id=TRANSACTIONAL_ID)
+    await producer.start()
+    try:
+        await producer.begin_transaction()
+        await producer.send_and_wait(TOPIC, b"1")
+        await producer.commit_transaction()
+        outcome.is_done = True
+    finally:
+        with suppress(Exception):
+            await producer.stop()
+
+
+def until_deadline(work: Callable[..., Awaitable[None]]) -> Workload:
+    """Errors end it; what takes longer is given up."""
+
+    async def run(servers: str, deadline_s: float) -> Outcome:
+        outcome = Outcome()
+        try:
+            await asyncio.wait_for(work(outcome, servers), deadline_s)
+        except TimeoutError:
+            pass
+        except Exception as error:  # noqa: BLE001 - whatever it is, the program hears of it
+            outcome.failed(error)
+        return outcome
+
+    return lambda servers, deadline_s: asyncio.run(run(servers, deadline_s))
+
+
+if __name__ == "__main__":
+    serve(
+        {
+            "produce": until_deadline(produce),
+            "idempotent": until_deadline(partial(produce, idempotence=True)),
+            "consume": until_deadline(consume),
+            "stay": until_deadline(partial(consume, last=LAST, stays=True)),
+            "commit": until_deadline(partial(consume, commits=True)),
+            "transaction": until_deadline(transaction),
+        }
+    )

@@ -1,0 +1,221 @@
+"""Runs the cases against a client, and tells what it did."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import select
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import IO, Any, Self
+
+from barnabas.testing import Broker, RecordedRequest
+from compat_tests.client_behaviour.cases import WAIT_S, Case
+from compat_tests.client_behaviour.drivers.driver import TOPIC
+from tools.foreign_languages import find_node, go_program, node_modules
+from tools.kafka_runtime import ORACLE_VERSION
+
+DRIVERS = Path(__file__).parent / "drivers"
+FRANZ_GO = DRIVERS / "franz_go"
+KAFKAJS = Path(__file__).parents[1] / "kafkajs_client"
+ROOT = Path(__file__).resolve().parents[2]
+GRACE_S = 8
+"""How long after its deadline a driver may take to close its client."""
+
+DOUBTFUL = ("still waits", "does not ask", "**hangs**")
+ATTEMPTS_MAX = 3
+"""What a machine that is busy with other things makes of many a client is looked at again."""
+
+TOLD = {
+    "Metadata": "metadata",
+    "FindCoordinator": "the coordinator",
+    "JoinGroup": "joining again",
+    "InitProducerId": "a new producer id",
+    "ListOffsets": "offsets",
+    "OffsetForLeaderEpoch": "the end of the epoch",
+}
+"""What is worth telling of what a client asks before it asks again."""
+
+
+@dataclass(frozen=True)
+class Client:
+    """A client, and what says how its driver is started: with which command and what in its environment. That installs
+    or builds what it needs."""
+
+    title: str
+    version: str
+    start: Callable[[], tuple[Sequence[str | Path], Mapping[str, str]]]
+
+
+class Driver:
+    """A driver's process, started when it is first needed, and again when it hung."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._process: subprocess.Popen[str] | None = None
+        self._complaints = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed where this ends
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._end()
+        self._complaints.close()
+
+    def ask(self, workload: str, servers: str) -> dict[str, Any] | None:
+        """What came of a workload; None when the client hangs."""
+        process = self._running()
+        asked, answers = process.stdin, process.stdout
+        assert asked is not None
+        assert answers is not None
+        asked.write(json.dumps({"workload": workload, "servers": servers, "deadline_s": WAIT_S}) + "\n")
+        asked.flush()
+        answer = _line(answers, WAIT_S + GRACE_S)
+        if answer is None:
+            self._end()
+            return None
+        if not answer:
+            self._complaints.seek(0)
+            said = self._complaints.read()[-5000:]
+            raise RuntimeError(f"the driver of {self._client.title} has ended at the workload {workload}:\n{said}")
+        outcome: dict[str, Any] = json.loads(answer)
+        if not outcome["is_done"] and not outcome["errors"]:
+            self._end()  # a client that still tries would do so beside the next one
+        return outcome
+
+    def _running(self) -> subprocess.Popen[str]:
+        if self._process is None:
+            command, environment = self._client.start()
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._complaints,
+                text=True, env={**os.environ, **environment},
+            )  # fmt: skip
+        return self._process
+
+    def _end(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.communicate()
+            self._process = None
+
+
+def _line(stream: IO[str], timeout_s: float) -> str | None:
+    ready, _, _ = select.select([stream], [], [], timeout_s)
+    return stream.readline() if ready else None
+
+
+def play(client: Client, cases: Iterable[Case]) -> Iterator[tuple[Case, str]]:
+    """What a client did in each case, one after the other."""
+    with Broker(auto_create_topics_enable=False) as broker, Driver(client) as driver:
+        broker.create_topic(TOPIC)
+        driver.ask("idempotent", broker.bootstrap_servers)  # what it is slow to do for the first time
+        broker.reset()
+        for case in cases:
+            for _ in range(ATTEMPTS_MAX):
+                text = _play(broker, driver, case)
+                broker.reset()
+                if not text.startswith(DOUBTFUL):
+                    break
+            yield case, text
+
+
+def _play(broker: Broker, driver: Driver, case: Case) -> str:
+    topic = broker.create_topic(TOPIC)
+    if case.workload in ("consume", "stay", "commit"):
+        topic.produce("1")
+    with broker.recorded() as seen:
+        fault = case.inject(broker)
+        beside = threading.Thread(target=case.meanwhile, args=(broker, fault))
+        beside.start()
+        outcome = driver.ask(case.workload, broker.bootstrap_servers)
+        beside.join()
+    requests = [each for each in seen if each.client_id is not None]
+    written = [record.value for record in topic.records()].count(b"1")
+    if not fault.hits:
+        return "does not ask that"
+    if outcome is None:
+        return "**hangs**"
+    return tell(case, outcome, requests, written)
+
+
+def tell(case: Case, outcome: Mapping[str, Any], requests: Sequence[RecordedRequest], written: int) -> str:
+    """What a client did, in a few words. `requests` are all of its own, `written` is how often the record is there."""
+    again = _again(case, requests)
+    errors = ", ".join(f"`{error}`" for error in outcome["errors"])
+    if not outcome["is_done"] and errors:
+        text = f"raises {errors}" + ("" if again is None else f", having tried again {again}")
+    elif not outcome["is_done"]:
+        text = f"still waits after {WAIT_S:.0f} s"
+    elif errors:
+        text = f"tells {errors}, " + ("goes on" if again is None else f"then again {again}")
+    else:
+        text = "goes on" if again is None else f"again {again}"
+    return text + _of_records(case, outcome, written)
+
+
+def _of_records(case: Case, outcome: Mapping[str, Any], written: int) -> str:
+    if case.workload in ("consume", "stay", "commit"):
+        return "; read twice" if outcome["values"].count("1") > 1 else ""
+    if written > 1:
+        return "; **doubled**"
+    if outcome["is_done"] and not written:
+        return "; **lost**"
+    return "; it is written" if written and not outcome["is_done"] else ""
+
+
+def _again(case: Case, requests: Sequence[RecordedRequest]) -> str | None:
+    """How soon a client asked again what had failed, and what it asked before that; None when it did not."""
+    if not case.fails:
+        return None
+    of_api = [number for number, each in enumerate(requests) if each.api == case.api]
+    failed = next((number for number in of_api if requests[number].outcome != "ok"), of_api[0] if of_api else None)
+    if failed is None:
+        return None
+    following = next((number for number in of_api if number > failed), None)
+    if following is None:
+        return None
+    answered_ms = requests[failed].answered_ms or requests[failed].time_ms
+    between = dict.fromkeys(TOLD[each.api] for each in requests[failed + 1 : following] if each.api in TOLD)
+    first = f", after {' and '.join(between)}" if between else ""
+    return _rounded(requests[following].time_ms - answered_ms) + first
+
+
+def _rounded(duration_ms: int) -> str:
+    """To one digit: the rest is chance."""
+    if duration_ms < 20:
+        return "at once"
+    scale = 10 ** (len(str(duration_ms)) - 1)
+    rounded = round(duration_ms / scale) * scale
+    return f"in {rounded} ms" if rounded < 1000 else f"in {rounded // 1000} s"
+
+
+# --- which clients there are ----------------------------------------------------------------------
+
+
+def clients() -> dict[str, Client]:
+    """All that can be driven, by name."""
+    python = {"confluent_kafka": "confluent-kafka", "aiokafka": "aiokafka", "kafka_python": "kafka-python"}
+    found = {name: _in_python(name, title, metadata.version(title)) for name, title in python.items()}
+    found["java"] = _in_python("java", "Java", ORACLE_VERSION)
+    kafkajs = json.loads((KAFKAJS / "package.json").read_text())["dependencies"]["kafkajs"]
+    found["kafkajs"] = Client("kafkajs", kafkajs, _node)
+    [franz_go] = re.findall(r"twmb/franz-go v(\S+)", (FRANZ_GO / "go.mod").read_text())
+    found["franz_go"] = Client("franz-go", franz_go, lambda: ([go_program(FRANZ_GO)], {}))
+    return found
+
+
+def _in_python(name: str, title: str, version: str) -> Client:
+    command = [sys.executable, DRIVERS / f"drive_{name}.py"]
+    return Client(title, version, lambda: (command, {"PYTHONPATH": str(ROOT)}))
+
+
+def _node() -> tuple[Sequence[str | Path], Mapping[str, str]]:
+    environment = {"NODE_PATH": str(node_modules(KAFKAJS)), "KAFKAJS_NO_PARTITIONER_WARNING": "1"}
+    return [find_node(), DRIVERS / "drive_kafkajs.js"], environment

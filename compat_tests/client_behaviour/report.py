@@ -1,0 +1,73 @@
+"""docs/client-behaviour.md: what each client did in each case."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from compat_tests.client_behaviour.cases import WAIT_S, Case
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "client-behaviour.md"
+
+HEAD = """# What clients do when something goes wrong
+
+<!-- Written by `make client-behaviour`: do not edit. -->
+
+{count} faults, each of which comes once, and what became of it with {clients}.
+`make client-behaviour` found it out: it runs each client, with its default settings, against a broker of
+[`barnabas.testing`](testing.md#a-broker-that-fails-on-demand), and writes this page.
+
+- "again in 100 ms" is how long after the failure the client asked the same again, to one digit, and what it asked for
+  before. Nothing reaches the program that uses it.
+- "goes on": what was answered is not asked again, and the program hears of nothing.
+- "raises" is the error that the program gets instead of what it asked for; "tells" one that it hears of, and that the
+  client gets over when it is asked again.
+- **doubled**, **lost** and "it is written" are about the record that is produced: it is there twice; it is not there
+  though it was acknowledged, or its transaction was committed (whoever looks at the record's own future hears of it);
+  it is there though the program hears of an error. "read twice" is about the one that is consumed, of which nothing was
+  committed.
+- "still waits": so after {wait_s:.0f} seconds, which is less than most timeouts of clients. **hangs**: it cannot even
+  be closed then.
+- "does not ask that": it gets along without this request.
+
+Measured with {versions}.
+"""
+
+
+UNKNOWN = "not measured"
+
+
+def page(cases: Sequence[Case], behaviours: Mapping[tuple[str, str], str], versions: Mapping[str, str]) -> str:
+    """The page. `behaviours` are by the client's title and the case's name, `versions` by the title."""
+    titles = list(versions)
+    told = ", ".join(f"{title} {version}" for title, version in versions.items())
+    text = HEAD.format(count=len(cases), clients=", ".join(titles), wait_s=WAIT_S, versions=told)
+    for area in dict.fromkeys(case.area for case in cases):
+        text += f"\n## {area}\n\n| fault | {' | '.join(titles)} |\n|{'---|' * (len(titles) + 1)}\n"
+        for case in cases:
+            if case.area == area:
+                row = [behaviours.get((title, case.name), UNKNOWN) for title in titles]
+                text += f"| {case.title} | {' | '.join(row)} |\n"
+    return text
+
+
+def cells(text: str) -> dict[tuple[str, str], str]:
+    """What a page says, by the client's title and the case's name."""
+    found: dict[tuple[str, str], str] = {}
+    area, titles = "", [""]
+    for line in text.splitlines():
+        if heading := re.fullmatch(r"## (.*)", line):
+            area = heading[1]
+        elif line.startswith("| fault |"):
+            titles = line.strip("| ").split(" | ")[1:]
+        elif line.startswith("| "):
+            title, *row = line.strip("| ").split(" | ")
+            found |= {(client, f"{area}: {title}"): cell for client, cell in zip(titles, row, strict=True)}
+    return found
+
+
+def kind(cell: str) -> str:
+    """What a cell says that is the same in each run: without times, and what was asked in between."""
+    first, _, of_records = cell.partition("; ")
+    return re.sub(r",? ?(then |having tried )?again.*", " again", first).strip() + f"; {of_records}"

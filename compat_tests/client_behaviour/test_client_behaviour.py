@@ -1,0 +1,41 @@
+"""What docs/client-behaviour.md says of the Python clients holds, of a few faults of each kind."""
+
+import pytest
+
+from compat_tests.client_behaviour.cases import cases
+from compat_tests.client_behaviour.play import clients, play
+from compat_tests.client_behaviour.report import PAGE, cells, kind
+
+TRIED = (
+    "Produce without idempotence: Produce: `NOT_ENOUGH_REPLICAS`",
+    "Produce without idempotence: Produce: `MESSAGE_TOO_LARGE`",
+    "Produce without idempotence: Produce: the answer is lost",
+    "Produce with idempotence: Produce: the answer is lost",
+    "Fetch: Fetch: `NOT_LEADER_OR_FOLLOWER`",
+    "Groups: JoinGroup: `GROUP_AUTHORIZATION_FAILED`",
+    "Commits: OffsetCommit: `COORDINATOR_NOT_AVAILABLE`",
+    "Transactions: EndTxn: `INVALID_TXN_STATE`",
+)
+PYTHON_CLIENTS = ("confluent_kafka", "aiokafka", "kafka_python")
+
+
+def test_the_page_has_each_fault_of_each_client() -> None:
+    found = cells(PAGE.read_text())
+    assert set(found) == {(client.title, case.name) for client in clients().values() for case in cases()}
+    assert len(cases()) >= 40
+
+
+@pytest.mark.parametrize("name", PYTHON_CLIENTS)
+def test_the_page_is_right(name: str) -> None:
+    client = clients()[name]
+    chosen = [case for case in cases() if case.name in TRIED]
+    assert len(chosen) == len(TRIED)
+    said = cells(PAGE.read_text())
+    for case, did in play(client, chosen):
+        assert kind(did) == kind(said[client.title, case.name]), f"{case.name}: {did}"
+
+
+def test_what_is_said_of_a_cell() -> None:
+    assert kind("again in 100 ms, after metadata; **doubled**") == kind("again at once; **doubled**")
+    assert kind("again in 100 ms; **doubled**") != kind("again in 100 ms")
+    assert kind("raises `A`, having tried again in 1 s") != kind("raises `A`")

@@ -1,0 +1,293 @@
+"""What administrators' tools do in a cluster of several brokers: kafka-leader-election, kafka-reassign-partitions."""
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+
+from barnabas.testing.cluster import Cluster
+from compat_tests.java_tools.kafka_tools import Tools, of_4_3_only
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def several() -> Iterator[Cluster]:
+    """Brokers 0 to 3; 0 is the controller, and no test stops it."""
+    with Cluster(brokers=4) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def admin(tools_for: Any, several: Cluster) -> Tools:
+    tools: Tools = tools_for(several)
+    return tools
+
+
+@pytest.fixture
+def assigned(admin: Tools, several: Cluster, topic_name: str) -> Any:
+    """Make a topic whose partitions are on these brokers each; returns its name."""
+
+    def make(*assignments: list[int]) -> str:
+        by_hand = ",".join(":".join(map(str, replicas)) for replicas in assignments)
+        admin.run("kafka-topics", "--create", "--topic", topic_name, "--replica-assignment", by_hand)
+        several.wait_in_sync()
+        return topic_name
+
+    return make
+
+
+@pytest.fixture
+def produce_to(several: Cluster) -> Any:
+    """Produce values to partition 0 of a topic."""
+
+    def send(topic: str, values: list[bytes]) -> None:
+        producer = Producer({"bootstrap.servers": several.bootstrap_servers, "acks": 1})
+        for value in values:
+            producer.produce(topic, value, partition=0)
+            producer.poll(0)
+        assert producer.flush(60) == 0
+
+    return send
+
+
+# --- kafka-leader-election
+
+
+def test_preferred_leaders_are_elected(admin: Tools, several: Cluster, assigned: Any, tmp_path: Path) -> None:
+    topic = assigned([2, 3], [3, 2])
+    several.brokers[2].stop()
+    assert several.leader(topic) == 3
+    one = ("--election-type", "preferred", "--topic", topic, "--partition", "0")
+    refused = admin.run("kafka-leader-election", *one, status=1)
+    assert "PreferredLeaderNotAvailableException" in refused.out + refused.err
+    several.brokers[2].start()
+    several.wait_in_sync()
+    assert several.leader(topic) == 3
+
+    elected = admin.run("kafka-leader-election", *one)
+
+    assert f"Successfully completed leader election (PREFERRED) for partitions {topic}-0" in elected.out
+    assert several.leader(topic) == 2
+    again = admin.run("kafka-leader-election", *one)
+    assert f"Valid replica already elected for partitions {topic}-0" in again.out
+    listed = tmp_path / "partitions.json"
+    listed.write_text(json.dumps({"partitions": [{"topic": topic, "partition": 1}, {"topic": topic, "partition": 9}]}))
+    unknown = admin.run("kafka-leader-election", *one[:2], "--path-to-json-file", listed, status=1)
+    assert "UnknownTopicOrPartitionException" in unknown.out + unknown.err
+    assert f"Valid replica already elected for partitions {topic}-1" in unknown.out
+    admin.run("kafka-leader-election", *one[:2], "--all-topic-partitions")
+
+
+def test_a_leader_from_outside_the_isr_is_elected(admin: Tools, several: Cluster, assigned: Any) -> None:
+    topic = assigned([1, 3])
+    several.brokers[3].kill()
+    several.brokers[1].kill()
+    several.brokers[3].start()
+    one = ("--topic", topic, "--partition", "0")
+    refused = admin.run("kafka-leader-election", "--election-type", "preferred", *one, status=1)
+    assert "PreferredLeaderNotAvailableException" in refused.out + refused.err
+
+    elected = admin.run("kafka-leader-election", "--election-type", "unclean", *one)
+
+    assert f"Successfully completed leader election (UNCLEAN) for partitions {topic}-0" in elected.out
+    assert several.leader(topic) == 3
+    several.brokers[1].start()
+    several.wait_in_sync()
+    assert several.leader(topic) == 3
+    assert "Valid replica" in admin.run("kafka-leader-election", "--election-type", "unclean", *one).out
+
+
+# --- kafka-reassign-partitions
+
+
+class Writer:
+    """A thread that writes numbers to both partitions of a topic, with acks=all, as long as it runs; `acknowledged` are
+    those that it was told to be written."""
+
+    def __init__(self, bootstrap_servers: str, topic: str) -> None:
+        self.acknowledged: set[int] = set()
+        self.failures: list[Any] = []
+        self._servers, self._topic = bootstrap_servers, topic
+        self._ends = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self) -> "Writer":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._ends.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        producer = Producer(
+            {"bootstrap.servers": self._servers, "acks": "all", "enable.idempotence": True, "linger.ms": 5}
+        )
+        number = 0
+        while not self._ends.is_set():
+            number += 1
+
+            def told(error: Any, _message: Any, number: int = number) -> None:
+                if error is None:
+                    self.acknowledged.add(number)
+                else:
+                    self.failures.append(error)
+
+            producer.produce(self._topic, b"%d" % number, partition=number % 2, on_delivery=told)
+            producer.poll(0.002)
+        assert producer.flush(60) == 0
+
+
+def read_all(bootstrap_servers: str, topic: str) -> list[int]:
+    """The numbers in both partitions, up to their ends."""
+    settings = {"bootstrap.servers": bootstrap_servers, "group.id": "reader", "enable.partition.eof": True}
+    consumer = Consumer(settings)
+    consumer.assign([TopicPartition(topic, partition, 0) for partition in (0, 1)])
+    found: list[int] = []
+    ends = 0
+    while ends < 2:
+        message = consumer.poll(30)
+        assert message is not None, f"{len(found)} records, and no end"
+        if message.error() is None:
+            found.append(int(message.value() or b""))
+        else:
+            assert message.error().code() == KafkaError._PARTITION_EOF, message.error()
+            ends += 1
+    consumer.close()
+    return found
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> Any:
+    """Write the file that says where partitions of a topic shall be; returns its path."""
+
+    def write(topic: str, *replicas: list[int]) -> Path:
+        partitions = [
+            {"topic": topic, "partition": partition, "replicas": each, "log_dirs": ["any"] * len(each)}
+            for partition, each in enumerate(replicas)
+        ]
+        path = tmp_path / "plan.json"
+        path.write_text(json.dumps({"version": 1, "partitions": partitions}))
+        return path
+
+    return write
+
+
+def reassign(admin: Tools, action: str, path: Path, *options: object, status: int = 0) -> str:
+    done = admin.run("kafka-reassign-partitions", action, "--reassignment-json-file", path, *options, status=status)
+    return done.out + done.err
+
+
+def replicas(cluster: Cluster, topic: str) -> list[list[int]]:
+    """Of each partition, as the controller's broker tells clients."""
+    told = cluster.brokers[0].server.metadata.topic(topic)
+    assert told is not None
+    return [list(told.partitions[index].replicas) for index in sorted(told.partitions)]
+
+
+def wait_reassigned(admin: Tools, cluster: Cluster, topic: str, path: Path) -> None:
+    """Ask until the tool says that all is done."""
+    for _ in range(100):
+        said = reassign(admin, "--verify", path)
+        if "still in progress" not in said:
+            break
+    for partition in range(len(replicas(cluster, topic))):
+        assert f"Reassignment of partition {topic}-{partition} is completed." in said
+    cluster.wait_in_sync()
+
+
+def test_partitions_move_while_they_are_written(admin: Tools, several: Cluster, assigned: Any, plan: Any) -> None:
+    topic = assigned([1, 2], [2, 1])
+    with Writer(several.bootstrap_servers, topic) as writer:
+        for targets in ([3, 0], [0, 3]), ([2, 3], [3]), ([1, 2, 3], [2, 3, 1]):
+            path = plan(topic, *targets)
+            assert "Successfully started partition reassignments" in reassign(admin, "--execute", path)
+            wait_reassigned(admin, several, topic, path)
+            assert replicas(several, topic) == list(targets)
+            before = len(writer.acknowledged)
+            assert several.call(several._until(lambda n=before: len(writer.acknowledged) > n or None, 30, "writing"))
+    assert "No partition reassignments found." in admin.run("kafka-reassign-partitions", "--list").out
+    assert writer.failures == []
+    found = read_all(several.bootstrap_servers, topic)
+    assert set(found) >= writer.acknowledged, "lost"
+    assert len(found) == len(set(found)), "written twice"
+    for broker in several.brokers:
+        hosted = {index for index in (0, 1) if broker.server.replicas.partition(topic, index) is not None}
+        on_disk = {
+            int(path.name.rpartition("-")[2]) for path in (several.data_dir / str(broker.number)).glob(f"{topic}-[01]")
+        }
+        assert hosted == on_disk == (set() if broker.number == 0 else {0, 1})
+
+
+def test_a_reassignment_is_listed_and_cancelled(admin: Tools, several: Cluster, assigned: Any, plan: Any) -> None:
+    topic = assigned([1, 2])
+    several.cut(1, 3)  # so that 3 gets nothing
+    try:
+        path = plan(topic, [3, 2])
+        reassign(admin, "--execute", path)
+        listed = admin.run("kafka-reassign-partitions", "--list").out
+        assert f"{topic}-0: replicas: 3,2,1. adding: 3. removing: 1." in listed
+        assert "is still in progress" in reassign(admin, "--verify", path)
+        assert "Cannot execute because there is an existing partition assignment" in reassign(
+            admin, "--execute", plan(topic, [0, 2]), status=1
+        )
+        assert "Successfully started" in reassign(admin, "--execute", plan(topic, [3, 1]), "--additional")
+        assert replicas(several, topic) == [[3, 1, 2]]
+        cancelled = reassign(admin, "--cancel", plan(topic, [3, 1]))
+        assert f"Successfully cancelled partition reassignment for: {topic}-0" in cancelled
+    finally:
+        several.heal()
+    several.wait_in_sync()
+    assert sorted(replicas(several, topic)[0]) == [1, 2]
+    assert "None of the specified partition reassignments are active." in reassign(admin, "--cancel", path)
+    refused = reassign(admin, "--execute", plan(topic, [1, 77]), status=1)
+    assert "InvalidReplicaAssignment" in refused or "Unknown broker id 77" in refused
+
+
+THROTTLE = 2_000_000
+MEASURED_S = 10
+
+
+def size_of(cluster: Cluster, broker: int, topic: str) -> int:
+    hosted = cluster.brokers[broker].server.replicas.partition(topic, 0)
+    return 0 if hosted is None else hosted.log.size_in_bytes
+
+
+@pytest.mark.parametrize(
+    "kind", ["both", *(pytest.param(one, marks=pytest.mark.full) for one in ("leader", "follower"))]
+)
+@of_4_3_only
+def test_a_reassignment_is_throttled(
+    admin: Tools, several: Cluster, assigned: Any, plan: Any, produce_to: Any, kind: str
+) -> None:
+    topic = assigned([1])
+    produce_to(topic, [b"x" * 100_000] * 350)
+    path = plan(topic, [2])
+    said = reassign(admin, "--execute", path, "--throttle", THROTTLE)
+    assert f"The inter-broker throttle limit was set to {THROTTLE} B/s" in said
+    if kind != "both":
+        other = {"leader": "follower", "follower": "leader"}[kind]
+        for broker in (1, 2):
+            change = ("--alter", "--entity-type", "brokers", "--entity-name", broker)
+            admin.run("kafka-configs", *change, "--delete-config", f"{other}.replication.throttled.rate")
+    several.call(several._until(lambda: size_of(several, 2, topic) > 1_000_000 or None, 30, "nothing comes"))
+
+    begun, before = time.monotonic(), size_of(several, 2, topic)
+    time.sleep(MEASURED_S)
+    rate = (size_of(several, 2, topic) - before) / (time.monotonic() - begun)
+
+    assert rate == pytest.approx(THROTTLE, rel=0.1)
+    assert "is still in progress" in reassign(admin, "--verify", path)
+    raised = reassign(admin, "--execute", path, "--additional", "--throttle", 1_000_000_000)
+    assert "The inter-broker throttle limit was set to 1000000000 B/s" in raised
+    wait_reassigned(admin, several, topic, path)
+    described = admin.run("kafka-configs", "--describe", "--entity-type", "brokers", "--entity-name", 2).out
+    assert "throttled.rate" not in described
+    described = admin.run("kafka-configs", "--describe", "--entity-type", "topics", "--entity-name", topic).out
+    assert "throttled.replicas" not in described

@@ -1,0 +1,214 @@
+"""What a pipeline needs of a cluster is looked at before Spark starts, and what is missing said in one line."""
+
+import argparse
+import os
+import re
+import shlex
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from compat_tests.conftest import ROOT
+from spark_examples import sample, topics
+from spark_examples.session import PART_OF_SPARK, fetch_connector
+from spark_examples.topics import Topics, what_is_missing
+from tools.jvm.ivy import pyspark_jars
+
+NEEDED = {
+    "archive": ["--archive=a"],
+    "capacity_report": ["--output=o", "--probe-seconds=1"],
+    "dedupe": ["--checkpoint=c", "--input-topic=elsewhere-events"],
+    "enrich_join": ["--checkpoint=c", "--airports=a", "--planes=p", "--weather-topic=elsewhere-weather"],
+    "flight_delays": ["--recompute", "--input-topic=elsewhere"],
+    "replay": ["--archive=a", "--output-topic=elsewhere"],
+    "retry_and_dead_letter": ["--checkpoint=c", "--input-topic=elsewhere", "--delays=1"],
+    "stream_wordcount": ["--checkpoint=c", "--input-topic=elsewhere"],
+}
+"""Options of each pipeline with which it would begin to work."""
+MISSING = {
+    "archive": "topic elsewhere-flights",
+    "capacity_report": "topics elsewhere-flights, elsewhere-weather",
+    "dedupe": "topic elsewhere-events",
+    "enrich_join": "topic elsewhere-weather",
+    "retry_and_dead_letter": "topics elsewhere, elsewhere-retry-1",
+}
+"""What none of the tests creates; for the others it is `elsewhere`."""
+
+
+def options_of(servers: str, *, kafka: tuple[Any, ...] = (), client: tuple[Any, ...] = ()) -> argparse.Namespace:
+    return argparse.Namespace(bootstrap_servers=servers, kafka=kafka, client=client)
+
+
+def closed_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def lines_of(name: str, servers: str, *arguments: str, status: int = 1) -> list[str]:
+    """What a pipeline says that ends before it has begun."""
+    command = [sys.executable, "-m", f"spark_examples.{name}", f"--bootstrap-servers={servers}", *arguments]
+    if name in ("archive", "capacity_report"):
+        command.append("--topics=elsewhere-flights" + (",elsewhere-weather" if name == "capacity_report" else ""))
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == status, ended.stderr
+    return [*ended.stdout.splitlines(), *ended.stderr.splitlines()]
+
+
+@pytest.mark.parametrize("name", sorted(NEEDED))
+def test_a_topic_that_is_not_there(name: str, cluster: Any) -> None:
+    if name == "enrich_join" and "flights" not in existing(cluster.bootstrap_servers):
+        sample.create_topics(cluster.bootstrap_servers, "flights")
+
+    [line] = lines_of(name, cluster.bootstrap_servers, *NEEDED[name])
+
+    missing = MISSING.get(name, "topic elsewhere")
+    names = missing.partition(" ")[2].replace(",", "")
+    assert f"{cluster.bootstrap_servers} has no {missing}. " in line
+    assert line.endswith(f"barnabas topics create {names} --bootstrap-server {cluster.bootstrap_servers}")
+    assert "capacity-probe" not in existing(cluster.bootstrap_servers), "nothing is made for what will not begin"
+
+
+def existing(servers: str) -> set[str]:
+    from confluent_kafka.admin import AdminClient
+
+    return set(AdminClient({"bootstrap.servers": servers}).list_topics(timeout=30).topics)
+
+
+def test_what_the_line_says_helps(cluster: Any, topic_prefix: str) -> None:
+    """The command it ends with is one that works."""
+    options, wanted = options_of(cluster.bootstrap_servers), Topics(reads=(f"{topic_prefix}-a", f"{topic_prefix}-b"))
+    line = what_is_missing(options, wanted)
+    assert line is not None
+    subprocess.run([sys.executable, "-m", *shlex.split(line.partition(": ")[2])], cwd=ROOT, check=True)
+
+    assert what_is_missing(options, wanted) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "complaint"),
+    [
+        (
+            "stream_wordcount",
+            [],
+            "--bootstrap-servers needs --checkpoint URI, where the pipeline keeps how far it has come",
+        ),
+        ("capacity_report", [], "--bootstrap-servers needs --output URI, where the report goes"),
+        ("dedupe", ["--chekpoint=c"], "unrecognized arguments: --chekpoint=c"),
+    ],
+)
+def test_wrong_options_are_one_line(name: str, arguments: list[str], complaint: str) -> None:
+    assert lines_of(name, "127.0.0.1:1", *arguments, status=2) == [f"{name}: {complaint}; --help lists the options"]
+
+
+def test_nobody_listens() -> None:
+    servers = f"127.0.0.1:{closed_port()},[::1]:{closed_port()}"
+
+    [line] = lines_of("stream_wordcount", servers, "--checkpoint=c")
+
+    assert re.match(r"No broker listens on 127\.0\.0\.1:\d+ \(.+\), \[::1\]:\d+ \(.+\)\. `barnabas serve` ", line)
+
+
+def test_the_demonstration_looks_first(capsys: pytest.CaptureFixture[str]) -> None:
+    from spark_examples import demo
+
+    assert demo.run(f"127.0.0.1:{closed_port()}") == 1
+    [line] = capsys.readouterr().out.splitlines()
+    assert line.startswith("No broker listens on ")
+
+
+def test_one_of_several_listens(cluster: Any) -> None:
+    servers = f"127.0.0.1:{closed_port()},{cluster.bootstrap_servers}"
+    assert what_is_missing(options_of(servers), Topics()) is None
+
+
+@pytest.mark.parametrize("servers", ["localhost", "localhost:kafka", "localhost:", "localhost:70000"])
+def test_no_address(servers: str) -> None:
+    problem = what_is_missing(options_of(servers), Topics())
+    assert problem is not None
+    assert servers in problem
+
+
+def test_somebody_else_listens(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topics, "TIMEOUT_S", 0.5)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        servers = f"127.0.0.1:{silent.getsockname()[1]}"
+        problem = what_is_missing(options_of(servers), Topics())
+        assert problem is not None
+        assert problem.startswith(f"{servers} does not answer as a Kafka cluster does: ")
+
+        # How to get in may be known to Spark alone: then it is Spark that finds out.
+        assert what_is_missing(options_of(servers, kafka=(("security.protocol", "SSL"),)), Topics(("x",))) is None
+        secured = options_of(servers, kafka=(("sasl.mechanism", "PLAIN"),), client=(("security.protocol", "SSL"),))
+        assert what_is_missing(secured, Topics(("x",))) is not None
+
+
+@pytest.mark.parametrize("by_itself", [True, False])
+def test_what_is_written_may_be_created_by_the_cluster(start_cluster: Callable[..., Any], by_itself: bool) -> None:
+    servers = start_cluster({"auto.create.topics.enable": str(by_itself).lower()}).bootstrap_servers
+    problem = what_is_missing(options_of(servers), Topics(writes=("results",)))
+    assert (problem is None) == by_itself
+    assert problem is None or "results" in problem
+
+
+def make(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """As from a shell: `make test` hands its own options on."""
+    surroundings = {
+        name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")
+    }
+    return subprocess.run(
+        ["make", *arguments], cwd=ROOT, env=surroundings, capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+@pytest.mark.parametrize("name", ["", "pipelines", "charts", "archive run"])
+def test_a_wrong_name_lists_the_right_ones(name: str) -> None:
+    ended = make("spark", f"NAME={name}")
+    assert ended.returncode == 2
+    assert [line.strip() for line in ended.stderr.splitlines() if line.startswith("  ")] == sorted(NEEDED)
+    assert ended.stdout == "", "nothing is installed before"
+
+
+def test_what_is_installed_is_what_is_imported() -> None:
+    """`make spark` and `make demo` need no package of the tests'."""
+    plan = {name: make("--dry-run", "--always-make", name, "NAME=archive").stdout for name in ("spark", "demo")}
+    for text in plan.values():
+        assert "install --no-cache-dir -e '.[spark]'" in text
+        assert "test]" not in text
+        assert "tools.jvm.prepare" not in text
+
+
+def test_the_connector_brings_what_spark_lacks_and_no_more() -> None:
+    of_spark = {path.name for path in pyspark_jars().glob("*.jar")}
+    added = {path.name for path in fetch_connector().glob("*.jar")}
+    assert {name.partition("-3.")[0] for name in added if "kafka-clients" in name} == {"kafka-clients"}
+    assert not added & of_spark
+    for _, module in PART_OF_SPARK:
+        assert any(name.startswith(f"{module}-") for name in of_spark), module
+
+
+@pytest.mark.slow
+def test_the_documented_capacity_report(start_cluster: Callable[..., Any], start_program: Any, tmp_path: Path) -> None:
+    """As the file prints it, but for addresses and folders; its topic for probes is made."""
+    text = (ROOT / "spark_examples" / "capacity_report.py").read_text()
+    [printed] = re.findall(r'make spark NAME=capacity_report ARGS="(.*?)"', text, re.DOTALL)
+    servers = start_cluster({"auto.create.topics.enable": "false"}).bootstrap_servers
+    sample.create_topics(servers, "orders", "payments")
+    sample.produce(servers, "orders", [sample.Sample(f"order {number}", str(number % 3)) for number in range(500)])
+    arguments = shlex.split(printed.replace("localhost:9092", servers).replace("/data/capacity", str(tmp_path)))
+    assert "--probe-seconds" in arguments
+
+    program = start_program("capacity_report", *arguments, "--once", "--probe-seconds=1")
+
+    assert program.wait() == 0, program.log()
+    shown = program.log()
+    assert re.search(r"orders +│ +500 ", shown), shown
+    assert re.search(r"payments +│ +0 ", shown), "a topic without records has its line"
+    assert "Latency of 100 probe records" in shown
+    assert "capacity: 500 rows in 1 batch, 0 too late." in shown
+    assert "Records went from orders, payments." in shown

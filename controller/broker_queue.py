@@ -1,0 +1,127 @@
+"""The controller's commands on their way to one other broker: in order, and again until they arrive.
+
+*Source*: kafka 3.9.1 `ControllerChannelManager.scala` (`RequestSendThread`).
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from barnabas.controller.channel import BrokerChannel, Command
+from barnabas.controller.command_merging import entries, merged
+from barnabas.timers import Timers, pause
+
+logger = logging.getLogger(__name__)
+
+RETRY_DELAY_MS = 100
+"""How long after a failure a command is sent again (`RequestSendThread.backoff`)."""
+
+
+FAILURES_TOLD = 3
+"""A command that fails so often is told in the log: a broker that stops is out of reach for a moment before its
+registration has gone, too."""
+
+
+ENTRIES_MAX = 1_000
+"""Partitions in commands that wait, beyond twice what is left when those are put together, before that is done."""
+
+
+class Answer(NamedTuple):
+    """What a broker has answered to a command."""
+
+    broker_id: int
+    command: Command
+    response: Any
+
+
+class BrokerQueue:
+    """The commands that one broker has not answered yet, and the task that sends them, one after the other.
+
+    It belongs to one life of the broker: a broker that is registered anew gets another queue, and knows nothing of what
+    waited in this one. `answered` is called with each answer. What waits for a broker that is silent is put together
+    now and then, so that it takes no more than the partitions that there are.
+    """
+
+    def __init__(
+        self, broker_id: int, channel: BrokerChannel, timers: Timers, answered: Callable[[Answer], None]
+    ) -> None:
+        self._broker_id = broker_id
+        self._channel = channel
+        self._timers = timers
+        self._answered = answered
+        self._waiting: deque[Command | Callable[[], None]] = deque()
+        """Commands, and what is to be called when all before it have been answered."""
+        self._entries = 0
+        self._entries_max = ENTRIES_MAX
+        self._is_wanted = asyncio.Event()
+        self._task = asyncio.create_task(self._run(), name=f"controller to broker {broker_id}")
+
+    def post(self, command: Command) -> None:
+        """Have a command sent when all before it have been answered; never waits."""
+        self._waiting.append(command)
+        self._entries += entries(command)
+        if self._entries > self._entries_max:
+            self._merge()
+        self._is_wanted.set()
+
+    def when_answered(self, call: Callable[[], None]) -> None:
+        """Call when all that was posted before has been answered; never where that does not happen."""
+        self._waiting.append(call)
+        self._is_wanted.set()
+
+    def _merge(self) -> None:
+        """Put together what waits; who is to be called then is called a little later than he might be."""
+        calls = [found for found in self._waiting if callable(found)]
+        commands = merged([found for found in self._waiting if not callable(found)])
+        self._waiting = deque([*commands, *calls])
+        self._entries = sum(map(entries, commands))
+        self._entries_max = ENTRIES_MAX + 2 * self._entries
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether nothing runs any more."""
+        return self._task.done()
+
+    def close(self) -> None:
+        """Send nothing more; a command on its way may still arrive."""
+        self._task.cancel()
+
+    async def closed(self) -> None:
+        """Wait until the task has ended; to be called after `close`."""
+        await asyncio.wait([self._task])
+
+    async def _run(self) -> None:
+        while True:
+            command = await self._next()
+            if callable(command):
+                command()
+            else:
+                self._answered(Answer(self._broker_id, command, await self._deliver(command)))
+
+    async def _next(self) -> Command | Callable[[], None]:
+        """The first of what waits, which waits no more."""
+        while not self._waiting:
+            self._is_wanted.clear()
+            await self._is_wanted.wait()
+        found = self._waiting.popleft()
+        if not callable(found):
+            self._entries -= entries(found)
+        return found
+
+    async def _deliver(self, command: Command) -> Any:
+        """Send a command until there is an answer."""
+        failures = 0
+        while True:
+            try:
+                response = await self._channel.send(self._broker_id, command)
+            except Exception as error:  # noqa: BLE001 - whatever keeps one broker from hearing of it concerns no other
+                failures += 1
+                if failures == FAILURES_TOLD:
+                    logger.warning("broker %d cannot be told, trying again: %s", self._broker_id, error)
+                await pause(self._timers, RETRY_DELAY_MS)
+            else:
+                if failures >= FAILURES_TOLD:
+                    logger.info("broker %d hears the controller again", self._broker_id)
+                return response

@@ -1,0 +1,214 @@
+"""ZooKeeper's tree in memory, made durable by SQLite: what a store is behind its sessions.
+
+One file (WAL, synchronous=FULL) holds every znode and the last zxid. A transaction is written and synced before the
+tree changes and before anybody hears of it. Crash safety is SQLite's: after a power cut the file holds exactly the
+acknowledged transactions, and possibly the one that was under way. If a commit fails, what reached the disk is
+unknown: nothing more is answered then until the file is opened again.
+
+A file is opened by one process at a time; one thread owns file and tree.
+"""
+
+import logging
+import sqlite3
+from collections.abc import Sequence
+
+from barnabas.clock import Clock
+from barnabas.controller.coordination.interface import Delete, Operation, StoreUnavailable
+from barnabas.controller.coordination.reserve import DiskReserve
+from barnabas.controller.coordination.tree import DataTree, Transaction, Znode
+
+logger = logging.getLogger(__name__)
+
+FORMAT_VERSION = 1
+"""`PRAGMA user_version` of the files written here; a newer file is refused."""
+
+_SCHEMA = """
+CREATE TABLE znode (
+    path TEXT PRIMARY KEY, data BLOB NOT NULL, czxid INTEGER NOT NULL, mzxid INTEGER NOT NULL, pzxid INTEGER NOT NULL,
+    version INTEGER NOT NULL, children_created INTEGER NOT NULL, ctime_ms INTEGER NOT NULL, mtime_ms INTEGER NOT NULL,
+    ephemeral_owner INTEGER NOT NULL
+) WITHOUT ROWID;
+CREATE TABLE last_zxid (only INTEGER PRIMARY KEY CHECK (only = 0), zxid INTEGER NOT NULL);
+INSERT INTO last_zxid VALUES (0, 0);
+"""
+
+_PASSING = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_CANTOPEN})
+"""SQLite's codes for a lack of room, memory or descriptors, which may pass. An exhausted quota (EDQUOT) is not among
+them: SQLite has no code of its own for it, but that of a disk that fails."""
+
+
+class StoredTree:
+    """The file and the tree. `path` is the file, created if missing; ":memory:" keeps nothing. Without `is_durable`
+    nothing is synced: what was acknowledged survives the process, not the machine.
+
+    `tree` is read directly and changed by `change` alone; `last_zxid` is that of its newest transaction, `failure` why
+    nothing is answered any more, None while all is well.
+    """
+
+    def __init__(self, path: str, clock: Clock, *, is_durable: bool) -> None:
+        self._path = path
+        self._clock = clock
+        self._synchronous = "FULL" if is_durable else "OFF"
+        self._database: sqlite3.Connection | None = None
+        self._unwritten: dict[str, Znode | None] = {}
+        self._reserve = DiskReserve(path) if path != ":memory:" else None
+        self._lacks_reserve = True
+        self.tree = DataTree()
+        self.last_zxid = 0
+        self.failure: str | None = None
+
+    @property
+    def first_session_id(self) -> int:
+        """Of the sessions that begin from now on: above those of all former lives that left something."""
+        return (self.last_zxid + 1) << 16
+
+    def open(self) -> None:
+        """Open or create the file and delete the ephemeral znodes of its previous life.
+
+        Raises: StoreUnavailable if the file cannot be opened, is damaged, in use by another process, or of a newer
+        format.
+        """
+        try:
+            try:
+                self._open_file()
+            except sqlite3.OperationalError as error:
+                # The disk may have no room for the name of the write-ahead log (no inodes).
+                lacks_name = error.sqlite_errorcode == sqlite3.SQLITE_CANTOPEN
+                if not lacks_name or self._reserve is None or not self._reserve.give_up():
+                    raise
+                self._open_file()
+        except (sqlite3.Error, StoreUnavailable) as error:
+            self.close()
+            if isinstance(error, StoreUnavailable):
+                raise
+            in_use = getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_BUSY
+            raise StoreUnavailable(self._path, "another process is using it" if in_use else str(error)) from error
+        self._make_reserve()
+
+    def _open_file(self) -> None:
+        if self._database is not None:
+            self._database.close()
+        # Transactions are begun and ended here by name, so that no statement begins one by itself.
+        self._database = sqlite3.connect(self._path, timeout=0, isolation_level=None, check_same_thread=False)
+        self._database.execute("PRAGMA locking_mode = EXCLUSIVE")
+        self._database.execute("PRAGMA journal_mode = WAL")
+        self._database.execute(f"PRAGMA synchronous = {self._synchronous}")
+        self._load(self._database)
+
+    def _make_reserve(self) -> None:
+        if self._reserve is not None:
+            self._lacks_reserve = not self._reserve.make()
+
+    def _load(self, database: sqlite3.Connection) -> None:
+        (found,) = database.execute("PRAGMA user_version").fetchone()
+        if found == 0:
+            database.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} PRAGMA user_version = {FORMAT_VERSION}; COMMIT;")
+        elif found != FORMAT_VERSION:
+            raise StoreUnavailable(self._path, f"format {found} is newer than the {FORMAT_VERSION} known here")
+        (self.last_zxid,) = database.execute("SELECT zxid FROM last_zxid").fetchone()
+        self.tree = DataTree({row[0]: Znode(*row[1:]) for row in database.execute("SELECT * FROM znode")})
+        leftovers = self.tree.ephemerals()
+        if leftovers:
+            # Written along with the next transaction: if that never comes, the next opening finds them again.
+            transaction = self._prepare([Delete(path) for path in leftovers], 0)
+            self._unwritten = transaction.changes
+            self.last_zxid = transaction.zxid
+            self.tree.commit(transaction)
+
+    def change(self, operations: Sequence[Operation], session_id: int) -> Transaction:
+        """Carry out all operations or none; when this returns they are durable and visible. Whoever calls tells
+        watchers of the events.
+
+        Raises: what the first impossible operation deserves; StoreUnavailable.
+        """
+        self.require_no_failure()
+        transaction = self._prepare(operations, session_id)
+        if transaction.changes:
+            self._write({**self._unwritten, **transaction.changes}, transaction.zxid)
+            self._unwritten = {}
+            self.last_zxid = transaction.zxid
+            self.tree.commit(transaction)
+        return transaction
+
+    def require_no_failure(self) -> None:
+        """Raises: StoreUnavailable after a commit that failed in an unknown way."""
+        if self.failure is not None:
+            raise StoreUnavailable(self._path, self.failure)
+
+    def close(self) -> None:
+        """Close the file. Idempotent."""
+        if self._database is not None:
+            self._database.close()
+            self._database = None
+            if self._reserve is not None:
+                self._reserve.make(share_max=1)  # in the room of the write-ahead log, which is gone now
+
+    def _prepare(self, operations: Sequence[Operation], session_id: int) -> Transaction:
+        return self.tree.prepare(operations, self.last_zxid + 1, self._clock.now_ms(), session_id)
+
+    def _write(self, changes: dict[str, Znode | None], zxid: int) -> None:
+        assert self._database is not None, "not open"
+        upserts = [
+            (
+                path,
+                z.data,
+                z.czxid,
+                z.mzxid,
+                z.pzxid,
+                z.version,
+                z.children_created,
+                z.ctime_ms,
+                z.mtime_ms,
+                z.ephemeral_owner,
+            )
+            for path, z in changes.items()
+            if z is not None
+        ]
+        deletions = [(path,) for path, znode in changes.items() if znode is None]
+        try:
+            self._write_rows(self._database, deletions, upserts, zxid)
+        except sqlite3.Error as error:
+            self._take_back(error)
+            if self._reserve is None or not self._reserve.give_up():
+                raise StoreUnavailable(self._path, "no space left; nothing was written") from error
+            logger.warning("the disk of %s is full: the store goes on in the room that was kept for it", self._path)
+            self._lacks_reserve = True
+            try:
+                self._write_rows(self._database, deletions, upserts, zxid)
+            except sqlite3.Error as second:
+                self._take_back(second)
+                raise StoreUnavailable(self._path, "no space left; nothing was written") from second
+        else:
+            if self._lacks_reserve:
+                self._make_reserve()
+
+    def _write_rows(
+        self,
+        database: sqlite3.Connection,
+        deletions: Sequence[tuple[str]],
+        upserts: Sequence[tuple[object, ...]],
+        zxid: int,
+    ) -> None:
+        database.execute("BEGIN IMMEDIATE")
+        database.executemany("DELETE FROM znode WHERE path = ?", deletions)
+        database.executemany("INSERT OR REPLACE INTO znode VALUES (?,?,?,?,?,?,?,?,?,?)", upserts)
+        database.execute("UPDATE last_zxid SET zxid = ?", (zxid,))
+        database.execute("COMMIT")
+
+    def _take_back(self, error: sqlite3.Error) -> None:
+        """A write has failed. A lack of room or memory, or of a descriptor for a file that was not open yet, leaves
+        the file as it was: the transaction is rolled back. After any other error nobody knows what the file holds:
+        nothing more is answered from it.
+
+        Raises: StoreUnavailable after such an error.
+        """
+        assert self._database is not None, "not open"
+        if (getattr(error, "sqlite_errorcode", 0) & 0xFF) in _PASSING:
+            if self._database.in_transaction:
+                self._database.execute("ROLLBACK")
+            return
+        self.failure = str(error)
+        logger.critical(
+            "the metadata store %s failed and stays closed until the broker restarts: %s", self._path, error
+        )
+        raise StoreUnavailable(self._path, self.failure) from error

@@ -1,0 +1,141 @@
+"""One connection of a client: bytes become frames, and frames what the server answers.
+
+The first four bytes may be a four-letter word (`ruok`, `srvr`, `stat`), which is answered in plain text. Otherwise the
+first frame begins a session or goes on with one.
+
+*Source*: ZooKeeper's `NIOServerCnxn.java`.
+"""
+
+import asyncio
+import logging
+import struct
+from typing import Final, Protocol, cast
+
+from barnabas.controller.coordination.zookeeper_server.jute import MalformedMessage
+from barnabas.controller.coordination.zookeeper_server.messages import (
+    FRAME_BYTES_MAX,
+    ConnectRequest,
+    read_connect_request,
+)
+from barnabas.controller.coordination.zookeeper_server.service import Client, LastRequest
+from barnabas.controller.coordination.zookeeper_server.sessions import Session
+from barnabas.network import peer_host
+
+logger = logging.getLogger(__name__)
+
+_LENGTH: Final = struct.Struct(">i")
+
+UNSENT_BYTES_MAX: Final = 4 * 1024 * 1024
+"""A client that has so many bytes to read is not read from until it has."""
+
+
+class Server(Protocol):
+    """What a connection asks of the server that accepted it."""
+
+    def accept(self, connection: "ZooKeeperConnection") -> bool:
+        """Whether there is room for one more."""
+        ...
+
+    def forget(self, connection: "ZooKeeperConnection") -> None: ...
+
+    def connect(self, connection: "ZooKeeperConnection", request: ConnectRequest) -> bytes:
+        """Give the connection its session (or none, if that is over), and answer. Raises: LastRequest."""
+        ...
+
+    def serve(self, session: Session[Client], connection: "ZooKeeperConnection", frame: bytes) -> bytes:
+        """Raises: LastRequest, MalformedMessage."""
+        ...
+
+    def four_letter_word(self, word: bytes) -> bytes | None:
+        """What such a word is answered; None if it is none."""
+        ...
+
+
+class ZooKeeperConnection(asyncio.Protocol):
+    """Protocol of one accepted socket, owned by the event loop. `port` is the one that it came to."""
+
+    def __init__(self, server: Server, port: int, now_ms: int) -> None:
+        self._server = server
+        self._transport: asyncio.Transport | None = None
+        self._received = bytearray()
+        self._was_answered = False
+        self.port = port
+        self.opened_ms = now_ms
+        self.session: Session[Client] | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass
+        self._transport.set_write_buffer_limits(high=UNSENT_BYTES_MAX)
+        if not self._server.accept(self):
+            self.close("too many connections")
+
+    def connection_lost(self, _error: Exception | None) -> None:
+        self._transport = None
+        self._server.forget(self)
+
+    def pause_writing(self) -> None:
+        if self._transport is not None:
+            self._transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
+
+    def data_received(self, data: bytes) -> None:
+        self._received += data
+        try:
+            self._serve_frames()
+        except LastRequest as last:
+            if last.answer:
+                self.send(last.answer)
+            self.close("")
+        except MalformedMessage as error:
+            self.close(str(error))
+
+    def send(self, message: bytes) -> None:
+        """Send a frame; nothing happens if the connection is gone."""
+        if self._transport is not None:
+            self._transport.write(_LENGTH.pack(len(message)) + message)
+
+    def close(self, reason: str) -> None:
+        """Close after what was sent; a reason that is not empty is logged."""
+        transport, self._transport = self._transport, None
+        if transport is None:
+            return
+        if reason:
+            logger.info("a connection of %s is closed: %s", peer_host(transport), reason)
+        transport.close()
+
+    def _serve_frames(self) -> None:
+        position = 0
+        try:
+            while self._transport is not None and len(self._received) - position >= _LENGTH.size:
+                if not self._was_answered and self._answer_word(bytes(self._received[: _LENGTH.size])):
+                    return
+                (length,) = _LENGTH.unpack_from(self._received, position)
+                if not 0 <= length <= FRAME_BYTES_MAX:
+                    raise MalformedMessage(f"a frame of {length} bytes")
+                end = position + _LENGTH.size + length
+                if end > len(self._received):
+                    return
+                frame = bytes(memoryview(self._received)[position + _LENGTH.size : end])
+                position = end
+                self._answer(frame)
+        finally:
+            del self._received[:position]
+
+    def _answer_word(self, word: bytes) -> bool:
+        answer = self._server.four_letter_word(word)
+        if answer is None or self._transport is None:
+            return False
+        self._transport.write(answer)
+        self.close("")
+        return True
+
+    def _answer(self, frame: bytes) -> None:
+        if self._was_answered:
+            assert self.session is not None, "whoever has no session is not listened to"
+            self.send(self._server.serve(self.session, self, frame))
+        else:
+            self._was_answered = True
+            self.send(self._server.connect(self, read_connect_request(frame)))

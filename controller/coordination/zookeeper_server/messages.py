@@ -1,0 +1,388 @@
+"""ZooKeeper's protocol as values: what a client may ask, how that is read, and how answers are written.
+
+A frame is a signed 32-bit length and so many bytes. The first one of a connection is a `ConnectRequest`; each one after
+it is a header (xid, type) and the body of that type. An answer is a header (xid, zxid, error), and a body unless there
+was an error. Events of watches come between answers, with `WATCH_XID`.
+
+*Source*: `zookeeper.jute`, `ZooDefs.java`, `KeeperException.java`, `MultiOperationRecord.java`, `MultiResponse.java`.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from enum import IntEnum
+from typing import Final, NamedTuple
+
+from barnabas.controller.coordination.interface import (
+    BadVersion,
+    Check,
+    CoordinationError,
+    Create,
+    Delete,
+    EventType,
+    NoChildrenForEphemerals,
+    NodeExists,
+    NoNode,
+    NotEmpty,
+    Operation,
+    SetData,
+    Stat,
+    WatchedEvent,
+)
+from barnabas.controller.coordination.zookeeper_server.jute import (
+    JuteReader,
+    encode_boolean,
+    encode_buffer,
+    encode_int,
+    encode_long,
+    encode_stat,
+    encode_string,
+)
+
+FRAME_BYTES_MAX: Final = 1024 * 1024 - 1
+"""ZooKeeper's default `jute.maxbuffer`: whoever sends a longer frame loses the connection."""
+
+PASSWORD_BYTES: Final = 16
+
+WATCH_XID: Final = -1
+_SYNC_CONNECTED: Final = 3
+
+
+class OpCode(IntEnum):
+    """What a client may ask."""
+
+    CREATE = 1
+    DELETE = 2
+    EXISTS = 3
+    GET_DATA = 4
+    SET_DATA = 5
+    GET_ACL = 6
+    SET_ACL = 7
+    GET_CHILDREN = 8
+    SYNC = 9
+    PING = 11
+    GET_CHILDREN2 = 12
+    CHECK = 13
+    MULTI = 14
+    CREATE2 = 15
+    CHECK_WATCHES = 17
+    REMOVE_WATCHES = 18
+    AUTH = 100
+    SET_WATCHES = 101
+    GET_EPHEMERALS = 103
+    GET_ALL_CHILDREN_NUMBER = 104
+    SET_WATCHES2 = 105
+    CLOSE_SESSION = -11
+
+
+class ErrorCode(IntEnum):
+    """What an answer's header says."""
+
+    OK = 0
+    SYSTEM_ERROR = -1
+    RUNTIME_INCONSISTENCY = -2
+    MARSHALLING_ERROR = -5
+    UNIMPLEMENTED = -6
+    BAD_ARGUMENTS = -8
+    NO_NODE = -101
+    BAD_VERSION = -103
+    NO_CHILDREN_FOR_EPHEMERALS = -108
+    NODE_EXISTS = -110
+    NOT_EMPTY = -111
+    INVALID_ACL = -114
+    AUTH_FAILED = -115
+    NO_WATCHER = -121
+
+
+_ERRORS: Final[Mapping[type[CoordinationError], ErrorCode]] = {
+    NoNode: ErrorCode.NO_NODE,
+    NodeExists: ErrorCode.NODE_EXISTS,
+    BadVersion: ErrorCode.BAD_VERSION,
+    NotEmpty: ErrorCode.NOT_EMPTY,
+    NoChildrenForEphemerals: ErrorCode.NO_CHILDREN_FOR_EPHEMERALS,
+}
+
+_EVENT_TYPES: Final = {
+    EventType.CREATED: 1,
+    EventType.DELETED: 2,
+    EventType.DATA_CHANGED: 3,
+    EventType.CHILDREN_CHANGED: 4,
+}
+
+_END_OF_MULTI: Final = encode_int(-1) + encode_boolean(True) + encode_int(-1)
+_ERROR_RESULT: Final = -1
+
+
+def error_code(error: Exception) -> ErrorCode:
+    """What a client is told of an operation that failed. A path or a size that no znode may have is a ValueError."""
+    if isinstance(error, ValueError):
+        return ErrorCode.BAD_ARGUMENTS
+    return next((code for kind, code in _ERRORS.items() if isinstance(error, kind)), ErrorCode.SYSTEM_ERROR)
+
+
+class ConnectRequest(NamedTuple):
+    """A client's first message. `session_id` is 0 for a new session."""
+
+    last_zxid_seen: int
+    timeout_ms: int
+    session_id: int
+    password: bytes
+    knows_read_only: bool
+
+
+class Acl(NamedTuple):
+    """One entry of an access control list."""
+
+    permissions: int
+    scheme: str
+    identity: str
+
+
+WORLD_ANYONE: Final = Acl(31, "world", "anyone")
+"""Everybody may do everything."""
+
+
+def read_connect_request(frame: bytes) -> ConnectRequest:
+    """Raises: MalformedMessage."""
+    reader = JuteReader(frame)
+    reader.read_int()  # the protocol's version, always 0
+    last_zxid_seen, timeout_ms, session_id, password = (
+        reader.read_long(),
+        reader.read_int(),
+        reader.read_long(),
+        reader.read_buffer(),
+    )
+    # The last field came with ZooKeeper 3.4; who does not send it does not expect it either.
+    knows_read_only = not reader.is_at_end
+    return ConnectRequest(last_zxid_seen, timeout_ms, session_id, password, knows_read_only)
+
+
+def connect_response(request: ConnectRequest, timeout_ms: int, session_id: int, password: bytes) -> bytes:
+    """The answer to a `ConnectRequest`; a timeout of 0 says that the session is over."""
+    body = encode_int(0) + encode_int(timeout_ms) + encode_long(session_id) + encode_buffer(password)
+    return body + encode_boolean(False) if request.knows_read_only else body
+
+
+def reply(xid: int, zxid: int, error: int = ErrorCode.OK, body: bytes = b"") -> bytes:
+    """An answer."""
+    return encode_int(xid) + encode_long(zxid) + encode_int(error) + body
+
+
+def watch_event(event: WatchedEvent) -> bytes:
+    """What a client is told whose watch saw a change."""
+    body = encode_int(_EVENT_TYPES[event.type]) + encode_int(_SYNC_CONNECTED) + encode_string(event.path)
+    return reply(WATCH_XID, -1, body=body)
+
+
+# -- the bodies of requests
+
+
+class Path(NamedTuple):
+    """Of SYNC, GET_ACL, GET_EPHEMERALS (a beginning of paths) and GET_ALL_CHILDREN_NUMBER."""
+
+    path: str
+
+
+class Read(NamedTuple):
+    """Of EXISTS, GET_DATA, GET_CHILDREN and GET_CHILDREN2."""
+
+    path: str
+    watch: bool
+
+
+class Write(NamedTuple):
+    """Of CREATE, CREATE2, DELETE and SET_DATA: the operation and, of a creation, who may do what."""
+
+    operation: Operation
+    acls: Sequence[Acl] = (WORLD_ANYONE,)
+
+
+class SetAcl(NamedTuple):
+    """Of SET_ACL."""
+
+    path: str
+    acls: Sequence[Acl]
+    version: int
+
+
+class Multi(NamedTuple):
+    """Of MULTI: writes, each with its type."""
+
+    writes: Sequence[tuple[OpCode, Write]]
+
+
+class SetWatches(NamedTuple):
+    """Of SET_WATCHES and SET_WATCHES2: the watches that a client had before it connected again, and the newest zxid
+    that it knew."""
+
+    relative_zxid: int
+    data: Sequence[str]
+    exists: Sequence[str]
+    children: Sequence[str]
+    persistent: Sequence[str]
+
+
+class Watches(NamedTuple):
+    """Of CHECK_WATCHES and REMOVE_WATCHES."""
+
+    path: str
+    of_children: bool
+    of_data: bool
+
+
+class Nothing(NamedTuple):
+    """Of PING, CLOSE_SESSION and AUTH (which is not served)."""
+
+
+Body = Path | Read | Write | SetAcl | Multi | SetWatches | Watches | Nothing
+
+
+class UnsupportedRequest(Exception):
+    """A request of a type, or with a flag, that is not served here."""
+
+
+_CREATE_MODES: Final = {0: (False, False), 1: (True, False), 2: (False, True), 3: (True, True)}
+"""Ephemeral, sequence. What is above (containers, TTLs) is not served."""
+
+
+def read_body(op_code: OpCode, reader: JuteReader) -> Body:
+    """The body of a request of this type.
+
+    Raises: MalformedMessage, UnsupportedRequest.
+    """
+    return _BODIES[op_code](reader)
+
+
+def _read_path(reader: JuteReader) -> Path:
+    return Path(reader.read_string())
+
+
+def _read_read(reader: JuteReader) -> Read:
+    return Read(reader.read_string(), reader.read_boolean())
+
+
+def _read_create(reader: JuteReader) -> Write:
+    path, data, acls, flags = reader.read_string(), reader.read_buffer(), _read_acls(reader), reader.read_int()
+    if flags not in _CREATE_MODES:
+        raise UnsupportedRequest(f"a znode of mode {flags}")
+    ephemeral, sequence = _CREATE_MODES[flags]
+    return Write(Create(path, data, ephemeral=ephemeral, sequence=sequence), acls)
+
+
+def _read_delete(reader: JuteReader) -> Write:
+    return Write(Delete(reader.read_string(), reader.read_int()))
+
+
+def _read_set_data(reader: JuteReader) -> Write:
+    return Write(SetData(reader.read_string(), reader.read_buffer(), reader.read_int()))
+
+
+def _read_check(reader: JuteReader) -> Write:
+    return Write(Check(reader.read_string(), reader.read_int()))
+
+
+def _read_set_acl(reader: JuteReader) -> SetAcl:
+    return SetAcl(reader.read_string(), _read_acls(reader), reader.read_int())
+
+
+def _read_acls(reader: JuteReader) -> list[Acl]:
+    return reader.read_vector(lambda: Acl(reader.read_int(), reader.read_string(), reader.read_string()))
+
+
+def _read_multi(reader: JuteReader) -> Multi:
+    writes: list[tuple[OpCode, Write]] = []
+    while True:
+        number, is_done, _error = reader.read_int(), reader.read_boolean(), reader.read_int()
+        if is_done:
+            return Multi(writes)
+        if number not in _IN_MULTI:
+            raise UnsupportedRequest(f"an operation of type {number} in a transaction")
+        op_code = OpCode(number)
+        writes.append((op_code, _IN_MULTI[op_code](reader)))
+
+
+def _read_set_watches(reader: JuteReader) -> SetWatches:
+    relative_zxid = reader.read_long()
+    data, exists, children = (reader.read_vector(reader.read_string) for _ in range(3))
+    return SetWatches(relative_zxid, data, exists, children, ())
+
+
+def _read_set_watches2(reader: JuteReader) -> SetWatches:
+    watches = _read_set_watches(reader)
+    persistent = reader.read_vector(reader.read_string) + reader.read_vector(reader.read_string)
+    return watches._replace(persistent=persistent)
+
+
+def _read_watches(reader: JuteReader) -> Watches:
+    path, kind = reader.read_string(), reader.read_int()
+    return Watches(path, of_children=kind in (1, 3), of_data=kind in (2, 3))
+
+
+def _read_nothing(_reader: JuteReader) -> Nothing:
+    return Nothing()
+
+
+_IN_MULTI: Final[Mapping[int, Callable[[JuteReader], Write]]] = {
+    OpCode.CREATE: _read_create,
+    OpCode.CREATE2: _read_create,
+    OpCode.DELETE: _read_delete,
+    OpCode.SET_DATA: _read_set_data,
+    OpCode.CHECK: _read_check,
+}
+
+_BODIES: Final[Mapping[OpCode, Callable[[JuteReader], Body]]] = {
+    **{OpCode(number): read for number, read in _IN_MULTI.items()},
+    OpCode.EXISTS: _read_read,
+    OpCode.GET_DATA: _read_read,
+    OpCode.GET_ACL: _read_path,
+    OpCode.SET_ACL: _read_set_acl,
+    OpCode.GET_CHILDREN: _read_read,
+    OpCode.SYNC: _read_path,
+    OpCode.PING: _read_nothing,
+    OpCode.GET_CHILDREN2: _read_read,
+    OpCode.MULTI: _read_multi,
+    OpCode.CHECK_WATCHES: _read_watches,
+    OpCode.REMOVE_WATCHES: _read_watches,
+    OpCode.AUTH: _read_nothing,
+    OpCode.SET_WATCHES: _read_set_watches,
+    OpCode.GET_EPHEMERALS: _read_path,
+    OpCode.GET_ALL_CHILDREN_NUMBER: _read_path,
+    OpCode.SET_WATCHES2: _read_set_watches2,
+    OpCode.CLOSE_SESSION: _read_nothing,
+}
+
+
+# -- the bodies of answers
+
+
+def encode_acls(acls: Sequence[Acl]) -> bytes:
+    """A list of who may do what."""
+    entries = (encode_int(acl.permissions) + encode_string(acl.scheme) + encode_string(acl.identity) for acl in acls)
+    return encode_int(len(acls)) + b"".join(entries)
+
+
+def write_result(op_code: OpCode, path: str, stat: Stat | None) -> bytes:
+    """What one write answers, by itself or in a transaction: the path of a new znode, and the znode as it is."""
+    if op_code is OpCode.CREATE:
+        return encode_string(path)
+    if op_code is OpCode.CREATE2:
+        assert stat is not None, f"{path} was created"
+        return encode_string(path) + encode_stat(stat)
+    return encode_stat(stat) if op_code is OpCode.SET_DATA and stat is not None else b""
+
+
+def multi_response(results: Sequence[tuple[OpCode, bytes]]) -> bytes:
+    """The answer to a transaction that took effect."""
+    parts = (encode_int(op_code) + encode_boolean(False) + encode_int(0) + body for op_code, body in results)
+    return b"".join(parts) + _END_OF_MULTI
+
+
+def multi_failure(count: int, culprit: int, error: ErrorCode) -> bytes:
+    """The answer to one that did not: those before the impossible operation are told nothing is wrong with them, those
+    after it that they were not tried (`DataTree.processTxn`)."""
+    codes = [ErrorCode.OK] * culprit + [error] + [ErrorCode.RUNTIME_INCONSISTENCY] * (count - culprit - 1)
+    parts = (encode_int(_ERROR_RESULT) + encode_boolean(False) + encode_int(code) + encode_int(code) for code in codes)
+    return b"".join(parts) + _END_OF_MULTI
+
+
+def is_open_to_all(acls: Sequence[Acl]) -> bool:
+    """Whether a list says what holds here anyhow."""
+    return bool(acls) and all(acl == WORLD_ANYONE for acl in acls)

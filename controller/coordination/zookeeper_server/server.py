@@ -1,0 +1,220 @@
+"""The server: ports, connections and sessions over one tree.
+
+One event loop owns everything and serves one request after the other; a write waits for the disk on it. That is what
+the process is for: nobody else is on this loop. When the loop has stood still (a slow disk, a process that was
+stopped), nobody could be heard meanwhile, and every session gets that time in addition: a server that was away never
+takes its clients for dead because of it.
+
+Sessions do not survive the server: its file is opened without any, and whoever comes back is told that his is over.
+"""
+
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from barnabas.clock import Clock
+from barnabas.controller.coordination.interface import StoreUnavailable
+from barnabas.controller.coordination.stored_tree import StoredTree
+from barnabas.controller.coordination.zookeeper_server.connection import ZooKeeperConnection
+from barnabas.controller.coordination.zookeeper_server.messages import PASSWORD_BYTES, ConnectRequest, connect_response
+from barnabas.controller.coordination.zookeeper_server.service import Client, LastRequest, TreeService
+from barnabas.controller.coordination.zookeeper_server.sessions import (
+    SESSION_TIMEOUT_MS_MAX,
+    SESSION_TIMEOUT_MS_MIN,
+    Session,
+    SessionTable,
+)
+from barnabas.network import BoundSocket, Network
+from barnabas.timers import ScheduledCall, Timers
+
+logger = logging.getLogger(__name__)
+
+CONNECTIONS_MAX: Final = 1_000
+TICK_MS: Final = 500
+"""How often it is looked whose session is over."""
+
+HANDSHAKE_MS_MAX: Final = 10_000
+"""How long a connection may take to begin a session."""
+
+_LATE_MS: Final = 2 * TICK_MS
+"""A tick that comes later than this after the one before tells that the loop stood still."""
+
+
+class ZooKeeperServer:
+    """Serves a `StoredTree`, which it opens and closes, on one port or several of one address.
+
+    `on_failure` is called when the file can be used no more; everything is closed then. `version` is what tools are
+    told. Sessions are granted timeouts between `timeout_ms_min` and `timeout_ms_max`.
+    """
+
+    def __init__(
+        self,
+        stored: StoredTree,
+        network: Network,
+        clock: Clock,
+        timers: Timers,
+        random_bytes: Callable[[int], bytes],
+        on_failure: Callable[[str], None],
+        *,
+        version: str,
+        timeout_ms_min: int = SESSION_TIMEOUT_MS_MIN,
+        timeout_ms_max: int = SESSION_TIMEOUT_MS_MAX,
+    ) -> None:
+        self._stored = stored
+        self._network = network
+        self._clock = clock
+        self._timers = timers
+        self._on_failure = on_failure
+        self._version = version
+        self._sessions = SessionTable[Client](1, random_bytes, timeout_ms_min, timeout_ms_max)
+        self._service = TreeService(stored, self._close_session)
+        self._connections: set[ZooKeeperConnection] = set()
+        self._bound: list[BoundSocket] = []
+        self._tick: ScheduledCall | None = None
+        self._ticked_ms = 0
+        self._has_failed = False
+
+    def open(self) -> None:
+        """Open the file. Raises: StoreUnavailable."""
+        self._stored.open()
+        self._sessions.next_id = self._stored.first_session_id
+
+    async def listen(self, host: str, port: int) -> int:
+        """Accept connections, on one more port; returns it. Raises: OSError."""
+        bound = self._network.bind(host, port)
+        self._bound.append(bound)
+        number = bound.port
+        await bound.listen(lambda: ZooKeeperConnection(self, number, self._clock.monotonic_ms()))
+        if self._tick is None:
+            self._ticked_ms = self._clock.monotonic_ms()
+            self._tick = self._timers.call_later(TICK_MS, self._look_at_sessions)
+        return number
+
+    def close(self) -> None:
+        """Close ports, connections and the file. Idempotent."""
+        if self._tick is not None:
+            self._tick.cancel()
+        for bound in self._bound:
+            bound.close()
+        self._bound.clear()
+        for connection in list(self._connections):
+            connection.close("")
+        self._stored.close()
+
+    def end_sessions(self, port: int) -> int:
+        """End the sessions of whoever connects to that port, and is known to be dead; returns how many there were."""
+        dead = [session for session in self._sessions if session.port == port]
+        for session in dead:
+            self._end(session)
+        return len(dead)
+
+    def znode(self, path: str) -> bytes | None:
+        """The data of a znode; None if there is none."""
+        found = self._stored.tree.znode(path)
+        return None if found is None else found.data
+
+    # -- called by connections
+
+    def accept(self, connection: ZooKeeperConnection) -> bool:
+        """Whether there is room for one more connection."""
+        if len(self._connections) >= CONNECTIONS_MAX:
+            return False
+        self._connections.add(connection)
+        return True
+
+    def forget(self, connection: ZooKeeperConnection) -> None:
+        """A connection is gone; its session waits for the next one."""
+        self._connections.discard(connection)
+        self._service.forget(connection)
+        if connection.session is not None and connection.session.connection is connection:
+            connection.session.connection = None
+
+    def connect(self, connection: ZooKeeperConnection, request: ConnectRequest) -> bytes:
+        """Begin a session, or go on with one."""
+        now_ms = self._clock.monotonic_ms()
+        if request.session_id:
+            session = self._sessions.find(request.session_id, request.password)
+            if session is None:
+                raise LastRequest(connect_response(request, 0, 0, bytes(PASSWORD_BYTES)))
+            self._sessions.grant(session, request.timeout_ms)
+        elif request.last_zxid_seen > self._stored.last_zxid:
+            logger.warning("a client knows of zxid 0x%x, which is none of this tree's", request.last_zxid_seen)
+            raise LastRequest
+        else:
+            session = self._sessions.begin(request.timeout_ms, connection.port, now_ms)
+        former = session.connection
+        session.connection, session.port, connection.session = connection, connection.port, session
+        if isinstance(former, ZooKeeperConnection):
+            former.close("its session goes on over another one")
+            self._service.forget(former)
+        self._sessions.heard_of(session, now_ms)
+        return connect_response(request, session.timeout_ms, session.session_id, session.password)
+
+    def serve(self, session: Session[Client], connection: ZooKeeperConnection, frame: bytes) -> bytes:
+        """Answer one request."""
+        self._sessions.heard_of(session, self._clock.monotonic_ms())
+        answer = self._service.serve(session, connection, frame)
+        if self._stored.failure is not None:
+            self._fail(self._stored.failure)
+            raise LastRequest(answer)
+        return answer
+
+    def four_letter_word(self, word: bytes) -> bytes | None:
+        """`ruok`, `srvr` and `stat`."""
+        if word == b"ruok":
+            return b"imok"
+        if word not in (b"srvr", b"stat"):
+            return None
+        lines = [
+            f"Zookeeper version: {self._version}",
+            f"Connections: {len(self._connections)}",
+            f"Sessions: {len(list(self._sessions))}",
+            f"Zxid: 0x{self._stored.last_zxid:x}",
+            "Mode: standalone",
+            f"Node count: {len(self._stored.tree)}",
+        ]
+        return "".join(f"{line}\n" for line in lines).encode()
+
+    # -- sessions that are over
+
+    def _look_at_sessions(self) -> None:
+        now_ms = self._clock.monotonic_ms()
+        since_ms, self._ticked_ms = now_ms - self._ticked_ms, now_ms
+        if since_ms > _LATE_MS:
+            self._sessions.give_time(since_ms)
+        for session in self._sessions.expired(now_ms):
+            if not session.is_over:
+                logger.info(
+                    "session 0x%x is over: nothing was heard of it for %d ms", session.session_id, session.timeout_ms
+                )
+            self._end(session)
+        for connection in list(self._connections):
+            if connection.session is None and now_ms - connection.opened_ms > HANDSHAKE_MS_MAX:
+                connection.close("it has not begun a session")
+        self._tick = self._timers.call_later(TICK_MS, self._look_at_sessions)
+
+    def _close_session(self, session: Session[Client]) -> None:
+        """Its client wants it ended, and waits for the answer on its connection."""
+        session.connection = None
+        self._end(session)
+
+    def _end(self, session: Session[Client]) -> None:
+        session.is_over = True
+        connection, session.connection = session.connection, None
+        try:
+            self._service.delete_ephemerals(session.session_id)
+        except StoreUnavailable as error:
+            logger.warning("the znodes of a session that is over stay for now: %s", error)
+            if self._stored.failure is not None:
+                self._fail(self._stored.failure)
+        else:
+            self._sessions.remove(session)
+        if isinstance(connection, ZooKeeperConnection):
+            connection.close("its session is over")
+
+    def _fail(self, reason: str) -> None:
+        if not self._has_failed:
+            self._has_failed = True
+            for connection in list(self._connections):
+                connection.close("the tree's file can be used no more")
+            self._on_failure(reason)

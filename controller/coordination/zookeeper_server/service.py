@@ -1,0 +1,317 @@
+"""What each request of a session does to the tree, and what it is answered. One request is served at a time, from
+reading it to the events that it causes: so every client hears of a change before it can see it.
+
+A write is durable when it is answered. ACLs are world:anyone everywhere: a list that says anything else is refused with
+InvalidACL, rather than taken and not obeyed. Containers, TTLs, persistent watches and authentication are answered with
+Unimplemented, or AuthFailed.
+
+*Source*: ZooKeeper's `PrepRequestProcessor.java`, `FinalRequestProcessor.java`.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final, Protocol
+
+from barnabas.controller.coordination.interface import (
+    ANY_VERSION,
+    BadVersion,
+    CoordinationError,
+    Create,
+    Delete,
+    EventType,
+    NoNode,
+    Operation,
+    StoreUnavailable,
+    WatchedEvent,
+)
+from barnabas.controller.coordination.stored_tree import StoredTree
+from barnabas.controller.coordination.tree import Transaction
+from barnabas.controller.coordination.zookeeper_server import watches
+from barnabas.controller.coordination.zookeeper_server.jute import (
+    JuteReader,
+    MalformedMessage,
+    encode_int,
+    encode_stat,
+    encode_string,
+    encode_vector,
+)
+from barnabas.controller.coordination.zookeeper_server.messages import (
+    WORLD_ANYONE,
+    Body,
+    ErrorCode,
+    Multi,
+    OpCode,
+    Path,
+    Read,
+    SetAcl,
+    SetWatches,
+    UnsupportedRequest,
+    Watches,
+    Write,
+    encode_acls,
+    error_code,
+    is_open_to_all,
+    multi_failure,
+    multi_response,
+    read_body,
+    reply,
+    watch_event,
+    write_result,
+)
+from barnabas.controller.coordination.zookeeper_server.sessions import Session
+from barnabas.controller.coordination.zookeeper_server.watches import WatchTable
+
+logger = logging.getLogger(__name__)
+
+WATCHES_MAX: Final = 1_000_000
+"""How many watches one connection may have. A cluster's controller has one for each topic."""
+
+
+class Client(Protocol):
+    """A connection: where answers and events go."""
+
+    def send(self, message: bytes, /) -> None:
+        """Send one message, after all that were sent before."""
+        ...
+
+
+class NoWatcher(Exception):
+    """The watch that was asked for is none of this connection's."""
+
+
+class InvalidAcl(Exception):
+    """Who may do what is asked to be restricted."""
+
+
+class LastRequest(Exception):
+    """The connection is to be closed after the answer, if there is one."""
+
+    def __init__(self, answer: bytes = b"") -> None:
+        super().__init__()
+        self.answer = answer
+
+
+class TreeService:
+    """The tree as clients see it. `on_close` is called with a session that its client wants ended."""
+
+    def __init__(self, stored: StoredTree, on_close: Callable[[Session[Client]], None]) -> None:
+        self._stored = stored
+        self._on_close = on_close
+        self._watches = WatchTable[Client]()
+
+    def serve(self, session: Session[Client], client: Client, frame: bytes) -> bytes:
+        """The answer to one request of a client in its session.
+
+        Raises: MalformedMessage where there is not even a header; LastRequest.
+        """
+        reader = JuteReader(frame)
+        xid, number = reader.read_int(), reader.read_int()
+        body = b""
+        try:
+            op_code = _op_code(number)
+            if op_code is OpCode.AUTH:
+                raise LastRequest(reply(xid, self._stored.last_zxid, ErrorCode.AUTH_FAILED))
+            if op_code is OpCode.CLOSE_SESSION:
+                self._on_close(session)
+                raise LastRequest(reply(xid, self._stored.last_zxid))
+            if op_code is not OpCode.PING:
+                self._stored.require_no_failure()
+                body = self._answer(op_code, read_body(op_code, reader), session, client)
+            code = ErrorCode.OK
+        except MalformedMessage as error:
+            logger.info("a request of type %d cannot be read: %s", number, error)
+            raise LastRequest(reply(xid, self._stored.last_zxid, ErrorCode.MARSHALLING_ERROR)) from error
+        except UnsupportedRequest:
+            code = ErrorCode.UNIMPLEMENTED
+        except NoWatcher:
+            code = ErrorCode.NO_WATCHER
+        except InvalidAcl:
+            code = ErrorCode.INVALID_ACL
+        except (CoordinationError, ValueError) as error:
+            code = error_code(error)
+        return reply(xid, self._stored.last_zxid, code, body if code is ErrorCode.OK else b"")
+
+    def forget(self, client: Client) -> None:
+        """The connection is gone, and its watches with it."""
+        self._watches.forget(client)
+
+    def delete_ephemerals(self, session_id: int) -> None:
+        """Delete what a session leaves behind.
+
+        Raises: StoreUnavailable.
+        """
+        ephemerals = self._stored.tree.ephemerals(session_id)
+        if ephemerals:
+            self._change([Delete(path) for path in ephemerals], session_id)
+
+    def _answer(self, op_code: OpCode, body: Body, session: Session[Client], client: Client) -> bytes:
+        if isinstance(body, Write):
+            return self._write(op_code, body, session)
+        if isinstance(body, Multi):
+            return self._multi(body, session)
+        if isinstance(body, Read):
+            return self._read(op_code, body, client)
+        if isinstance(body, SetWatches):
+            self._set_watches(body, client)
+        elif isinstance(body, Watches):
+            self._check_watches(op_code, body, client)
+        elif isinstance(body, SetAcl):
+            return self._set_acl(body)
+        elif isinstance(body, Path):
+            return _QUESTIONS[op_code](self, body.path, session)
+        return b""
+
+    # -- reading
+
+    def _read(self, op_code: OpCode, body: Read, client: Client) -> bytes:
+        tree, path = self._stored.tree, body.path
+        found = tree.get(path)
+        if body.watch and (found is not None or op_code is OpCode.EXISTS):
+            self._require_room(client)
+            if op_code in (OpCode.EXISTS, OpCode.GET_DATA):
+                self._watches.watch_data(path, client)
+            else:
+                self._watches.watch_children(path, client)
+        if found is None:
+            raise NoNode(path)
+        data, stat = found
+        if op_code is OpCode.EXISTS:
+            return encode_stat(stat)
+        if op_code is OpCode.GET_DATA:
+            return encode_int(len(data)) + data + encode_stat(stat)
+        names = encode_vector(encode_string(name) for name in tree.children(path) or ())
+        return names + encode_stat(stat) if op_code is OpCode.GET_CHILDREN2 else names
+
+    def _require(self, path: str) -> bytes:
+        found = self._stored.tree.get(path)
+        if found is None:
+            raise NoNode(path)
+        return encode_stat(found[1])
+
+    def _get_acl(self, path: str, _session: Session[Client]) -> bytes:
+        return encode_acls([WORLD_ANYONE]) + self._require(path)
+
+    def _sync(self, path: str, _session: Session[Client]) -> bytes:
+        """There is one server: whoever asks it has seen everything that came before."""
+        return encode_string(path)
+
+    def _ephemerals(self, prefix: str, session: Session[Client]) -> bytes:
+        paths = self._stored.tree.ephemerals(session.session_id)
+        return encode_vector(encode_string(path) for path in paths if path.startswith(prefix))
+
+    def _all_children_number(self, path: str, _session: Session[Client]) -> bytes:
+        self._require(path)
+        return encode_int(self._stored.tree.descendant_count(path))
+
+    # -- writing
+
+    def _write(self, op_code: OpCode, body: Write, session: Session[Client]) -> bytes:
+        if op_code is OpCode.CHECK:
+            raise UnsupportedRequest("a check by itself")
+        _require_open_acls([body])
+        transaction = self._change([body.operation], session.session_id)
+        return self._result(op_code, body.operation, transaction, 0)
+
+    def _multi(self, body: Multi, session: Session[Client]) -> bytes:
+        writes = [write for _, write in body.writes]
+        try:
+            _require_open_acls(writes)
+            transaction = self._change([write.operation for write in writes], session.session_id)
+        except InvalidAcl:
+            culprit = next(index for index, write in enumerate(writes) if not is_open_to_all(write.acls))
+            return multi_failure(len(writes), culprit, ErrorCode.INVALID_ACL)
+        except StoreUnavailable:
+            raise
+        except CoordinationError as error:
+            return multi_failure(len(writes), error.operation_index or 0, error_code(error))
+        return multi_response(
+            [
+                (op_code, self._result(op_code, write.operation, transaction, index))
+                for index, (op_code, write) in enumerate(body.writes)
+            ]
+        )
+
+    def _result(self, op_code: OpCode, operation: Operation, transaction: Transaction, index: int) -> bytes:
+        result = transaction.results[index]
+        if not isinstance(operation, Create):
+            return write_result(
+                op_code, operation.path, result if result is not None and not isinstance(result, str) else None
+            )
+        assert isinstance(result, str), "a creation answers its path"
+        found = self._stored.tree.get(result)
+        if found is None and op_code is OpCode.CREATE2:
+            raise UnsupportedRequest("a znode that is created and deleted by one transaction has no stat")
+        return write_result(op_code, result, None if found is None else found[1])
+
+    def _change(self, operations: Sequence[Operation], session_id: int) -> Transaction:
+        """Make a transaction durable, then visible, then known to watchers."""
+        transaction = self._stored.change(operations, session_id)
+        for event in transaction.events:
+            listeners = self._watches.take(event)
+            if listeners:
+                message = watch_event(event)
+                for client in listeners:
+                    client.send(message)
+        return transaction
+
+    def _set_acl(self, body: SetAcl) -> bytes:
+        if not is_open_to_all(body.acls):
+            raise InvalidAcl
+        stat = self._require(body.path)
+        if body.version not in (ANY_VERSION, 0):
+            raise BadVersion(body.path)
+        return stat
+
+    # -- watches
+
+    def _set_watches(self, body: SetWatches, client: Client) -> None:
+        """Set again what a client watched before it connected again, and tell it at once of what it missed."""
+        if body.persistent:
+            raise UnsupportedRequest("persistent watches")
+        tree = self._stored.tree
+        self._watch_or_tell(client, watches.missed_data_events(tree, body.relative_zxid, body.data), of_data=True)
+        self._watch_or_tell(client, watches.missed_creations(tree, body.exists), of_data=True)
+        missed = watches.missed_child_events(tree, body.relative_zxid, body.children)
+        self._watch_or_tell(client, missed, of_data=False)
+
+    def _watch_or_tell(self, client: Client, missed: Iterable[tuple[str, EventType | None]], *, of_data: bool) -> None:
+        for path, event_type in missed:
+            if event_type is not None:
+                client.send(watch_event(WatchedEvent(event_type, path)))
+                continue
+            self._require_room(client)
+            if of_data:
+                self._watches.watch_data(path, client)
+            else:
+                self._watches.watch_children(path, client)
+
+    def _check_watches(self, op_code: OpCode, body: Watches, client: Client) -> None:
+        kinds = {"of_data": body.of_data, "of_children": body.of_children}
+        if not self._watches.has(body.path, client, **kinds):
+            raise NoWatcher
+        if op_code is OpCode.REMOVE_WATCHES:
+            self._watches.remove(body.path, client, **kinds)
+
+    def _require_room(self, client: Client) -> None:
+        if self._watches.count(client) >= WATCHES_MAX:
+            raise LastRequest
+
+
+_QUESTIONS: Final[Mapping[OpCode, Callable[[TreeService, str, Session[Client]], bytes]]] = {
+    OpCode.GET_ACL: TreeService._get_acl,
+    OpCode.SYNC: TreeService._sync,
+    OpCode.GET_EPHEMERALS: TreeService._ephemerals,
+    OpCode.GET_ALL_CHILDREN_NUMBER: TreeService._all_children_number,
+}
+
+
+def _op_code(number: int) -> OpCode:
+    try:
+        return OpCode(number)
+    except ValueError:
+        raise UnsupportedRequest(f"a request of type {number}") from None
+
+
+def _require_open_acls(writes: Iterable[Write]) -> None:
+    if not all(is_open_to_all(write.acls) for write in writes):
+        raise InvalidAcl

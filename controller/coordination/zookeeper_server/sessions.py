@@ -1,0 +1,85 @@
+"""Sessions of clients, which survive their connections: who they are, how long they may be silent, when they are over.
+
+*Source*: ZooKeeper's `SessionTrackerImpl.java`, `ZooKeeperServer.java` (`processConnectRequest`, `reopenSession`).
+"""
+
+import hmac
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Final, Generic, TypeVar
+
+from barnabas.controller.coordination.zookeeper_server.messages import PASSWORD_BYTES
+
+SESSION_TIMEOUT_MS_MIN: Final = 4_000
+SESSION_TIMEOUT_MS_MAX: Final = 40_000
+"""What ZooKeeper grants by default: 2 to 20 ticks of 2 s."""
+
+Connection = TypeVar("Connection")
+
+
+@dataclass(slots=True, eq=False)
+class Session(Generic[Connection]):
+    """One session. `connection` is the one that it uses now, `port` where it was opened or used last; `is_over` while
+    its znodes could not be deleted yet (a full disk)."""
+
+    session_id: int
+    password: bytes
+    timeout_ms: int
+    deadline_ms: int
+    port: int
+    connection: Connection | None = None
+    is_over: bool = False
+
+
+@dataclass(slots=True)
+class SessionTable(Generic[Connection]):
+    """All sessions. Times are those of a monotonic clock; what is granted is between `timeout_ms_min` and `_max`."""
+
+    next_id: int
+    random_bytes: Callable[[int], bytes]
+    timeout_ms_min: int = SESSION_TIMEOUT_MS_MIN
+    timeout_ms_max: int = SESSION_TIMEOUT_MS_MAX
+    _sessions: dict[int, Session[Connection]] = field(default_factory=dict)
+
+    def __iter__(self) -> Iterator[Session[Connection]]:
+        return iter(list(self._sessions.values()))
+
+    def begin(self, asked_ms: int, port: int, now_ms: int) -> Session[Connection]:
+        """A new session with a timeout as near to what was asked for as is granted."""
+        timeout_ms = self._granted(asked_ms)
+        password = self.random_bytes(PASSWORD_BYTES)
+        session = Session[Connection](self.next_id, password, timeout_ms, now_ms + timeout_ms, port)
+        self._sessions[session.session_id] = session
+        self.next_id += 1
+        return session
+
+    def grant(self, session: Session[Connection], asked_ms: int) -> None:
+        """A client that goes on with its session asks for a timeout again."""
+        session.timeout_ms = self._granted(asked_ms)
+
+    def _granted(self, asked_ms: int) -> int:
+        return min(max(asked_ms, self.timeout_ms_min), self.timeout_ms_max)
+
+    def find(self, session_id: int, password: bytes) -> Session[Connection] | None:
+        """The session, for whoever knows its password; None if it is over."""
+        session = self._sessions.get(session_id)
+        if session is None or session.is_over or not hmac.compare_digest(session.password, password):
+            return None
+        return session
+
+    def remove(self, session: Session[Connection]) -> None:
+        """Its znodes are gone."""
+        self._sessions.pop(session.session_id, None)
+
+    def heard_of(self, session: Session[Connection], now_ms: int) -> None:
+        """Its client has said something."""
+        session.deadline_ms = now_ms + session.timeout_ms
+
+    def give_time(self, duration_ms: int) -> None:
+        """Nobody could be heard for so long, because this process stood still."""
+        for session in self._sessions.values():
+            session.deadline_ms += duration_ms
+
+    def expired(self, now_ms: int) -> list[Session[Connection]]:
+        """Those whose clients were silent for too long, and those that are over already."""
+        return [session for session in self._sessions.values() if session.is_over or session.deadline_ms <= now_ms]

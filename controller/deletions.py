@@ -1,0 +1,101 @@
+"""Which brokers still hold replicas of topics that are being deleted, and the requests that wait for them to go."""
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from barnabas.controller.admin_request import Results
+from barnabas.wire.errors import ApiError
+
+
+class _Deletion:
+    """One topic that goes. `holders` are the brokers that have not said that their replicas are gone; `asked` are those
+    among them whose answer is under way.
+    """
+
+    __slots__ = ("asked", "holders")
+
+    def __init__(self, holders: Iterable[int]) -> None:
+        self.holders = set(holders)
+        self.asked: set[int] = set()
+
+
+class _Waiter(NamedTuple):
+    """A request that is answered when each of the topics is gone, or is known to stay."""
+
+    results: Results
+    waiting: set[str]
+    finish: Callable[[Results], None]
+
+
+class Deletions:
+    """The deletions under way; owned by the controller's task. It is made anew when the cluster is taken over, as all
+    brokers are asked again then.
+    """
+
+    def __init__(self) -> None:
+        self._deletions: dict[str, _Deletion] = {}
+        self._waiters: list[_Waiter] = []
+
+    def begin(self, name: str, holders: Iterable[int]) -> None:
+        """A topic goes, of which these brokers have replicas; does nothing for one that is going already."""
+        if name not in self._deletions:
+            self._deletions[name] = _Deletion(holders)
+
+    def holders(self, name: str) -> set[int]:
+        """The brokers that have not said that their replicas of a topic are gone."""
+        return set(self._deletions[name].holders)
+
+    def held_by(self, broker_id: int) -> list[str]:
+        """The topics that are to go and of which a broker has replicas."""
+        return [name for name, deletion in self._deletions.items() if broker_id in deletion.holders]
+
+    def to_ask(self, broker_id: int, names: Iterable[str]) -> list[str]:
+        """Those of the topics whose deletion a broker has to be asked for."""
+        deletions = ((name, self._deletions[name]) for name in names)
+        return [name for name, each in deletions if broker_id in each.holders and broker_id not in each.asked]
+
+    def asked(self, broker_id: int, names: Iterable[str]) -> None:
+        """A broker's answer is under way."""
+        for name in names:
+            self._deletions[name].asked.add(broker_id)
+
+    def confirmed(self, broker_id: int, name: str) -> bool:
+        """A broker has deleted its replicas of a topic; returns whether it was the last one that had any."""
+        deletion = self._deletions.get(name)
+        if deletion is None:
+            return False
+        deletion.asked.discard(broker_id)
+        deletion.holders.discard(broker_id)
+        return not deletion.holders
+
+    def failed(self, broker_id: int, name: str, error: ApiError) -> None:
+        """A broker cannot delete its replicas of a topic now: whoever waits for it is told so."""
+        deletion = self._deletions.get(name)
+        if deletion is not None:
+            deletion.asked.discard(broker_id)
+            self._settle(name, error)
+
+    def ended(self, names: Iterable[str]) -> None:
+        """These topics are gone."""
+        for name in names:
+            self._deletions.pop(name, None)
+            self._settle(name, None)
+
+    def finish_when_settled(self, results: Results, waiting: Iterable[str], finish: Callable[[Results], None]) -> None:
+        """Call `finish`, with the results of all its topics, when those that are `waiting` are gone or known to stay;
+        one that waits for too long is answered by its own timer.
+        """
+        waiter = _Waiter(results, set(waiting), finish)
+        if waiter.waiting:
+            self._waiters.append(waiter)
+        else:
+            finish(results)
+
+    def _settle(self, name: str, error: ApiError | None) -> None:
+        for waiter in self._waiters:
+            if name in waiter.waiting:
+                waiter.waiting.discard(name)
+                waiter.results[name] = error
+                if not waiter.waiting:
+                    waiter.finish(waiter.results)
+        self._waiters = [waiter for waiter in self._waiters if waiter.waiting]

@@ -1,0 +1,197 @@
+"""Brokers that come, die, and come back: what becomes of the partitions of those that are lost, and what those that are
+there for the first time, or again, are told.
+
+*Source*: kafka 3.9.1 `KafkaController.processBrokerChange`, `onBrokerStartup`, `onBrokerFailure`.
+"""
+
+import logging
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import NamedTuple
+
+from barnabas.controller import requests
+from barnabas.controller.context import ControllerContext
+from barnabas.controller.operations.announcement import tell, tell_who_lives
+from barnabas.controller.operations.deletion import delete_queued, waits_for
+from barnabas.controller.operations.elections import elect
+from barnabas.controller.operations.leadership import leader_after_loss, replicas_of, without_replica
+from barnabas.controller.operations.plan import OperationGroup, Plan, state_update
+from barnabas.controller.operations.preferred_election import keep_balance
+from barnabas.controller.operations.reassignment import advance
+from barnabas.controller.partition_fsm import PartitionStatus
+from barnabas.controller.state import BrokerRegistration, ClusterState, PartitionState, TopicPartition
+
+logger = logging.getLogger(__name__)
+
+
+class BrokerDifference(NamedTuple):
+    """What has become of the brokers of a cluster since it was last looked at, as broker ids in ascending order.
+
+    `bounced` are those that died and are registered anew: their epoch is another one. `changed` live on, and tell
+    something else of themselves.
+    """
+
+    come: tuple[int, ...] = ()
+    gone: tuple[int, ...] = ()
+    bounced: tuple[int, ...] = ()
+    changed: tuple[int, ...] = ()
+
+
+def compare_brokers(
+    known: Mapping[int, BrokerRegistration], found: Mapping[int, BrokerRegistration]
+) -> BrokerDifference:
+    """The difference between the brokers that are `known` and those `found` registered.
+
+    *Source*: kafka 3.9.1 `KafkaController.processBrokerChange`, `processBrokerModification`.
+    """
+    both = sorted(known.keys() & found.keys())
+    return BrokerDifference(
+        come=tuple(sorted(found.keys() - known.keys())),
+        gone=tuple(sorted(known.keys() - found.keys())),
+        bounced=tuple(broker_id for broker_id in both if found[broker_id].epoch != known[broker_id].epoch),
+        changed=tuple(
+            broker_id
+            for broker_id in both
+            if found[broker_id].epoch == known[broker_id].epoch and found[broker_id] != known[broker_id]
+        ),
+    )
+
+
+def plan_broker_loss(
+    cluster: ClusterState, lost: Collection[int], controller_epoch: int, unclean: Callable[[str], bool]
+) -> Plan:
+    """Brokers have died: live members of the ISRs lead what they led, and they leave the ISRs that keep a live member.
+    All of it is one batch of writes. `unclean` tells whether a topic allows a leader from outside the ISR.
+
+    A broker that is back already is counted as lost all the same; whoever calls adds it to the cluster anew.
+
+    *Source*: kafka 3.9.1 `KafkaController.onBrokerFailure`.
+    """
+    left = cluster.without_brokers(lost)
+    writes: list[OperationGroup] = []
+    states: dict[TopicPartition, PartitionState] = {}
+    for topic, partition in cluster.partitions():
+        old = topic.partitions.get(partition)
+        if old is None:
+            continue
+        replicas, live = replicas_of(left, topic.name, partition)
+        state = leader_after_loss(replicas, old, lost, live, controller_epoch, unclean=unclean(topic.name))
+        if state is not None:
+            writes.append((state_update(topic.name, partition, old, state),))
+            states[topic.name, partition] = state
+    return Plan(tuple(writes), left.with_states(states), tuple(states))
+
+
+def plan_absences(cluster: ClusterState, partitions: Iterable[TopicPartition], controller_epoch: int) -> Plan:
+    """Brokers have died while there was no controller: they leave the ISRs of these partitions, which have live
+    leaders.
+    """
+    writes: list[OperationGroup] = []
+    states: dict[TopicPartition, PartitionState] = {}
+    for name, partition in partitions:
+        old = cluster.topics[name].partitions[partition]
+        absent = [member for member in old.isr if member not in cluster.brokers]
+        replicas, live = replicas_of(cluster, name, partition)
+        state = leader_after_loss(replicas, old, absent, live, controller_epoch, unclean=False) if absent else None
+        if state is not None:
+            writes.append((state_update(name, partition, old, state),))
+            states[name, partition] = state
+    return Plan(tuple(writes), cluster.with_states(states), tuple(states))
+
+
+def lacking(
+    brokers: Iterable[BrokerRegistration], partitions: Iterable[TopicPartition]
+) -> dict[TopicPartition, list[int]]:
+    """Those of the brokers that may lack records, by partition."""
+    doubted = [broker for broker in brokers if broker.may_lack_records or broker.damaged]
+    found = {each: [b.broker_id for b in doubted if b.may_lack(each)] for each in partitions} if doubted else {}
+    return {partition: broker_ids for partition, broker_ids in found.items() if broker_ids}
+
+
+def plan_unproven(
+    cluster: ClusterState, unproven: Mapping[TopicPartition, Collection[int]], controller_epoch: int
+) -> Plan:
+    """Brokers, here by partition, may lack records that they had acknowledged: their machine went down, or a log is
+    damaged. They leave the ISRs that have another member, live or not, and get the records from its leader. Where all
+    members are such, one stays: nobody has more.
+
+    *Source*: none in Kafka with ZooKeeper; KIP-966 does as much for brokers that were not stopped.
+    """
+    writes: list[OperationGroup] = []
+    states: dict[TopicPartition, PartitionState] = {}
+    for (name, partition), brokers in unproven.items():
+        old = state = cluster.topics[name].partitions.get(partition)
+        if old is None or state is None:
+            continue
+        for broker_id in brokers:
+            state = without_replica(state, broker_id, controller_epoch) or state
+        if state.isr != old.isr:
+            state = state._replace(leader_epoch=old.leader_epoch + 1, partition_epoch=old.partition_epoch + 1)
+            writes.append((state_update(name, partition, old, state),))
+            states[name, partition] = state
+    return Plan(tuple(writes), cluster.with_states(states), tuple(states))
+
+
+async def govern(context: ControllerContext, found: Mapping[int, BrokerRegistration]) -> None:
+    """Have the cluster consist of the brokers `found`. In the controller's task.
+
+    One that bounced is lost first, and then comes: it is told everything, as it knows nothing. The own broker only ever
+    changes: a controller whose broker died is no controller.
+
+    Raises: Deposed, CoordinationError.
+    """
+    own = context.brokers.own_id
+    context.cluster = context.cluster.with_brokers([found[own]])
+    difference = compare_brokers(context.cluster.brokers, found)
+    logger.info(
+        "brokers that came: %s; that went: %s; that were registered anew: %s",
+        *(", ".join(map(str, ids)) or "none" for ids in (difference.come, difference.gone, difference.bounced)),
+    )
+    lost = (*difference.gone, *difference.bounced)
+    if lost:
+        await _lose(context, lost)
+    if difference.changed:
+        context.cluster = context.cluster.with_brokers(found[broker_id] for broker_id in difference.changed)
+    back = (*difference.come, *difference.bounced)
+    if back:
+        await _welcome(context, [found[broker_id] for broker_id in back])
+    elif difference.changed:
+        await tell_who_lives(context, context.brokers.others)
+    if back:
+        await advance(context)
+    context.refusals.finish_served(context.cluster)
+
+
+async def _lose(context: ControllerContext, lost: Collection[int]) -> None:
+    context.brokers.part_from(lost)
+    plan = plan_broker_loss(context.cluster, lost, context.election.epoch, context.unclean_election_is_allowed)
+    await context.election.write(plan.writes)
+    context.adopt(plan)
+    for broker_id in lost:
+        context.refusals.never_served.pop(broker_id, None)
+        for name in context.deletions.held_by(broker_id):
+            context.deletions.failed(broker_id, name, waits_for(broker_id))
+    await tell(context, plan)
+
+
+async def _welcome(context: ControllerContext, back: Collection[BrokerRegistration]) -> None:
+    """Who lives comes first, and then the roles: a follower has to know where its leader is."""
+    brokers = context.brokers
+    existing = brokers.others
+    ids = [broker.broker_id for broker in back]
+    context.cluster = context.cluster.with_brokers(back)
+    brokers.meet(ids)
+    keep_balance(context)
+    waiting = context.machine.in_status(PartitionStatus.NEW, PartitionStatus.OFFLINE)
+    unproven = plan_unproven(context.cluster, lacking(back, waiting), context.election.epoch)
+    context.cluster = unproven.cluster
+    plan = await elect(context, waiting, unproven.writes)
+    plan = plan._replace(told=tuple(dict.fromkeys((*unproven.told, *plan.told))))
+    await tell_who_lives(context, existing)
+    everything = [(topic.name, partition) for topic, partition in context.cluster.partitions()]
+    for broker_id in ids:
+        brokers.post_metadata(context.cluster, broker_id, everything, requests.FULL)
+        if queued := context.deletions.held_by(broker_id):
+            await delete_queued(context, queued)  # before its logs are nobody's
+        all_roles = context.type_of_roles(requests.FULL)
+        brokers.post_roles(context.cluster, broker_id, everything, plan.new, all_roles)
+    await tell(context, plan, others=existing)

@@ -1,0 +1,127 @@
+"""ElectLeaders: an administrator has partitions led by their first replicas, or by whoever is left of them.
+
+*Source*: kafka 4.3.0 `ReplicationControlManager.electLeaders`; 3.9.1 `KafkaController.processReplicaLeaderElection`
+(KIP-183, KIP-460).
+"""
+
+import logging
+from collections.abc import Collection
+from enum import Enum
+
+from barnabas.controller.admin_request import AdminRequest
+from barnabas.controller.context import ControllerContext
+from barnabas.controller.operations.announcement import tell
+from barnabas.controller.operations.leadership import leader_for_offline, preferred_leader, replicas_of
+from barnabas.controller.operations.plan import OperationGroup, Plan, state_update
+from barnabas.controller.state import NO_LEADER, ClusterState, PartitionState, TopicPartition
+from barnabas.turns import Turns
+from barnabas.wire.errors import ApiError, ErrorCode
+
+logger = logging.getLogger(__name__)
+
+ElectionResults = dict[TopicPartition, ApiError | None]
+"""What became of each partition: None where another broker leads it now."""
+
+
+class ElectionType(Enum):
+    """Who is to lead; the value is Kafka's number on the wire."""
+
+    PREFERRED = 0
+    """The first replica of the assignment."""
+    UNCLEAN = 1
+    """Any live replica, where nobody leads: acknowledged records that it lacks are lost."""
+
+
+def elected(
+    cluster: ClusterState, partition: TopicPartition, election_type: ElectionType, controller_epoch: int
+) -> PartitionState:
+    """The state of a partition with the leader that is asked for.
+
+    Raises: ApiError UNKNOWN_TOPIC_OR_PARTITION, ELECTION_NOT_NEEDED, PREFERRED_LEADER_NOT_AVAILABLE,
+    ELIGIBLE_LEADERS_NOT_AVAILABLE.
+    """
+    name, index = partition
+    topic = cluster.topics.get(name)
+    if topic is None or name in cluster.deleting:
+        raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"No such topic as {name}")
+    if index not in topic.assignments:
+        raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"No such partition as {name}-{index}")
+    state = topic.partitions.get(index)
+    replicas, live = replicas_of(cluster, name, index)
+    if election_type is ElectionType.PREFERRED:
+        if state is not None and state.leader == replicas[0]:
+            raise ApiError(ErrorCode.ELECTION_NOT_NEEDED)
+        new = None if state is None else preferred_leader(replicas, state, live, controller_epoch)
+        if new is None:
+            raise ApiError(ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE)
+        return new
+    if state is not None and state.leader != NO_LEADER:
+        raise ApiError(ErrorCode.ELECTION_NOT_NEEDED)
+    new = None if state is None else leader_for_offline(replicas, state, live, controller_epoch, unclean=True)
+    if new is None:
+        raise ApiError(ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE)
+    return new
+
+
+async def elect_leaders(
+    context: ControllerContext,
+    partitions: Collection[TopicPartition] | None,
+    election_type: ElectionType,
+    timeout_ms: int,
+) -> ElectionResults:
+    """Elect leaders of these partitions, or of all (None; then those that need none are left out); answers when the
+    own broker knows who leads, or after `timeout_ms`. Called by the task that serves a client, done in the
+    controller's.
+
+    Raises: ApiError, as `ControllerContext.ask`.
+    """
+    request = AdminRequest[ElectionResults](
+        context.timers, timeout_ms, lambda decided: _timed_out(partitions or (), decided)
+    )
+
+    async def elect() -> None:
+        asked = partitions
+        if asked is None:
+            asked = [(topic.name, partition) for topic, partition in context.cluster.partitions()]
+        plan, results = await decide(context, asked, election_type)
+        if partitions is None:
+            results = {
+                each: error
+                for each, error in results.items()
+                if error is None or error.error is not ErrorCode.ELECTION_NOT_NEEDED
+            }
+        await context.election.write(plan.writes)
+        context.adopt(plan)
+        request.decide(results)
+        await tell(context, plan)
+        request.finish(results)
+
+    return await context.ask(elect, request)
+
+
+async def decide(
+    context: ControllerContext, partitions: Collection[TopicPartition], election_type: ElectionType
+) -> tuple[Plan, ElectionResults]:
+    """The plan of the elections that are possible, and the results once it is written. In the controller's task."""
+    cluster, epoch = context.cluster, context.election.epoch
+    writes: list[OperationGroup] = []
+    states: dict[TopicPartition, PartitionState] = {}
+    results: ElectionResults = {}
+    turns = Turns()  # nothing changes the cluster but the task that does this
+    for partition in dict.fromkeys(partitions):
+        await turns.after_one()
+        try:
+            states[partition] = new = elected(cluster, partition, election_type, epoch)
+        except ApiError as error:
+            results[partition] = error
+            continue
+        results[partition] = None
+        writes.append((state_update(*partition, cluster.topics[partition[0]].partitions[partition[1]], new),))
+    if states:
+        logger.info("%d partition(s) get another leader: asked for (%s)", len(states), election_type.name.lower())
+    return Plan(tuple(writes), cluster.with_states(states), tuple(states)), results
+
+
+def _timed_out(partitions: Collection[TopicPartition], decided: ElectionResults | None) -> ElectionResults:
+    results = dict.fromkeys(partitions) if decided is None else decided
+    return {each: error or ApiError(ErrorCode.REQUEST_TIMED_OUT) for each, error in results.items()}

@@ -1,0 +1,104 @@
+"""Preferred leaders: each partition led by the first replica of its assignment, so that brokers lead alike many.
+
+After a broker was away, others lead what it led. Now and then the controller gives that back to those who are in sync
+again.
+
+*Source*: kafka 4.3.0 `ReplicationControlManager.maybeBalancePartitionLeaders`; in 3.9.1
+`KafkaController.checkAndTriggerAutoLeaderRebalance`, which tolerates some percent.
+"""
+
+import logging
+from collections.abc import Iterable
+from itertools import islice
+
+from barnabas.controller.context import ControllerContext
+from barnabas.controller.operations.announcement import tell
+from barnabas.controller.operations.leadership import preferred_leader, replicas_of
+from barnabas.controller.operations.plan import OperationGroup, Plan, state_update
+from barnabas.controller.state import ClusterState, PartitionState, TopicPartition
+from barnabas.timers import ScheduledCall
+
+logger = logging.getLogger(__name__)
+
+ELECTIONS_MAX = 1_000
+"""How many partitions change their leader at a time; the others follow soon after (`MAX_ELECTIONS_PER_IMBALANCE`)."""
+
+FURTHER_ELECTIONS_DELAY_MS = 1_000
+
+
+def preferred_elections(
+    cluster: ClusterState, partitions: Iterable[TopicPartition], controller_epoch: int
+) -> Iterable[tuple[TopicPartition, PartitionState]]:
+    """Those of the partitions that their first replica may lead, being live and in sync, and does not lead, each with
+    the state in which it does."""
+    for name, partition in partitions:
+        old = cluster.topics[name].partitions.get(partition)
+        if old is None:
+            continue
+        replicas, live = replicas_of(cluster, name, partition)
+        state = preferred_leader(replicas, old, live, controller_epoch)
+        if state is not None:
+            yield (name, partition), state
+
+
+def plan_preferred_elections(
+    cluster: ClusterState, partitions: Iterable[TopicPartition], controller_epoch: int, elections_max: int
+) -> Plan:
+    """Have up to `elections_max` of the partitions led by their first replica, where it may lead."""
+    states = dict(islice(preferred_elections(cluster, partitions, controller_epoch), elections_max))
+    writes: list[OperationGroup] = [
+        (state_update(name, partition, cluster.topics[name].partitions[partition], state),)
+        for (name, partition), state in states.items()
+    ]
+    return Plan(tuple(writes), cluster.with_states(states), tuple(states))
+
+
+def keep_balance(context: ControllerContext) -> None:
+    """Look now and then whether preferred leaders can lead again: to be called when the cluster has several brokers."""
+    if context.leader_balance is None:
+        context.leader_balance = LeaderBalance(context)
+    context.leader_balance.begin()
+
+
+class LeaderBalance:
+    """Looks every `leader.imbalance.check.interval.seconds` whether preferred leaders can lead again, while the cluster
+    has several brokers; never where `auto.leader.rebalance.enable` is false.
+    """
+
+    def __init__(self, context: ControllerContext) -> None:
+        self._context = context
+        self._timer: ScheduledCall | None = None
+
+    def begin(self) -> None:
+        """Look after the interval, and again."""
+        settings = self._context.settings
+        if self._timer is None and settings.auto_leader_rebalance_enable:
+            self._schedule(settings.leader_imbalance_check_interval_ms)
+
+    def stop(self) -> None:
+        """Look no more, until the next `begin`."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _schedule(self, delay_ms: int) -> None:
+        self._timer = self._context.timers.call_later(delay_ms, self._due)
+
+    def _due(self) -> None:
+        self._timer = None
+        self._context.events.submit(self._balance)
+
+    async def _balance(self) -> None:
+        context = self._context
+        if not context.brokers.others:
+            return
+        partitions = ((topic.name, partition) for topic, partition in context.cluster.partitions())
+        plan = plan_preferred_elections(context.cluster, partitions, context.election.epoch, ELECTIONS_MAX)
+        if plan.told:
+            logger.info("%d partition(s) are led by their preferred leaders again", len(plan.told))
+            await context.election.write(plan.writes)
+            context.adopt(plan)
+            await tell(context, plan)
+        if len(plan.told) == ELECTIONS_MAX and self._timer is None:
+            self._schedule(FURTHER_ELECTIONS_DELAY_MS)
+        self.begin()

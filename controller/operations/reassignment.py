@@ -1,0 +1,282 @@
+"""Reassignments: partitions that move to other brokers while they are written and read.
+
+The new replicas are added to those that there are (`adding_replicas` of the topic's znode), and follow. When all that
+shall stay are in sync, the others (`removing_replicas`) lose the lead, leave the ISR and are deleted. What stands in
+the znode is all that there is to know: another controller goes on from there, and a reassignment that is cancelled or
+replaced is one to other replicas.
+
+*Source*: kafka 3.9.1 `KafkaController.onPartitionReassignment`, `processApiPartitionReassignment`; KIP-455, KIP-860.
+Errors as kafka 4.3.0 `ReplicationControlManager.alterPartitionReassignments`.
+"""
+
+import logging
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from barnabas.controller import requests, znodes
+from barnabas.controller.admin_request import AdminRequest
+from barnabas.controller.context import ControllerContext
+from barnabas.controller.coordination.interface import SetData
+from barnabas.controller.operations.announcement import tell
+from barnabas.controller.operations.elections import bring_online
+from barnabas.controller.operations.leadership import replicas_of, state_among
+from barnabas.controller.operations.plan import OperationGroup, Plan, state_update
+from barnabas.controller.state import ClusterState, PartitionState, ReplicaAssignment, TopicPartition
+from barnabas.turns import Turns
+from barnabas.wire.errors import ApiError, ErrorCode
+
+logger = logging.getLogger(__name__)
+
+ReassignmentResults = dict[TopicPartition, ApiError | None]
+"""Whether what was asked for is under way, for each partition."""
+
+
+class Transfer(NamedTuple):
+    """A step of reassignments: what is written first and told, the topics' znodes that are written when brokers have
+    been told, and the partitions that brokers lose, by broker id."""
+
+    plan: Plan
+    last_writes: tuple[OperationGroup, ...]
+    lost: Mapping[int, tuple[TopicPartition, ...]]
+
+
+def check_reassignment(
+    cluster: ClusterState,
+    partition: TopicPartition,
+    target: Sequence[int] | None,
+    *,
+    allow_replication_factor_change: bool = True,
+) -> ReplicaAssignment:
+    """The assignment that moves a partition to the target, or back where it came from (None).
+
+    Raises: ApiError UNKNOWN_TOPIC_OR_PARTITION, NO_REASSIGNMENT_IN_PROGRESS, INVALID_REPLICA_ASSIGNMENT,
+    INVALID_REPLICATION_FACTOR.
+    """
+    name, index = partition
+    topic = cluster.topics.get(name)
+    if topic is None or name in cluster.deleting:
+        raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Unable to find a topic named {name}.")
+    current = topic.assignments.get(index)
+    if current is None:
+        raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Unable to find partition {name}:{index}.")
+    if target is None:
+        if not current.is_being_reassigned:
+            raise ApiError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS)
+        target = current.origin_replicas
+    else:
+        _check_target(cluster, current, target)
+        if not allow_replication_factor_change and len(target) != len(current.origin_replicas):
+            raise ApiError(
+                ErrorCode.INVALID_REPLICATION_FACTOR,
+                f"The replication factor is changed from {len(current.origin_replicas)} to {len(target)}",
+            )
+    wanted = current.reassigned_to(target)
+    state = topic.partitions.get(index)
+    if state is not None and not set(state.isr).intersection(wanted.replicas):
+        raise ApiError(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            f"None of the replicas {list(wanted.replicas)} has all records of {name}-{index}:"
+            f" {list(state.isr)} are in sync, of which none would stay.",
+        )
+    return wanted
+
+
+def _check_target(cluster: ClusterState, current: ReplicaAssignment, target: Sequence[int]) -> None:
+    """Brokers that have a replica already may be away; those that are to get one must be there."""
+    absent = [replica for replica in target if replica not in cluster.brokers and replica not in current.replicas]
+    if not target:
+        problem = "includes an empty replica list"
+    elif len(set(target)) < len(target):
+        problem = "includes a broker more than once"
+    elif absent or min(target) < 0:
+        problem = f"includes broker {absent[0] if absent else min(target)}, but no such broker is registered"
+    else:
+        return
+    raise ApiError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"The manual partition assignment {problem}.")
+
+
+def plan_begin(
+    cluster: ClusterState, wanted: Mapping[TopicPartition, ReplicaAssignment], controller_epoch: int
+) -> Transfer:
+    """Phases U and A: partitions get these assignments, which stand in the znodes before anybody hears of them. Who was
+    being added and is so no more loses its replica. All are told in a new leader epoch."""
+    changed = {
+        partition: assignment
+        for partition, assignment in wanted.items()
+        if cluster.topics[partition[0]].assignments[partition[1]] != assignment
+    }
+    after = cluster.with_assignments(changed)
+    states, writes = _states_among(cluster, after, changed, controller_epoch)
+    plan = Plan((*_assignment_writes(after, changed), *writes), after.with_states(states), tuple(states))
+    return Transfer(plan, (), _lost(cluster, changed))
+
+
+def is_complete(cluster: ClusterState, partition: TopicPartition) -> bool:
+    """Whether a partition is being reassigned, and all replicas that shall stay are in sync."""
+    name, index = partition
+    topic = cluster.topics.get(name)
+    if topic is None or name in cluster.deleting or index not in topic.assignments:
+        return False
+    assignment, state = topic.assignments[index], topic.partitions.get(index)
+    if state is None or not assignment.is_being_reassigned:
+        return False
+    return set(assignment.target_replicas) <= set(state.isr)
+
+
+def plan_completion(cluster: ClusterState, partitions: Iterable[TopicPartition], controller_epoch: int) -> Transfer:
+    """Phase B: those of the partitions whose new replicas are all in sync are left to them. The topics' znodes are
+    written last: until then another controller would do all of it again."""
+    changed = {
+        (name, index): ReplicaAssignment(cluster.topics[name].assignments[index].target_replicas)
+        for name, index in partitions
+        if is_complete(cluster, (name, index))
+    }
+    after = cluster.with_assignments(changed)
+    states, writes = _states_among(cluster, after, changed, controller_epoch)
+    plan = Plan(tuple(writes), after.with_states(states), tuple(states))
+    return Transfer(plan, _assignment_writes(after, changed), _lost(cluster, changed))
+
+
+def _states_among(
+    cluster: ClusterState, after: ClusterState, changed: Iterable[TopicPartition], controller_epoch: int
+) -> tuple[dict[TopicPartition, PartitionState], list[OperationGroup]]:
+    """The states of partitions when only the replicas that they have `after` count, and the writes of those."""
+    states: dict[TopicPartition, PartitionState] = {}
+    writes: list[OperationGroup] = []
+    for name, index in changed:
+        old = cluster.topics[name].partitions.get(index)
+        if old is None:
+            continue
+        replicas, live = replicas_of(after, name, index)
+        states[name, index] = new = state_among(replicas, old, live, controller_epoch)
+        writes.append((state_update(name, index, old, new),))
+    return states, writes
+
+
+def _assignment_writes(after: ClusterState, changed: Iterable[TopicPartition]) -> tuple[OperationGroup, ...]:
+    topics = (after.topics[name] for name in dict.fromkeys(name for name, _ in changed))
+    return tuple(
+        (SetData(znodes.topic_path(topic.name), znodes.encode_topic(topic.topic_id, topic.assignments)),)
+        for topic in topics
+    )
+
+
+def _lost(
+    cluster: ClusterState, changed: Mapping[TopicPartition, ReplicaAssignment]
+) -> dict[int, tuple[TopicPartition, ...]]:
+    lost: dict[int, tuple[TopicPartition, ...]] = {}
+    for (name, index), assignment in changed.items():
+        for replica in cluster.topics[name].assignments[index].replicas:
+            if replica not in assignment.replicas:
+                lost[replica] = (*lost.get(replica, ()), (name, index))
+    return lost
+
+
+async def alter_reassignments(
+    context: ControllerContext,
+    wanted: Mapping[TopicPartition, Sequence[int] | None],
+    timeout_ms: int,
+    *,
+    allow_replication_factor_change: bool,
+) -> ReassignmentResults:
+    """Begin, replace or (None) cancel reassignments; answers when that is written. Called by the task that serves a
+    client, done in the controller's.
+
+    Raises: ApiError, as `ControllerContext.ask`.
+    """
+    request = AdminRequest[ReassignmentResults](
+        context.timers, timeout_ms, lambda _: {each: ApiError(ErrorCode.REQUEST_TIMED_OUT) for each in wanted}
+    )
+
+    async def alter() -> None:
+        results: ReassignmentResults = {}
+        assignments: dict[TopicPartition, ReplicaAssignment] = {}
+        turns = Turns()  # nothing changes the cluster but the task that does this
+        for partition, target in wanted.items():
+            await turns.after_one()
+            try:
+                assignments[partition] = check_reassignment(
+                    context.cluster,
+                    partition,
+                    target,
+                    allow_replication_factor_change=allow_replication_factor_change,
+                )
+                results[partition] = None
+            except ApiError as error:
+                results[partition] = error
+        if assignments:
+            from barnabas.controller.operations.znode_requests import forget_reassignments
+
+            await forget_reassignments(context, assignments)
+            await begin(context, assignments, request, results)
+        request.finish(results)
+
+    return await context.ask(alter, request)
+
+
+async def begin(
+    context: ControllerContext,
+    wanted: Mapping[TopicPartition, ReplicaAssignment],
+    request: AdminRequest[ReassignmentResults] | None = None,
+    results: ReassignmentResults | None = None,
+) -> None:
+    """Give partitions these assignments, and go on with what is complete already. In the controller's task. The
+    `request` is answered with the `results` when it is written.
+
+    Raises: Deposed, CoordinationError.
+    """
+    for (name, index), assignment in wanted.items():
+        logger.info("%s-%d: reassigning to %s", name, index, list(assignment.target_replicas))
+    transfer = plan_begin(context.cluster, wanted, context.election.epoch)
+    await context.election.write(transfer.plan.writes)
+    if request is not None and results is not None:
+        request.finish(results)
+    await _carry_out(context, transfer)
+    never_led = [each for each in wanted if each[1] not in context.cluster.topics[each[0]].partitions]
+    if never_led:
+        await bring_online(context, never_led, [], requests.INCREMENTAL)
+    await advance(context, wanted)
+
+
+async def advance(context: ControllerContext, partitions: Collection[TopicPartition] | None = None) -> None:
+    """Complete those reassignments, of these partitions or of all, whose new replicas are in sync. In the controller's
+    task: to be called when ISRs have grown, and when brokers have come.
+
+    Raises: Deposed, CoordinationError.
+    """
+    if partitions is None:
+        partitions = reassigned(context.cluster)
+    transfer = plan_completion(context.cluster, partitions, context.election.epoch)
+    if not transfer.plan.told:
+        return
+    await context.election.write(transfer.plan.writes)
+    await _carry_out(context, transfer)
+    await context.election.write(transfer.last_writes)
+    for name, index in transfer.plan.told:
+        logger.info("%s-%d: reassigned", name, index)
+    from barnabas.controller.operations.znode_requests import follow_reassignments
+
+    await follow_reassignments(context)
+
+
+def reassigned(cluster: ClusterState) -> list[TopicPartition]:
+    """The partitions that are being reassigned."""
+    return [
+        (topic.name, index)
+        for topic in cluster.topics.values()
+        if topic.name not in cluster.deleting
+        for index, assignment in topic.assignments.items()
+        if assignment.adding_replicas or assignment.removing_replicas
+    ]
+
+
+async def _carry_out(context: ControllerContext, transfer: Transfer) -> None:
+    """Tell all brokers of what was written, and have those delete replicas that have none any more."""
+    context.adopt(transfer.plan)
+    for broker_id, partitions in transfer.lost.items():
+        context.cluster = context.cluster.without_offline_replicas(broker_id, partitions)
+        context.refusals.served(broker_id, partitions)
+    await tell(context, transfer.plan)
+    for broker_id, partitions in transfer.lost.items():
+        led = [(name, index) for name, index in partitions if index in context.cluster.topics[name].partitions]
+        await context.brokers.remove_replicas(context.cluster, broker_id, led)

@@ -1,0 +1,114 @@
+"""What a program needs of a cluster, looked at before Spark starts: what is missing is said at once, and in one line.
+
+Spark itself takes minutes to find out that nobody listens, and tells of a topic that is not there on a page of Java.
+"""
+
+import argparse
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from confluent_kafka.admin import AdminClient
+
+TIMEOUT_S = 10
+SECURED = ("security.protocol", "sasl.", "ssl.")
+PROBE_CONFIGS = {"retention.ms": "3600000"}
+
+
+@dataclass(frozen=True, slots=True)
+class Topics:
+    """The topics of a program, as its options name them."""
+
+    reads: tuple[str, ...] = ()
+    """They have to be there. What a pattern finds is no topic that has to be."""
+    writes: tuple[str, ...] = ()
+    """They have to be there unless the cluster creates topics by itself."""
+    made: tuple[str, ...] = ()
+    """They are created, with one partition, where they are not there."""
+
+    def __str__(self) -> str:
+        """From where to where, in words."""
+        ways = [("from", self.reads), ("to", self.writes)]
+        return " ".join(f"{way} {', '.join(names)}" for way, names in ways if names)
+
+
+def named(text: str) -> tuple[str, ...]:
+    """Topics that a comma-separated option names."""
+    return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+def chosen(options: argparse.Namespace) -> tuple[str, ...]:
+    """The topics that --topics names; none where --topics-pattern is to find them."""
+    return () if options.topics_pattern else named(options.topics)
+
+
+def what_is_missing(options: argparse.Namespace, topics: Topics) -> str | None:
+    """Look at the cluster of `options`, and create what is to be made; returns in one line what is not there."""
+    servers = options.bootstrap_servers
+    problem = _nobody_listens(servers)
+    if problem is not None:
+        return problem
+    if _is_secured(options.kafka) and not _is_secured(options.client):
+        return None  # Spark is told how to get in, and we are not
+    try:
+        from confluent_kafka import KafkaException
+        from confluent_kafka.admin import AdminClient
+    except ImportError:  # below spark-submit it may not be there
+        return None
+    admin = AdminClient({"log_level": 2, **dict(options.client), "bootstrap.servers": servers})
+    try:
+        there = admin.list_topics(timeout=TIMEOUT_S).topics
+        missing = [name for name in topics.reads if name not in there]
+        absent = [name for name in topics.writes if name not in there]
+        if absent and not _are_created_by_themselves(admin):
+            missing += absent
+        if not missing:
+            _create(admin, [name for name in topics.made if name not in there])
+    except KafkaException as refusal:
+        return f"{servers} does not answer as a Kafka cluster does: {refusal.args[0].str()}."
+    if not missing:
+        return None
+    is_or_are = "topic" if len(missing) == 1 else "topics"
+    command = f"barnabas topics create {' '.join(missing)} --bootstrap-server {servers}"
+    return f"{servers} has no {is_or_are} {', '.join(missing)}. To create what is missing: {command}"
+
+
+def _nobody_listens(servers: str) -> str | None:
+    """None if somebody takes connections at one of the addresses."""
+    problems = []
+    for server in named(servers):
+        host, separator, port = server.rpartition(":")
+        if not separator or not port.isdecimal():
+            return f"--bootstrap-servers: {server!r} is not HOST:PORT."
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), TIMEOUT_S).close()
+        except (OSError, OverflowError) as problem:
+            problems.append(f"{server} ({getattr(problem, 'strerror', None) or problem})")
+        else:
+            return None
+    return f"No broker listens on {', '.join(problems)}. `barnabas serve` starts one on 127.0.0.1:9092."
+
+
+def _is_secured(settings: Sequence[tuple[str, str]]) -> bool:
+    return any(key.startswith(SECURED) for key, _ in settings)
+
+
+def _create(admin: "AdminClient", names: Sequence[str]) -> None:
+    from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]
+
+    if names:
+        topics = [NewTopic(name, num_partitions=1, config=PROBE_CONFIGS) for name in names]
+        for created in admin.create_topics(topics).values():
+            created.result(TIMEOUT_S)
+
+
+def _are_created_by_themselves(admin: "AdminClient") -> bool:
+    """What a broker says of auto.create.topics.enable."""
+    from confluent_kafka.admin import ConfigResource  # type: ignore[attr-defined]
+
+    broker = next(iter(admin.list_topics(timeout=TIMEOUT_S).brokers))
+    resource = ConfigResource(ConfigResource.Type.BROKER, str(broker))
+    [described] = admin.describe_configs([resource]).values()
+    return bool(described.result(TIMEOUT_S)["auto.create.topics.enable"].value == "true")

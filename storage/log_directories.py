@@ -1,0 +1,176 @@
+"""The log directories of a broker: which are in use, and which are missed.
+
+A directory that was in use before and cannot be used now is missed: what it holds is offline until a start finds it,
+and nothing takes its place in another directory. One that nobody knows yet, or the only one, has to work.
+
+Source: LogManager.createAndValidateLogDirs, lockLogDirs, offlineLogDirs.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+
+from barnabas.storage.checkpoints import LOG_DIRECTORIES_FILE
+from barnabas.storage.files import Files, make_durable_directory
+from barnabas.storage.known_directories import KnownDirectories, MissingDirectory, identify
+from barnabas.storage.log_context import LogContext
+from barnabas.storage.log_directory import FoundLogs, LogDirectory, look_at, unusable
+
+logger = logging.getLogger(__name__)
+
+NEW_DIRECTORY_FREE_BYTES_MIN: Final = 1 << 20
+"""The first start writes some 200 KB, most of it the metadata store and the room that is kept for it."""
+
+
+class LogDirectories:
+    """The directories in use, each locked; iterating gives them in the order of `log.dirs`.
+
+    Ownership: who starts and stops the log manager.
+
+    Args:
+        files: the disk.
+        paths: `log.dirs`; created where missing.
+        new_context: makes what the logs of the directory with this path share.
+        node_id: `broker.id`.
+        new_id: draws the id of a new log directory.
+    """
+
+    def __init__(
+        self,
+        files: Files,
+        paths: Sequence[str],
+        new_context: Callable[[str], LogContext],
+        node_id: int,
+        new_id: Callable[[], str],
+    ) -> None:
+        self._files = files
+        self._paths = paths
+        self._new_context = new_context
+        self._node_id = node_id
+        self._new_id = new_id
+        self._in_use: dict[str, LogDirectory] = {}
+        """By the path that `log.dirs` has."""
+        self._noted: set[str] = set()
+        """Paths of directories that say that they were in use before, beside others."""
+        self._known = KnownDirectories({}, {})
+        self.cluster_id: str | None = None
+        """The cluster that the directories belong to, None as long as no directory names one."""
+
+    def __iter__(self) -> Iterator[LogDirectory]:
+        return iter(self._in_use.values())
+
+    @property
+    def missing(self) -> dict[str, str]:
+        """Directories that the broker once had and that cannot be used since the start: why, by path."""
+        return {missed.path: missed.problem for missed in self._known.missing.values()}
+
+    # --- starting
+
+    def open(self, cluster_id: str | None) -> None:
+        """Lock the directories that are there, and see whose they are; name those that are missed. Blocking.
+
+        Raises:
+            DirectoryLocked: somebody else uses a directory.
+            DirectoryMismatch: a directory belongs to another broker, or to another cluster than `cluster_id`.
+            OSError: a directory that is new, or the only one, cannot be used.
+        """
+        seen = [look_at(self._files, path) for path in self._paths]
+        self._noted = {directory.path for directory in seen if directory.note is not None}
+        self._known = identify(seen, self._new_id)
+        missing_paths = {missed.path for missed in self._known.missing.values()}
+        for directory in seen:
+            if directory.problem and directory.path not in missing_paths:
+                raise unusable(directory.path, directory.problem)
+        for directory in seen:
+            if directory.path in self._known.present:
+                try:
+                    self._lock(directory.path)
+                    if not directory.is_owned:
+                        self._require_room(directory.path)
+                except OSError as error:
+                    self._leave_out(directory.path, error)
+        for directory_id, missed in self._known.missing.items():
+            _tell(directory_id, missed)
+        for locked in list(self):
+            try:
+                self.cluster_id = locked.check_owner(self._node_id, cluster_id) or self.cluster_id
+            except OSError as error:
+                self.leave_out(locked, error)
+
+    def _lock(self, path: str) -> None:
+        real_path = self._files.real_path(path)
+        make_durable_directory(self._files, real_path)
+        self._in_use[path] = LogDirectory.lock(real_path, self._new_context(real_path))
+
+    def _require_room(self, path: str) -> None:
+        """A new directory has to have some. (One that is in use starts on a full disk, too, to serve what it has.)"""
+        if self._files.free_bytes(path) < NEW_DIRECTORY_FREE_BYTES_MIN:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    def find_logs(self) -> dict[LogDirectory, FoundLogs]:
+        """What each directory holds. The marks of a clean shutdown are taken away. Blocking.
+
+        Raises:
+            OSError: the disk refused; one directory among others that were in use before is left out instead.
+        """
+        found = {}
+        for directory in list(self):
+            try:
+                found[directory] = directory.find_logs()
+            except OSError as error:
+                self.leave_out(directory, error)
+        return found
+
+    def leave_out(self, directory: LogDirectory, error: OSError) -> None:
+        """The disk of a directory refused during the start: do without it, as without one that is missing. Nothing that
+        it holds is in use yet, or will be.
+
+        Raises:
+            OSError: it is the only one, or one that was never in use.
+        """
+        path = next(path for path, found in self._in_use.items() if found is directory)
+        self._leave_out(path, error)
+        for directory_id, missed in self._known.missing.items():
+            if missed.path == path:
+                _tell(directory_id, missed)
+        del self._in_use[path]
+        directory.unlock()
+
+    def _leave_out(self, path: str, error: OSError) -> None:
+        problem = error.strerror or str(error)
+        if path not in self._noted or len(self._known.present) == 1:
+            # What is asked for is created: where that finds nothing to create it in, it cannot be created.
+            is_barren = isinstance(error, FileNotFoundError)
+            raise unusable(path, "nothing can be created there" if is_barren else problem) from error
+        self._known = self._known.without(path, problem)
+
+    def set_cluster_id(self, cluster_id: str) -> None:
+        """Note the cluster's id in every directory, and which directories there are. Blocking where something is new.
+
+        Raises:
+            DirectoryMismatch: a directory belongs to another cluster.
+        """
+        self.cluster_id = cluster_id
+        for directory in self:
+            directory.set_owner(self._node_id, cluster_id)
+        for path, note in self._known.notes().items():
+            self._in_use[path].write_note(note)
+
+    # --- stopping
+
+    def close(self) -> None:
+        """Unlock all directories in use: other processes may have them."""
+        for directory in self:
+            directory.unlock()
+        self._in_use = {}
+
+
+def _tell(directory_id: str, missed: MissingDirectory) -> None:
+    logger.error(
+        "log directory %s is missing (%s): the partitions in it are offline until a start finds it."
+        " To give it up, delete the line of %s from %s in the other log directories",
+        missed.path, missed.problem, directory_id, LOG_DIRECTORIES_FILE,
+    )  # fmt: skip

@@ -1,0 +1,36 @@
+"""Whose log it is: the topic's id in the file `partition.metadata`, whose format `checkpoints` describes.
+
+Source: org.apache.kafka.storage.internals.checkpoint.PartitionMetadataFile.
+"""
+
+from __future__ import annotations
+
+from barnabas.storage.checkpoints import PARTITION_METADATA_FILE, decode_partition_metadata, encode_partition_metadata
+from barnabas.storage.errors import CorruptFile, StorageError, refusal
+from barnabas.storage.files import Files, read_file, replace_file
+from barnabas.wire.names import ZERO_TOPIC_ID, TopicId
+
+
+def read_topic_id(files: Files, directory: str) -> TopicId:
+    """The id that the log in a directory has noted; ZERO_TOPIC_ID if there is none. Blocking.
+
+    Raises:
+        StorageError: the disk refused, or the file is damaged.
+    """
+    try:
+        data = read_file(files, f"{directory}/{PARTITION_METADATA_FILE}")
+        # A crash right after the file was created may leave it empty, or zeros: then it says nothing.
+        return decode_partition_metadata(data) if any(data) else ZERO_TOPIC_ID
+    except FileNotFoundError:
+        return ZERO_TOPIC_ID
+    except CorruptFile as error:
+        raise StorageError(f"{directory}: {error}") from None
+    except OSError as error:
+        raise refusal(f"reading the topic id of {directory}", error) from error
+
+
+def write_topic_id(files: Files, directory: str, topic_id: bytes) -> str:
+    """Note a topic's id, in the page cache only; the path that has to be synced. Raises OSError."""
+    path = f"{directory}/{PARTITION_METADATA_FILE}"
+    replace_file(files, path, encode_partition_metadata(topic_id), sync=False)
+    return path

@@ -1,0 +1,186 @@
+"""Cutting logs, whose disk work takes too long for the event loop: captured there, run in a thread, completed there.
+
+A crash in between leaves a log that ends earlier or later, but never one that holds the end of another history: later
+segments lose their names first, newest first; and nothing is appended before the checkpoints say that what comes in the
+place of what was cut is not on the disk. One write of each checkpoint file is enough for any number of logs.
+
+Source: LogManager.truncateTo, truncateFullyAndStartAt; LocalLog.truncateTo. Kafka does it in the fetcher's thread,
+under its lock, with the checkpoints per partition.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+from barnabas.storage.checkpoints import (
+    CLEANER_OFFSET_FILE,
+    HIGH_WATERMARK_FILE,
+    LEADER_EPOCH_FILE,
+    LOG_START_FILE,
+    RECOVERY_POINT_FILE,
+)
+from barnabas.storage.descriptors import DescriptorCache
+from barnabas.storage.errors import StorageError
+from barnabas.storage.files import unlink_if_exists
+from barnabas.storage.producer_builder import ProducerBuilder
+from barnabas.storage.producer_state import ProducerState
+from barnabas.storage.segment import SNAPSHOT_SUFFIX, Segment, file_name
+
+if TYPE_CHECKING:
+    from barnabas.storage.log import PartitionLog
+    from barnabas.storage.log_directory import LogDirectory
+
+_CHECKPOINTS = (RECOVERY_POINT_FILE, LOG_START_FILE, HIGH_WATERMARK_FILE, CLEANER_OFFSET_FILE)
+
+
+class Cut(NamedTuple):
+    """What is to become of a log: all batches that reach to `offset` or beyond go; with `starts_anew` all batches, and
+    the log goes on at `offset`, which may be anywhere."""
+
+    log: PartitionLog
+    offset: int
+    starts_anew: bool = False
+
+
+@dataclass(slots=True)
+class TruncationTask:
+    """The disk work of cutting one log, whose other segments have lost their names already.
+
+    `run` may be called from any thread; it touches nothing but what was captured. After it the log's
+    `complete_truncation` has to be called on the event loop; meanwhile the log refuses all use.
+
+    Args:
+        cache: opens files.
+        directory: the log's.
+        kept: the segments that stay, as they are now; the last one is cut. None stay of a log that starts anew.
+        snapshots: the offsets of all snapshots of producers.
+        offset: where to cut, or where the log starts anew.
+        recovery_point: how far the log was on the disk, and `clean_offset` how far it was compacted. Until the task is
+            completed the log says less of both, since nobody knows yet where it will end.
+        names_dirty: segments have lost their names.
+        builder: builds the producers' state.
+    """
+
+    cache: DescriptorCache
+    directory: str
+    kept: Sequence[Segment]
+    snapshots: list[int]
+    offset: int
+    log_start_offset: int
+    recovery_point: int
+    clean_offset: int | None
+    index_interval_bytes: int
+    names_dirty: bool
+    builder: ProducerBuilder
+    end_offset: int = field(default=-1, init=False)
+    """Where the log ends now."""
+    last_segment: Segment | None = field(default=None, init=False)
+    """What takes the place of the last segment that stays."""
+    producers: ProducerState | None = field(default=None, init=False)
+    error: StorageError | None = field(default=None, init=False)
+
+    def run(self) -> None:
+        """Do it. Blocking. Errors end in `error`: nobody knows what is on the disk then."""
+        try:
+            if not self.kept:
+                # Its last epoch may go on in what comes now, and earlier than it says there.
+                unlink_if_exists(self.cache.files, f"{self.directory}/{LEADER_EPOCH_FILE}")
+            if self.names_dirty:
+                # First of all: a later segment that came back would hold the end of another history.
+                self.cache.files.sync_directory(self.directory)
+            if self.kept:
+                self._cut(self.kept[-1])
+            else:
+                self.end_offset = self.offset
+                self._remove_snapshots(0)
+        except Exception as error:  # noqa: BLE001 - whatever it was, the log is offline for it
+            self.error = StorageError(f"truncating {self.directory} failed: {error!r}")
+        finally:
+            if self.kept:
+                self.cache.release(self.kept[-1].file)
+
+    def _cut(self, segment: Segment) -> None:
+        files, descriptor = self.cache.files, self.cache.open_privately(segment.file)
+        try:
+            self.last_segment, self.end_offset = segment.cut_at(
+                files, descriptor, self.offset, self.index_interval_bytes
+            )
+        finally:
+            files.close(descriptor)
+        self._remove_snapshots(self.end_offset + 1)
+        segments = [*self.kept[:-1], self.last_segment]
+        self.producers = self.builder.build(segments, self.snapshots, self.log_start_offset, self.end_offset)
+
+    def _remove_snapshots(self, from_offset: int) -> None:
+        for offset in [found for found in self.snapshots if found >= from_offset]:
+            self.snapshots.remove(offset)
+            unlink_if_exists(self.cache.files, f"{self.directory}/{file_name(offset, SNAPSHOT_SUFFIX)}")
+
+
+class Truncations:
+    """Several logs that are cut together, by `LogManager.truncations`: `run` in a thread, then `complete` on the event
+    loop."""
+
+    def __init__(self, directory_of: Mapping[PartitionLog, LogDirectory], cuts: Sequence[Cut]) -> None:
+        self.errors: dict[PartitionLog, StorageError] = {}
+        """Logs that could not be cut, and why: those that a failing disk took offline, and those that were not to be
+        had (deleted, or offline before)."""
+        self._tasks: dict[PartitionLog, TruncationTask] = {}
+        self._directories: dict[LogDirectory, Exception | None] = {}
+        self._directory_of = directory_of
+        self._turn = threading.Lock()
+        self._is_over = False
+        for cut in cuts:
+            try:
+                task = cut.log.prepare_truncation(cut.offset, starts_anew=cut.starts_anew)
+                if task is not None:
+                    self._directories[directory_of[cut.log]] = None
+                    self._tasks[cut.log] = task
+            except StorageError as error:
+                self.errors[cut.log] = error
+            except Exception as error:  # noqa: BLE001 - as in `complete`
+                self._give_up(cut.log, error)
+
+    def run(self) -> None:
+        """Cut, then write the checkpoints, unless that was done already: a pool keeps what it has no thread for, and
+        may do it later. Blocking."""
+        with self._turn:
+            if not self._is_over:
+                self._is_over = True
+                self._run()
+
+    def _run(self) -> None:
+        for log, task in self._tasks.items():
+            task.run()
+            if task.error is None:
+                # For the checkpoints. Nobody else touches them while the log refuses all use.
+                log.high_watermark = min(log.high_watermark, task.end_offset)
+                if task.clean_offset is not None:
+                    log.clean_offset = min(task.clean_offset, task.end_offset)
+        for directory in self._directories:
+            try:
+                directory.write_checkpoints(_CHECKPOINTS)
+            except Exception as error:  # noqa: BLE001 - as in `complete`
+                self._directories[directory] = error
+
+    def complete(self) -> None:
+        """Take in what came of it: the logs can be used again, or are offline, whatever went wrong, a mistake of ours
+        too: a log that stayed busy would be led and fetched for by nobody. Then see `errors`."""
+        for log, task in self._tasks.items():
+            refused = self._directories[self._directory_of[log]]
+            if refused is not None and task.error is None:
+                task.error = StorageError(f"writing the checkpoints of {log.directory} failed: {refused!r}")
+            try:
+                log.complete_truncation(task)
+            except StorageError as error:
+                self.errors[log] = error
+            except Exception as error:  # noqa: BLE001 - see above
+                self._give_up(log, error)
+
+    def _give_up(self, log: PartitionLog, error: Exception) -> None:
+        """Nobody knows what a mistake has left of a log."""
+        self.errors[log] = StorageError(f"truncating {log.directory} failed: {error!r}")
+        log.fail(self.errors[log])

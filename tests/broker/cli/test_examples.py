@@ -1,0 +1,187 @@
+"""Every example that help and docs/command-line.md show is run, with names and records that are not theirs."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+
+from barnabas.broker.cli.serve import parser, read_configuration
+from barnabas.testing import Broker
+from tools.barnabas_process import BarnabasBrokers
+from tools.command_line_reference import commands, examples
+from tools.required import tool_missing
+
+Run = Callable[..., Any]
+
+EXAMPLES = [(path, line) for path, command in commands() for line in examples(command)]
+SERVE = [line for path, line in EXAMPLES if path == "barnabas serve"]
+ZOOKEEPER = [line for path, line in EXAMPLES if path == "barnabas zookeeper"]
+OF_SEVERAL = ("barnabas topics reassign", "barnabas brokers drain", "barnabas brokers rebalance")
+SEVERAL = [line for path, line in EXAMPLES if path in OF_SEVERAL]
+OTHERS = [line for path, line in EXAMPLES if path not in ("barnabas serve", "barnabas zookeeper", *OF_SEVERAL)]
+
+OTHER_NAMES = {
+    "flights": "journeys",
+    "loader-1": "reader-7",
+    "loader": "reader",
+    "greetings": "farewells",
+    "pairs": "couples",
+    "hello": "adieu",
+    "test-1": "trial-1",
+    "test-2": "trial-2",
+    "copy": "duplicate",
+    "dump.txt": "tipped.txt",
+    "source=dump": "origin=tip",
+}
+NOT_THERE = "barnabas transactions abort"
+"""Only who has a producer that hangs can end its transaction: test_cli_transactions.py does."""
+
+
+def test_each_command_has_examples_that_begin_with_it() -> None:
+    for path, command in commands():
+        singular_or_plural = re.sub(r"^barnabas (\w+?)s?\b", r"barnabas \1s?\\b", path)
+        assert [line for line in examples(command) if re.search(singular_or_plural, line)], path
+
+
+@pytest.fixture
+def folder(broker: Broker, run: Run, tmp_path: Path) -> Path:
+    """What the examples need is there: topics with records, a group, a transactional id, files."""
+    run("topics", "create", "journeys", "couples", "trial-1", "trial-2", "duplicate", "-p", "4", "--if-not-exists")
+    lines = "".join(f"journey {number}\n" for number in range(1_300)).encode()
+    if run("topics", "offsets", "journeys:0", "--json").json[0]["latest"] < 1_300:
+        assert run("produce", "journeys", "-p", "0", "-q", "--key", "k", stdin=lines).status == 0
+    assert run("groups", "reset-offsets", "reader", "-t", "journeys", "--to-earliest", "--execute").status == 0
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "transactional.id": "reader-7"})
+    producer.init_transactions(30)
+    (tmp_path / "journeys.jsonl").write_bytes(lines)
+    (tmp_path / "tipped.txt").write_text("a:1\nb:NULL\n")
+    (tmp_path / "server.properties").write_text("node.id=5\nnum.partitions=7\n")
+    (tmp_path / "kept").mkdir()
+    return tmp_path
+
+
+def other_names(line: str, broker: Broker) -> str:
+    """The line with other names; what is created must not be there already."""
+    names = OTHER_NAMES | ({"flights": "excursions", "latest": "newest"} if " create " in line else {})
+    for old, new in names.items():
+        line = re.sub(rf"(?<![\w-]){re.escape(old)}\b", new, line)
+    kept = shlex.quote(str(broker.data_dir))
+    return line.replace("~/.local/share/barnabas/1", kept).replace("/var/lib/kafka/data", kept)
+
+
+def in_shell(line: str, folder: Path, broker: Broker | BarnabasBrokers) -> tuple[int, str, str]:
+    """Status, output and errors."""
+    environ = os.environ | {
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "BARNABAS_BOOTSTRAP_SERVER": broker.bootstrap_servers,
+    }
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", line],
+        cwd=folder, env=environ, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("line", OTHERS)
+def test_an_example(broker: Broker, run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch, line: str) -> None:
+    """In a shell where it has a pipe, else in this process."""
+    if "jq" in line and not shutil.which("jq"):
+        tool_missing("jq is not installed (Debian: apt-get install jq)")
+    changed = other_names(line, broker)
+    if "|" in line:
+        status, out, err = in_shell(changed, folder, broker)
+    else:
+        monkeypatch.chdir(folder)
+        done = run(*shlex.split(changed)[1:])
+        status, out, err = done.status, done.out, done.err
+    if line.startswith(NOT_THERE):
+        assert (status, out) == (1, "")
+        assert err == "barnabas: no transaction of journeys-3 is open since offset 1042\n"
+        return
+    assert status == 0, out + err
+    assert out + err != ""
+    assert "Traceback" not in err
+
+
+@pytest.fixture(scope="module")
+def several() -> Iterator[BarnabasBrokers]:
+    with BarnabasBrokers(4) as running:
+        yield running
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("line", SEVERAL)
+def test_an_example_of_several_brokers(several: BarnabasBrokers, tmp_path: Path, line: str) -> None:
+    """Those with the ids 1 to 4. Nobody is there to be asked."""
+    created = in_shell("barnabas topics create journeys -p 4 -r 2 --if-not-exists", tmp_path, several)
+    assert created[0] == 0, created
+    asks_nobody = any(option in line for option in ("--yes", "--json", "--cancel"))
+    status, out, err = in_shell(
+        line.replace("flights", "journeys") + ("" if asks_nobody else " --yes"), tmp_path, several
+    )
+    assert status == 0, out + err
+    assert out + err != ""
+    assert "Traceback" not in err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("line", [line for line in SERVE if "--zookeeper" not in line])
+def test_an_example_of_serve(tmp_path: Path, line: str) -> None:
+    """Started as it stands but for ports and the directory, where options that come later count."""
+    (tmp_path / "server.properties").write_text("num.partitions=7\n")
+    line = line.replace("--control 127.0.0.1:8099", "--control 127.0.0.1:0")
+    line += " --listen 127.0.0.1:0 --data-dir data" + (" --http 127.0.0.1:0" if "--http" in line else "")
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    variables = re.match(r"(?:[A-Z_]+=\S+ )*", line)
+    assert variables is not None
+    with subprocess.Popen(
+        ["bash", "-c", f"{variables[0]}exec {line[variables.end() :]}"],
+        cwd=tmp_path, env=os.environ | {"PATH": path}, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        ready = process.stdout.readline()
+        process.send_signal(signal.SIGTERM)
+    assert ready.startswith("ready: PLAINTEXT://127.0.0.1:")
+    assert ("node.id=2 " in ready) == ("--node-id 2" in line)
+    assert process.returncode == 0
+
+
+def test_the_example_of_serve_with_zookeeper() -> None:
+    """That it starts is tried in compat_tests/zookeeper."""
+    [line] = [line for line in SERVE if "--zookeeper" in line]
+    arguments = shlex.split(line.replace("2181/kafka", "2182/elsewhere"))[2:]
+    resolution = read_configuration(parser().parse_args(arguments), {"HOME": "/home/somebody"})
+    assert resolution.config is not None
+    assert resolution.config.zookeeper_connect == "127.0.0.1:2182/elsewhere"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("line", ZOOKEEPER)
+def test_an_example_of_zookeeper(tmp_path: Path, line: str) -> None:
+    line = line.replace("/tmp/znodes.sqlite", shlex.quote(str(tmp_path / "tree.sqlite"))) + " --listen 127.0.0.1:0"
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    with subprocess.Popen(
+        ["bash", "-c", f"exec {line}"],
+        cwd=tmp_path, env=os.environ | {"PATH": path}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        assert process.stderr is not None
+        ready = process.stdout.readline()
+        process.send_signal(signal.SIGTERM)
+        logged = process.stderr.read()
+    assert re.fullmatch(r"ready: 127\.0\.0\.1:[1-9]\d*\n", ready)
+    assert ("memory alone" in logged) == ("--file" not in line)
+    assert (tmp_path / "tree.sqlite").exists() == ("--file" in line)
+    assert process.returncode == 0

@@ -1,0 +1,184 @@
+"""Ctrl-C at any moment ends any command without a traceback, and with status 130 (or by the signal, which a shell shows
+as 130). The moments are those of an import, of a request or of the exit, so that they are the same each time."""
+
+from __future__ import annotations
+
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+import typer
+
+from barnabas.broker.cli.app import app
+
+ENDED_BY_SIGNAL = -signal.SIGINT
+STATUS = 128 + signal.SIGINT
+
+PROGRAM = """
+import atexit, os, signal, sys
+from barnabas.__main__ import main
+
+class Interrupt:
+    def find_spec(self, name, path=None, target=None):
+        if name == sys.argv[1]:
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupt())
+if sys.argv[1] == "the exit":
+    atexit.register(os.kill, os.getpid(), signal.SIGINT)
+main(sys.argv[2:])
+"""
+"""Runs a command, and interrupts itself when it imports a module or exits."""
+
+REMOTE = {
+    "produce": ["t"],
+    "consume": ["t"],
+    "topics list": [],
+    "topics create": ["t"],
+    "topics describe": [],
+    "topics alter": ["t", "-p", "2"],
+    "topics delete": ["t"],
+    "topics reassign": ["t", "-r", "1", "--yes"],
+    "topics elect": [],
+    "topics offsets": ["t"],
+    "topics sizes": [],
+    "topics delete-records": ["t:0", "--before", "1"],
+    "groups list": [],
+    "groups describe": ["g"],
+    "groups reset-offsets": ["g", "-t", "t", "--to-earliest", "--execute"],
+    "groups delete": ["g"],
+    "transactions list": [],
+    "transactions describe": ["id"],
+    "transactions find-hanging": [],
+    "transactions abort": ["-t", "t", "-p", "0", "--start-offset", "0"],
+    "configs describe": ["topic", "t"],
+    "configs alter": ["topic", "t", "-s", "retention.ms=1"],
+    "cluster describe": [],
+    "brokers list": [],
+    "brokers drain": ["3", "--yes"],
+    "brokers rebalance": ["--yes"],
+}
+"""The commands that talk to a broker, and arguments that make them do so."""
+
+LOCAL = {"check": ["."], "configs check": ["/dev/null"], "version": [], "serve": ["--help"], "zookeeper": ["--help"]}
+
+
+def commands(command: object = None, name: str = "") -> Iterator[str]:
+    command = typer.main.get_command(app) if command is None else command
+    if not hasattr(command, "commands"):
+        yield name
+        return
+    for part, below in command.commands.items():
+        yield from commands(below, f"{name} {part}".strip())
+
+
+def test_each_command_is_tried() -> None:
+    assert {*REMOTE, *LOCAL} == set(commands())
+
+
+def interrupted_at(moment: str, arguments: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", PROGRAM, moment, *arguments], capture_output=True, text=True, timeout=60, check=False,
+        stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("moment", "arguments"),
+    [
+        *(
+            (module, ["topics", "list"])
+            for module in ("barnabas.broker.cli.app", "typer", "barnabas.broker.client.client")
+        ),
+        ("barnabas.storage.check.directory", ["check", "."]),
+        ("barnabas.broker.cli.serve", ["config", "check", "/dev/null"]),
+        ("barnabas.broker.cli.serve", ["serve"]),
+        ("barnabas.broker.server", ["serve", "--listen", "127.0.0.1:0"]),
+        ("the exit", ["version"]),
+        ("the exit", ["topics", "list", "-b", "127.0.0.1:1"]),
+        ("the exit", ["nonsense"]),
+    ],
+)
+def test_where_nobody_waits_for_it_the_signal_ends_the_process(
+    moment: str, arguments: Sequence[str], tmp_path: Path
+) -> None:
+    if arguments[0] == "serve":
+        arguments = [*arguments, "--data-dir", str(tmp_path)]
+    uninterrupted = interrupted_at("nothing", arguments).stderr if moment == "the exit" else ""
+    ended = interrupted_at(moment, arguments)
+    assert ended.returncode == ENDED_BY_SIGNAL
+    lines = [line for line in ended.stderr.splitlines() if " INFO " not in line]
+    assert lines == uninterrupted.splitlines()
+
+
+def test_little_is_imported_before_the_signal_is_seen_to() -> None:
+    """What pip's script imports by itself is there already."""
+    code = (
+        "import re, sys; there = set(sys.modules); import barnabas.__main__;"
+        " print(*sorted(set(sys.modules) - there - {'_signal', 'signal', 'gc'}))"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert ended.stdout.split() == ["barnabas", "barnabas.__main__"]
+
+
+@pytest.mark.slow
+def test_a_start_that_is_interrupted_is_finished_and_undone(tmp_path: Path) -> None:
+    arguments = ["serve", "--listen", "127.0.0.1:0", "--data-dir", str(tmp_path)]
+    ended = interrupted_at("barnabas.controller.coordination.embedded", arguments)
+    assert ended.returncode == 0
+    assert "Traceback" not in ended.stderr
+    assert "SIGINT: stopping as soon as the start is over" in ended.stderr
+    assert re.search(r"stopped in \d+ ms$", ended.stderr)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_start_that_waits_for_zookeeper_is_given_up(number: signal.Signals, tmp_path: Path) -> None:
+    """Not after `zookeeper.connection.timeout.ms`."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        silent.settimeout(30)
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        command = [sys.executable, "-m", "barnabas", "serve", "--listen", "127.0.0.1:0", "--zookeeper", address]
+        command += ["--data-dir", str(tmp_path), "--override", "zookeeper.connection.timeout.ms=600000"]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        with process, silent.accept()[0]:
+            process.send_signal(number)
+            out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (0, "")
+    assert "Traceback" not in err
+    assert f"{number.name}: stopping as soon as the start is over" in err
+    assert err.splitlines()[-1].endswith("the start was given up")
+
+
+TWICE = ("consume", "produce", "topics list")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("command", "times"), [*((command, 1) for command in REMOTE), *((command, 2) for command in TWICE)]
+)
+def test_while_a_broker_is_asked(command: str, times: int) -> None:
+    """One that never answers, so that the command waits for it. The second signal may come while the command ends, or
+    find that it has ended."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        silent.settimeout(30)
+        line = [*command.split(), *REMOTE[command], "-b", f"127.0.0.1:{silent.getsockname()[1]}"]
+        process = subprocess.Popen(
+            [sys.executable, "-m", "barnabas", *line],
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        with process, silent.accept()[0] as connection:
+            connection.settimeout(30)
+            assert connection.recv(4), "a request"
+            for _ in range(times):
+                process.send_signal(signal.SIGINT)
+            out, err = process.communicate(timeout=30)
+    assert process.returncode == STATUS or (times == 2 and process.returncode == ENDED_BY_SIGNAL)
+    assert out == ""
+    assert err in ("", "barnabas: stopped: 0 records were acknowledged\n")

@@ -1,0 +1,195 @@
+"""`topics reassign` and `topics elect` with real brokers: the plan, the move, what is refused, Ctrl-C and going on."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from barnabas.testing import Cluster
+
+Run = Callable[..., Any]
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Cluster]:
+    with Cluster(4) as running:
+        yield running
+
+
+def replicas(run: Run, topic: str) -> list[list[int]]:
+    (described,) = run("topics", "describe", topic, "--json").json
+    return [part["replicas"] for part in described["partitions"]]
+
+
+def place(run: Run, topic: str, at: list[int]) -> None:
+    """A topic of one partition, on these brokers."""
+    run("topics", "create", topic, "-p", "1", "-r", str(len(at)))
+    done = run("topics", "reassign", topic, "--replicas", ",".join(map(str, at)), "--yes")
+    assert (done.status, replicas(run, topic)) == (0, [at]), done.err
+
+
+def test_partitions_move_where_they_should(broker: Cluster, run: Run) -> None:
+    run("topics", "create", "tours", "-p", "3", "-r", "2")
+    lines = b"".join(b"tour %d\n" % number for number in range(500))
+    assert run("produce", "tours", "-q", stdin=lines).status == 0
+
+    planned = run("topics", "reassign", "tours", "--brokers", "1,2", "--json").json
+    assert planned["executed"] is False
+    assert {tuple(sorted(each["to"])) for each in planned["moves"]} == {(1, 2)}
+    refused = run("topics", "reassign", "tours", "--brokers", "1,2")
+    assert (refused.status, refused.err) == (
+        1,
+        "barnabas: nothing was changed: nobody can be asked here, --yes goes on without\n",
+    )
+    done = run("topics", "reassign", "tours", "--brokers", "1,2", "--yes", "--json")
+    assert (done.status, done.json["executed"], done.json["moves"]) == (0, True, planned["moves"])
+    assert {tuple(sorted(each)) for each in replicas(run, "tours")} == {(1, 2)}
+    assert run("consume", "tours", "-o", "earliest", "-e").out.count("tour") == 500
+    again = run("topics", "reassign", "tours", "--brokers", "1,2", "--yes")
+    assert again.out == "nothing to do: all replicas are there already\n"
+
+    done = run("topics", "reassign", "tours:1", "--replicas", "3,0,1", "--yes")
+    assert done.out.splitlines()[-1] == "all replicas are where they should be"
+    assert replicas(run, "tours")[1] == [3, 0, 1]
+    broker.wait_in_sync()
+    assert broker.leader("tours", 1) == 3
+    assert run("topics", "reassign", "tours", "-r", "1", "--yes").status == 0
+    assert [len(each) for each in replicas(run, "tours")] == [1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("options", "status", "expected"),
+    [
+        (["--brokers", "1,7"], 1, "there is no broker 7: the cluster has 0, 1, 2, 3"),
+        (["--replicas", "9"], 1, "there is no broker 9"),
+        (["-r", "5"], 1, "walks-0 needs 5 brokers, and 4 would have it: start another one"),
+        (["--replicas", "1,1"], 2, "names a broker twice"),
+        (["--replicas", "x"], 2, "is not ID,ID"),
+        (["--cancel", "-r", "1"], 2, "--cancel goes alone"),
+        ([], 2, "where to?"),
+    ],
+)
+def test_what_cannot_be(broker: Cluster, run: Run, options: list[str], status: int, expected: str) -> None:
+    run("topics", "create", "walks", "-p", "1", "-r", "1", "--if-not-exists")
+    done = run("topics", "reassign", "walks", "--yes", *options)
+    assert (done.status, done.out) == (status, "")
+    assert expected in done.err
+    if status == 1:
+        assert done.err.count("\n") == 1
+
+
+def configs(run: Run, *resource: str) -> dict[str, str]:
+    found = run("configs", "describe", *resource, "--json").json
+    return {each["name"]: each["value"] for each in found if "throttled" in each["name"] and not each["is_default"]}
+
+
+def test_interrupted_it_goes_on(broker: Cluster, run: Run) -> None:
+    place(run, "hikes", [1, 2])
+    broker.wait_in_sync()
+    broker.cut(broker.leader("hikes"), 3)  # so that 3 gets nothing
+    line = ["topics", "reassign", "hikes", "--replicas", "3,2", "--yes"]
+    try:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "barnabas", *line, "--throttle", "5000000"],
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            env=os.environ | {"BARNABAS_BOOTSTRAP_SERVER": broker.bootstrap_servers},
+        )  # fmt: skip
+        with process:
+            assert process.stderr is not None
+            assert "1 partition on the way; after Ctrl-C the same command goes on waiting" in process.stderr.readline()
+            process.send_signal(signal.SIGINT)
+            _, err = process.communicate(timeout=30)
+        assert (process.returncode, err) == (128 + signal.SIGINT, "")
+        assert configs(run, "broker", "3") == dict.fromkeys(
+            ("leader.replication.throttled.rate", "follower.replication.throttled.rate"), "5000000"
+        )
+        assert configs(run, "topic", "hikes") == {
+            "leader.replication.throttled.replicas": "0:1,0:2",
+            "follower.replication.throttled.replicas": "0:3",
+        }
+        other = run("topics", "reassign", "hikes", "--replicas", "0,2", "--yes")
+        assert (other.status, other.err) == (
+            1,
+            "barnabas: hikes-0 is on its way to brokers 3,2 already: wait until it is there, or cancel that"
+            " (barnabas topics reassign hikes:0 --cancel)\n",
+        )
+    finally:
+        broker.heal()
+    again = run(*line)
+    assert again.status == 0, again.err
+    assert "the throttle is taken away" in again.err
+    assert replicas(run, "hikes") == [[3, 2]]
+    assert configs(run, "broker", "3") == configs(run, "topic", "hikes") == {}
+
+
+def test_what_is_under_way_is_cancelled(broker: Cluster, run: Run) -> None:
+    place(run, "rides", [1])
+    assert run("topics", "reassign", "rides", "--cancel").out == "nothing is under way\n"
+    broker.cut(1, 2)
+    try:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "barnabas", "topics", "reassign", "rides", "--replicas", "2", "--yes"],
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            env=os.environ | {"BARNABAS_BOOTSTRAP_SERVER": broker.bootstrap_servers},
+        )  # fmt: skip
+        with process:
+            assert process.stderr is not None
+            process.stderr.readline()
+            assert run("topics", "reassign", "rides", "--cancel").out == "rides-0 stays where it was\n"
+            _, err = process.communicate(timeout=60)
+        assert process.returncode == 1
+        assert "rides-0 has replicas 1 instead of 2: somebody else has changed that; run the command again" in err
+    finally:
+        broker.heal()
+
+
+def test_a_broker_that_goes_away_meanwhile_is_told(broker: Cluster, run: Run) -> None:
+    place(run, "swims", [0])
+    broker.cut(0, 3)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "barnabas", "topics", "reassign", "swims", "--replicas", "3", "--yes"],
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env=os.environ | {"BARNABAS_BOOTSTRAP_SERVER": broker.brokers[0].bootstrap_servers},
+    )  # fmt: skip
+    try:
+        with process:
+            assert process.stderr is not None
+            process.stderr.readline()
+            broker.brokers[3].stop()
+            assert process.stderr.readline() == (
+                "barnabas: broker 3 is away, and swims-0 waits for it: start it again, or give that up"
+                " (barnabas topics reassign swims:0 --cancel)\n"
+            )
+            broker.heal()
+            broker.brokers[3].start()
+            out, err = process.communicate(timeout=60)
+    finally:
+        broker.heal()
+    assert (process.returncode, err) == (0, "")
+    assert out.endswith("all replicas are where they should be\n")
+
+
+def test_elections(broker: Cluster, run: Run) -> None:
+    place(run, "sails", [1, 2])
+    broker.wait_in_sync()
+    assert run("topics", "elect", "sails").out == "no election was needed\n"
+    broker.brokers[1].stop()
+    assert broker.leader("sails") == 2
+    failed = run("topics", "elect", "sails", "--json")
+    assert (failed.status, failed.json[0]["elected"]) == (1, False)
+    assert "PREFERRED_LEADER_NOT_AVAILABLE" in failed.err
+    broker.brokers[1].start()
+    broker.wait_in_sync()
+    assert run("topics", "elect", "sails").out == "sails-0 is led by its preferred replica\n"
+    assert broker.leader("sails") == 1
+    unnamed = run("topics", "elect", "--unclean")
+    assert (unnamed.status, "name the topics" in unnamed.err) == (2, True)
+    assert run("topics", "elect", "sails", "--unclean").out == "no election was needed\n"

@@ -1,0 +1,190 @@
+"""What `barnabas serve` says of itself, in its own process: at the start, at the stop, and when it cannot start."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+
+import barnabas
+from tools.barnabas_process import BarnabasProcess
+from tools.required import tool_missing
+
+pytestmark = pytest.mark.slow
+COMMAND = [sys.executable, "-m", "barnabas", "serve", "--listen", "127.0.0.1:0"]
+
+_CAP_DAC_OVERRIDE = 1
+_PR_CAPBSET_DROP = 24
+
+
+def obey_permissions() -> None:
+    """Runs in a child before it becomes the broker: root is as bound by permissions as everybody else."""
+    if os.geteuid() == 0:
+        ctypes.CDLL(None).prctl(_PR_CAPBSET_DROP, _CAP_DAC_OVERRIDE, 0, 0, 0)
+
+
+def refused(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """A start that does not come about."""
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("KAFKA_")}
+    ended = subprocess.run(
+        [*COMMAND, *arguments], capture_output=True, text=True, timeout=60, check=False, env=environ,
+        preexec_fn=obey_permissions,
+    )  # fmt: skip
+    assert ended.stdout == ""
+    assert "Traceback" not in ended.stderr
+    return ended
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_the_start_says_who_it_is_and_the_stop_why(number: signal.Signals, tmp_path: Path) -> None:
+    properties = tmp_path / "some server.properties"
+    properties.write_text(f"log.dirs={tmp_path / 'data'}\nlisteners=PLAINTEXT://127.0.0.1:0\n")
+    command = [sys.executable, "-m", "barnabas", "serve", str(properties)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("ready: ")
+        process.send_signal(number)
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 0
+    first, *_, stopping, stopped = err.splitlines()
+    assert first.endswith(
+        f"barnabas {barnabas.__version__}, pid {process.pid}, configuration file {properties},"
+        f" data in {tmp_path / 'data'}, coordination store: SQLite in the data directory"
+    )
+    assert stopping.endswith(f"{number.name}: stopping")
+    assert re.search(r"stopped in \d+ ms$", stopped)
+
+
+def file_in_the_way(folder: Path) -> Path:
+    (folder / "file").touch()
+    return folder / "file"
+
+
+def unwritable(folder: Path) -> Path:
+    (folder / "sealed").mkdir(mode=0o500)
+    return folder / "sealed"
+
+
+@pytest.mark.parametrize(
+    ("directory", "reason"),
+    [
+        (file_in_the_way, "Not a directory"),
+        (lambda folder: file_in_the_way(folder) / "below" / "it", "Not a directory"),
+        (unwritable, "Permission denied"),
+        (lambda folder: unwritable(folder) / "below", "Permission denied"),
+        (lambda _: Path("/proc/barnabas"), "nothing can be created there"),
+        (lambda _: Path("/proc"), "nothing can be created there"),
+        (lambda folder: folder / ("x" * 256), "File name too long"),
+        (lambda folder: folder / "/".join(["x" * 100] * 50), "File name too long"),
+    ],
+)
+def test_a_data_directory_that_cannot_be_is_named(
+    directory: Callable[[Path], Path], reason: str, tmp_path: Path
+) -> None:
+    path = str(directory(tmp_path))
+    ended = refused("--data-dir", path)
+    assert ended.returncode == 1
+    last = ended.stderr.splitlines()[-1]
+    shown = path if len(path) <= 300 else f"{path[:150]}...{path[-150:]} ({len(path)} characters)"
+    assert last.endswith(
+        f"FATAL barnabas.broker.cli.serve: log directory {shown} cannot be used: {reason}."
+        " Give this broker another one (--data-dir, log.dirs), or make this one usable"
+    )
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A folder of its own file system of 4 MiB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(folder)], capture_output=True, text=True, check=False
+    )
+    if mounted.returncode:
+        tool_missing(f"a tmpfs cannot be mounted here: {mounted.stderr.strip()}")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)
+
+
+def fill(folder: Path, name: str) -> None:
+    with (folder / name).open("wb", buffering=0) as file, contextlib.suppress(OSError):
+        while True:
+            file.write(bytes(4096))
+
+
+def test_a_new_directory_on_a_full_disk_is_told_in_one_line(small_disk: Path) -> None:
+    fill(small_disk, "ballast")
+    ended = refused("--data-dir", str(small_disk / "data"))
+    assert ended.returncode == 1
+    _, last = ended.stderr.splitlines()
+    assert last.endswith(
+        f"serve: log directory {small_disk / 'data'} cannot be used: No space left on device."
+        " Give this broker another one (--data-dir, log.dirs), or make this one usable"
+    )
+
+
+@pytest.mark.slow
+def test_a_start_that_a_full_disk_ends_says_what_to_do(small_disk: Path) -> None:
+    """After a kill and without the room that is kept for the metadata store, which is used up."""
+    with BarnabasProcess(data_dir=small_disk / "data") as other:
+        fill(small_disk, "ballast")
+        client = AdminClient({"bootstrap.servers": other.bootstrap_servers})
+        client.create_topics([NewTopic("t", 1)])["t"].result(30)
+        other.kill()
+        fill(small_disk, "more ballast")
+        ended = refused("--data-dir", str(other.log_dir))
+    assert ended.returncode == 1
+    assert re.search(
+        rf"FATAL barnabas.broker.cli.serve: [^\[]*\. Make room on the disk of {other.log_dir}, or give this broker"
+        r" another directory \(--data-dir, log.dirs\)$",
+        ended.stderr.splitlines()[-1],
+    )
+
+
+def test_a_directory_in_use_names_the_process(tmp_path: Path) -> None:
+    with BarnabasProcess(data_dir=tmp_path / "data") as other:
+        ended = refused("--data-dir", str(other.log_dir))
+        assert ended.returncode == 1
+        expected = f"log directory {other.log_dir} is in use: process {other.pid} holds {other.log_dir}/.lock."
+        assert expected in ended.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "reason"),
+    [
+        ("--http", "foo", "'foo' is not HOST:PORT with a port of 0 to 65535"),
+        ("--listen", "127.0.0.1:70000", "'127.0.0.1:70000' is not HOST:PORT with a port of 0 to 65535"),
+        ("--node-id", "two", "Not a number of type INT"),
+        ("--node-id", "-1", "Value must be at least 0"),
+        ("--log-level", "loud", "String must be one of: DEBUG, INFO, WARNING, ERROR"),
+        ("--log-format", "xml", "String must be one of: text, json"),
+        ("--zookeeper", "a:b:c", "expected HOST:PORT,HOST:PORT/chroot"),
+        ("--data-dir", "", "must not be empty"),
+        ("--override", "num.partitions", "expected KEY=VALUE"),
+    ],
+)
+def test_a_wrong_value_is_blamed_on_its_option(option: str, value: str, reason: str) -> None:
+    ended = refused(option, value)
+    assert ended.returncode == 2
+    head, problem = ended.stderr.splitlines()
+    assert head == "barnabas: the configuration cannot be used (1 problem):"
+    assert problem.startswith(f"  - {option} {value}: {reason}")
+
+
+def test_a_wrong_override_says_that_it_is_one(tmp_path: Path) -> None:
+    ended = refused("--data-dir", str(tmp_path), "--override", "num.partitions=0")
+    assert ended.returncode == 2
+    assert ended.stderr.splitlines()[1].endswith(
+        "num.partitions: Value must be at least 1. Allowed: int, at least 1 (from --override)"
+    )

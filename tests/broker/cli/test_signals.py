@@ -1,0 +1,111 @@
+"""SIGTERM and SIGINT end commands in order, as processes of their own."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from barnabas.testing import Broker
+
+pytestmark = pytest.mark.slow
+Run = Callable[..., Any]
+Start = Callable[..., subprocess.Popen[bytes]]
+
+
+@pytest.fixture
+def start(broker: Broker) -> Iterator[Start]:
+    """Starts commands against the module's broker, and ends those that still run."""
+    processes = []
+
+    def process(*arguments: str) -> subprocess.Popen[bytes]:
+        processes.append(
+            subprocess.Popen(
+                [sys.executable, "-u", "-m", "barnabas", *arguments],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env=os.environ | {"BARNABAS_BOOTSTRAP_SERVER": broker.bootstrap_servers},
+            )
+        )
+        return processes[-1]
+
+    yield process
+    for each in processes:
+        each.kill()
+        each.communicate()
+
+
+@pytest.mark.parametrize(
+    ("command", "told"),
+    [
+        ("produce", "A record per line; Ctrl-D ends."),
+        ("consume", "Waiting for new records; --from-beginning prints those that are there, Ctrl-C ends."),
+    ],
+)
+def test_what_waits_in_a_terminal_says_for_what(broker: Broker, run: Run, command: str, told: str) -> None:
+    run("topics", "create", "typed", "-p", "1", "--if-not-exists")
+    ours, theirs = os.openpty()
+    arguments = [sys.executable, "-m", "barnabas", command, "typed", "-b", broker.bootstrap_servers]
+    with (
+        os.fdopen(ours, "r+b", buffering=0) as terminal,
+        subprocess.Popen(arguments, stdin=theirs, stdout=theirs, stderr=theirs) as process,
+    ):
+        os.close(theirs)
+        line = b""
+        while not line.endswith(b"\n"):
+            line += terminal.read(1)
+        assert line.decode() == f"{told}\r\n"
+        if command == "consume":
+            process.send_signal(signal.SIGINT)
+        else:
+            terminal.write(b"one\n\x04")
+        shown = b""
+        with contextlib.suppress(OSError):  # how Linux tells that the other side is gone
+            while chunk := terminal.read(1000):
+                shown += chunk
+    if command == "consume":
+        assert (shown, process.returncode in (130, -signal.SIGINT)) == (b"", True)
+    else:
+        assert (shown.startswith(b"one\r\n1 record to typed in "), process.returncode) == (True, 0)
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_member_leaves_its_group(broker: Broker, run: Run, start: Start, number: signal.Signals, status: int) -> None:
+    """And commits what it printed: nobody waits for its session to end."""
+    topic = group = f"left-{number}"
+    run("topics", "create", topic, "-p", "1")
+    run("produce", topic, "-q", stdin=b"one\n")
+    process = start("consume", topic, "-g", group, "--from-beginning")
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"one\n"
+    process.send_signal(number)
+    out, err = process.communicate(timeout=30)
+    assert (process.returncode, out, err) == (status, b"", b"")
+    (described,) = run("groups", "describe", group, "--json").json
+    assert (described["state"], described["members"]) == ("Empty", [])
+    assert described["offsets"][0]["offset"] == 1
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_produce_ends_while_it_waits_for_a_line(
+    broker: Broker, run: Run, start: Start, number: signal.Signals, status: int
+) -> None:
+    """Without waiting for the next line, and with the number of records that are safe."""
+    topic = f"typed-{number}"
+    run("topics", "create", topic, "-p", "1")
+    process = start("produce", topic)
+    assert process.stdin is not None
+    process.stdin.write(b"first\nsecond\nhalf of a li")
+    process.stdin.flush()
+    assert run("consume", topic, "--from-beginning", "-n", "2").out == "first\nsecond\n"
+    process.send_signal(number)
+    assert process.wait(30) == status
+    assert process.stderr is not None
+    assert process.stderr.read() == b"barnabas: stopped: 2 records were acknowledged\n"

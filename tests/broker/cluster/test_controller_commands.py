@@ -1,0 +1,207 @@
+"""Which commands of controllers a broker obeys, and in what order, over a whole broker."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from barnabas.broker.cluster.controller_commands import ControllerCommands
+from barnabas.broker.cluster.local_channel import LocalChannel
+from barnabas.broker.cluster.metadata import MetadataCache
+from barnabas.broker.server import Broker
+from barnabas.clock import SystemClock
+from barnabas.controller import znodes
+from barnabas.controller.coordination.embedded import EmbeddedStore
+from barnabas.controller.operations.topics import NewTopic
+from barnabas.wire.errors import ErrorCode
+from barnabas.wire.messages.leader_and_isr import (
+    LeaderAndIsrPartitionState,
+    LeaderAndIsrRequest,
+    LeaderAndIsrTopicState,
+)
+from barnabas.wire.messages.stop_replica import StopReplicaRequest
+from barnabas.wire.messages.update_metadata import (
+    UpdateMetadataPartitionState,
+    UpdateMetadataRequest,
+    UpdateMetadataTopicState,
+)
+from tests.broker.running import ENVIRONMENT, running
+
+OTHER_CONTROLLER: Final = 7
+TOPIC_ID: Final = bytes(range(16))
+
+pytestmark = pytest.mark.anyio
+
+
+async def answers(commands: ControllerCommands, controller_epoch: int, broker_epoch: int = -1) -> list[ErrorCode]:
+    """What becomes of a command of each kind that says nothing else."""
+    header: dict[str, Any] = {
+        "controller_id": OTHER_CONTROLLER,
+        "controller_epoch": controller_epoch,
+        "broker_epoch": broker_epoch,
+    }
+    answered = (
+        await commands.leader_and_isr(LeaderAndIsrRequest(**header)),
+        await commands.update_metadata(UpdateMetadataRequest(**header)),
+        await commands.stop_replica(StopReplicaRequest(**header)),
+    )
+    return [ErrorCode.of(answer.error_code) for answer in answered]
+
+
+async def test_a_deposed_controller_is_refused(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker:
+        epoch = broker.controller.epoch
+        assert await answers(broker.commands, epoch - 1) == [ErrorCode.STALE_CONTROLLER_EPOCH] * 3
+        assert await answers(broker.commands, epoch) == [ErrorCode.NONE] * 3
+        assert broker.metadata.controller_id == OTHER_CONTROLLER
+
+
+@pytest.mark.parametrize("kind", [LeaderAndIsrRequest, UpdateMetadataRequest, StopReplicaRequest])
+async def test_one_epoch_counts_for_all_kinds_of_commands(tmp_path: Path, kind: type) -> None:
+    async with running(tmp_path) as broker:
+        commands, newer = broker.commands, broker.controller.epoch + 1
+        tell = {
+            LeaderAndIsrRequest: commands.leader_and_isr,
+            UpdateMetadataRequest: commands.update_metadata,
+            StopReplicaRequest: commands.stop_replica,
+        }[kind]
+        answer = await tell(kind(controller_epoch=newer))  # type: ignore[operator]
+        assert answer.error_code == ErrorCode.NONE
+        assert await answers(commands, newer - 1) == [ErrorCode.STALE_CONTROLLER_EPOCH] * 3
+
+
+async def test_what_was_meant_for_an_earlier_registration_is_refused(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker:
+        epoch, registration = broker.controller.epoch, broker.controller.broker_epoch
+        assert await answers(broker.commands, epoch, registration - 1) == [ErrorCode.STALE_BROKER_EPOCH] * 3
+        assert await answers(broker.commands, epoch + 1, registration - 1) == [ErrorCode.STALE_BROKER_EPOCH] * 3
+        # What was refused has not made its controller known: the present one goes on.
+        for known in (registration, registration + 1, -1):
+            assert await answers(broker.commands, epoch, known) == [ErrorCode.NONE] * 3
+
+
+async def test_commands_are_obeyed_one_after_the_other(tmp_path: Path) -> None:
+    """A new controller waits for what the former has begun here; what the former has still to say is refused."""
+    async with running(tmp_path) as broker:
+        commands, epoch = broker.commands, broker.controller.epoch
+        begun = asyncio.create_task(commands.leader_and_isr(leading("t", epoch)))
+        newer = asyncio.create_task(commands.update_metadata(UpdateMetadataRequest(controller_epoch=epoch + 1)))
+        late = asyncio.create_task(commands.leader_and_isr(leading("t", epoch)))
+        assert (await newer).error_code == ErrorCode.NONE
+        assert begun.done()
+        assert (await begun).error_code == ErrorCode.NONE
+        assert (await late).error_code == ErrorCode.STALE_CONTROLLER_EPOCH
+
+
+def leading(topic: str, controller_epoch: int) -> LeaderAndIsrRequest:
+    """The broker of `running` is to lead partition 0 of a new topic."""
+    state = LeaderAndIsrPartitionState(partition_index=0, leader=0, isr=[0], replicas=[0], is_new=True)
+    return LeaderAndIsrRequest(
+        controller_epoch=controller_epoch,
+        topic_states=[LeaderAndIsrTopicState(topic_name=topic, topic_id=TOPIC_ID, partition_states=[state])],
+    )
+
+
+@asynccontextmanager
+async def with_store(data_dir: Path) -> AsyncIterator[tuple[Broker, EmbeddedStore]]:
+    """A broker, and the store that it shares with others."""
+    store = EmbeddedStore(":memory:", SystemClock(), is_durable=False)
+    await store.open()
+    try:
+        async with running(data_dir, replace(ENVIRONMENT, metadata_store=store)) as broker:
+            yield broker, store
+    finally:
+        await store.close()
+
+
+@pytest.mark.parametrize("teller", ["another broker", "this broker"])
+async def test_a_log_is_made_with_the_settings_that_are_stored(tmp_path: Path, teller: str) -> None:
+    """Those of a new topic come without a notification; with the defaults, retention would delete what must stay. A
+    controller that lives here may have found the topic, as it took office or after a write without an answer.
+    """
+    async with with_store(tmp_path) as (broker, store):
+        creator = await store.session()
+        await creator.create(znodes.config_path("topics", "t"), znodes.encode_config({"retention.ms": "-1"}))
+        command = leading("t", broker.controller.epoch)
+        if teller == "this broker":
+            answer = await LocalChannel(0, broker.commands).send(0, command)
+        else:
+            answer = await broker.commands.leader_and_isr(command)
+        assert answer.topics[0].partition_errors[0].error_code == ErrorCode.NONE
+        assert broker.replicas.partition_or_error("t", 0).log.config.retention_ms == -1
+        await creator.close()
+
+
+async def test_a_log_whose_topic_was_removed_from_the_store_is_kept_out_of_the_way(tmp_path: Path) -> None:
+    """An operator may want back what retention would delete."""
+    async with with_store(tmp_path) as (broker, store):
+        topic = NewTopic("t", partition_count=1, replication_factor=1, configs={"retention.ms": "-1"})
+        await broker.controller.create_topics([topic], validate_only=False, timeout_ms=30_000)
+        await broker.stop()
+        vandal = await store.session()
+        partitions = f"{znodes.topic_path('t')}/partitions"
+        for path in (f"{partitions}/0/state", f"{partitions}/0", partitions, znodes.topic_path("t")):
+            await vandal.delete(path)
+        await vandal.close()
+        async with running(tmp_path, replace(ENVIRONMENT, metadata_store=store)) as again:
+            assert again.log_manager.get("t", 0) is None
+            (stray,) = [path for path in tmp_path.iterdir() if path.name.endswith("-stray")]  # noqa: ASYNC240
+            assert (stray / "00000000000000000000.log").exists()
+
+
+async def test_the_settings_of_a_topic_go_with_it(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker:
+        await broker.configs.change("topics", "t", lambda _overrides: {"retention.ms": "5"})
+        for leader in (0, -2):  # -2: the topic is being deleted
+            partition = UpdateMetadataPartitionState(partition_index=0, leader=leader, replicas=[0], isr=[0])
+            topic = UpdateMetadataTopicState(topic_name="t", topic_id=TOPIC_ID, partition_states=[partition])
+            assert broker.configs.overrides("topics", "t") == {"retention.ms": "5"}
+            await broker.commands.update_metadata(
+                UpdateMetadataRequest(controller_epoch=broker.controller.epoch, topic_states=[topic])
+            )
+        assert broker.configs.overrides("topics", "t") == {}
+
+
+def other_commands(
+    broker: Broker, broker_epoch: Callable[[], int], registered: Callable[[], Awaitable[None]]
+) -> ControllerCommands:
+    """The gate of a broker that has heard nothing yet."""
+    updated = broker.internal_topics.metadata_updated
+    return ControllerCommands(broker.replicas, MetadataCache(), broker.configs, broker_epoch, updated, registered)
+
+
+async def test_what_was_meant_for_a_former_life_is_not_obeyed_before_this_one_has_registered(tmp_path: Path) -> None:
+    """A broker that was killed and started again is known at its address, and told what it should do, before the
+    controller has heard of its death."""
+    async with running(tmp_path) as broker:
+        epochs, is_registered = [-1], asyncio.Event()
+
+        async def registered() -> None:
+            await is_registered.wait()
+
+        commands = other_commands(broker, lambda: epochs[-1], registered)
+        told = [
+            asyncio.create_task(commands.update_metadata(UpdateMetadataRequest(type=2, broker_epoch=epoch)))
+            for epoch in (6, 7)
+        ]
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert not commands.knows_everything.is_set()
+        epochs.append(7)
+        is_registered.set()
+        assert [(await task).error_code for task in told] == [ErrorCode.STALE_BROKER_EPOCH, ErrorCode.NONE]
+        assert commands.knows_everything.is_set()
+
+
+async def test_a_broker_knows_when_it_was_told_everything(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker:
+        assert broker.commands.knows_everything.is_set()
+        commands = other_commands(broker, lambda: -1, broker.controller.registered)
+        await commands.update_metadata(UpdateMetadataRequest(type=1))
+        assert not commands.knows_everything.is_set()
+        await commands.update_metadata(UpdateMetadataRequest(type=2))
+        assert commands.knows_everything.is_set()

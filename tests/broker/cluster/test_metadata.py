@@ -1,0 +1,101 @@
+"""What a broker knows of its cluster, as the controller tells it bit by bit, or all at once."""
+
+import asyncio
+
+from barnabas.broker.cluster.metadata import LEADER_DURING_DELETE, MetadataCache
+from barnabas.controller.requests import FULL, INCREMENTAL
+from barnabas.wire.messages.leader_and_isr import (
+    LeaderAndIsrPartitionState,
+    LeaderAndIsrRequest,
+    LeaderAndIsrTopicState,
+)
+from barnabas.wire.messages.update_metadata import (
+    UpdateMetadataBroker,
+    UpdateMetadataEndpoint,
+    UpdateMetadataPartitionState,
+    UpdateMetadataRequest,
+    UpdateMetadataTopicState,
+)
+from barnabas.wire.names import TopicId
+
+
+def tell(
+    metadata: MetadataCache, topics: dict[str, int], request_type: int = INCREMENTAL, *, generation: int = 0
+) -> list[str]:
+    """Tell of topics, by name the leader of the only partition; returns which are said to be gone."""
+    states = [
+        UpdateMetadataTopicState(
+            topic_name=name,
+            topic_id=f"{name}{generation}".encode().rjust(16),
+            partition_states=[UpdateMetadataPartitionState(partition_index=0, leader=leader, replicas=[leader])],
+        )
+        for name, leader in topics.items()
+    ]
+    request = UpdateMetadataRequest(type=request_type, topic_states=states)
+    return [topic.name for topic in asyncio.run(metadata.update(request))]
+
+
+def names(metadata: MetadataCache) -> set[str]:
+    return {topic.name for topic in metadata.topics()}
+
+
+def test_it_is_complete_when_everything_was_told() -> None:
+    metadata = MetadataCache()
+    tell(metadata, {"a": 1})
+    assert not metadata.is_complete
+    tell(metadata, {"a": 1, "b": 1}, FULL)
+    tell(metadata, {"c": 1})
+    assert metadata.is_complete
+    assert names(metadata) == {"a", "b", "c"}
+
+
+def test_topics_that_were_deleted_while_this_broker_was_away_are_gone() -> None:
+    """Transactions in them would wait for ever for markers that nobody takes. What this broker hosts was not deleted:
+    that would have waited for it.
+    """
+    metadata = MetadataCache(node_id=5)
+    tell(metadata, {"a": 1, "b": 1, "c": 1, "hosted": 5}, FULL)
+    gone = metadata.topic_id("b")
+    assert tell(metadata, {"a": 2, "c": LEADER_DURING_DELETE, "d": 1}, FULL) == ["c"]
+    assert names(metadata) == {"a", "d", "hosted"}
+    assert metadata.topic_name(gone) is None
+
+
+def test_a_topic_that_was_created_again_has_nothing_of_the_old_one() -> None:
+    metadata = MetadataCache()
+    tell(metadata, {"a": 1}, FULL)
+    old = metadata.topic_id("a")
+    assert tell(metadata, {"a": 1}, FULL, generation=1) == ["a"]
+    assert metadata.topic_name(old) is None
+    assert metadata.topic_name(metadata.topic_id("a")) == "a"
+
+
+def test_who_can_be_reached_follows_the_live_brokers() -> None:
+    metadata = MetadataCache()
+    for brokers in ({1, 2}, {2, 3}, set[int]()):
+        live = [
+            UpdateMetadataBroker(id=broker, endpoints=[UpdateMetadataEndpoint(host="h", port=1, listener="L")])
+            for broker in brokers
+        ]
+        asyncio.run(metadata.update(UpdateMetadataRequest(live_brokers=live)))
+        assert (metadata.reachable("L"), metadata.reachable("M")) == (brokers, set())
+
+
+def test_who_leads_is_known_before_everybody_is_told() -> None:
+    """Only what is newer, and only of the same topic."""
+    metadata = MetadataCache()
+    tell(metadata, {"a": 1, "b": 1})
+
+    def role(topic_id: TopicId, leader: int, partition_epoch: int) -> None:
+        told = LeaderAndIsrPartitionState(
+            partition_index=0, leader=leader, leader_epoch=4, isr=[leader], partition_epoch=partition_epoch
+        )
+        topic = LeaderAndIsrTopicState(topic_name="a", topic_id=topic_id, partition_states=[told])
+        asyncio.run(metadata.note_roles(LeaderAndIsrRequest(topic_states=[topic])))
+
+    role(metadata.topic_id("a"), leader=2, partition_epoch=3)
+    role(metadata.topic_id("a"), leader=3, partition_epoch=3)
+    role(metadata.topic_id("b"), leader=3, partition_epoch=5)
+    found = metadata.partition("a", 0)
+    assert found is not None
+    assert (found.leader, found.leader_epoch, found.isr, found.replicas, found.partition_epoch) == (2, 4, [2], [1], 3)

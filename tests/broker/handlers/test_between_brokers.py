@@ -1,0 +1,187 @@
+"""What brokers ask of each other, over real sockets: who is served, and who is not."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from barnabas.broker.handlers import apis_between_brokers, load_handler, served_apis
+from barnabas.broker.network.peer_connection import PeerConnection, PeerUnavailable
+from barnabas.broker.server import Broker
+from barnabas.clock import SystemClock
+from barnabas.controller.coordination.embedded import EmbeddedStore
+from barnabas.controller.operations.topics import NewTopic
+from barnabas.wire import messages
+from barnabas.wire.errors import ErrorCode
+from barnabas.wire.messages.allocate_producer_ids import AllocateProducerIdsRequest
+from barnabas.wire.messages.alter_partition import AlterPartitionRequest
+from barnabas.wire.messages.api_versions import ApiVersionsRequest
+from barnabas.wire.messages.controlled_shutdown import ControlledShutdownRequest
+from barnabas.wire.messages.leader_and_isr import (
+    LeaderAndIsrPartitionState,
+    LeaderAndIsrRequest,
+    LeaderAndIsrTopicState,
+)
+from barnabas.wire.messages.stop_replica import StopReplicaRequest
+from barnabas.wire.messages.update_metadata import (
+    UpdateMetadataPartitionState,
+    UpdateMetadataRequest,
+    UpdateMetadataTopicState,
+)
+from tests.broker.running import ENVIRONMENT, running
+
+LISTENERS: Final = {
+    "listeners": "CLIENTS://127.0.0.1:0,BROKERS://127.0.0.1:0",
+    "listener_security_protocol_map": "CLIENTS:PLAINTEXT,BROKERS:PLAINTEXT",
+    "inter_broker_listener_name": "BROKERS",
+}
+BETWEEN_BROKERS: Final = sorted(apis_between_brokers())
+
+pytestmark = pytest.mark.anyio
+
+
+@asynccontextmanager
+async def member(data_dir: Path) -> AsyncIterator[Broker]:
+    """A broker that may have others beside it."""
+    store = EmbeddedStore(":memory:", SystemClock(), is_durable=False)
+    await store.open()
+    try:
+        async with running(data_dir, replace(ENVIRONMENT, metadata_store=store), **LISTENERS) as broker:
+            yield broker
+    finally:
+        await store.close()
+
+
+@asynccontextmanager
+async def connection(broker: Broker, listener: str) -> AsyncIterator[PeerConnection]:
+    port = broker.socket_server.ports[listener]
+    found = PeerConnection(
+        broker.environment.network, lambda: ("127.0.0.1", port), broker.timers, "broker-7-test", 30_000
+    )
+    try:
+        yield found
+    finally:
+        found.close()
+
+
+@pytest.mark.parametrize("key", BETWEEN_BROKERS)
+async def test_clients_are_not_obeyed(tmp_path: Path, key: int) -> None:
+    async with member(tmp_path) as broker:
+        api, version = messages.api(key), load_handler(key).max_version
+        async with connection(broker, "CLIENTS") as client:
+            answer = await client.send(api.request_class(), version)
+            assert answer.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+        assert not any(each.session.is_broker for each in broker.connections)
+
+
+@pytest.mark.parametrize("key", BETWEEN_BROKERS)
+async def test_brokers_are_heard_on_their_listener(tmp_path: Path, key: int) -> None:
+    """Here: refused, as they name neither the controller's epoch nor a broker's, by the part that knows these."""
+    async with member(tmp_path) as broker, connection(broker, "BROKERS") as peer:
+        api, version = messages.api(key), load_handler(key).max_version
+        request = api.request_class()
+        if hasattr(request, "controller_id"):
+            request.controller_id = broker.node_id
+        answer = await peer.send(request, version)
+        assert answer.error_code in (
+            ErrorCode.STALE_CONTROLLER_EPOCH,
+            ErrorCode.STALE_BROKER_EPOCH,
+            ErrorCode.BROKER_NOT_AVAILABLE,
+            ErrorCode.BROKER_ID_NOT_REGISTERED,
+        )
+        assert [each.session.is_broker for each in broker.connections] == [True]
+
+
+@pytest.mark.parametrize("key", BETWEEN_BROKERS)
+async def test_a_broker_that_can_have_no_others_serves_nothing_to_them(tmp_path: Path, key: int) -> None:
+    async with running(tmp_path) as broker, connection(broker, "PLAINTEXT") as peer:
+        api, version = messages.api(key), load_handler(key).max_version
+        with pytest.raises(PeerUnavailable, match="closed the connection"):
+            await peer.send(api.request_class(), version)
+
+
+async def test_what_is_between_brokers_is_not_told_to_clients(tmp_path: Path) -> None:
+    async with member(tmp_path) as broker:
+        for listener in ("CLIENTS", "BROKERS"):
+            async with connection(broker, listener) as peer:
+                answer = await peer.send(ApiVersionsRequest(client_software_name="a", client_software_version="1"), 3)
+                assert {api.api_key for api in answer.api_keys} == set(served_apis())
+    assert set(served_apis()).isdisjoint(apis_between_brokers())
+
+
+@pytest.mark.parametrize("key", BETWEEN_BROKERS)
+def test_a_handler_between_brokers_says_so_and_is_of_one_version(key: int) -> None:
+    handler = load_handler(key)
+    assert handler.is_inter_broker
+    assert handler.min_version == handler.max_version
+
+
+async def test_a_broker_in_office_answers_those_who_are_registered(tmp_path: Path) -> None:
+    async with member(tmp_path) as broker, connection(broker, "BROKERS") as peer:
+        named: dict[str, int] = {"broker_id": broker.node_id, "broker_epoch": broker.controller.broker_epoch}
+        blocks = [await peer.send(AllocateProducerIdsRequest(**named), 0) for _ in range(2)]
+        assert [block.error_code for block in blocks] == [0, 0]
+        assert blocks[1].producer_id_start == blocks[0].producer_id_start + blocks[0].producer_id_len
+        nobody = AlterPartitionRequest(broker_id=broker.node_id, broker_epoch=broker.controller.broker_epoch)
+        assert (await peer.send(nobody, 3)).error_code == ErrorCode.NONE
+        relieved = await peer.send(ControlledShutdownRequest(**named), 3)
+        assert (relieved.error_code, relieved.remaining_partitions) == (ErrorCode.NONE, [])
+
+
+def new_partitions(request_class: type[Any], broker: Broker, count: int) -> Any:
+    """The controller's word on `count` partitions that the broker leads, each of a topic of its own."""
+    is_role = request_class is LeaderAndIsrRequest
+    partition_class: type[Any] = LeaderAndIsrPartitionState if is_role else UpdateMetadataPartitionState
+    topic_class: type[Any] = LeaderAndIsrTopicState if is_role else UpdateMetadataTopicState
+    node = broker.node_id
+    topics = [
+        topic_class(
+            topic_name=f"t-{number:06d}",
+            topic_id=number.to_bytes(16, "big"),
+            partition_states=[partition_class(partition_index=0, leader=node, replicas=[node], isr=[node])],
+        )
+        for number in range(1, count + 1)
+    ]
+    return request_class(
+        controller_id=node,
+        controller_epoch=broker.controller.epoch,
+        broker_epoch=broker.controller.broker_epoch,
+        topic_states=topics,
+    )
+
+
+async def test_who_is_no_broker_of_the_cluster_commands_nothing(tmp_path: Path) -> None:
+    """Nor does its epoch count."""
+    async with member(tmp_path) as broker, connection(broker, "BROKERS") as peer:
+        named: Any = {"controller_id": 7, "controller_epoch": 2**31 - 1, "broker_epoch": -1}
+        for command, version in (
+            (UpdateMetadataRequest(**named), 8),
+            (LeaderAndIsrRequest(**named), 7),
+            (StopReplicaRequest(**named), 4),
+        ):
+            assert (await peer.send(command, version)).error_code == ErrorCode.STALE_CONTROLLER_EPOCH
+        (outcome,) = await broker.controller.create_topics([NewTopic("t", 1, 1)])
+        assert outcome.error is ErrorCode.NONE
+
+
+async def test_a_controller_elsewhere_has_a_broker_lead(tmp_path: Path) -> None:
+    async with member(tmp_path) as broker, connection(broker, "BROKERS") as peer:
+        answers = [
+            peer.send(new_partitions(UpdateMetadataRequest, broker, 3), 8),
+            peer.send(new_partitions(LeaderAndIsrRequest, broker, 3), 7),
+        ]
+        told, roles = [await answer for answer in answers]
+        assert told.error_code == roles.error_code == ErrorCode.NONE
+        assert [partition.error_code for topic in roles.topics for partition in topic.partition_errors] == [0, 0, 0]
+        assert all(broker.replicas.partition_or_error(f"t-{number:06d}", 0).state.is_leader for number in (1, 2, 3))
+
+
+async def test_a_broker_can_be_told_of_more_than_clients_may_ask_for(tmp_path: Path) -> None:
+    """20,000 partitions are 60,000 elements with their replicas; a client's request may have 50,000."""
+    async with member(tmp_path) as broker, connection(broker, "BROKERS") as peer:
+        answer = await peer.send(new_partitions(UpdateMetadataRequest, broker, 20_000), 8)
+        assert answer.error_code == ErrorCode.NONE
+        assert len(list(broker.metadata.topics())) == 20_000

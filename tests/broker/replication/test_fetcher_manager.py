@@ -1,0 +1,515 @@
+"""A follower whose leader is a real broker: what it fetches over real sockets, and what becomes of its logs."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import pytest
+
+from barnabas.broker.network.peer_connection import PeerConnection, PeerUnavailable
+from barnabas.broker.replication.fetcher import FetchSettings, Stage
+from barnabas.broker.replication.fetcher_manager import FetcherManager
+from barnabas.broker.replication.partition import Partition
+from barnabas.broker.server import Broker
+from barnabas.broker.timers import Timers
+from barnabas.clock import SystemClock
+from barnabas.controller.coordination.embedded import EmbeddedStore
+from barnabas.storage.config import LogConfig
+from barnabas.storage.errors import LogBusy, LogDeleted
+from barnabas.storage.log import PartitionLog
+from barnabas.storage.log_manager import LogManager
+from barnabas.storage.os_files import UnsyncedFiles
+from barnabas.storage.segment_reader import ColdRead
+from barnabas.threads import OneThread, OsThreads, Threads
+from barnabas.wire.messages.leader_and_isr import (
+    LeaderAndIsrPartitionState,
+    LeaderAndIsrRequest,
+    LeaderAndIsrTopicState,
+)
+from barnabas.wire.messages.update_metadata import (
+    UpdateMetadataBroker,
+    UpdateMetadataEndpoint,
+    UpdateMetadataPartitionState,
+    UpdateMetadataRequest,
+    UpdateMetadataTopicState,
+)
+from barnabas.wire.names import TopicId
+from barnabas.wire.records import Record, build_batch
+from barnabas.wire.schema import Message
+from tests.broker.running import ENVIRONMENT, running
+
+T = TypeVar("T")
+FOLLOWER: Final = 2
+TOPIC_ID: Final = TopicId(bytes(range(1, 17)))
+CONFIG: Final = LogConfig(segment_bytes=20_000)
+
+
+class Watched:
+    """A connection that tells of each request: when one leaves, what the answer before it said has been done."""
+
+    def __init__(self, connection: PeerConnection, changed: asyncio.Event) -> None:
+        self.connection = connection
+        self.is_cut = self.is_broken = False
+        self._changed = changed
+
+    def send(self, request: Message, version: int, timeout_ms: int | None = None) -> "asyncio.Future[Any]":
+        self._changed.set()
+        if self.is_broken:
+            self.is_broken = False
+            raise ZeroDivisionError("a mistake")
+        if self.is_cut:
+            answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+            answer.set_exception(PeerUnavailable("the network is cut"))
+            return answer
+        sent = self.connection.send(request, version, timeout_ms)
+        sent.add_done_callback(lambda _: asyncio.get_running_loop().call_soon(self._changed.set))
+        return sent
+
+
+class HeldThreads(OneThread):
+    """A thread that begins no job before it may."""
+
+    def __init__(self) -> None:
+        self.begun, self.may_go_on = asyncio.Event(), asyncio.Event()
+
+    def call(self, job: Callable[..., T], *arguments: Any) -> "asyncio.Future[T]":
+        async def do() -> T:
+            self.begun.set()
+            await self.may_go_on.wait()
+            return job(*arguments)
+
+        return asyncio.ensure_future(do())
+
+
+def open_logs(data_dir: Path, threads: Threads | None = None) -> LogManager:
+    logs = LogManager(
+        UnsyncedFiles(), [data_dir], lambda _topic: CONFIG, SystemClock(), threads or OsThreads(),
+        node_id=FOLLOWER, cluster_id="c", new_id=lambda: "the-only-one",
+    )  # fmt: skip
+    logs.open()
+    return logs
+
+
+class NoThread(OneThread):
+    """There is none to be had."""
+
+    def call(self, job: Callable[..., T], *arguments: Any) -> "asyncio.Future[T]":
+        raise RuntimeError("can't start new thread")
+
+
+class Follower:
+    """Logs that follow a broker's."""
+
+    def __init__(self, leader: Broker, data_dir: Path, flush: Any = None, threads: Threads | None = None) -> None:
+        self.leader = leader
+        self.changed = asyncio.Event()
+        self.connections: dict[tuple[int, str], Watched] = {}
+        self.logs = open_logs(data_dir, threads)
+        self.timers = Timers(SystemClock(), asyncio.get_running_loop())
+        self.manager = FetcherManager(
+            FOLLOWER, lambda: 70, self.connection, self.logs, SystemClock(), SystemClock(), self.timers,
+            FetchSettings(wait_max_ms=10, backoff_ms=40), flush=flush,
+        )  # fmt: skip
+
+    def connection(self, broker_id: int, purpose: str) -> Watched:
+        port = self.leader.socket_server.ports["BROKERS"]
+        return self.connections.setdefault(
+            (broker_id, purpose),
+            Watched(
+                PeerConnection(
+                    self.leader.environment.network, lambda: ("127.0.0.1", port), self.timers, purpose, 30_000
+                ),
+                self.changed,
+            ),
+        )
+
+    def log(self, index: int = 0) -> PartitionLog:
+        return self.logs.get_or_create("t", index, TOPIC_ID, CONFIG)
+
+    def follow(self, index: int = 0, epoch: int = 5) -> PartitionLog:
+        self.manager.follow("t", TOPIC_ID, index, self.leader.node_id, epoch, self.log(index))
+        return self.log(index)
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        while not condition():
+            self.changed.clear()
+            await self.changed.wait()
+
+    async def stop(self) -> None:
+        await self.manager.stop()
+        for found in self.connections.values():
+            found.connection.close()
+        for _ in range(5):  # a leader that stops while it accepts a connection would leave that open
+            await asyncio.sleep(0)
+        self.logs.close()
+
+
+class Leader:
+    """Partitions that a broker leads, and another one has replicas of."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+
+    async def lead(self, *, count: int = 1, epoch: int = 5) -> None:
+        """The controller's word."""
+        known, broker = self.broker.controller, self.broker
+        alive = [
+            UpdateMetadataBroker(id=node, endpoints=[UpdateMetadataEndpoint(host="h", port=1, listener="BROKERS")])
+            for node in (broker.node_id, FOLLOWER)
+        ]
+        members = [broker.node_id, FOLLOWER]
+        told = [
+            UpdateMetadataPartitionState(
+                partition_index=index, leader=broker.node_id, leader_epoch=epoch, isr=members, replicas=members
+            )
+            for index in range(count)
+        ]
+        await broker.commands.update_metadata(
+            UpdateMetadataRequest(
+                controller_epoch=known.epoch,
+                broker_epoch=known.broker_epoch,
+                live_brokers=alive,
+                topic_states=[UpdateMetadataTopicState(topic_name="t", topic_id=TOPIC_ID, partition_states=told)],
+            )
+        )
+        states = [
+            LeaderAndIsrPartitionState(
+                partition_index=index, leader=broker.node_id, leader_epoch=epoch, isr=members, replicas=members,
+                partition_epoch=epoch, is_new=True,
+            )
+            for index in range(count)
+        ]  # fmt: skip
+        answer = await broker.commands.leader_and_isr(
+            LeaderAndIsrRequest(
+                controller_epoch=known.epoch,
+                broker_epoch=known.broker_epoch,
+                topic_states=[LeaderAndIsrTopicState(topic_name="t", topic_id=TOPIC_ID, partition_states=states)],
+            )
+        )
+        assert [found.error_code for found in answer.topics[0].partition_errors] == [0] * count
+
+    def partition(self, index: int = 0) -> Partition:
+        return self.broker.replicas.partition_or_error("t", index)
+
+    def append(self, count: int, index: int = 0, records: int = 1, size: int = 100) -> None:
+        for _ in range(count):
+            values = [Record(at, 1_700_000_000_000, None, b"v" * size) for at in range(records)]
+            self.broker.replicas.append("t", index, build_batch(values), 1, 13)
+
+
+@asynccontextmanager
+async def pair(tmp_path: Path, **parts: Any) -> AsyncIterator[tuple[Leader, Follower]]:
+    store = EmbeddedStore(":memory:", SystemClock(), is_durable=False)
+    await store.open()
+    listeners = {
+        "listeners": "CLIENTS://127.0.0.1:0,BROKERS://127.0.0.1:0",
+        "listener_security_protocol_map": "CLIENTS:PLAINTEXT,BROKERS:PLAINTEXT",
+        "inter_broker_listener_name": "BROKERS",
+    }
+    try:
+        async with running(tmp_path / "leader", replace(ENVIRONMENT, metadata_store=store), **listeners) as broker:
+            follower = Follower(broker, tmp_path / "follower", **parts)
+            try:
+                yield Leader(broker), follower
+            finally:
+                await follower.stop()
+    finally:
+        await store.close()
+
+
+def content(log: PartitionLog, end_offset: int) -> bytes:
+    """All bytes of the batches before an offset."""
+    found, offset = b"", log.log_start_offset
+    while offset < end_offset:
+        try:
+            data = log.read(offset, 1 << 20, max_offset=end_offset)
+        except ColdRead as cold:
+            data = cold.load()
+        found += bytes(data.records)
+        offset = data.next_offset
+    return found
+
+
+def assert_equal(leader: Partition, own: PartitionLog) -> None:
+    """Below the high watermark, and in what is known of it."""
+    end_offset = leader.log.high_watermark
+    assert content(own, end_offset) == content(leader.log, end_offset)
+    assert own.log_start_offset == leader.log.log_start_offset
+    assert own.leader_epochs.entries == leader.log.leader_epochs.entries
+
+
+def turn_bit(path: str, position: int) -> None:
+    data = bytearray(Path(path).read_bytes())
+    data[position] ^= 1
+    Path(path).write_bytes(data)
+
+
+async def test_a_follower_has_its_leaders_bytes(tmp_path: Path) -> None:
+    """Of before and of after it began to follow, over segments; and its leader commits what it has."""
+    async with pair(tmp_path) as (leader, follower):
+        await leader.lead(count=3)
+        for index in range(3):
+            leader.append(150, index, records=3)
+        logs = [follower.follow(index) for index in range(3)]
+        for index, log in enumerate(logs):
+            committed = leader.partition(index).committed(450)
+            if committed is not None:
+                await committed
+            leader.append(2, index)
+            await follower.until(lambda log=log: log.high_watermark == 452)  # type: ignore[misc]
+            assert len(log.segments) > 1
+            assert_equal(leader.partition(index), log)
+        assert follower.manager.appended_bytes == sum(log.size_in_bytes for log in logs)
+
+
+async def test_who_has_everything_is_asked_for_beside_who_catches_up(tmp_path: Path) -> None:
+    async with pair(tmp_path) as (leader, follower):
+        await leader.lead(count=2)
+        follower.follow(0)
+        steady = follower.manager._leaders[leader.broker.node_id]._steady
+        await follower.until(lambda: len(steady.fetcher) == 1)
+        leader.append(1)
+        await follower.until(lambda: follower.log().high_watermark == 1)
+        follower.follow(1)
+        await follower.until(lambda: len(steady.fetcher) == 2)
+        assert {purpose for _, purpose in follower.connections} == {"fetcher-0", "fetcher-1"}
+
+
+async def test_a_log_that_parted_is_cut_and_gets_the_leaders_records(tmp_path: Path) -> None:
+    """It led by itself, in an epoch that nobody else knows."""
+    async with pair(tmp_path) as (leader, follower):
+        await leader.lead()
+        leader.append(3)
+        log = follower.follow()
+        await follower.until(lambda: log.log_end_offset == 3)
+        await follower.manager.unfollow([(TOPIC_ID, 0)])
+        for _ in range(4):
+            log.append_as_leader(
+                build_batch([Record(0, 1_700_000_000_000, None, b"lost")]), leader_epoch=6, now_ms=1_700_000_000_000
+            )
+        await leader.lead(epoch=7)
+        leader.append(2)
+        follower.follow(epoch=7)
+        await follower.until(lambda: log.high_watermark == 5)
+        assert_equal(leader.partition(), log)
+        assert log.leader_epochs.entries == [(5, 0), (7, 3)]
+
+
+async def test_without_a_thread_a_log_is_cut_all_the_same(tmp_path: Path) -> None:
+    async with pair(tmp_path, threads=NoThread()) as (leader, follower):
+        await leader.lead()
+        leader.append(2)
+        log = follower.log()
+        log.append_as_leader(build_batch([Record(0, 1, None, b"lost")]), leader_epoch=4, now_ms=1)
+        follower.follow()
+        await follower.until(lambda: log.high_watermark == 2)
+        assert_equal(leader.partition(), log)
+
+
+async def test_a_leaders_log_that_begins_inside_a_batch(tmp_path: Path) -> None:
+    """DeleteRecords; the batch is taken whole, and what is deleted of it is not to be read here either."""
+    async with pair(tmp_path) as (leader, follower):
+        await leader.lead()
+        partition = leader.partition()
+        leader.append(2, records=5)
+        former = follower.follow()
+        await follower.until(lambda: former.high_watermark == 10)
+        leader.broker.replicas.delete_records(partition, 7)
+        await follower.until(lambda: former.log_start_offset == 7)
+        assert_equal(partition, former)
+        await follower.manager.unfollow([(TOPIC_ID, 0)])
+        follower.logs.delete("t", 0)
+        log = follower.follow()
+        await follower.until(lambda: log.high_watermark == 10 and log.log_start_offset == 7)
+        assert log.segments[0].base_offset == 5
+        assert_equal(partition, log)
+
+
+async def test_a_follower_whose_records_are_deleted_at_the_leader_begins_anew(tmp_path: Path) -> None:
+    async with pair(tmp_path) as (leader, follower):
+        await leader.lead()
+        leader.append(3)
+        log = follower.follow()
+        await follower.until(lambda: log.high_watermark == 3)
+        await follower.manager.unfollow([(TOPIC_ID, 0)])
+        partition = leader.partition()
+        leader.append(4)
+        partition.log.update_high_watermark(7)
+        partition.log.increment_log_start_offset(5)
+        follower.follow()
+        await follower.until(lambda: log.high_watermark == 7)
+        assert log.log_start_offset == 5
+        assert_equal(partition, log)
+
+
+async def test_a_connection_that_breaks_is_made_again(tmp_path: Path) -> None:
+    async with pair(tmp_path) as (leader, follower):
+        await leader.lead()
+        log = follower.follow()
+        await follower.until(lambda: bool(follower.connections))
+        leader.append(1)
+        await follower.until(lambda: log.log_end_offset == 1)
+        for found in follower.connections.values():
+            found.is_cut = True
+        for connection in list(leader.broker.connections):
+            connection.close("the test cuts it")
+        leader.append(1)
+        for found in follower.connections.values():
+            found.is_cut = False
+        await follower.until(lambda: log.high_watermark == 2)
+        assert_equal(leader.partition(), log)
+
+
+async def test_a_mistake_of_ours_does_not_end_the_fetching(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async with pair(tmp_path) as (leader, follower):
+        await leader.lead()
+        log = follower.follow()
+        await follower.until(lambda: len(follower.connections) == 2)
+        for found in follower.connections.values():
+            found.is_broken = True
+        leader.append(1)
+        await follower.until(lambda: log.high_watermark == 1)
+        assert "ZeroDivisionError" in caplog.text
+
+
+async def test_what_is_not_on_the_disk_is_not_counted(tmp_path: Path) -> None:
+    """With barnabas.flush.before.ack: the leader counts what the follower asks beyond."""
+    may_flush = asyncio.Event()
+    flushed = []
+
+    async def flush(log: PartitionLog) -> None:
+        await may_flush.wait()
+        log.flush()
+        flushed.append(log.recovery_point)
+
+    async with pair(tmp_path, flush=flush) as (leader, follower):
+        await leader.lead()
+        leader.append(3)
+        log = follower.follow()
+        following = follower.manager.following(TOPIC_ID, 0)
+        assert following is not None
+        await follower.until(lambda: log.log_end_offset == 3 and following.stage is Stage.BUSY)
+        assert leader.partition().log.high_watermark == 0
+        committed = leader.partition().committed(3)
+        assert committed is not None
+        may_flush.set()
+        await committed
+        assert flushed == [3]
+
+
+async def test_a_partition_that_is_fenced_waits_for_the_controllers_word(tmp_path: Path) -> None:
+    async with pair(tmp_path) as (leader, follower):
+        await leader.lead(epoch=6)
+        leader.append(1)
+        log = follower.follow(epoch=5)
+        following = follower.manager.following(TOPIC_ID, 0)
+        assert following is not None
+        await follower.until(lambda: following.stage is Stage.WAITING)
+        follower.follow(epoch=6)
+        await follower.until(lambda: log.log_end_offset == 1)
+
+
+async def test_one_who_is_early_asks_again(tmp_path: Path) -> None:
+    """The leader has not been told of its office yet."""
+    async with pair(tmp_path) as (leader, follower):
+        log = follower.follow()
+        following = follower.manager.following(TOPIC_ID, 0)
+        assert following is not None
+        await follower.until(lambda: following.stage is Stage.DELAYED)
+        await leader.lead()
+        leader.append(1)
+        await follower.until(lambda: log.log_end_offset == 1)
+
+
+async def test_a_partition_is_not_followed_any_more(tmp_path: Path) -> None:
+    async with pair(tmp_path) as (leader, follower):
+        await leader.lead(count=2)
+        first, second = follower.follow(0), follower.follow(1)
+        leader.append(1, 0)
+        await follower.until(lambda: first.log_end_offset == 1)
+        await follower.manager.unfollow([(TOPIC_ID, 0), (TOPIC_ID, 9)])
+        leader.append(1, 0)
+        leader.append(1, 1)
+        await follower.until(lambda: second.log_end_offset == 1)
+        assert first.log_end_offset == 1
+        assert follower.manager.following(TOPIC_ID, 0) is None
+        await follower.manager.unfollow([(TOPIC_ID, 1)])
+        assert not follower.manager._leaders
+
+
+async def test_unfollowing_waits_for_a_truncation(tmp_path: Path) -> None:
+    """A log that is led must not be cut by what was decided when it followed; in a new epoch it is fetched for as soon
+    as it has been cut."""
+    threads = HeldThreads()
+    async with pair(tmp_path, threads=threads) as (leader, follower):
+        await leader.lead(count=2)
+        for index in range(2):
+            for _ in range(3):
+                follower.log(index).append_as_leader(
+                    build_batch([Record(0, 1, None, b"lost")]), leader_epoch=4, now_ms=1
+                )
+            follower.follow(index)
+        await threads.begun.wait()
+        first, second = follower.log(0), follower.log(1)
+        assert isinstance(first.failure, LogBusy)
+        unfollowing = asyncio.create_task(follower.manager.unfollow([(TOPIC_ID, 0)]))
+        await leader.lead(count=2, epoch=6)
+        leader.append(2, 1)
+        follower.follow(1, epoch=6)
+        assert not unfollowing.done()
+        threads.may_go_on.set()
+        await unfollowing
+        assert (first.failure, first.log_end_offset) == (None, 0)
+        await follower.until(lambda: second.high_watermark == 2)
+        assert_equal(leader.partition(1), second)
+
+
+@pytest.mark.parametrize("damage", [20, -1])
+async def test_a_damaged_batch_is_not_taken(tmp_path: Path, damage: int, caplog: pytest.LogCaptureFixture) -> None:
+    """Every checksum is compared; the partition is asked for again and again, which is told once, and the others go
+    on."""
+    async with pair(tmp_path) as (leader, follower):
+        await leader.lead(count=2)
+        leader.append(1, 0)
+        leader.append(1, 1)
+        path = leader.partition(0).log.segments[0].file.path
+        turn_bit(path, damage)
+        first, second = follower.follow(0), follower.follow(1)
+        await follower.until(lambda: second.log_end_offset == 1)
+        following = follower.manager.following(TOPIC_ID, 0)
+        assert following is not None
+        assert first.log_end_offset == 0
+        for _ in range(3):
+            await follower.until(lambda: following.stage is Stage.FETCHING)
+            await follower.until(lambda: following.stage is Stage.DELAYED)
+        assert len([line for line in caplog.messages if "t-0" in line and "refused" in line]) == 1
+        turn_bit(path, damage)
+        await follower.until(lambda: first.log_end_offset == 1)
+
+
+async def test_a_log_may_be_deleted_while_it_is_flushed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    may_flush, was_refused = asyncio.Event(), asyncio.Event()
+
+    async def flush(log: PartitionLog) -> None:
+        await may_flush.wait()
+        was_refused.set()
+        log.check()
+
+    async with pair(tmp_path, flush=flush) as (leader, follower):
+        await leader.lead()
+        leader.append(3)
+        log = follower.follow()
+        following = follower.manager.following(TOPIC_ID, 0)
+        assert following is not None
+        await follower.until(lambda: following.stage is Stage.BUSY)
+        await follower.manager.unfollow([(TOPIC_ID, 0)])
+        follower.logs.delete("t", 0)
+        may_flush.set()
+        await was_refused.wait()
+        await asyncio.sleep(0)  # the flush has failed by then
+        with pytest.raises(LogDeleted):
+            log.check()
+    assert not caplog.records

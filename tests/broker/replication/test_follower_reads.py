@@ -1,0 +1,237 @@
+"""Consumers that read from followers (KIP-392): real clients that are sent to the replica in their rack, what a
+follower answers, and how soon it hears of a commit."""
+
+import time
+from collections.abc import Iterator
+from statistics import quantiles
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from barnabas.broker.configuration.config import ConfigError, load
+from barnabas.broker.configuration.tables.broker import LEADER_SELECTOR, RACK_AWARE_SELECTOR
+from barnabas.broker.replication.follower_reads import COMMIT_WAIT_MS
+from barnabas.broker.replication.followers import Followers
+from barnabas.broker.replication.replica_selector import preferred_replica
+from barnabas.testing import Cluster
+from barnabas.testing.requests import ask
+from barnabas.wire.errors import ErrorCode
+from barnabas.wire.messages.delete_topics import DeleteTopicsRequest
+from barnabas.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, PartitionData
+
+RACKS = ("a", "b", "c")
+FETCH_VERSION = 12
+HEARD_S_MAX = 0.020
+"""How soon a follower that is read from knows what is committed."""
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    with Cluster(
+        racks=RACKS, replica_selector_class=RACK_AWARE_SELECTOR, auto_leader_rebalance_enable=False
+    ) as running:
+        yield running
+
+
+def topic_of(cluster: Cluster, name: str) -> tuple[int, int]:
+    """A new topic's leader, and one that follows it."""
+    cluster.create_topic(name)
+    cluster.wait_in_sync()
+    leader = cluster.leader(name)
+    return leader, (leader + 1) % len(RACKS)
+
+
+def producer_of(cluster: Cluster) -> Producer:
+    return Producer({"bootstrap.servers": cluster.bootstrap_servers, "acks": "all", "linger.ms": 0})
+
+
+def consumer_of(cluster: Cluster, topic: str, rack: str) -> Consumer:
+    consumer = Consumer(
+        {
+            "bootstrap.servers": cluster.bootstrap_servers,
+            "group.id": "readers",
+            "client.id": f"reader in {rack}",
+            "client.rack": rack,
+            "enable.auto.commit": False,
+            "topic.metadata.refresh.interval.ms": 1_000,
+        }
+    )
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    return consumer
+
+
+def next_value(consumer: Consumer) -> str:
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        message = consumer.poll(0.2)
+        if message is not None and message.error() is None:
+            return (message.value() or b"").decode()
+    raise AssertionError("no record came")
+
+
+def write(producer: Producer, topic: str, value: str) -> None:
+    producer.produce(topic, value, partition=0)
+    assert producer.flush(30) == 0
+
+
+def bytes_read(cluster: Cluster, topic: str, broker: int) -> int:
+    """What that broker has given to consumers of the topic."""
+
+    async def look() -> int:
+        return cluster.brokers[broker].server.replicas.partition_or_error(topic, 0).bytes_out
+
+    return cluster.call(look())
+
+
+def fetch(cluster: Cluster, broker: int, topic: str, offset: int, *, version: int = FETCH_VERSION, **more: Any) -> Any:
+    asked = FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=1 << 20, **more)
+    request = FetchRequest(max_bytes=1 << 20, session_epoch=-1, topics=[FetchTopic(topic=topic, partitions=[asked])])
+    request.replica_id = -1
+
+    async def fetch_once() -> PartitionData:
+        response = await ask(cluster.brokers[broker].server, request, version)
+        return response.responses[0].partitions[0]  # type: ignore[no-any-return]
+
+    return cluster.call(fetch_once())
+
+
+def test_a_consumer_reads_from_the_follower_in_its_rack_and_from_others_when_that_dies(cluster: Cluster) -> None:
+    leader, follower = topic_of(cluster, "near")
+    producer, consumer = producer_of(cluster), consumer_of(cluster, "near", RACKS[follower])
+    try:
+        write(producer, "near", "first")
+        assert next_value(consumer) == "first"
+        deadline = time.monotonic() + 30  # it may have been given its first records by the leader
+        while not bytes_read(cluster, "near", follower):
+            assert time.monotonic() < deadline, "nothing is read from the follower"
+            write(producer, "near", "more")
+            assert next_value(consumer) == "more"
+        from_leader = bytes_read(cluster, "near", leader)
+        for number in range(20):
+            write(producer, "near", f"{number}")
+            assert next_value(consumer) == f"{number}"
+        assert bytes_read(cluster, "near", leader) == from_leader
+
+        cluster.brokers[follower].kill()
+        write(producer, "near", "after")
+        assert next_value(consumer) == "after"
+        assert bytes_read(cluster, "near", leader) > from_leader
+    finally:
+        consumer.close()
+        if not cluster.brokers[follower].is_running:
+            cluster.brokers[follower].start()
+        cluster.wait_in_sync()
+
+
+def test_a_follower_that_is_read_from_knows_of_a_commit_within_20_ms(cluster: Cluster) -> None:
+    _, follower = topic_of(cluster, "soon")
+    producer, consumer = producer_of(cluster), consumer_of(cluster, "soon", RACKS[follower])
+    took_s = []
+    try:
+        for number in range(60):
+            written = []
+            producer.produce(
+                "soon", f"{number}", partition=0, on_delivery=lambda *_, at=written: at.append(time.monotonic())
+            )
+            assert producer.flush(30) == 0
+            assert next_value(consumer) == f"{number}"
+            took_s.append(time.monotonic() - written[0])
+        assert bytes_read(cluster, "soon", follower)
+    finally:
+        consumer.close()
+    *_, p90 = percentiles = quantiles(took_s[10:], n=10)
+    print(f"from its acknowledgement to a consumer of a follower: p50 {percentiles[4]:.4f} s, p90 {p90:.4f} s")
+    assert percentiles[4] < HEARD_S_MAX
+
+
+def test_what_a_follower_answers(cluster: Cluster) -> None:
+    _, follower = topic_of(cluster, "answers")
+    producer, consumer = producer_of(cluster), consumer_of(cluster, "answers", RACKS[follower])
+    write(producer, "answers", "v")
+    assert next_value(consumer) == "v"
+    consumer.close()
+    cluster.wait_in_sync()
+    deadline = time.monotonic() + 10
+    while not (found := fetch(cluster, follower, "answers", 0)).records:
+        assert time.monotonic() < deadline, "the follower does not hear of the commit"
+    assert (found.error_code, found.high_watermark, found.preferred_read_replica) == (0, 1, -1)
+    assert fetch(cluster, follower, "answers", 1).error_code == ErrorCode.NONE
+    assert fetch(cluster, follower, "answers", 2).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+    newer = fetch(cluster, follower, "answers", 0, current_leader_epoch=99)
+    assert newer.error_code == ErrorCode.UNKNOWN_LEADER_EPOCH
+    assert fetch(cluster, follower, "answers", 0, version=10).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+def test_what_is_not_followed_any_more_is_forgotten(cluster: Cluster) -> None:
+    _, follower = topic_of(cluster, "passing")
+    fetch(cluster, follower, "passing", 0)
+    server = cluster.brokers[follower].server
+
+    async def read_topics() -> set[str]:
+        fetchers = server.replicas.fetchers
+        return set() if fetchers is None else {found.topic for found in fetchers.reads.partitions.values()}
+
+    async def delete() -> Any:
+        controller = next(found for found in cluster.live_servers() if found.controller.is_active)
+        return await ask(controller, DeleteTopicsRequest(topic_names=["passing"], timeout_ms=30_000), 5)
+
+    assert "passing" in cluster.call(read_topics())
+    cluster.call(delete())
+    deadline = time.monotonic() + 30
+    while "passing" in cluster.call(read_topics()):
+        assert time.monotonic() < deadline, "a deleted topic is still read"
+        time.sleep(0.05)
+
+
+def test_another_selector_is_refused_in_one_line() -> None:
+    assert load(options={"replica.selector.class": LEADER_SELECTOR}).replica_selector_class == LEADER_SELECTOR
+    with pytest.raises(ConfigError, match=r"org\.example\.Mine.*replica\.selector\.class") as caught:
+        load(options={"replica.selector.class": "org.example.Mine"})
+    assert "\n" not in str(caught.value)
+
+
+# --- who is preferred
+
+
+def followers(**told: tuple[int, int, int]) -> Followers:
+    """Of broker 0; each with where its log starts and ends, and when it fetched last."""
+    found = Followers(
+        0, range(5), [0, 1, 2, 3], leader_epoch=1, partition_epoch=1, start_offset=0, now_ms=0,
+        is_eligible=lambda *_: True,
+    )  # fmt: skip
+    for name, (start, end, now_ms) in told.items():
+        follower = found.follower(int(name.lstrip("b")))
+        assert follower is not None
+        follower.fetched(end, start, 1, end, now_ms)
+    return found
+
+
+def preferred(known: Followers, racks: dict[int, str], offset: int = 10) -> int | None:
+    return preferred_replica(known, offset, "near", racks.get)
+
+
+def test_the_most_caught_up_follower_in_the_rack_is_preferred() -> None:
+    known = followers(b1=(0, 20, 100), b2=(0, 30, 100), b3=(0, 40, 100), b4=(0, 50, 100))
+    assert preferred(known, {0: "far", 1: "near", 2: "near", 3: "far", 4: "near"}) == 2  # 4 is not in sync
+    assert preferred(known, {0: "near", 1: "near", 2: "near"}) is None  # the leader is as near
+    assert preferred(known, {0: "far", 3: "far"}) is None
+    assert preferred(known, {1: "near"}) == 1  # nobody knows where the leader is
+
+
+def test_of_those_that_have_as_much_who_had_it_last_is_preferred() -> None:
+    known = followers(b1=(0, 20, 200), b2=(0, 20, 100), b3=(0, 20, 100))
+    near = dict.fromkeys((1, 2, 3), "near")
+    assert preferred(known, near) == 1
+    assert preferred(followers(b1=(0, 20, 100), b2=(0, 20, 100)), near) == 2
+
+
+def test_who_does_not_have_the_offset_is_not_preferred() -> None:
+    known = followers(b1=(11, 20, 100), b2=(0, 9, 100))
+    assert preferred(known, {1: "near", 2: "near"}) is None
+    assert preferred(known, {1: "near", 2: "near"}, 11) == 1
+    assert preferred(known, {1: "near", 2: "near", 3: "near"}, 0) == 2  # 3 has not fetched yet
+
+
+def test_a_commit_is_waited_for_less_long_than_is_promised() -> None:
+    assert COMMIT_WAIT_MS < 1000 * HEARD_S_MAX / 2

@@ -1,0 +1,337 @@
+"""`barnabas serve --brokers N` as a process: the parent, its brokers, and what becomes of either without the other."""
+
+import contextlib
+import ctypes
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+
+from barnabas.broker.cli.supervisor import _with_free_ports
+from barnabas.storage.os_files import OsFiles
+from tools.barnabas_process import BarnabasBrokers, BarnabasProcess
+
+pytestmark = pytest.mark.slow
+
+DEADLINE_S = 30.0
+
+
+def eventually(look: Callable[[], Any], deadline_s: float = DEADLINE_S) -> Any:
+    deadline = time.monotonic() + deadline_s
+    while not (found := look()):
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.01)
+    return found
+
+
+@pytest.fixture
+def brokers() -> Iterator[BarnabasBrokers]:
+    cluster = BarnabasBrokers()
+    try:
+        cluster.start()
+        yield cluster
+    finally:
+        cluster.kill()
+        cluster.close()
+
+
+def admin_of(cluster: BarnabasBrokers) -> Any:
+    return AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
+
+
+def create(cluster: BarnabasBrokers, topic: str, **config: str) -> None:
+    new = NewTopic(topic, 3, 3, config={"min.insync.replicas": "2", **config})
+
+    def attempt() -> bool:
+        admin = admin_of(cluster)  # which has to live until the answer
+        (done,) = admin.create_topics([new], operation_timeout=20).values()
+        error = done.exception(30)
+        return error is None or error.args[0].name() == "TOPIC_ALREADY_EXISTS"
+
+    eventually(attempt)
+    for address in cluster.addresses:  # who makes a replica has to ask the store what the topic is like
+        one = AdminClient({"bootstrap.servers": address, "log_level": 0})
+        eventually(lambda one=one: len(one.list_topics(topic, timeout=20).topics[topic].partitions) == 3)  # type: ignore[misc]
+    eventually(lambda: all(len(each.isrs) == 3 for each in partitions(cluster, topic).values()))
+
+
+def partitions(cluster: BarnabasBrokers, topic: str) -> dict[int, Any]:
+    """Those of a topic, as soon as the broker that is asked has heard of them."""
+    admin = admin_of(cluster)
+    found = eventually(lambda: admin.list_topics(topic, timeout=20).topics[topic].partitions)
+    return dict(found)
+
+
+def produce(cluster: BarnabasBrokers, topic: str, partition: int = 0) -> int:
+    """The offset of one more record."""
+    answers: list[Any] = []
+    producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "acks": "all", "log_level": 0})
+    producer.produce(topic, b"x", partition=partition, on_delivery=lambda *answer: answers.append(answer))
+    producer.flush(30)
+    ((error, message),) = answers
+    assert error is None, error
+    offset: int = message.offset()
+    return offset
+
+
+@contextlib.contextmanager
+def orphans_are_ours() -> Iterator[None]:
+    """What loses its parent becomes a child of this process, to be waited for without delay (prctl(2))."""
+    set_child_subreaper = 36
+    libc = ctypes.CDLL(None, use_errno=True)
+    assert libc.prctl(set_child_subreaper, 1, 0, 0, 0) == 0, os.strerror(ctypes.get_errno())
+    try:
+        yield
+    finally:
+        libc.prctl(set_child_subreaper, 0, 0, 0, 0)
+
+
+def lines(cluster: BarnabasBrokers, text: str) -> list[str]:
+    return [line for line in cluster.log_text().splitlines() if text in line]
+
+
+def test_one_ready_line_and_one_stop(brokers: BarnabasBrokers, tmp_path: Path) -> None:
+    assert re.fullmatch(
+        r"ready: (PLAINTEXT://127\.0\.0\.1:\d+,?){3} node\.id=1,2,3 cluster\.id=\S{22}", brokers.ready_line
+    )
+    first = brokers.ready_line
+    create(brokers, "letters")
+    assert produce(brokers, "letters") == 0
+    brokers.stop()
+    log = brokers.log_text()
+    relieved = re.findall(r"broker \d stops: (\d) partition\(s\) are led by others now, (\d) by nobody else", log)
+    assert [remaining for _, remaining in relieved[:2]] == ["0", "0"], relieved
+    assert relieved[2:] in ([], [("0", "3")]), "the last one has nobody to hand over to, whether it knows that or not"
+    assert not [line for line in log.splitlines() if " ERROR " in line or " FATAL " in line], log
+    for node_id in (1, 2, 3):
+        assert (brokers.log_dir / f"broker{node_id}" / ".kafka_cleanshutdown").exists()
+    brokers.start()
+    assert brokers.ready_line == first, "the same addresses and the same cluster"
+    assert produce(brokers, "letters") == 1
+
+
+@pytest.mark.parametrize("whose", ["a leader's", "the controller's"])
+def test_partitions_are_led_soon_after_a_kill(brokers: BarnabasBrokers, whose: str) -> None:
+    """Because the parent tells the store of the death: the session would last 18 s. (The time is printed; on an idle
+    machine it is below a second, of which this client takes the most.)"""
+    create(brokers, "letters")
+    controller = admin_of(brokers).list_topics(timeout=20).controller_id
+    leaders = {index: partition.leader for index, partition in partitions(brokers, "letters").items()}
+    victim = (
+        controller if whose == "the controller's" else next(each for each in leaders.values() if each != controller)
+    )
+    index = next(index for index, leader in leaders.items() if leader == victim)
+    others = [
+        address for node_id, address in zip(brokers.node_ids, brokers.addresses, strict=True) if node_id != victim
+    ]
+    survivors = AdminClient({"bootstrap.servers": ",".join(others), "log_level": 0})
+    assert produce(brokers, "letters", index) == 0
+    survivors.list_topics("letters", timeout=20)
+    brokers.kill_broker(victim)
+    killed_s = time.monotonic()
+
+    def is_led() -> bool:
+        """By another, or by the same one again, if that is back before a new controller has looked."""
+        leader = survivors.list_topics("letters", timeout=5).topics["letters"].partitions[index].leader
+        return leader != victim or len(lines(brokers, f"broker {victim}: barnabas.broker.cli.process: started in")) == 2
+
+    eventually(is_led)
+    took_s = time.monotonic() - killed_s
+    print(f"led by another after {took_s:.3f} s")
+    assert took_s < 6.0
+    assert produce(brokers, "letters", index) == 1
+    eventually(lambda: all(len(each.isrs) == 3 for each in partitions(brokers, "letters").values()))
+    assert len(lines(brokers, "was killed by SIGKILL: it is started again")) == 1
+
+
+def test_who_dies_over_and_over_is_given_up(brokers: BarnabasBrokers) -> None:
+    for number in range(1, 7):
+        pid = eventually(lambda: brokers.broker_pid(2))
+        os.kill(pid, signal.SIGKILL)
+        if number < 6:
+            eventually(lambda pid=pid: brokers.broker_pid(2) not in (0, pid))  # type: ignore[misc]
+    assert brokers.wait(60) == 1
+    (told,) = lines(brokers, " FATAL ")
+    assert "broker 2 has died 6 times within a minute" in told
+    assert "all brokers are stopped" in told
+
+
+def test_a_broker_that_cannot_start_ends_all(tmp_path: Path) -> None:
+    (tmp_path / "broker2").mkdir()
+    (tmp_path / "broker2" / "meta.properties").write_text("version=1\nbroker.id=7\ncluster.id=abcdefghijklmnopqrstuv\n")
+    cluster = BarnabasBrokers(data_dir=tmp_path)
+    with pytest.raises(RuntimeError):
+        cluster.start()
+    assert len(lines(cluster, "broker 2 could not start")) == 1
+    assert len(lines(cluster, " FATAL ")) == 2, "its own reason, and the end"
+    cluster.close()
+
+
+def test_a_paused_parent_ends_no_session(brokers: BarnabasBrokers) -> None:
+    create(brokers, "letters")
+    before = {index: each.leader for index, each in partitions(brokers, "letters").items()}
+    os.kill(brokers.pid, signal.SIGSTOP)
+    try:
+        for index in before:
+            assert produce(brokers, "letters", index) == 0, "leaders go on serving"
+    finally:
+        os.kill(brokers.pid, signal.SIGCONT)
+    create(brokers, "more")
+    after = {index: each.leader for index, each in partitions(brokers, "letters").items()}
+    assert after == before
+    assert not lines(brokers, "is over: nothing was heard of it")
+
+
+def test_a_terminal_that_is_closed_ends_all(brokers: BarnabasBrokers) -> None:
+    pids = [brokers.broker_pid(node_id) for node_id in (1, 2, 3)]
+    parent = int(Path(f"/proc/{pids[0]}/stat").read_text().rsplit(") ", 1)[1].split()[1])
+    os.kill(parent, signal.SIGHUP)
+    eventually(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in pids))
+    for node_id in (1, 2, 3):
+        assert (brokers.log_dir / f"broker{node_id}" / ".kafka_cleanshutdown").exists()
+
+
+def test_brokers_outlive_their_parent_and_the_next_one_finds_them(brokers: BarnabasBrokers) -> None:
+    create(brokers, "letters")
+    first, pids = brokers.ready_line, [brokers.broker_pid(node_id) for node_id in (1, 2, 3)]
+    leaders = {index: each.leader for index, each in partitions(brokers, "letters").items()}
+    brokers.kill_parent()
+    for index in leaders:
+        assert produce(brokers, "letters", index) == 0, "leaders go on serving"
+    assert {index: each.leader for index, each in partitions(brokers, "letters").items()} == leaders, (
+        "nobody is elected"
+    )
+    brokers.start()
+    assert brokers.ready_line == first
+    assert [brokers.broker_pid(node_id) for node_id in (1, 2, 3)] == pids
+    assert len(lines(brokers, "still runs")) == 3
+    create(brokers, "more")
+    assert len(lines(brokers, "the broker has joined its cluster again")) == 3, "all sessions have ended"
+    for index in leaders:
+        assert produce(brokers, "letters", index) == 1
+    brokers.kill_broker(1)
+    eventually(lambda: lines(brokers, "broker 1, pid"))
+    eventually(lambda: brokers.broker_pid(1) not in (0, pids[0]))
+    create(brokers, "most")
+    brokers.stop()
+    for node_id in (1, 2, 3):
+        assert (brokers.log_dir / f"broker{node_id}" / ".kafka_cleanshutdown").exists()
+
+
+def test_a_stop_ends_when_brokers_of_a_former_parent_have_just_died(brokers: BarnabasBrokers) -> None:
+    with orphans_are_ours():
+        brokers.kill_parent()
+    brokers.start()
+    for pid in [brokers.broker_pid(node_id) for node_id in (1, 2, 3)]:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+    brokers.stop()
+
+
+def test_a_broker_of_before_that_is_not_asked_for_is_told(brokers: BarnabasBrokers) -> None:
+    brokers.kill_parent()
+    fewer = BarnabasBrokers(2, data_dir=brokers.log_dir)
+    with pytest.raises(RuntimeError):
+        fewer.start()
+    (told,) = lines(fewer, " FATAL ")
+    assert f"broker 3 of before, pid {brokers.broker_pid(3)}, still runs" in told
+    fewer.close()
+
+
+def test_a_start_is_given_up(tmp_path: Path) -> None:
+    """While the first broker starts and others are still to be forked."""
+    log = (tmp_path / "log").open("w+")
+    with subprocess.Popen(
+        [sys.executable, "-m", "barnabas", "serve", "--brokers", "9", "--listen", "127.0.0.1:0"],
+        env=os.environ | {"HOME": str(tmp_path), "XDG_DATA_HOME": ""}, stdout=subprocess.PIPE, stderr=log, text=True,
+    ) as process:  # fmt: skip
+        eventually(lambda: "broker 1:" in (tmp_path / "log").read_text())
+        process.send_signal(signal.SIGTERM)
+        out, _ = process.communicate(timeout=60)
+    assert (process.returncode, out) == (0, "")
+    log.close()
+    base = tmp_path / ".local/share/barnabas/cluster"
+    assert (base / "znodes.sqlite").exists(), "where clusters are by default"
+    for each in base.glob("broker*/.lock"):
+        files = OsFiles()
+        files.close(files.lock(str(each)))  # nobody has it any more
+
+
+def test_ports_that_the_system_gives_are_different_ones() -> None:
+    """Each is given while the others are taken: who closes one may be given it again."""
+    with contextlib.ExitStack() as taken:
+        listeners = ["A://127.0.0.1:0,B://127.0.0.1:0"] * 300
+        ports = re.findall(r":(\d+)", ",".join(_with_free_ports(each, taken) for each in listeners))
+    assert len(set(ports)) == len(ports) == 600
+
+
+def test_two_parents_do_not_share_a_directory(brokers: BarnabasBrokers) -> None:
+    second = BarnabasBrokers(data_dir=brokers.log_dir)
+    with pytest.raises(RuntimeError):
+        second.start()
+    (told,) = lines(second, " FATAL ")
+    assert "another process is using it" in told
+    second.close()
+    create(brokers, "letters")
+
+
+def test_a_directory_of_one_broker_is_refused(tmp_path: Path) -> None:
+    with BarnabasProcess(data_dir=tmp_path / "data"):
+        pass
+    done = run("--brokers", "3", "--listen", "127.0.0.1:0", "--data-dir", str(tmp_path / "data"))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert re.fullmatch(r"barnabas: \S+ is the directory of one broker, not of a cluster: .*\n", done.stderr)
+
+
+def run(*arguments: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, "-m", "barnabas", "serve", *arguments],
+        capture_output=True, text=True, timeout=60, check=False, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--brokers", "0"], "--brokers 0: expected a number of 1 to 100"),
+        (["--brokers", "many"], "--brokers many: expected a number of 1 to 100"),
+        (["--brokers", "3", "--listen", ":65534"], "--brokers: port 65536 would be above 65535"),
+        (["--brokers", "3", "--zookeeper", "zk:2181"], "leave zookeeper.connect (--zookeeper) out"),
+    ],
+)
+def test_what_cannot_be_is_refused(tmp_path: Path, arguments: list[str], told: str) -> None:
+    done = run(*arguments, "--data-dir", str(tmp_path / "data"))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert told in done.stderr
+    assert not (tmp_path / "data").exists()
+
+
+def test_what_it_takes(brokers: BarnabasBrokers) -> None:
+    """At most 180 MiB in all; what the parent has imported is shared."""
+    pids = [brokers.pid, *(brokers.broker_pid(node_id) for node_id in (1, 2, 3))]
+    shares_kib = [
+        int(re.findall(r"^Pss:\s+(\d+) kB", Path(f"/proc/{pid}/smaps_rollup").read_text(), re.MULTILINE)[0])
+        for pid in pids
+    ]
+    print(f"{[share // 1024 for share in shares_kib]} MiB")
+    assert sum(shares_kib) < 180 * 1024
+
+
+def test_one_broker_imports_nothing_of_it() -> None:
+    script = (
+        "import sys, barnabas.broker.cli.serve, barnabas.broker.cli.process\n"
+        "import barnabas.controller.coordination.embedded\n"
+        "others = ('several_brokers', 'supervisor')\n"
+        "print([name for name in sys.modules if 'zookeeper' in name or name.endswith(others)])"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "[]\n"

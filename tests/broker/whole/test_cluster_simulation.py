@@ -1,0 +1,153 @@
+"""A cluster in virtual time, with faults of its processes, disks, network and metadata store: nothing that clients were
+told is taken back, and a seed tells one story (tools/cluster_simulation.py).
+"""
+
+import hashlib
+import os
+import random
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tools.cluster_simulation import simulate
+from tools.simulated_disk import SimulatedDisk
+
+FAULTS = (
+    "killed", "without power", "stopped", "paused", "session expired", "cut", "reset", "slow", "clock jumped",
+    "disk full", "disk failing", "connection lost",
+)  # fmt: skip
+HAPPENS = (
+    "refused by disks", "producers died", "topics deleted", "rebalances of members", "compacted", "ended by retention",
+)  # fmt: skip
+"""What faults and clients bring about."""
+
+
+@pytest.mark.parametrize(
+    ("brokers", "seeds", "seconds"),
+    [
+        pytest.param(1, range(4), 30, marks=pytest.mark.slow),
+        pytest.param(3, range(1, 7), 30, marks=pytest.mark.slow),
+        pytest.param(1, range(8, 58), 60, marks=[pytest.mark.full, pytest.mark.timeout(1800)]),
+        pytest.param(3, range(8, 108), 60, marks=[pytest.mark.full, pytest.mark.timeout(1800)]),
+    ],
+)
+def test_whatever_fails_nothing_is_wrong(brokers: int, seeds: range, seconds: float) -> None:
+    """And each fault is there: seeds go on, where one of them was not yet."""
+    counts: dict[str, int] = {}
+    wanted = (*FAULTS, *HAPPENS) if brokers > 1 else ("cut",)
+    for seed in range(seeds.start, seeds.start + 4 * len(seeds)):
+        if seed >= seeds.stop and all(counts.get(what) for what in wanted):
+            break
+        print(f"seed {seed}")
+        outcome = simulate(seed, seconds, brokers=brokers)
+        assert outcome.wrong == [], f"seed {seed}"
+        counts = {what: counts.get(what, 0) + outcome.counts.get(what, 0) for what in counts | outcome.counts}
+    print(counts)
+    assert [what for what in wanted if not counts.get(what)] == []
+    assert sum(counts.get(fault, 0) for fault in FAULTS) >= 3 * len(seeds)
+    for what, least in (("acknowledged", 50), ("transactions", 5), ("commits", 10)):
+        assert counts[what] > least * len(seeds), what
+
+
+def test_a_seed_tells_the_same_story_again() -> None:
+    stories = [simulate(seed, 4, brokers=3).log for seed in (3, 3, 4)]
+    assert len(stories[0]) > 100
+    assert stories[0] == stories[1] != stories[2]
+
+
+def test_a_disk_forgets_only_what_no_crash_undoes() -> None:
+    """Every state that a crash can leave is the same, whether the disk knows its whole story or not."""
+    draw = random.Random(5)
+    whole, forgetful = disks = SimulatedDisk(), SimulatedDisk()
+    forgetful.operations_max = 20
+    names = [f"/{folder}/{name}" for folder in "ab" for name in "1234"]
+    for disk in disks:
+        disk.make_directory("/a")
+        disk.make_directory("/b")
+    for _ in range(200):
+        what, name, other, size = draw.randrange(8), draw.choice(names), draw.choice("1234"), draw.randrange(2_000)
+        for disk in disks:
+            _change(disk, what, name, other, size)
+        assert _after_crashes(whole) == _after_crashes(forgetful)
+        assert whole.tree() == forgetful.tree()
+    assert len(whole.operations) > 5 * len(forgetful.operations) > 0
+
+
+def _after_crashes(disk: SimulatedDisk) -> list[dict[str, bytes | None]]:
+    count = len(disk.operations)
+    return [disk.crash(count, outcome).tree() for outcome in disk.outcomes(count, random.Random(1), 0)]
+
+
+def _change(disk: SimulatedDisk, what: int, name: str, other: str, size: int) -> None:
+    folder, _, _ = name.rpartition("/")
+    if what == 0:
+        disk.sync_directory(folder)
+    elif what == 1 and disk.exists(name):
+        disk.rename(name, f"{folder}/{other}")
+    elif what == 2 and disk.exists(name):
+        disk.unlink(name)
+    else:
+        descriptor = disk.open(name, create=True)
+        if what == 3:
+            disk.truncate(descriptor, size)
+        elif what < 6:
+            disk.pwrite(descriptor, b"%d" % size * 100, size)
+        else:
+            disk.sync(descriptor)
+        disk.close(descriptor)
+
+
+class LyingDisk(SimulatedDisk):
+    """Says that it has written what it only keeps in its cache."""
+
+    def sync(self, descriptor: int) -> None:
+        pass
+
+    def sync_directory(self, path: str) -> None:
+        pass
+
+
+@pytest.mark.slow
+def test_what_a_disk_loses_is_found() -> None:
+    """The control: with power cuts on a disk that does not sync, records that were acknowledged must be missed."""
+    for seed in range(10, 30):
+        outcome = simulate(seed, 40, brokers=1, new_disk=LyingDisk)
+        print(seed, outcome.counts, outcome.wrong[:3])
+        assert not outcome.wrong or outcome.counts.get("without power")
+        if outcome.wrong:
+            return
+    raise AssertionError("nobody missed anything")
+
+
+@pytest.mark.slow
+def test_the_command(tmp_path: Path) -> None:
+    """`make simulate` as a developer starts it: the same log from two processes, whatever their hash seeds."""
+    logs = []
+    for life in range(2):
+        log = tmp_path / f"{life}.log"
+        ran = subprocess.run(
+            ["make", "--no-print-directory", "simulate", "SEED=23", "SECONDS=5", f"ARGS=--log {log}"],
+            cwd=Path(__file__).resolve().parents[3],
+            env={**os.environ, "PYTHONHASHSEED": str(life + 7)},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+        )
+        assert ran.returncode == 0, ran.stdout + ran.stderr
+        assert re.search(
+            r"^seed 23: \d+ simulated seconds in .* s of CPU, \d+ per second; log \w{16}$", ran.stdout, re.M
+        )
+        logs.append(log.read_bytes())
+        assert hashlib.sha256(logs[-1]).hexdigest()[:16] in ran.stdout
+    assert logs[0] == logs[1]
+
+
+def test_the_command_says_what_is_wrong_with_its_options() -> None:
+    command = [sys.executable, "-m", "tools.cluster_simulation", "--seconds", "soon"]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert ran.returncode == 2
+    assert "--seconds: invalid float value: 'soon'" in ran.stderr

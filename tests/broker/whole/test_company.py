@@ -1,0 +1,344 @@
+"""Several brokers on one loop, with one metadata store and real sockets: who is the controller, who leads, and what
+becomes of that when one of them stops or dies."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from confluent_kafka import Consumer, KafkaError, Producer
+
+from barnabas.broker.configuration import config
+from barnabas.broker.environment import Environment
+from barnabas.broker.network.peer_connection import PeerConnection, PeerUnavailable
+from barnabas.broker.server import Broker
+from barnabas.clock import SystemClock
+from barnabas.controller.coordination.embedded import EmbeddedSession, EmbeddedStore
+from barnabas.storage.log import PartitionLog
+from barnabas.storage.os_files import UnsyncedFiles
+from barnabas.wire.errors import ErrorCode
+from barnabas.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from barnabas.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
+from barnabas.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from barnabas.wire.records import Record, build_batch
+from barnabas.wire.schema import Message
+
+PATIENCE_S: Final = 60
+
+ONE_REPLICA: Final = {
+    "offsets_topic_replication_factor": "1",
+    "transaction_state_log_replication_factor": "1",
+    "transaction_state_log_min_isr": "1",
+}
+"""Of internal topics."""
+
+pytestmark = pytest.mark.anyio
+
+
+class Company:
+    """Brokers with ids from 1 on, and a client that asks each of them."""
+
+    def __init__(self, data_dir: Path, store: EmbeddedStore) -> None:
+        self._data_dir = data_dir
+        self._store = store
+        self._clients: dict[int, PeerConnection] = {}
+        self.brokers: dict[int, Broker] = {}
+
+    async def start(self, node_id: int, **configs: str) -> Broker:
+        keys = {
+            "node.id": str(node_id),
+            "log.dirs": str(self._data_dir / str(node_id)),
+            "listeners": "PLAINTEXT://127.0.0.1:0",
+            "offsets.topic.num.partitions": "1",
+            "transaction.state.log.num.partitions": "1",
+            **{key.replace("_", "."): value for key, value in configs.items()},
+        }
+        environment = Environment(files=UnsyncedFiles(), metadata_store=self._store)
+        broker = self.brokers[node_id] = Broker(config.load(options=keys), environment)
+        await broker.start()
+        return broker
+
+    async def stop(self, node_id: int) -> None:
+        await self._leave(node_id).stop()
+
+    async def crash(self, node_id: int) -> None:
+        await self._leave(node_id).crash()
+
+    async def expire_session(self, node_id: int) -> None:
+        """Have the metadata store take a broker for dead, which then joins again."""
+        session = self.brokers[node_id]._store._session  # the present one
+        assert isinstance(session, EmbeddedSession)
+        await self._store.expire(session)
+
+    def _leave(self, node_id: int) -> Broker:
+        if node_id in self._clients:
+            self._clients.pop(node_id).close()
+        return self.brokers.pop(node_id)
+
+    async def close(self) -> None:
+        for node_id in sorted(self.brokers):
+            await self.stop(node_id)
+
+    @property
+    def bootstrap_servers(self) -> str:
+        return ",".join(broker.socket_server.bootstrap_servers for broker in self.brokers.values())
+
+    @property
+    def controller_ids(self) -> list[int]:
+        """Those that say that they are the controller."""
+        return [node_id for node_id, broker in self.brokers.items() if broker.controller.is_active]
+
+    async def ask(self, node_id: int, request: Message, version: int) -> Any:
+        broker = self.brokers[node_id]
+        if node_id not in self._clients:
+            address = ("127.0.0.1", broker.socket_server.ports["PLAINTEXT"])
+            self._clients[node_id] = PeerConnection(
+                broker.environment.network, lambda: address, broker.timers, "client", 30_000
+            )
+        return await self._clients[node_id].send(request, version)
+
+    async def create(self, topic: str, partitions: int, replicas: int) -> ErrorCode:
+        (controller_id,) = self.controller_ids
+        answer = await self.ask(controller_id, creation(topic, partitions, replicas), 7)
+        return ErrorCode.of(answer.topics[0].error_code)
+
+    async def leaders(self, node_id: int, topic: str) -> list[int]:
+        """By partition, as one broker tells it."""
+        request = MetadataRequest(topics=[MetadataRequestTopic(name=topic)], allow_auto_topic_creation=False)
+        answer = await self.ask(node_id, request, 8)
+        found = sorted(answer.topics[0].partitions, key=lambda each: each.partition_index)
+        return [partition.leader_id for partition in found]
+
+    async def leader(self, topic: str, but_not: int = -1) -> int:
+        """Who leads partition 0, by its own word: another one than `but_not`."""
+        found: list[int] = []
+
+        def is_led() -> bool:
+            found[:] = [
+                node_id
+                for node_id, broker in self.brokers.items()
+                if (hosted := broker.replicas.partition(topic, 0)) is not None and hosted.state.is_leader
+            ]
+            return bool(found) and but_not not in found
+
+        await until(is_led)
+        return found[0]
+
+    def in_sync(self, topic: str) -> Sequence[int]:
+        """The ISR of partition 0, as its leader knows it."""
+        for broker in self.brokers.values():
+            hosted = broker.replicas.partition(topic, 0)
+            if hosted is not None and hosted.state.is_leader:
+                return hosted.state.isr
+        return ()
+
+    def log(self, node_id: int, topic: str) -> PartitionLog:
+        return self.brokers[node_id].replicas.partition_or_error(topic, 0).log
+
+    async def produce(self, node_id: int, topic: str, partition: int, acks: int = 1) -> ErrorCode:
+        batch = build_batch([Record(0, 1_700_000_000_000, None, b"x", [], 0)])
+        data = TopicProduceData(name=topic, partition_data=[PartitionProduceData(index=partition, records=batch)])
+        answer = await self.ask(node_id, ProduceRequest(acks=acks, timeout_ms=20_000, topic_data=[data]), 9)
+        return ErrorCode.of(answer.responses[0].partition_responses[0].error_code)
+
+
+def creation(topic: str, partitions: int, replicas: int) -> CreateTopicsRequest:
+    topics = [CreatableTopic(name=topic, num_partitions=partitions, replication_factor=replicas)]
+    return CreateTopicsRequest(topics=topics, timeout_ms=10_000)
+
+
+@asynccontextmanager
+async def company(data_dir: Path, count: int, **configs: str) -> AsyncIterator[Company]:
+    store = EmbeddedStore(":memory:", SystemClock(), is_durable=False)
+    await store.open()
+    found = Company(data_dir, store)
+    try:
+        for node_id in range(1, count + 1):
+            await found.start(node_id, **configs)
+        yield found
+    finally:
+        await found.close()
+        await store.close()
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while not is_so():  # noqa: ASYNC110 - nobody tells when it is
+            await asyncio.sleep(0.01)
+
+
+def leader_of(broker: Broker, topic: str, partition: int = 0) -> int:
+    found = broker.metadata.partition(topic, partition)
+    return -1 if found is None else found.leader
+
+
+async def test_each_broker_knows_all_and_leads_its_share(tmp_path: Path) -> None:
+    async with company(tmp_path, 3) as brokers:
+        assert brokers.controller_ids == [1]
+        assert brokers.brokers[3].metadata.broker_ids() == [1, 2, 3]
+        assert await brokers.create("t", 6, 1) is ErrorCode.NONE
+        for broker in brokers.brokers.values():
+            await until(lambda broker=broker: "t" in broker.metadata)  # type: ignore[misc]
+            assert broker.metadata.controller_id == 1
+        leaders = await brokers.leaders(3, "t")
+        assert sorted(leaders) == [1, 1, 2, 2, 3, 3]
+        assert leaders == await brokers.leaders(1, "t") == await brokers.leaders(2, "t")
+        for partition, leader in enumerate(leaders):
+            for node_id in (1, 2, 3):
+                expected = ErrorCode.NONE if node_id == leader else ErrorCode.NOT_LEADER_OR_FOLLOWER
+                assert await brokers.produce(node_id, "t", partition) is expected
+
+
+async def test_only_the_controller_makes_topics(tmp_path: Path) -> None:
+    async with company(tmp_path, 2) as brokers:
+        answer = await brokers.ask(2, creation("t", 1, 1), 7)
+        assert answer.topics[0].error_code == ErrorCode.NOT_CONTROLLER
+        assert await brokers.create("t", 1, 2) is ErrorCode.NONE
+
+
+async def test_a_broker_that_stops_hands_over_what_it_leads(tmp_path: Path) -> None:
+    async with company(tmp_path, 3) as brokers:
+        await brokers.create("t", 6, 3)
+        await until(lambda: leader_of(brokers.brokers[1], "t", 5) > 0)
+        await brokers.stop(3)
+        # The controller has decided that before the broker was gone.
+        assert 3 not in {leader_of(brokers.brokers[1], "t", index) for index in range(6)}
+        assert 3 not in brokers.brokers[1].metadata.broker_ids() or brokers.controller_ids == [1]
+        await until(lambda: brokers.brokers[2].metadata.broker_ids() == [1, 2])
+        assert 3 not in await brokers.leaders(2, "t")
+
+
+@pytest.mark.parametrize("asks", ["true", "false"])
+async def test_a_broker_may_stop_without_asking(tmp_path: Path, asks: str, caplog: pytest.LogCaptureFixture) -> None:
+    async with company(tmp_path, 2, controlled_shutdown_enable=asks) as brokers:
+        await brokers.create("t", 2, 2)
+        await until(lambda: leader_of(brokers.brokers[2], "t", 1) > 0)
+        with caplog.at_level(logging.INFO):
+            await brokers.stop(2)
+            await until(lambda: brokers.brokers[1].metadata.broker_ids() == [1])
+        told = [line for line in caplog.messages if line.startswith("broker 2 stops: 1 partition(s) are led by others")]
+        assert len(told) == (asks == "true"), caplog.messages
+        await until(lambda: leader_of(brokers.brokers[1], "t", 0) == leader_of(brokers.brokers[1], "t", 1) == 1)
+
+
+@pytest.mark.parametrize("is_crash", [False, True])
+async def test_the_office_goes_on_to_another_broker(tmp_path: Path, is_crash: bool) -> None:
+    async with company(tmp_path, 3) as brokers:
+        await brokers.create("t", 3, 3)
+        for broker in brokers.brokers.values():
+            await until(lambda broker=broker: "t" in broker.metadata)  # type: ignore[misc]
+        await (brokers.crash(1) if is_crash else brokers.stop(1))
+        await until(lambda: len(brokers.controller_ids) == 1)
+        (controller_id,) = brokers.controller_ids
+        assert controller_id in (2, 3)
+        for broker in brokers.brokers.values():
+            await until(lambda broker=broker: broker.metadata.broker_ids() == [2, 3])  # type: ignore[misc]
+            await until(
+                lambda broker=broker: all(leader_of(broker, "t", index) in (2, 3) for index in range(3))  # type: ignore[misc]
+            )
+        assert await brokers.create("u", 2, 2) is ErrorCode.NONE
+        await brokers.start(1)
+        assert sorted(await brokers.leaders(1, "u")) == [2, 3]
+
+
+async def test_a_leader_has_the_controller_take_a_silent_follower_out_of_the_isr(tmp_path: Path) -> None:
+    """Each broker leads one partition: one of them has the controller beside it, the other asks it over a socket."""
+    async with company(tmp_path, 2, replica_lag_time_max_ms="500") as brokers:
+        await brokers.create("t", 2, 2)
+        await until(lambda: leader_of(brokers.brokers[2], "t", 1) > 0)
+        leaders = await brokers.leaders(2, "t")
+        assert sorted(leaders) == [1, 2]
+        for broker in brokers.brokers.values():
+            await until(lambda broker=broker: broker.replicas.fetchers is not None)  # type: ignore[misc]
+            await broker.replicas.fetchers.stop()  # type: ignore[union-attr]
+        for partition, leader in enumerate(leaders):
+            assert await brokers.produce(leader, "t", partition, acks=-1) is ErrorCode.NONE
+            hosted = brokers.brokers[leader].replicas.partition_or_error("t", partition)
+            assert hosted.state.isr == (leader,)
+
+
+async def test_what_was_acknowledged_outlives_its_leaders(tmp_path: Path) -> None:
+    """Each of them dies once, and comes back; the records are where they were, in all logs."""
+    async with company(tmp_path, 3, min_insync_replicas="2") as brokers:
+        await brokers.create("t", 1, 3)
+        count = 0
+        for _ in range(3):
+            leader = await brokers.leader("t")
+            for _ in range(5):
+                assert await brokers.produce(leader, "t", 0, acks=-1) is ErrorCode.NONE
+                count += 1
+            await brokers.crash(leader)
+            successor = await brokers.leader("t", but_not=leader)
+            assert brokers.log(successor, "t").log_end_offset == count
+            assert await brokers.produce(successor, "t", 0, acks=-1) is ErrorCode.NONE
+            count += 1
+            await brokers.start(leader, min_insync_replicas="2")
+            await until(lambda: len(brokers.in_sync("t")) == 3)
+        await until(lambda: {brokers.log(node_id, "t").high_watermark for node_id in (1, 2, 3)} == {count})
+        epochs = [brokers.log(node_id, "t").leader_epochs.entries for node_id in (1, 2, 3)]
+        assert epochs[0] == epochs[1] == epochs[2]
+
+
+async def test_clients_are_sent_away_by_a_broker_that_knows_nothing_yet(tmp_path: Path) -> None:
+    async with company(tmp_path, 1) as brokers:
+        brokers.brokers[1]._serves_clients = False
+        with pytest.raises(PeerUnavailable):
+            await brokers.ask(1, MetadataRequest(topics=[]), 8)
+
+
+async def test_a_transaction_ends_in_partitions_of_all_brokers(tmp_path: Path) -> None:
+    """Its coordinator leads one partition, so that markers go to other brokers; and whether a batch is part of it, they
+    ask there."""
+    async with company(tmp_path, 3, **ONE_REPLICA) as brokers:
+        await brokers.create("t", 6, 1)
+        for broker in brokers.brokers.values():
+            await until(lambda broker=broker: "t" in broker.metadata)  # type: ignore[misc]
+        await asyncio.to_thread(write_transactions, brokers.bootstrap_servers)
+        assert await asyncio.to_thread(read_committed, brokers.bootstrap_servers) == [
+            (partition, b"committed %d" % partition) for partition in range(6)
+        ]
+
+
+def write_transactions(bootstrap_servers: str) -> None:
+    producer = Producer({"bootstrap.servers": bootstrap_servers, "transactional.id": "p", "linger.ms": 0})
+    producer.init_transactions(PATIENCE_S)
+    for outcome in ("committed", "aborted"):
+        producer.begin_transaction()
+        for partition in range(6):
+            producer.produce("t", b"%s %d" % (outcome.encode(), partition), partition=partition)
+        producer.flush(PATIENCE_S)
+        if outcome == "committed":
+            producer.commit_transaction(PATIENCE_S)
+        else:
+            producer.abort_transaction(PATIENCE_S)
+
+
+def read_committed(bootstrap_servers: str) -> list[tuple[int, bytes]]:
+    """What a group reads until it has reached all ends, behind which aborted records lie."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap_servers,
+            "group.id": "g",
+            "auto.offset.reset": "earliest",
+            "enable.partition.eof": True,
+            "enable.auto.commit": False,
+        }
+    )
+    consumer.subscribe(["t"])
+    found: list[tuple[int, bytes]] = []
+    at_end: set[int] = set()
+    while len(at_end) < 6:
+        message = consumer.poll(PATIENCE_S)
+        assert message is not None, f"read {found}, then nothing more"
+        error, partition = message.error(), message.partition()
+        if error is None:
+            found.append((partition or 0, message.value() or b""))
+        else:
+            assert error.code() == KafkaError._PARTITION_EOF, error
+            at_end.add(partition or 0)
+    consumer.commit(asynchronous=False)
+    consumer.close()
+    return sorted(found)

@@ -1,0 +1,114 @@
+"""Three brokers with real sockets: what a leader and its followers tell each other. (What outlives leaders that die:
+`test_company.py`.)"""
+
+import asyncio
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from barnabas.broker.replication.partition import Partition
+from barnabas.wire.errors import ErrorCode
+from barnabas.wire.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
+from tests.broker.replication.test_fetcher_manager import content, turn_bit
+from tests.broker.whole.test_company import Company, company, leader_of, pytestmark, until
+
+__all__ = ["pytestmark"]  # these tests run on an event loop, too
+
+ALL = -1
+
+
+async def topic_of_three(brokers: Company) -> Partition:
+    """Its one partition, at its leader, when all three follow."""
+    assert await brokers.create("t", 1, 3) is ErrorCode.NONE
+    for broker in brokers.brokers.values():
+        await until(lambda broker=broker: broker.replicas.partition("t", 0) is not None)  # type: ignore[misc]
+    return hosted(brokers, leader_of(brokers.brokers[1], "t"))
+
+
+def hosted(brokers: Company, node_id: int) -> Partition:
+    return brokers.brokers[node_id].replicas.partition_or_error("t", 0)
+
+
+async def produce(brokers: Company) -> ErrorCode:
+    """One record with acks=all, to whoever leads."""
+    return await brokers.produce(await brokers.leader("t"), "t", 0, acks=ALL)
+
+
+async def test_a_record_is_acknowledged_when_three_have_it(tmp_path: Path) -> None:
+    async with company(tmp_path, 3) as brokers:
+        await topic_of_three(brokers)
+        for number in range(1, 21):
+            assert await produce(brokers) is ErrorCode.NONE
+            assert [hosted(brokers, node_id).log.log_end_offset for node_id in (1, 2, 3)] == [number] * 3
+        logs = [hosted(brokers, node_id).log for node_id in (1, 2, 3)]
+        await until(lambda: all(log.high_watermark == 20 for log in logs))  # followers hear of it with their next fetch
+
+
+async def test_with_too_few_in_sync_nothing_is_acknowledged_until_there_are_enough(tmp_path: Path) -> None:
+    async with company(tmp_path, 3, min_insync_replicas="3") as brokers:
+        partition = await topic_of_three(brokers)
+        followers = [node_id for node_id in (1, 2, 3) if node_id != partition.state.node_id]
+        assert await produce(brokers) is ErrorCode.NONE
+        await brokers.crash(followers[0])
+        await until(lambda: len(partition.state.isr) == 2)
+        assert await produce(brokers) is ErrorCode.NOT_ENOUGH_REPLICAS
+        assert partition.has_too_few_in_sync
+        await brokers.start(followers[0], min_insync_replicas="3")
+        await until(lambda: len(partition.state.isr) == 3)
+        assert await produce(brokers) is ErrorCode.NONE
+
+
+async def test_records_are_deleted_on_all_three(tmp_path: Path) -> None:
+    async with company(tmp_path, 3) as brokers:
+        partition = await topic_of_three(brokers)
+        for _ in range(3):
+            await produce(brokers)
+        deletion = DeleteRecordsPartition(partition_index=0, offset=2)
+        request = DeleteRecordsRequest(topics=[DeleteRecordsTopic(name="t", partitions=[deletion])], timeout_ms=30_000)
+        async with asyncio.timeout(30):
+            [result] = (await brokers.ask(partition.state.node_id, request, 2)).topics[0].partitions
+        assert (result.error_code, result.low_watermark) == (0, 2)
+        assert [hosted(brokers, node_id).log.log_start_offset for node_id in (1, 2, 3)] == [2, 2, 2]
+
+
+def test_a_broker_that_is_alone_has_none_of_it_in_memory() -> None:
+    code = """
+import sys
+from barnabas.testing import Broker
+with Broker() as broker:
+    broker.create_topic("t").produce("x")
+print(*sorted(name for name in sys.modules if name.startswith("barnabas.broker.")))
+"""
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    modules = {name.rpartition(".")[2] for name in run.stdout.split()}
+    assert "partition" in modules
+    assert not modules & {"leadership", "followers", "replica_fetch", "alter_partitions"}
+    assert not modules & {"fetcher", "fetcher_manager", "peer_connection", "controller_client"}
+
+
+@pytest.mark.parametrize("which", ["the leader", "a follower"])
+async def test_a_damaged_replica_is_fetched_anew_and_joins_again(tmp_path: Path, which: str) -> None:
+    """No crash leaves a log so: it is set aside when others lead, and nobody counts on it."""
+    async with company(tmp_path, 3) as brokers:
+        partition = await topic_of_three(brokers)
+        for _ in range(5):
+            assert await produce(brokers) is ErrorCode.NONE
+        leader = partition.state.node_id
+        damaged = leader if which == "the leader" else next(node for node in (1, 2, 3) if node != leader)
+        path = hosted(brokers, damaged).log.segments[0].file.path
+        await brokers.crash(damaged)
+        turn_bit(path, 100)
+        assert await produce(brokers) is ErrorCode.NONE
+        await brokers.start(damaged)
+        await until(lambda: damaged in brokers.in_sync("t"))
+        assert await produce(brokers) is ErrorCode.NONE
+        logs = [hosted(brokers, node_id).log for node_id in (1, 2, 3)]
+        assert [(log.log_start_offset, log.log_end_offset) for log in logs] == [(0, 7)] * 3
+        assert len({content(log, 7) for log in logs}) == 1
+        assert [name for name in directory_names(tmp_path / str(damaged), "t-0") if name.endswith("-stray")]
+
+
+def directory_names(data_dir: Path, start: str) -> list[str]:
+    return [path.name for path in data_dir.glob(f"{start}*")]

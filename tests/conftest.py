@@ -1,0 +1,13 @@
+"""What all tests of our own share."""
+
+import signal
+
+import pytest
+
+
+@pytest.fixture(scope="session", autouse=True)
+def interrupts_are_heard() -> None:
+    """A shell without job control starts what runs in the background with SIGINT ignored, and every program inherits
+    that: Ctrl-C would then do nothing to those that tests start."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)

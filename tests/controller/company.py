@@ -1,0 +1,310 @@
+"""Several brokers' controllers on one store, and brokers that apply what they are told: for tests of a cluster.
+
+The brokers are what a controller sees of them: they take commands one after the other, with a broker's fences, and
+keep what they were told. A test can have one be silent, refuse, or not be reached.
+"""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from barnabas.clock import ManualClock
+from barnabas.controller.configs import ConfigRepository
+from barnabas.controller.controller import Controller, ControllerSettings
+from barnabas.controller.coordination.interface import CoordinationStore
+from barnabas.controller.requests import FULL
+from barnabas.controller.state import BrokerRegistration, EndPoint, PartitionState
+from barnabas.wire.errors import ApiError, ErrorCode
+from barnabas.wire.messages.leader_and_isr import (
+    LeaderAndIsrPartitionError,
+    LeaderAndIsrRequest,
+    LeaderAndIsrResponse,
+    LeaderAndIsrTopicError,
+)
+from barnabas.wire.messages.stop_replica import (
+    StopReplicaPartitionError,
+    StopReplicaRequest,
+    StopReplicaResponse,
+)
+from barnabas.wire.messages.update_metadata import UpdateMetadataRequest, UpdateMetadataResponse
+from tools.manual_timers import ManualTimer, ManualTimers
+
+TopicPartition = tuple[str, int]
+
+
+class AppliedCommands:
+    """One life of a broker, as its controllers see it: `log` is what it was told, in order."""
+
+    def __init__(self, company: "Company", broker_id: int) -> None:
+        self._company = company
+        self.broker_id = broker_id
+        self.log: list[Any] = []
+        self.controller_epoch = 0
+        self.live: set[int] = set()
+        self.leaders: dict[TopicPartition, int] = {}
+        """What clients would be told."""
+        self.roles: dict[TopicPartition, Any] = {}
+        self.deleted: set[str] = set()
+        self.errors: dict[TopicPartition, ErrorCode] = {}
+        self.is_silent = False
+        self._speaks = asyncio.Event()
+
+    def speak_again(self) -> None:
+        self.is_silent = False
+        self._speaks.set()
+
+    async def take(self, command: Any, *, is_own: bool) -> Any:
+        """What comes from this broker's own controller comes through no network: silence does not concern it."""
+        while self.is_silent and not is_own:
+            self._speaks.clear()
+            await self._speaks.wait()
+        self.log.append(command)
+        response = self._apply(command)
+        self._company.news.set()
+        return response
+
+    def _apply(self, command: Any) -> Any:
+        error = ErrorCode.NONE
+        if command.controller_epoch < self.controller_epoch:
+            error = ErrorCode.STALE_CONTROLLER_EPOCH
+        elif command.broker_epoch < self._company.members[self.broker_id].controller.broker_epoch:
+            # A newer one is of the registration whose epoch this broker is just about to hear.
+            error = ErrorCode.STALE_BROKER_EPOCH
+        self.controller_epoch = max(self.controller_epoch, command.controller_epoch)
+        if isinstance(command, LeaderAndIsrRequest):
+            return LeaderAndIsrResponse(error_code=error) if error else self._take_roles(command)
+        if isinstance(command, StopReplicaRequest):
+            return StopReplicaResponse(error_code=error) if error else self._stop(command)
+        if not error:
+            self._learn(command)
+        return UpdateMetadataResponse(error_code=error)
+
+    def _learn(self, command: UpdateMetadataRequest) -> None:
+        self.live = {broker.id for broker in command.live_brokers}
+        if command.type == FULL:
+            self.leaders.clear()
+        for topic in command.topic_states:
+            for state in topic.partition_states:
+                if state.leader == -2:
+                    self.leaders.pop((topic.topic_name, state.partition_index), None)
+                else:
+                    self.leaders[topic.topic_name, state.partition_index] = state.leader
+
+    def _take_roles(self, command: LeaderAndIsrRequest) -> LeaderAndIsrResponse:
+        response = LeaderAndIsrResponse()
+        for topic in command.topic_states:
+            answers = []
+            for state in topic.partition_states:
+                partition = (topic.topic_name, state.partition_index)
+                assert state.leader in {-1, self.broker_id, *self.live}, "who lives is told before roles"
+                error = self.errors.get(partition, ErrorCode.NONE)
+                if error is ErrorCode.NONE:
+                    known = self.roles.get(partition)
+                    assert known is None or state.partition_epoch >= known.partition_epoch, "in the order of decisions"
+                    self.roles[partition] = state
+                answers.append(LeaderAndIsrPartitionError(partition_index=state.partition_index, error_code=error))
+            response.topics.append(LeaderAndIsrTopicError(topic_id=topic.topic_id, partition_errors=answers))
+        return response
+
+    def _stop(self, command: StopReplicaRequest) -> StopReplicaResponse:
+        response = StopReplicaResponse()
+        for topic in command.topic_states:
+            for state in topic.partition_states:
+                partition = (topic.topic_name, state.partition_index)
+                error = self.errors.get(partition, ErrorCode.NONE)
+                if error is ErrorCode.NONE:
+                    self.roles.pop(partition, None)
+                    if state.delete_partition:
+                        self.deleted.add(topic.topic_name)
+                response.partition_errors.append(
+                    StopReplicaPartitionError(topic_name=partition[0], partition_index=partition[1], error_code=error)
+                )
+        return response
+
+
+class CompanyChannel:
+    """How one controller reaches everybody."""
+
+    def __init__(self, company: "Company", own_id: int) -> None:
+        self._company = company
+        self._own_id = own_id
+
+    def reaches(self, broker_id: int) -> bool:
+        return True
+
+    async def send(self, broker_id: int, command: Any) -> Any:
+        member = self._company.members.get(broker_id)
+        is_own = broker_id == self._own_id
+        if not is_own and (member is None or member.is_dead or member.is_cut_off):
+            raise ConnectionRefusedError(f"broker {broker_id} does not listen")
+        assert member is not None
+        return await member.broker.take(command, is_own=is_own)
+
+
+class TellingTimers(ManualTimers):
+    """Timers that tell the company when somebody waits."""
+
+    def __init__(self, company: "Company") -> None:
+        super().__init__()
+        self._company = company
+
+    def call_later(self, delay_ms: int, callback: Callable[[], None]) -> ManualTimer:
+        self._company.news.set()
+        return super().call_later(delay_ms, callback)
+
+
+class CompanyMember:
+    """One broker: its controller in a session of its own, and what it was told."""
+
+    def __init__(self, company: "Company", broker_id: int, session: CoordinationStore) -> None:
+        self.session = session
+        self.is_dead = False
+        self.is_cut_off = False
+        self.broker = AppliedCommands(company, broker_id)
+        self.timers = TellingTimers(company)
+        self.configs = ConfigRepository(session, company.clock, self.timers)
+        self.controller = Controller(
+            session,
+            BrokerRegistration(
+                broker_id,
+                (EndPoint("PLAINTEXT", "localhost", 9090 + broker_id),),
+                may_lack_records=broker_id in company.lacking,
+                damaged=company.damaged.get(broker_id, frozenset()),
+            ),
+            CompanyChannel(company, broker_id),
+            company.clock,
+            company.settings,
+            company.random_bytes,
+            configs=self.configs,
+            timers=self.timers,
+        )
+
+
+class Company:
+    """A cluster; `members` are the brokers that live or have lived, by id. `news` is set when any of them was told
+    something.
+    """
+
+    def __init__(self, stores: Any, clock: ManualClock) -> None:
+        self.stores = stores
+        self.clock = clock
+        self.settings = ControllerSettings()
+        self.members: dict[int, CompanyMember] = {}
+        self.news = asyncio.Event()
+        self.lacking: set[int] = set()
+        """Those whose machines go down before they start again."""
+        self.damaged: dict[int, frozenset[TopicPartition]] = {}
+        """Whose logs of which partitions are damaged when they start again."""
+        self._held: set[int] = set()
+        self._random = 0
+
+    def random_bytes(self, size: int) -> bytes:
+        self._random += 1
+        return self._random.to_bytes(size, "little")
+
+    async def __aenter__(self) -> "Company":
+        await self.stores.__aenter__()
+        return self
+
+    async def __aexit__(self, *error: Any) -> None:
+        for member in self.members.values():
+            if not member.is_dead:
+                await self._end(member)
+        await self.stores.__aexit__(*error)
+
+    async def start(self, *broker_ids: int) -> None:
+        """Start brokers, one after the other; those that lived before begin another life.
+
+        The controller knows of them when this returns, unless it is held: a store tells it when it gets to that.
+        """
+        for broker_id in broker_ids:
+            member = self.members[broker_id] = CompanyMember(self, broker_id, await self.stores.session())
+            await member.configs.start()
+            await member.controller.start()
+        if not self._held:
+            epochs = {broker_id: self.members[broker_id].controller.broker_epoch for broker_id in broker_ids}
+            await self.until(
+                lambda: all(self.controller.cluster.brokers[each].epoch == epochs[each] for each in epochs)
+            )
+
+    async def stop(self, broker_id: int) -> None:
+        """End a broker: its session with it."""
+        member = self.members[broker_id]
+        member.is_dead = True
+        await self._end(member)
+
+    async def _end(self, member: CompanyMember) -> None:
+        await member.configs.stop()
+        await member.controller.stop()
+
+    async def expire(self, broker_id: int) -> None:
+        """End a broker's session, behind its back."""
+        await self.stores.expire(self.members[broker_id].session)
+
+    async def rejoin(self, broker_id: int) -> None:
+        """Have a broker go on in another session."""
+        member = self.members[broker_id]
+        member.session = await self.stores.session()
+        await member.configs.rejoin(member.session)
+        await member.controller.rejoin(member.session)
+
+    def hold(self, broker_id: int) -> asyncio.Event:
+        """Keep a broker's controller, in office or not, from doing anything until the event is set."""
+        released = asyncio.Event()
+        self._held.add(broker_id)
+
+        async def wait() -> None:
+            await released.wait()
+            self._held.discard(broker_id)
+
+        self.members[broker_id].controller._events.submit(wait, needs_controllership=False)
+        return released
+
+    @property
+    def controller(self) -> Controller:
+        """The one that is in office."""
+        (controller,) = [
+            member.controller for member in self.members.values() if not member.is_dead and member.controller.is_active
+        ]
+        return controller
+
+    def broker(self, broker_id: int) -> AppliedCommands:
+        return self.members[broker_id].broker
+
+    def state(self, topic: str = "t", partition: int = 0) -> PartitionState:
+        """As the controller has it."""
+        return self.controller.cluster.topics[topic].partitions[partition]
+
+    async def until(self, condition: Callable[[], Any]) -> None:
+        """Wait until something is so. Whoever waits to try again does so at once."""
+        while not self._is_so(condition):
+            self.fire_retries()
+            await self.settled()
+            if self._is_so(condition):
+                return
+            with suppress(TimeoutError):  # that a session is over is no news, and comes when ZooKeeper says so
+                async with asyncio.timeout(0.1):
+                    await self.news.wait()
+            self.news.clear()
+
+    @staticmethod
+    def _is_so(condition: Callable[[], Any]) -> bool:
+        """Not while there is no controller, or two that think so, or one that has not read everything yet."""
+        with suppress(KeyError, ValueError):
+            return bool(condition())
+        return False
+
+    async def settled(self) -> None:
+        """Return when the controller, if there is one, has done what came before."""
+        for member in self.members.values():
+            if member.controller.is_active and not member.is_dead:
+                with suppress(ApiError):
+                    await member.controller.delete_topics(["nobody"])
+
+    def fire_retries(self) -> None:
+        for member in self.members.values():
+            for timer in list(member.timers.waiting):
+                if timer.delay_ms <= 8_000 and not member.is_dead:
+                    timer.cancel()
+                    timer.callback()

@@ -1,0 +1,49 @@
+"""What becomes of each refusal of the operating system at the embedded metadata store, which SQLite meets with."""
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+from tools.refused_store import ERRORS, REFUSALS
+from tools.required import tool_missing
+
+ROOT = Path(__file__).resolve().parents[3]
+LIBRARIES = [Path("/usr/lib/fiu/fiu_run_preload.so"), Path("/usr/lib/fiu/fiu_posix_preload.so")]
+
+
+def promise(what: str, refused: str, error: str, number: int) -> str:
+    """SQLite tells of a lack of room alone; of a quota, too, as of a disk that fails. A failed sync is final. A
+    write-ahead log that cannot be opened is tried again, once, in the place of the reserve: here that works."""
+    if what == "open":
+        return "starts" if number > 0 and error != "EACCES" else "no start"
+    return "passes" if error == "ENOSPC" and refused != "fdatasync" else "final"
+
+
+def test_each_refusal_passes_or_is_final(tmp_path: Path) -> None:
+    if not all(library.exists() for library in LIBRARIES):
+        tool_missing("libfiu is not installed (apt-get install fiu-utils)")
+    ended = subprocess.run(
+        [sys.executable, "-m", "tools.refused_store", str(tmp_path)], cwd=ROOT, capture_output=True, text=True,
+        timeout=120, check=False, env={**os.environ, "LD_PRELOAD": ":".join(map(str, LIBRARIES))},
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+    cells = [json.loads(line) for line in ended.stdout.splitlines()]
+    print(f"{len(cells)} cells")
+    assert Counter(cell["what"] for cell in cells) == {what: n * len(ERRORS) for what, n in REFUSALS.items()}
+    assert {cell["refused"] for cell in cells} == {"open", "pwrite", "fdatasync"}
+    problems = []
+    for cell in cells:
+        promised = promise(cell["what"], cell["refused"], cell["error"], cell["number"])
+        is_done = cell["answer"] == "done"
+        is_right = {
+            "passes": is_done and cell["goes_on"] and not cell["is_lost"],
+            "final": not is_done and not cell["goes_on"] and cell["is_lost"],
+            "no start": not is_done,
+            "starts": is_done,
+        }[promised]
+        if not (is_right and cell["is_well"]):
+            problems.append((promised, cell))
+    assert not problems

@@ -1,0 +1,585 @@
+"""Our server of ZooKeeper's protocol beyond the contract of stores: what goes over the wire, sessions without a
+connection, watches set again, hostile bytes."""
+
+import asyncio
+import random
+import secrets
+import sqlite3
+import struct
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kazoo import exceptions
+from kazoo.client import KazooClient
+from kazoo.protocol.states import EventType, WatchedEvent
+
+from barnabas.clock import ManualClock
+from barnabas.controller.coordination.stored_tree import StoredTree
+from barnabas.controller.coordination.zookeeper_server.jute import MalformedMessage
+from barnabas.controller.coordination.zookeeper_server.server import HANDSHAKE_MS_MAX, TICK_MS, ZooKeeperServer
+from barnabas.controller.coordination.zookeeper_server.service import LastRequest, TreeService
+from barnabas.controller.coordination.zookeeper_server.sessions import SESSION_TIMEOUT_MS_MIN, Session
+from barnabas.network import OsNetwork
+from tools.manual_timers import ManualTimers
+
+CREATE, DELETE, EXISTS, GET_DATA, SET_DATA, CHILDREN, MULTI, SET_WATCHES = 1, 2, 3, 4, 5, 8, 14, 101
+NO_NODE, MARSHALLING_ERROR, UNIMPLEMENTED, INVALID_ACL, BAD_VERSION = -101, -5, -6, -114, -103
+
+
+class ServerUnderTest:
+    """A server by the test's clock: `pass_time` moves it, and lets the server look at its sessions at each tick."""
+
+    def __init__(self, path: str = ":memory:") -> None:
+        self.clock = ManualClock(now_ms=1_700_000_000_000)
+        self.timers = ManualTimers()
+        self.failures: list[str] = []
+        self.stored = StoredTree(path, self.clock, is_durable=False)
+        self.server = ZooKeeperServer(
+            self.stored, OsNetwork(), self.clock, self.timers, secrets.token_bytes, self.failures.append, version="9.9"
+        )
+
+    async def __aenter__(self) -> "ServerUnderTest":
+        self.server.open()
+        self.port = await self.server.listen("127.0.0.1", 0)
+        return self
+
+    async def __aexit__(self, *_error: object) -> None:
+        self.server.close()
+
+    @property
+    def paths(self) -> set[str]:
+        return set(self.stored.tree._znodes) - {"/"}
+
+    def pass_time(self, duration_ms: int) -> None:
+        for _ in range(duration_ms // TICK_MS):
+            self.stand_still(TICK_MS)
+
+    def stand_still(self, duration_ms: int) -> None:
+        self.clock.advance(duration_ms)
+        self.timers.fire(TICK_MS)
+
+
+def string(text: str) -> bytes:
+    return struct.pack(">i", len(text.encode())) + text.encode()
+
+
+def strings(*texts: str) -> bytes:
+    return struct.pack(">i", len(texts)) + b"".join(map(string, texts))
+
+
+OPEN_ACL = struct.pack(">ii", 1, 31) + string("world") + string("anyone")
+
+
+def creation(path: str, data: bytes = b"", flags: int = 0, acl: bytes = OPEN_ACL) -> bytes:
+    return string(path) + struct.pack(">i", len(data)) + data + acl + struct.pack(">i", flags)
+
+
+class Peer:
+    """A client made of bytes."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer = reader, writer
+        self.timeout_ms = self.session_id = 0
+        self.password = b""
+
+    @classmethod
+    async def open(cls, port: int) -> "Peer":
+        return cls(*await asyncio.open_connection("127.0.0.1", port))
+
+    def send(self, frame: bytes) -> None:
+        self.writer.write(struct.pack(">i", len(frame)) + frame)
+
+    async def receive(self) -> bytes:
+        (length,) = struct.unpack(">i", await self.reader.readexactly(4))
+        return await self.reader.readexactly(length)
+
+    async def connect(self, timeout_ms: int = 6_000, session_id: int = 0, password: bytes = bytes(16)) -> "Peer":
+        self.send(struct.pack(">iqiqi", 0, 0, timeout_ms, session_id, len(password)) + password + b"\0")
+        answer = await self.receive()
+        _version, self.timeout_ms, self.session_id, length = struct.unpack_from(">iiqi", answer)
+        self.password = answer[20 : 20 + length]
+        assert answer[20 + length :] == b"\0", "no server that can only be read from"
+        return self
+
+    async def ask(self, op_code: int, body: bytes = b"", xid: int = 1) -> tuple[int, bytes]:
+        """Error code and body of the answer."""
+        self.send(struct.pack(">ii", xid, op_code) + body)
+        answer_xid, _zxid, error, answer = self.split(await self.receive())
+        assert answer_xid == xid
+        return error, answer
+
+    def split(self, answer: bytes) -> tuple[int, int, int, bytes]:
+        return *struct.unpack_from(">iqi", answer), answer[16:]
+
+    async def is_closed(self) -> bool:
+        return await self.reader.read(1) == b""
+
+    def close(self) -> None:
+        self.writer.close()
+
+
+@asynccontextmanager
+async def peer(server: ServerUnderTest, *, connects: bool = True) -> AsyncIterator[Peer]:
+    one = await Peer.open(server.port)
+    try:
+        yield await one.connect() if connects else one
+    finally:
+        one.close()
+
+
+# -- sessions
+
+
+@pytest.mark.parametrize(("asked_ms", "granted_ms"), [(0, 4_000), (6_000, 6_000), (2**31 - 1, 40_000), (-1, 4_000)])
+async def test_what_timeout_is_granted(asked_ms: int, granted_ms: int) -> None:
+    async with ServerUnderTest() as server, peer(server, connects=False) as one:
+        assert (await one.connect(asked_ms)).timeout_ms == granted_ms
+        assert one.session_id > 0
+        assert len(one.password) == 16
+
+
+async def test_a_session_goes_on_over_another_connection() -> None:
+    async with ServerUnderTest() as server, peer(server) as one:
+        assert await one.ask(CREATE, creation("/e", flags=1)) == (0, string("/e"))
+        one.close()
+        other = await Peer.open(server.port)
+        await other.connect(8_000, one.session_id, one.password)
+        assert (other.session_id, other.timeout_ms) == (one.session_id, 8_000)
+        assert "/e" in server.paths
+        other.close()
+
+
+async def test_a_session_that_is_taken_over_leaves_its_former_connection() -> None:
+    async with ServerUnderTest() as server, peer(server) as one, peer(server, connects=False) as other:
+        await other.connect(6_000, one.session_id, one.password)
+        assert await one.is_closed()
+        assert await other.ask(CREATE, creation("/a")) == (0, string("/a"))
+
+
+@pytest.mark.parametrize("what", ["another id", "another password", "no password"])
+async def test_a_session_that_is_none_is_over(what: str) -> None:
+    async with ServerUnderTest() as server, peer(server) as one, peer(server, connects=False) as other:
+        session_id = one.session_id + (what == "another id")
+        password = {"another password": bytes(16), "no password": b""}.get(what, one.password)
+        await other.connect(6_000, session_id, password)
+        assert (other.session_id, other.timeout_ms, other.password) == (0, 0, bytes(16))
+        assert await other.is_closed()
+        assert await one.ask(CREATE, creation("/a")) == (0, string("/a")), "the real one goes on"
+
+
+async def test_who_is_silent_for_too_long_is_over() -> None:
+    async with ServerUnderTest() as server, peer(server) as silent, peer(server) as talking:
+        await silent.ask(CREATE, creation("/silent", flags=1))
+        await talking.ask(CREATE, creation("/talking", flags=1))
+        server.pass_time(4_000)
+        assert await talking.ask(11, xid=-2) == (0, b""), "a ping"
+        server.pass_time(2_500)
+        assert await silent.is_closed()
+        assert server.paths == {"/talking"}
+        again = await Peer.open(server.port)
+        assert (await again.connect(6_000, silent.session_id, silent.password)).timeout_ms == 0
+        again.close()
+
+
+async def test_a_server_that_stood_still_ends_no_session() -> None:
+    async with ServerUnderTest() as server, peer(server) as one:
+        await one.ask(CREATE, creation("/e", flags=1))
+        server.stand_still(3_600_000)
+        server.pass_time(5_000)
+        assert server.paths == {"/e"}
+        server.pass_time(2_000)
+        assert server.paths == set()
+
+
+async def test_a_closed_session_is_over_before_the_answer() -> None:
+    async with ServerUnderTest() as server, peer(server) as one, peer(server) as other:
+        await one.ask(CREATE, creation("/e", flags=1))
+        await other.ask(EXISTS, string("/e") + b"\1")
+        assert await one.ask(-11) == (0, b"")
+        assert await one.is_closed()
+        assert server.paths == set()
+        xid, _zxid, _error, event = other.split(await other.receive())
+        assert (xid, event) == (-1, struct.pack(">ii", 2, 3) + string("/e"))
+
+
+async def test_whose_process_has_died_is_over_at_once() -> None:
+    """Whoever starts the processes gives each a port of its own."""
+    async with ServerUnderTest() as server, peer(server) as one:
+        second = await server.server.listen("127.0.0.1", 0)
+        other = await (await Peer.open(second)).connect()
+        await one.ask(CREATE, creation("/one", flags=1))
+        await other.ask(CREATE, creation("/other", flags=1))
+        assert server.server.end_sessions(second) == 1
+        assert server.paths == {"/one"}
+        assert await other.is_closed()
+        other.close()
+
+
+async def test_who_begins_no_session_is_not_kept() -> None:
+    async with ServerUnderTest() as server, peer(server, connects=False) as one:
+        one.writer.write(b"\0")
+        await one.writer.drain()
+        async with peer(server):
+            server.pass_time(HANDSHAKE_MS_MAX + TICK_MS)
+        assert await one.is_closed()
+
+
+async def test_a_client_of_another_tree_is_turned_away() -> None:
+    """Whoever has seen more than there is was here before the file was lost."""
+    async with ServerUnderTest() as server, peer(server, connects=False) as one:
+        one.send(struct.pack(">iqiqi", 0, 7, 6_000, 0, 0) + b"\0")
+        assert await one.is_closed()
+
+
+async def test_sessions_do_not_survive_the_server(tmp_path: Path) -> None:
+    path = str(tmp_path / "tree.sqlite")
+    async with ServerUnderTest(path) as server, peer(server) as one:
+        await one.ask(CREATE, creation("/p"))
+        await one.ask(CREATE, creation("/e", flags=1))
+    async with ServerUnderTest(path) as server, peer(server, connects=False) as other:
+        assert server.paths == {"/p"}
+        assert (await other.connect(6_000, one.session_id, one.password)).timeout_ms == 0
+
+
+class _FullDisk:
+    """A connection that has no room for any transaction."""
+
+    def __init__(self, database: sqlite3.Connection) -> None:
+        self.database = database
+
+    def execute(self, statement: str, *arguments: Any) -> Any:
+        if statement == "COMMIT":
+            error = sqlite3.OperationalError("database or disk is full")
+            error.sqlite_errorcode = sqlite3.SQLITE_FULL
+            raise error
+        return self.database.execute(statement, *arguments)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.database, name)
+
+
+async def test_on_a_full_disk_a_session_that_is_over_is_ended_later(tmp_path: Path) -> None:
+    async with ServerUnderTest() as server, peer(server) as one, peer(server) as other:
+        await one.ask(CREATE, creation("/e", flags=1))
+        assert server.stored._database is not None
+        full = _FullDisk(server.stored._database)
+        server.stored._database = full  # type: ignore[assignment]
+        assert (await other.ask(CREATE, creation("/more")))[0] == -1, "an error of the system, and of nobody else"
+        await one.ask(-11)
+        assert server.paths == {"/e"}
+        again = await Peer.open(server.port)
+        assert (await again.connect(6_000, one.session_id, one.password)).timeout_ms == 0, "over all the same"
+        again.close()
+        server.stored._database = full.database
+        server.pass_time(TICK_MS)
+        assert server.paths == set()
+        assert server.failures == []
+
+
+class _BrokenDisk(_FullDisk):
+    """A connection whose transactions fail as on a dying disk."""
+
+    def execute(self, statement: str, *arguments: Any) -> Any:
+        if statement == "COMMIT":
+            error = sqlite3.OperationalError("disk I/O error")
+            error.sqlite_errorcode = sqlite3.SQLITE_IOERR
+            raise error
+        return self.database.execute(statement, *arguments)
+
+
+async def test_a_broken_disk_ends_everything() -> None:
+    async with ServerUnderTest() as server, peer(server) as one, peer(server) as other:
+        assert server.stored._database is not None
+        server.stored._database = _BrokenDisk(server.stored._database)  # type: ignore[assignment]
+        one.send(struct.pack(">ii", 1, CREATE) + creation("/a"))
+        assert await other.is_closed()
+        assert server.failures == ["disk I/O error"]
+
+
+# -- watches
+
+
+async def test_watches_set_again_tell_what_was_missed() -> None:
+    async with ServerUnderTest() as server, peer(server) as writer, peer(server) as one:
+        for name in ("same", "changed", "deleted", "parent", "quiet"):
+            await writer.ask(CREATE, creation(f"/{name}"))
+        seen = server.stored.last_zxid
+        await writer.ask(SET_DATA, string("/changed") + struct.pack(">ii", 0, -1))
+        await writer.ask(DELETE, string("/deleted") + struct.pack(">i", -1))
+        await writer.ask(CREATE, creation("/parent/child"))
+        await writer.ask(CREATE, creation("/created"))
+        body = struct.pack(">q", seen) + strings("/same", "/changed", "/deleted")
+        body += strings("/created", "/nothing") + strings("/parent", "/quiet", "/deleted")
+        one.send(struct.pack(">ii", -8, SET_WATCHES) + body)
+        events = []
+        while (answer := one.split(await one.receive()))[0] == -1:
+            events.append((struct.unpack_from(">i", answer[3])[0], answer[3][12:].decode()))
+        assert answer[:3] == (-8, server.stored.last_zxid, 0)
+        assert events == [(3, "/changed"), (2, "/deleted"), (1, "/created"), (4, "/parent"), (2, "/deleted")]
+        for path in ("/same", "/nothing", "/quiet/child"):
+            if path == "/same":
+                await writer.ask(SET_DATA, string(path) + struct.pack(">ii", 0, -1))
+            else:
+                await writer.ask(CREATE, creation(path))
+        told = [one.split(await one.receive())[3] for _ in range(3)]
+        assert [(struct.unpack_from(">i", body)[0], body[12:].decode()) for body in told] == [
+            (3, "/same"),
+            (1, "/nothing"),
+            (4, "/quiet"),
+        ]
+
+
+async def test_a_watch_goes_with_its_connection() -> None:
+    async with ServerUnderTest() as server, peer(server) as one, peer(server) as writer:
+        await one.ask(EXISTS, string("/a") + b"\1")
+        one.close()
+        await one.writer.wait_closed()
+        other = await (await Peer.open(server.port)).connect(6_000, one.session_id, one.password)
+        await writer.ask(CREATE, creation("/a"))
+        assert (await other.ask(EXISTS, string("/a") + b"\0"))[0] == 0, "and no event before it"
+        assert server.server._service._watches._counts == {}
+        other.close()
+
+
+async def test_watches_are_removed() -> None:
+    async with ServerUnderTest() as server, peer(server) as one:
+        await one.ask(CREATE, creation("/a"))
+        await one.ask(GET_DATA, string("/a") + b"\1")
+        data_watch = string("/a") + struct.pack(">i", 2)
+        assert (await one.ask(17, data_watch))[0] == 0
+        assert (await one.ask(18, string("/a") + struct.pack(">i", 1)))[0] == -121, "none of children"
+        assert (await one.ask(18, data_watch))[0] == 0
+        assert (await one.ask(17, data_watch))[0] == -121
+        assert (await one.ask(SET_DATA, string("/a") + struct.pack(">ii", 0, -1)))[0] == 0, "and no event before it"
+
+
+# -- requests
+
+
+def multi(*operations: tuple[int, bytes]) -> bytes:
+    parts = (struct.pack(">ibi", op_code, 0, -1) + body for op_code, body in operations)
+    return b"".join(parts) + struct.pack(">ibi", -1, 1, -1)
+
+
+async def test_a_transaction_answers_for_each_operation() -> None:
+    async with ServerUnderTest() as server, peer(server) as one:
+        error, answer = await one.ask(MULTI, multi((CREATE, creation("/a")), (13, string("/a") + struct.pack(">i", 0))))
+        assert error == 0
+        head = struct.Struct(">ibi")
+        assert answer == head.pack(1, 0, 0) + string("/a") + head.pack(13, 0, 0) + head.pack(-1, 1, -1)
+        wrong = string("/a") + struct.pack(">i", 7)
+        error, answer = await one.ask(
+            MULTI, multi((CREATE, creation("/b")), (13, wrong), (DELETE, string("/a") + struct.pack(">i", -1)))
+        )
+        assert error == 0, "as ZooKeeper has it, the errors are those of the operations"
+        codes = b"".join(head.pack(-1, 0, code) + struct.pack(">i", code) for code in (0, BAD_VERSION, -2))
+        assert answer == codes + head.pack(-1, 1, -1)
+        assert server.paths == {"/a"}
+
+
+async def test_access_is_not_restricted_and_nobody_is_told_so() -> None:
+    async with ServerUnderTest() as server, peer(server) as one:
+        only_read = struct.pack(">ii", 1, 1) + string("world") + string("anyone")
+        somebody = struct.pack(">ii", 1, 31) + string("digest") + string("user:hash")
+        for acl in (only_read, somebody, struct.pack(">i", 0)):
+            assert (await one.ask(CREATE, creation("/a", acl=acl)))[0] == INVALID_ACL
+        assert (await one.ask(CREATE, creation("/a")))[0] == 0
+        assert (await one.ask(7, string("/a") + only_read + struct.pack(">i", -1)))[0] == INVALID_ACL
+        assert (await one.ask(7, string("/a") + OPEN_ACL + struct.pack(">i", 3)))[0] == BAD_VERSION
+        assert (await one.ask(7, string("/a") + OPEN_ACL + struct.pack(">i", 0)))[0] == 0
+        error, answer = await one.ask(6, string("/a"))
+        assert (error, answer[: len(OPEN_ACL)]) == (0, OPEN_ACL)
+        error, answer = await one.ask(MULTI, multi((CREATE, creation("/b", acl=somebody))))
+        assert struct.pack(">i", INVALID_ACL) in answer
+        assert server.paths == {"/a"}
+        assert (await one.ask(100, b"", xid=-4))[0] == -115
+        assert await one.is_closed()
+
+
+@pytest.mark.parametrize(
+    ("op_code", "body"),
+    [
+        (19, creation("/a", flags=4)),
+        (21, creation("/a", flags=5)),
+        (CREATE, creation("/a", flags=4)),
+        (106, string("/a") + struct.pack(">i", 0)),
+        (105, struct.pack(">q", 0) + strings() * 3 + strings("/a") + strings()),
+        (16, b""),
+        (13, string("/a") + struct.pack(">i", 0)),
+        (-1000, b""),
+        (MULTI, multi((21, creation("/a")))),
+    ],
+)
+async def test_what_is_not_served_is_told(op_code: int, body: bytes) -> None:
+    async with ServerUnderTest() as server, peer(server) as one:
+        assert await one.ask(op_code, body) == (UNIMPLEMENTED, b"")
+        assert await one.ask(CREATE, creation("/b")) == (0, string("/b")), "and the connection goes on"
+
+
+@pytest.mark.parametrize(("word", "answer"), [(b"ruok", b"imok"), (b"srvr", b"Mode: standalone"), (b"stat", b"9.9")])
+async def test_four_letter_words(word: bytes, answer: bytes) -> None:
+    async with ServerUnderTest() as server, peer(server, connects=False) as one:
+        one.writer.write(word)
+        assert answer in await one.reader.read()
+
+
+# -- hostile bytes
+
+
+@pytest.mark.parametrize(
+    "beginning",
+    [
+        struct.pack(">i", -1),
+        struct.pack(">i", 1024 * 1024),
+        b"GET / HTTP/1.1\r\n\r\n",
+        struct.pack(">i", 4) + b"abcd",
+        struct.pack(">iiqiqi", 32, 0, 0, 4000, 0, 2**31 - 1) + b"1234",
+    ],
+)
+async def test_what_is_no_beginning_ends_the_connection(beginning: bytes) -> None:
+    async with ServerUnderTest() as server, peer(server) as bystander, peer(server, connects=False) as one:
+        one.writer.write(beginning)
+        assert await one.is_closed()
+        assert await bystander.ask(CREATE, creation("/a")) == (0, string("/a"))
+
+
+@pytest.mark.parametrize(
+    "body", [b"", struct.pack(">i", 2**31 - 1), struct.pack(">i", -2), string("/a")[:-1], b"\0\0\0\1\xff"]
+)
+@pytest.mark.parametrize("op_code", [CREATE, GET_DATA, CHILDREN, MULTI, SET_WATCHES])
+async def test_a_body_that_cannot_be_read_is_told_and_ends_the_connection(op_code: int, body: bytes) -> None:
+    async with ServerUnderTest() as server, peer(server) as one:
+        if op_code == SET_WATCHES:
+            body = struct.pack(">q", 0) + body
+        assert await one.ask(op_code, body) == (MARSHALLING_ERROR, b"")
+        assert await one.is_closed()
+        assert server.paths == set()
+
+
+async def test_frames_come_in_any_pieces() -> None:
+    async with ServerUnderTest() as server, peer(server) as one:
+        frame = struct.pack(">ii", 5, CREATE) + creation("/a")
+        for byte in struct.pack(">i", len(frame)) + frame:
+            one.writer.write(bytes([byte]))
+            await one.writer.drain()
+            await asyncio.sleep(0)
+        one.send(struct.pack(">ii", 6, EXISTS) + string("/a") + b"\0")
+        assert one.split(await one.receive())[0] == 5
+        assert one.split(await one.receive())[0] == 6
+
+
+class _Deaf:
+    def send(self, message: bytes, /) -> None:
+        assert message
+
+
+FRAMES = st.one_of(
+    st.binary(max_size=64),
+    st.builds(
+        lambda op_code, body: struct.pack(">ii", 1, op_code) + body,
+        st.sampled_from([*range(-12, 23), *range(100, 108)]),
+        st.lists(
+            st.one_of(
+                st.sampled_from(["", "/", "/a", "/a/b", "a", "//", "/\0"]).map(string),
+                st.integers(-2, 5).map(lambda number: struct.pack(">i", number)),
+                st.booleans().map(lambda value: bytes([value])),
+                st.just(OPEN_ACL),
+                st.just(creation("/a")),
+                st.binary(max_size=9),
+            ),
+            max_size=6,
+        ).map(b"".join),
+    ),
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(frames=st.lists(FRAMES, max_size=20))
+def test_any_bytes_are_answered_or_end_the_connection(frames: list[bytes]) -> None:
+    stored = StoredTree(":memory:", ManualClock(), is_durable=False)
+    stored.open()
+    service = TreeService(stored, lambda _session: None)
+    session: Session[Any] = Session(7, bytes(16), SESSION_TIMEOUT_MS_MIN, 0, 1)
+    for frame in frames:
+        try:
+            answer = service.serve(session, _Deaf(), frame)
+        except LastRequest as last:
+            answer = last.answer
+        except MalformedMessage:
+            assert len(frame) < 8
+            continue
+        assert answer[:4] == frame[:4], "its xid"
+    stored.close()
+
+
+# -- kazoo
+
+
+async def test_kazoo_works(chroot: str) -> None:
+    """In a thread of its own, as it does; with what brokers do not use."""
+
+    def work(address: str) -> None:
+        client = KazooClient(address, timeout=10)
+        client.start(timeout=10)
+        try:
+            client.ensure_path("/x/y")
+            path, stat = client.create("/x/z", b"1", include_data=True, ephemeral=True, sequence=True)
+            assert (path, stat.ephemeralOwner) == ("/x/z0000000001", client.client_id[0])
+            names, stat = client.get_children("/x", include_data=True)
+            assert (sorted(names), stat.numChildren) == (["y", "z0000000001"], 2)
+            assert client.sync("/x") == "/x"
+            events: list[WatchedEvent] = []
+            client.get("/x/y", watch=events.append)
+            transaction = client.transaction()
+            transaction.set_data("/x/y", b"2")
+            transaction.check("/x/y", 1)
+            transaction.create("/x/new")
+            assert [type(result).__name__ for result in transaction.commit()] == ["ZnodeStat", "bool", "str"]
+            assert client.get("/x/y")[0] == b"2"
+            assert [(event.type, event.path) for event in events] == [(EventType.CHANGED, "/x/y")]
+            transaction = client.transaction()
+            transaction.create("/x/more")
+            transaction.create("/x/new")
+            transaction.create("/x/last")
+            failures = transaction.commit()
+            assert [type(failure) for failure in failures] == [
+                exceptions.RolledBackError,
+                exceptions.NodeExistsError,
+                exceptions.RuntimeInconsistency,
+            ]
+            with pytest.raises(exceptions.NoNodeError):
+                client.create("/none/of/this")
+            acls, _ = client.get_acls("/x")
+            assert [(acl.perms, acl.id.scheme, acl.id.id) for acl in acls] == [(31, "world", "anyone")]
+            lock, election = client.Lock("/lock"), client.Election("/election")
+            with lock:
+                assert lock.contenders() == [""]
+            election.run(lambda: None)
+            client.delete("/x", recursive=True)
+        finally:
+            client.stop()
+            client.close()
+
+    async with ServerUnderTest() as server:
+        await asyncio.to_thread(work, f"127.0.0.1:{server.port}")
+        assert not any(server.stored.tree.ephemerals())
+
+
+async def test_writers_beside_each_other_lose_nothing() -> None:
+    """Sequences, and versions that are compared: many clients, requests under way together."""
+    chance = random.Random(11)
+    async with ServerUnderTest() as server, peer(server) as one, peer(server) as other:
+        await one.ask(CREATE, creation("/s"))
+        for number in range(200):
+            chance.choice((one, other)).send(struct.pack(">ii", number, CREATE) + creation("/s/n-", flags=2))
+        server_side = server.stored.tree
+        for each in (one, other):
+            each.send(struct.pack(">ii", 1_000, EXISTS) + string("/s") + b"\0")
+            while each.split(await each.receive())[0] != 1_000:
+                pass
+        assert server_side.children("/s") == [f"n-{number:010d}" for number in range(200)]

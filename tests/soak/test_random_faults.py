@@ -1,0 +1,37 @@
+"""A short run of the load under random faults, on one broker and on three; `python -m tools.soak.random_faults` runs
+longer."""
+
+import random
+from contextlib import AbstractContextManager, nullcontext
+
+import pytest
+
+from tools.soak.random_faults import Target, soak_faults
+from tools.soak.workload import Member
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+
+SEED = 20261124
+
+
+@pytest.mark.parametrize("brokers", [1, 3])
+def test_nothing_is_lost_doubled_or_torn_by_faults(brokers: int) -> None:
+    result, happened = soak_faults(10, brokers=brokers, seed=SEED)
+    assert result.is_clean, (dict(result.findings.anomalies), result.problems, happened)
+    assert result.crashes >= 2
+    assert len(happened) >= 5, happened
+    # Enough for the silence to mean something, also on a machine that is busy with other things.
+    assert result.findings.acknowledged >= 500
+    assert result.findings.transactions >= 10
+
+
+def test_a_fault_that_does_harm_is_found() -> None:
+    """Committed offsets that are forgotten: the group's next member finds that they have moved back."""
+
+    def loses_offsets(target: Target, chance: random.Random, topic: str) -> AbstractContextManager[object]:
+        target.faults.lose_offsets(Member.GROUP, topic)
+        return nullcontext()
+
+    result, _ = soak_faults(3, brokers=1, seed=SEED, verbs=[loses_offsets])
+    assert not result.is_clean
+    assert any("committed offset" in problem for problem in result.problems), result.problems

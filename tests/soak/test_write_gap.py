@@ -1,0 +1,36 @@
+"""How long nothing is acknowledged when a leader goes: the tool that measures it beside Apache Kafka."""
+
+import pytest
+
+from tools.soak.cluster import SESSION_TIMEOUT_MS
+from tools.soak.write_gap import WAYS, measure, table
+
+SESSION_S = SESSION_TIMEOUT_MS / 1000
+
+
+@pytest.mark.slow
+@pytest.mark.java
+@pytest.mark.parametrize(
+    "rounds",
+    [1, pytest.param(20, marks=[pytest.mark.full, pytest.mark.timeout(1_800)])],
+    ids=lambda rounds: f"{rounds}",
+)
+def test_only_a_broker_that_stays_away_is_waited_for_until_its_session_is_over(rounds: int) -> None:
+    gaps = measure(["barnabas"], rounds)["barnabas"]
+    print(table({"barnabas": gaps}))
+    assert {way: len(each) for way, each in gaps.items()} == dict.fromkeys(WAYS, rounds)
+    assert max(gaps["SIGTERM"]) < SESSION_S
+    assert max(gaps["SIGKILL, start"]) < SESSION_S
+    assert SESSION_S / 3 < max(gaps["SIGKILL"]) < 3 * SESSION_S
+
+
+def test_what_is_printed() -> None:
+    ours = dict(zip(WAYS, ([1.0, 2.0, 6.0], [1.0], [1.0]), strict=True))
+    theirs = dict(zip(WAYS, ([4.0, 8.0, 6.0], [2.0], [4.0]), strict=True))
+    lines = table({"ours": ours, "theirs": theirs}).splitlines()
+    assert lines[0] == (
+        "|  | ours: worst, s | ours: median, s | theirs: worst, s | theirs: median, s"
+        " | ours / theirs: worst | ours / theirs: median |"
+    )
+    assert lines[2] == "| SIGTERM | 6.00 | 2.00 | 8.00 | 6.00 | 0.75 | 0.33 |"
+    assert table({"ours": ours}).splitlines()[4] == "| SIGKILL, start | 1.00 | 1.00 |"

@@ -1,0 +1,349 @@
+"""Every command that README and the documents print is run, with input that is not theirs.
+
+Commands stand in blocks of `sh`. A block is either run here against a broker, with other names and records than the
+page has, or each of its lines is tried in one of the ways of `WAYS`: what takes hours, or needs a machine of one's own,
+has at least its options compared with what the program says of itself.
+"""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tools.barnabas_process import BarnabasBrokers, BarnabasProcess
+from tools.kafka_runtime import KafkaServer, free_ports
+from tools.required import tool_missing
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted(ROOT.glob("docs/*.md"))]
+TIMEOUT_S = 120
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """The commands of one block of a page, joined where a backslash continues them, without comments."""
+
+    page: str
+    commands: tuple[str, ...]
+
+    @property
+    def text(self) -> str:
+        return "\n".join(self.commands)
+
+
+def blocks_of(page: Path) -> Iterator[Block]:
+    for content in re.findall(r"^```sh\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL):
+        lines = content.replace("\\\n", " ").splitlines()
+        commands = tuple(filter(None, (re.sub(r"(^|\s+)#.*$", "", line).strip() for line in lines)))
+        yield Block(str(page.relative_to(ROOT)), commands)
+
+
+BLOCKS = [block for page in PAGES for block in blocks_of(page)]
+
+
+def block(page: str, start: str) -> Block:
+    """The one block of a page that has a command which starts so."""
+    [found] = [one for one in BLOCKS if one.page == page and any(line.startswith(start) for line in one.commands)]
+    return found
+
+
+def in_shell(script: str, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run a script as a reader would, in a shell where `barnabas` is this one; it fails with its first command."""
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    return subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", script], cwd=folder, env={**os.environ, "PATH": path, **environment},
+        capture_output=True, text=True, timeout=TIMEOUT_S, check=False,
+    )  # fmt: skip
+
+
+def changed(text: str, replacements: Mapping[str, str]) -> str:
+    """The commands with other words in them; each word must be there."""
+    for old, new in replacements.items():
+        assert old in text
+        text = text.replace(old, new)
+    return text
+
+
+@pytest.fixture
+def broker() -> Iterator[BarnabasProcess]:
+    with BarnabasProcess() as process:
+        yield process
+
+
+@pytest.mark.parametrize(
+    ("page", "first"), [("README.md", "barnabas topics create"), ("docs/quick-start.md", "barnabas topics create")]
+)
+@pytest.mark.slow
+def test_a_tour(page: str, first: str, broker: BarnabasProcess, tmp_path: Path) -> None:
+    script = changed(block(page, first).text, {"greetings": "farewells", "hello": "adieu"})
+    script = re.sub(r"^\. .*/activate$", "", script, flags=re.MULTILINE)
+    script = re.sub(
+        r"\bbarnabas .*$", rf"\g<0> --bootstrap-server {broker.bootstrap_servers}", script, flags=re.MULTILINE
+    )
+    done = in_shell(script, tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "adieu" in done.stdout
+    assert "farewells" in done.stdout
+
+
+@pytest.mark.slow
+def test_tools_of_others_in_the_readme(broker: BarnabasProcess, tmp_path: Path) -> None:
+    """kcat; the line with Kafka's own tool is that of compat_tests/java_tools/test_console.py."""
+    if not shutil.which("kcat"):
+        tool_missing("no kcat")
+    line = next(one for one in block("README.md", "kcat").commands if one.startswith("kcat"))
+    write = f"echo adieu | barnabas produce farewells --bootstrap-server {broker.bootstrap_servers}\n"
+    line = changed(line, {"greetings": "farewells", "127.0.0.1:9092": broker.bootstrap_servers})
+    done = in_shell(write + line, tmp_path)
+    assert "adieu" in done.stdout, done.stderr
+
+
+@pytest.mark.slow
+def test_installing_from_a_clone(tmp_path: Path) -> None:
+    """As the quick start says, in an environment that has nothing yet, and without a checkout's own files around it."""
+    clone = tmp_path / "clone"
+    shutil.copytree(
+        ROOT, clone, symlinks=True, ignore=shutil.ignore_patterns(".venv", ".git", ".*_cache", "__pycache__")
+    )
+    done = in_shell(block("docs/quick-start.md", "pip install .").text + "\ncd / && barnabas --version", clone)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(r"^(barnabas )?\d+\.\d+\.\d+", done.stdout.splitlines()[-1])
+    show = "from importlib.metadata import metadata; print(metadata('barnabas').get_payload())"
+    description = subprocess.run(
+        [clone / "venv/bin/python", "-c", show], cwd="/", capture_output=True, text=True, timeout=TIMEOUT_S, check=True
+    ).stdout
+    assert "Two commands" in description
+    assert (
+        re.findall(r"\]\((?!https?://)[^)]*\)", description) == []
+    )  # such links lead nowhere from an index of packages
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", [
+    *block("docs/quick-start.md", "barnabas serve").commands,
+    *block("README.md", "make run").commands[:1],
+])  # fmt: skip
+def test_starting_one(command: str, tmp_path: Path) -> None:
+    command = command.replace("127.0.0.1:9092", "127.0.0.1:0")
+    if command == "make run":
+        command = f'make --no-print-directory -C {ROOT} run ARGS="--listen 127.0.0.1:0 --data-dir {tmp_path}/made"'
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    with subprocess.Popen(
+        ["bash", "-c", f"exec {command}"], cwd=tmp_path, env={**os.environ, "PATH": path}, stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL, text=True, start_new_session=True,
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        os.killpg(process.pid, signal.SIGINT)
+        assert line.startswith("ready: PLAINTEXT://127.0.0.1:")
+
+
+@pytest.mark.slow
+def test_copying_a_topic_from_apache_kafka_4(broker: BarnabasProcess, tmp_path: Path) -> None:
+    """docs/upgrading.md, with a topic that has keys, headers, bytes that are no text, and three partitions."""
+    with KafkaServer() as kafka:
+        create = f"barnabas topics create visits --partitions 3 --bootstrap-server {kafka.bootstrap_servers}"
+        assert in_shell(create, tmp_path).returncode == 0
+        records = [
+            '{"key": "a", "value": "1", "headers": [["from", "here"]], "partition": 2, "timestamp": 1700000000000}',
+            '{"key": null, "value": "2", "partition": 0, "timestamp": 1700000000001}',
+        ]
+        (tmp_path / "records").write_text("\n".join(records) + "\n")
+        write = f"barnabas produce visits --json --bootstrap-server {kafka.bootstrap_servers} < records"
+        assert in_shell(write, tmp_path).returncode == 0
+        script = changed(
+            block("docs/upgrading.md", "barnabas topics create").text,
+            {
+                "orders": "visits",
+                "127.0.0.1:19092": broker.bootstrap_servers,
+                "127.0.0.1:9092": kafka.bootstrap_servers,
+            },
+        )
+        done = in_shell(script, tmp_path)
+        assert done.returncode == 0, done.stdout + done.stderr
+        read = "barnabas consume visits --from-beginning --exit-at-end --json --bootstrap-server "
+        copies = [
+            sorted(in_shell(read + server, tmp_path).stdout.splitlines())
+            for server in (kafka.bootstrap_servers, broker.bootstrap_servers)
+        ]
+        assert copies[0] == copies[1]
+        assert len(copies[0]) == 2
+        kafka.stop()
+        refused = in_shell(f"barnabas serve --listen 127.0.0.1:0 --data-dir {kafka.log_dir}", tmp_path)
+        assert refused.returncode == 1
+        assert "KRaft mode" in refused.stderr
+        assert "copy the topics" in refused.stderr
+
+
+OPERATIONS = (
+    "export",
+    "barnabas brokers list",
+    "barnabas brokers rebalance",
+    "barnabas brokers drain",
+    "barnabas topics reassign",
+)
+
+
+@pytest.mark.slow
+def test_operating_a_cluster(tmp_path: Path) -> None:
+    """docs/operations.md from its first command to its last, with four brokers, one of which has joined."""
+    script = "\n".join(block("docs/operations.md", start).text for start in OPERATIONS)
+    with BarnabasBrokers(4) as brokers:
+        create = f"barnabas topics create voyages -p 6 -r 2 --bootstrap-server {brokers.bootstrap_servers}"
+        assert in_shell(create, tmp_path).returncode == 0
+        words = {
+            "127.0.0.1:9092,127.0.0.1:9093": brokers.bootstrap_servers,
+            "flights": "voyages",
+            "drain 3": "drain 2",
+            "50000000": "40000000",
+            "2,3,1": "4,3,1",
+        }
+        done = in_shell(changed(script, words), tmp_path)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert "broker 2 has no replicas: it may be switched off" in done.stdout
+        show = f"barnabas topics describe voyages --json --bootstrap-server {brokers.bootstrap_servers}"
+        [described] = json.loads(in_shell(show, tmp_path).stdout)
+        replicas = [part["replicas"] for part in described["partitions"]]
+        assert replicas[0] == [4, 3, 1]
+        assert {len(each) for each in replicas} == {3}
+
+
+def fenced(page: str, language: str) -> str:
+    [content] = re.findall(rf"^```{language}\n(.*?)^```$", (ROOT / page).read_text(), re.MULTILINE | re.DOTALL)
+    return str(content)
+
+
+@pytest.mark.slow
+def test_the_service_of_systemd(tmp_path: Path) -> None:
+    """Its commands, with the file of the page, in folders of the test; and what systemd says of the unit."""
+    unit = fenced("docs/running.md", "ini")
+    commands = dict(re.findall(r"^(ExecStartPre|ExecStart)=/opt/barnabas/bin/(.*)$", unit, re.MULTILINE))
+    properties = tmp_path / "server.properties"
+    properties.write_text(
+        changed(
+            fenced("docs/running.md", "properties"),
+            {":9092": ":0", ":8080": ":0", "/var/lib/barnabas": str(tmp_path / "data"), "node.id=1": "node.id=7"},
+        )
+    )
+    place = {"/etc/barnabas/server.properties": str(properties)}
+    assert in_shell(changed(commands["ExecStartPre"], place), tmp_path).returncode == 0
+    start = changed(commands["ExecStart"], place)
+    done = in_shell(
+        f"{start} > ready 2> log & while ! grep -q ready: ready; do kill -0 $!; done; kill $!; wait $!", tmp_path
+    )
+    assert done.returncode == 0, (tmp_path / "log").read_text()
+    assert "node.id=7" in (tmp_path / "ready").read_text()
+    if not shutil.which("systemd-analyze"):
+        tool_missing("no systemd-analyze")
+    path = tmp_path / "barnabas.service"
+    path.write_text(re.sub(r"/opt/barnabas/bin/barnabas", str(Path(sys.executable).with_name("barnabas")), unit))
+    verdict = subprocess.run(
+        ["systemd-analyze", "verify", path], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert "barnabas.service" not in verdict.stderr, verdict.stderr
+
+
+@pytest.mark.slow
+def test_health_and_metrics(tmp_path: Path) -> None:
+    if not shutil.which("curl"):
+        tool_missing("no curl")
+    address = f"127.0.0.1:{free_ports(1)[0]}"
+    with BarnabasProcess({"barnabas.http.address": address}):
+        script = changed(block("docs/running.md", "curl").text, {"127.0.0.1:8080": address})
+        done = in_shell(script, tmp_path)
+        assert done.returncode == 0, done.stderr
+        assert "barnabas_" in done.stdout
+
+
+RUN_HERE = (
+    ("README.md", "barnabas topics create"),
+    ("README.md", "kcat"),
+    ("README.md", "make run"),
+    ("docs/quick-start.md", "pip install ."),
+    ("docs/quick-start.md", "barnabas serve"),
+    ("docs/quick-start.md", "barnabas topics create"),
+    ("docs/upgrading.md", "barnabas topics create"),
+    ("docs/running.md", "curl"),
+    *(("docs/operations.md", start) for start in OPERATIONS),
+    ("docs/operations.md", "/opt/barnabas/bin/pip"),
+    ("docs/operations.md", "mount"),
+    ("docs/operations.md", "sed"),
+    ("docs/operations.md", "systemctl stop barnabas-zookeeper"),
+    ("docs/operations.md", "cp --archive /backup/zookeeper/."),
+)
+"""Blocks that tests above run, or those of tests/test_operations.py, each with a command that it has."""
+
+BY_ITS_OPTIONS = {
+    "make bench": "benchmarks",
+    ".venv/bin/python -m benchmarks.report": "benchmarks.report",
+    "make soak": "tools.soak",
+    "make fuzz": "tools.fuzz",
+    "make power-cuts": "tools.power_cut",
+}
+"""Commands that run for minutes or hours, or need root: the program, whose help names each option that they have."""
+
+ELSEWHERE = {
+    r"make (run|demo|check|test|help|compat-oracle|differential)\b": "Makefile",
+    r"make test PYTEST_ARGS=|\.venv/bin/python -m pytest ": "Makefile",
+    r"make spark NAME=": "compat_tests/spark/pipelines/test_archive.py",
+    r"spark-submit|--packages|git archive": "compat_tests/spark/pipelines/test_joins_and_windows.py",
+    r"bin/kafka-console-consumer.sh": "compat_tests/java_tools/test_console.py",
+    r"pip install path/to/barnabas": "tests/test_commands.py",
+    r"pip install (pytest|aiokafka)": "tests/testing/test_docs_examples.py",
+    r"docker ": "tests/test_image.py",
+    r"barnabas serve .*--control |curl -sS .*http://127\.0\.0\.1:8099": "tests/testing/test_control_page.py",
+}
+"""Commands that another file tries."""
+
+NOT_RUN = {
+    r"systemctl |journalctl |useradd |python3 -m venv /opt|/opt/barnabas/bin/pip": "they change the machine",
+}
+"""Commands that no test runs, and why; `test_the_service_of_systemd` tries the unit without them."""
+
+
+def is_tried(command: str) -> bool:
+    return any(re.match(pattern, command) for pattern in (*map(re.escape, BY_ITS_OPTIONS), *ELSEWHERE, *NOT_RUN))
+
+
+def test_each_command_is_tried() -> None:
+    run = {block(page, start) for page, start in RUN_HERE}
+    assert [
+        (one.page, command) for one in BLOCKS if one not in run for command in one.commands if not is_tried(command)
+    ] == []
+
+
+def test_each_way_has_commands() -> None:
+    """Nothing is left in the tables when its command has gone from the documents; the files that they name exist."""
+    commands = [command for one in BLOCKS for command in one.commands]
+    for pattern in (*ELSEWHERE, *NOT_RUN):
+        assert any(re.match(pattern, command) for command in commands), pattern
+    assert all((ROOT / name).exists() for name in ELSEWHERE.values())
+
+
+@pytest.mark.parametrize("start", BY_ITS_OPTIONS)
+@pytest.mark.slow
+def test_options_that_documents_print(start: str) -> None:
+    commands = [command for one in BLOCKS for command in one.commands if command.startswith(start)]
+    inline = [command for page in PAGES for command in re.findall(rf"`({re.escape(start)}\b[^`]*)`", page.read_text())]
+    options = {option for command in commands + inline for option in re.findall(r"(?<![\w-])--[a-z][\w-]*", command)}
+    told = subprocess.run(
+        [sys.executable, "-m", BY_ITS_OPTIONS[start], "--help"], cwd=ROOT, capture_output=True, text=True,
+        timeout=TIMEOUT_S, check=True,
+    ).stdout  # fmt: skip
+    assert {option for option in options if option not in told} == set()
+
+
+def test_targets_that_documents_print() -> None:
+    """Of make, also inside of sentences."""
+    text = "\n".join(page.read_text() for page in PAGES)
+    printed = set(re.findall(r"(?:^|`)(?:[A-Z_]+=\S+ )?make ([a-z][\w-]*)", text, re.MULTILINE))
+    there = set(re.findall(r"^([a-z][\w-]*):.*## ", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    assert printed <= there | {"prepare"}

@@ -1,0 +1,219 @@
+"""The recipes of docs/operations.md for brokers that are restarted, disks and ZooKeepers that are lost: the page's own
+commands, one by one, with a client that writes and reads meanwhile.
+
+What systemd and pip would do is done here, to a broker's process; everything else runs in a shell.
+"""
+
+import json
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Self
+
+import pytest
+
+from benchmarks.traffic import Traffic
+from tests.test_commands import block, changed, in_shell
+from tools.barnabas_process import BarnabasProcess, BarnabasZooKeeper
+from tools.required import tool_missing
+from tools.server_process import free_ports
+
+PAGE = "docs/operations.md"
+SESSION_MS = 4000
+RECORDS_PER_SECOND = 500
+SETTINGS = {
+    "zookeeper.session.timeout.ms": str(SESSION_MS),
+    "default.replication.factor": "3",
+    "min.insync.replicas": "2",
+    "offsets.topic.num.partitions": "3",
+}
+
+pytestmark = pytest.mark.slow
+
+
+class Operator:
+    """Three brokers beside a ZooKeeper, and somebody who types the page's commands."""
+
+    def __init__(self, folder: Path, disks: int = 1) -> None:
+        self.folder = folder
+        self.zookeeper = BarnabasZooKeeper(data_dir=folder / "zookeeper")
+        self.http_ports = free_ports(3)
+        self.disks = [[folder / f"broker{number}-disk{disk}" for disk in range(disks)] for number in range(3)]
+        self.brokers: list[BarnabasProcess] = []
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            stack.enter_context(self.zookeeper)
+            for number, port in enumerate(self.http_ports):
+                settings = {
+                    **SETTINGS,
+                    "broker.id": str(number),
+                    "zookeeper.connect": self.zookeeper.address,
+                    "barnabas.http.address": f"127.0.0.1:{port}",
+                }
+                if len(self.disks[number]) > 1:
+                    settings["log.dirs"] = ",".join(map(str, self.disks[number]))
+                broker = BarnabasProcess(settings, data_dir=self.disks[number][0])
+                self.brokers.append(stack.enter_context(broker))
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for broker in self.brokers:
+            broker.kill()
+        self.zookeeper.kill()
+        self._stack.close()
+
+    @property
+    def bootstrap_servers(self) -> str:
+        return ",".join(broker.bootstrap_servers for broker in self.brokers)
+
+    def run(self, command: str) -> str:
+        """What a command prints."""
+        done = in_shell(command, self.folder, BARNABAS_BOOTSTRAP_SERVER=self.bootstrap_servers)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    def on(self, number: int, commands: tuple[str, ...], words: Mapping[str, str] | None = None) -> list[str]:
+        """Type the commands of a block on the machine of one broker; what each one printed."""
+        text = changed("\n".join(commands), words or {})
+        here = text.replace("127.0.0.1:8080", f"127.0.0.1:{self.http_ports[number]}")
+        return [self._type(command, self.brokers[number]) for command in here.splitlines()]
+
+    def _type(self, command: str, broker: BarnabasProcess) -> str:
+        if command == "systemctl stop barnabas":
+            broker.stop()
+        elif command == "systemctl start barnabas":
+            broker.start()
+        elif command == "systemctl stop barnabas-zookeeper":
+            self.zookeeper.stop()
+        elif command == "systemctl start barnabas-zookeeper":
+            self.zookeeper.start()
+        elif command == "mount /var/lib/barnabas":
+            broker.log_dir.mkdir()
+        elif not command.startswith("/opt/barnabas/bin/pip "):
+            return self.run(command)
+        return ""
+
+    def controller(self) -> int:
+        rows = json.loads(self.run("barnabas brokers list --json"))
+        return next(row["id"] for row in rows if row["state"] == "controller")
+
+    def partitions(self, topic: str) -> list[dict[str, Any]]:
+        [described] = json.loads(self.run(f"barnabas topics describe {topic} --json"))
+        return list(described["partitions"])
+
+    def all_in_sync(self) -> bool:
+        return bool(self.run("barnabas topics list --under-replicated --json").strip() == "[]")
+
+
+@pytest.fixture
+def operator(tmp_path: Path) -> Iterator[Operator]:
+    if not shutil.which("curl"):
+        tool_missing("no curl")
+    with Operator(tmp_path) as running:
+        yield running
+
+
+def test_brokers_are_upgraded_one_after_the_other(operator: Operator) -> None:
+    operator.run("barnabas topics create voyages -p 6 -r 3")
+    controller = operator.controller()
+    order = sorted(range(3), key=lambda number: number == controller)
+    with Traffic(operator.bootstrap_servers, "voyages") as traffic:
+        for number in order:
+            traffic.wait_for(500)
+            pid = operator.brokers[number].pid
+            printed = operator.on(number, block(PAGE, "/opt/barnabas/bin/pip").commands)
+            assert printed[-1] == "ready\n"
+            assert operator.brokers[number].pid != pid
+            assert operator.all_in_sync()
+        traffic.wait_for(500)
+    assert (traffic.errors, traffic.read_errors, traffic.lost, traffic.doubled) == ([], [], 0, 0)
+
+
+def test_a_broker_with_an_empty_disk_fetches_what_it_had(operator: Operator) -> None:
+    """Its process is gone, and so is everything in its only log directory."""
+    operator.run("barnabas topics create voyages -p 6 -r 3")
+    broker = operator.brokers[1]
+    with Traffic(operator.bootstrap_servers, "voyages") as traffic:
+        traffic.wait_for(500)
+        broker.kill()
+        shutil.rmtree(operator.disks[1][0])
+        printed = operator.on(1, block(PAGE, "mount").commands)
+        assert printed[-1] == "ready\n"
+        assert operator.all_in_sync()
+        traffic.wait_for(500)
+    assert (traffic.errors, traffic.read_errors, traffic.lost, traffic.doubled) == ([], [], 0, 0)
+    sizes = [sum(file.stat().st_size for file in disk.glob("voyages-*/*.log")) for [disk] in operator.disks]
+    assert sizes[1] > 0
+    assert len(set(sizes)) == 1
+
+
+def test_one_of_several_disks_is_given_up(tmp_path: Path) -> None:
+    if not shutil.which("curl"):
+        tool_missing("no curl")
+    with Operator(tmp_path, disks=2) as operator:
+        operator.run("barnabas topics create voyages -p 6 -r 3")
+        lost, kept = operator.disks[2][1], operator.disks[2][0]
+        broker = operator.brokers[2]
+        with Traffic(operator.bootstrap_servers, "voyages") as traffic:
+            traffic.wait_for(500)
+            broker.kill()
+            had = {path.name for path in lost.glob("voyages-*")}
+            assert had
+            shutil.rmtree(lost)
+            lost.mkdir()  # the new disk
+            broker.start()
+            assert str(lost) in broker.log_text()
+            out_of_sync = json.loads(operator.run("barnabas topics list --under-replicated --json"))
+            assert {f"{each['topic']}-{each['partition']}" for each in out_of_sync} >= had
+            commands = block(PAGE, "sed").commands
+            printed = operator.on(2, commands, {"/disks/1": str(kept), "/disks/2": str(lost)})
+            assert printed[-1] == "ready\n"
+            assert operator.all_in_sync()
+            traffic.wait_for(500)
+        assert (traffic.errors, traffic.read_errors, traffic.lost, traffic.doubled) == ([], [], 0, 0)
+        assert had <= {path.name for disk in (kept, lost) for path in disk.glob("voyages-*")}
+
+
+def test_a_zookeeper_that_is_away(operator: Operator) -> None:
+    """Longer than sessions last."""
+    operator.run("barnabas topics create voyages -p 6 -r 3")
+    with Traffic(operator.bootstrap_servers, "voyages") as traffic:
+        traffic.wait_for(500)
+        operator.zookeeper.kill()
+        traffic.wait_for(int(1.5 * SESSION_MS / 1000 * RECORDS_PER_SECOND))
+        operator.zookeeper.start()
+        operator.run("until barnabas topics create detours -p 3 -r 3; do sleep 0.2; done")  # a controller is elected
+        traffic.wait_for(500)
+        assert operator.all_in_sync()
+    assert (traffic.errors, traffic.read_errors, traffic.lost, traffic.doubled) == ([], [], 0, 0)
+
+
+def test_a_zookeeper_whose_data_are_lost(operator: Operator, tmp_path: Path) -> None:
+    operator.run("barnabas topics create voyages -p 6 -r 3 --config retention.ms=700000000")
+    words = {"/backup/zookeeper": str(tmp_path / "backup"), "/var/lib/barnabas-zookeeper": str(tmp_path / "zookeeper")}
+    with Traffic(operator.bootstrap_servers, "voyages", settings={"retries": 1000}) as traffic:
+        operator.on(0, block(PAGE, "systemctl stop barnabas-zookeeper").commands, words)
+        traffic.wait_for(500)
+        before = operator.partitions("voyages")
+        for process in (*operator.brokers, operator.zookeeper):
+            process.kill()
+        for file in (tmp_path / "zookeeper").iterdir():
+            file.unlink()
+        operator.zookeeper.start()
+        with pytest.raises(RuntimeError, match="the metadata store has no cluster id"):
+            operator.brokers[0].start()
+        operator.zookeeper.stop()
+        back = block(PAGE, "cp --archive /backup/zookeeper/.").commands
+        operator.on(0, back, words)
+        for number in (1, 2):
+            operator.on(number, back[-1:])
+        traffic.wait_for(500)
+        after = operator.partitions("voyages")
+        assert [part["replicas"] for part in after] == [part["replicas"] for part in before]
+        assert "retention.ms" in operator.run("barnabas topics describe voyages")
+        assert operator.all_in_sync()
+    assert (traffic.errors, traffic.read_errors, traffic.lost, traffic.doubled) == ([], [], 0, 0)

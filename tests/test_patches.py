@@ -1,0 +1,125 @@
+"""No test patches the broker: what it takes is handed to it (`broker/environment.py`, arguments), and faults are real
+ones, of files, stores and processes that are handed in. Where a bug is put in on purpose, ALLOWED says so.
+
+An object that a test has made, or got, is its own; classes and modules are everybody's.
+"""
+
+import ast
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import pytest
+
+ROOT: Final = Path(__file__).parent
+PATCHING: Final = ("setattr", "delattr", "setitem", "delitem", "patch", "object")
+"""Of pytest's monkeypatch and of unittest.mock; the first argument is what is patched, or its name."""
+
+ALLOWED: Final = {
+    "bugs.py": "puts in bugs that raise, for tests of what becomes of an error that nobody foresaw",
+    "broker/replication/test_walks.py": "mutants: the walks find each guarantee that is left out",
+    "broker/whole/test_simulation.py": "mutants: the simulation finds bugs that were mended",
+    "storage/recovery/test_crash_points.py": "mutants: the crash points find each step that is left out",
+}
+
+
+class Patch(NamedTuple):
+    """A class or module that is changed."""
+
+    path: str
+    line: int
+    target: str
+
+    def __str__(self) -> str:
+        return f"tests/{self.path}:{self.line}: changes {self.target}"
+
+
+def patches() -> Iterator[Patch]:
+    for file in sorted(ROOT.rglob("*.py")):
+        yield from patches_of(ast.parse(file.read_text()), str(file.relative_to(ROOT)))
+
+
+def patches_of(tree: ast.AST, path: str) -> Iterator[Patch]:
+    """Assignments to attributes of what the broker's packages define, and whatever a tool for patches changes that is
+    not certainly of somewhere else.
+    """
+    imported = dict(imports(tree))
+    for node in ast.walk(tree):
+        for target in changed_by(node):
+            if is_of_broker(target, imported, by_tool=is_tool(node)):
+                yield Patch(path, target.lineno, ast.unparse(target))
+
+
+def imports(tree: ast.AST) -> Iterator[tuple[str, str]]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield alias.asname or alias.name.partition(".")[0], alias.name
+        elif isinstance(node, ast.ImportFrom):
+            for alias in node.names:
+                yield alias.asname or alias.name, f"{node.module}.{alias.name}"
+
+
+def changed_by(node: ast.AST) -> list[ast.expr]:
+    """Whose attributes a statement or call changes."""
+    if isinstance(node, ast.Assign | ast.Delete):
+        return [target.value for target in node.targets if isinstance(target, ast.Attribute | ast.Subscript)]
+    if isinstance(node, ast.AugAssign | ast.AnnAssign):
+        return [node.target.value] if isinstance(node.target, ast.Attribute | ast.Subscript) else []
+    if isinstance(node, ast.Call) and (is_tool(node) or ast.unparse(node.func) in ("setattr", "delattr")):
+        return node.args[:1]
+    return []
+
+
+def is_tool(node: ast.AST) -> bool:
+    """`monkeypatch.setattr`, `mock.patch.object`, and so on; a plain name is a function of one's own."""
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in PATCHING
+
+
+def is_of_broker(changed: ast.expr, imported: Mapping[str, str], *, by_tool: bool) -> bool:
+    """What is not imported may be a test's own object, unless it takes a tool to change it, or `type` to get it."""
+    while isinstance(changed, ast.Attribute | ast.Subscript):
+        changed = changed.value
+    if isinstance(changed, ast.Constant):
+        return str(changed.value).startswith("barnabas.")
+    if isinstance(changed, ast.Call):
+        return by_tool or ast.unparse(changed.func) == "type"
+    if isinstance(changed, ast.Name) and changed.id in imported:
+        return imported[changed.id].startswith("barnabas")
+    return by_tool
+
+
+def test_no_test_patches_the_broker() -> None:
+    found = list(patches())
+    assert {patch.path for patch in found} >= set(ALLOWED), "allowances that nobody needs any more"
+    others = [patch for patch in found if patch.path not in ALLOWED]
+    assert not others, "\n".join(map(str, others))
+
+
+@pytest.mark.parametrize(
+    ("source", "is_patch"),
+    [
+        ("from barnabas.broker.server import Broker\nmonkeypatch.setattr(Broker, 'start', f)", True),
+        ("from barnabas.broker import server\nmonkeypatch.setattr(server, 'LIMIT', 1)", True),
+        ("import barnabas.broker.server\nmonkeypatch.setattr(barnabas.broker.server.Broker, 'start', f)", True),
+        ("monkeypatch.setattr('barnabas.broker.server.LIMIT', 1)", True),
+        ("def test(monkeypatch, owner):\n monkeypatch.setattr(owner, 'start', f)", True),
+        ("from barnabas.broker import machine\npatched.setitem(machine._DECIDERS, Event, f)", True),
+        ("from unittest import mock\nwith mock.patch('barnabas.clock.SystemClock.now_ms'): pass", True),
+        ("from barnabas.broker.server import Broker\nmock.patch.object(Broker, 'start')", True),
+        ("from barnabas.broker.server import Broker\nBroker.start = f", True),
+        ("from barnabas.broker import server\nserver.LIMIT = 1", True),
+        ("from barnabas.broker.server import Broker\nsetattr(Broker, name, f)", True),
+        ("type(broker).start = f", True),
+        ("monkeypatch.setattr(type(broker), 'start', f)", True),
+        ("import sys\nmonkeypatch.setattr(sys, 'executable', path)", False),
+        ("import threading\npatched.setattr(threading.Thread, 'start', refuse)", False),
+        ("monkeypatch.setattr('tempfile.tempdir', path)", False),
+        ("monkeypatch.setenv('HOME', path)", False),
+        ("broker.now = f", False),
+        ("setattr(message, field.name, value)", False),
+        ("from barnabas.wire.record_batch import patch\npatch(batch, 0, 1, 2)", False),
+    ],
+)
+def test_the_rule(source: str, is_patch: bool) -> None:
+    assert bool(list(patches_of(ast.parse(source), "f"))) is is_patch

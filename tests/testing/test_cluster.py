@@ -1,0 +1,203 @@
+"""Three brokers in one test, as users have them: real clients, and brokers that stop, die, lose their session and are
+cut off from each other."""
+
+import time
+import warnings
+from collections.abc import Iterator
+
+import pytest
+from confluent_kafka import Consumer, KafkaError, Producer
+
+from barnabas.clock import ManualClock
+from barnabas.testing import ApiError, Cluster, ErrorCode
+from barnabas.testing.cluster import ClusterBroker
+
+TOPIC = "events"
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    with Cluster() as running:
+        running.create_topic(TOPIC, 3)
+        yield running
+
+
+def write(cluster: Cluster, topic: str, values: list[str], partition: int = 0) -> None:
+    """With acks=all and idempotence, whatever becomes of the brokers meanwhile."""
+    producer = Producer(
+        {"bootstrap.servers": cluster.bootstrap_servers, "enable.idempotence": True, "message.timeout.ms": 60_000}
+    )
+    errors = []
+    for value in values:
+        producer.produce(topic, value, partition=partition, on_delivery=lambda error, _: errors.append(error))
+    assert producer.flush(60) == 0
+    assert [error for error in errors if error is not None] == []
+
+
+def read(cluster: Cluster, topic: str, count: int) -> list[str]:
+    """The first records of all partitions, sorted."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": cluster.bootstrap_servers,
+            "group.id": f"readers of {topic} {time.monotonic()}",
+            "auto.offset.reset": "earliest",
+        }
+    )
+    consumer.subscribe([topic])
+    found: list[str] = []
+    deadline = time.monotonic() + 60
+    while len(found) < count and time.monotonic() < deadline:
+        message = consumer.poll(1)
+        if message is not None and message.error() is None:
+            found.append((message.value() or b"").decode())
+    consumer.close()
+    return sorted(found)
+
+
+@pytest.mark.slow
+def test_clients_use_it_as_any_cluster(cluster: Cluster) -> None:
+    cluster.create_topic("plain", 3)
+    assert sorted(cluster.leader("plain", partition) for partition in range(3)) == [0, 1, 2]
+    for partition in range(3):
+        write(cluster, "plain", [f"{partition}-{number}" for number in range(100)], partition)
+    assert read(cluster, "plain", 300) == sorted(f"{p}-{n}" for p in range(3) for n in range(100))
+
+
+def test_a_killed_leader_is_followed_by_another_and_nothing_is_lost(cluster: Cluster) -> None:
+    cluster.create_topic("killed")
+    cluster.wait_in_sync()
+    write(cluster, "killed", ["before"])
+    leader = cluster.leader("killed")
+    cluster.brokers[leader].kill()
+    assert not cluster.brokers[leader].is_running
+    assert cluster.leader("killed") != leader
+    write(cluster, "killed", ["after"])
+    address = cluster.brokers[leader].bootstrap_servers
+    cluster.brokers[leader].start()
+    assert cluster.brokers[leader].bootstrap_servers == address
+    cluster.wait_in_sync()
+    assert read(cluster, "killed", 2) == ["after", "before"]
+
+
+def test_a_broker_that_stops_hands_over_what_it_leads(cluster: Cluster) -> None:
+    cluster.create_topic("stopped")
+    cluster.wait_in_sync()
+    leader = cluster.leader("stopped")
+    cluster.brokers[leader].stop()
+    cluster.brokers[leader].stop()
+    assert cluster.leader("stopped") != leader
+    write(cluster, "stopped", ["v"])
+    cluster.brokers[leader].start()
+    with pytest.raises(RuntimeError, match=f"broker {leader} runs already"):
+        cluster.brokers[leader].start()
+    cluster.wait_in_sync()
+
+
+def test_a_broker_whose_session_expires_joins_again(cluster: Cluster) -> None:
+    cluster.create_topic("expired")
+    cluster.wait_in_sync()
+    leader = cluster.leader("expired")
+    cluster.expire_session(leader)
+    cluster.wait_in_sync()
+    write(cluster, "expired", ["v"])
+    assert read(cluster, "expired", 1) == ["v"]
+
+
+@pytest.mark.slow
+def test_a_follower_that_is_cut_off_leaves_the_isr_and_comes_back(cluster: Cluster) -> None:
+    cluster.create_topic("cut", configs={"min.insync.replicas": 2})
+    cluster.wait_in_sync()
+    leader = cluster.leader("cut")
+    # The controller stores the ISR: a leader that does not reach it can let nobody go.
+    (controller,) = (number for number, broker in enumerate(cluster.brokers) if broker.server.controller.is_active)
+    follower = min({0, 1, 2} - {leader, controller})
+    cluster.cut(leader, follower)
+    began = time.monotonic()
+    write(cluster, "cut", ["v"])
+    assert time.monotonic() - began > 1, "acknowledged before the follower had left the ISR, or had the record"
+    with pytest.raises(TimeoutError, match=rf"not in sync after 0\.1 s: .*cut-0 at broker \d: leader {leader}"):
+        cluster.wait_in_sync(0.1)
+    cluster.heal()
+    cluster.wait_in_sync()
+
+
+def test_time_is_that_of_all_brokers(cluster: Cluster) -> None:
+    before = cluster.clock.now_ms()
+    cluster.clock.advance(3_600_000)
+    for broker in cluster.brokers:
+        assert broker.server.clock.now_ms() - before >= 3_600_000
+
+
+def test_errors_say_what_is_wrong(cluster: Cluster) -> None:
+    with pytest.raises(ApiError) as caught:
+        cluster.create_topic(TOPIC)
+    assert caught.value.error is ErrorCode.TOPIC_ALREADY_EXISTS
+    with pytest.raises(ApiError) as caught:
+        cluster.create_topic("large", replication_factor=4)
+    assert caught.value.error is ErrorCode.INVALID_REPLICATION_FACTOR
+    with pytest.raises(TimeoutError, match=r"no broker leads nobody-0 \(waited 0\.1 s\)"):
+        cluster.leader("nobody", timeout=0.1)
+    with pytest.raises(ValueError, match="1 broker at least, not 0"):
+        Cluster(0)
+    with pytest.raises(ValueError, match="3 brokers stand in 3 racks, or in none, not in 2"):
+        Cluster(racks=("a", "b"))
+    with pytest.raises(RuntimeError, match="this cluster runs already"):
+        cluster.start()
+
+
+def test_one_that_does_not_run() -> None:
+    cluster = Cluster()
+    with pytest.raises(RuntimeError, match="does not run: start"):
+        cluster.leader(TOPIC)
+    with pytest.raises(RuntimeError, match="broker 1 does not run"):
+        cluster.brokers[1].kill()
+    cluster.stop()
+
+
+def test_it_leaves_nothing_and_can_be_started_again() -> None:
+    cluster = Cluster(2)
+    for _ in range(2):
+        with cluster:
+            cluster.create_topic("again")
+            assert {type(broker) for broker in cluster.brokers} == {ClusterBroker}
+            data_dir = cluster.data_dir
+            assert sorted(path.name for path in data_dir.iterdir()) == ["0", "1"]
+        assert not data_dir.exists()
+
+
+def test_misspelt_keywords_are_told() -> None:
+    with pytest.warns(UserWarning, match=r"log\.retention\.milliseconds"), Cluster(1, log_retention_milliseconds=5):
+        pass
+
+
+def test_too_few_brokers_refuse_and_say_so(kafka_cluster: Cluster) -> None:
+    """With the fixture, which is this test's own."""
+    kafka_cluster.create_topic("few", configs={"min.insync.replicas": 3})
+    kafka_cluster.wait_in_sync()
+    kafka_cluster.brokers[(kafka_cluster.leader("few") + 1) % 3].kill()
+    producer = Producer({"bootstrap.servers": kafka_cluster.bootstrap_servers, "message.timeout.ms": 1_500})
+    outcome: list[KafkaError | None] = []
+    producer.produce("few", "v", on_delivery=lambda error, _: outcome.append(error))
+    producer.flush(30)
+    (error,) = outcome
+    assert error is not None, "acknowledged by two"
+
+
+def test_keywords_for_several_brokers_are_no_mistake_and_misspelt_ones_are() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with Cluster(2, default_replication_factor=2, min_insync_replicas=2) as two:
+            two.create_topic("t")
+            two.wait_in_sync()
+    with pytest.warns(UserWarning, match="min.insync.replica "), Cluster(1, min_insync_replica=2):
+        pass
+
+
+@pytest.mark.parametrize("order", [(2, 1, 0), (0, 2, 1), (1, 0, 2)])
+def test_a_cluster_whose_time_stands_still_stops(order: tuple[int, ...]) -> None:
+    """A broker that stops asks the controller for its leave, and for a while there is none."""
+    for _ in range(4):  # there is not, or not known, each time
+        with Cluster(clock=ManualClock()) as cluster:
+            cluster.create_topic("t", partitions=3)
+            for number in order:
+                cluster.brokers[number].stop()

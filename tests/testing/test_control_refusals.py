@@ -1,0 +1,372 @@
+"""What `barnabas serve --control` refuses, in one line that says what would be right, and what it costs who has no use
+for it."""
+
+import gzip
+import http.client
+import json
+import os
+import random
+import re
+import secrets
+import select
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from time import perf_counter
+from typing import Any, Final
+
+import pytest
+
+from barnabas.testing.control.server import BODY_BYTES_MAX, WAITING_MAX
+from barnabas.testing.control.verbs import VERBS
+from tests.testing.control_client import ControlClient
+from tools.barnabas_process import BarnabasControl
+from tools.server_process import ROOT
+
+SERVE = [sys.executable, "-m", "barnabas", "serve", "--listen", "127.0.0.1:0"]
+JSON = {"Content-Type": "application/json"}
+
+
+@pytest.fixture(scope="module")
+def process() -> Iterator[BarnabasControl]:
+    with BarnabasControl() as process:
+        yield process
+
+
+@pytest.fixture(scope="module")
+def control(process: BarnabasControl) -> ControlClient:
+    return ControlClient(process.url)
+
+
+def exchange(
+    url: str, method: str, path: str, body: bytes | Iterator[bytes] | None, headers: dict[str, str]
+) -> tuple[int, str]:
+    """Just these headers; what is answered is one line of JSON."""
+    connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=30)
+    connection.putrequest(method, path, skip_host="Host" in headers, skip_accept_encoding=True)
+    for name, value in headers.items():
+        connection.putheader(name, value)
+    if isinstance(body, bytes):
+        connection.putheader("Content-Length", str(len(body)))
+    connection.endheaders(body if isinstance(body, bytes) else None)
+    response = connection.getresponse()
+    content = json.loads(response.read())
+    connection.close()
+    assert "\n" not in content["error"]
+    return response.status, content["error"]
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        (b'{"api": "Produce"}', "POST /brokers/{broker}/fail needs error: the name or the number of an error of Kafka"),
+        (b'{"error": "X", "tims": 1}', "POST /brokers/{broker}/fail has no field 'tims': did you mean times?"),
+        (b'{"error": "X", "zzz": 1}', "POST /brokers/{broker}/fail has no field 'zzz': it takes api, error, message,"),
+        (b'{"error": 1.5}', "error of POST /brokers/{broker}/fail is to be the name or the number of an error"),
+        (b'{"error": 1, "times": "2"}', "times of POST /brokers/{broker}/fail is to be a whole number of 0 or more"),
+        (b'{"error": 1, "times": true}', "times of POST /brokers/{broker}/fail is to be a whole number of 0 or more"),
+        (b'{"error": 1, "times": 0}', "a fault needs times >= 1"),
+        (b'{"error": 1, "api": []}', "api of POST /brokers/{broker}/fail is to be a text or a list of texts"),
+        (b'{"error": 1, "api": "Prodcue"}', "did you mean 'Produce'?"),
+        (b'{"error": "NOT_LEADER"}', "Kafka has no error 'NOT_LEADER': did you mean"),
+        (b'{"error": 1, "probability": 2}', "probability of POST /brokers/{broker}/fail is to be a number of 0 to 1"),
+        (b'{"error": 1, "after_work": "yes"}', "after_work of POST /brokers/{broker}/fail is to be true or false"),
+        (b'{"error": 1, "record_errors": {"x": "y"}}', "is to be an object of texts, by the index of a record"),
+        (b'{"error": 1, "seed": 99999999999999999999}', "seed of POST /brokers/{broker}/fail is to be a whole number"),
+        (b'["fail"]', "the body of POST /brokers/{broker}/fail is to be a JSON object"),
+        (b'{"error": NaN}', "the body is no JSON"),
+        (b'{"error": 1', "the body is no JSON"),
+        (b"\xff\xfe", "the body is no JSON"),
+        (b"[" * 200_000, "the body is no JSON"),
+    ],
+)  # fmt: skip
+def test_fields_that_make_no_sense(control: ControlClient, body: bytes, told: str) -> None:
+    status, error = exchange(control.url, "POST", "/brokers/main/fail", body, JSON)
+    assert status == 400
+    assert told in error
+    assert control.done("GET", "/brokers/main/faults") == {"faults": []}
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "told"),
+    [
+        ("GET", "/brokers/nobody", 404, "there is no broker 'nobody', but main: POST /brokers starts one"),
+        ("POST", "/brokers/main/fial", 404, "did you mean POST /brokers/{broker}/fail?"),
+        ("GET", "/nowhere/at/all", 404, "there is nothing at '/nowhere/at/all': GET /openapi.json lists what there is"),
+        ("GET", "/brokers/main/fail", 405, "/brokers/main/fail is asked with POST, not with GET"),
+        ("PATCH", "/brokers", 405, "/brokers is asked with GET or POST, not with PATCH"),
+        ("GET", "/brokers/main/faults/1", 404, "main has no fault 1: GET /brokers/main/faults lists them"),
+        ("GET", "/brokers/main/faults/x", 404, "a fault is named by its number, not 'x'"),
+        ("GET", "/brokers/main/requests?tpoic=t", 400, "did you mean topic?"),
+        ("GET", "/brokers/main/requests?limit=many", 400, "limit of GET /brokers/{broker}/requests is to be a whole"),
+        ("GET", "/brokers/main/requests?limit=1&limit=2", 400, "limit of GET /brokers/{broker}/requests is to be a"),
+        ("GET", "/brokers/main/requests?from_brokers=1", 400, "is to be true or false"),
+        ("POST", "/brokers/main/hold?api=Produce", 400, "takes its fields as JSON in the body: api"),
+        ("GET", "/brokers/main/records", 400, "GET /brokers/{broker}/records needs topic: a text"),
+    ],
+)
+def test_paths_that_lead_nowhere(control: ControlClient, method: str, path: str, status: int, told: str) -> None:
+    found, error = exchange(control.url, method, path, None, {})
+    assert (found, told in error) == (status, True), error
+
+
+@pytest.mark.parametrize(
+    ("verb", "fields", "told"),
+    [
+        ("/brokers", {"name": "a/b"}, "a name has up to 100 letters"),
+        ("/brokers", {"brokers": 0}, "brokers is to be a number of 1 to 9, not 0"),
+        ("/brokers", {"racks": ["a"]}, "brokers is to be a number of 1 to 9, not 1; 1 has no racks"),
+        ("/brokers", {"brokers": 3, "racks": ["a"]}, "3 brokers stand in 3 racks, or in none, not in 1"),
+        ("/brokers", {"brokers": 10}, "brokers is to be a number of 1 to 9, not 10"),
+        ("/brokers", {"brokers": 3, "port": 1234}, "port is a number of 0 to 65535, for a single broker"),
+        ("/brokers", {"port": 65536}, "port is a number of 0 to 65535, for a single broker"),
+        ("/brokers", {"brokers": 3, "configs": {"node.id": 7, "clock": 1}}, "a cluster sets clock, node.id for each"),
+        ("/brokers", {"seed_topics": {"t": 0}}, "is to be an object of topics' names and their numbers of partitions"),
+        ("/brokers", {"configs": {"num.partitions": None}}, "is to be an object of configuration keys"),
+        ("/brokers/main/delay", {"duration_ms": [1, 2, 3]}, "or a list of the shortest and the longest"),
+        ("/brokers/main/delay", {"duration_ms": [2, 1]}, "no duration is between 2 and 1 ms"),
+        ("/brokers/main/advance", {"duration_ms": -1}, "duration_ms of POST /brokers/{broker}/advance is to be a"),
+        ("/brokers/main/garble", {"way": "badly"}, "is to be one of records, cut, short, correlation_id"),
+        ("/brokers/main/wait_group", {"group": "g", "timeout_ms": 600_001}, "is to be a whole number of ms up to"),
+        ("/brokers/main/produce", {"topic": "t", "value_base64": "?"}, "is to be bytes in base64"),
+        ("/brokers/main/produce", {"topic": "t", "value": "", "value_base64": ""}, "value or value_base64, not both"),
+    ],
+)  # fmt: skip
+def test_requests_that_make_no_sense(control: ControlClient, verb: str, fields: dict[str, Any], told: str) -> None:
+    status, content = control.ask("POST", verb, **fields)
+    assert status == 400
+    assert told in content["error"]
+    assert [each["name"] for each in control.done("GET", "/brokers")["brokers"]] == ["main"]
+
+
+def test_a_port_that_is_taken(process: BarnabasControl, control: ControlClient) -> None:
+    port = int(process.bootstrap_servers.rpartition(":")[2])
+    status, content = control.ask("POST", "/brokers", port=port)
+    assert status == 409
+    assert "in use" in content["error"]
+
+
+# --- who may ask ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "host", ["rebound.example", "rebound.example:80", "127.0.0.1.example", "10.0.0.1", "", "[::2]"]
+)
+def test_a_name_that_is_not_of_this_machine(control: ControlClient, host: str) -> None:
+    status, error = exchange(control.url, "POST", "/brokers/main/reset", None, {"Host": host})
+    assert (status, error) == (403, f"Host {host!r} is no name of this machine: ask 127.0.0.1 or localhost")
+
+
+@pytest.mark.parametrize("host", ["localhost", "LOCALHOST:1", "127.0.0.1:99", "127.1.2.3", "[::1]:80"])
+def test_names_of_this_machine(control: ControlClient, host: str) -> None:
+    assert control.ask("GET", "/brokers", http_headers={"Host": host}).status == 200
+
+
+@pytest.mark.parametrize("origin", ["https://page.example", "null", "http://127.0.0.1"])
+def test_a_page_in_a_browser(control: ControlClient, origin: str) -> None:
+    status, error = exchange(control.url, "POST", "/brokers/main/reset", b"{}", {**JSON, "Origin": origin})
+    assert (status, error) == (403, "this is for programs, not for pages in browsers: send no Origin")
+
+
+@pytest.mark.parametrize("content_type", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data"])
+def test_a_body_that_is_no_json(control: ControlClient, content_type: str) -> None:
+    status, error = exchange(control.url, "POST", "/brokers/main/hold", b"{}", {"Content-Type": content_type})
+    assert (status, error) == (415, f"Content-Type is to be application/json, not {content_type}")
+
+
+@pytest.mark.parametrize("encoding", ["identity", "gzip"])
+def test_a_body_that_is_too_large(control: ControlClient, encoding: str) -> None:
+    """Also one that is compressed to little."""
+    body = b'{"error": "' + b"x" * 4 * BODY_BYTES_MAX + b'"}'
+    sent = gzip.compress(body) if encoding == "gzip" else body
+    status, error = exchange(control.url, "POST", "/brokers/main/fail", sent, {**JSON, "Content-Encoding": encoding})
+    assert (status, error) == (413, f"a request has {BODY_BYTES_MAX} bytes at most")
+
+
+def test_what_is_no_http_does_not_disturb(process: BarnabasControl, control: ControlClient) -> None:
+    host, port = process.url.removeprefix("http://").split(":")
+    connection = http.client.HTTPConnection(host, int(port), timeout=10)
+    connection.connect()
+    connection.sock.sendall(bytes.fromhex("00000012001200030000000000006b61666b61") * 100)
+    connection.sock.recv(100)
+    connection.close()
+    assert control.ask("GET", "/brokers").status == 200
+    assert "Traceback" not in process.log_text()
+
+
+@pytest.mark.slow
+def test_more_than_may_wait(control: ControlClient) -> None:
+    """They keep nobody from what ends their waits."""
+    control.done("POST", "/brokers", name="waited-for")
+    number = control.done("POST", "/brokers/waited-for/hold")["fault"]
+    path = f"/brokers/waited-for/faults/{number}/wait_held"
+    address = control.url.removeprefix("http://")
+    waiting = [http.client.HTTPConnection(address, timeout=60) for _ in range(WAITING_MAX + 1)]
+    for each in waiting:
+        each.request("POST", path, b'{"timeout_ms": 600000}', JSON)
+    [answered], _, _ = select.select([each.sock for each in waiting], [], [], 60)
+    [refused] = [each for each in waiting if each.sock is answered]
+    response = refused.getresponse()
+    assert (response.status, json.loads(response.read())) == (
+        503,
+        {"error": f"{WAITING_MAX} requests wait already: let one of them end first"},
+    )
+    control.done("DELETE", "/brokers/waited-for")
+    assert {each.getresponse().status for each in waiting if each is not refused} == {409}
+    for each in waiting:
+        each.close()
+
+
+@pytest.mark.slow
+def test_a_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BARNABAS_CONTROL_TOKEN", "gl\u00fcck 1")
+    with BarnabasControl() as process:
+        assert "gl" not in " ".join(process._command())
+        for authorization in ("", "Bearer", "Bearer gluck 1", "Basic Z2w6"):
+            headers = {"Authorization": authorization} if authorization else {}
+            status, error = exchange(process.url, "GET", "/openapi.json", None, headers)
+            assert status == 401
+            assert error.endswith("Authorization: Bearer TOKEN")
+        trusted = ControlClient(process.url, "gl\u00fcck 1".encode().decode("latin-1"))
+        assert trusted.done("GET", "/brokers")["brokers"][0]["name"] == "main"
+        assert trusted.document()["security"] == [{"token": []}]
+
+
+# --- the command ----------------------------------------------------------------------------------
+
+
+def refused(*arguments: str, **environ: str) -> str:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("KAFKA_")}
+    done = subprocess.run(
+        [*SERVE, *arguments], capture_output=True, text=True, timeout=60, check=False, env={**environment, **environ}
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert len(done.stderr.splitlines()) == 1, done.stderr
+    return done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("address", ["0.0.0.0:0", ":0", "[::]:0", "192.0.2.1:0"])
+def test_only_loopback(address: str) -> None:
+    assert refused("--control", address) == (
+        f"barnabas: --control {address}: brokers that fail on demand are for this machine alone: "
+        "127.0.0.1:PORT, [::1]:PORT\n"
+    )
+
+
+@pytest.mark.slow
+def test_what_the_command_refuses() -> None:
+    assert "'8099' is not HOST:PORT" in refused("--control", "8099")
+    assert "leave --brokers out, and POST /brokers" in refused("--control", "127.0.0.1:0", "--brokers", "3")
+    empty = refused("--control=127.0.0.1:0", BARNABAS_CONTROL_TOKEN="")
+    assert empty.endswith("BARNABAS_CONTROL_TOKEN is empty: set it to a token, or leave it out for none\n")
+
+
+@pytest.mark.slow
+def test_data_that_stays(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    for attempt in range(2):
+        with BarnabasControl("--data-dir", str(data)) as process:
+            control = ControlClient(process.url)
+            assert control.done("GET", "/brokers/main/topics") == {"topics": ["orders"] * attempt}
+            control.ask("POST", "/brokers/main/create_topic", name="orders")
+            status, content = control.ask("POST", "/brokers/main/reset")
+            assert (status, content["error"].partition(": ")[2]) == (
+                409,
+                f"reset would exchange the data in {data}: start a broker without a directory",
+            )
+
+
+@pytest.mark.slow
+def test_a_control_port_that_is_taken(process: BarnabasControl) -> None:
+    taken = process.url.removeprefix("http://")
+    done = subprocess.run([*SERVE, "--control", taken], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert f"cannot serve {taken}: Address already in use. Take another one (--control)" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.slow
+def test_it_ends_while_somebody_waits() -> None:
+    with BarnabasControl() as process:
+        control = ControlClient(process.url)
+        number = control.done("POST", "/brokers/main/hold")["fault"]
+        waiting = http.client.HTTPConnection(process.url.removeprefix("http://"), timeout=30)
+        waiting.request("POST", f"/brokers/main/faults/{number}/wait_held", b'{"timeout_ms": 600000}', JSON)
+        assert control.ask("GET", "/brokers").status == 200
+        began = perf_counter()
+        process.stop()
+        print(f"ended in {perf_counter() - began:.1f} s")
+        response = waiting.getresponse()
+        assert (response.status, json.loads(response.read())["error"].partition(": ")[2]) == (
+            409,
+            "the broker stopped meanwhile",
+        )
+        waiting.close()
+        assert re.search(r"SIGTERM: stopping\n.*stopped in \d+ ms", process.log_text())
+
+
+def imported(*arguments: str) -> set[str]:
+    """The modules of a start that is refused as late as the configuration can be."""
+    command = [sys.executable, "-X", "importtime", "-m", "barnabas", "serve", *arguments]
+    done = subprocess.run(
+        [*command, "--override", "num.partitions=0"], capture_output=True, text=True, timeout=60, check=False, cwd=ROOT
+    )
+    assert "num.partitions" in done.stderr
+    return set(re.findall(r"\|\s+([\w.]+)$", done.stderr, re.MULTILINE))
+
+
+def test_a_broker_without_it_imports_nothing_of_it() -> None:
+    of_tests = {name for name in imported("--control", "127.0.0.1:0") if name.startswith("barnabas.testing")}
+    assert "barnabas.testing.control.server" in of_tests
+    plain = imported()
+    assert "barnabas.broker.cli.serve" in plain
+    assert {name for name in plain if name.startswith(("barnabas.testing", "aiohttp"))} == set()
+
+
+# --- whatever comes -------------------------------------------------------------------------------
+
+VALUES: Final = (
+    None, True, False, 0, 1, -1, 2, 3, 2**31, 2**53, 2**63, 10**400, 0.5, -0.5, 1e308, "", "orders", "t", "g", "\x00",
+    "ž", "\ud800", "x" * 300, "Produce", "Fetch", "REQUEST_TIMED_OUT", "records", "1", [], ["orders"], [1, 2], [[1]],
+    {}, {"a": 1}, {"0": "why"}, {"orders": 1}, {"num.partitions": 2}, {"\ud800": "\ud800"},
+)  # fmt: skip
+ROUNDS = 12
+
+
+@pytest.mark.slow
+def test_whatever_fields_hold() -> None:
+    """Each verb, with fields of any kind: what makes no sense is a 4xx in one line, and the process goes on."""
+    seed = secrets.randbelow(2**32)
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+    with BarnabasControl() as process:
+        control = ControlClient(process.url)
+        control.done("POST", "/brokers", name="b", seed_topics={"orders": 1})
+        control.done("POST", "/brokers/b/recorded")
+        statuses: Counter[int] = Counter()
+        for _ in range(ROUNDS):
+            for verb in chance.sample(VERBS, len(VERBS)):
+                if verb.path == "/brokers/{broker}" and verb.method == "DELETE":
+                    continue
+                given = {
+                    field.name: chance.choice(VALUES)
+                    for field in verb.fields
+                    if field.is_required or chance.random() < 0.2
+                }
+                if verb.waits:
+                    given["timeout_ms"] = 1
+                path = re.sub(r"\{(fault|snapshot)\}", str(chance.randint(1, 3)), verb.path.replace("{broker}", "b"))
+                answer = control.ask(verb.method, path, **given)
+                statuses[answer.status] += 1
+                assert answer.status != 500, f"{verb.name} {given}: {answer.content}"
+                if answer.status >= 400:
+                    control.check(answer.content, {"$ref": "#/components/schemas/Error"}, f"{verb.name} {given}")
+                    assert "\n" not in answer.content["error"]
+        print(statuses)
+        assert "Traceback" not in process.log_text()
+        control.done("DELETE", "/brokers/b/faults")
+        assert control.done("GET", "/brokers/main")["nodes"][0]["is_running"]
+        assert min(statuses[status] for status in (200, 201, 400, 404, 409)) > 0

@@ -1,0 +1,588 @@
+"""What clients see of a broker that fails on demand: each verb, who is meant, how often, and what is left of it."""
+
+import asyncio
+import random
+import socket
+import subprocess
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiokafka import AIOKafkaProducer
+from confluent_kafka import Consumer, KafkaException, Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from barnabas.clock import ManualClock
+from barnabas.testing import Broker, Cluster, ErrorCode, Fault, Request
+from barnabas.wire.codec import decode
+from barnabas.wire.messages import api as api_of
+from barnabas.wire.messages.api_versions import ApiVersionsRequest
+from barnabas.wire.messages.describe_groups import DescribeGroupsRequest
+from barnabas.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from barnabas.wire.messages.heartbeat import HeartbeatRequest
+from barnabas.wire.messages.list_groups import ListGroupsRequest
+from barnabas.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
+from barnabas.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from barnabas.wire.records import Record, build_batch
+from barnabas.wire.schema import Message
+from tools.hostile import connect, frame, receive
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # reads its schemas by a function that Python deprecates
+    from kafka import KafkaConsumer
+
+RECORD = Record(0, 1_700_000_000_000, None, b"x", [], 0)
+CORRELATION_ID_BYTES = 4
+
+
+def ask(connection: socket.socket, request: Message, version: int, client_id: str = "test") -> Any:
+    """The answer, of a version that is not flexible; None when the connection is closed instead."""
+    connection.sendall(frame(request, version, client_id=client_id))
+    answer = receive(connection)
+    if answer is None:
+        return None
+    key: int = request.API_KEY
+    return decode(api_of(key).response_class, version, answer, CORRELATION_ID_BYTES)
+
+
+def produce(*partitions: int, acks: int = 1, topic: str = "t") -> ProduceRequest:
+    data = [PartitionProduceData(index=index, records=build_batch([RECORD])) for index in partitions]
+    return ProduceRequest(acks=acks, timeout_ms=1000, topic_data=[TopicProduceData(name=topic, partition_data=data)])
+
+
+def codes(response: Any) -> dict[int, int]:
+    [topic] = response.responses
+    return {partition.index: partition.error_code for partition in topic.partition_responses}
+
+
+LIST_GROUPS = ListGroupsRequest()
+
+
+def error(connection: socket.socket, client_id: str = "test") -> int:
+    """Of a request that nothing is wrong with."""
+    code: int = ask(connection, LIST_GROUPS, 1, client_id).error_code
+    return code
+
+
+# --- who, and how often ---------------------------------------------------------------------------
+
+
+def test_limits(broker: Broker) -> None:
+    broker.faults.fail("ListGroups", 14, after=1, every=2, times=2)
+    with connect(broker.bootstrap_servers) as connection:
+        assert [error(connection) for _ in range(8)] == [0, 0, 14, 0, 14, 0, 0, 0]
+
+
+def test_chances_are_those_of_the_seed(broker: Broker) -> None:
+    def seen(seed: int | None) -> list[int]:
+        with broker.faults.fail("ListGroups", 14, probability=0.5, seed=seed), connect(address) as connection:
+            return [error(connection) for _ in range(32)]
+
+    address = broker.bootstrap_servers
+    first = seen(7)
+    assert seen(7) == first
+    assert seen(8) != first
+    assert {0, 14} == set(first)
+    with broker.faults.fail("ListGroups", 14, probability=0.5) as fault:
+        assert ", seed=" in repr(fault)
+
+
+def test_who_is_meant(broker: Broker) -> None:
+    broker.faults.fail("ListGroups", 14, client_id="a")
+    broker.faults.fail(None, 15, client_id={"b", "c"}, predicate=lambda request: request.version == 1)
+    broker.faults.fail("ListGroups", 16, client_id="d", version=2)
+    broker.faults.fail("ListGroups", 27, client_id="e", principal="User:somebody")
+    broker.faults.fail("ListGroups", 27, client_id="e", broker=7)
+    with connect(broker.bootstrap_servers) as connection:
+        assert [error(connection, client_id) for client_id in "abcde"] == [14, 15, 15, 0, 0]
+
+
+def test_one_connection_is_meant(broker: Broker) -> None:
+    seen: list[Request] = []
+
+    def look(request: Request) -> bool:
+        seen.append(request)
+        return False
+
+    broker.faults.delay("ListGroups", 0, predicate=look)
+    with connect(broker.bootstrap_servers) as one, connect(broker.bootstrap_servers) as other:
+        error(one)
+        broker.faults.fail("ListGroups", 14, connection=seen[0].connection)
+        assert (error(one), error(other)) == (14, 0)
+
+
+def test_a_group_and_its_requests(broker: Broker) -> None:
+    loading = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    broker.faults.fail(["Heartbeat", "DescribeGroups"], "COORDINATOR_LOAD_IN_PROGRESS", group="g")
+    with connect(broker.bootstrap_servers) as connection:
+        assert ask(connection, HeartbeatRequest(group_id="g"), 0).error_code == loading
+        assert ask(connection, HeartbeatRequest(group_id="h"), 0).error_code != loading
+        described = ask(connection, DescribeGroupsRequest(groups=["h", "g"]), 0).groups
+        assert [group.group_id for group in described if group.error_code == loading] == ["g"]
+
+
+def test_a_fault_counts_is_removed_and_ends_with_its_block(broker: Broker) -> None:
+    with connect(broker.bootstrap_servers) as connection:
+        with broker.faults.fail("ListGroups", 14, times=2) as fault:
+            assert [error(connection) for _ in range(3)] == [14, 14, 0]
+            assert fault.hits == 2
+            fault.wait_hits(2, timeout=1)
+            with pytest.raises(TimeoutError, match="not 3 hits"):
+                fault.wait_hits(3, timeout=0.01)
+        lasting = broker.faults.fail("ListGroups", 14)
+        assert error(connection) == 14
+        lasting.remove()
+        lasting.remove()
+        assert error(connection) == 0
+        broker.faults.fail("ListGroups", 14)
+        broker.faults.fail("ListGroups", 15)
+        broker.faults.clear()
+        assert error(connection) == 0
+        assert len(broker.faults) == 0
+
+
+def test_no_fault_no_cost(broker: Broker) -> None:
+    dispatcher = broker.server.dispatcher
+    assert dispatcher.dispatch == dispatcher.serve
+    with broker.faults.fail("ListGroups", 14):
+        assert dispatcher.dispatch != dispatcher.serve
+    assert dispatcher.dispatch == dispatcher.serve
+
+
+def test_faults_outlive_a_restart_and_not_a_stop() -> None:
+    broker = Broker()
+    broker.faults.fail("ListGroups", 14)
+    with broker:
+        broker.restart()
+        with connect(broker.bootstrap_servers) as connection:
+            assert error(connection) == 14
+    with broker, connect(broker.bootstrap_servers) as connection:
+        assert error(connection) == 0
+
+
+@pytest.mark.parametrize(
+    ("make", "kind", "what"),
+    [
+        (lambda faults: faults.fail("Produced", 3), ValueError, "did you mean 'Produce'"),
+        (lambda faults: faults.fail("Produce", "NOT_LEADER"), ValueError, "did you mean 'NOT_LEADER_OR_FOLLOWER'"),
+        (lambda faults: faults.fail("Produce", 0), ValueError, "nothing failed"),
+        (lambda faults: faults.fail(999, 3), ValueError, "no API with the key 999"),
+        (lambda faults: faults.drop("Produce", topics="t"), TypeError, "no such keyword: topics; there are version"),
+        (lambda faults: faults.drop("Produce", times=0), ValueError, "times >= 1"),
+        (lambda faults: faults.delay("Produce", (2, 1)), ValueError, "between 2 and 1 ms"),
+        (lambda faults: faults.garble("Fetch", "bits"), ValueError, "cut, short, correlation_id, records, not bits"),
+    ],
+)
+def test_arguments_that_make_no_sense(
+    make: Callable[[Any], Fault], kind: type[Exception], what: str, broker: Broker
+) -> None:
+    with pytest.raises(kind, match=what):
+        make(broker.faults)
+    assert len(broker.faults) == 0
+
+
+# --- fail -----------------------------------------------------------------------------------------
+
+
+def test_nothing_is_written_when_produce_fails_before_the_work(broker: Broker) -> None:
+    topic = broker.create_topic("t", partitions=2)
+    broker.faults.fail("Produce", "NOT_ENOUGH_REPLICAS", topic="t", partition=1, times=1)
+    with connect(broker.bootstrap_servers) as connection:
+        assert codes(ask(connection, produce(0, 1), 8)) == {0: 0, 1: ErrorCode.NOT_ENOUGH_REPLICAS}
+        assert [record.partition for record in topic.records()] == [0]
+        assert codes(ask(connection, produce(0, 1), 8)) == {0: 0, 1: 0}
+
+
+def test_all_is_written_when_produce_fails_after_the_work(broker: Broker) -> None:
+    topic = broker.create_topic("t", partitions=2)
+    broker.faults.fail("Produce", "NOT_ENOUGH_REPLICAS_AFTER_APPEND", partition=1, after_work=True)
+    with connect(broker.bootstrap_servers) as connection:
+        assert codes(ask(connection, produce(0, 1), 8)) == {0: 0, 1: ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND}
+    assert [record.partition for record in topic.records()] == [0, 1]
+
+
+def test_a_produce_without_a_reply_loses_its_connection(broker: Broker) -> None:
+    topic = broker.create_topic("t")
+    with broker.faults.fail("Produce", 3), connect(broker.bootstrap_servers) as connection:
+        connection.sendall(frame(produce(0, acks=0), 8))
+        assert receive(connection) is None
+    assert topic.records() == []
+
+
+def test_errors_of_records(broker: Broker) -> None:
+    broker.create_topic("t")
+    broker.faults.fail("Produce", "INVALID_RECORD", "no good", record_errors={0: "has no key"})
+    with connect(broker.bootstrap_servers) as connection:
+        [topic] = ask(connection, produce(0), 8).responses
+    [answer] = topic.partition_responses
+    assert (answer.error_code, answer.error_message) == (ErrorCode.INVALID_RECORD, "no good")
+    assert [(each.batch_index, each.batch_index_error_message) for each in answer.record_errors] == [(0, "has no key")]
+
+
+def test_a_producer_tries_again_until_it_may(broker: Broker) -> None:
+    topic = broker.create_topic("t")
+    fault = broker.faults.fail("Produce", "NOT_LEADER_OR_FOLLOWER", topic="t", times=2)
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "retry.backoff.ms": 1})
+    producer.produce("t", "once")
+    assert producer.flush(30) == 0
+    assert fault.hits == 2
+    assert [record.value for record in topic.records()] == [b"once"]
+
+
+def test_a_lost_acknowledgement_doubles_records_without_idempotence(broker: Broker) -> None:
+    topic = broker.create_topic("t")
+    for is_idempotent, values in ((False, [b"v", b"v"]), (True, [b"v", b"v", b"v"])):
+        config = {"bootstrap.servers": broker.bootstrap_servers, "retry.backoff.ms": 1}
+        producer = Producer(config | {"enable.idempotence": is_idempotent})
+        with broker.faults.fail("Produce", "REQUEST_TIMED_OUT", after_work=True, times=1) as fault:
+            producer.produce("t", "v")
+            assert producer.flush(30) == 0
+            assert fault.hits == 1
+        assert [record.value for record in topic.records()] == values
+
+
+def test_a_topic_that_metadata_will_not_tell_of(broker: Broker) -> None:
+    broker.create_topic("t")
+    broker.create_topic("u")
+    broker.faults.fail("Metadata", "LEADER_NOT_AVAILABLE", topic="t")
+    wanted = [MetadataRequestTopic(name="t"), MetadataRequestTopic(name="u")]
+    with connect(broker.bootstrap_servers) as connection:
+        for topics in (wanted, None):
+            told = ask(connection, MetadataRequest(topics=topics), 7)
+            assert {topic.name: topic.error_code for topic in told.topics} == {
+                "t": ErrorCode.LEADER_NOT_AVAILABLE,
+                "u": 0,
+            }
+            assert len(told.brokers) == 1
+
+
+def test_metadata_that_fails_creates_no_topic(broker: Broker) -> None:
+    request = MetadataRequest(topics=[MetadataRequestTopic(name="new")], allow_auto_topic_creation=True)
+    with broker.faults.fail("Metadata", 5), connect(broker.bootstrap_servers) as connection:
+        [topic] = ask(connection, request, 7).topics
+    assert topic.error_code == 5
+    assert broker.topic_names() == []
+
+
+def test_a_consumer_gets_over_a_partition_that_fails(broker: Broker) -> None:
+    topic = broker.create_topic("t", partitions=2)
+    fault = broker.faults.fail("Fetch", "NOT_LEADER_OR_FOLLOWER", topic="t", partition=1, times=2)
+    for partition in (0, 1):
+        topic.produce("v", partition=partition)
+    consumer = KafkaConsumer(
+        "t", bootstrap_servers=broker.bootstrap_servers, auto_offset_reset="earliest", retry_backoff_ms=1,
+        metadata_max_age_ms=1000,
+    )  # fmt: skip
+    try:
+        found = {next(consumer).partition for _ in range(2)}
+    finally:
+        consumer.close()
+    assert found == {0, 1}
+    assert fault.hits == 2
+
+
+def test_what_a_fetch_session_leaves_unsaid_fails_too(broker: Broker) -> None:
+    """A partition in which nothing is new is in no reply of the session; its error is, at once."""
+    broker.create_topic("t")
+    partition = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1000)
+    first = FetchRequest(max_bytes=1000, session_epoch=0, topics=[FetchTopic(topic="t", partitions=[partition])])
+    with connect(broker.bootstrap_servers, timeout_s=10) as connection:
+        opened = ask(connection, first, 11)
+        broker.faults.fail("Fetch", "OFFSET_OUT_OF_RANGE", topic="t", partition=0)
+        following = FetchRequest(
+            max_bytes=1000, max_wait_ms=60_000, min_bytes=1, session_id=opened.session_id, session_epoch=1
+        )
+        [topic] = ask(connection, following, 11).responses
+        assert [each.error_code for each in topic.partitions] == [ErrorCode.OFFSET_OUT_OF_RANGE]
+
+
+def test_an_admin_hears_that_a_topic_is_not_created(broker: Broker) -> None:
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    with broker.faults.fail("CreateTopics", "POLICY_VIOLATION", "not on a Monday", topic="one"):
+        futures = admin.create_topics([NewTopic("one", 1), NewTopic("other", 1)])
+        futures["other"].result(10)
+        with pytest.raises(KafkaException, match="not on a Monday"):
+            futures["one"].result(10)
+    assert broker.topic_names() == ["other"]
+
+
+# --- delay, hold ----------------------------------------------------------------------------------
+
+
+def test_a_delay_is_the_brokers_time_and_holds_the_order() -> None:
+    with Broker(clock=ManualClock()) as broker, connect(broker.bootstrap_servers) as connection:
+        broker.faults.delay("Heartbeat", timedelta(minutes=5))
+        connection.sendall(frame(HeartbeatRequest(), 0, 1) + frame(LIST_GROUPS, 1, 2))
+        with connect(broker.bootstrap_servers) as other:
+            error(other)  # meanwhile others are served
+        connection.settimeout(0.05)
+        with pytest.raises(TimeoutError):
+            connection.recv(1)
+        connection.settimeout(10)
+        broker.clock.advance(timedelta(minutes=5))
+        answers = [receive(connection), receive(connection)]
+        assert [int.from_bytes((answer or b"")[:4]) for answer in answers] == [1, 2]
+
+
+def test_delays_of_a_distribution(broker: Broker) -> None:
+    drawn: list[int] = []
+
+    def draw(chance: Any) -> int:
+        drawn.append(chance.choice([1, 2, 3]))
+        return drawn[-1]
+
+    with (
+        connect(broker.bootstrap_servers) as connection,
+        broker.faults.delay("ListGroups", draw, seed=1),
+        broker.faults.delay("ListGroups", (1, 3), after_work=True),
+    ):
+        for _ in range(10):
+            error(connection)
+    assert len(drawn) == 10
+    assert len(set(drawn)) > 1
+
+
+def test_requests_are_held_until_they_are_released(broker: Broker) -> None:
+    topic = broker.create_topic("t")
+    hold = broker.faults.hold("Produce")
+    with connect(broker.bootstrap_servers) as one, connect(broker.bootstrap_servers) as other:
+        for connection in (one, other):
+            connection.sendall(frame(produce(0), 8))
+        hold.wait_held(2)
+        assert topic.records() == []
+        hold.release(1)
+        assert len(topic.wait_records(1)) == 1
+        assert hold.held == 1
+        hold.remove()
+        assert len(topic.wait_records(2)) == 2
+        assert (receive(one), receive(other)) != (None, None)
+    assert hold.hits == 2
+
+
+def test_replies_are_held_after_the_work(broker: Broker) -> None:
+    topic = broker.create_topic("t")
+    with connect(broker.bootstrap_servers) as connection:
+        with broker.faults.hold("Produce", after_work=True) as hold:
+            connection.sendall(frame(produce(0), 8))
+            hold.wait_held()
+            assert len(topic.records()) == 1
+        assert receive(connection) is not None
+
+
+def test_a_held_client_may_go(broker: Broker) -> None:
+    hold = broker.faults.hold("ListGroups")
+    with connect(broker.bootstrap_servers) as connection:
+        connection.sendall(frame(LIST_GROUPS, 1))
+        hold.wait_held()
+    while hold.held:
+        time.sleep(0.001)
+    broker.faults.clear()
+
+
+def test_waiting_does_not_block_an_event_loop(broker: Broker) -> None:
+    broker.create_topic("t")
+
+    async def race() -> None:
+        hold = broker.faults.hold("Produce")
+        async with AIOKafkaProducer(bootstrap_servers=broker.bootstrap_servers) as producer:
+            sent = await producer.send("t", b"v")
+            await hold.wait_held_async()
+            await hold.wait_hits_async()
+            assert not sent.done()
+            with pytest.raises(RuntimeError, match="await wait_held_async"):
+                hold.wait_held()
+            hold.remove()
+            await sent
+
+    asyncio.run(race())
+
+
+# --- drop, disconnect, garble, throttle, refuse ---------------------------------------------------
+
+
+@pytest.mark.parametrize("after_work", [False, True])
+def test_a_dropped_request_is_never_answered(broker: Broker, after_work: bool) -> None:
+    topic = broker.create_topic("t")
+    with connect(broker.bootstrap_servers) as connection:
+        drop = broker.faults.drop("Produce", times=1, after_work=after_work)
+        connection.sendall(frame(produce(0), 8) + frame(produce(0), 8))
+        drop.wait_hits()
+        connection.settimeout(0.05)
+        with pytest.raises(TimeoutError):
+            connection.recv(1)
+        connection.settimeout(10)
+        drop.remove()
+        assert receive(connection) is None
+    assert len(topic.records()) == int(after_work)
+
+
+def test_a_producer_gets_over_a_lost_request(broker: Broker) -> None:
+    topic = broker.create_topic("t")
+    drop = broker.faults.drop("Produce", times=1)
+    producer = Producer(
+        {"bootstrap.servers": broker.bootstrap_servers, "socket.timeout.ms": 1000, "request.timeout.ms": 500}
+    )
+    producer.produce("t", "v")
+    assert producer.flush(30) == 0
+    assert drop.hits == 1
+    assert len(topic.records()) == 1
+
+
+@pytest.mark.parametrize("after_work", [False, True])
+def test_disconnecting(broker: Broker, after_work: bool) -> None:
+    topic = broker.create_topic("t")
+    with connect(broker.bootstrap_servers) as connection:
+        broker.faults.disconnect("Produce", after_work=after_work, times=1)
+        assert ask(connection, produce(0), 8) is None
+    assert len(topic.records()) == int(after_work)
+    with connect(broker.bootstrap_servers) as connection:
+        assert codes(ask(connection, produce(0), 8)) == {0: 0}
+
+
+def test_garbled_frames(broker: Broker) -> None:
+    def answer(way: str) -> bytes | None:
+        with broker.faults.garble("ApiVersions", way), connect(broker.bootstrap_servers) as connection:
+            connection.sendall(frame(ApiVersionsRequest(), 2, correlation_id=5))
+            return receive(connection)
+
+    with connect(broker.bootstrap_servers) as connection:
+        connection.sendall(frame(ApiVersionsRequest(), 2, correlation_id=5))
+        whole = receive(connection)
+    assert whole is not None
+    assert answer("correlation_id") == (5 ^ 0x40000000).to_bytes(4) + whole[4:]
+    short = answer("short")
+    assert short is not None
+    assert short == whole[: len(short)] != whole
+    with broker.faults.garble("ApiVersions", "cut"), connect(broker.bootstrap_servers) as connection:
+        connection.sendall(frame(ApiVersionsRequest(), 2, correlation_id=5))
+        cut = b"".join(iter(lambda: connection.recv(4096), b""))
+    assert cut == (len(whole).to_bytes(4) + whole)[: len(cut)]
+    assert 4 < len(cut) < len(whole)
+
+
+def test_a_consumer_refuses_a_garbled_batch(broker: Broker) -> None:
+    topic = broker.create_topic("t")
+    topic.produce("v")
+    garble = broker.faults.garble("Fetch", "records", topic="t", predicate=lambda request: garble_is_on.is_set())
+    garble_is_on = threading.Event()
+    garble_is_on.set()
+    config = {"bootstrap.servers": broker.bootstrap_servers, "group.id": "g", "auto.offset.reset": "earliest"}
+    consumer = Consumer(config | {"check.crcs": True, "retry.backoff.ms": 1, "fetch.error.backoff.ms": 1})
+    consumer.subscribe(["t"])
+    try:
+        told = consumer.poll(20)
+        assert told is not None
+        assert told.error() is not None
+        assert garble.hits > 0
+        garble_is_on.clear()
+        while (told := consumer.poll(20)) is not None and told.error() is not None:
+            pass
+        assert told is not None
+        assert told.value() == b"v"
+    finally:
+        consumer.close()
+
+
+def test_throttling_is_told_and_done() -> None:
+    with Broker(clock=ManualClock()) as broker, connect(broker.bootstrap_servers) as connection:
+        broker.faults.throttle("Heartbeat", timedelta(seconds=3), times=1)
+        assert ask(connection, HeartbeatRequest(), 1).throttle_time_ms == 3000
+        connection.sendall(frame(LIST_GROUPS, 1))
+        connection.settimeout(0.05)
+        with pytest.raises(TimeoutError):
+            connection.recv(1)
+        connection.settimeout(10)
+        broker.clock.advance(timedelta(seconds=3))
+        assert receive(connection) is not None
+
+
+def test_new_connections_are_refused(broker: Broker) -> None:
+    with connect(broker.bootstrap_servers) as before:
+        assert error(before) == 0  # only now it is sure to be accepted
+        with broker.faults.refuse(times=2) as refusal:
+            for _ in range(2):
+                with connect(broker.bootstrap_servers) as connection:
+                    assert receive(connection) is None
+            assert refusal.hits == 2
+            with connect(broker.bootstrap_servers) as connection:
+                assert error(connection) == 0
+        assert error(before) == 0
+
+
+# --- together -------------------------------------------------------------------------------------
+
+
+def test_faults_come_one_over_the_other(broker: Broker) -> None:
+    broker.create_topic("t", partitions=3)
+    broker.faults.fail("Produce", 6, partition=0)
+    broker.faults.fail("Produce", 7, partition=1, after_work=True)
+    broker.faults.throttle("Produce", 1)
+    with connect(broker.bootstrap_servers) as connection:
+        answer = ask(connection, produce(0, 1, 2), 8)
+    assert codes(answer) == {0: 6, 1: 7, 2: 0}
+    assert answer.throttle_time_ms == 1
+
+
+def test_a_cluster_has_faults_at_any_of_its_brokers() -> None:
+    with Cluster(2) as cluster:
+        cluster.create_topic("t")
+        cluster.faults.fail("ListGroups", 14, broker=1)
+        first, second = (broker.bootstrap_servers for broker in cluster.brokers)
+        with connect(first) as one, connect(second) as other:
+            assert (error(one), error(other)) == (0, 14)
+            with cluster.faults.refuse(broker=1), connect(first), connect(second) as refused:
+                assert receive(refused) is None
+        # Brokers fetch from each other as before.
+        fetch = cluster.faults.fail("Fetch", "NOT_LEADER_OR_FOLLOWER", topic="t")
+        producer = Producer({"bootstrap.servers": first})
+        producer.produce("t", "v")
+        assert producer.flush(30) == 0
+        assert fetch.hits == 0
+        cluster.faults.clear()
+        cluster.brokers[1].stop()
+        cluster.faults.fail("ListGroups", 14)
+        cluster.brokers[1].start()
+        with connect(second) as other:
+            assert error(other) == 14
+
+
+@pytest.mark.slow
+def test_a_broker_is_sound_after_faults_of_all_kinds(tmp_path: Path) -> None:
+    """Whatever was acknowledged is there, once and in order, and the logs are whole."""
+    chance = random.Random(seed := random.randrange(2**32))
+    print(f"seed {seed}")
+    acknowledged: list[bytes] = []
+    with Broker(data_dir=tmp_path) as broker:
+        topic = broker.create_topic("t")
+        faults = broker.faults
+        for after_work in (False, True):
+            faults.fail("Produce", 6, after_work=after_work, probability=0.1, seed=chance.randrange(2**32))
+            faults.disconnect("Produce", after_work=after_work, probability=0.1, seed=chance.randrange(2**32))
+            faults.delay(None, (0, 5), after_work=after_work, probability=0.1, seed=chance.randrange(2**32))
+        faults.garble("Produce", "cut", probability=0.1, seed=chance.randrange(2**32))
+        faults.fail("Metadata", 5, probability=0.1, seed=chance.randrange(2**32))
+        faults.disk_full(probability=0.1, seed=chance.randrange(2**32))
+        quick = {"retry.backoff.ms": 1, "reconnect.backoff.ms": 1, "reconnect.backoff.max.ms": 10, "linger.ms": 0}
+        config = {"bootstrap.servers": broker.bootstrap_servers, "enable.idempotence": True}
+        producer = Producer(config | quick)
+        for number in range(100):
+            producer.produce(
+                "t", str(number), on_delivery=lambda error, record: error or acknowledged.append(record.value())
+            )
+            producer.poll(0.005)
+        producer.flush(5)
+        faults.clear()
+        assert producer.flush(30) == 0
+        assert [record.value for record in topic.records()] == [b"%d" % number for number in range(100)]
+        assert acknowledged == [record.value for record in topic.records()]
+        assert len(faults) == 0
+    checked = subprocess.run(
+        [sys.executable, "-m", "barnabas", "check", str(tmp_path)], capture_output=True, text=True, check=False
+    )
+    assert checked.returncode == 0, checked.stdout + checked.stderr

@@ -1,0 +1,162 @@
+"""What a test sees of what clients ask: requests, answers, charts."""
+
+import asyncio
+import xml.etree.ElementTree as ET
+from typing import Any
+
+import pytest
+from aiokafka import AIOKafkaProducer
+from confluent_kafka import Consumer, Producer
+
+from barnabas.testing import Broker, Cluster, ErrorCode, recording
+from barnabas.wire.messages.list_groups import ListGroupsRequest
+from tools.hostile import connect, frame, receive
+
+LIST_GROUPS = ListGroupsRequest()
+
+
+def test_what_a_producer_asks(broker: Broker) -> None:
+    broker.create_topic("t", partitions=2)
+    with broker.recorded() as seen:
+        producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "client.id": "writer"})
+        producer.produce("t", "hello", partition=1)
+        assert producer.flush(30) == 0
+        [asked] = broker.requests("Produce", client_id="writer", topic="t", partition=1)
+    assert b"hello" in bytes(asked.message.topic_data[0].partition_data[0].records)
+    assert asked.request.partitions == {("t", 1)}
+    [answered] = asked.answer.responses  # type: ignore[union-attr]
+    assert answered.partition_responses[0].base_offset == 0
+    assert asked.outcome == "ok"
+    assert asked.errors == []
+    assert asked.answered_ms is not None
+    assert asked.time_ms <= asked.answered_ms
+    assert broker.requests("Produce", topic="other") == broker.requests("Produce", partition=0) == []
+    assert {each.api for each in seen} >= {"ApiVersions", "Metadata", "InitProducerId", "Produce"} - {"InitProducerId"}
+    with pytest.raises(ValueError, match="did you mean 'Produce'"):
+        seen.requests("Produces")
+    with pytest.raises(TypeError, match="no such keyword: topics"):
+        seen.requests("Produce", topics="t")  # type: ignore[call-arg]
+
+
+def test_errors_and_closed_connections_are_seen_as_clients_see_them(broker: Broker) -> None:
+    broker.create_topic("t")
+    with broker.recorded() as seen:
+        broker.faults.fail("ListGroups", 14, times=1)
+        broker.faults.disconnect("ListGroups", after=1)
+        with connect(broker.bootstrap_servers) as connection:
+            for _ in range(2):
+                connection.sendall(frame(LIST_GROUPS, 1))
+                receive(connection)
+        failed, closed = seen.requests("ListGroups")
+    assert failed.errors == [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS]
+    assert failed.outcome == "COORDINATOR_LOAD_IN_PROGRESS"
+    assert closed.is_closed
+    assert closed.outcome == "closed"
+
+
+def test_waiting_for_a_request(broker: Broker) -> None:
+    topic = broker.create_topic("t")
+    with pytest.raises(RuntimeError, match=r"begin with recorded\(\)"):
+        broker.wait_request("OffsetCommit")
+    with broker.recorded() as seen:
+        with pytest.raises(TimeoutError, match="the last ones: none"):
+            broker.wait_request("OffsetCommit", timeout=0.01)
+        config = {"bootstrap.servers": broker.bootstrap_servers, "group.id": "g", "auto.offset.reset": "earliest"}
+        consumer = Consumer(config)
+        topic.produce("v")
+        consumer.subscribe(["t"])
+        assert consumer.poll(20).value() == b"v"
+        consumer.close()
+        committed = broker.wait_request("OffsetCommit", group="g", topic="t")
+        assert committed.message.topics[0].partitions[0].committed_offset == 1
+        with pytest.raises(TimeoutError, match=r"not 2 such requests; the last ones: .*LeaveGroup"):
+            seen.wait_request("OffsetCommit", 2, timeout=0.01)
+    fetched: list[Any] = [each.answer for each in seen.requests("Fetch", topic="t")]
+    topics = [topic for answer in fetched if answer is not None for topic in answer.responses]
+    assert any(partition.records for topic in topics for partition in topic.partitions)
+
+
+def test_waiting_does_not_block_an_event_loop(broker: Broker) -> None:
+    broker.create_topic("t")
+
+    async def look() -> None:
+        with broker.recorded() as seen:
+            async with AIOKafkaProducer(bootstrap_servers=broker.bootstrap_servers, acks=0) as producer:
+                await producer.send_and_wait("t", b"v")
+                found = await seen.wait_request_async("Produce")
+                assert found.outcome == "no reply"
+                with pytest.raises(RuntimeError, match="await wait_request_async"):
+                    seen.wait_request("Produce")
+
+    asyncio.run(look())
+
+
+def test_nothing_stands_there_when_nobody_looks(broker: Broker) -> None:
+    dispatcher = broker.server.dispatcher
+    with broker.recorded() as seen, connect(broker.bootstrap_servers) as connection:
+        assert dispatcher.dispatch != dispatcher.serve
+        connection.sendall(frame(LIST_GROUPS, 1))
+        receive(connection)
+    assert dispatcher.dispatch == dispatcher.serve
+    with connect(broker.bootstrap_servers) as connection:
+        connection.sendall(frame(LIST_GROUPS, 1))
+        receive(connection)
+    assert len(seen) == 1
+
+
+def test_pipelined_requests_are_served_as_without_a_recording(broker: Broker) -> None:
+    with broker.recorded() as seen, connect(broker.bootstrap_servers) as connection:
+        connection.sendall(b"".join(frame(LIST_GROUPS, 1, number) for number in range(100)))
+        answers = [receive(connection) or b"" for _ in range(100)]
+    assert [int.from_bytes(answer[:4]) for answer in answers] == list(range(100))
+    assert [each.request.correlation_id for each in seen] == list(range(100))
+
+
+def test_only_the_last_ones_are_kept(broker: Broker) -> None:
+    with broker.recorded() as seen, connect(broker.bootstrap_servers) as connection:
+        for start in range(0, recording.REQUESTS_MAX + 100, 100):
+            connection.sendall(b"".join(frame(LIST_GROUPS, 1, start + number) for number in range(100)))
+            for _ in range(100):
+                receive(connection)
+    assert len(seen) == recording.REQUESTS_MAX
+    assert seen.dropped == 100
+    assert next(iter(seen)).request.correlation_id == 100
+
+
+def test_charts(broker: Broker) -> None:
+    broker.create_topic("t")
+    with broker.recorded() as seen:
+        broker.faults.fail("Produce", "NOT_LEADER_OR_FOLLOWER", times=1)
+        config = {"bootstrap.servers": broker.bootstrap_servers, "client.id": "<writer>", "retry.backoff.ms": 1}
+        producer = Producer(config)
+        producer.produce("t", "v")
+        assert producer.flush(30) == 0
+    text = seen.chart().splitlines()
+    assert text[0].split() == ["<writer>", "broker", "1"]
+    asked = [number for number, line in enumerate(text) if "- Produce v" in line and " t-0 -" in line and ">|" in line]
+    failed = [number for number, line in enumerate(text) if "|<" in line and "Produce: NOT_LEADER" in line]
+    done = [number for number, line in enumerate(text) if "|<" in line and "Produce: ok" in line]
+    assert len(asked) == 2
+    assert asked[0] < failed[0] < asked[1] < done[0]
+    assert text[failed[0]].endswith("!")
+    drawn = ET.fromstring(seen.chart_svg())
+    labels = {each.text: each.get("fill") for each in drawn.iter("{http://www.w3.org/2000/svg}text")}
+    assert labels["Produce: NOT_LEADER_OR_FOLLOWER"] == "#c00"
+    assert labels["Produce: ok"] == "#000"
+    assert "<writer>" in labels
+    with broker.recorded() as nothing:
+        pass
+    assert nothing.chart() == ""
+
+
+def test_a_cluster_is_seen_as_a_whole() -> None:
+    with Cluster(2) as cluster:
+        with cluster.recorded() as seen, cluster.recorded(from_brokers=True) as everything:
+            for broker in cluster.brokers:
+                with connect(broker.bootstrap_servers) as connection:
+                    connection.sendall(frame(LIST_GROUPS, 1))
+                    receive(connection)
+            cluster.create_topic("t")
+            everything.wait_request("Fetch", topic="t")
+        assert [each.request.broker for each in seen] == [0, 1]
+        assert seen.chart().splitlines()[0].split() == ["hostile", "broker", "0", "broker", "1"]

@@ -1,0 +1,225 @@
+"""Faults of what a broker keeps, as clients meet them, and that the broker is sound afterwards."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+
+from barnabas.testing import ApiError, Broker, Cluster, ErrorCode
+
+
+@contextmanager
+def consumer_of(broker: Any, **config: Any) -> Iterator[Consumer]:
+    defaults = {"bootstrap.servers": broker.bootstrap_servers, "group.id": "g", "auto.offset.reset": "earliest"}
+    fast = {"heartbeat.interval.ms": 50, "session.timeout.ms": 45_000, "retry.backoff.ms": 1}
+    consumer = Consumer(defaults | fast | config)
+    try:
+        yield consumer
+    finally:
+        consumer.close()
+
+
+def producer_of(broker: Any, **config: Any) -> Producer:
+    return Producer({"bootstrap.servers": broker.bootstrap_servers, "retry.backoff.ms": 1} | config)
+
+
+def poll_until(consumer: Consumer, reached: Any) -> None:
+    while not reached():
+        consumer.poll(0.02)
+
+
+# --- groups ---------------------------------------------------------------------------------------
+
+
+def test_a_member_expires_and_comes_back(broker: Broker) -> None:
+    broker.create_topic("t")
+    lost: list[TopicPartition] = []
+    with consumer_of(broker) as consumer:
+        consumer.subscribe(["t"], on_lost=lambda _, partitions: lost.extend(partitions))
+        poll_until(consumer, consumer.assignment)
+        [member] = broker.wait_group("g").members
+        assert broker.faults.expire_member("g") == [member.member_id]
+        assert broker.group("g").state == "Empty"
+        poll_until(consumer, lambda: lost and consumer.assignment())
+        [again] = broker.wait_group("g").members
+        assert again.member_id != member.member_id
+        with pytest.raises(ApiError, match="has the members"):
+            broker.faults.expire_member("g", member.member_id)
+        assert broker.faults.expire_member("g", again.member_id) == [again.member_id]
+
+
+def test_a_rebalance_without_a_reason(broker: Broker) -> None:
+    broker.create_topic("t")
+    revoked: list[TopicPartition] = []
+    with consumer_of(broker) as consumer:
+        consumer.subscribe(["t"], on_revoke=lambda _, partitions: revoked.extend(partitions))
+        poll_until(consumer, consumer.assignment)
+        before = broker.wait_group("g", members=1)
+        broker.faults.rebalance("g")
+        assert broker.group("g").state == "PreparingRebalance"
+        assert broker.group("g").members[0].member_id == before.members[0].member_id
+        poll_until(consumer, lambda: revoked and consumer.assignment())
+        assert broker.wait_group("g").members[0].member_id == before.members[0].member_id
+    with pytest.raises(ApiError, match="no members"):
+        broker.faults.rebalance("g")
+
+
+def test_committed_offsets_are_lost(broker: Broker) -> None:
+    topic = broker.create_topic("t")
+    topic.produce("v")
+    for _ in range(2):  # reads it again, since nobody knows that it did
+        with consumer_of(broker) as consumer:
+            consumer.subscribe(["t"])
+            message = consumer.poll(20)
+            assert message is not None
+            assert message.value() == b"v"
+        assert broker.wait_group("g", "Empty").offsets == {("t", 0): 1}
+        broker.faults.lose_offsets("g", "t")
+        assert broker.group("g").offsets == {}
+
+
+def test_a_coordinator_that_is_away(broker: Broker) -> None:
+    broker.create_topic("t")
+    with consumer_of(broker) as consumer:
+        consumer.subscribe(["t"])
+        poll_until(consumer, consumer.assignment)
+        with broker.faults.coordinator_away(group="g") as away:
+            consumer.commit(offsets=[TopicPartition("t", 0, 1)], asynchronous=True)
+            for fault in away.faults:
+                fault.wait_hits()
+            assert broker.group("g").offsets == {}
+            assert away.hits >= 2
+        poll_until(consumer, lambda: broker.group("g").offsets == {("t", 0): 1})
+    with pytest.raises(ValueError, match="whose coordinator"):
+        broker.faults.coordinator_away()
+
+
+def test_a_leader_that_is_away(broker: Broker) -> None:
+    topic = broker.create_topic("t")
+    broker.create_topic("u")
+    producer = producer_of(broker)
+    with broker.faults.leader_away("t") as away:
+        producer.produce("u", "v")
+        assert producer.flush(20) == 0
+        producer.produce("t", "v")
+        away.faults[0].wait_hits()
+        assert producer.flush(0.1) == 1
+        assert topic.records() == []
+    assert producer.flush(20) == 0
+    assert len(topic.records()) == 1
+
+
+# --- transactions ---------------------------------------------------------------------------------
+
+
+def open_transaction(broker: Any) -> Producer:
+    producer = producer_of(broker, **{"transactional.id": "tx"})
+    producer.init_transactions(20)
+    producer.begin_transaction()
+    producer.produce("t", "v")
+    assert producer.flush(20) == 0
+    return producer
+
+
+def test_a_producer_is_fenced(broker: Broker) -> None:
+    topic = broker.create_topic("t")
+    producer = open_transaction(broker)
+    broker.faults.fence_producer("tx")
+    with pytest.raises(KafkaException) as raised:
+        producer.commit_transaction(20)
+    assert raised.value.args[0].code() in (KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH)
+    assert topic.records() == []
+    with pytest.raises(ApiError, match="TRANSACTIONAL_ID_NOT_FOUND"):
+        broker.faults.fence_producer("nobody")
+
+
+def test_a_transaction_is_aborted(broker: Broker) -> None:
+    topic = broker.create_topic("t")
+    producer = open_transaction(broker)
+    broker.faults.abort_transaction("tx")
+    with pytest.raises(KafkaException):
+        producer.commit_transaction(20)
+    assert topic.records() == []
+    another = open_transaction(broker)
+    another.commit_transaction(20)
+    assert len(topic.records()) == 1
+
+
+def test_a_transaction_hangs(broker: Broker) -> None:
+    topic = broker.create_topic("t")
+    with broker.faults.hang_transaction("t") as hanging:
+        topic.produce("after it")
+        assert topic.records() == []
+        with consumer_of(broker, **{"isolation.level": "read_committed"}) as consumer:
+            consumer.assign([TopicPartition("t", 0, 0)])
+            assert consumer.poll(0.2) is None
+            hanging.end()
+            message = consumer.poll(20)
+            assert message is not None
+            assert message.value() == b"after it"
+    assert [record.value for record in topic.records()] == [b"after it"]
+
+
+# --- disks ----------------------------------------------------------------------------------------
+
+
+def test_a_full_disk(broker: Broker) -> None:
+    topic = broker.create_topic("t")
+    producer = producer_of(broker)
+    producer.produce("t", "before")
+    assert producer.flush(20) == 0
+    with broker.faults.disk_full() as full:
+        producer.produce("t", "meanwhile")
+        full.wait_hits()
+        assert producer.flush(0.1) == 1
+        assert len(topic.records()) == 1
+    assert producer.flush(20) == 0
+    assert [record.value for record in topic.records()] == [b"before", b"meanwhile"]
+
+
+def test_a_disk_that_breaks(broker: Broker) -> None:
+    topic = broker.create_topic("t")
+    topic.produce("before")
+    with broker.faults.disk_fails(times=1) as broken:
+        with pytest.raises(ApiError) as raised:
+            topic.produce("meanwhile")
+        assert raised.value.error is ErrorCode.KAFKA_STORAGE_ERROR
+        assert broken.hits == 1
+    with pytest.raises(ApiError):  # for good
+        topic.produce("later")
+    broker.restart()
+    topic.produce("again")
+    assert [record.value for record in topic.records()] == [b"before", b"again"]
+
+
+def test_a_disk_costs_nothing_while_it_works(broker: Broker) -> None:
+    disk: Any = broker.server.environment.files
+    assert disk.pwrite == disk.original.pwrite
+    with broker.faults.disk_full():
+        assert disk.pwrite != disk.original.pwrite
+    assert disk.pwrite == disk.original.pwrite
+
+
+# --- clusters -------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_all_that_in_a_cluster() -> None:
+    with Cluster(2) as cluster:
+        cluster.create_topic("t")
+        with consumer_of(cluster) as consumer:
+            consumer.subscribe(["t"])
+            poll_until(consumer, consumer.assignment)
+            assert len(cluster.faults.expire_member("g")) == 1
+        producer = open_transaction(cluster)
+        cluster.faults.fence_producer("tx")
+        with pytest.raises(KafkaException):
+            producer.commit_transaction(20)
+        cluster.faults.hang_transaction("t").end()
+        with cluster.faults.disk_full(broker=cluster.leader("t")) as full:
+            other = producer_of(cluster)
+            other.produce("t", "v")
+            full.wait_hits()
+        assert other.flush(30) == 0

@@ -1,0 +1,220 @@
+"""Faults of a simulated cluster that wait for their moment: those that chance alone hardly ever brings about.
+
+What replication and controllers have to withstand is mostly a matter of milliseconds: between a write to the metadata
+store and its answer, a command and its arrival. An ambush sees the write (it is at the store), and has something fail
+right then. A seed decides which kinds lie in wait, often none, so that other faults are seen by themselves. They do
+nothing that the faults of `cluster_simulation.py` could not do, too.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from barnabas.controller.state import PartitionState
+from tools.simulated_store import HOST as STORE
+
+if TYPE_CHECKING:
+    from tools.cluster_simulation import ClusterSimulation
+
+LAG_S_MAX: Final = 5.0
+
+Kind: TypeAlias = Callable[[PartitionState | None, PartitionState, int], bool]
+"""Called with a state before and after a write, and the controller: whether something fails now."""
+
+REST_S: Final = 2.0
+"""How long at least between two of them: the cluster has to come to terms with one before it can show the next."""
+
+
+class Ambushes:
+    """Those of one run. `changed` and `controller_elected` are called with what the store has just written."""
+
+    def __init__(self, simulation: ClusterSimulation, draw: random.Random) -> None:
+        self._simulation = simulation
+        self._draw = draw
+        self._rests_until_s = 0.0
+        self._slows_new_controller = False
+        kinds: list[Kind] = [
+            self._keep_joined_from_fetching,
+            self._restart_elected,
+            self._write_late,
+            self._break_commands,
+            self._delay_commands_of_new_controller,
+        ]
+        count = draw.choice((0, 1, 2)) if len(simulation.brokers) > 1 else 0
+        self._kinds = draw.sample(kinds, count)
+        self._damages = count > 0 and draw.random() < 0.3
+
+    @property
+    def names(self) -> list[str]:
+        return [_name_of(kind) for kind in self._kinds] + ["damage without controller"] * self._damages
+
+    def look(self) -> None:
+        """At a time when nothing special happens."""
+        if self._damages and self._draw.random() < 0.3:
+            self._damage_without_controller()
+
+    def changed(self, before: PartitionState | None, state: PartitionState) -> None:
+        """A partition's state has been written."""
+        controller = self._simulation.store.controller_id()
+        if not self._kinds or controller is None or self._now_s < self._rests_until_s:
+            return
+        for kind in self._draw.sample(self._kinds, len(self._kinds)):
+            if kind(before, state, controller):
+                self._told(_name_of(kind))
+                return
+
+    def _told(self, name: str) -> None:
+        self._simulation.tell(f"ambush: {name}")
+        self._simulation.count("ambushes")
+        self._rests_until_s = self._now_s + REST_S + self._draw.expovariate(1.0)
+
+    def controller_elected(self) -> None:
+        """There is a controller epoch more. The commands with which it begins take longer than what it is asked."""
+        node_id = self._simulation.store.controller_id()
+        if not self._slows_new_controller or node_id is None:
+            return
+        self._slows_new_controller = False
+        for other in range(len(self._simulation.brokers)):
+            if other != node_id:
+                self._slow_commands(node_id, other, self._now_s + 1.0)
+
+    def _slow_commands(self, controller: int, other: int, until_s: float) -> None:
+        """Those that follow the first, by which a broker hears of its new controller."""
+        network, running = self._simulation.network, self._simulation.brokers[other].running
+        if running is not None and running[1].metadata.controller_id == controller:
+            way = (self._name(controller), self._name(other))
+            network.set_delay(*way, 1.0)
+            self._soon(lambda: network.set_delay(*way), 0.03)
+        elif self._now_s < until_s:
+            self._soon(lambda: self._slow_commands(controller, other, until_s), 0.000_3)
+
+    # --- kinds: whether it is their moment ----------------------------------------------------------
+
+    def _keep_joined_from_fetching(self, before: PartitionState | None, state: PartitionState, controller: int) -> bool:
+        """A broker is in the ISR by the store, and its leader is not told so for a while: what that has meanwhile does
+        not get there."""
+        joined = _joined(before, state)
+        lag_s = int(self._simulation.configs["replica.lag.time.max.ms"]) / 1000
+        if not joined or state.leader < 0 or lag_s > LAG_S_MAX:
+            return False  # who has caught up so shortly before is waited for in any case
+        self._slow(STORE, self._name(controller), 3 * lag_s, 3 * lag_s)
+        for member in joined:
+            self._cut(self._name(state.leader), self._name(member), 3 * lag_s)
+        return True
+
+    def _restart_elected(self, before: PartitionState | None, state: PartitionState, controller: int) -> bool:
+        """A leader is killed when it knows that it is one, but the controller has not heard that it does. Its next life
+        is there before the controller knows that, and tells it what was meant for the last."""
+        if not _is_elected(before, state) or state.leader == controller or not self._is_up(state.leader):
+            return False
+        length_s = self._draw.uniform(0.4, 1.0)
+
+        def cut_off() -> None:
+            self._cut(self._name(state.leader), self._name(controller), length_s)
+            self._slow(STORE, self._name(controller), 6.0, 4.0)
+
+        self._soon(cut_off)
+        self._soon(partial(self._kill, state.leader, 0.1), length_s)
+        return True
+
+    def _write_late(self, before: PartitionState | None, state: PartitionState, controller: int) -> bool:
+        """What a controller writes comes to the store when there is another one, which it does not know of."""
+        if not _is_altered(before, state):
+            return False
+
+        def depose() -> None:
+            self._slow(self._name(controller), STORE, 3.0, 1.0)
+            self._slow(STORE, self._name(controller), 3.0, 1.0)
+            self._simulation.store.depose_controller()
+
+        self._soon(depose)
+        return True
+
+    def _break_commands(self, before: PartitionState | None, state: PartitionState, controller: int) -> bool:
+        """The controller's connections break while its commands are on their way, again and again."""
+        if before is None or before.leader_epoch == state.leader_epoch:
+            return False
+        for other in range(len(self._simulation.brokers)):
+            if other != controller:
+                for _ in range(3):
+                    reset = partial(self._simulation.network.reset, self._name(controller), self._name(other))
+                    self._soon(reset, self._draw.uniform(0, 0.01))
+        return True
+
+    def _delay_commands_of_new_controller(
+        self, before: PartitionState | None, state: PartitionState, _controller: int
+    ) -> bool:
+        """Leaders ask a new controller for another ISR, and hear of that before they hear the state as it was."""
+        if not _is_altered(before, state):
+            return False
+        self._slows_new_controller = True
+        self._soon(self._simulation.store.depose_controller)
+        return True
+
+    def _damage_without_controller(self) -> None:
+        """A broker comes back with a damaged log while there is no controller that could take it out of the ISR. The
+        others keep what it has lost."""
+        simulation = self._simulation
+        controller = simulation.store.controller_id()
+        if controller is None or simulation.damaged is not None or not all(each.is_up for each in simulation.brokers):
+            return
+        broker = simulation.brokers[self._draw.choice([i for i in range(len(simulation.brokers)) if i != controller])]
+        if not simulation.damage(broker):
+            return
+        self._told("damage without controller")
+        simulation.keep_calm()
+        for each in simulation.brokers:
+            if each is not broker:  # it takes a moment to fetch again, so that this is seen
+                self._slow(each.name, broker.name, 6.0, 0.3)
+        self._kill(controller, 2.0)
+        self._kill(broker.node_id, 0.1)
+
+    # --- what fails ---------------------------------------------------------------------------------
+
+    @property
+    def _now_s(self) -> float:
+        return self._simulation.loop.time()
+
+    def _name(self, node_id: int) -> str:
+        return self._simulation.brokers[node_id].name
+
+    def _is_up(self, node_id: int) -> bool:
+        return self._simulation.brokers[node_id].is_up
+
+    def _soon(self, call: Callable[[], object], after_s: float = 0.0) -> None:
+        """After what the store does now, whose answer is on its way then."""
+        self._simulation.network.call_at(self._now_s + after_s, call)
+
+    def _slow(self, sender: str, receiver: str, duration_s: float, mean_s: float) -> None:
+        self._simulation.slow((sender, receiver), duration_s, mean_s)
+
+    def _cut(self, sender: str, receiver: str, duration_s: float) -> None:
+        self._simulation.cut((sender, receiver), duration_s)
+
+    def _kill(self, node_id: int, down_s: float) -> None:
+        broker = self._simulation.brokers[node_id]
+        if broker.process is not None:
+            self._simulation.tell(f"fault: {broker.name} killed")
+            broker.kill(restart_after_s=down_s)
+
+
+def _name_of(kind: Kind) -> str:
+    return kind.__name__.strip("_").replace("_", " ")
+
+
+def _is_altered(before: PartitionState | None, state: PartitionState) -> bool:
+    """Whether a leader has asked for another ISR."""
+    return before is not None and before.leader_epoch == state.leader_epoch and set(before.isr) != set(state.isr)
+
+
+def _joined(before: PartitionState | None, state: PartitionState) -> list[int]:
+    if before is None or not _is_altered(before, state):
+        return []
+    return sorted(set(state.isr) - set(before.isr))
+
+
+def _is_elected(before: PartitionState | None, state: PartitionState) -> bool:
+    return before is not None and before.leader_epoch < state.leader_epoch and state.leader >= 0

@@ -1,0 +1,208 @@
+"""What is true of a simulated cluster at every moment, and seen only by who sees everything: the metadata store, and
+all brokers' logs at the same time.
+
+Clients notice a lost record only once the wrong broker has been elected. That it could be is seen here, at once:
+
+- whoever the store has in an ISR has everything that was ever committed, and so may be elected;
+- one life of one broker leads in a leader epoch;
+- a controller that was replaced stores nothing;
+- what a broker knows of a partition is not replaced by what was true before;
+- a transaction that is complete is open nowhere;
+- in the end leaders know the ISR as it is stored, and logs have their topic's settings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final
+
+from barnabas.broker.cluster.metadata import TRANSACTION_STATE_TOPIC
+from barnabas.broker.coordinators.transactions.state import TransactionState
+from barnabas.controller import znodes
+from barnabas.controller.state import PartitionState
+from tools.simulated_processes import Process, current_process
+
+if TYPE_CHECKING:
+    from barnabas.broker.replication.partition import Partition
+    from barnabas.broker.server import Broker
+    from barnabas.controller.coordination.interface import Stat
+
+TopicPartition = tuple[str, int]
+Running = tuple[Process, "Broker"]
+
+_STATE: Final = "/state"
+
+
+class Invariants:
+    """Looks at what the store is given, at what leaders commit, and at all of it when `look` is called.
+
+    `running()` gives the process and the server of each broker by its id, None for one that is down. `wrong` gets what
+    is found.
+    """
+
+    def __init__(self, running: Callable[[], Sequence[Running | None]], wrong: list[str]) -> None:
+        self.states: dict[TopicPartition, PartitionState] = {}
+        """As the store has them."""
+        self._running = running
+        self._wrong = wrong
+        self._committed: dict[tuple[TopicPartition, object], int] = {}
+        """By partition and topic id: a topic may be another one of the same name."""
+        self._leaders: dict[tuple[str, int, object, int], tuple[int, Process]] = {}
+        self._controller_epoch = 0
+        self._roles: dict[tuple[int, str, int, object], tuple[Process, tuple[int, int]]] = {}
+        self._known: dict[tuple[int, str, int], tuple[Process, int]] = {}
+
+    def written(self, path: str, data: bytes, stat: Stat) -> tuple[PartitionState | None, PartitionState] | None:
+        """The store has taken what a znode is. What a partition's state was before, and is now; None for others."""
+        if path == znodes.CONTROLLER_EPOCH:
+            self._controller_epoch = znodes.decode_controller_epoch(data)
+        if not path.endswith(_STATE):
+            return None
+        *_, topic, _partitions, index, _state = path.split("/")
+        key = (topic, int(index))
+        before = self.states.get(key)
+        state = self.states[key] = znodes.decode_partition_state(*key, data, stat.version)
+        if state.controller_epoch != self._controller_epoch:
+            self._wrong.append(
+                f"{topic}-{index}: written by the controller of epoch {state.controller_epoch},"
+                f" when there is one of epoch {self._controller_epoch}"
+            )
+        self._check_members(key)
+        return before, state
+
+    def look(self) -> None:
+        """At who leads what, in which epoch, and whether the in-sync replicas have what is committed."""
+        for node_id, running in enumerate(self._running()):
+            if running is None:
+                continue
+            process, server = running
+            for partition in server.replicas.partitions():
+                if not partition.state.is_leader:
+                    continue
+                partition.add_listener(self._moved)
+                key = (partition.topic, partition.index, partition.log.topic_id, partition.state.leader_epoch)
+                leader, life = self._leaders.setdefault(key, (node_id, process))
+                if leader != node_id:
+                    self._wrong.append(f"{key}: led by {node_id} and by {leader}")
+                elif life is not process:
+                    self._wrong.append(f"{key}: led by {node_id} in two of its lives")
+            self._check_metadata(node_id, process, server)
+            self._check_roles(node_id, process, server)
+        for partition_id in self.states:
+            self._check_members(partition_id)
+        self._check_transactions()
+
+    def _moved(self, partition: Partition) -> None:
+        """Called when something about a partition that is led is another thing: perhaps more is committed."""
+        process = current_process()
+        if not partition.state.is_leader or (process is not None and process.is_dead):
+            return
+        key = (partition.topic, partition.index)
+        life = (key, partition.log.topic_id)
+        if partition.log.high_watermark > self._committed.get(life, 0):
+            self._committed[life] = partition.log.high_watermark
+            self._check_members(key)
+
+    def _check_members(self, key: TopicPartition) -> None:
+        state, running = self.states.get(key), self._running()
+        if state is None:
+            return
+        for member in state.isr:
+            its = running[member]
+            partition = None if its is None else its[1].replicas.partition(*key)
+            if partition is None:
+                continue
+            committed = self._committed.get((key, partition.log.topic_id), 0)
+            if partition.log.log_end_offset < committed:
+                self._wrong.append(
+                    f"{key[0]}-{key[1]}: broker {member} is in sync, and has {partition.log.log_end_offset} of"
+                    f" {committed} records that were committed"
+                )
+
+    def _check_metadata(self, node_id: int, process: Process, server: Broker) -> None:
+        """What a broker knows of a partition is never replaced by what was true before."""
+        for topic, index in self.states:
+            found = server.metadata.partition(topic, index)
+            if found is not None:
+                name = (f"{topic} {server.metadata.topic_id(topic)!r}", index)  # there may be another one of the name
+                before = self._known.get((node_id, *name))
+                if before is not None and before[0] is process and found.partition_epoch < before[1]:
+                    self._wrong.append(
+                        f"{topic}-{index}: broker {node_id} knew it in partition epoch {before[1]}, and was told of"
+                        f" {found.partition_epoch} afterwards"
+                    )
+                self._known[node_id, *name] = process, found.partition_epoch
+
+    def _check_roles(self, node_id: int, process: Process, server: Broker) -> None:
+        """Nor is what it does with one: an older command does not undo what AlterPartition has said."""
+        for partition in server.replicas.partitions():
+            state = partition.state
+            key = (node_id, partition.topic, partition.index, partition.log.topic_id)
+            epochs = (state.leader_epoch, state.partition_epoch)
+            life, before = self._roles.get(key, (process, epochs))
+            if life is process and epochs < before:
+                self._wrong.append(
+                    f"{partition.topic}-{partition.index}: broker {node_id} was in leader and partition epoch {before},"
+                    f" and is in {epochs}"
+                )
+            self._roles[key] = process, epochs
+
+    def _leads(self, node_id: int, server: Broker, key: TopicPartition) -> Partition | None:
+        """A partition that a broker leads, by its own word and the store's."""
+        state, partition = self.states.get(key), server.replicas.partition(*key)
+        is_led = (
+            state is not None
+            and partition is not None
+            and state.leader == node_id
+            and partition.state.is_leader
+            and partition.state.leader_epoch == state.leader_epoch
+        )
+        return partition if is_led else None
+
+    def _check_transactions(self) -> None:
+        """What its coordinator calls complete is open nowhere."""
+        complete: dict[int, str] = {}
+        is_open: list[tuple[int, Partition]] = []
+        for node_id, running in enumerate(self._running()):
+            if running is None:
+                continue
+            server = running[1]
+            for runner in server.transactions.runtime.runners():
+                if self._leads(node_id, server, (TRANSACTION_STATE_TOPIC, runner.partition)) is not None:
+                    for transaction in runner.shard.transactions.values():
+                        if transaction.state in (TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT):
+                            complete[transaction.producer_id] = transaction.transactional_id
+            for hosted in server.replicas.partitions():
+                partition = self._leads(node_id, server, (hosted.topic, hosted.index))
+                producers = None if partition is None else partition.log._producers.state
+                if partition is not None and producers is not None:
+                    is_open += [(producer_id, partition) for producer_id in producers.ongoing.values()]
+        for producer_id, partition in is_open:
+            if producer_id in complete:
+                self._wrong.append(
+                    f"{partition}: the transaction of {complete[producer_id]} is complete, and open here"
+                )
+
+    def is_known(self) -> bool:
+        """Whether every broker knows each of its partitions as the store has it."""
+        for running in self._running():
+            if running is None:
+                return False
+            for partition in running[1].replicas.partitions():
+                known, state = partition.state, self.states[partition.topic, partition.index]
+                if (known.leader, known.leader_epoch) != (state.leader, state.leader_epoch):
+                    return False
+                if known.is_leader and (set(known.isr), known.partition_epoch) != (
+                    set(state.isr),
+                    state.partition_epoch,
+                ):
+                    return False
+        return True
+
+    def check_settings(self, topic: str, timestamp_type: str) -> None:
+        """Whether all logs of a topic have the setting that it was made with."""
+        for node_id, running in enumerate(self._running()):
+            for partition in () if running is None else running[1].replicas.partitions():
+                found = partition.log.config.message_timestamp_type
+                if partition.topic == topic and found != timestamp_type:
+                    self._wrong.append(f"{partition}: broker {node_id} has {found} for {timestamp_type}")

@@ -1,0 +1,185 @@
+"""A server that runs in a process of its own: what Barnabas, Apache Kafka and ZooKeeper have in common as such."""
+
+import contextlib
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from abc import ABC, abstractmethod
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+LOOK_INTERVAL_S: Final = 0.005
+JVM_ENDED_BY_SIGTERM: Final = 128 + signal.SIGTERM
+"""The exit status of a Java program that was asked to stop, and did so in its shutdown hooks."""
+
+
+class ServerProcess(ABC):
+    """Started, waited for until it serves, stopped; a context manager. Stopped and started again it keeps its port and
+    its data.
+
+    A subclass says the command, and by what it is seen that the server is ready. `title` is its name in errors. The
+    data are in `log_dir`, a temporary folder that is deleted at the end unless it is given as `data_dir`.
+    """
+
+    title: str
+    start_timeout_s: float = 30.0
+    stop_timeout_s: float = 30.0
+    clean_status: int = 0
+    """The exit status after SIGTERM."""
+    working_directory: Path = ROOT
+
+    def __init__(self, data_dir: Path | None = None) -> None:
+        self._folder = Path(tempfile.mkdtemp(prefix=f"{self.title.replace(' ', '-').lower()}-"))
+        self.log_dir = data_dir or self._folder / "data"
+        self.log_file = self._folder / "server.log"
+        self._output_file = self._folder / "server.out"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @abstractmethod
+    def _command(self) -> list[str]:
+        """The command line, asked for at each start; files that it names may be written in `_folder`."""
+
+    @abstractmethod
+    def _is_ready(self, printed: list[str], logged: list[str]) -> bool:
+        """Whether the server serves by now. `printed` are the lines of its stdout since this was asked before, `logged`
+        those of its stderr.
+        """
+
+    @property
+    def pid(self) -> int:
+        """The process id of the running server."""
+        assert self._process is not None, f"{self.title} is not running"
+        return self._process.pid
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it was started and has not ended."""
+        return self._process is not None and self._process.poll() is None
+
+    def start(self) -> None:
+        """Start the server and return when it serves.
+
+        Raises RuntimeError with the end of its log when it does not get there.
+        """
+        assert not self.is_running, f"{self.title} is running"
+        command = self._command()
+        printed, logged = _NewLines(self._output_file), _NewLines(self.log_file)
+        with self._output_file.open("ab") as output, self.log_file.open("ab") as log:
+            self._process = subprocess.Popen(
+                command,
+                cwd=self.working_directory,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=log,
+                start_new_session=True,
+            )
+        deadline = time.monotonic() + self.start_timeout_s
+        has_ended = False
+        while not self._is_ready(printed.read(), logged.read()):
+            if has_ended or time.monotonic() > deadline:
+                self.kill()
+                raise RuntimeError(f"{self.title} did not become ready:\n{self.log_tail()}")
+            has_ended = self._process.poll() is not None  # what it said last is looked at once more
+            time.sleep(LOOK_INTERVAL_S)
+
+    def stop(self, timeout_s: float | None = None) -> None:
+        """Stop the server cleanly (SIGTERM).
+
+        Raises RuntimeError with the end of its log when it takes longer than `timeout_s` (by default `stop_timeout_s`),
+        after which it is killed, or has ended with a status of its own.
+        """
+        self._end(signal.SIGTERM, self.stop_timeout_s if timeout_s is None else timeout_s)
+
+    def kill(self) -> None:
+        """Stop the server as a crash would (SIGKILL)."""
+        self._end(signal.SIGKILL, self.stop_timeout_s)
+
+    def _end(self, signal_number: signal.Signals, timeout_s: float) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        if process.poll() is None:
+            process.send_signal(signal_number)
+        try:
+            status = process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            raise RuntimeError(f"{self.title} did not stop within {timeout_s:g} s:\n{self.log_tail()}") from None
+        if signal_number == signal.SIGTERM and status != self.clean_status:
+            raise RuntimeError(f"{self.title} ended with status {status}:\n{self.log_tail()}")
+
+    def wait(self, timeout_s: float) -> int:
+        """Wait for the server to end by itself; its exit status. Raises subprocess.TimeoutExpired."""
+        assert self._process is not None, f"{self.title} is not running"
+        status = self._process.wait(timeout_s)
+        self._process = None
+        return status
+
+    def close(self) -> None:
+        """Stop the server for good and delete what it wrote, but for a `data_dir`."""
+        try:
+            self.stop()
+        finally:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def log_text(self) -> str:
+        """Everything the server logged so far."""
+        return self.log_file.read_text(errors="replace") if self.log_file.exists() else ""
+
+    def log_tail(self, lines: int = 60) -> str:
+        """The end of the server's log, after that of what it printed, for errors."""
+        printed = self._output_file.read_text(errors="replace") if self._output_file.exists() else ""
+        return "\n".join([*printed.splitlines()[-lines:], *self.log_text().splitlines()[-lines:]])
+
+
+class _NewLines:
+    """The lines that are added to a file from now on."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._position = path.stat().st_size if path.exists() else 0
+
+    def read(self) -> list[str]:
+        """Those that are complete and have not been read before."""
+        with self._path.open("rb") as file:
+            file.seek(self._position)
+            complete = file.read().rpartition(b"\n")
+        self._position += len(complete[0]) + len(complete[1])
+        return complete[0].decode(errors="replace").splitlines()
+
+
+def run_until_interrupted(server: ServerProcess, address: str) -> None:
+    """Run a server until SIGINT or SIGTERM; says `ready: ADDRESS pid=PID` when it serves."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    with contextlib.suppress(KeyboardInterrupt), server:
+        print(f"ready: {address} pid={server.pid}", flush=True)
+        signal.pause()
+
+
+def free_ports(count: int) -> list[int]:
+    """TCP ports nobody listens on at this moment on the loopback address."""
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]

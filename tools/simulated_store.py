@@ -1,0 +1,188 @@
+"""The metadata store of several processes on one loop (`simulated_processes.py`), which reach it across a network
+(`simulated_network.py`).
+
+What a process asks, and what it is told, takes its time, in order, and waits where the network is cut. A process that
+the store cannot reach, because it is cut off in either direction, paused or dead, loses its session when that has
+lasted for a session timeout: as with ZooKeeper it learns of it once it can be told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future as ThreadFuture
+from typing import Any, Final, TypeVar, cast
+
+from barnabas.clock import Clock
+from barnabas.controller import znodes
+from barnabas.controller.coordination.embedded import EmbeddedSession, EmbeddedStore
+from barnabas.controller.coordination.interface import (
+    ConnectionLost,
+    Create,
+    Delete,
+    Operation,
+    OperationResult,
+    SetData,
+    Stat,
+)
+from tools.shuffled_loop import Answer
+from tools.simulated_network import SimulatedNetwork, Way
+from tools.simulated_processes import Process, current_process, resolve
+
+HOST: Final = "store"
+CHECK_INTERVAL_S: Final = 0.5
+
+T = TypeVar("T")
+
+
+class _Client:
+    """A process as the store knows it. Stands for the loop on which the process's watches are called."""
+
+    def __init__(self, network: SimulatedNetwork, process: Process) -> None:
+        assert process.host is not None
+        self.process = process
+        self.host_name = process.host.name
+        self.sessions: list[EmbeddedSession] = []
+        self.heard_of_s = network.loop.time()
+        self._network = network
+        self._asking = Way(network, self.host_name, HOST, lambda work: work())
+        self._telling = Way(network, HOST, self.host_name, self._tell)
+
+    @property
+    def is_in_touch(self) -> bool:
+        network, name = self._network, self.host_name
+        is_cut = network.is_cut(name, HOST) or network.is_cut(HOST, name)
+        return not (is_cut or self.process.is_dead or self.process.is_paused)
+
+    def ask(self, work: Callable[[], T]) -> asyncio.Future[T]:
+        future: Answer = Answer(loop=self._network.loop)
+        future.lane = ("answer", id(self))
+
+        def at_the_store() -> None:
+            outcome: ThreadFuture[T] = ThreadFuture()
+            try:
+                outcome.set_result(work())
+            except Exception as error:  # noqa: BLE001 - carried to whoever awaits
+                outcome.set_exception(error)
+            self._telling.send(lambda: resolve(future, outcome))
+
+        if not self.process.is_dead:
+            self._asking.send(at_the_store)  # and is done even if the process dies meanwhile
+        return cast("asyncio.Future[T]", future)
+
+    def _tell(self, callback: Callable[[], object]) -> None:
+        self._network.loop.call_soon(callback, context=self.process.context)
+
+    def call_soon_threadsafe(self, callback: Callable[..., object], *arguments: Any) -> None:
+        """The store's news, between its answers."""
+        self._telling.send(lambda: callback(*arguments))
+
+    def is_closed(self) -> bool:
+        return False
+
+
+class SimulatedStore(EmbeddedStore):
+    """The store. Whoever has a session is the process that asked for it."""
+
+    def __init__(self, network: SimulatedNetwork, clock: Clock, session_timeout_s: float) -> None:
+        super().__init__(":memory:", clock, worker=_Worker(self))
+        self._network = network
+        self._timeout_s = session_timeout_s
+        self._clients: dict[Process, _Client] = {}
+        self.loses: Callable[[], bool] = lambda: False
+        """Whether the connection of who writes breaks now: nobody tells him whether it was done."""
+        self.ends_former_sessions = False
+        """Whether a process ends the session of the one that was killed before it on its host, as brokers do that find
+        its id and password in their log directory; or waits until it is over."""
+        self.expired = 0
+        """How many sessions have ended because their process was out of touch."""
+        self.written: Callable[[str, bytes, Stat], None] = lambda path, data, stat: None
+        """Called with each znode that a transaction has written, when all of it is there."""
+        network.host(HOST)
+        network.call_at(network.loop.time() + CHECK_INTERVAL_S, self._check)
+
+    def client(self, process: Process) -> _Client:
+        if process not in self._clients:
+            self._clients[process] = _Client(self._network, process)
+        return self._clients[process]
+
+    async def session(self) -> EmbeddedSession:
+        process = current_process()
+        assert process is not None, "a session belongs to a process"
+        client = self.client(process)
+
+        def open_session() -> EmbeddedSession:
+            if self.ends_former_sessions:
+                for other in list(self._clients.values()):
+                    if other.host_name == client.host_name and other.process.is_dead:
+                        self.expire_sessions_of(other.process)
+            return self._open_session(cast(asyncio.AbstractEventLoop, client))
+
+        session = await self._submit(open_session)
+        client.sessions.append(session)
+        client.heard_of_s = self._network.loop.time()
+        return session
+
+    def expire_sessions_of(self, process: Process) -> None:
+        """As if the process had been out of touch for too long."""
+        sessions, self.client(process).sessions = self.client(process).sessions, []
+        for session in sessions:
+            self.expired += 1
+            self._end_session(session.session_id, expired=True)
+
+    def _multi(self, session_id: int, operations: Sequence[Operation]) -> list[OperationResult]:
+        is_lost = ConnectionLost(operations[0].path, "the connection broke")
+        if self.loses():
+            raise is_lost
+        results = super()._multi(session_id, operations)
+        if self.loses():
+            raise is_lost
+        return results
+
+    def controller_id(self) -> int | None:
+        """Which broker is the controller; None while none is."""
+        found = self._stored.tree.get(znodes.CONTROLLER)
+        return None if found is None else znodes.decode_controller(found[0])
+
+    def depose_controller(self) -> None:
+        """As operators do who want another one: its znode is deleted, and its session goes on."""
+        if self._stored.tree.get(znodes.CONTROLLER) is not None:
+            self._change([Delete(znodes.CONTROLLER)], session_id=0)
+
+    def _change(self, operations: Sequence[Operation], session_id: int) -> list[OperationResult]:
+        results = super()._change(operations, session_id)
+        for operation in operations:
+            found = self._stored.tree.get(operation.path)
+            if found is not None and isinstance(operation, Create | SetData):
+                self.written(operation.path, *found)
+        return results
+
+    def _check(self) -> None:
+        now_s = self._network.loop.time()
+        for client in list(self._clients.values()):
+            if client.is_in_touch:
+                client.heard_of_s = now_s
+            elif now_s - client.heard_of_s > self._timeout_s:
+                self.expire_sessions_of(client.process)
+                if client.process.is_dead:
+                    del self._clients[client.process]
+        if not self._closed:
+            self._network.call_at(now_s + CHECK_INTERVAL_S, self._check)
+
+
+class _Worker:
+    """Work of processes goes to the store and comes back; that of nobody is done at once."""
+
+    def __init__(self, store: SimulatedStore) -> None:
+        self._store = store
+
+    def submit(self, work: Callable[[], T]) -> asyncio.Future[T]:
+        process = current_process()
+        if process is not None:
+            return self._store.client(process).ask(work)
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        future.set_result(work())
+        return future
+
+    def stop(self) -> None:
+        """There is no thread."""

@@ -1,0 +1,148 @@
+"""A topic of a simulated cluster that is made, written, read and deleted, over and over under one name; in some of its
+lives it is compacted, or loses its oldest segments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from barnabas.broker.client.client import BrokerUnavailable, ResponseError
+from barnabas.wire.errors import ErrorCode
+from barnabas.wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
+from barnabas.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from tools.simulated_clients import Attempts, Worker, new_producer, read_everything, was_written, write
+from tools.soak.history import Key, Value
+
+TOPIC: Final = "passing"
+PARTITIONS: Final = 2
+KEYS: Final = 3
+NO_ID: Final = bytes(16)
+
+PLAIN: Final = {"message.timestamp.type": "LogAppendTime"}
+COMPACTED: Final = {
+    **PLAIN,
+    "cleanup.policy": "compact",
+    "min.cleanable.dirty.ratio": "0.01",
+    "segment.bytes": "500",
+    "max.compaction.lag.ms": "1000",
+}
+SHORT: Final = {**PLAIN, "cleanup.policy": "delete", "retention.bytes": "1000", "segment.bytes": "500"}
+
+
+class TopicOwner(Worker):
+    """The only one who uses the topic. In each of its lives there may be nothing of another one, and all that was
+    acknowledged, but for what its settings take away: older values of a key, the oldest segments.
+    """
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.topic, self.partitions = TOPIC, PARTITIONS
+        self._deleted = NO_ID
+
+    async def run_once(self) -> None:
+        await self._delete()
+        settings = (SHORT, COMPACTED, PLAIN)[self.done % 3]
+        await self._create(settings)
+        written, acknowledged = await self._write(self.draw.randint(20, 40))
+        if settings is not PLAIN:
+            await self.pause(5.0)
+        found = await read_everything(self.client, TOPIC, PARTITIONS)
+        self.recorder.tell(f"{self.name}: {sum(map(len, found.values()))} of {len(written)} records are there")
+        for partition in range(PARTITIONS):
+            self._check(settings, partition, found[partition], written, acknowledged)
+        self.done += 1
+
+    # --- its lives ----------------------------------------------------------------------------------
+
+    async def _delete(self) -> None:
+        """Whatever there is of that name."""
+        async for _ in (attempts := Attempts(self)):
+            with self.retried(attempts):
+                topic_id = await self._topic_id()
+                if topic_id in (NO_ID, self._deleted):
+                    return
+                # By id: what comes late, over a connection that everybody has forgotten, finds another life there.
+                request = DeleteTopicsRequest(topics=[DeleteTopicState(topic_id=topic_id)], timeout_ms=5_000)
+                reply = await self.client.send_to_controller(request)
+                error = ErrorCode.of(reply.responses[0].error_code)
+                if error is ErrorCode.NONE:
+                    self._deleted = topic_id
+                    self.recorder.count("topics deleted")
+                    return
+                attempts.failed(error.name)
+
+    async def _create(self, settings: Mapping[str, str]) -> None:
+        configs = [CreatableTopicConfig(name=name, value=value) for name, value in settings.items()]
+        topic = CreatableTopic(name=TOPIC, num_partitions=PARTITIONS, replication_factor=-1, configs=configs)
+        request = CreateTopicsRequest(topics=[topic], timeout_ms=5_000)
+        async for _ in (attempts := Attempts(self)):
+            with self.retried(attempts):
+                error = ErrorCode.of((await self.client.send_to_controller(request)).topics[0].error_code)
+                is_there = error in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS)
+                if is_there and await self._topic_id() not in (NO_ID, self._deleted):
+                    self.recorder.tell(f"{self.name}: {TOPIC} is there again, {dict(settings)}")
+                    return
+                attempts.failed(error.name)
+
+    async def _topic_id(self) -> bytes:
+        """As the broker that is asked knows it; NO_ID of a topic that is not there."""
+        try:
+            await self.positions.refresh([TOPIC])
+        except ResponseError as error:
+            if error.error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                return NO_ID
+            raise
+        return self.positions.topic_id(TOPIC)
+
+    # --- what it holds ------------------------------------------------------------------------------
+
+    async def _write(self, count: int) -> tuple[set[int], dict[tuple[int, int], int]]:
+        """All values that were sent, and the acknowledged ones by partition and offset."""
+        written: set[int] = set()
+        acknowledged: dict[tuple[int, int], int] = {}
+        producer = await new_producer(self)
+        topic_id = self.positions.topic_id(TOPIC)
+        for sequence in range(count):
+            for partition in range(PARTITIONS):
+                value = self.value()
+                written.add(value)
+                error, offset = await write(self, partition, [value], producer, sequence, key=b"%d" % (value % KEYS))
+                if self.positions.topic_id(TOPIC) != topic_id:
+                    raise BrokerUnavailable(f"somebody tells of another {TOPIC}")
+                if not was_written(error):
+                    raise BrokerUnavailable(f"{TOPIC} cannot be written: {error.name}")
+                if offset is not None:
+                    acknowledged[partition, offset] = value
+        return written, acknowledged
+
+    def _check(
+        self,
+        settings: Mapping[str, str],
+        partition: int,
+        records: list[tuple[int, Value]],
+        written: set[int],
+        acknowledged: Mapping[tuple[int, int], int],
+    ) -> None:
+        there = dict(records)
+        due = {offset: value for (index, offset), value in acknowledged.items() if index == partition}
+        if settings is COMPACTED:
+            due = {offset: value for offset, value in due.items() if offset in _latest(due).values()}
+        elif settings is SHORT:
+            # Retention may have overtaken the reader, which then has what was first, and what is now.
+            first = max((offset for offset in there if offset - 1 not in there), default=None)
+            due = {offset: value for offset, value in due.items() if first is not None and offset >= first}
+        for offset, value in sorted(due.items()):
+            if there.get(offset) != value:
+                self._wrong(partition, f"{value} was acknowledged at {offset}, where {there.get(offset)} is")
+        for offset, found in records:
+            if found not in written:
+                self._wrong(partition, f"{found} at {offset} is of a former life")
+
+    def _wrong(self, partition: Key, what: str) -> None:
+        self.recorder.wrong.append(f"{TOPIC}-{partition}: {what}")
+
+
+def _latest(due: Mapping[int, int]) -> dict[int, int]:
+    """The last offset of each key."""
+    return {value % KEYS: offset for offset, value in sorted(due.items())}

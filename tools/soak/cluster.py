@@ -1,0 +1,355 @@
+"""Load on a cluster of several brokers, and faults of whole brokers: `python -m tools.soak.cluster --seconds 120`.
+
+A real ZooKeeper and `barnabas serve` in a process for each broker; topics with a replica on every broker and
+`min.insync.replicas` 2. Between stretches of load one broker is killed and started again, or the broker that leads a
+partition is stopped beyond its session and goes on afterwards, or all are killed at once, or ZooKeeper ends the session
+of one. Then, as with one broker, everything is read back, and what the clients were told is checked.
+"""
+
+import argparse
+import random
+import signal
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from os import kill as send_signal
+from typing import Final, Self, TypeVar
+
+from confluent_kafka.admin import AdminClient, PartitionMetadata  # type: ignore[attr-defined]
+from kazoo.client import KazooClient
+from tqdm import tqdm
+
+from barnabas.broker.cli.supervisor import RESTARTS_MAX, RESTARTS_PERIOD_S
+from barnabas.broker.cluster.former_session import SESSION_FILE
+from barnabas.storage.checkpoints import decode_checkpoint
+from tools.barnabas_process import BarnabasBrokers, BarnabasProcess
+from tools.server_process import ServerProcess, free_ports
+from tools.soak.__main__ import describe
+from tools.soak.run import ACKNOWLEDGED_BETWEEN_CRASHES, OVERRIDES, PATIENCE_S, Result, Round
+from tools.soak.workload import (
+    TOPIC_PREFIX,
+    Committer,
+    Member,
+    PlainProducer,
+    Reader,
+    Recorder,
+    TransactionalProducer,
+    Workers,
+)
+from tools.zookeeper import ZooKeeperServer
+
+BROKERS: Final = 3
+SESSION_TIMEOUT_MS: Final = 6_000
+STOPPED_S: Final = SESSION_TIMEOUT_MS / 1000 + 3
+"""How long a broker stands still that is to be taken for dead."""
+
+CLUSTER_OVERRIDES: Final = {
+    **OVERRIDES,
+    "zookeeper.session.timeout.ms": str(SESSION_TIMEOUT_MS),
+    "replica.lag.time.max.ms": "5000",
+}
+TOPIC_CONFIG: Final = {"min.insync.replicas": "2"}
+# No Copier: kafka-python's producer may wait for ever for a coordinator that it could not connect to, as it does while
+# one of several brokers is away.
+WORKERS: Final[Workers] = (
+    (PlainProducer, 2),
+    (TransactionalProducer, 4),
+    (Reader, 1),
+    (Member, 2),
+    (Committer, 1),
+)
+
+
+MakeBroker = Callable[[Mapping[str, str], int], ServerProcess]
+
+
+def barnabas(overrides: Mapping[str, str], port: int) -> ServerProcess:
+    """`barnabas serve` on a port."""
+    return BarnabasProcess(overrides, listen=f"127.0.0.1:{port}")
+
+
+class ClusterOfProcesses:
+    """ZooKeeper and its brokers, each a process; a context manager.
+
+    `make_broker` is what a broker is made by, of its configuration and port.
+    """
+
+    def __init__(
+        self,
+        count: int = BROKERS,
+        overrides: Mapping[str, str] | None = None,
+        make_broker: MakeBroker = barnabas,
+    ) -> None:
+        self.zookeeper = ZooKeeperServer()
+        self._overrides = {**CLUSTER_OVERRIDES, **(overrides or {})}
+        self._make_broker = make_broker
+        self._ports = free_ports(count)
+        self.brokers: list[ServerProcess] = []
+        self._stack = ExitStack()
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """HOST:PORT of every broker."""
+        return ",".join(f"127.0.0.1:{port}" for port in self._ports)
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            stack.enter_context(self.zookeeper)
+            for node_id, port in enumerate(self._ports):
+                overrides = {
+                    **self._overrides,
+                    "broker.id": str(node_id),
+                    "zookeeper.connect": self.zookeeper.address,
+                }
+                self.brokers.append(stack.enter_context(self._make_broker(overrides, port)))
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for broker in self.brokers:
+            broker.kill()
+        self._stack.close()
+
+    def partition(self, topic: str, partition: int) -> PartitionMetadata:
+        """Who leads a partition, and its in-sync replicas, as soon as the broker that is asked has heard of it: Kafka's
+        answer before that. Raises TimeoutError."""
+        admin = AdminClient({"bootstrap.servers": self.bootstrap_servers, "log_level": 0})
+        deadline = time.monotonic() + PATIENCE_S
+        while time.monotonic() < deadline:
+            partitions = admin.list_topics(topic, timeout=PATIENCE_S).topics[topic].partitions
+            if partition in partitions:
+                return partitions[partition]
+            time.sleep(0.05)
+        raise TimeoutError(f"nobody knows of {topic}-{partition}")
+
+    def leader(self, topic: str, partition: int) -> ServerProcess:
+        """The broker that leads a partition; any if nobody does."""
+        return self.brokers[max(self.partition(topic, partition).leader, 0)]
+
+    def log_text(self) -> str:
+        """What all brokers logged."""
+        return "\n".join(broker.log_text() for broker in self.brokers)
+
+
+class ClusterOfOneCommand:
+    """`barnabas serve --brokers N`, whose parent has the store and starts again what is killed; a context manager."""
+
+    def __init__(self, count: int = BROKERS, overrides: Mapping[str, str] | None = None) -> None:
+        self.processes = BarnabasBrokers(count, {**CLUSTER_OVERRIDES, **(overrides or {})})
+        self.count = count
+        self._killed_s: dict[int, list[float]] = {}
+
+    def may_be_killed(self) -> list[int]:
+        """The brokers that have not died so often of late that the parent would give up."""
+        since_s = time.monotonic() - RESTARTS_PERIOD_S
+        return [
+            node_id
+            for node_id in self.processes.node_ids
+            if sum(at_s > since_s for at_s in self._killed_s.get(node_id, ())) < RESTARTS_MAX - 1
+        ]
+
+    def kill(self, node_id: int) -> None:
+        """`kill -9` of a broker, once it has a process."""
+        deadline = time.monotonic() + PATIENCE_S
+        while not (pid := self.processes.broker_pid(node_id)):
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"broker {node_id} was not started again")
+            time.sleep(0.05)
+        send_signal(pid, signal.SIGKILL)
+        self._killed_s.setdefault(node_id, []).append(time.monotonic())
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """HOST:PORT of every broker."""
+        return self.processes.bootstrap_servers
+
+    def __enter__(self) -> Self:
+        try:
+            self.processes.start()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.processes.kill()
+        self.processes.close()
+
+    def log_text(self) -> str:
+        """What all of them logged."""
+        return self.processes.log_text()
+
+
+def kill_child(cluster: ClusterOfOneCommand, chance: random.Random, _topic: str) -> None:
+    """`kill -9` of one broker, which its parent starts again: not more often than that does it in a minute."""
+    while not (candidates := cluster.may_be_killed()):
+        time.sleep(0.5)
+    cluster.kill(chance.choice(candidates))
+
+
+Fault = Callable[[ClusterOfProcesses, random.Random, str], None]
+"""Harms a cluster and heals it again; the last argument is the topic of the load."""
+
+
+def kill_one(cluster: ClusterOfProcesses, chance: random.Random, _topic: str) -> None:
+    """`kill -9` of one broker, and its start, at once or when the others have noticed."""
+    broker = chance.choice(cluster.brokers)
+    broker.kill()
+    time.sleep(chance.choice((0.0, 0.5, STOPPED_S)))
+    broker.start()
+
+
+def stop_leader(cluster: ClusterOfProcesses, chance: random.Random, topic: str) -> None:
+    """The leader of a partition stands still until the cluster takes it for dead, and then goes on as if nothing had
+    been.
+    """
+    broker = cluster.leader(topic, chance.randrange(2))
+    send_signal(broker.pid, signal.SIGSTOP)
+    try:
+        time.sleep(STOPPED_S)
+    finally:
+        send_signal(broker.pid, signal.SIGCONT)
+
+
+def kill_all(cluster: ClusterOfProcesses, chance: random.Random, _topic: str) -> None:
+    """`kill -9` of all brokers at once; they come back together."""
+    for broker in cluster.brokers:
+        send_signal(broker.pid, signal.SIGKILL)
+    for broker in cluster.brokers:
+        broker.kill()
+    with ThreadPoolExecutor(len(cluster.brokers)) as starters:
+        for started in [starters.submit(broker.start) for broker in cluster.brokers]:
+            started.result()
+
+
+def expire_session(cluster: ClusterOfProcesses, chance: random.Random, _topic: str) -> None:
+    """ZooKeeper ends the session of a broker that lives: somebody else closes it, who knows its password."""
+    broker = chance.choice(cluster.brokers)
+    ((session_id, password, *_),) = decode_checkpoint((broker.log_dir / SESSION_FILE).read_bytes())
+    client = KazooClient(cluster.zookeeper.address, client_id=(int(session_id), bytes.fromhex(password)))
+    client.start(timeout=PATIENCE_S)
+    client.stop()
+    client.close()
+
+
+FAULTS: Final[Mapping[str, Fault]] = {
+    "kill": kill_one,
+    "stop": stop_leader,
+    "all": kill_all,
+    "expire": expire_session,
+}
+
+
+def soak_one_command(kills: int, *, load_s: float, seed: int, quiet: bool = False) -> tuple[Result, Counter[str], str]:
+    """As `soak_cluster`, with `barnabas serve --brokers 3` and so many brokers of it killed under load."""
+    cluster = ClusterOfOneCommand()
+    return _soak(cluster, cluster.count, {"kill": kill_child}, ["kill"] * (kills - 1), load_s, seed, WORKERS, quiet)
+
+
+def soak_cluster(
+    faults: Iterable[str],
+    *,
+    load_s: float,
+    seed: int,
+    workers: Workers = WORKERS,
+    overrides: Mapping[str, str] | None = None,
+    quiet: bool = False,
+) -> tuple[Result, Counter[str], str]:
+    """Load of about `load_s` before each of the faults, by their names in FAULTS; one more `kill` comes when the
+    workers have stopped, and then the check. Also returns how often what happened, and what the brokers logged.
+    """
+    cluster = ClusterOfProcesses(overrides=overrides)
+    return _soak(cluster, BROKERS, FAULTS, faults, load_s, seed, workers, quiet)
+
+
+AnyCluster = TypeVar("AnyCluster", ClusterOfProcesses, ClusterOfOneCommand)
+
+
+def _soak(
+    unstarted: AnyCluster,
+    replicas: int,
+    kinds: Mapping[str, Callable[[AnyCluster, random.Random, str], None]],
+    faults: Iterable[str],
+    load_s: float,
+    seed: int,
+    workers: Workers,
+    quiet: bool,
+) -> tuple[Result, Counter[str], str]:
+    result, chance, happened = Result(rounds=1), random.Random(seed), Counter[str]()
+    planned = list(faults)
+    topic = f"{TOPIC_PREFIX}cluster"
+    with (
+        unstarted as cluster,
+        tqdm(total=len(planned) + 1, unit="fault", disable=quiet, file=sys.stderr) as bar,
+    ):
+
+        def next_fault() -> None:
+            name = planned.pop(0) if planned else "kill"
+            kinds[name](cluster, chance, topic)
+            happened[name] += 1
+            result.crashes += 1
+            bar.update()
+
+        def load(recorder: Recorder) -> None:
+            wanted = recorder.acknowledged + ACKNOWLEDGED_BETWEEN_CRASHES
+            time.sleep(chance.uniform(0.5, 1.5) * load_s)
+            deadline = time.monotonic() + PATIENCE_S
+            while recorder.acknowledged < wanted:
+                if time.monotonic() > deadline:
+                    raise TimeoutError(f"{recorder.acknowledged} records acknowledged, {wanted} waited for")
+                time.sleep(0.05)
+
+        one = Round(
+            cluster.bootstrap_servers,
+            topic,
+            workers,
+            seed,
+            result,
+            replication_factor=replicas,
+            config=TOPIC_CONFIG,
+        )
+        one.run(load, next_fault, lambda _recorder: not planned)
+        return result, happened, cluster.log_text()
+
+
+def plan(kills: int, stops: int, alls: int, expirations: int, chance: random.Random) -> Sequence[str]:
+    """So many faults of each kind, in any order."""
+    names = ["kill"] * kills + ["stop"] * stops + ["all"] * alls + ["expire"] * expirations
+    chance.shuffle(names)
+    return names
+
+
+def main() -> int:
+    """Run once and tell; exit status 0 when nothing was found."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kills", type=int, default=10, help="brokers killed and started again (default 10)")
+    parser.add_argument("--stops", type=int, default=3, help="leaders that stand still for longer than their session")
+    parser.add_argument("--alls", type=int, default=2, help="how often all brokers are killed at once")
+    parser.add_argument("--expirations", type=int, default=1, help="sessions that ZooKeeper ends")
+    parser.add_argument(
+        "--one-command", action="store_true", help="`barnabas serve --brokers 3`, where brokers are killed alone"
+    )
+    parser.add_argument("--load", type=float, default=2, metavar="SECONDS", help="before each (default 2)")
+    parser.add_argument("--seed", type=int, default=random.randrange(1_000_000))
+    options = parser.parse_args()
+    print(f"seed {options.seed}", flush=True)
+    if options.one_command:
+        result, happened, log = soak_one_command(options.kills, load_s=options.load, seed=options.seed)
+        return _tell(result, happened, log)
+    faults = plan(options.kills, options.stops, options.alls, options.expirations, random.Random(options.seed))
+    return _tell(*soak_cluster(faults, load_s=options.load, seed=options.seed))
+
+
+def _tell(result: Result, happened: Counter[str], log: str) -> int:
+    print(", ".join(f"{count} {name}" for name, count in sorted(happened.items())))
+    print(describe(result))
+    if not result.is_clean:
+        print(log, file=sys.stderr)
+    return int(not result.is_clean)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,352 @@
+"""Load on a broker, or a cluster of three, of `barnabas.testing`, whose faults come at random: `python -m
+tools.soak.random_faults --seconds 1800 --brokers 3`.
+
+Between two stretches of faults the broker (one of the brokers) is restarted or killed, and started again. Every fault
+is one after which a broker is to be as sound as before and clients are to go on: errors that pass, requests and answers
+that are late or lost, leaders and coordinators that are away, members that expire, producers that are fenced, full
+disks, connections between brokers that are cut. In the end everything is read back, what the clients were told is
+checked as in any soak, and so are the files (`barnabas check`).
+"""
+
+import argparse
+import faulthandler
+import random
+import sys
+import tempfile
+import time
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, Self, TypedDict
+
+from barnabas.storage.check.directory import check_directory
+from barnabas.storage.os_files import OsFiles
+from barnabas.testing import ApiError, Broker, Cluster
+from tools.soak.__main__ import describe
+from tools.soak.cluster import TOPIC_CONFIG, WORKERS
+from tools.soak.run import OVERRIDES, PATIENCE_S, ROUND_RECORDS, Result, Round
+from tools.soak.workload import TOPIC_PREFIX, Member, Recorder, Workers
+
+STRETCH_S: Final = 3.0
+"""Of faults, between two restarts."""
+
+FAULT_S_MAX: Final = 0.6
+DELAY_MS_MAX: Final = 300
+ACKNOWLEDGED_IN_STRETCH: Final = 50
+END_S_MAX: Final = 600.0
+"""How long after its time a run may take to come to its end, before it is ended and tells where its threads stand."""
+
+KILLED: Final = 0.7
+"""How many of the restarts are crashes."""
+
+PASSING: Final[Mapping[str, tuple[str, ...]]] = {
+    "Produce": ("NOT_LEADER_OR_FOLLOWER", "NOT_ENOUGH_REPLICAS", "REQUEST_TIMED_OUT", "KAFKA_STORAGE_ERROR"),
+    "Fetch": ("NOT_LEADER_OR_FOLLOWER", "FENCED_LEADER_EPOCH", "KAFKA_STORAGE_ERROR", "OFFSET_NOT_AVAILABLE"),
+    "ListOffsets": ("NOT_LEADER_OR_FOLLOWER", "LEADER_NOT_AVAILABLE"),
+    "Metadata": ("LEADER_NOT_AVAILABLE",),
+    "FindCoordinator": ("COORDINATOR_NOT_AVAILABLE",),
+    "JoinGroup": ("NOT_COORDINATOR", "COORDINATOR_LOAD_IN_PROGRESS"),
+    "SyncGroup": ("REBALANCE_IN_PROGRESS", "NOT_COORDINATOR"),
+    "Heartbeat": ("REBALANCE_IN_PROGRESS", "NOT_COORDINATOR"),
+    "OffsetCommit": ("COORDINATOR_LOAD_IN_PROGRESS", "REBALANCE_IN_PROGRESS", "NOT_COORDINATOR", "REQUEST_TIMED_OUT"),
+    "OffsetFetch": ("COORDINATOR_LOAD_IN_PROGRESS", "NOT_COORDINATOR"),
+    "InitProducerId": ("COORDINATOR_LOAD_IN_PROGRESS", "NOT_COORDINATOR", "CONCURRENT_TRANSACTIONS"),
+    "AddPartitionsToTxn": ("CONCURRENT_TRANSACTIONS", "NOT_COORDINATOR", "COORDINATOR_LOAD_IN_PROGRESS"),
+    "EndTxn": ("CONCURRENT_TRANSACTIONS", "NOT_COORDINATOR", "COORDINATOR_NOT_AVAILABLE"),
+}
+"""Errors that pass, by the API that may answer with them."""
+
+DONE_ALL_THE_SAME: Final = ("Produce", "OffsetCommit", "EndTxn", "InitProducerId", "AddPartitionsToTxn")
+"""What may have been done although the answer is an error."""
+
+
+class Luck(TypedDict):
+    """Which of the requests a fault comes over."""
+
+    probability: float
+    seed: int
+
+
+class Target(ABC):
+    """What is under load; a context manager."""
+
+    replicas: int
+
+    def __init__(self, started: Broker | Cluster) -> None:
+        self._started = started
+        self.faults = started.faults
+
+    @property
+    def bootstrap_servers(self) -> str:
+        return self._started.bootstrap_servers
+
+    def __enter__(self) -> Self:
+        self._started.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._started.stop()
+
+    @abstractmethod
+    def end_one(self, chance: random.Random) -> str:
+        """Stop or kill a broker, and start it again; says what was done."""
+
+    def cut(self, chance: random.Random) -> AbstractContextManager[object]:
+        """Two brokers do not reach each other, where there are two."""
+        return nullcontext()
+
+    @abstractmethod
+    def folders(self) -> Iterable[Path]:
+        """Kill all brokers; the directories of their logs."""
+
+    def damage(self) -> list[str]:
+        """What `barnabas check` says of the files, when nobody writes any more."""
+        reports = [check_directory(OsFiles(), folder, deep=True) for folder in self.folders()]
+        return [f"{report.directory}: {each}" for report in reports if not report.ok for each in report.findings]
+
+
+class OneBroker(Target):
+    """A broker alone, with its data in a folder."""
+
+    replicas = 1
+
+    def __init__(self, folder: Path) -> None:
+        self._broker = Broker(data_dir=folder, configs=OVERRIDES)
+        super().__init__(self._broker)
+
+    def end_one(self, chance: random.Random) -> str:
+        is_kill = chance.random() < KILLED
+        if is_kill:
+            self._broker.kill()
+        self._broker.restart()
+        return "kill" if is_kill else "restart"
+
+    def folders(self) -> Iterable[Path]:
+        self._broker.kill()
+        return [self._broker.data_dir]
+
+
+class SeveralBrokers(Target):
+    """A cluster."""
+
+    def __init__(self, brokers: int) -> None:
+        configs: dict[str, Any] = {key.replace(".", "_"): value for key, value in OVERRIDES.items()}
+        self._cluster = Cluster(brokers, **configs)
+        self.replicas = min(brokers, 3)
+        super().__init__(self._cluster)
+
+    def end_one(self, chance: random.Random) -> str:
+        broker, is_kill = chance.choice(self._cluster.brokers), chance.random() < KILLED
+        (broker.kill if is_kill else broker.stop)()
+        time.sleep(chance.choice((0.0, FAULT_S_MAX)))
+        broker.start()
+        self._cluster.wait_in_sync(PATIENCE_S)
+        return "kill" if is_kill else "restart"
+
+    @contextmanager
+    def cut(self, chance: random.Random) -> Iterator[None]:
+        self._cluster.cut(*chance.sample(range(len(self._cluster.brokers)), 2))
+        try:
+            yield
+        finally:
+            self._cluster.heal()
+
+    def folders(self) -> Iterable[Path]:
+        for broker in self._cluster.brokers:
+            broker.kill()
+        return sorted(path for path in self._cluster.data_dir.iterdir() if path.is_dir())
+
+
+# --- faults at random -----------------------------------------------------------------------------
+
+Verb = Callable[[Target, random.Random, str], AbstractContextManager[object]]
+"""Begins a fault, which ends with its block; the last argument is the topic of the load."""
+
+Verbs = Sequence[Verb]
+
+
+def _fails(target: Target, chance: random.Random, topic: str) -> AbstractContextManager[object]:
+    api = chance.choice(list(PASSING))
+    after_work = api in DONE_ALL_THE_SAME and chance.random() < 0.5
+    return target.faults.fail(api, chance.choice(PASSING[api]), after_work=after_work, **_luck(chance))
+
+
+def _delays(target: Target, chance: random.Random, topic: str) -> AbstractContextManager[object]:
+    return target.faults.delay(_some_api(chance), (0, DELAY_MS_MAX), **_luck(chance))
+
+
+def _holds(target: Target, chance: random.Random, topic: str) -> AbstractContextManager[object]:
+    return target.faults.hold(_some_api(chance), after_work=chance.random() < 0.5, **_luck(chance))
+
+
+def _drops(target: Target, chance: random.Random, topic: str) -> AbstractContextManager[object]:
+    return target.faults.drop(_some_api(chance), after_work=chance.random() < 0.5, **_luck(chance))
+
+
+def _disconnects(target: Target, chance: random.Random, topic: str) -> AbstractContextManager[object]:
+    return target.faults.disconnect(_some_api(chance), after_work=chance.random() < 0.5, **_luck(chance))
+
+
+def _garbles(target: Target, chance: random.Random, topic: str) -> AbstractContextManager[object]:
+    # Not the other ways: librdkafka believes the counts in what it takes for an answer, and aborts for want of memory.
+    return target.faults.garble(_some_api(chance), "cut", times=2)
+
+
+def _throttles(target: Target, chance: random.Random, topic: str) -> AbstractContextManager[object]:
+    return target.faults.throttle(_some_api(chance), chance.randint(1, DELAY_MS_MAX), **_luck(chance))
+
+
+def _refuses(target: Target, chance: random.Random, topic: str) -> AbstractContextManager[object]:
+    return target.faults.refuse()
+
+
+def _leader_away(target: Target, chance: random.Random, topic: str) -> AbstractContextManager[object]:
+    return target.faults.leader_away(topic, chance.choice((None, 0, 1)))
+
+
+def _coordinator_away(target: Target, chance: random.Random, topic: str) -> AbstractContextManager[object]:
+    return target.faults.coordinator_away(group=Member.GROUP)
+
+
+def _disk_full(target: Target, chance: random.Random, topic: str) -> AbstractContextManager[object]:
+    return target.faults.disk_full(broker=chance.randrange(target.replicas) if target.replicas > 1 else None)
+
+
+def _expires(target: Target, chance: random.Random, topic: str) -> AbstractContextManager[object]:
+    target.faults.expire_member(Member.GROUP)
+    return nullcontext()
+
+
+def _rebalances(target: Target, chance: random.Random, topic: str) -> AbstractContextManager[object]:
+    target.faults.rebalance(Member.GROUP)
+    return nullcontext()
+
+
+def _fences(target: Target, chance: random.Random, topic: str) -> AbstractContextManager[object]:
+    target.faults.fence_producer(_transactional_id(chance))
+    return nullcontext()
+
+
+def _aborts(target: Target, chance: random.Random, topic: str) -> AbstractContextManager[object]:
+    target.faults.abort_transaction(_transactional_id(chance))
+    return nullcontext()
+
+
+def _cuts(target: Target, chance: random.Random, topic: str) -> AbstractContextManager[object]:
+    return target.cut(chance)
+
+
+VERBS: Final[Verbs] = (
+    _fails, _fails, _fails, _delays, _holds, _drops, _disconnects, _garbles, _throttles, _refuses, _leader_away,
+    _coordinator_away, _disk_full, _expires, _rebalances, _fences, _aborts,
+)  # fmt: skip
+OF_CLUSTERS: Final[Verbs] = (*VERBS, _cuts)
+
+
+def _some_api(chance: random.Random) -> str:
+    return chance.choice(list(PASSING))
+
+
+def _luck(chance: random.Random) -> Luck:
+    return {"probability": chance.choice((0.1, 0.5, 1.0)), "seed": chance.randrange(1_000_000)}
+
+
+def _transactional_id(chance: random.Random) -> str:
+    """Of one of the load's producers, which come after the plain ones."""
+    plain, transactional = WORKERS[0][1], WORKERS[1][1]
+    return f"soak-{plain + 1 + chance.randrange(transactional)}"
+
+
+# --- a run ----------------------------------------------------------------------------------------
+
+
+def soak_faults(
+    seconds: float, *, brokers: int, seed: int, workers: Workers = WORKERS, verbs: Verbs | None = None
+) -> tuple[Result, Counter[str]]:
+    """Load and faults (those of `verbs`, or all) for so long, in rounds, and the check; also how often there was
+    which."""
+    result, chance = Result(), random.Random(seed)
+    meddler = Meddler(verbs or (VERBS if brokers == 1 else OF_CLUSTERS), chance)
+    deadline = time.monotonic() + seconds
+    with (
+        tempfile.TemporaryDirectory(prefix="barnabas-soak-") as folder,
+        OneBroker(Path(folder)) if brokers == 1 else SeveralBrokers(brokers) as target,
+    ):
+
+        def crash() -> None:
+            meddler.happened[target.end_one(chance)] += 1
+            result.crashes += 1
+
+        while result.is_clean and (not result.rounds or time.monotonic() < deadline):
+            result.rounds += 1
+            topic = f"{TOPIC_PREFIX}{result.rounds}"
+            one = Round(
+                target.bootstrap_servers, topic, workers, seed, result,
+                replication_factor=target.replicas, config=TOPIC_CONFIG if target.replicas > 1 else None,
+            )  # fmt: skip
+            one.run(
+                partial(meddler.stretch, target, topic),
+                crash,
+                lambda recorder: time.monotonic() >= deadline or recorder.acknowledged >= ROUND_RECORDS,
+            )
+        target.faults.clear()
+        result.problems += target.damage()
+    return result, meddler.happened
+
+
+class Meddler:
+    """Does one fault after the other; `happened` counts them: those of requests by the requests that they hit."""
+
+    def __init__(self, verbs: Verbs, chance: random.Random) -> None:
+        self._verbs = verbs
+        self._chance = chance
+        self.happened: Counter[str] = Counter()
+
+    def stretch(self, target: Target, topic: str, recorder: Recorder) -> None:
+        """Faults for a while, and until something was acknowledged all the same. Raises TimeoutError."""
+        wanted = recorder.acknowledged + ACKNOWLEDGED_IN_STRETCH
+        until = time.monotonic() + STRETCH_S
+        while time.monotonic() < until:
+            self._one(target, topic)
+        given_up = time.monotonic() + PATIENCE_S
+        while recorder.acknowledged < wanted:
+            if time.monotonic() > given_up:
+                raise TimeoutError(f"{recorder.acknowledged} records acknowledged, {wanted} waited for")
+            time.sleep(0.05)
+
+    def _one(self, target: Target, topic: str) -> None:
+        verb = self._chance.choice(self._verbs)
+        lasts_s = self._chance.uniform(0.05, FAULT_S_MAX)
+        try:
+            with verb(target, self._chance, topic) as fault:
+                time.sleep(lasts_s)
+                hits = getattr(fault, "hits", 1)
+        except ApiError:  # there is no such member, or no transaction is open
+            return
+        self.happened[verb.__name__.strip("_").replace("_", " ")] += hits
+
+
+def main() -> int:
+    """Run once and tell; exit status 0 when nothing was found."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tools.soak.random_faults",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--seconds", type=float, default=60)
+    parser.add_argument("--brokers", type=int, default=1, help="1 (the default), or a cluster of so many")
+    parser.add_argument("--seed", type=int, default=random.randrange(1_000_000))
+    options = parser.parse_args()
+    print(f"seed {options.seed}", flush=True)
+    faulthandler.dump_traceback_later(options.seconds + END_S_MAX, exit=True)
+    result, happened = soak_faults(options.seconds, brokers=options.brokers, seed=options.seed)
+    print("faults: " + ", ".join(f"{name} {count}" for name, count in sorted(happened.items())))
+    print(describe(result))
+    return int(not result.is_clean)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

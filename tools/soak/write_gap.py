@@ -1,0 +1,241 @@
+"""For how long nothing is acknowledged when a partition's leader goes: `python -m tools.soak.write_gap --rounds 20`.
+
+Three brokers on a real ZooKeeper, a topic with three replicas and `min.insync.replicas` 2, and an idempotent producer
+with acks=all that sends a record every few milliseconds. The leader is stopped (SIGTERM), killed (SIGKILL), or killed
+and started again at once; the gap is the longest time between two acknowledgements. The same is done to Apache Kafka
+3.9 in ZooKeeper mode, in turn: each fault comes to both before the next one, and nothing is sent to the one that waits.
+"""
+
+import argparse
+import os
+import statistics
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from itertools import pairwise
+from pathlib import Path
+from typing import Final, Self
+
+from confluent_kafka import KafkaError, Message, Producer
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+from tqdm import tqdm
+
+from tools.kafka_runtime import SMALL_BROKER_JVM, ZOOKEEPER_ERA_VERSION, KafkaServer
+from tools.server_process import ServerProcess
+from tools.soak.cluster import SESSION_TIMEOUT_MS, TOPIC_CONFIG, ClusterOfProcesses, MakeBroker, barnabas
+
+TOPIC: Final = "gaps"
+INTERVAL_S: Final = 0.005
+QUIET_S: Final = 1.0
+"""How long acknowledgements have to come again until a gap is over."""
+PATIENCE_S: Final = 90.0
+
+
+class Kafka3(KafkaServer):
+    """A broker of Apache Kafka 3.9 in ZooKeeper mode on a given port.
+
+    It ends itself at its start while ZooKeeper keeps the session of the one that was killed. It is started again then,
+    as whatever looks after services does.
+    """
+
+    def __init__(self, settings: Mapping[str, str], port: int, jvm_options: Sequence[str] = SMALL_BROKER_JVM) -> None:
+        super().__init__(version=ZOOKEEPER_ERA_VERSION, jvm_options=jvm_options)
+        self._port = port
+        self._settings = settings
+
+    def _write_properties(self) -> Path:
+        address = f"PLAINTEXT://127.0.0.1:{self._port}"
+        settings = {**self._settings, "listeners": address, "log.dirs": str(self.log_dir)}
+        path = self._folder / "server.properties"
+        path.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+        return path
+
+    def _format(self, properties: Path) -> None:
+        """Only KRaft formats."""
+
+    def _is_ready(self, printed: list[str], logged: list[str]) -> bool:
+        return any("started (kafka.server.KafkaServer)" in line for line in logged)
+
+    def start(self) -> None:
+        """Start, again while the broker says that its id is taken. Raises RuntimeError when it does not get there."""
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            try:
+                return super().start()
+            except RuntimeError as error:
+                if "NodeExists" not in str(error) or time.monotonic() > deadline:
+                    raise
+
+
+class Acknowledgements:
+    """Sends records all the time, and notes when each is acknowledged; a context manager."""
+
+    def __init__(self, bootstrap_servers: str) -> None:
+        self._producer = Producer(
+            {
+                "bootstrap.servers": bootstrap_servers,
+                "enable.idempotence": True,
+                "linger.ms": 0,
+                "reconnect.backoff.max.ms": 200,
+                "log_level": 0,
+            }
+        )
+        self._times: list[float] = []
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="writer", daemon=True)
+        self.errors: list[str] = []
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._is_over.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._is_over.wait(INTERVAL_S):
+            self._producer.produce(TOPIC, b"x" * 100, partition=0, on_delivery=self._delivered)
+            self._producer.poll(0)
+        self._producer.flush(PATIENCE_S)
+
+    def _delivered(self, error: KafkaError | None, _message: Message) -> None:
+        if error is None:
+            self._times.append(time.monotonic())
+        else:
+            self.errors.append(str(error))
+
+    def gap(self, since: float) -> float:
+        """The longest time without an acknowledgement since then, when they come again; in seconds.
+
+        Raises: TimeoutError.
+        """
+        deadline = time.monotonic() + PATIENCE_S
+        while time.monotonic() < deadline:
+            now = time.monotonic()
+            times = [since, *(each for each in list(self._times) if each > since)]
+            pauses = [after - before for before, after in pairwise(times)]
+            if pauses and now - since > QUIET_S and now - times[-1] < QUIET_S / 5 and times[-1] - since > max(pauses):
+                return max(pauses)
+            time.sleep(QUIET_S / 10)
+        raise TimeoutError("nothing is acknowledged any more")
+
+
+def stop(broker: ServerProcess) -> None:
+    """SIGTERM."""
+    broker.stop()
+
+
+def kill(broker: ServerProcess) -> None:
+    """SIGKILL."""
+    broker.kill()
+
+
+def kill_and_restart(broker: ServerProcess) -> None:
+    """SIGKILL, and a start at once."""
+    broker.kill()
+    broker.start()
+
+
+WAYS: Final[Mapping[str, Callable[[ServerProcess], None]]] = {
+    "SIGTERM": stop,
+    "SIGKILL": kill,
+    "SIGKILL, start": kill_and_restart,
+}
+
+
+SYSTEMS: Final[Mapping[str, MakeBroker]] = {"barnabas": barnabas, "kafka": Kafka3}
+
+
+def measure(systems: Sequence[str], rounds: int) -> dict[str, dict[str, list[float]]]:
+    """The gaps of each system (a name in SYSTEMS) and each way to go, in seconds.
+
+    Raises: TimeoutError; RuntimeError when a broker does not start or a record was refused.
+    """
+    gaps: dict[str, dict[str, list[float]]] = {system: {way: [] for way in WAYS} for system in systems}
+    with ExitStack() as stack:
+        clusters = {system: stack.enter_context(ClusterOfProcesses(make_broker=SYSTEMS[system])) for system in systems}
+        for cluster in clusters.values():
+            _create_topic(cluster)
+        bar = stack.enter_context(tqdm(total=rounds * len(WAYS) * len(systems), unit="fault", file=sys.stderr))
+        for _ in range(rounds):
+            for way, go in WAYS.items():
+                for system, cluster in clusters.items():
+                    gaps[system][way].append(_gap(cluster, go))
+                    bar.update()
+    return gaps
+
+
+def _create_topic(cluster: ClusterOfProcesses) -> None:
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
+    while len(admin.list_topics(timeout=PATIENCE_S).brokers) < len(cluster.brokers):
+        time.sleep(0.1)  # Kafka is ready before everybody knows of everybody
+    admin.create_topics([NewTopic(TOPIC, 1, replication_factor=3, config=dict(TOPIC_CONFIG))])[TOPIC].result()
+
+
+def _gap(cluster: ClusterOfProcesses, go: Callable[[ServerProcess], None]) -> float:
+    """The gap when the leader goes, in seconds; afterwards all are there and in sync."""
+    with Acknowledgements(cluster.bootstrap_servers) as acknowledgements:
+        acknowledgements.gap(time.monotonic())
+        broker = cluster.leader(TOPIC, 0)
+        since = time.monotonic()
+        go(broker)
+        gap = acknowledgements.gap(since)
+    if acknowledgements.errors:
+        raise RuntimeError(f"the producer was told: {acknowledgements.errors[0]}")
+    if not broker.is_running:
+        broker.start()
+    _wait_in_sync(cluster)
+    return gap
+
+
+def _wait_in_sync(cluster: ClusterOfProcesses) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while len(cluster.partition(TOPIC, 0).isrs) < len(cluster.brokers):
+        if time.monotonic() > deadline:
+            raise TimeoutError(
+                f"not all replicas are in sync after {PATIENCE_S:.0f} s:\n{cluster.log_text()[-20_000:]}"
+            )
+        time.sleep(0.05)
+
+
+def table(gaps: Mapping[str, Mapping[str, Sequence[float]]]) -> str:
+    """The worst and the median gap of each system and way to go, and how the first system's compare to the other's."""
+    systems = list(gaps)
+    rows = [["", *(f"{system}: {which}, s" for system in systems for which in STATISTICS)]]
+    if len(systems) > 1:
+        rows[0] += [f"{systems[0]} / {systems[1]}: {which}" for which in STATISTICS]
+    for way in WAYS:
+        figures = [[statistic(gaps[system][way]) for statistic in STATISTICS.values()] for system in systems]
+        row = [way, *(f"{figure:.2f}" for each in figures for figure in each)]
+        if len(systems) > 1:
+            row += [f"{one / other:.2f}" for one, other in zip(figures[0], figures[1], strict=True)]
+        rows.append(row)
+    rows.insert(1, ["---", *["---:"] * (len(rows[0]) - 1)])
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+STATISTICS: Final[Mapping[str, Callable[[Sequence[float]], float]]] = {"worst": max, "median": statistics.median}
+
+
+def main() -> int:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=20, help="of each way to go (default 20)")
+    parser.add_argument("--system", choices=list(SYSTEMS), help="only this one (default: both, in turn)")
+    options = parser.parse_args()
+    systems = [options.system] if options.system else list(SYSTEMS)
+    load_before = os.getloadavg()[0]
+    gaps = measure(systems, options.rounds)
+    print(table(gaps))
+    print(
+        f"{options.rounds} rounds, session timeout {SESSION_TIMEOUT_MS} ms, "
+        f"load of the machine before {load_before:.1f}, after {os.getloadavg()[0]:.1f}"
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
