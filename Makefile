@@ -28,10 +28,13 @@ TYPED := $(foreach package,barnabas tools spark_examples benchmarks,-p $(package
 
 # Tests start hundreds of processes: what Python has compiled is kept for the next, even where the environment forbids it.
 PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest
+# A test is interrupted after five minutes. What does not even hear that (a client's library, a fixture's end) ends its
+# process after ten, with what each thread was at, and fails: a run ends, whatever hangs.
+ENDS := -o faulthandler_timeout=600 -o faulthandler_exit_on_timeout=true
 # Most tests wait for something most of the time: `check` has three workers for two processors. In `test` the longest
 # folder comes first, and what judges rates has the machine alone.
 ALONE := tests/abuse compat_tests/scale
-TWO_AT_A_TIME := $(PYTEST) -n 2 --dist loadscope --no-loadscope-reorder compat_tests/spark compat_tests tests $(addprefix --ignore=,$(ALONE))
+TWO_AT_A_TIME := $(PYTEST) -n 2 --max-worker-restart 1 --dist loadscope --no-loadscope-reorder compat_tests/spark compat_tests tests $(addprefix --ignore=,$(ALONE))
 ON_ZOOKEEPER := env BARNABAS_COMPAT_TARGET=barnabas-zookeeper $(PYTEST)
 # One Python client and Kafka's tools for topics and configs: what touches the metadata store.
 ZOOKEEPER_SUBSET := compat_tests/confluent_client compat_tests/java_tools/test_topics.py compat_tests/java_tools/test_configs.py
@@ -49,9 +52,9 @@ run: $(INSTALLED) ## Start a broker on 127.0.0.1:9092 in the foreground (ARGS=".
 
 test: prepare ## Run all tests: ours, and every foreign client against Barnabas
 	@$(PART); \
-	part $(TWO_AT_A_TIME) -m "not full" $(PYTEST_ARGS); \
-	part $(PYTEST) $(ALONE) -m "not full" $(PYTEST_ARGS); \
-	part $(ON_ZOOKEEPER) -m "not full" $(PYTEST_ARGS) $(ZOOKEEPER_SUBSET); \
+	part $(TWO_AT_A_TIME) $(ENDS) -m "not full" $(PYTEST_ARGS); \
+	part $(PYTEST) $(ALONE) $(ENDS) -m "not full" $(PYTEST_ARGS); \
+	part $(ON_ZOOKEEPER) $(ENDS) -m "not full" $(PYTEST_ARGS) $(ZOOKEEPER_SUBSET); \
 	[ $$none -lt 3 ] || { echo "No test ran: PYTEST_ARGS chooses none." >&2; exit 5; }
 
 test-image: $(INSTALLED_FOR_TESTS) ## Build and try the container image; as root on Debian with an engine of its own if none answers
