@@ -49,13 +49,20 @@ def offset(text: str) -> Place:
 
 
 def topic_partitions(entries: Sequence[str], option: str) -> dict[str, set[int] | None]:
-    """TOPIC[:PARTITION,...] as a mapping, None for all partitions; `option` is named in errors."""
+    """TOPIC[:PARTITION,...] as a mapping, None for all partitions; `option` is named in errors.
+
+    A topic that is given more than once has the partitions of all its entries.
+    """
     wanted: dict[str, set[int] | None] = {}
     for entry in entries:
         name, colon, indexes = entry.partition(":")
         if not name or (colon and not re.fullmatch(r"[0-9]+(,[0-9]+)*", indexes)):
             raise typer.BadParameter(f"{entry!r} is not TOPIC[:PARTITION,...]", param_hint=option)
-        wanted[name] = {int(index) for index in indexes.split(",")} if colon else None
+        before = wanted.get(name, set())
+        if not colon or before is None:
+            wanted[name] = None
+        else:
+            wanted[name] = before | {int(index) for index in indexes.split(",")}
     return wanted
 
 
