@@ -16,6 +16,7 @@ from barnabas.broker.replication.flusher import Flusher
 from barnabas.broker.replication.isr import RoleChange
 from barnabas.broker.replication.partition import Partition
 from barnabas.clock import Clock
+from barnabas.controller.operations.topics import check_topic_name
 from barnabas.controller.requests import FULL
 from barnabas.set_aside import SetAside
 from barnabas.storage.config import LogConfig
@@ -198,6 +199,8 @@ class ReplicaManager:
         if partition is not None and partition.topic_id == topic_id and partition.state.is_outdated(state):
             return ErrorCode.STALE_CONTROLLER_EPOCH
         try:
+            if partition is None:
+                check_topic_name(topic.topic_name)  # the log's directory has this name, which anybody may have written
             if state.is_new and self._set_stray_aside(*key, topic_id):
                 partition = None
             if partition is None:

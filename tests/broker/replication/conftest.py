@@ -225,10 +225,12 @@ class Hosting:
         assert leadership is not None
         leadership.fetched(replica_id, broker_epoch, offset, log_start_offset)
 
-    async def lead(self, *states: LeaderAndIsrPartitionState, topic_id: TopicId = TOPIC_ID) -> list[ErrorCode]:
+    async def lead(
+        self, *states: LeaderAndIsrPartitionState, topic: str = "t", topic_id: TopicId = TOPIC_ID
+    ) -> list[ErrorCode]:
         """Tell it the roles of partitions of one topic; the errors, or that of the request."""
-        topic = LeaderAndIsrTopicState(topic_name="t", topic_id=topic_id, partition_states=list(states))
-        answer = await self.replicas.leader_and_isr(LeaderAndIsrRequest(topic_states=[topic]))
+        told = LeaderAndIsrTopicState(topic_name=topic, topic_id=topic_id, partition_states=list(states))
+        answer = await self.replicas.leader_and_isr(LeaderAndIsrRequest(topic_states=[told]))
         if answer.error_code:
             return [ErrorCode.of(answer.error_code)]
         return [ErrorCode.of(each.error_code) for each in answer.topics[0].partition_errors]

@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import gc
+from pathlib import Path
 
 import pytest
 
@@ -118,6 +119,23 @@ async def test_a_log_that_cannot_be_made_keeps_its_partition_offline_until_it_ca
         storage.files.open_error = None
         assert await hosting.lead(told(is_new=True)) == [NONE]
         hosting.append(b"x")
+
+
+@pytest.mark.parametrize("name", ["../t", "a/b", "..", "", "a\x00b", "t" * 250])
+@pytest.mark.parametrize("is_new", [True, False])
+async def test_a_name_that_no_topic_can_have_makes_no_file(
+    storage: Storage, tmp_path: Path, name: str, *, is_new: bool
+) -> None:
+    """Names come from other brokers, and from znodes that anybody may write; a log's directory has its topic's name."""
+
+    def files() -> set[Path]:
+        return set(tmp_path.rglob("*"))
+
+    async with storage.hosting() as hosting:
+        before = files()
+        assert await hosting.lead(told(is_new=is_new), topic=name) == [ErrorCode.INVALID_TOPIC_EXCEPTION]
+        assert files() == before
+        assert await hosting.lead(told(is_new=True)) == [NONE]
 
 
 @pytest.mark.parametrize("delete", [True, False])
