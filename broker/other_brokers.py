@@ -25,7 +25,7 @@ from barnabas.broker.replication.fetcher import FetchSettings
 from barnabas.broker.replication.fetcher_manager import FetcherManager, FlushLog
 from barnabas.broker.replication.leadership import Leaderships
 from barnabas.broker.replication.throttles import Throttle, listed_in
-from barnabas.clock import Clock
+from barnabas.clock import Clock, interval_ms
 from barnabas.controller.context import ALLOCATION_TIMEOUT_MS
 from barnabas.controller.controller import Controller
 from barnabas.controller.operations.topics import NewTopic, TopicOutcome
@@ -185,8 +185,9 @@ class OtherBrokers:
             self._network_clock,
             self._timers,
             FetchSettings(
-                wait_max_ms=config.replica_fetch_wait_max_ms,
-                min_bytes=config.replica_fetch_min_bytes,
+                # A follower that its leader answers at once, with nothing, asks again at once.
+                wait_max_ms=interval_ms(config.replica_fetch_wait_max_ms),
+                min_bytes=max(config.replica_fetch_min_bytes, 1),
                 max_bytes=config.replica_fetch_max_bytes,
                 response_max_bytes=config.replica_fetch_response_max_bytes,
                 backoff_ms=config.replica_fetch_backoff_ms,

@@ -7,6 +7,7 @@ test_config_numbers.py.
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -18,6 +19,7 @@ from barnabas.broker.configuration.config import resolve
 from barnabas.broker.configuration.definitions import INT, LONG, ConfigKey, ConfigValueError, parse
 from barnabas.broker.configuration.keys import BROKER_KEYS
 from barnabas.broker.configuration.topics import TOPIC_KEYS as ALL_TOPIC_KEYS
+from barnabas.testing import Cluster
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.create_topics import (
     CreatableTopic,
@@ -243,3 +245,23 @@ def test_a26_topics_with_settings_at_their_extremes() -> None:
             assert client.read(name) in (ErrorCode.NONE, ErrorCode.OFFSET_OUT_OF_RANGE), name
         assert "Traceback" not in process.log_text(), process.log_text()
         assert " ERROR " not in process.log_text(), process.log_text()
+
+
+# Followers
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "settings",
+    [{"replica_fetch_wait_max_ms": value} for value in (-(2**31), -1, 0, 1)]
+    + [{"replica_fetch_min_bytes": value} for value in (-(2**31), -1, 0)],
+    ids=str,
+)
+def test_a26_followers_that_need_not_wait(settings: dict[str, int]) -> None:
+    """A broker alone follows nobody: these keys do something in a cluster only."""
+    with Cluster(2, **settings) as cluster:
+        cluster.create_topic("t")
+        cluster.wait_in_sync()
+        share = processor_share(os.getpid(), span_s=1, spans=10)
+        print(f"{share:.3f} of a processor")
+        assert share < SPINNING

@@ -209,11 +209,11 @@ class BrokerKeys:
     replica_fetch_max_bytes: ConfigKey[int] = ConfigKey(INT, 1_048_576, ("min", 0), MEDIUM, READ_ONLY,
         "Bytes that a follower asks for of each partition.")
     replica_fetch_min_bytes: ConfigKey[int] = ConfigKey(INT, 1, None, HIGH, READ_ONLY,
-        "Bytes for which a leader waits before it answers a follower.")
+        "Bytes for which a leader waits before it answers a follower; 1 at least.")
     replica_fetch_response_max_bytes: ConfigKey[int] = ConfigKey(INT, 10_485_760, ("min", 0), MEDIUM, READ_ONLY,
         "Bytes that a follower asks for of all partitions together.")
     replica_fetch_wait_max_ms: ConfigKey[int] = ConfigKey(INT, 500, None, HIGH, READ_ONLY,
-        "How long a leader waits at most before it answers a follower.")
+        "How long a leader waits at most before it answers a follower; 100 ms at least.")
     replica_high_watermark_checkpoint_interval_ms: ConfigKey[int] = ConfigKey(LONG, 5000, None, HIGH, READ_ONLY,
         "How often high watermarks are written to disk.")
     replica_lag_time_max_ms: ConfigKey[int] = ConfigKey(LONG, 30_000, None, HIGH, READ_ONLY,
