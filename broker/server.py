@@ -336,7 +336,7 @@ class Broker:
                 self._endpoints(),
                 self.config.broker_rack,
                 features=SUPPORTED_FEATURES,
-                may_lack_records=self._note is not None and self._note.may_lack_records,
+                may_lack_records=self._may_lack_records(),
                 damaged=self.log_manager.damaged(),
             ),
             self._channel(),
@@ -373,6 +373,10 @@ class Broker:
             self.internal_topics.new_topic,
             self.internal_topics.waits_for_brokers,
         )
+
+    def _may_lack_records(self) -> bool:
+        before_a_crash = self._note is not None and self._note.may_lack_records
+        return before_a_crash or (self._may_have_others and self.log_manager.lost.may_be_any)
 
     async def _create_topics(self, topics: list[NewTopic]) -> list[TopicOutcome]:
         timeout_ms = self.config.request_timeout_ms

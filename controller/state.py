@@ -111,7 +111,11 @@ class ReplicaAssignment(NamedTuple):
 
 
 class PartitionState(NamedTuple):
-    """Leader and in-sync replicas of a partition; `partition_epoch` is the version of the znode that holds them."""
+    """Leader and in-sync replicas of a partition; `partition_epoch` is the version of the znode that holds them.
+
+    `left_isr` are replicas that have left the ISR and not joined it again, the last one to leave at the end: the one
+    that lacks least. (KIP-966 keeps as much for KRaft: eligible leader replicas, and the last known leader.)
+    """
 
     leader: int
     leader_epoch: int
@@ -119,6 +123,14 @@ class PartitionState(NamedTuple):
     controller_epoch: int
     partition_epoch: int
     recovery_state: RecoveryState = RecoveryState.RECOVERED
+    left_isr: tuple[int, ...] = ()
+
+    def with_isr(self, isr: tuple[int, ...]) -> "PartitionState":
+        """The state with another ISR."""
+        if isr == self.isr:
+            return self
+        left = (*self.left_isr, *(member for member in self.isr if member not in self.left_isr))
+        return self._replace(isr=isr, left_isr=tuple(replica for replica in left if replica not in isr))
 
 
 class TopicState(NamedTuple):

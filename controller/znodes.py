@@ -307,6 +307,8 @@ def encode_partition_state(state: PartitionState) -> bytes:
     }
     if state.recovery_state is not RecoveryState.RECOVERED:
         fields["leader_recovery_state"] = state.recovery_state.value
+    if state.left_isr:
+        fields["left_isr"] = list(state.left_isr)  # ours: Kafka passes over it
     return _encode(fields)
 
 
@@ -321,6 +323,7 @@ def decode_partition_state(topic: str, partition: int, payload: bytes, version: 
             controller_epoch=_integer(fields["controller_epoch"]),
             partition_epoch=version,
             recovery_state=RecoveryState(fields.get("leader_recovery_state", RecoveryState.RECOVERED.value)),
+            left_isr=_integers(fields.get("left_isr", [])),
         )
 
     return _decode(partition_state_path(topic, partition), payload, read)

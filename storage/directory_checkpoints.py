@@ -57,6 +57,11 @@ class ReadCheckpoints(NamedTuple):
             *(self.recovery_points or ()), *self.log_starts, *self.high_watermarks, *(self.clean_offsets or ())
         }  # fmt: skip
 
+    @property
+    def held(self) -> frozenset[TopicPartition]:
+        """Logs that there were: each of them is in these files, and deleted ones soon are not."""
+        return frozenset({**(self.recovery_points or {}), **self.high_watermarks})
+
     def of(self, key: TopicPartition) -> LogCheckpoints:
         """What they say of one log."""
         return LogCheckpoints(

@@ -56,6 +56,8 @@ class LogDirectories:
         self._noted: set[str] = set()
         """Paths of directories that say that they were in use before, beside others."""
         self._known = KnownDirectories({}, {})
+        self.has_new = False
+        """Whether one in use says nobody's name: it is a new one, or stands in the place of one that is lost."""
         self.cluster_id: str | None = None
         """The cluster that the directories belong to, None as long as no directory names one."""
 
@@ -89,6 +91,7 @@ class LogDirectories:
                 try:
                     self._lock(directory.path)
                     if not directory.is_owned:
+                        self.has_new = True
                         self._require_room(directory.path)
                 except OSError as error:
                     self._leave_out(directory.path, error)

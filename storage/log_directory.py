@@ -15,6 +15,7 @@ cleaner-offset-checkpoint         per partition that was ever compacted: everyth
 barnabas-transaction-indexes      per segment with aborted transactions: size and checksum of its transaction index;
                                   where it is missing, Barnabas was not here yet
 barnabas-log-directories          which directories the broker has (`known_directories`), where there are several
+barnabas-lost-logs                in the first one: logs that the broker had and has no more (`lost_logs`)
 barnabas-zookeeper-session        with ZooKeeper, in the first one: the session of a broker that runs, or was killed
 TOPIC-PARTITION/                  a log; the topic may contain dashes
 TOPIC-PARTITION.HEX-delete/       a deleted log whose files are still to be removed
@@ -69,11 +70,13 @@ _owned_directories_lock = threading.Lock()
 
 class FoundLogs(NamedTuple):
     """What a log directory holds before it is opened: each log's checkpoints. `named` are those of logs that its
-    checkpoint files name, `broker_epoch` is that of the mark of a clean shutdown, -1 where none is told.
+    checkpoint files name, `held` the logs that there were when they were written; `broker_epoch` is that of the mark of
+    a clean shutdown, -1 where none is told.
     """
 
     logs: dict[TopicPartition, LogCheckpoints]
     named: dict[TopicPartition, LogCheckpoints]
+    held: frozenset[TopicPartition]
     is_clean: bool
     broker_epoch: int
     has_recovery_points: bool
@@ -174,6 +177,7 @@ class LogDirectory:
         return FoundLogs(
             logs,
             {key: checkpoints.of(key) for key in checkpoints.named},
+            checkpoints.held,
             is_clean,
             -1 if broker_epoch is None else broker_epoch,
             has_recovery_points=checkpoints.recovery_points is not None,

@@ -6,7 +6,7 @@ Source: kafka.log.LogManager.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -30,6 +30,7 @@ from barnabas.storage.log import PartitionLog
 from barnabas.storage.log_context import LogContext
 from barnabas.storage.log_directories import LogDirectories
 from barnabas.storage.log_directory import OFFSET_CHECKPOINTS, FoundLogs, LogDirectory
+from barnabas.storage.lost_logs import LostLogs
 from barnabas.storage.offset_index import OffsetIndexCache
 from barnabas.storage.producer_state import ProducerState
 from barnabas.storage.recovery.opening import LogOpener, follow_moves
@@ -95,6 +96,7 @@ class LogManager:
         self._directories = LogDirectories(files, paths, self._make_context, node_id, new_id)
         self._out_of_reach: set[TopicPartition] = set()
         """Logs that only a missing directory can hold."""
+        self.lost = LostLogs()
         self._by_log: dict[TopicPartition, LogDirectory] = {}
         self.previous_broker_epoch = -1
         """The epoch that the broker had when it stopped cleanly; -1 if it did not in each of the directories, or not in
@@ -120,6 +122,7 @@ class LogManager:
             self.previous_broker_epoch = broker_epochs.pop() if len(broker_epochs) == 1 else -1
             self.was_closed = all(logs.is_clean for logs in found.values())
             self._place(found)
+            self._look_for_lost(found)
             self._opener.open_all(found, moves, self._threads, self._threads_per_directory)
             self._make_durable(found, moves)
         except BaseException:
@@ -150,6 +153,17 @@ class LogManager:
                 other = self._by_log.setdefault(key, directory)
                 if other is not directory:
                     raise DirectoryMismatch(f"both {directory.path} and {other.path} hold {key[0]}-{key[1]}")
+
+    def _look_for_lost(self, found: Mapping[LogDirectory, FoundLogs]) -> None:
+        """Logs that checkpoints name and no directory holds are gone, and maybe others, where one is new or missing."""
+        held = frozenset().union(*(logs.held for logs in found.values()))
+        self.lost.may_be_any = self._directories.has_new or bool(self.missing_directories)
+        self.lost.named = set(held - self._by_log.keys())
+        self.lost.read(self._files, self._first_path)
+
+    @property
+    def _first_path(self) -> str:
+        return next(iter(self._directories)).path
 
     def _make_durable(self, found: Mapping[LogDirectory, FoundLogs], moves: Mapping[TopicPartition, FoundLogs]) -> None:
         """Bring what the start changed to the disk. `moves` holds the logs that come from another directory."""
@@ -196,6 +210,7 @@ class LogManager:
             DirectoryMismatch: a directory belongs to another cluster.
         """
         self._cluster_id = cluster_id
+        self.write_lost_logs()  # as long as a new directory looks like one
         self._directories.set_cluster_id(cluster_id)
 
     def set_threads_per_directory(self, count: int) -> None:
@@ -262,6 +277,28 @@ class LogManager:
         if failed is not None:
             raise StorageError(failed[0].message, passes=failed[0].passes)
         return directory.logs[topic, partition]
+
+    def is_lost(self, topic: str, partition: int) -> bool:
+        """Whether there may have been a log of that partition, which is not new, and there is none any more. (That of a
+        missing directory is out of reach: see `get_or_create`.)"""
+        key = (topic, partition)
+        return key in self.lost and key not in self._by_log and not self.missing_directories
+
+    @property
+    def may_lack_logs(self) -> bool:
+        """Whether `is_lost` may be true of some partition, or `barnabas-lost-logs` says so and should not."""
+        return self.lost.may_be_any or bool(self.lost.named) or not self.lost.is_written
+
+    def settle_lost_logs(self, claimed: Collection[TopicPartition]) -> None:
+        """Lost are no other logs than those of the partitions that are `claimed` to be this broker's: those are all.
+        `write_lost_logs` has the next start know it."""
+        if not self.missing_directories:
+            self.lost.settle([key for key in claimed if key not in self._by_log])
+
+    def write_lost_logs(self) -> None:
+        """Have the next start know which logs are lost. Blocking, any thread. Raises OSError."""
+        if not self.lost.is_written:
+            self.lost.write(self._files, self._first_path)
 
     def reopening(self, topic: str, partition: int) -> Callable[[], PartitionLog | StorageError] | None:
         """A job that tries again to open a log which could not be opened for a cause that passes; `reopened` takes in
@@ -348,6 +385,7 @@ class LogManager:
         log.mark_new()
         directory.logs[key] = log
         self._by_log[key] = directory
+        self.lost.named.discard(key)
         return log
 
     def delete(self, topic: str, partition: int) -> None:
@@ -360,6 +398,7 @@ class LogManager:
         directory = self._by_log.get(key)
         if key in self._out_of_reach:
             raise StorageError(f"its log directory is missing ({', '.join(self.missing_directories)})")
+        self.lost.named.discard(key)
         if directory is None:
             return
         log = directory.logs.get(key)
@@ -377,9 +416,9 @@ class LogManager:
         return failed is not None and isinstance(failed[0], CorruptLog)
 
     def damaged(self) -> frozenset[TopicPartition]:
-        """The partitions whose logs `is_damaged` says that of."""
+        """The partitions whose logs `is_damaged` says that of, or are known to be lost."""
         failed = [key for directory in self._directories for key in directory.failed]
-        return frozenset(key for key in failed if self.is_damaged(*key))
+        return frozenset(key for key in failed if self.is_damaged(*key)) | self.lost.named
 
     def set_aside(self, topic: str, partition: int, reason: str) -> None:
         """Take away a log that is not to be used, for a `reason` that is told ("which is ..."): its directory is

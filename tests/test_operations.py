@@ -151,6 +151,26 @@ def test_a_broker_with_an_empty_disk_fetches_what_it_had(operator: Operator) -> 
     assert len(set(sizes)) == 1
 
 
+def test_who_was_the_last_one_in_sync_and_comes_back_empty(operator: Operator) -> None:
+    operator.run("barnabas topics create voyages -p 6 -r 3")
+    broker = operator.brokers[1]
+    with Traffic(operator.bootstrap_servers, "voyages", settings={"retries": 1000}) as traffic:
+        traffic.wait_for(500)
+        for other in (operator.brokers[0], operator.brokers[2], broker):
+            other.stop()
+        shutil.rmtree(operator.disks[1][0])
+        for each in (broker, operator.brokers[0], operator.brokers[2]):
+            each.start()
+        without, elected = operator.on(
+            1, block(PAGE, "barnabas topics elect flights __consumer_offsets").commands, {"flights": "voyages"}
+        )
+        assert without.count("voyages") == 6
+        assert elected.count("is led by whoever was left") == 9, "and three of the groups' topic"
+        traffic.wait_for(500)
+        operator.run("until [ \"$(barnabas topics list --under-replicated --json)\" = '[]' ]; do sleep 0.2; done")
+    assert (traffic.errors, traffic.read_errors, traffic.lost, traffic.doubled) == ([], [], 0, 0)
+
+
 def test_one_of_several_disks_is_given_up(tmp_path: Path) -> None:
     if not shutil.which("curl"):
         tool_missing("no curl")

@@ -208,7 +208,7 @@ class Supervisor:
         self._server.end_sessions(child.plan.store_port)
         if self._is_stopping:
             return
-        if not child.is_ready:
+        if child.is_own and not child.is_ready:
             logger.critical("broker %d could not start (pid %d %s): all brokers are stopped", node_id, pid, cause)
             self._stop(1)
         elif not child.budget.allows(time.monotonic()):

@@ -19,6 +19,7 @@ from barnabas.clock import Clock
 from barnabas.controller.operations.topics import check_topic_name
 from barnabas.controller.requests import FULL
 from barnabas.set_aside import SetAside
+from barnabas.storage.checkpoints import LOST_LOGS_FILE, TopicPartition
 from barnabas.storage.config import LogConfig
 from barnabas.storage.errors import StorageError
 from barnabas.storage.log import LogAppendInfo, PartitionLog
@@ -166,6 +167,8 @@ class ReplicaManager:
         turns = Turns(LOGS_PER_TURN)
         if request.type == FULL and not self._knows_claims:
             await self._set_unclaimed_aside(request)
+        if request.type == FULL and self._log_manager.may_lack_logs:
+            self._log_manager.settle_lost_logs(_partitions_of(request))
         await self._reopen(request)
         for topic in request.topic_states:
             errors = LeaderAndIsrTopicError(topic_id=topic.topic_id)
@@ -178,6 +181,8 @@ class ReplicaManager:
                 )
                 await turns.after_one()
             response.topics.append(errors)
+        if self._log_manager.may_lack_logs:
+            await self.threads.call(self._write_lost_logs)
         return response
 
     async def _reopen(self, request: LeaderAndIsrRequest) -> None:
@@ -204,6 +209,8 @@ class ReplicaManager:
             if state.is_new and self._set_stray_aside(*key, topic_id):
                 partition = None
             if partition is None:
+                if not state.is_new and self._is_counted_on(state):
+                    self._check_is_not_lost(*key, state)
                 self._set_useless_aside(*key, topic_id, state)
                 log = self._log_manager.get_or_create(
                     *key, topic_id, self._config_of(topic.topic_name), is_new=state.is_new
@@ -250,6 +257,33 @@ class ReplicaManager:
         if told.leader == self.node_id or told.leader < 0 or partition.topic_id != topic.topic_id:
             await fetchers.unfollow([(partition.topic_id, partition.index)])
 
+    def _is_counted_on(self, told: LeaderAndIsrPartitionState) -> bool:
+        """Whether others may hold this broker's log for complete."""
+        return told.leader < 0 or told.leader == self.node_id or self.node_id in told.isr
+
+    def _check_is_not_lost(self, topic: str, index: int, told: LeaderAndIsrPartitionState) -> None:
+        """A log that is gone does not begin anew while this broker counts as one that has all records: where another
+        one has them, it would cut them off. Kafka has it begin anew.
+
+        Raises: StorageError.
+        """
+        if not self._log_manager.is_lost(topic, index):
+            return
+        if all(replica == self.node_id for replica in told.replicas):
+            logger.error("the log of %s-%d is gone, and nobody else has one: it begins anew, empty", topic, index)
+            return
+        raise StorageError(
+            "its log is gone: it is fetched once another replica leads. Where none that is in sync comes back, see to"
+            f" that with `barnabas topics elect {topic}:{index} --unclean`; where all have lost theirs, stop a broker,"
+            f" delete {LOST_LOGS_FILE} in its first log directory, and start it: it begins anew"
+        )
+
+    def _write_lost_logs(self) -> None:
+        try:
+            self._log_manager.write_lost_logs()
+        except OSError as error:
+            logger.warning("%s cannot be written: %s", LOST_LOGS_FILE, error)
+
     def _set_useless_aside(self, topic: str, index: int, topic_id: TopicId, told: LeaderAndIsrPartitionState) -> None:
         """Make room for a log that is fetched anew, where there is a damaged one, or one of an earlier topic, and
         nobody counts on it: another broker leads, and this one is not among the in-sync replicas (PAR, FAST '18). Kafka
@@ -257,7 +291,7 @@ class ReplicaManager:
 
         Raises: StorageError.
         """
-        if told.leader < 0 or told.leader == self.node_id or self.node_id in told.isr:
+        if self._is_counted_on(told):
             return
         if self._log_manager.is_damaged(topic, index):
             self._log_manager.set_aside(topic, index, "which is damaged and fetched anew,")
@@ -272,7 +306,7 @@ class ReplicaManager:
         (`LogManager.isStrayKraftReplica`).
         """
         self._knows_claims = True
-        claimed = {(t.topic_name, state.partition_index) for t in request.topic_states for state in t.partition_states}
+        claimed = _partitions_of(request)
         turns = Turns(LOGS_PER_TURN)
         for log in self._log_manager.logs:
             if (log.topic, log.partition) not in claimed:
@@ -485,6 +519,10 @@ class ReplicaManager:
         if committed is None:
             return flush
         return cast("asyncio.Future[None]", asyncio.gather(flush, committed))
+
+
+def _partitions_of(request: LeaderAndIsrRequest) -> set[TopicPartition]:
+    return {(t.topic_name, state.partition_index) for t in request.topic_states for state in t.partition_states}
 
 
 class Validated(NamedTuple):

@@ -156,8 +156,7 @@ def _altered(current: PartitionState, wanted: RequestPartitionData, controller_e
     """The state with what the leader wants; the same object if it has that."""
     if _has_it(current, wanted):
         return current
-    return current._replace(
-        isr=_isr(wanted),
+    return current.with_isr(_isr(wanted))._replace(
         recovery_state=RecoveryState(wanted.leader_recovery_state),
         controller_epoch=controller_epoch,
         partition_epoch=current.partition_epoch + 1,

@@ -31,17 +31,21 @@ def leader_for_offline(
 ) -> PartitionState | None:
     """Election after the loss of the leader: the first assigned replica that is live and in sync.
 
-    With `unclean`, the first live one if no in-sync replica is live: it becomes the whole ISR, and the partition is
-    marked as recovering. None if nobody may lead.
+    With `unclean`, if no in-sync replica is live, the live one that has left the ISR last, which lacks least, or else
+    the first one (which Kafka takes in any case): it becomes the whole ISR, and the partition is marked as recovering.
+    None if nobody may lead.
     """
     leader = next((replica for replica in assignment if replica in live and replica in state.isr), None)
     if leader is not None:
         isr = tuple(replica for replica in state.isr if replica in live)
         return _elected(state, leader, isr, controller_epoch, state.recovery_state)
-    leader = next((replica for replica in assignment if replica in live), None) if unclean else None
+    candidates = [replica for replica in (*reversed(state.left_isr), *assignment) if replica in assignment]
+    leader = next((replica for replica in candidates if replica in live), None) if unclean else None
     if leader is None:
         return None
-    return _elected(state, leader, (leader,), controller_epoch, RecoveryState.RECOVERING)
+    # Who was in sync last is not there, or has lost its log: of those left, it is no better than another.
+    gone = state._replace(isr=(leader,), left_isr=tuple(each for each in state.left_isr if each != leader))
+    return _elected(gone, leader, (leader,), controller_epoch, RecoveryState.RECOVERING)
 
 
 def without_replica(state: PartitionState, replica: int, controller_epoch: int) -> PartitionState | None:
@@ -162,10 +166,9 @@ def _elected(
     state: PartitionState, leader: int, isr: tuple[int, ...], controller_epoch: int, recovery_state: RecoveryState
 ) -> PartitionState:
     assert isr, f"an election would empty the ISR of {state}"
-    return state._replace(
+    return state.with_isr(isr)._replace(
         leader=leader,
         leader_epoch=state.leader_epoch + 1,
-        isr=isr,
         controller_epoch=controller_epoch,
         partition_epoch=state.partition_epoch + 1,
         recovery_state=recovery_state,

@@ -81,6 +81,13 @@ WRITTEN = [
 ]
 
 
+def test_who_left_the_isr_is_noted_in_a_field_that_kafka_passes_over() -> None:
+    shrunk = PARTITION.with_isr((1,))
+    payload = znodes.encode_partition_state(shrunk)
+    assert json.loads(payload) == json.loads(STATE) | {"isr": [1], "left_isr": [2]}
+    assert znodes.decode_partition_state("t", 0, payload, 9) == shrunk
+
+
 @pytest.mark.parametrize(("ours", "kafkas"), WRITTEN)
 def test_written_as_kafka_writes(ours: bytes, kafkas: str) -> None:
     assert json.loads(ours) == json.loads(kafkas)

@@ -116,6 +116,7 @@ class Storage:
             new_id=lambda: "the-only-one",
         )
         manager.open()
+        manager.settle_lost_logs(())  # as if a controller had told of no partition
         manager.set_cluster_id("a-cluster")
         return manager
 

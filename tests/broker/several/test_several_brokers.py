@@ -4,11 +4,13 @@ import contextlib
 import ctypes
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from barnabas.broker.cli.supervisor import _with_free_ports
+from barnabas.storage.checkpoints import CLEAN_SHUTDOWN_FILE, LOST_LOGS_FILE
 from barnabas.storage.os_files import OsFiles
 from tools.barnabas_process import BarnabasBrokers, BarnabasProcess
 
@@ -235,6 +238,51 @@ def test_a_stop_ends_when_brokers_of_a_former_parent_have_just_died(brokers: Bar
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
     brokers.stop()
+
+
+def test_a_broker_of_before_that_dies_before_it_has_registered_anew_is_started_again(brokers: BarnabasBrokers) -> None:
+    """It has run: that it could not start is no reason to stop all."""
+    brokers.kill_parent()
+    pid = brokers.broker_pid(2)
+    os.kill(pid, signal.SIGSTOP)
+    with ThreadPoolExecutor(1) as starting:
+        started = starting.submit(brokers.start)
+        eventually(lambda: lines(brokers, f"broker 2 still runs, pid {pid}"))
+        os.kill(pid, signal.SIGKILL)
+        started.result(DEADLINE_S)
+    assert brokers.broker_pid(2) not in (0, pid)
+    create(brokers, "letters")
+
+
+@pytest.mark.parametrize("what", ["directory", "log"])
+def test_who_was_stopped_last_and_lost_its_disk_does_not_lead(brokers: BarnabasBrokers, what: str) -> None:
+    """It is the only one in sync, and the others have everything all the same."""
+    create(brokers, "letters")
+    for index in range(3):
+        for number in range(10):
+            assert produce(brokers, "letters", index) == number
+    brokers.stop()
+    folders = {node_id: brokers.log_dir / f"broker{node_id}" for node_id in (1, 2, 3)}
+    last_id, last = max(folders.items(), key=lambda each: (each[1] / CLEAN_SHUTDOWN_FILE).stat().st_mtime_ns)
+    if what == "directory":
+        shutil.rmtree(last)
+    else:
+        for index in range(3):
+            shutil.rmtree(last / f"letters-{index}")
+    brokers.start()
+    eventually(lambda: {each.leader for each in partitions(brokers, "letters").values()} == {-1})
+    assert {tuple(each.isrs) for each in partitions(brokers, "letters").values()} == {(last_id,)}
+    elected = subprocess.run(
+        [sys.executable, "-m", "barnabas", "topics", "elect", "letters", "--unclean", "-b", brokers.bootstrap_servers],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert elected.stdout.splitlines() == [f"letters-{index} is led by whoever was left" for index in range(3)]
+    eventually(lambda: all(len(each.isrs) == 3 for each in partitions(brokers, "letters").values()))
+    for index in range(3):
+        assert produce(brokers, "letters", index) == 10
+    assert not (last / LOST_LOGS_FILE).exists()
 
 
 def test_a_broker_of_before_that_is_not_asked_for_is_told(brokers: BarnabasBrokers) -> None:

@@ -81,6 +81,33 @@ def test_leader_for_offline(
         assert elected.recovery_state is (RecoveryState.RECOVERING if unclean_result else RecoveryState.RECOVERED)
 
 
+def test_who_left_the_isr_last_is_elected_uncleanly() -> None:
+    """The others lack what was acknowledged after they had left."""
+    seen = state(1, (1, 2, 3))
+    for shut, live in ((2, {1, 3}), (3, {1})):
+        seen = election.without_replica(seen, shut, EPOCH) or seen
+        assert set(seen.isr) == live
+    assert (seen.isr, seen.left_isr) == ((1,), (2, 3))
+    gone = election.leaderless(seen, EPOCH)
+    assert gone is not None
+    for live, leader in (({2, 3}, 3), ({2}, 2), ({2, 3, 4}, 3), ({4}, 4)):
+        elected = election.leader_for_offline((1, 2, 3, 4), gone, live, EPOCH, unclean=True)
+        assert elected is not None
+        assert (elected.leader, elected.isr) == (leader, (leader,))
+        assert elected.left_isr == tuple(each for each in (2, 3) if each != leader), "not who is gone with its log"
+    elected = election.leader_for_offline((1, 4), gone, {3, 4}, EPOCH, unclean=True)
+    assert elected is not None
+    assert elected.leader == 4, "one that has no replica any more is none to be elected"
+
+
+def test_who_joins_the_isr_again_has_not_left_it() -> None:
+    left = state(1, (1, 2, 3)).with_isr((1,))
+    assert left.left_isr == (2, 3)
+    assert left.with_isr((1, 2)).left_isr == (3,)
+    assert left.with_isr((1, 2)).with_isr((1,)).left_isr == (3, 2)
+    assert left.with_isr((1,)) is left
+
+
 def test_a_clean_election_keeps_the_recovery_state() -> None:
     elected = election.leader_for_offline((1,), state(1, (1,), RecoveryState.RECOVERING), {1}, EPOCH, unclean=False)
     assert elected is not None

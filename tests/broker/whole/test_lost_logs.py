@@ -1,0 +1,171 @@
+"""A broker whose disk is replaced, or that lacks one log, never has others cut what it has lost: neither where it was
+the last one in sync nor where all had died at once."""
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, ElectionType, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient  # type: ignore[attr-defined]
+
+from barnabas.storage.checkpoints import LOST_LOGS_FILE
+from barnabas.testing import Cluster
+from barnabas.testing.cluster import ClusterBroker
+
+TOPIC = "kept"
+RECORDS = [f"record {number}".encode() for number in range(500)]
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    with Cluster(replica_lag_time_max_ms=2000) as running:
+        running.create_topic(TOPIC)
+        write(running)
+        running.wait_in_sync()
+        yield running
+
+
+def write(cluster: Cluster) -> None:
+    errors: list[Any] = []
+    producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "acks": "all"})
+    for value in RECORDS:
+        producer.produce(TOPIC, value, partition=0, on_delivery=lambda error, _: errors.append(error))
+    assert producer.flush(60) == 0
+    assert set(errors) == {None}
+
+
+def read(cluster: Cluster) -> list[bytes | None]:
+    consumer = Consumer({"bootstrap.servers": cluster.bootstrap_servers, "group.id": "none"})
+    consumer.assign([TopicPartition(TOPIC, 0, 0)])
+    found: list[bytes | None] = []
+    while len(found) < len(RECORDS):
+        batch = consumer.consume(len(RECORDS), timeout=30)
+        assert batch, f"only {len(found)} records are left"
+        found += [message.value() for message in batch]
+    consumer.close()
+    return found
+
+
+def folder(broker: ClusterBroker) -> Path:
+    return broker._cluster.data_dir / str(broker.number)
+
+
+def lost_file(broker: ClusterBroker) -> Path:
+    return folder(broker) / LOST_LOGS_FILE
+
+
+def empty(broker: ClusterBroker) -> None:
+    shutil.rmtree(folder(broker))
+
+
+def wait_until(cluster: Cluster, is_so: Callable[[int, set[int]], bool]) -> None:
+    """Wait for a leader and an ISR of which that is true, by the controller's word."""
+
+    def look() -> bool | None:
+        controller = cluster._controller()
+        topic = None if controller is None else controller.controller.cluster.topics.get(TOPIC)
+        state = None if topic is None else topic.partitions[0]
+        return True if state is not None and is_so(state.leader, set(state.isr)) else None
+
+    cluster.call(cluster._until(look, 30, "the partition does not get there"))
+
+
+def wait_for(cluster: Cluster, leader: int, isr: set[int]) -> None:
+    wait_until(cluster, lambda *found: found == (leader, isr))
+
+
+def elect_unclean(cluster: Cluster) -> None:
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
+    result = admin.elect_leaders(ElectionType.UNCLEAN, [TopicPartition(TOPIC, 0)]).result(30)
+    assert [error for error in result.values() if error is not None] == []
+
+
+def stop_all(cluster: Cluster) -> ClusterBroker:
+    """One after the other; the last one, which is the only one in sync then."""
+    for broker in cluster.brokers:
+        broker.stop()
+    return cluster.brokers[-1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", ["disk", "log"])
+def test_the_last_one_in_sync_does_not_lead_without_its_log(
+    cluster: Cluster, what: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    last = stop_all(cluster)
+    if what == "disk":
+        empty(last)
+    else:
+        shutil.rmtree(folder(last) / f"{TOPIC}-0")
+    for broker in reversed(cluster.brokers):  # the one that lost it governs
+        broker.start()
+    wait_for(cluster, -1, {last.number})
+    assert f"`barnabas topics elect {TOPIC}:0 --unclean`" in caplog.text
+    last.stop()
+    assert lost_file(last).read_text() == f"0\n1\n{TOPIC} 0\n"
+    last.start()
+    wait_for(cluster, -1, {last.number})
+    elect_unclean(cluster)
+    cluster.wait_in_sync()
+    assert read(cluster) == RECORDS
+    assert not lost_file(last).exists()
+    cluster.brokers[0].kill()
+    cluster.brokers[1].kill()
+    wait_for(cluster, last.number, {last.number})
+    assert read(cluster) == RECORDS, "it has fetched all"
+
+
+@pytest.mark.slow
+def test_where_all_have_died_the_one_with_an_empty_disk_waits_for_the_others(cluster: Cluster) -> None:
+    for broker in cluster.brokers:
+        broker.kill()
+    replaced = cluster.brokers[0]
+    empty(replaced)
+    replaced.start()
+    wait_until(cluster, lambda leader, isr: leader == -1 and bool(isr) and replaced.number not in isr)
+    for broker in cluster.brokers[1:]:
+        broker.start()
+    cluster.wait_in_sync()
+    assert read(cluster) == RECORDS
+    assert not lost_file(replaced).exists()
+
+
+@pytest.mark.slow
+def test_who_deletes_the_file_gives_the_logs_up(cluster: Cluster) -> None:
+    """Where all disks were replaced there is nobody to elect."""
+    last = stop_all(cluster)
+    for broker in cluster.brokers:
+        empty(broker)
+    for broker in cluster.brokers:
+        broker.start()
+    wait_for(cluster, -1, {last.number})
+    last.stop()
+    lost_file(last).unlink()
+    last.start()
+    cluster.wait_in_sync()
+    write(cluster)
+    assert read(cluster) == RECORDS
+
+
+@pytest.mark.slow
+def test_what_nobody_else_has_begins_anew(caplog: pytest.LogCaptureFixture) -> None:
+    with Cluster(1) as cluster:
+        (broker,) = cluster.brokers
+        cluster.create_topic(TOPIC)
+        write(cluster)
+        broker.stop()
+        empty(broker)
+        broker.start()
+        cluster.wait_in_sync()
+        assert f"the log of {TOPIC}-0 is gone, and nobody else has one: it begins anew, empty" in caplog.text
+        write(cluster)
+        assert read(cluster) == RECORDS
+        assert not lost_file(broker).exists()
+
+
+@pytest.mark.slow
+def test_new_brokers_and_topics_have_lost_nothing(cluster: Cluster) -> None:
+    assert not any(lost_file(broker).exists() for broker in cluster.brokers)
+    assert not any(broker.server.log_manager.may_lack_logs for broker in cluster.brokers)

@@ -1,0 +1,69 @@
+"""The logs that a broker has no more: what is written down of them, and read."""
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from barnabas.storage.checkpoints import LOST_LOGS_FILE
+from barnabas.storage.lost_logs import LostLogs
+from barnabas.storage.os_files import OsFiles
+
+FILES = OsFiles()
+
+
+def read(folder: Path) -> LostLogs:
+    found = LostLogs()
+    found.read(FILES, str(folder))
+    return found
+
+
+def test_nothing_is_lost_and_nothing_written(tmp_path: Path) -> None:
+    lost = read(tmp_path)
+    assert lost.is_written
+    assert ("w", 0) not in lost
+    lost.write(FILES, str(tmp_path))
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("may_be_any", "named", "text"),
+    [
+        (False, {("w", 1), ("a-b", 10)}, "0\n2\na-b 10\nw 1\n"),
+        (True, set(), "0\n1\n*\n"),
+        (True, {("w", 1)}, "0\n1\n*\n"),
+    ],
+)
+def test_what_is_written_is_read(tmp_path: Path, may_be_any: bool, named: set[tuple[str, int]], text: str) -> None:
+    lost = LostLogs()
+    lost.may_be_any, lost.named = may_be_any, named
+    assert not lost.is_written
+    lost.write(FILES, str(tmp_path))
+    assert lost.is_written
+    assert (tmp_path / LOST_LOGS_FILE).read_text() == text
+    again = read(tmp_path)
+    assert again.is_written
+    assert (("w", 1) in again, ("other", 0) in again) == (True, may_be_any)
+
+
+def test_when_all_partitions_are_known_those_without_a_log_are_lost_by_name(tmp_path: Path) -> None:
+    lost = LostLogs()
+    lost.may_be_any = True
+    lost.write(FILES, str(tmp_path))
+    lost.settle([("w", 1)])
+    assert (lost.named, lost.may_be_any, lost.is_written) == ({("w", 1)}, False, False)
+    lost.settle([("w", 1), ("never lost", 0)])
+    assert lost.named == {("w", 1)}
+    lost.settle([])
+    lost.write(FILES, str(tmp_path))
+    assert list(tmp_path.iterdir()) == [], "the file goes with the last of them"
+
+
+@pytest.mark.parametrize("content", [b"0\n1\nw\n", b"0\n1\nw x\n", b"0\n2\nw 1\n", b"1\n0\n", b"\xff\n"])
+def test_a_file_that_cannot_be_read_says_that_any_may_be_lost(
+    tmp_path: Path, content: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    (tmp_path / LOST_LOGS_FILE).write_bytes(content)
+    assert read(tmp_path).may_be_any
+    assert f"{LOST_LOGS_FILE} cannot be read" in caplog.text
