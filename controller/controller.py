@@ -121,6 +121,7 @@ class Controller:
                 settings.inter_broker_listener,
                 network_timers or timers,
                 self._answered,
+                clock,
             ),
             configs,
             timers,
@@ -167,6 +168,11 @@ class Controller:
     def queue_length(self) -> int:
         """How many events wait until they are done."""
         return len(self._events)
+
+    @property
+    def set_aside_brokers(self) -> SetAside[int]:
+        """Brokers that cannot be told, for a reason that nobody foresaw."""
+        return self._context.brokers.set_aside
 
     @property
     def settings(self) -> ControllerSettings:

@@ -174,13 +174,13 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class MetricSources:
-    """The parts of a broker that the page tells of; `activities` is the upkeep that may have set somebody aside,
+    """The parts of a broker that the page tells of; `activities` gives the upkeep that may have set somebody aside,
     `peers` gives the connections to other brokers where there are any."""
 
     services: Services
     requests: RequestMetrics
     compaction: Compaction
-    activities: Sequence[SetAside[Any]]
+    activities: Callable[[], Sequence[SetAside[Any]]]
     is_ready: Callable[[], bool]
     peers: Callable[[], Peers | None] = lambda: None
 
@@ -237,7 +237,7 @@ def take_snapshot(sources: MetricSources, topics_max: int = TOPICS_MAX) -> Snaps
             ("groups", services.groups.runtime.memory.refused_count),
             ("transactions", services.transactions.runtime.memory.refused_count),
         ),
-        set_aside=tuple(SetAsideFigures(aside.activity, len(aside), aside.failures) for aside in sources.activities),
+        set_aside=tuple(SetAsideFigures(aside.activity, len(aside), aside.failures) for aside in sources.activities()),
         uncleanable=tuple(_uncleanable(sources)),
     )
 

@@ -70,7 +70,7 @@ def sources() -> MetricSources:
     parts: Any = (services, metrics, compaction)
     connection = SimpleNamespace(sent_count=12, waiting_count=1)
     peers: Any = SimpleNamespace(connections=lambda: iter([(2, "fetcher-0", connection)]))
-    return MetricSources(*parts, [aside], lambda: True, lambda: peers)
+    return MetricSources(*parts, lambda: [aside], lambda: True, lambda: peers)
 
 
 def test_counters() -> None:
