@@ -170,6 +170,11 @@ class Controller:
         return len(self._events)
 
     @property
+    def left_out_count(self) -> int:
+        """How many topics are left out, as their znode cannot be read; 0 unless this is the controller."""
+        return len(self._context.left_out) if self.is_active else 0
+
+    @property
     def set_aside_brokers(self) -> SetAside[int]:
         """Brokers that cannot be told, for a reason that nobody foresaw."""
         return self._context.brokers.set_aside
@@ -456,7 +461,7 @@ class Controller:
         own = self._registration.broker
         lives = {own.broker_id: self._registration.first_epoch}  # it went on when it was registered anew
         loaded = await load_cluster(context.store, context.new_topic_id, self._topic_changes.watch, known, lives)
-        self._topic_changes.watch.loaded(loaded.cluster.topics)
+        self._topic_changes.watch.loaded(loaded.cluster.topics, loaded.left_out)
         tell_of_gone([name for name in known if name not in loaded.cluster.topics])
         reached = {
             broker_id: broker
@@ -467,7 +472,7 @@ class Controller:
         context.cluster = loaded.cluster._replace(brokers=live, shutting_down=context.cluster.still_stopping(live))
         context.machine.load(context.cluster, outlived=loaded.outlived)
         context.deletions = Deletions()
-        context.left_out = loaded.left_out
+        context.left_out = frozenset(loaded.left_out)
         repairs = [*loaded.repairs, *drop_unwanted_deletions(context)]
         everything = [(topic.name, partition) for topic, partition in context.cluster.partitions()]
         others = [broker_id for broker_id in context.cluster.brokers if broker_id != own.broker_id]

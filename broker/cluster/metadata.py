@@ -8,11 +8,9 @@ from typing import TYPE_CHECKING
 
 from barnabas.broker.configuration.listeners import Endpoint
 from barnabas.clock import Clock, SystemClock
-from barnabas.controller.operations.topics import check_topic_name
 from barnabas.controller.requests import FULL
 from barnabas.set_aside import SetAside
 from barnabas.turns import Turns
-from barnabas.wire.errors import ApiError
 from barnabas.wire.names import ZERO_TOPIC_ID, TopicId
 
 if TYPE_CHECKING:
@@ -30,15 +28,6 @@ NO_LEADER = -1
 GROUP_METADATA_TOPIC = "__consumer_offsets"
 TRANSACTION_STATE_TOPIC = "__transaction_state"
 INTERNAL_TOPICS = frozenset({GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC})
-
-
-def is_valid_topic_name(name: str) -> bool:
-    """Whether a topic may have this name."""
-    try:
-        check_topic_name(name)
-    except ApiError:
-        return False
-    return True
 
 
 @dataclass(frozen=True, slots=True)

@@ -95,6 +95,7 @@ class ControllerFigures:
     event_count: int
     event_ms: int
     offline_partitions: int
+    left_out_topics: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,6 +275,7 @@ def _controller(services: Services) -> ControllerFigures:
         event_count=controller.event_count,
         event_ms=controller.event_ms,
         offline_partitions=services.metadata.leaderless_count() if controller.is_active else 0,
+        left_out_topics=controller.left_out_count,
     )
 
 
@@ -513,6 +515,12 @@ def _controller_metrics(figures: ControllerFigures) -> Iterator[Metric]:
             "offline_partitions",
             "Partitions without a leader; 0 on brokers that are not the controller (Kafka's OfflinePartitionsCount).",
             figures.offline_partitions,
+        ),
+        (
+            "controller_left_out_topics",
+            "Topics that the controller leaves out, as their znode is damaged or named as no topic can be; the log says"
+            " why. 0 on brokers that are not the controller.",
+            figures.left_out_topics,
         ),
     ):
         yield GaugeMetricFamily(f"barnabas_{name}", meaning, value=value)

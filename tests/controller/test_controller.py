@@ -137,6 +137,43 @@ async def test_a_damaged_topic_is_left_out_of_the_start(node: Node, caplog: pyte
     assert "topic t is left out: znode /brokers/topics/t holds '{}'" in caplog.text
 
 
+LEFT_OUT = {
+    "a b": b'{"version":3,"partitions":{"0":[1]}}',
+    "x" * 255: b'{"version":3,"partitions":{"0":[1]}}',
+    "nowhere": b'{"version":3,"partitions":{"0":[]}}',
+}
+
+
+@pytest.mark.parametrize("name", LEFT_OUT)
+async def test_what_can_be_no_topic_is_left_out_told_once_and_counted(
+    node: Node, caplog: pytest.LogCaptureFixture, name: str
+) -> None:
+    """By the controller that is there and by the next one; and a request that would add partitions to such a topic
+    fails for that one alone."""
+
+    def told() -> int:
+        return caplog.text.count(f"topic {name} is left out")
+
+    async with node:
+        await node.controller.create_topics([NewTopic("t", partition_count=1, replication_factor=1)])
+        await node.session.create(f"/brokers/topics/{name}", LEFT_OUT[name])
+        for count in (2, 3):
+            wanted = [NewPartitions(name, count), NewPartitions("t", count)]
+            assert errors(await node.controller.create_partitions(wanted)) == {
+                name: "UNKNOWN_TOPIC_OR_PARTITION",
+                "t": "NONE",
+            }
+            assert list(node.controller.cluster.topics) == ["t"]
+        assert (node.controller.left_out_count, told()) == (1, 1)
+    async with node:
+        await node.controller.create_partitions([NewPartitions("t", 4)])
+        assert list(node.controller.cluster.topics) == ["t"]
+        assert (node.controller.left_out_count, told()) == (1, 2)
+        await node.session.delete(f"/brokers/topics/{name}")
+        await node.controller.create_partitions([NewPartitions("t", 5)])
+        assert node.controller.left_out_count == 0
+
+
 # -- creation
 
 
