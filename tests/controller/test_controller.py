@@ -9,7 +9,7 @@ import pytest
 
 from barnabas.controller import znodes
 from barnabas.controller.bootstrap import ClusterIdMismatch
-from barnabas.controller.controller import RECOVERY_RETRY_DELAY_MS
+from barnabas.controller.controller import RECOVERY_RETRY_DELAY_MS, RENEWALS_AT_ONCE
 from barnabas.controller.controller_election import Deposed
 from barnabas.controller.coordination.interface import ConnectionLost, Create, Delete, SetData, StoreUnavailable
 from barnabas.controller.operations.topics import NewPartitions, NewTopic, TopicDefaults
@@ -892,3 +892,18 @@ async def test_start_survives_death(node: Node) -> None:
         assert set(node.controller.cluster.topics) == {"kept"}
         states = told(node.channel.take(LeaderAndIsrRequest))
         assert set(states) == {("kept", 0), ("kept", 1)}
+
+
+async def test_a_controller_that_its_own_broker_believes_to_be_old_does_not_give_itself_epochs_without_end(
+    node: Node,
+) -> None:
+    """The broker was told of one that no controller ever had. A few that were lost are made up for soon."""
+    async with node:
+        node.channel.top_error = ErrorCode.STALE_CONTROLLER_EPOCH
+        with pytest.raises(ApiError, match="NOT_CONTROLLER"):
+            await node.controller.create_topics([NewTopic("t", partition_count=1, replication_factor=1)])
+        for renewals in range(3):
+            await node.timers.has(RECOVERY_RETRY_DELAY_MS)
+            assert node.controller.epoch == 1 + RENEWALS_AT_ONCE + renewals
+            node.clock.advance(RECOVERY_RETRY_DELAY_MS)
+            node.timers.fire(RECOVERY_RETRY_DELAY_MS)
