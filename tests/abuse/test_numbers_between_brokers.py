@@ -18,7 +18,7 @@ import pytest
 
 from barnabas.broker.handlers import apis_between_brokers, load_handler, served_apis
 from barnabas.broker.network.peer_connection import PeerConnection, PeerUnavailable
-from barnabas.broker.server import Broker
+from barnabas.broker.server import REPLICA_FETCH_SESSIONS_MAX, Broker
 from barnabas.clock import SystemClock
 from barnabas.controller import znodes
 from barnabas.controller.controller import RENEWALS_AT_ONCE
@@ -380,3 +380,32 @@ def test_a36_a_controller_of_the_greatest_epoch(tmp_path: Path, caplog: pytest.L
     """A broker that is told of it obeys no other any more, as in Kafka; it serves what it leads."""
     caplog.set_level(logging.WARNING)
     asyncio.run(believe_another_controller(tmp_path, caplog))
+
+
+async def take_sessions(data_dir: Path) -> tuple[int, int, int]:
+    """How many sessions a broker keeps for brokers that are nowhere, for one that is registered after that, and for
+    that one's without end."""
+    async with company(data_dir) as found:
+        sessions = found.broker.replica_fetch_sessions
+
+        async def fetch_as(replica_id: int) -> int:
+            request = _fetch(found, 17)
+            assert isinstance(request, fetch.FetchRequest)
+            request.replica_state.replica_id = replica_id
+            request.topics[0].partitions[0].fetch_offset = 1 << 40  # answered at once
+            answer = await found.send(request, 17)
+            assert isinstance(answer, fetch.FetchResponse)
+            return answer.session_id
+
+        assert {await fetch_as(1_000 + number) for number in range(REPLICA_FETCH_SESSIONS_MAX + 100)} == {0}
+        of_nobody = len(sessions)
+        assert await fetch_as(OTHER) != 0
+        of_one = len(sessions)
+        for _ in range(REPLICA_FETCH_SESSIONS_MAX + 100):
+            await fetch_as(OTHER)
+        return of_nobody, of_one, len(sessions)
+
+
+def test_a36_fetch_sessions_of_brokers_that_are_not_there(tmp_path: Path) -> None:
+    """They take none from those that are."""
+    assert asyncio.run(take_sessions(tmp_path)) == (0, 1, REPLICA_FETCH_SESSIONS_MAX)
