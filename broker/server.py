@@ -122,12 +122,12 @@ class Broker:
         self._network_timers = self.timers if is_one_time else Timers(self._socket_clock, self._loop)
         """For answers of other brokers: a test that lets no time pass waits for those all the same."""
         self.housekeeping = Housekeeping(self.timers, self.clock)
-        self.metadata = MetadataCache(config.node_id)
+        self.metadata = MetadataCache(config.node_id, self.clock)
         self.metrics = RequestMetrics()
         self.unforeseen = UnforeseenErrors(self.clock)
         self.fetch_sessions = FetchSessions(config.max_incremental_fetch_session_cache_slots, self._new_session_id)
         self.replica_fetch_sessions = FetchSessions(REPLICA_FETCH_SESSIONS_MAX, self._new_session_id)
-        self.connections = Connections(self.config, self._threads)
+        self.connections = Connections(self.config, self._threads, clock=self._socket_clock)
         self.socket_server = SocketServer(self.config, self.environment.network, self.connections, self.timers)
         self._interceptor: Interceptor | None = None
         self._goes_on_after_stop = False
@@ -590,19 +590,25 @@ class Broker:
             self.services,
             self.metrics,
             self.compaction,
-            self._activities(),
+            self._activities,
             is_ready=lambda: self.is_ready,
             peers=lambda: self.others.peers if "others" in self.__dict__ else None,
         )
 
     def _activities(self) -> "list[SetAside[Any]]":
         """Upkeep that may have set somebody aside."""
+        fetchers = self.replicas.fetchers
         return [
+            *(() if fetchers is None else (fetchers.set_aside,)),
             self.compaction.set_aside,
             self.retention.set_aside,
             self.replicas.flusher.set_aside,
             self.replicas.set_aside_settings,
+            self.replicas.set_aside_isrs,
             self.log_jobs.set_aside,
+            self.log_jobs.set_aside_bounds,
+            self.metadata.set_aside,
+            self.connections.set_aside,
             self.groups.set_aside,
             self.groups.set_aside_offsets,
             self.groups.runtime.set_aside,
@@ -612,6 +618,7 @@ class Broker:
             self.transactions.set_aside_expiring,
             self.configs.set_aside,
             self.controller.set_aside,
+            self.controller.set_aside_brokers,
             self.housekeeping.set_aside,
         ]
 

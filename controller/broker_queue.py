@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from barnabas.controller.channel import BrokerChannel, Command
 from barnabas.controller.command_merging import entries, merged
+from barnabas.set_aside import SetAside
 from barnabas.timers import Timers, pause
 
 logger = logging.getLogger(__name__)
@@ -41,16 +42,23 @@ class BrokerQueue:
 
     It belongs to one life of the broker: a broker that is registered anew gets another queue, and knows nothing of what
     waited in this one. `answered` is called with each answer. What waits for a broker that is silent is put together
-    now and then, so that it takes no more than the partitions that there are.
+    now and then, so that it takes no more than the partitions that there are. In `set_aside` it is while a command, or
+    what follows an answer, raises what nobody foresaw.
     """
 
     def __init__(
-        self, broker_id: int, channel: BrokerChannel, timers: Timers, answered: Callable[[Answer], None]
+        self,
+        broker_id: int,
+        channel: BrokerChannel,
+        timers: Timers,
+        answered: Callable[[Answer], None],
+        set_aside: SetAside[int],
     ) -> None:
         self._broker_id = broker_id
         self._channel = channel
         self._timers = timers
         self._answered = answered
+        self._set_aside = set_aside
         self._waiting: deque[Command | Callable[[], None]] = deque()
         """Commands, and what is to be called when all before it have been answered."""
         self._entries = 0
@@ -95,10 +103,12 @@ class BrokerQueue:
     async def _run(self) -> None:
         while True:
             command = await self._next()
-            if callable(command):
-                command()
-            else:
-                self._answered(Answer(self._broker_id, command, await self._deliver(command)))
+            response = None if callable(command) else await self._deliver(command)
+            with self._set_aside.attempt(self._broker_id):
+                if callable(command):
+                    command()
+                else:
+                    self._answered(Answer(self._broker_id, command, response))
 
     async def _next(self) -> Command | Callable[[], None]:
         """The first of what waits, which waits no more."""
@@ -118,7 +128,9 @@ class BrokerQueue:
                 response = await self._channel.send(self._broker_id, command)
             except Exception as error:  # noqa: BLE001 - whatever keeps one broker from hearing of it concerns no other
                 failures += 1
-                if failures == FAILURES_TOLD:
+                if not isinstance(error, OSError):
+                    self._set_aside.put(self._broker_id, error)
+                elif failures == FAILURES_TOLD:
                     logger.warning("broker %d cannot be told, trying again: %s", self._broker_id, error)
                 await pause(self._timers, RETRY_DELAY_MS)
             else:

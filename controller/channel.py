@@ -10,10 +10,12 @@ import logging
 from collections.abc import Callable, Collection, Iterable
 from typing import TYPE_CHECKING, Any, Protocol
 
+from barnabas.clock import Clock
 from barnabas.controller import requests
 from barnabas.controller.controller_election import ControllerElection, Deposed
 from barnabas.controller.registration import Registration
 from barnabas.controller.state import ClusterState, TopicPartition
+from barnabas.set_aside import SetAside
 from barnabas.timers import Timers
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.leader_and_isr import LeaderAndIsrRequest, LeaderAndIsrResponse
@@ -60,6 +62,7 @@ class BrokerCommands:
         inter_broker_listener: str | None,
         timers: Timers,
         answered: Callable[["Answer"], None],
+        clock: Clock,
     ) -> None:
         self._channel = channel
         self._registration = registration
@@ -68,6 +71,10 @@ class BrokerCommands:
         self.timers = timers
         """For whoever waits for brokers."""
         self._answered = answered
+        self.set_aside = SetAside[int](
+            "telling brokers", clock, first_delay_ms=0, name=lambda broker: f"broker {broker}"
+        )
+        """Who cannot be told for a reason that nobody foresaw; it is tried as often as if it were out of reach."""
         self._queues: dict[int, BrokerQueue] = {}
         self._closing: dict[BrokerQueue, None] = {}
 
@@ -99,7 +106,7 @@ class BrokerCommands:
             from barnabas.controller.broker_queue import BrokerQueue
 
             self.part_from([broker_id])
-            self._queues[broker_id] = BrokerQueue(broker_id, self._channel, self.timers, self._answered)
+            self._queues[broker_id] = BrokerQueue(broker_id, self._channel, self.timers, self._answered, self.set_aside)
 
     def part_from(self, broker_ids: Iterable[int]) -> None:
         """Say nothing more to these brokers, also of what waits."""
@@ -108,6 +115,7 @@ class BrokerCommands:
             if queue is not None:
                 queue.close()
                 self._closing[queue] = None
+                self.set_aside.forget(broker_id)
         self._closing = {queue: None for queue in self._closing if not queue.is_closed}
 
     async def stop(self) -> None:

@@ -15,7 +15,7 @@ from barnabas.controller.coordination.interface import CoordinationStore
 from barnabas.controller.deletions import Deletions
 from barnabas.controller.event_queue import EventQueue, Work
 from barnabas.controller.operations.plan import TRANSACTION_BYTES_MAX, Plan
-from barnabas.controller.operations.topics import PARTITIONS_MAX, TopicDefaults
+from barnabas.controller.operations.topics import PARTITIONS_MAX, TopicDefaults, is_valid_topic_name
 from barnabas.controller.partition_fsm import PartitionStateMachine, PartitionStatus
 from barnabas.controller.refusals import Refusals
 from barnabas.controller.sessions import StoreSessions
@@ -85,8 +85,8 @@ class ControllerContext:
         self.cluster = ClusterState()
         self.machine = PartitionStateMachine()
         self.deletions = Deletions()
-        self.left_out: tuple[str, ...] = ()
-        """Topics whose znode could not be read at the take-over."""
+        self.left_out: frozenset[str] = frozenset()
+        """Topics whose znode cannot be read."""
         self.leader_balance: LeaderBalance | None = None
         """Made when the cluster has several brokers."""
 
@@ -114,7 +114,7 @@ class ControllerContext:
     def type_of_roles(self, request_type: int) -> int:
         """Of a LeaderAndIsr of that type: it is not said to be all where topics are left out, as a broker sets aside
         the logs that are in none which is."""
-        return requests.INCREMENTAL if self.left_out else request_type
+        return requests.INCREMENTAL if any(map(is_valid_topic_name, self.left_out)) else request_type
 
     def stop_timers(self) -> None:
         """Stop the timers of operations: nothing more is begun but what is asked for."""

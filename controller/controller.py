@@ -70,6 +70,12 @@ logger = logging.getLogger(__name__)
 RECOVERY_RETRY_DELAY_MS = 1_000
 """When a controller that could not read or tell the cluster's state tries again: a disk may be full for a while."""
 
+RENEWALS_AT_ONCE = 100
+"""So many new epochs a controller takes at once that is deposed while the office is still its own, as the metadata
+store may have lost some; after that one each RECOVERY_RETRY_DELAY_MS, until a minute has passed without."""
+
+RENEWALS_FORGOTTEN_MS = 60_000
+
 
 class Controller:
     """One broker's membership in its cluster, and the controller's office, which one broker of the cluster has at a
@@ -121,6 +127,7 @@ class Controller:
                 settings.inter_broker_listener,
                 network_timers or timers,
                 self._answered,
+                clock,
             ),
             configs,
             timers,
@@ -140,6 +147,8 @@ class Controller:
         self._task: asyncio.Task[None] | None = None
         self.set_aside = SetAside[str]("taking over the cluster", clock, first_delay_ms=RECOVERY_RETRY_DELAY_MS)
         self.cluster_id = ""
+        self._renewals = 0
+        self._renewed_ms = 0
 
     # -- what others may know
 
@@ -167,6 +176,16 @@ class Controller:
     def queue_length(self) -> int:
         """How many events wait until they are done."""
         return len(self._events)
+
+    @property
+    def left_out_count(self) -> int:
+        """How many topics are left out, as their znode cannot be read; 0 unless this is the controller."""
+        return len(self._context.left_out) if self.is_active else 0
+
+    @property
+    def set_aside_brokers(self) -> SetAside[int]:
+        """Brokers that cannot be told, for a reason that nobody foresaw."""
+        return self._context.brokers.set_aside
 
     @property
     def settings(self) -> ControllerSettings:
@@ -384,7 +403,7 @@ class Controller:
                 self.set_aside.release(self.cluster_id)
                 return
         # Also where an event could not be done that was to make this broker the controller.
-        self._timers.call_later(RECOVERY_RETRY_DELAY_MS, self._look_who_is_controller)
+        self._look_later(RECOVERY_RETRY_DELAY_MS)
 
     def _answered(self, answer: "Answer") -> None:
         """Another broker has answered."""
@@ -421,12 +440,30 @@ class Controller:
         elif stat.ephemeral_owner != store.session_id:
             self._resign("another broker has taken over")
         elif not self._context.is_active:
+            wait_ms = self._until_renewal_ms()
+            if wait_ms > 0:
+                return self._look_later(wait_ms)
             if not self.set_aside.members:
                 logger.info("broker %d tries to be the controller again", self.controller_id)
             await self._election.renew()
             self._context.is_active = True
             await self._recover()
         return None
+
+    def _look_later(self, delay_ms: int) -> None:
+        self._timers.call_later(delay_ms, self._look_who_is_controller)
+
+    def _until_renewal_ms(self) -> int:
+        """How long to wait before this controller gives itself a new epoch; 0 is counted as one. A broker that believes
+        in a newer controller than there ever was deposes it each time."""
+        since_ms = self._clock.monotonic_ms() - self._renewed_ms
+        if since_ms >= RENEWALS_FORGOTTEN_MS:
+            self._renewals = 0
+        elif self._renewals >= RENEWALS_AT_ONCE and since_ms < RECOVERY_RETRY_DELAY_MS:
+            return RECOVERY_RETRY_DELAY_MS - since_ms
+        self._renewals += 1
+        self._renewed_ms += since_ms
+        return 0
 
     async def _restore(self) -> None:
         """Create what every cluster has, where somebody has deleted it."""
@@ -450,7 +487,7 @@ class Controller:
         own = self._registration.broker
         lives = {own.broker_id: self._registration.first_epoch}  # it went on when it was registered anew
         loaded = await load_cluster(context.store, context.new_topic_id, self._topic_changes.watch, known, lives)
-        self._topic_changes.watch.loaded(loaded.cluster.topics)
+        self._topic_changes.watch.loaded(loaded.cluster.topics, loaded.left_out)
         tell_of_gone([name for name in known if name not in loaded.cluster.topics])
         reached = {
             broker_id: broker
@@ -461,7 +498,7 @@ class Controller:
         context.cluster = loaded.cluster._replace(brokers=live, shutting_down=context.cluster.still_stopping(live))
         context.machine.load(context.cluster, outlived=loaded.outlived)
         context.deletions = Deletions()
-        context.left_out = loaded.left_out
+        context.left_out = frozenset(loaded.left_out)
         repairs = [*loaded.repairs, *drop_unwanted_deletions(context)]
         everything = [(topic.name, partition) for topic, partition in context.cluster.partitions()]
         others = [broker_id for broker_id in context.cluster.brokers if broker_id != own.broker_id]

@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple, TypeVar
 
 from barnabas.controller.coordination.interface import Create, Operation, SetData
+from barnabas.controller.operations.topics import check_topic_name
 from barnabas.controller.state import (
     NO_LEADER,
     BrokerRegistration,
@@ -24,6 +25,7 @@ from barnabas.controller.state import (
     SupportedFeature,
     TopicPartition,
 )
+from barnabas.wire.errors import ApiError
 from barnabas.wire.names import topic_id_from_text, topic_id_to_text
 
 CONTROLLER = "/controller"
@@ -274,7 +276,10 @@ def encode_topic(topic_id: bytes | None, partitions: Mapping[int, ReplicaAssignm
 
 
 def decode_topic(topic: str, payload: bytes) -> TopicAssignment:
-    """The assignment that a topic's payload of version 1 to 3 says. Partitions are numbered from 0 without gaps."""
+    """The assignment that a topic's payload of version 1 to 3 says. Partitions are numbered from 0 without gaps, and
+    each has a replica at least, on brokers that differ. A znode that is named as no topic can be is damaged, too: its
+    name would be that of a folder of each broker.
+    """
 
     def read(fields: dict[str, Any]) -> TopicAssignment:
         adding = fields.get("adding_replicas") or {}
@@ -287,12 +292,24 @@ def decode_topic(topic: str, payload: bytes) -> TopicAssignment:
         }
         if not partitions or sorted(partitions) != list(range(len(partitions))):
             raise ValueError("partitions are not numbered 0, 1, 2, ...")
+        for index, assignment in partitions.items():
+            _check_replicas(index, assignment.replicas)
         text = fields.get("topic_id")
         return TopicAssignment(
             None if text is None else topic_id_from_text(_text(text)), dict(sorted(partitions.items()))
         )
 
+    try:
+        check_topic_name(topic)
+    except ApiError as error:
+        raise DamagedZnode(topic_path(topic), payload, error.message) from error
     return _decode(topic_path(topic), payload, read)
+
+
+def _check_replicas(index: int, replicas: Sequence[int]) -> None:
+    """Raises: ValueError unless a partition can have these."""
+    if not replicas or min(replicas) < 0 or len(set(replicas)) != len(replicas):
+        raise ValueError(f"partition {index} cannot have the replicas {list(replicas)}")
 
 
 @lru_cache(maxsize=64)  # new partitions have the same one by the thousand

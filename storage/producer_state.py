@@ -9,9 +9,9 @@ from __future__ import annotations
 import struct
 from bisect import bisect_left
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable, Mapping
 from operator import itemgetter
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from barnabas.storage.errors import CorruptFile
 from barnabas.storage.txn_index import AbortedTransaction
@@ -23,6 +23,8 @@ from barnabas.wire.record_batch import TRANSACTIONAL_MASK, RecordBatchHeader
 
 if TYPE_CHECKING:
     from barnabas.wire.records import EndTxnMarker
+
+Log = TypeVar("Log", bound=Hashable)
 
 BATCHES_RETAINED: Final = 5
 """Batches per producer that a retry is recognised for: as many as an idempotent producer may have in flight."""
@@ -524,14 +526,17 @@ def decode_snapshot(data: bytes) -> list[ProducerEntry]:
     return entries
 
 
-def bound_producers(states: Iterable[ProducerState], most: int = PRODUCERS_OF_ALL_LOGS_MAX) -> None:
-    """Let all logs together remember `most` producers: the logs that have more than an equal share give up theirs.
+def beyond_their_share(counts: Mapping[Log, int], most: int = PRODUCERS_OF_ALL_LOGS_MAX) -> dict[Log, int]:
+    """How many producers each log has to forget, by how many it remembers, so that all together remember `most`: the
+    logs that have more than an equal share give up theirs.
 
     A log with few producers loses none, however many strangers write to others.
     """
-    by_size = sorted(states, key=lambda state: len(state.producers))
-    for index, state in enumerate(by_size):
+    surpluses = {}
+    by_size = sorted(counts.items(), key=lambda each: each[1])
+    for index, (log, count) in enumerate(by_size):
         share = most // (len(by_size) - index)
-        if len(state.producers) > share:
-            state.forget_oldest(len(state.producers) - share)
-        most -= min(share, len(state.producers))
+        if count > share:
+            surpluses[log] = count - share
+        most -= min(share, count)
+    return surpluses

@@ -109,3 +109,30 @@ def test_files_that_the_architecture_names_exist() -> None:
     text = (ROOT / "ARCHITECTURE.md").read_text()
     for path in re.findall(r"`((?:wire|storage|controller|broker|barnabas|tools|compat_tests)/[\w/.]+?)`", text):
         assert (ROOT / path).exists(), f"ARCHITECTURE.md names {path}"
+
+
+def test_each_file_that_waits_is_named_where_it_is_told_what_becomes_stale() -> None:
+    """And each name there is of a file or folder that there is, of what waits or runs in a thread."""
+    page = (DOCS / "decisions/0010-stale-across-await.md").read_text()
+    named = [pattern for row in re.findall(r"^\| (`[^|]*) \|", page, re.MULTILINE) for pattern in _paths(row)]
+    files = [str(path.relative_to(ROOT)) for package in PACKAGES for path in (ROOT / package).rglob("*.py")]
+    waiting = {path for path in files if re.search(r"\bawait |\basync (with|for) ", (ROOT / path).read_text())}
+    elsewhere = ("broker/cli/", "broker/client/")
+    assert {
+        path
+        for path in waiting
+        if not path.startswith(elsewhere) and not any(fnmatch.fnmatch(path, pattern) for pattern in named)
+    } == set()
+    assert [pattern for pattern in named if not fnmatch.filter(files, pattern)] == []
+
+
+def _paths(cell: str) -> list[str]:
+    """The files that a cell names, as patterns: `a/b.py`, `c` are in one folder, and `a/` is all of it."""
+    found: list[str] = []
+    for name in re.findall(r"`([\w/*]+(?:\.py)?)`", cell):
+        if name.endswith("/"):
+            found.append(name + "*")
+        elif "/" in name or found:
+            path = name if "/" in name else f"{found[-1].rpartition('/')[0]}/{name}"
+            found.append(path if path.endswith(".py") else path + ".py")
+    return found

@@ -11,6 +11,7 @@ After another boot, what was in the page cache is gone, and records with it. The
 heard of it and was obeyed: a life that ends before must not be followed by one that seems to have everything.
 """
 
+import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -60,6 +61,7 @@ class SessionNote:
         self._boot_id = boot_id or _UNKNOWN_BOOT
         self._is_on_disk = is_on_disk
         self._credentials: SessionCredentials | None = None
+        self._turn = asyncio.Lock()
         self.may_lack_records = False
         """Whether records that this broker acknowledged may be gone, and the controller may not have heard of it."""
 
@@ -70,20 +72,28 @@ class SessionNote:
     async def write(self, credentials: "SessionCredentials") -> None:
         """Note the session of this life."""
         self._credentials = credentials
-        await self._logs.threads.call(self._write, credentials)
+        await self._keep()
 
     async def lacks_nothing(self) -> None:
         """The controller knew what this broker may lack when it told it of its partitions: from now on it follows, or
         leads what nobody has more of."""
         if self.may_lack_records:
             self.may_lack_records = False
+            await self._keep()
+
+    async def _keep(self) -> None:
+        """Write what is known once all that was to be written before is: threads may do it in another order, and the
+        last one must not be that of a session that has expired."""
+        async with self._turn:
             if self._credentials is not None:
                 await self._logs.threads.call(self._write, self._credentials)
 
     async def delete(self) -> None:
         """This life has ended its session."""
+        self._credentials = None
         if not self.may_lack_records:
-            await self._logs.threads.call(self._delete)
+            async with self._turn:
+                await self._logs.threads.call(self._delete)
 
     @property
     def _paths(self) -> Sequence[str]:

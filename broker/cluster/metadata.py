@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from barnabas.broker.configuration.listeners import Endpoint
-from barnabas.controller.operations.topics import check_topic_name
+from barnabas.clock import Clock, SystemClock
 from barnabas.controller.requests import FULL
+from barnabas.set_aside import SetAside
 from barnabas.turns import Turns
-from barnabas.wire.errors import ApiError
 from barnabas.wire.names import ZERO_TOPIC_ID, TopicId
 
 if TYPE_CHECKING:
@@ -28,15 +28,6 @@ NO_LEADER = -1
 GROUP_METADATA_TOPIC = "__consumer_offsets"
 TRANSACTION_STATE_TOPIC = "__transaction_state"
 INTERNAL_TOPICS = frozenset({GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC})
-
-
-def is_valid_topic_name(name: str) -> bool:
-    """Whether a topic may have this name."""
-    try:
-        check_topic_name(name)
-    except ApiError:
-        return False
-    return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,9 +78,9 @@ class TopicMetadata:
 
 class MetadataCache:
     """The cluster as the controller last told broker `node_id`; owned by the event loop. `listeners` are called after
-    every update."""
+    every update; one that raises keeps neither the others nor the controller from its word."""
 
-    def __init__(self, node_id: int = NO_LEADER) -> None:
+    def __init__(self, node_id: int = NO_LEADER, clock: Clock | None = None) -> None:
         self._node_id = node_id
         self.controller_id = NO_LEADER
         self.is_complete = False
@@ -99,6 +90,12 @@ class MetadataCache:
         self._topics: dict[str, TopicMetadata] = {}
         self._names_by_id: dict[TopicId, str] = {}
         self.listeners: dict[Callable[[], None], None] = {}
+        self.set_aside = SetAside[Callable[[], None]](
+            "hearing of the cluster",
+            clock or SystemClock(),
+            first_delay_ms=0,
+            name=lambda listener: listener.__qualname__,
+        )
 
     # --- reading ----------------------------------------------------------------------------------
 
@@ -201,8 +198,9 @@ class MetadataCache:
             if topic.partitions:
                 self._topics[topic.name] = topic
                 self._names_by_id[topic.topic_id] = topic.name
-        for listener in list(self.listeners):
-            listener()
+        for listener in self.set_aside.ready(self.listeners):
+            with self.set_aside.attempt(listener):
+                listener()
         return removed
 
     async def note_roles(self, request: "LeaderAndIsrRequest") -> None:

@@ -25,7 +25,13 @@ from barnabas.broker.api.registry import Handler, WaitsFor
 from barnabas.broker.configuration.tables.broker import RACK_AWARE_SELECTOR
 from barnabas.broker.network.outcome import Delayed
 from barnabas.broker.replication.fetch_operation import FetchLimits, FetchOperation, Results, error_data
-from barnabas.broker.replication.fetch_sessions import FetchPartition, FetchPlan, PartitionKey
+from barnabas.broker.replication.fetch_sessions import (
+    FINAL_EPOCH,
+    INITIAL_EPOCH,
+    FetchPartition,
+    FetchPlan,
+    PartitionKey,
+)
 from barnabas.storage.segment_reader import ColdRead
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.fetch import (
@@ -109,15 +115,18 @@ def _serve_replica(
     services = context.services
     if not context.is_on_inter_broker_listener:
         return _refuse_replica(request, context)
+    session_epoch = request.session_epoch
     if replica_id != services.node_id and services.metadata.is_alive(replica_id):
         context.session.belongs_to_broker()
+    elif session_epoch == INITIAL_EPOCH:  # strangers must not take the sessions of those who are there
+        session_epoch = FINAL_EPOCH
     from barnabas.broker.replication.replica_fetch import ReplicaFetch
 
     uses_topic_ids = context.api_version >= 13
     now_ms = services.clock.monotonic_ms()
     plan = services.replica_fetch_sessions.plan(
         request.session_id,
-        request.session_epoch,
+        session_epoch,
         _asked(request, services.metadata, uses_topic_ids),
         _forgotten(request, uses_topic_ids) if request.forgotten_topics_data else (),
         uses_topic_ids=uses_topic_ids,

@@ -21,9 +21,9 @@ from barnabas.broker.cluster.metadata import (
     NO_LEADER,
     PartitionMetadata,
     TopicMetadata,
-    is_valid_topic_name,
 )
 from barnabas.broker.security.operations import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
+from barnabas.controller.operations.topics import is_valid_topic_name
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.metadata import (
     MetadataRequest,

@@ -95,6 +95,7 @@ class ControllerFigures:
     event_count: int
     event_ms: int
     offline_partitions: int
+    left_out_topics: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,13 +175,13 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class MetricSources:
-    """The parts of a broker that the page tells of; `activities` is the upkeep that may have set somebody aside,
+    """The parts of a broker that the page tells of; `activities` gives the upkeep that may have set somebody aside,
     `peers` gives the connections to other brokers where there are any."""
 
     services: Services
     requests: RequestMetrics
     compaction: Compaction
-    activities: Sequence[SetAside[Any]]
+    activities: Callable[[], Sequence[SetAside[Any]]]
     is_ready: Callable[[], bool]
     peers: Callable[[], Peers | None] = lambda: None
 
@@ -237,7 +238,7 @@ def take_snapshot(sources: MetricSources, topics_max: int = TOPICS_MAX) -> Snaps
             ("groups", services.groups.runtime.memory.refused_count),
             ("transactions", services.transactions.runtime.memory.refused_count),
         ),
-        set_aside=tuple(SetAsideFigures(aside.activity, len(aside), aside.failures) for aside in sources.activities),
+        set_aside=tuple(SetAsideFigures(aside.activity, len(aside), aside.failures) for aside in sources.activities()),
         uncleanable=tuple(_uncleanable(sources)),
     )
 
@@ -274,6 +275,7 @@ def _controller(services: Services) -> ControllerFigures:
         event_count=controller.event_count,
         event_ms=controller.event_ms,
         offline_partitions=services.metadata.leaderless_count() if controller.is_active else 0,
+        left_out_topics=controller.left_out_count,
     )
 
 
@@ -513,6 +515,12 @@ def _controller_metrics(figures: ControllerFigures) -> Iterator[Metric]:
             "offline_partitions",
             "Partitions without a leader; 0 on brokers that are not the controller (Kafka's OfflinePartitionsCount).",
             figures.offline_partitions,
+        ),
+        (
+            "controller_left_out_topics",
+            "Topics that the controller leaves out, as their znode is damaged or named as no topic can be; the log says"
+            " why. 0 on brokers that are not the controller.",
+            figures.left_out_topics,
         ),
     ):
         yield GaugeMetricFamily(f"barnabas_{name}", meaning, value=value)

@@ -13,6 +13,8 @@ from barnabas.broker.configuration.config import BrokerConfig
 from barnabas.broker.network.connection import Connection
 from barnabas.broker.network.session import Session
 from barnabas.broker.network.turns import RequestTurns
+from barnabas.clock import Clock, SystemClock
+from barnabas.set_aside import SetAside
 from barnabas.storage.os_files import is_reserved_descriptor
 from barnabas.threads import Threads
 
@@ -34,7 +36,9 @@ class Connections:
     no reply is made.
     """
 
-    def __init__(self, config: BrokerConfig, threads: Threads, turns: RequestTurns | None = None) -> None:
+    def __init__(
+        self, config: BrokerConfig, threads: Threads, turns: RequestTurns | None = None, clock: Clock | None = None
+    ) -> None:
         self._config = config
         self.threads = threads
         self.unsent_bytes = 0
@@ -42,6 +46,9 @@ class Connections:
         self.is_over = False
         """Whether the broker has stopped: what was accepted just before is heard of afterwards."""
         self.has_room = asyncio.Event()
+        self.set_aside = SetAside[Connection](
+            "closing the connection", clock or SystemClock(), name=lambda found: found.session.client_host
+        )
         self.turns = RequestTurns() if turns is None else turns
         self.turns_of_brokers = RequestTurns(self.turns.now)
         self.refusal: Callable[[Session], str | None] = lambda session: None
@@ -117,18 +124,22 @@ class Connections:
     def close_idle(self, now_ms: int) -> None:
         """Close who neither sent nor took anything for too long, who has been in the middle of a frame for too long,
         and who has gone. To be called at short intervals."""
-        for connection in self:
-            connection.note_progress(now_ms)
-            idle_ms = now_ms - connection.last_active_ms
-            started_ms = connection.frame_started_ms
-            if (
-                started_ms is not None
-                and idle_ms > 0
-                and now_ms - started_ms > PARTIAL_FRAME_TIMEOUT_MS
-                and connection.is_reading
-            ):
-                connection.close(f"a request took longer than {PARTIAL_FRAME_TIMEOUT_MS} ms to arrive")
-            elif idle_ms > self._config.connections_max_idle_ms >= 0 and not connection.is_busy:
-                connection.close()
-            elif idle_ms > ABANDONED_TIMEOUT_MS and connection.is_busy and connection.has_hung_up:
-                connection.abort()
+        for connection in self.set_aside.ready(self._connections):
+            with self.set_aside.attempt(connection):
+                self._close_if_idle(connection, now_ms)
+
+    def _close_if_idle(self, connection: Connection, now_ms: int) -> None:
+        connection.note_progress(now_ms)
+        idle_ms = now_ms - connection.last_active_ms
+        started_ms = connection.frame_started_ms
+        if (
+            started_ms is not None
+            and idle_ms > 0
+            and now_ms - started_ms > PARTIAL_FRAME_TIMEOUT_MS
+            and connection.is_reading
+        ):
+            connection.close(f"a request took longer than {PARTIAL_FRAME_TIMEOUT_MS} ms to arrive")
+        elif idle_ms > self._config.connections_max_idle_ms >= 0 and not connection.is_busy:
+            connection.close()
+        elif idle_ms > ABANDONED_TIMEOUT_MS and connection.is_busy and connection.has_hung_up:
+            connection.abort()

@@ -139,10 +139,11 @@ class SocketServer:
         self.close()
         self._connections.is_over = True
         for connection in self._connections:
-            if cuts:
-                connection.abort()
-            else:
-                connection.close()
+            with self._connections.set_aside.attempt(connection):
+                if cuts:
+                    connection.abort()
+                else:
+                    connection.close()
         await asyncio.sleep(0)  # lets transports flush and protocols hear of it
         await asyncio.gather(*self._connections.sending, return_exceptions=True)
 

@@ -169,7 +169,14 @@ class AskOffsets(NamedTuple):
     following: Following
 
 
-Decision: TypeAlias = Append | Truncate | StartAnew | AskOffsets
+class Mistake(NamedTuple):
+    """Nobody foresaw what is wrong with this one, which must not keep the others from their answers: tell `refused`."""
+
+    following: Following
+    error: Exception
+
+
+Decision: TypeAlias = Append | Truncate | StartAnew | AskOffsets | Mistake
 
 
 def truncation_offset(log: FollowedLog, leader_epoch: int, leader_end_offset: int) -> int:
@@ -377,9 +384,13 @@ class Fetcher:
                     position is not None
                     and position.fetch_offset == following.log.log_end_offset
                     and position.leader_epoch == following.leader_epoch
-                    and (decision := self._decide(following, data, now_ms)) is not None
                 ):
-                    decisions.append(decision)
+                    try:
+                        decision = self._decide(following, data, now_ms)
+                    except Exception as error:  # noqa: BLE001 - told where it is carried out
+                        decision = Mistake(following, error)
+                    if decision is not None:
+                        decisions.append(decision)
         self._session.go_on(response.session_id)
         return decisions
 

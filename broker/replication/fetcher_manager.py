@@ -19,6 +19,7 @@ from barnabas.broker.replication.fetcher import (
     Fetcher,
     FetchSettings,
     Following,
+    Mistake,
     PartitionId,
     Stage,
     StartAnew,
@@ -27,6 +28,7 @@ from barnabas.broker.replication.fetcher import (
 from barnabas.broker.replication.follower_reads import FollowerReads
 from barnabas.broker.replication.throttles import Throttle
 from barnabas.clock import Clock
+from barnabas.set_aside import SetAside
 from barnabas.storage.errors import LogDeleted, StorageError
 from barnabas.storage.log import PartitionLog
 from barnabas.storage.log_manager import LogManager
@@ -36,7 +38,12 @@ from barnabas.timers import Timers
 from barnabas.turns import LOGS_PER_TURN, Turns
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.messages.fetch import PartitionData
-from barnabas.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from barnabas.wire.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+)
 from barnabas.wire.names import TopicId
 from barnabas.wire.schema import Message
 
@@ -107,6 +114,8 @@ class FetcherManager:
         self._leader_of: dict[PartitionId, _Leader] = {}
         self._cutting: dict[PartitionLog, asyncio.Task[None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self.set_aside = SetAside[str]("fetching", network_clock, first_delay_ms=0)
+        """Lanes in which something was raised that nobody foresaw; when they ask again is up to their fetchers."""
         self.reads = FollowerReads(network_clock)
         """What consumers read of it all."""
         self.appended_bytes = 0
@@ -209,25 +218,36 @@ class FetcherManager:
 
     async def _cut(self, lane: "_Lane", cuts: dict[Following, Cut], rest: dict[Following, PartitionData]) -> None:
         try:
-            truncations = self.log_manager.truncations(list(cuts.values()))
+            errors = await self._truncate(list(cuts.values()))
+        except Exception as error:  # noqa: BLE001 - they would be held, and fetched for by nobody
+            for following, cut in cuts.items():
+                lane.refused(following, cut.log, error)
+            lane.wake()
+            return
+        for following, cut in cuts.items():
+            failure = errors.get(cut.log)
+            if failure is not None:
+                logger.error("truncating %s to %d failed: %s", following, cut.offset, failure.message)
+                lane.fetcher.given_up(following)
+            elif following in rest and lane.fetcher.is_current(following):
+                lane.append(following, cut.log, rest[following])
+            else:
+                self._go_on(following.id)
+
+    async def _truncate(self, cuts: list[Cut]) -> dict[PartitionLog, StorageError]:
+        """Which logs could not be cut, and why."""
+        try:
+            truncations = self.log_manager.truncations(cuts)
             try:
                 await self.log_manager.threads.call(truncations.run)
             except RuntimeError:  # no thread could be started; the logs cannot be left as they are
                 truncations.run()
             truncations.complete()
         finally:
-            for cut in cuts.values():
+            for cut in cuts:
                 del self._cutting[cut.log]
                 self.reads.changed(cut.log)
-        for following, cut in cuts.items():
-            error = truncations.errors.get(cut.log)
-            if error is not None:
-                logger.error("truncating %s to %d failed: %s", following, cut.offset, error.message)
-                lane.fetcher.given_up(following)
-            elif following in rest and lane.fetcher.is_current(following):
-                lane.append(following, cut.log, rest[following])
-            else:
-                self._go_on(following.id)
+        return truncations.errors
 
     def _go_on(self, partition: PartitionId) -> None:
         """A log may be fetched for again, whoever leads it now."""
@@ -331,6 +351,7 @@ class _Lane:
         """Fetch no more; the task that ends."""
         assert self._task is not None
         self._task.cancel()
+        self._manager.set_aside.forget(self._name)
         return self._task
 
     def wake(self) -> None:
@@ -347,8 +368,8 @@ class _Lane:
             except OSError as error:
                 self._note_failure(error)
                 self.fetcher.failed(clock.monotonic_ms())
-            except Exception:  # a mistake of ours, or of the leader: the fetching goes on, after a while
-                logger.exception("%s has failed", self._name)
+            except Exception as error:  # noqa: BLE001 - ours or the leader's: the fetching goes on, after a while
+                self._manager.set_aside.put(self._name, error)
                 self.fetcher.failed(clock.monotonic_ms())
 
     async def _go_round(self) -> None:
@@ -369,6 +390,7 @@ class _Lane:
         self._is_failing = False
         await self._carry_out(self.fetcher.answered(response, clock.monotonic_ms()))
         self.after_response()
+        self._manager.set_aside.release(self._name)
 
     def _hold_up(self, throttle: Throttle) -> bool:
         """Ask for nothing that is throttled, and not in sync, before its bytes may pass; whether there is such."""
@@ -411,6 +433,8 @@ class _Lane:
                 await turns.after(_BYTES_PER_TURN // LOGS_PER_TURN + len(decision.data.records or b""))
             elif isinstance(decision, AskOffsets):
                 self._ask_offsets(following)
+            elif isinstance(decision, Mistake):
+                self.refused(following, log, decision.error)
             else:
                 cuts[following] = _cut_of(decision, log)
         cuts = {following: cut for following, cut in cuts.items() if self.fetcher.is_current(following)}
@@ -437,7 +461,7 @@ class _Lane:
             if data.log_start_offset > log.log_start_offset:
                 log.increment_log_start_offset(min(data.log_start_offset, log.high_watermark))
         except Exception as error:  # noqa: BLE001 - whatever is wrong with this log, the others are fetched
-            self._refused(following, log, error)
+            self.refused(following, log, error)
             return
         self.fetcher.appended(following, data.high_watermark)
         if self._manager.reads.partitions:
@@ -459,14 +483,16 @@ class _Lane:
         self._manager.cut(self, {following: Cut(log, start, starts_anew=True)}, {following: data})
         return True
 
-    def _refused(self, following: Following, log: PartitionLog, error: Exception) -> None:
+    def refused(self, following: Following, log: PartitionLog, error: Exception) -> None:
+        """What its leader has sent could not be made use of: told once, and asked for again after a while, if it is no
+        failure of the disk."""
         if isinstance(error, LogDeleted):  # meanwhile: nobody follows it any more
             return
         if following.is_news(f"{log.log_end_offset} {error!r}"):
             if isinstance(error, ApiError):
                 logger.error("what was fetched for %s at %d is refused: %s", following, log.log_end_offset, error)
             else:
-                logger.error("cannot append what was fetched for %s", following, exc_info=error)
+                logger.error("cannot use what was fetched for %s", following, exc_info=error)
         if isinstance(error, StorageError) and not error.passes:
             self.fetcher.given_up(following)
         else:
@@ -476,7 +502,7 @@ class _Lane:
         try:
             await flush(log)
         except Exception as error:  # noqa: BLE001 - as in `append`
-            self._refused(following, log, error)
+            self.refused(following, log, error)
         else:
             self.fetcher.resumed(following)
         self.wake()
@@ -500,25 +526,28 @@ class _Lane:
         )
 
     async def _take_offsets(self, following: Following, answers: "list[asyncio.Future[Any]]") -> None:
-        fetcher, clock = self.fetcher, self._manager.network_clock
         try:
             told = [response.topics[0].partitions[0] for response in await asyncio.gather(*answers)]
+            await self._offsets_told(following, *told)
         except Exception as error:  # noqa: BLE001 - whatever was answered, it is asked again
             if following.is_news(repr(error)):
                 logger.warning("the leader of %s does not tell its offsets: %r", following, error)
-            fetcher.refused(following, clock.monotonic_ms())
-        else:
-            errors = [ErrorCode.of(found.error_code) for found in told if found.error_code]
-            if ErrorCode.FENCED_LEADER_EPOCH in errors:
-                fetcher.given_up(following)
-            elif errors:
-                fetcher.refused(following, clock.monotonic_ms())
-            else:
-                latest, earliest = told
-                decision = fetcher.offsets_told(following, earliest.offset, latest.offset, clock.monotonic_ms())
-                if decision is not None:
-                    await self._carry_out([decision])
+            self.fetcher.refused(following, self._manager.network_clock.monotonic_ms())
         self.wake()
+
+    async def _offsets_told(
+        self, following: Following, latest: ListOffsetsPartitionResponse, earliest: ListOffsetsPartitionResponse
+    ) -> None:
+        fetcher, now_ms = self.fetcher, self._manager.network_clock.monotonic_ms()
+        errors = [ErrorCode.of(found.error_code) for found in (latest, earliest) if found.error_code]
+        if ErrorCode.FENCED_LEADER_EPOCH in errors:
+            fetcher.given_up(following)
+        elif errors:
+            fetcher.refused(following, now_ms)
+        else:
+            decision = fetcher.offsets_told(following, earliest.offset, latest.offset, now_ms)
+            if decision is not None:
+                await self._carry_out([decision])
 
 
 def _cut_of(decision: Truncate | StartAnew, log: PartitionLog) -> Cut:

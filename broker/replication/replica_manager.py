@@ -107,6 +107,7 @@ class ReplicaManager:
         self._full_at: dict[str, int] = {}
         self._first_full_at = _NEVER
         self.set_aside_settings = SetAside[PartitionLog]("changing the settings", clock)
+        self.set_aside_isrs = SetAside[Partition]("looking at in-sync replicas", clock)
         self.threads = log_manager.threads
         self.flusher = Flusher(
             clock, self.threads, log_manager.logs_to_flush, self.hosted, flush_before_ack=flush_before_ack
@@ -419,9 +420,10 @@ class ReplicaManager:
         if self.leaderships is None:
             return
         turns = Turns(LOGS_PER_TURN)
-        for partition in self.partitions():
-            if partition.leadership is not None:
-                partition.leadership.look_at_isr()
+        for partition in self.set_aside_isrs.ready(self._partitions.values()):
+            with self.set_aside_isrs.attempt(partition):
+                if partition.leadership is not None:
+                    partition.leadership.look_at_isr()
             await turns.after_one()
 
     def _follow_brokers(self) -> None:
@@ -431,8 +433,9 @@ class ReplicaManager:
         if self.leaderships is None or before <= self._live_brokers:
             return
         for partition in self.partitions():
-            if partition.leadership is not None:
-                partition.leadership.look_at_isr()
+            with self.set_aside_isrs.attempt(partition):
+                if partition.leadership is not None:
+                    partition.leadership.look_at_isr()
 
     # --- appending --------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from barnabas.clock import REPEAT_MIN_MS, Clock
 from barnabas.set_aside import SetAside
 from barnabas.storage.log import PartitionLog
 from barnabas.storage.log_manager import LogManager
-from barnabas.storage.producer_state import bound_producers
+from barnabas.storage.producer_state import beyond_their_share
 from barnabas.turns import Turns
 
 FILE_DELETE_INTERVAL_MS: Final = 1_000
@@ -31,6 +31,7 @@ class LogJobs:
         self, logs: LogManager, replicas: ReplicaManager, retention: Retention, compaction: Compaction, clock: Clock
     ) -> None:
         self.set_aside = SetAside[PartitionLog]("expiring the producers", clock)
+        self.set_aside_bounds = SetAside[PartitionLog]("bounding the producers", clock)
         self._logs = logs
         self._replicas = replicas
         self._retention = retention
@@ -80,8 +81,14 @@ class LogJobs:
             await turns.after_one()
 
     def _bound_producers(self) -> None:
-        logs = (partition.log for partition in self._replicas.partitions())
-        bound_producers([log.remembered_producers for log in logs if log.remembered_producers is not None])
+        logs = self.set_aside_bounds.ready([partition.log for partition in self._replicas.partitions()])
+        states = {log: log.remembered_producers for log in logs}
+        counts = {log: len(state.producers) for log, state in states.items() if state is not None}
+        for log, surplus in beyond_their_share(counts).items():
+            state = states[log]
+            assert state is not None
+            with self.set_aside_bounds.attempt(log):
+                state.forget_oldest(surplus)
 
     def _in_thread(self, job: Callable[[], object]) -> Callable[[], Awaitable[object]]:
         """A job that waits for the disk."""

@@ -46,6 +46,8 @@ class ClusterWatch:
         self._on_change = on_change
         self._is_reported = False
         self._up_to_date: set[str] = set()
+        self.left_out: set[str] = set()
+        """Topics whose znode could not be read."""
 
     def __call__(self, event: WatchedEvent) -> None:
         """Called by the store when something has changed."""
@@ -55,9 +57,10 @@ class ClusterWatch:
             self._is_reported = True
             self._on_change()
 
-    def loaded(self, topics: Iterable[str]) -> None:
-        """Everything was read anew, with this watcher left at each of the topics."""
-        self._up_to_date = set(topics)
+    def loaded(self, topics: Iterable[str], left_out: Iterable[str]) -> None:
+        """Everything was read anew, with this watcher left at each of the topics, also those that are `left_out`."""
+        self.left_out = set(left_out)
+        self._up_to_date = self.left_out.union(topics)
 
     async def read(self, store: CoordinationStore, cluster: ClusterState, new_topic_id: Callable[[], bytes]) -> Changes:
         """Compare the store with what is known. A damaged topic is logged, and left out if it is new.
@@ -67,6 +70,7 @@ class ClusterWatch:
         self._is_reported = False
         names = await store.get_children(znodes.TOPICS, self)
         outdated = [name for name in names if name not in self._up_to_date]
+        self.left_out &= set(names) - set(outdated)
         answers = await store.get_many([znodes.topic_path(name) for name in outdated], self)
         changed: dict[str, TopicState] = {}
         repairs: list[OperationGroup] = []
@@ -82,6 +86,7 @@ class ClusterWatch:
                     repairs.append(rewritten(cluster.topics[name], stat.version, error))
                 else:
                     logger.error("topic %s is left out: %s", name, error)
+                    self.left_out.add(name)
                 continue
             if topic is not None:
                 changed[name] = topic
@@ -143,6 +148,7 @@ class TopicChanges:
         context = self._context
         changes = await self.watch.read(context.store, context.cluster, context.new_topic_id)
         context.cluster = changes.cluster
+        context.left_out = frozenset(self.watch.left_out)
         if changes.gone:
             tell_of_gone(changes.gone)
             context.machine.forget(changes.gone)

@@ -108,6 +108,15 @@ def check_topic_name(name: str) -> None:
     raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, problem)
 
 
+def is_valid_topic_name(name: str) -> bool:
+    """Whether Kafka could have a topic of this name."""
+    try:
+        check_topic_name(name)
+    except ApiError:
+        return False
+    return True
+
+
 def collision_key(name: str) -> str:
     """Names with the same key would share metric names in Kafka, where '.' becomes '_'."""
     return name.replace(".", "_")

@@ -6,11 +6,13 @@ from typing import Any
 
 import pytest
 
+from barnabas.clock import ManualClock
 from barnabas.controller.broker_queue import ENTRIES_MAX, BrokerQueue
 from barnabas.controller.channel import Command
 from barnabas.controller.command_merging import entries, merged
 from barnabas.controller.requests import FULL, INCREMENTAL
 from barnabas.controller.state import EPOCH_DURING_DELETE, LEADER_DURING_DELETE
+from barnabas.set_aside import SetAside
 from barnabas.wire.messages.leader_and_isr import (
     LeaderAndIsrPartitionState,
     LeaderAndIsrRequest,
@@ -222,7 +224,7 @@ class Silent:
 
 async def owe_much() -> None:
     controller, silent, answers, calls = Controller(random.Random(1)), Silent(), [], list[int]()
-    queue = BrokerQueue(2, silent, ManualTimers(), answers.append)
+    queue = BrokerQueue(2, silent, ManualTimers(), answers.append, SetAside[int]("telling brokers", ManualClock()))
     one_by_one, at_once = Replica(), Replica()
     commands = [controller.metadata(()), *(command for _ in range(5_000) for command in controller.decide())]
     most = 0

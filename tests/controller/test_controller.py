@@ -9,7 +9,7 @@ import pytest
 
 from barnabas.controller import znodes
 from barnabas.controller.bootstrap import ClusterIdMismatch
-from barnabas.controller.controller import RECOVERY_RETRY_DELAY_MS
+from barnabas.controller.controller import RECOVERY_RETRY_DELAY_MS, RENEWALS_AT_ONCE
 from barnabas.controller.controller_election import Deposed
 from barnabas.controller.coordination.interface import ConnectionLost, Create, Delete, SetData, StoreUnavailable
 from barnabas.controller.operations.topics import NewPartitions, NewTopic, TopicDefaults
@@ -135,6 +135,43 @@ async def test_a_damaged_topic_is_left_out_of_the_start(node: Node, caplog: pyte
     async with node:
         assert list(node.controller.cluster.topics) == ["good"]
     assert "topic t is left out: znode /brokers/topics/t holds '{}'" in caplog.text
+
+
+LEFT_OUT = {
+    "a b": b'{"version":3,"partitions":{"0":[1]}}',
+    "x" * 255: b'{"version":3,"partitions":{"0":[1]}}',
+    "nowhere": b'{"version":3,"partitions":{"0":[]}}',
+}
+
+
+@pytest.mark.parametrize("name", LEFT_OUT)
+async def test_what_can_be_no_topic_is_left_out_told_once_and_counted(
+    node: Node, caplog: pytest.LogCaptureFixture, name: str
+) -> None:
+    """By the controller that is there and by the next one; and a request that would add partitions to such a topic
+    fails for that one alone."""
+
+    def told() -> int:
+        return caplog.text.count(f"topic {name} is left out")
+
+    async with node:
+        await node.controller.create_topics([NewTopic("t", partition_count=1, replication_factor=1)])
+        await node.session.create(f"/brokers/topics/{name}", LEFT_OUT[name])
+        for count in (2, 3):
+            wanted = [NewPartitions(name, count), NewPartitions("t", count)]
+            assert errors(await node.controller.create_partitions(wanted)) == {
+                name: "UNKNOWN_TOPIC_OR_PARTITION",
+                "t": "NONE",
+            }
+            assert list(node.controller.cluster.topics) == ["t"]
+        assert (node.controller.left_out_count, told()) == (1, 1)
+    async with node:
+        await node.controller.create_partitions([NewPartitions("t", 4)])
+        assert list(node.controller.cluster.topics) == ["t"]
+        assert (node.controller.left_out_count, told()) == (1, 2)
+        await node.session.delete(f"/brokers/topics/{name}")
+        await node.controller.create_partitions([NewPartitions("t", 5)])
+        assert node.controller.left_out_count == 0
 
 
 # -- creation
@@ -855,3 +892,18 @@ async def test_start_survives_death(node: Node) -> None:
         assert set(node.controller.cluster.topics) == {"kept"}
         states = told(node.channel.take(LeaderAndIsrRequest))
         assert set(states) == {("kept", 0), ("kept", 1)}
+
+
+async def test_a_controller_that_its_own_broker_believes_to_be_old_does_not_give_itself_epochs_without_end(
+    node: Node,
+) -> None:
+    """The broker was told of one that no controller ever had. A few that were lost are made up for soon."""
+    async with node:
+        node.channel.top_error = ErrorCode.STALE_CONTROLLER_EPOCH
+        with pytest.raises(ApiError, match="NOT_CONTROLLER"):
+            await node.controller.create_topics([NewTopic("t", partition_count=1, replication_factor=1)])
+        for renewals in range(3):
+            await node.timers.has(RECOVERY_RETRY_DELAY_MS)
+            assert node.controller.epoch == 1 + RENEWALS_AT_ONCE + renewals
+            node.clock.advance(RECOVERY_RETRY_DELAY_MS)
+            node.timers.fire(RECOVERY_RETRY_DELAY_MS)

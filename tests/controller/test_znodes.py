@@ -219,6 +219,20 @@ def test_a_topic_with_a_gap_is_damaged() -> None:
         znodes.decode_topic("t", b'{"version":3,"partitions":{}}')
 
 
+@pytest.mark.parametrize("replicas", ["[]", "[1,1]", "[-1]", "[1,-7]"])
+def test_a_topic_with_a_partition_that_nobody_can_have_is_damaged(replicas: str) -> None:
+    with pytest.raises(znodes.DamagedZnode, match="partition 1 cannot have the replicas"):
+        znodes.decode_topic("t", f'{{"version":3,"partitions":{{"0":[1],"1":{replicas}}}}}'.encode())
+
+
+@pytest.mark.parametrize(
+    "name", ["", "a b", "\N{LATIN SMALL LETTER U WITH DIAERESIS}", "t/u", "..", "x" * 250, "x" * 255]
+)
+def test_a_topic_that_is_named_as_none_can_be_is_damaged(name: str) -> None:
+    with pytest.raises(znodes.DamagedZnode, match="topic"):
+        znodes.decode_topic(name, b'{"version":3,"partitions":{"0":[1]}}')
+
+
 def test_no_overrides() -> None:
     assert znodes.decode_config("topics", "t", b"") == {}
     assert znodes.decode_config("topics", "t", b'{"version":1}') == {}

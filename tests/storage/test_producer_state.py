@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from barnabas.storage.producer_state import NO_OFFSET, ProducerEntry, ProducerState, bound_producers
+from barnabas.storage.producer_state import NO_OFFSET, ProducerEntry, ProducerState, beyond_their_share
 from barnabas.storage.validation import AppendOrigin
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.record_batch import TRANSACTIONAL_MASK, RecordBatchHeader, parse_header
@@ -45,12 +45,12 @@ def test_a_log_with_few_producers_forgets_none_for_the_sake_of_others() -> None:
     for state, count in zip(states, (5, 300, 20, 200), strict=True):
         for producer_id in range(count):
             state.record(header(producer_id), producer_id)
-    bound_producers(states, 525)
-    assert [len(state.producers) for state in states] == [5, 300, 20, 200]
-    bound_producers(states, 225)
-    assert [len(state.producers) for state in states] == [5, 100, 20, 100]
+    counts = {index: len(state.producers) for index, state in enumerate(states)}
+    assert beyond_their_share(counts, 525) == {}
+    assert beyond_their_share(counts, 225) == {1: 200, 3: 100}
+    assert beyond_their_share({}, 225) == {}
+    states[1].forget_oldest(200)
     assert set(states[1].producers) == set(range(200, 300))
-    bound_producers([], 225)
 
 
 LAST_SEQUENCE = 2**31 - 1

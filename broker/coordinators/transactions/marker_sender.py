@@ -85,7 +85,9 @@ class MarkerSender:
         return known.leader
 
     def _leaders_changed(self) -> None:
-        """Markers that wait behind a request to a broker which says nothing need not, once another one leads."""
+        """Markers that wait behind a request to a broker which says nothing need not, once another one leads. Of
+        partitions that are gone nothing is remembered."""
+        self._refused = {found for found in self._refused if self._metadata.has_partition(*found)}
         for item in self._batches.withdraw(self._is_led_elsewhere):
             item.fail(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 

@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 _LENGTH: Final = struct.Struct(">i")
 
 UNSENT_BYTES_MAX: Final = 4 * 1024 * 1024
-"""A client that has so many bytes to read is not read from until it has."""
+"""A client that has so many bytes to read is neither read from nor answered until it has."""
 
 
 class Server(Protocol):
@@ -59,6 +59,7 @@ class ZooKeeperConnection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._received = bytearray()
         self._was_answered = False
+        self._is_full = False
         self.port = port
         self.opened_ms = now_ms
         self.session: Session[Client] | None = None
@@ -74,15 +75,21 @@ class ZooKeeperConnection(asyncio.Protocol):
         self._server.forget(self)
 
     def pause_writing(self) -> None:
+        self._is_full = True
         if self._transport is not None:
             self._transport.pause_reading()
 
     def resume_writing(self) -> None:
-        if self._transport is not None and not self._transport.is_closing():
+        self._is_full = False
+        self._serve()  # what had come by then
+        if self._transport is not None and not self._is_full and not self._transport.is_closing():
             self._transport.resume_reading()
 
     def data_received(self, data: bytes) -> None:
         self._received += data
+        self._serve()
+
+    def _serve(self) -> None:
         try:
             self._serve_frames()
         except LastRequest as last:
@@ -109,7 +116,9 @@ class ZooKeeperConnection(asyncio.Protocol):
     def _serve_frames(self) -> None:
         position = 0
         try:
-            while self._transport is not None and len(self._received) - position >= _LENGTH.size:
+            while self._transport is not None and not self._is_full:
+                if len(self._received) - position < _LENGTH.size:
+                    return
                 if not self._was_answered and self._answer_word(bytes(self._received[: _LENGTH.size])):
                     return
                 (length,) = _LENGTH.unpack_from(self._received, position)

@@ -30,6 +30,9 @@ from barnabas.timers import ScheduledCall, Timers
 logger = logging.getLogger(__name__)
 
 CONNECTIONS_MAX: Final = 1_000
+SESSIONS_MAX: Final = 10_000
+"""Sessions outlive their connections for as long as 40 s."""
+
 TICK_MS: Final = 500
 """How often it is looked whose session is over."""
 
@@ -139,6 +142,8 @@ class ZooKeeperServer:
             self._sessions.grant(session, request.timeout_ms)
         elif request.last_zxid_seen > self._stored.last_zxid:
             logger.warning("a client knows of zxid 0x%x, which is none of this tree's", request.last_zxid_seen)
+            raise LastRequest
+        elif len(self._sessions) >= SESSIONS_MAX:
             raise LastRequest
         else:
             session = self._sessions.begin(request.timeout_ms, connection.port, now_ms)

@@ -63,8 +63,9 @@ from barnabas.controller.coordination.zookeeper_server.watches import WatchTable
 
 logger = logging.getLogger(__name__)
 
-WATCHES_MAX: Final = 1_000_000
-"""How many watches one connection may have. A cluster's controller has one for each topic."""
+WATCHES_BYTES_MAX: Final = 256 * 1024 * 1024
+"""What the watches of all connections may take together: more than a million. A cluster's controller has one for each
+topic."""
 
 
 class Client(Protocol):
@@ -98,6 +99,7 @@ class TreeService:
         self._stored = stored
         self._on_close = on_close
         self._watches = WatchTable[Client]()
+        self._watches_bytes_max = WATCHES_BYTES_MAX
 
     def serve(self, session: Session[Client], client: Client, frame: bytes) -> bytes:
         """The answer to one request of a client in its session.
@@ -167,7 +169,7 @@ class TreeService:
         tree, path = self._stored.tree, body.path
         found = tree.get(path)
         if body.watch and (found is not None or op_code is OpCode.EXISTS):
-            self._require_room(client)
+            self._require_room()
             if op_code in (OpCode.EXISTS, OpCode.GET_DATA):
                 self._watches.watch_data(path, client)
             else:
@@ -279,7 +281,7 @@ class TreeService:
             if event_type is not None:
                 client.send(watch_event(WatchedEvent(event_type, path)))
                 continue
-            self._require_room(client)
+            self._require_room()
             if of_data:
                 self._watches.watch_data(path, client)
             else:
@@ -292,8 +294,8 @@ class TreeService:
         if op_code is OpCode.REMOVE_WATCHES:
             self._watches.remove(body.path, client, **kinds)
 
-    def _require_room(self, client: Client) -> None:
-        if self._watches.count(client) >= WATCHES_MAX:
+    def _require_room(self) -> None:
+        if self._watches.held_bytes >= self._watches_bytes_max:
             raise LastRequest
 
 

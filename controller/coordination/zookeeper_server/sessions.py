@@ -41,6 +41,9 @@ class SessionTable(Generic[Connection]):
     timeout_ms_max: int = SESSION_TIMEOUT_MS_MAX
     _sessions: dict[int, Session[Connection]] = field(default_factory=dict)
 
+    def __len__(self) -> int:
+        return len(self._sessions)
+
     def __iter__(self) -> Iterator[Session[Connection]]:
         return iter(list(self._sessions.values()))
 

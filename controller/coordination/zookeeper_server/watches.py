@@ -14,6 +14,9 @@ from barnabas.controller.coordination.tree import DataTree
 
 Owner = TypeVar("Owner")
 
+WATCH_BYTES: Final = 200
+"""What a watch takes besides its path, about: a dictionary of its own, mostly."""
+
 _DATA_EVENTS: Final = frozenset({EventType.CREATED, EventType.DATA_CHANGED, EventType.DELETED})
 _CHILD_EVENTS: Final = frozenset({EventType.CHILDREN_CHANGED, EventType.DELETED})
 
@@ -25,10 +28,8 @@ class WatchTable(Generic[Owner]):
         self._data: dict[str, dict[Owner, None]] = {}
         self._children: dict[str, dict[Owner, None]] = {}
         self._counts: dict[Owner, int] = {}
-
-    def count(self, owner: Owner) -> int:
-        """How many watches an owner has."""
-        return self._counts.get(owner, 0)
+        self.held_bytes = 0
+        """What all of them take, about."""
 
     def watch_data(self, path: str, owner: Owner) -> None:
         """The same watch set twice is one."""
@@ -62,7 +63,7 @@ class WatchTable(Generic[Owner]):
             if event.type in events:
                 for owner in table.pop(event.path, {}):
                     heard[owner] = None
-                    self._count_down(owner)
+                    self._count_down(event.path, owner)
         return list(heard)
 
     def _add(self, table: dict[str, dict[Owner, None]], path: str, owner: Owner) -> None:
@@ -70,6 +71,7 @@ class WatchTable(Generic[Owner]):
         if owner not in owners:
             owners[owner] = None
             self._counts[owner] = self._counts.get(owner, 0) + 1
+            self.held_bytes += WATCH_BYTES + len(path)
 
     def _drop(self, table: dict[str, dict[Owner, None]], path: str, owner: Owner) -> None:
         owners = table.get(path, {})
@@ -77,9 +79,10 @@ class WatchTable(Generic[Owner]):
             del owners[owner]
             if not owners:
                 del table[path]
-            self._count_down(owner)
+            self._count_down(path, owner)
 
-    def _count_down(self, owner: Owner) -> None:
+    def _count_down(self, path: str, owner: Owner) -> None:
+        self.held_bytes -= WATCH_BYTES + len(path)
         self._counts[owner] -= 1
         if not self._counts[owner]:
             del self._counts[owner]

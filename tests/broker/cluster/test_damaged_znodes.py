@@ -25,6 +25,8 @@ GARBAGE = {
     "no object": b"[1]",
     "no fields": b"{}",
     "other types": b'{"version":"x","partitions":[],"leader":{},"config":7,"endpoints":3,"block_end":[],"id":1}',
+    "no replicas": b'{"version":1,"partitions":{"0":[]}}',
+    "no such topic": b'{"version":1,"partitions":[{"topic":"a b","partition":-1,"replicas":[]}]}',
     "numbers": b'{"version":1,"leader":1e400,"leader_epoch":99999999999,"isr":[99999999999],"controller_epoch":-1,'
     b'"partitions":{"0":[99999999999]},"config":{"retention.ms":"x"},"block_start":"x","block_end":"9e9","broker":1}',
 }
@@ -187,7 +189,11 @@ GARBLED = [
     "/config/changes/config_change_0000000000",
     "/feature",
     "/latest_producer_id_block",
+    "/admin",
+    "/admin/delete_topics",
     "/admin/delete_topics/t",
+    "/admin/preferred_replica_election",
+    "/admin/reassign_partitions",
 ]
 
 
@@ -203,7 +209,7 @@ def test_what_is_garbled(
         client.set(chroot + path, garbage)
     else:
         client.create(chroot + path, garbage)
-    is_deletion = path.startswith("/admin")
+    is_deletion = path == "/admin/delete_topics/t"
     client.create(f"{chroot}/config/changes/config_change_", b'{"version":2,"entity_path":"topics/t"}', sequence=True)
     client.create(
         f"{chroot}/config/changes/config_change_", b'{"version":2,"entity_path":"brokers/<default>"}', sequence=True
@@ -215,7 +221,8 @@ def test_what_is_garbled(
     broker.topic("u").produce("after")
     if not is_deletion:
         until_it_works(lambda: broker.topic("t").produce("after"))
-        is_well_formed = garbage in (b"", b"{}")  # no overrides, which counts
+        without_overrides = ("empty", "no fields", "no replicas", "no such topic")  # which counts
+        is_well_formed = garbage in [GARBAGE[name] for name in without_overrides]
         assert is_well_formed or broker.call(retention_ms(broker, "t")) in (-1, 1 << 50)
     check_log(caplog)
     caplog.clear()
@@ -230,6 +237,34 @@ def test_what_is_garbled(
     if path != "/brokers/topics/t" and not is_deletion:
         until_it_works(lambda: broker.topic("t").produce("later"))
         assert len(broker.topic("t").records()) == 3
+    check_log(caplog)
+
+
+NAMES = {"a space": "a b", "a letter": "\xfc", "a newline": "a\u2028b", "250": "x" * 250, "255": "x" * 255}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES.values(), ids=NAMES)
+def test_a_topic_that_is_named_as_none_can_be(
+    broker: Broker, client: KazooClient, chroot: str, caplog: pytest.LogCaptureFixture, name: str
+) -> None:
+    payload = f'{{"version":3,"partitions":{{"0":[{broker.server.node_id}]}}}}'.encode()
+    topic = f"{chroot}/brokers/topics/{name}"
+    for path, data in ((topic, payload), (f"{chroot}/admin/delete_topics/{name}", b"")):
+        client.create(path, data)
+
+    def told() -> int:
+        return sum(f"topic {name} is left out" in line for line in errors(caplog))
+
+    for start, new in enumerate(("new", "newer"), 1):
+        the_rest_goes_on(broker, new)
+        assert name not in broker.topic_names()
+        assert broker.server.controller.left_out_count == 1
+        assert told() == start
+        broker.restart()
+    client.delete(topic)
+    the_rest_goes_on(broker, "newest")
+    assert broker.server.controller.left_out_count == 0
     check_log(caplog)
 
 

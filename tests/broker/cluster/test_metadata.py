@@ -2,6 +2,8 @@
 
 import asyncio
 
+import pytest
+
 from barnabas.broker.cluster.metadata import LEADER_DURING_DELETE, MetadataCache
 from barnabas.controller.requests import FULL, INCREMENTAL
 from barnabas.wire.messages.leader_and_isr import (
@@ -99,3 +101,22 @@ def test_who_leads_is_known_before_everybody_is_told() -> None:
     found = metadata.partition("a", 0)
     assert found is not None
     assert (found.leader, found.leader_epoch, found.isr, found.replicas, found.partition_epoch) == (2, 4, [2], [1], 3)
+
+
+def test_a_listener_that_raises_keeps_nobody_from_hearing(caplog: pytest.LogCaptureFixture) -> None:
+    metadata, heard = MetadataCache(), list[str]()
+
+    def bad() -> None:
+        heard.append("bad")
+        raise ValueError("nobody foresaw this")
+
+    metadata.listeners = {bad: None, lambda: heard.append("good"): None}
+    for _ in range(3):
+        tell(metadata, {"a": 1})
+    assert heard == ["bad", "good"] * 3
+    assert names(metadata) == {"a"}
+    assert metadata.set_aside.members == [bad]
+    assert caplog.text.count("Traceback") == 1
+    del metadata.listeners[bad]
+    tell(metadata, {"a": 1})
+    assert metadata.set_aside.members == []

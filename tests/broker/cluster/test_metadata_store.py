@@ -5,7 +5,7 @@ import shutil
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -18,10 +18,12 @@ from barnabas.controller.coordination.embedded import EmbeddedSession, EmbeddedS
 from barnabas.controller.coordination.interface import StoreUnavailable
 from barnabas.controller.coordination.zookeeper import SessionCredentials
 from barnabas.storage.os_files import OsFiles
-from barnabas.threads import OsThreads
+from barnabas.threads import OneThread, OsThreads, Threads
 from tests.broker.running import ENVIRONMENT, running
 from tools.manual_timers import ManualTimers
 from tools.zookeeper import ZooKeeperServer
+
+T = TypeVar("T")
 
 
 async def no_file() -> Path:
@@ -216,7 +218,7 @@ class Logs:
 
     def __init__(self, *directories: Path) -> None:
         self.files = OsFiles()
-        self.threads = OsThreads()
+        self.threads: Threads = OsThreads()
         self.directories = list(directories)
 
 
@@ -289,6 +291,33 @@ async def test_a_copy_of_a_log_directory_ends_nobodys_session(tmp_path: Path) ->
     assert await SessionNote(Logs(tmp_path / "original"), "another", lambda: False).read() is None
     (tmp_path / "original").rename(tmp_path / "renamed")
     assert await SessionNote(Logs(tmp_path / "renamed"), "boot", lambda: False).read() == CREDENTIALS
+
+
+class HastyThreads(OneThread):
+    """Of what is to be done in threads, the last is done first."""
+
+    def __init__(self) -> None:
+        self.jobs = list[Callable[[], None]]()
+
+    def call(self, job: Callable[..., T], *arguments: Any) -> "asyncio.Future[T]":
+        done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self.jobs.append(lambda: done.set_result(job(*arguments)))
+        return done
+
+
+@pytest.mark.anyio
+async def test_what_is_noted_last_is_what_a_next_life_finds(tmp_path: Path) -> None:
+    """A session may expire while a note is written."""
+    logs = Logs(tmp_path)
+    logs.threads = threads = HastyThreads()
+    note = SessionNote(logs, "boot", lambda: False)
+    later = CREDENTIALS._replace(session_id=8)
+    writes = [asyncio.ensure_future(note.write(credentials)) for credentials in (CREDENTIALS, later)]
+    while not all(write.done() for write in writes):
+        await asyncio.sleep(0)
+        if threads.jobs:
+            threads.jobs.pop()()
+    assert await SessionNote(Logs(tmp_path), "boot", lambda: False).read() == later
 
 
 def test_nobody_else_may_read_the_password_of_a_session(tmp_path: Path) -> None:

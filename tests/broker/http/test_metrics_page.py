@@ -63,14 +63,16 @@ def sources() -> MetricSources:
         transactions=SimpleNamespace(runtime=SimpleNamespace(memory=SimpleNamespace(refused_count=6))),
         log_manager=SimpleNamespace(directories=["/data/a", "/data/b"]),
         unforeseen=SimpleNamespace(count=3),
-        controller=SimpleNamespace(is_active=True, epoch=4, queue_length=2, event_count=10, event_ms=1500),
+        controller=SimpleNamespace(
+            is_active=True, epoch=4, queue_length=2, event_count=10, event_ms=1500, left_out_count=5
+        ),
         metadata=SimpleNamespace(leaderless_count=lambda: 3),
     )
     compaction = SimpleNamespace(set_aside=SimpleNamespace(members=[uncleanable]))
     parts: Any = (services, metrics, compaction)
     connection = SimpleNamespace(sent_count=12, waiting_count=1)
     peers: Any = SimpleNamespace(connections=lambda: iter([(2, "fetcher-0", connection)]))
-    return MetricSources(*parts, [aside], lambda: True, lambda: peers)
+    return MetricSources(*parts, lambda: [aside], lambda: True, lambda: peers)
 
 
 def test_counters() -> None:

@@ -21,11 +21,14 @@ from barnabas.broker.network.connections import (
 from barnabas.broker.network.inflight_budget import InflightBudget
 from barnabas.broker.network.outcome import CloseConnection, Delayed
 from barnabas.broker.network.reply_queue import GATHERED_BYTES_MAX
+from barnabas.broker.network.socket_server import SocketServer
 from barnabas.broker.network.turns import FRAMES_PER_TURN, RequestTurns
 from barnabas.broker.timers import Timers
 from barnabas.clock import ManualClock
+from barnabas.network import OsNetwork
 from barnabas.threads import OsThreads
 from barnabas.wire.framing import ReceiveBuffer
+from tests.bugs import Bug
 
 LIMITS = load(options={"max.connections": "100", "max.connections.per.ip": "100"})
 
@@ -771,5 +774,40 @@ def test_replies_that_a_broker_has_not_read_are_not_counted_and_it_is_not_cut_fo
         peer.connections.add_unsent(UNSENT_BYTES_MAX + 1)
         assert peer.connections.is_crowded
         assert not peer.transport.aborted
+
+    scenario(run())
+
+
+def test_one_connection_that_raises_is_set_aside_and_the_others_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        clock = ManualClock()
+        connections = Connections(LIMITS, OsThreads(), clock=clock)
+        bad, good = Peer(connections=connections), Peer(connections=connections)
+        bug = Bug(monkeypatch, Connection, "note_progress", lambda connection, _: connection is bad.connection)
+        for _ in range(3):
+            connections.close_idle(600_001)
+        assert [peer.transport.closed for peer in (bad, good)] == [False, True]
+        assert connections.set_aside.members == [bad.connection]
+        assert bug.tries == 1
+        bug.is_there = False
+        clock.advance(60_000)
+        connections.close_idle(600_001)
+        assert bad.transport.closed
+        assert connections.set_aside.members == []
+
+    scenario(run())
+
+
+@pytest.mark.parametrize("cuts", [False, True])
+def test_a_connection_that_cannot_be_closed_keeps_no_other_open(monkeypatch: pytest.MonkeyPatch, cuts: bool) -> None:
+    async def run() -> None:
+        connections = Connections(LIMITS, OsThreads())
+        bad, good = Peer(connections=connections), Peer(connections=connections)
+        name = "abort" if cuts else "close"
+        Bug(monkeypatch, Connection, name, lambda connection, *_: connection is bad.connection)
+        server = SocketServer(LIMITS, OsNetwork(), connections, good.timers)
+        await server.stop(cuts=cuts)
+        assert good.transport.aborted if cuts else good.transport.closed
+        assert connections.set_aside.members == [bad.connection]
 
     scenario(run())

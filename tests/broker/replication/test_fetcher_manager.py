@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar
 import pytest
 
 from barnabas.broker.network.peer_connection import PeerConnection, PeerUnavailable
-from barnabas.broker.replication.fetcher import FetchSettings, Stage
+from barnabas.broker.replication.fetcher import Fetcher, FetchSettings, Stage
 from barnabas.broker.replication.fetcher_manager import FetcherManager
 from barnabas.broker.replication.partition import Partition
 from barnabas.broker.server import Broker
@@ -40,6 +40,7 @@ from barnabas.wire.names import TopicId
 from barnabas.wire.records import Record, build_batch
 from barnabas.wire.schema import Message
 from tests.broker.running import ENVIRONMENT, running
+from tests.bugs import REASON, Bug
 
 T = TypeVar("T")
 FOLLOWER: Final = 2
@@ -513,3 +514,57 @@ async def test_a_log_may_be_deleted_while_it_is_flushed(tmp_path: Path, caplog: 
         with pytest.raises(LogDeleted):
             log.check()
     assert not caplog.records
+
+
+async def test_a_mistake_that_is_made_again_and_again_is_told_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with pair(tmp_path) as (leader, follower):
+        await leader.lead()
+        leader.append(1)
+        bug = Bug(monkeypatch, Fetcher, "answered")
+        log, aside = follower.follow(), follower.manager.set_aside
+        await follower.until(lambda: bug.tries > 4)
+        assert aside.members == [f"fetcher 1 of broker {leader.broker.node_id}"]
+        assert aside.failures >= 4
+        assert caplog.text.count("Traceback") == 1
+        bug.is_there = False
+        await follower.until(lambda: log.high_watermark == 1)
+        await follower.until(lambda: not aside.members)
+        assert caplog.text.count("Traceback") == 1
+
+
+@pytest.mark.parametrize("what", ["an answer", "a truncation", "an offset"])
+async def test_one_partition_that_raises_is_asked_for_again_and_the_others_are_fetched(
+    what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def is_bad(_self: object, subject: Any, *_: object) -> bool:
+        return bool(subject.index == 0 if what != "a truncation" else subject[0].log.partition == 0)
+
+    owner, name = {
+        "an answer": (Fetcher, "_decide"),
+        "a truncation": (LogManager, "truncations"),
+        "an offset": (Fetcher, "offsets_told"),
+    }[what]
+    async with pair(tmp_path) as (leader, follower):
+        await leader.lead(count=2)
+        for index in range(2):
+            leader.append(3, index)
+        bug = Bug(monkeypatch, owner, name, is_bad)
+        bad, good = follower.log(0), follower.log(1)
+        if what == "a truncation":
+            bad.append_as_leader(build_batch([Record(0, 1, None, b"lost")]), leader_epoch=4, now_ms=1)
+        elif what == "an offset":
+            leader.partition().log.update_high_watermark(3)
+            leader.partition().log.increment_log_start_offset(2)
+        follower.follow(0)
+        follower.follow(1)
+        await follower.until(lambda: bug.tries > 2)
+        await follower.until(lambda: good.high_watermark == 3)
+        assert bad.high_watermark == 0
+        assert follower.manager.set_aside.failures == 0
+        assert [line.levelname for line in caplog.records if REASON in caplog.handler.format(line)] == [
+            "WARNING" if what == "an offset" else "ERROR"
+        ]
+        bug.is_there = False
+        await follower.until(lambda: bad.high_watermark == 3)

@@ -7,6 +7,7 @@ import pytest
 
 from barnabas.broker.cluster.alter_partitions import RETRY_BACKOFF_MS
 from barnabas.broker.replication.followers import REST_MS
+from barnabas.broker.replication.leadership import Leadership
 from barnabas.storage.config import LogConfig
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.messages.alter_partition import AlterPartitionResponse
@@ -20,6 +21,7 @@ from tests.broker.replication.conftest import (
     Storage,
     told,
 )
+from tests.bugs import Bug
 
 THIRD_ID = 3
 REPLICAS = [NODE_ID, OTHER_ID, THIRD_ID]
@@ -376,3 +378,35 @@ async def test_who_was_to_join_and_died_is_waited_for_until_the_controller_has_r
         assert not committed.done()  # it may have been stored that it is in sync
         await hosting.controller.refuse(ErrorCode.INELIGIBLE_REPLICA)
         assert committed.done()
+
+
+@pytest.mark.parametrize("when", ["time passes", "a broker goes"])
+async def test_one_partition_that_raises_keeps_no_other_from_leaving_out_who_is_behind(
+    storage: Storage, when: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def is_bad(leadership: Leadership) -> bool:
+        return leadership._partition.index == 0
+
+    async with storage.hosting() as hosting:
+        await hosting.live(*REPLICAS)
+        roles = [told(partition_index=index, replicas=REPLICAS, isr=REPLICAS, is_new=True) for index in (0, 1)]
+        assert await hosting.lead(*roles) == [ErrorCode.NONE] * 2
+        bug = Bug(monkeypatch, Leadership, "look_at_isr", is_bad)
+        for index in (0, 1):
+            hosting.append(b"a", index=index)
+        storage.clock.advance(LAG_MS_MAX + 1)
+        for _ in range(2):
+            if when == "time passes":
+                await hosting.replicas.look_at_isrs()
+            else:
+                await hosting.live(*REPLICAS)
+                await hosting.live(NODE_ID, OTHER_ID)
+        request = await hosting.controller.next_request()
+        assert [asked.partition_index for asked in request.topics[0].partitions] == [1]
+        aside = hosting.replicas.set_aside_isrs
+        assert aside.members == [hosting.partition(0)]
+        assert caplog.text.count("Traceback") == 1
+        bug.is_there = False
+        storage.clock.advance(3_600_000)
+        await hosting.replicas.look_at_isrs()
+        assert aside.members == []

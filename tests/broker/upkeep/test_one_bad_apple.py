@@ -5,7 +5,8 @@ import asyncio
 import logging
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -19,12 +20,20 @@ from barnabas.broker.http.metrics_page import take_snapshot
 from barnabas.broker.replication.partition import Partition
 from barnabas.broker.timers import Timers
 from barnabas.broker.upkeep.housekeeping import Housekeeping
+from barnabas.broker.upkeep.log_jobs import LogJobs
 from barnabas.clock import ManualClock
+from barnabas.controller.broker_queue import RETRY_DELAY_MS, Answer, BrokerQueue
+from barnabas.controller.channel import Command
+from barnabas.set_aside import SetAside
 from barnabas.storage.log import PartitionLog
 from barnabas.storage.recovery import opening as opening_of_logs
 from barnabas.testing import Broker
 from barnabas.wire.errors import ApiError, ErrorCode
+from barnabas.wire.messages.leader_and_isr import LeaderAndIsrRequest
+from barnabas.wire.messages.stop_replica import StopReplicaRequest
+from barnabas.wire.messages.update_metadata import UpdateMetadataRequest
 from tests.bugs import REASON, Bug
+from tools.manual_timers import ManualTimers
 
 
 def is_bad_log(log: PartitionLog, *_: object) -> bool:
@@ -425,3 +434,122 @@ def test_a_part_that_does_not_stop(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
         assert len(broker.topic("t").records()) == 1
         broker.stop()
     assert (tmp_path / ".kafka_cleanshutdown").exists(), "the logs were closed all the same"
+
+
+class Remembering:
+    """What is remembered of producers, and how many of them have to be forgotten."""
+
+    def __init__(self, count: int) -> None:
+        self.producers = range(count)
+        self.asked = list[int]()
+        self.is_bad = False
+
+    def forget_oldest(self, count: int) -> None:
+        self.asked.append(count)
+        if self.is_bad:
+            raise ValueError(REASON)
+
+
+class Named(SimpleNamespace):
+    """A log."""
+
+    __hash__ = object.__hash__
+
+
+def test_bounding_producers(caplog: pytest.LogCaptureFixture) -> None:
+    clock, nobody = ManualClock(), cast("Any", None)
+    states = [Remembering(60_000) for _ in range(3)]
+    states[0].is_bad = True
+    partitions = [SimpleNamespace(log=Named(remembered_producers=state)) for state in states]
+    replicas = cast("Any", SimpleNamespace(partitions=lambda: iter(partitions)))
+    jobs = LogJobs(nobody, replicas, nobody, nobody, clock)
+    jobs._bound_producers()
+    assert [len(state.asked) for state in states] == [1, 1, 1]
+    jobs._bound_producers()
+    assert len(states[0].asked) == 1
+    assert len(jobs.set_aside_bounds) == 1
+    assert caplog.text.count("Traceback") == 1
+    states[0].is_bad = False
+    clock.advance(60_000)
+    jobs._bound_producers()
+    assert len(jobs.set_aside_bounds) == 0
+
+
+class Channel:
+    """The controller's way to a broker, in which commands of one kind raise."""
+
+    def __init__(self) -> None:
+        self.sent = list[Command]()
+        self.is_bad = True
+
+    def reaches(self, _broker_id: int) -> bool:
+        return True
+
+    async def send(self, _broker_id: int, command: Command) -> object:
+        self.sent.append(command)
+        if self.is_bad and isinstance(command, StopReplicaRequest):
+            raise ValueError(REASON)
+        return "done"
+
+
+def test_telling_a_broker(caplog: pytest.LogCaptureFixture) -> None:
+    """What cannot be sent is sent again, since the next command counts on it; an answer, or what is called after it,
+    that raises leaves the next ones be."""
+
+    async def scenario() -> None:
+        answers, calls, timers = list[Command](), list[str](), ManualTimers()
+        channel, aside = Channel(), SetAside[int]("telling brokers", ManualClock(), first_delay_ms=0)
+
+        def answered(answer: Answer) -> None:
+            answers.append(answer.command)
+            if isinstance(answer.command, UpdateMetadataRequest):
+                raise ValueError(REASON)
+
+        def call() -> None:
+            calls.append("bad")
+            raise ValueError(REASON)
+
+        queue = BrokerQueue(2, channel, timers, answered, aside)
+        for command in (UpdateMetadataRequest(), UpdateMetadataRequest(), LeaderAndIsrRequest()):
+            queue.post(command)
+        queue.when_answered(call)
+        queue.post(LeaderAndIsrRequest())
+        all_done = asyncio.Event()
+        queue.when_answered(all_done.set)
+        await all_done.wait()
+        assert calls == ["bad"]
+        assert len(answers) == 4
+        assert aside.failures == 3
+        assert aside.members == []
+        queue.post(StopReplicaRequest())
+        while len(channel.sent) < 8:
+            timers.fire(RETRY_DELAY_MS)
+            await asyncio.sleep(0)
+        assert aside.members == [2]
+        assert len(answers) == 4
+        channel.is_bad = False
+        while len(answers) < 5:
+            timers.fire(RETRY_DELAY_MS)
+            await asyncio.sleep(0)
+        assert aside.members == []
+        queue.close()
+        await queue.closed()
+
+    asyncio.run(scenario())
+    assert len(told(caplog)) == 3  # the answers, the call, and the command
+
+
+def test_all_that_set_aside_are_on_the_page() -> None:
+    """Also those of a broker that has never followed anybody before the page was made."""
+    with Broker() as broker:
+        sources = broker.server.metric_sources()
+        before = {found.activity for found in take_snapshot(sources).set_aside}
+        assert "fetching" not in before
+        broker.call(_now(lambda: setattr(broker.server.replicas, "fetchers", broker.server.others.fetchers(
+            broker.server.log_manager, broker.server.replicas.flusher.flush))))  # fmt: skip
+        after = {found.activity for found in take_snapshot(sources).set_aside}
+        assert after - before == {"fetching"}
+        assert {
+            "closing the connection", "hearing of the cluster", "looking at in-sync replicas", "bounding the producers",
+            "telling brokers",
+        } < before  # fmt: skip

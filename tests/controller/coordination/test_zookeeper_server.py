@@ -20,8 +20,15 @@ from kazoo.protocol.states import EventType, WatchedEvent
 
 from barnabas.clock import ManualClock
 from barnabas.controller.coordination.stored_tree import StoredTree
+from barnabas.controller.coordination.zookeeper_server.connection import UNSENT_BYTES_MAX
 from barnabas.controller.coordination.zookeeper_server.jute import MalformedMessage
-from barnabas.controller.coordination.zookeeper_server.server import HANDSHAKE_MS_MAX, TICK_MS, ZooKeeperServer
+from barnabas.controller.coordination.zookeeper_server.server import (
+    CONNECTIONS_MAX,
+    HANDSHAKE_MS_MAX,
+    SESSIONS_MAX,
+    TICK_MS,
+    ZooKeeperServer,
+)
 from barnabas.controller.coordination.zookeeper_server.service import LastRequest, TreeService
 from barnabas.controller.coordination.zookeeper_server.sessions import SESSION_TIMEOUT_MS_MIN, Session
 from barnabas.network import OsNetwork
@@ -229,6 +236,45 @@ async def test_who_begins_no_session_is_not_kept() -> None:
         assert await one.is_closed()
 
 
+async def test_so_many_connections_and_sessions_and_no_more() -> None:
+    """Those that are there go on."""
+    async with ServerUnderTest() as server, peer(server) as one:
+        former = [await (await Peer.open(server.port)).connect() for _ in range(CONNECTIONS_MAX - 1)]
+        async with peer(server, connects=False) as late:
+            assert await late.is_closed()
+        assert (await one.ask(EXISTS, string("/") + b"\0"))[0] == 0
+        for found in former:
+            found.close()
+        await asyncio.gather(*(found.writer.wait_closed() for found in former))
+        sessions = server.server._sessions
+        for _ in range(SESSIONS_MAX - len(sessions)):
+            sessions.begin(6_000, server.port, server.clock.monotonic_ms())
+        async with peer(server, connects=False) as late:
+            late.send(struct.pack(">iqiqi", 0, 0, 6_000, 0, 0) + b"\0")
+            assert await late.is_closed()
+        assert (await one.ask(EXISTS, string("/") + b"\0"))[0] == 0
+
+
+async def test_who_does_not_read_is_not_answered_without_end() -> None:
+    """Thousands of questions come in one read; what they are answered is kept until it is read."""
+    async with ServerUnderTest() as server, peer(server) as one, peer(server) as other:
+        data, count = bytes(500_000), 2_000
+        await one.ask(CREATE, creation("/a", data))
+        frame = struct.pack(">ii", 1, GET_DATA) + string("/a") + b"\0"
+        one.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        one.writer.write((struct.pack(">i", len(frame)) + frame) * count)
+        await one.writer.drain()
+        for _ in range(10):
+            assert (await other.ask(EXISTS, string("/a") + b"\0"))[0] == 0
+        (slow,) = [found for found in server.server._connections if found._is_full]
+        assert slow._transport is not None
+        assert slow._transport.get_write_buffer_size() <= UNSENT_BYTES_MAX + 2 * len(data)
+        one.writer.transport.resume_reading()  # type: ignore[attr-defined]
+        for _ in range(count):
+            assert len(await one.receive()) > len(data)
+        assert (await one.ask(EXISTS, string("/a") + b"\0"))[0] == 0
+
+
 async def test_a_client_of_another_tree_is_turned_away() -> None:
     """Whoever has seen more than there is was here before the file was lost."""
     async with ServerUnderTest() as server, peer(server, connects=False) as one:
@@ -344,6 +390,24 @@ async def test_a_watch_goes_with_its_connection() -> None:
         assert (await other.ask(EXISTS, string("/a") + b"\0"))[0] == 0, "and no event before it"
         assert server.server._service._watches._counts == {}
         other.close()
+
+
+async def test_watches_have_so_much_room_and_no_more() -> None:
+    """Of all connections together; who watches no more makes room."""
+    async with ServerUnderTest() as server, peer(server) as one, peer(server) as other:
+        service = server.server._service
+        service._watches_bytes_max = 10 * 1_200
+        for number in range(5):
+            for who in (one, other):
+                assert (await who.ask(EXISTS, string(f"/{number}".ljust(1_000, "x")) + b"\1"))[0] == NO_NODE
+        assert service._watches.held_bytes == 10 * 1_200
+        async with peer(server) as late:
+            late.send(struct.pack(">ii", 1, EXISTS) + string("/more") + b"\1")
+            assert await late.is_closed()
+        async with peer(server) as third:
+            await third.ask(CREATE, creation("/0".ljust(1_000, "x")))
+            assert service._watches.held_bytes == 8 * 1_200
+            assert (await third.ask(EXISTS, string("/more") + b"\1"))[0] == NO_NODE
 
 
 async def test_watches_are_removed() -> None:

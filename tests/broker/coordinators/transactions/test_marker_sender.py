@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from barnabas.broker.cluster.metadata import MetadataCache
+from barnabas.broker.cluster.metadata import LEADER_DURING_DELETE, MetadataCache
 from barnabas.broker.coordinators.transactions import marker_sender
 from barnabas.broker.coordinators.transactions.events import AddPartitions, EndTransaction, InitProducerId
 from barnabas.broker.coordinators.transactions.marker_sender import MarkerSender
@@ -242,6 +242,22 @@ async def test_a_refusal_is_told_once(caplog):
     assert [record.getMessage() for record in caplog.records] == [
         "Broker 2 takes no transaction marker for a-0: NOT_ENOUGH_REPLICAS"
     ]
+
+
+@run
+async def test_of_a_topic_that_is_gone_nothing_is_remembered(caplog):
+    """A refusal by one of the same name is told anew."""
+    caplog.set_level(logging.INFO)
+    bench = await Bench().up(t=[OTHER], u=[OTHER])
+    for name in ("t", "u", "t", "u"):
+        written = bench.write(name)
+        await turns()
+        await bench.wire.answer(**{name: ErrorCode.KAFKA_STORAGE_ERROR})
+        assert error_of(written) is ErrorCode.KAFKA_STORAGE_ERROR
+        await tell(bench.metadata, {"t": [LEADER_DURING_DELETE]})
+        await tell(bench.metadata, {"t": [OTHER]})
+    told = [record.getMessage() for record in caplog.records]
+    assert [sum(f"{name}-0" in line for line in told) for name in ("t", "u")] == [2, 1]
 
 
 @run

@@ -1,0 +1,411 @@
+"""Attacks with numbers that come from a broker: what brokers ask of each other, on their listener, each field at its
+extremes. Who is registered is believed, as by Kafka: what is asked is answered with an error or obeyed, and whatever
+that is about, everything else goes on.
+
+What one of them says of the controller's epoch is for all, and has a test of its own.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from barnabas.broker.handlers import apis_between_brokers, load_handler, served_apis
+from barnabas.broker.network.peer_connection import PeerConnection, PeerUnavailable
+from barnabas.broker.server import REPLICA_FETCH_SESSIONS_MAX, Broker
+from barnabas.clock import SystemClock
+from barnabas.controller import znodes
+from barnabas.controller.controller import RENEWALS_AT_ONCE
+from barnabas.controller.coordination.embedded import EmbeddedStore
+from barnabas.controller.operations.topics import NewTopic
+from barnabas.controller.state import BrokerRegistration, EndPoint
+from barnabas.storage.check.directory import check_directory
+from barnabas.storage.check.report import Level
+from barnabas.storage.os_files import OsFiles
+from barnabas.wire.errors import ApiError, ErrorCode
+from barnabas.wire.messages import (
+    allocate_producer_ids,
+    alter_partition,
+    controlled_shutdown,
+    fetch,
+    leader_and_isr,
+    list_offsets,
+    offset_for_leader_epoch,
+    stop_replica,
+    update_metadata,
+)
+from barnabas.wire.records import Record, build_batch
+from barnabas.wire.schema import Message
+from tests.broker.handlers.test_between_brokers import LISTENERS
+from tests.broker.running import ENVIRONMENT, running
+from tools.extremes import EXTREMES, TEXTS, Change, changes
+from tools.request_stage import REQUESTS, errors
+
+pytestmark = pytest.mark.slow
+Figure = Callable[..., None]
+
+OTHER: Final = 7
+EPOCH_MAX: Final = 2**31 - 1
+MAY_WAIT: Final = (fetch.FetchRequest, controlled_shutdown.ControlledShutdownRequest)
+"""Fetches wait as long as they say; who stops is answered when the others have been told, or time has passed."""
+MAY_WAIT_S: Final = 0.05
+ANSWER_S: Final = 20
+IDLE_S: Final = 1.0
+IDLE_SHARE_MAX: Final = 0.3
+
+
+class Company:
+    """A broker in office, and the connections of another one that is registered and not there: it is what the test
+    says."""
+
+    def __init__(self, broker: Broker, other_epoch: int) -> None:
+        self.broker = broker
+        self.other_epoch = other_epoch
+        self.sent = self.waited = self.closed = 0
+        self.count = 0
+        self.topic_id = b""
+        self._peer: PeerConnection | None = None
+        self._former: list[PeerConnection] = []
+
+    async def prepare(self) -> None:
+        """A topic that both have, in which the broker leads, with a record."""
+        (outcome,) = await self.broker.controller.create_topics([NewTopic("t", assignments=[(0, (0, OTHER))])])
+        assert outcome.error is ErrorCode.NONE
+        topic = self.broker.metadata.topic("t")
+        assert topic is not None
+        self.topic_id = topic.topic_id
+        self.append()
+
+    def append(self) -> None:
+        self.broker.replicas.append("t", 0, build_batch([Record(0, 1_700_000_000_000, None, b"v")]), 1, 13)
+
+    @property
+    def command(self) -> dict[str, int]:
+        """How a command of the controller begins."""
+        controller = self.broker.controller
+        return {
+            "controller_id": self.broker.node_id,
+            "controller_epoch": controller.epoch,
+            "broker_epoch": controller.broker_epoch,
+        }
+
+    def new_topic(self) -> dict[str, Any]:
+        """One that nobody knows yet."""
+        self.count += 1
+        return {"topic_name": f"x-{self.count}", "topic_id": self.count.to_bytes(16, "big")}
+
+    async def send(self, request: Message, version: int) -> Message | None:
+        """The answer; None where it waits, or the connection was closed instead."""
+        if self._peer is None:
+            port = self.broker.socket_server.ports["BROKERS"]
+            network, timers = self.broker.environment.network, self.broker.timers
+            self._peer = PeerConnection(network, lambda: ("127.0.0.1", port), timers, "broker-7-test", 30_000)
+        self.sent += 1
+        may_wait = isinstance(request, MAY_WAIT)
+        try:
+            answer: Message = await asyncio.wait_for(
+                self._peer.send(request, version), MAY_WAIT_S if may_wait else ANSWER_S
+            )
+        except TimeoutError:
+            assert may_wait, f"no answer to {request}"
+            self.waited += 1
+        except PeerUnavailable:
+            self.closed += 1
+        else:
+            return answer
+        self._former.append(self._peer)
+        self._peer = None
+        return None
+
+    def close(self) -> None:
+        for peer in (self._peer, *self._former):
+            if peer is not None:
+                peer.close()
+
+
+@asynccontextmanager
+async def company(data_dir: Path) -> AsyncIterator[Company]:
+    store = EmbeddedStore(":memory:", SystemClock(), is_durable=False)
+    await store.open()
+    session = await store.session()
+    found: Company | None = None
+    try:
+        async with running(
+            data_dir,
+            replace(ENVIRONMENT, metadata_store=store),
+            broker_id="0",
+            controlled_shutdown_enable="false",
+            **LISTENERS,
+        ) as broker:
+            registration = BrokerRegistration(OTHER, (EndPoint("BROKERS", "127.0.0.1", 1),))
+            path = znodes.broker_path(OTHER)
+            await session.create(path, znodes.encode_broker(registration, 0), ephemeral=True)
+            stat = await session.exists(path)
+            assert stat is not None
+            found = Company(broker, stat.czxid)
+            is_told = asyncio.Event()
+            broker.metadata.listeners[is_told.set] = None
+            while OTHER not in broker.metadata.broker_ids():
+                is_told.clear()
+                await is_told.wait()
+            await found.prepare()
+            yield found
+            found.close()
+    finally:
+        await session.close()
+        await store.close()
+
+
+# --- what is asked --------------------------------------------------------------------------------
+
+
+def _lead(company: Company, _version: int) -> Message:
+    return _role(company, company.broker.node_id)
+
+
+def _follow(company: Company, _version: int) -> Message:
+    return _role(company, OTHER)
+
+
+def _role(company: Company, leader: int) -> Message:
+    both = [company.broker.node_id, OTHER]
+    state = leader_and_isr.LeaderAndIsrPartitionState(
+        leader=leader, replicas=both, isr=both, adding_replicas=[OTHER], removing_replicas=[OTHER],
+        leader_epoch=1, partition_epoch=1, controller_epoch=1, is_new=True,
+    )  # fmt: skip
+    return leader_and_isr.LeaderAndIsrRequest(
+        **company.command,
+        topic_states=[leader_and_isr.LeaderAndIsrTopicState(**company.new_topic(), partition_states=[state])],
+        live_leaders=[leader_and_isr.LeaderAndIsrLiveLeader(broker_id=OTHER, host_name="h", port=1)],
+    )
+
+
+def _tell(company: Company, _version: int) -> Message:
+    node = company.broker.node_id
+    state = update_metadata.UpdateMetadataPartitionState(
+        leader=node, replicas=[node, OTHER], isr=[node], offline_replicas=[OTHER], leader_epoch=1, zk_version=1
+    )
+    return update_metadata.UpdateMetadataRequest(
+        **company.command,
+        topic_states=[update_metadata.UpdateMetadataTopicState(**company.new_topic(), partition_states=[state])],
+        live_brokers=[
+            update_metadata.UpdateMetadataBroker(
+                id=broker,
+                endpoints=[update_metadata.UpdateMetadataEndpoint(host="127.0.0.1", port=1, listener="BROKERS")],
+                rack="r",
+            )
+            for broker in (OTHER, node)
+        ],
+    )
+
+
+def _stop(company: Company, _version: int) -> Message:
+    state = stop_replica.StopReplicaPartitionState(leader_epoch=1, delete_partition=True)
+    topic = stop_replica.StopReplicaTopicState(topic_name=f"x-{company.count}", partition_states=[state])
+    return stop_replica.StopReplicaRequest(**company.command, topic_states=[topic])
+
+
+def _fetch(company: Company, version: int) -> Message:
+    topic: dict[str, Any] = {"topic_id": company.topic_id} if version >= 13 else {"topic": "t"}
+    partition = fetch.FetchPartition(partition_max_bytes=1 << 20)
+    request = fetch.FetchRequest(
+        min_bytes=1, max_bytes=1 << 20, topics=[fetch.FetchTopic(**topic, partitions=[partition])]
+    )
+    if version >= 15:
+        request.replica_state = fetch.ReplicaState(replica_id=OTHER, replica_epoch=company.other_epoch)
+    else:
+        request.replica_id = OTHER
+    if version >= 5:
+        partition.log_start_offset = 0
+    if version >= 7:
+        request.session_epoch = 0
+        request.forgotten_topics_data = [fetch.ForgottenTopic(**topic, partitions=[1])]
+    return request
+
+
+def _offsets(_: Company, _version: int) -> Message:
+    partition = list_offsets.ListOffsetsPartition(current_leader_epoch=-1, timestamp=-1)
+    return list_offsets.ListOffsetsRequest(
+        replica_id=OTHER, topics=[list_offsets.ListOffsetsTopic(name="t", partitions=[partition])]
+    )
+
+
+def _epochs(_: Company, _version: int) -> Message:
+    partition = offset_for_leader_epoch.OffsetForLeaderPartition(leader_epoch=0)
+    topic = offset_for_leader_epoch.OffsetForLeaderTopic(topic="t", partitions=[partition])
+    return offset_for_leader_epoch.OffsetForLeaderEpochRequest(replica_id=OTHER, topics=[topic])
+
+
+def _alter(company: Company, _version: int) -> Message:
+    controller = company.broker.controller
+    known = controller.cluster.topics["t"].partitions[0]
+    member = alter_partition.BrokerState(broker_id=company.broker.node_id, broker_epoch=controller.broker_epoch)
+    partition = alter_partition.RequestPartitionData(
+        leader_epoch=known.leader_epoch,
+        new_isr_with_epochs=[member],
+        partition_epoch=known.partition_epoch,
+    )
+    topic = alter_partition.RequestTopicData(topic_id=company.topic_id, partitions=[partition])
+    named = {"broker_id": company.broker.node_id, "broker_epoch": controller.broker_epoch}
+    return alter_partition.AlterPartitionRequest(**named, topics=[topic])
+
+
+def _shut_down(company: Company, _version: int) -> Message:
+    return controlled_shutdown.ControlledShutdownRequest(broker_id=OTHER, broker_epoch=company.other_epoch)
+
+
+def _allocate(company: Company, _version: int) -> Message:
+    return allocate_producer_ids.AllocateProducerIdsRequest(broker_id=OTHER, broker_epoch=company.other_epoch)
+
+
+Builder = Callable[[Company, int], Message]
+BETWEEN: Final[dict[int, tuple[Builder, ...]]] = {
+    1: (_fetch,),
+    2: (_offsets,),
+    4: (_lead, _follow),
+    5: (_stop,),
+    6: (_tell,),
+    7: (_shut_down,),
+    23: (_epochs,),
+    56: (_alter,),
+    67: (_allocate,),
+}
+"""By API key: what a broker asks of another, or of the controller, that clients do not ask so. AddPartitionsToTxn and
+WriteTxnMarkers have the same form where clients send them (test_numbers.py)."""
+
+
+def test_a36_every_api_between_brokers_has_its_requests() -> None:
+    """And with those of clients no API is left."""
+    assert set(apis_between_brokers()) <= set(BETWEEN)
+    assert set(BETWEEN) | set(REQUESTS) == set(served_apis()) | set(apis_between_brokers())
+
+
+def cases() -> Iterator[tuple[Builder, int]]:
+    for key, builders in BETWEEN.items():
+        handler = load_handler(key)
+        for build in builders:
+            for version in range(handler.min_version, handler.max_version + 1):
+                yield build, version
+
+
+async def of(company: Company, build: Builder, version: int) -> Message:
+    """A request that is about something, as each one before it may have changed that."""
+    if build is _stop:
+        await company.broker.commands.leader_and_isr(_lead(company, version))  # type: ignore[arg-type]
+    return build(company, version)
+
+
+def is_obeyed(build: Builder, change: Change) -> bool:
+    """Whether it is about all: that there is another controller, or that this broker stops."""
+    told = {place.path: value for place, value in zip(change.places, change.values, strict=True)}
+    return told.get("controller_epoch") == EPOCH_MAX or (build is _shut_down and told.get("broker_id") == 0)
+
+
+async def check(company: Company, caplog: pytest.LogCaptureFixture) -> float:
+    """Everything works; which share of a processor the broker uses when nobody asks anything."""
+    broker = company.broker
+    assert [record.getMessage() for record in caplog.records if record.exc_info] == []
+    assert broker.controller.is_active
+    (outcome,) = await broker.controller.create_topics([NewTopic("after", assignments=[(0, (0,))])])
+    assert outcome.error is ErrorCode.NONE
+    batch = build_batch([Record(0, 1_700_000_000_000, None, b"v")])
+    broker.replicas.append("after", 0, batch, -1, 13)
+    partition = broker.replicas.partition_or_error("after", 0)
+    assert partition.log.high_watermark == 1
+    for log in broker.log_manager.logs:
+        log.check()  # it is not offline
+    before = time.process_time()
+    await asyncio.sleep(IDLE_S)
+    return (time.process_time() - before) / IDLE_S
+
+
+async def attack(
+    data_dir: Path, build: Builder, version: int, together: int, caplog: pytest.LogCaptureFixture
+) -> dict[str, Any]:
+    async with company(data_dir) as found:
+        request = await of(found, build, version)
+        plain = await found.send(request, version)
+        assert errors(plain) == [], f"{build.__name__}: {plain}"
+        tried = list(changes(request, version, together, EXTREMES))
+        tried += changes(request, version, together, TEXTS)
+        for change in tried:
+            if is_obeyed(build, change):
+                continue
+            answer = await found.send(change.apply(await of(found, build, version)), version)
+            assert ErrorCode.UNKNOWN_SERVER_ERROR not in errors(answer), f"{change}: {answer}"
+        idle = await check(found, caplog)
+        assert idle <= IDLE_SHARE_MAX
+        return {"sent": found.sent, "waited": found.waited, "closed": found.closed, "idle": round(idle, 3)}
+
+
+@pytest.mark.parametrize("together", [1, pytest.param(2, marks=pytest.mark.full)])
+@pytest.mark.parametrize(
+    ("build", "version"), [pytest.param(*case, id=f"{case[0].__name__}-{case[1]}") for case in cases()]
+)
+def test_a36_what_brokers_ask_at_its_extremes(
+    tmp_path: Path, build: Builder, version: int, together: int, caplog: pytest.LogCaptureFixture, figure: Figure
+) -> None:
+    caplog.set_level(logging.INFO)
+    figure(**asyncio.run(attack(tmp_path, build, version, together, caplog)))
+    findings = check_directory(OsFiles(), str(tmp_path)).findings
+    assert [finding for finding in findings if finding.level is Level.ERROR] == []
+
+
+async def believe_another_controller(data_dir: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async with company(data_dir) as found:
+        broker = found.broker
+        request = _tell(found, 8)
+        assert isinstance(request, update_metadata.UpdateMetadataRequest)
+        request.controller_epoch = EPOCH_MAX
+        assert errors(await found.send(request, 8)) == []
+        caplog.clear()
+        with pytest.raises(ApiError, match="NOT_CONTROLLER"):
+            await broker.controller.create_topics([NewTopic("after", assignments=[(0, (0,))])])
+        before = time.process_time()
+        await asyncio.sleep(IDLE_S)
+        assert time.process_time() - before <= IDLE_SHARE_MAX * IDLE_S
+        assert len(caplog.records) < 4 * RENEWALS_AT_ONCE
+        assert broker.controller.epoch < 2 * RENEWALS_AT_ONCE
+        found.append()
+        broker.replicas.partition_or_error("t", 0).log.check()
+
+
+def test_a36_a_controller_of_the_greatest_epoch(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A broker that is told of it obeys no other any more, as in Kafka; it serves what it leads."""
+    caplog.set_level(logging.WARNING)
+    asyncio.run(believe_another_controller(tmp_path, caplog))
+
+
+async def take_sessions(data_dir: Path) -> tuple[int, int, int]:
+    """How many sessions a broker keeps for brokers that are nowhere, for one that is registered after that, and for
+    that one's without end."""
+    async with company(data_dir) as found:
+        sessions = found.broker.replica_fetch_sessions
+
+        async def fetch_as(replica_id: int) -> int:
+            request = _fetch(found, 17)
+            assert isinstance(request, fetch.FetchRequest)
+            request.replica_state.replica_id = replica_id
+            request.topics[0].partitions[0].fetch_offset = 1 << 40  # answered at once
+            answer = await found.send(request, 17)
+            assert isinstance(answer, fetch.FetchResponse)
+            return answer.session_id
+
+        assert {await fetch_as(1_000 + number) for number in range(REPLICA_FETCH_SESSIONS_MAX + 100)} == {0}
+        of_nobody = len(sessions)
+        assert await fetch_as(OTHER) != 0
+        of_one = len(sessions)
+        for _ in range(REPLICA_FETCH_SESSIONS_MAX + 100):
+            await fetch_as(OTHER)
+        return of_nobody, of_one, len(sessions)
+
+
+def test_a36_fetch_sessions_of_brokers_that_are_not_there(tmp_path: Path) -> None:
+    """They take none from those that are."""
+    assert asyncio.run(take_sessions(tmp_path)) == (0, 1, REPLICA_FETCH_SESSIONS_MAX)
