@@ -76,6 +76,9 @@ logger = logging.getLogger(__name__)
 
 IDLE_CHECK_INTERVAL_MS = 2_000
 
+TOLD_NOTHING_MS = 10_000
+"""How long a broker that starts waits for the controller before it says so."""
+
 REPLICA_FETCH_SESSIONS_MAX = 1_000
 """Fetch sessions of other brokers, which have a few each: consumers cannot take them away."""
 
@@ -250,11 +253,25 @@ class Broker:
         """Wait until the controller, wherever it is, has told of all topics: clients would take those that this broker
         has not heard of for missing ones."""
         self._opening = asyncio.create_task(self.commands.knows_everything.wait(), name="first metadata")
-        await self._opening
+        silence = self.timers.call_later(TOLD_NOTHING_MS, self._warn_of_silence)
+        try:
+            await self._opening
+        finally:
+            silence.cancel()
         self._opening = None
         if self._note is not None:
             await self._note.lacks_nothing()
         self.controller.lacks_nothing()
+
+    def _warn_of_silence(self) -> None:
+        name = self.config.inter_broker_listener_name
+        addresses = [f"{each.host}:{each.port}" for each in self._endpoints() if each.listener == name]
+        logger.warning(
+            "the controller has not told this broker anything for %d s, and it serves nobody before: other brokers have"
+            " to reach it at %s (advertised.listeners)",
+            TOLD_NOTHING_MS // 1000,
+            ", ".join(addresses),
+        )
 
     async def _start_coordinators(self) -> None:
         self._stop_later(self.groups.stop, self._members)

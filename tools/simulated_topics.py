@@ -1,5 +1,5 @@
 """A topic of a simulated cluster that is made, written, read and deleted, over and over under one name; in some of its
-lives it is compacted, or loses its oldest segments.
+lives it is compacted, or loses its oldest segments, or records that somebody has deleted.
 """
 
 from __future__ import annotations
@@ -10,6 +10,11 @@ from typing import Any, Final
 from barnabas.broker.client.client import BrokerUnavailable, ResponseError
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
+from barnabas.wire.messages.delete_records import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsTopic,
+)
 from barnabas.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from tools.simulated_clients import Attempts, Worker, new_producer, read_everything, was_written, write
 from tools.soak.history import Key, Value
@@ -27,6 +32,8 @@ COMPACTED: Final = {
     "segment.bytes": "500",
     "max.compaction.lag.ms": "1000",
 }
+CUT: Final = {**PLAIN, "segment.bytes": "1000"}
+"""Its first records are deleted as somebody asks for it, in the midst of batches."""
 SHORT: Final = {**PLAIN, "cleanup.policy": "delete", "retention.bytes": "1000", "segment.bytes": "500"}
 
 
@@ -39,12 +46,14 @@ class TopicOwner(Worker):
         super().__init__(*arguments)
         self.topic, self.partitions = TOPIC, PARTITIONS
         self._deleted = NO_ID
+        self._cut: dict[int, int] = {}
 
     async def run_once(self) -> None:
         await self._delete()
-        settings = (SHORT, COMPACTED, PLAIN)[self.done % 3]
+        settings = (SHORT, COMPACTED, CUT, PLAIN)[self.done % 4]
         await self._create(settings)
-        written, acknowledged = await self._write(self.draw.randint(20, 40))
+        self._cut = dict.fromkeys(range(PARTITIONS), 0)
+        written, acknowledged = await self._write(self.draw.randint(20, 40), is_cut=settings is CUT)
         if settings is not PLAIN:
             await self.pause(5.0)
         found = await read_everything(self.client, TOPIC, PARTITIONS)
@@ -97,24 +106,47 @@ class TopicOwner(Worker):
 
     # --- what it holds ------------------------------------------------------------------------------
 
-    async def _write(self, count: int) -> tuple[set[int], dict[tuple[int, int], int]]:
+    async def _write(self, count: int, *, is_cut: bool) -> tuple[set[int], dict[tuple[int, int], int]]:
         """All values that were sent, and the acknowledged ones by partition and offset."""
         written: set[int] = set()
         acknowledged: dict[tuple[int, int], int] = {}
         producer = await new_producer(self)
         topic_id = self.positions.topic_id(TOPIC)
-        for sequence in range(count):
+        size = 3 if is_cut else 1
+        for sequence in range(0, count * size, size):
             for partition in range(PARTITIONS):
-                value = self.value()
-                written.add(value)
-                error, offset = await write(self, partition, [value], producer, sequence, key=b"%d" % (value % KEYS))
+                values = [self.value() for _ in range(size)]
+                written.update(values)
+                key = b"%d" % (values[0] % KEYS)
+                error, offset = await write(self, partition, values, producer, sequence, key=key)
                 if self.positions.topic_id(TOPIC) != topic_id:
                     raise BrokerUnavailable(f"somebody tells of another {TOPIC}")
                 if not was_written(error):
                     raise BrokerUnavailable(f"{TOPIC} cannot be written: {error.name}")
                 if offset is not None:
-                    acknowledged[partition, offset] = value
+                    acknowledged |= {(partition, offset + number): value for number, value in enumerate(values)}
+                if is_cut and offset is not None and self.draw.random() < 0.2:
+                    await self._delete_records(partition, self.draw.randint(self._cut[partition], offset + size))
         return written, acknowledged
+
+    async def _delete_records(self, partition: int, offset: int) -> None:
+        self._cut[partition] = max(self._cut[partition], offset)  # also where nobody knows whether it was done
+        asked = DeleteRecordsPartition(partition_index=partition, offset=offset)
+        request = DeleteRecordsRequest(topics=[DeleteRecordsTopic(name=TOPIC, partitions=[asked])], timeout_ms=5_000)
+        async for is_retry in (attempts := Attempts(self)):
+            with self.retried(attempts):
+                leader = await self.leader(partition, is_retry=is_retry)
+                answer = (await self.client.send(request, leader)).topics[0].partitions[0]
+                error = ErrorCode.of(answer.error_code)
+                if error is ErrorCode.NONE:
+                    if answer.low_watermark < offset:
+                        self._wrong(partition, f"{answer.low_watermark} is the lowest, not {offset}")
+                    self.recorder.count("records deleted")
+                    return
+                if not error.retriable and error is not ErrorCode.OFFSET_OUT_OF_RANGE:
+                    self._wrong(partition, f"records cannot be deleted: {error.name}")
+                    return
+                attempts.failed(error.name)
 
     def _check(
         self,
@@ -128,6 +160,8 @@ class TopicOwner(Worker):
         due = {offset: value for (index, offset), value in acknowledged.items() if index == partition}
         if settings is COMPACTED:
             due = {offset: value for offset, value in due.items() if offset in _latest(due).values()}
+        elif settings is CUT:
+            due = {offset: value for offset, value in due.items() if offset >= self._cut[partition]}
         elif settings is SHORT:
             # Retention may have overtaken the reader, which then has what was first, and what is now.
             first = max((offset for offset in there if offset - 1 not in there), default=None)

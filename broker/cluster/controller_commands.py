@@ -140,10 +140,14 @@ class ControllerCommands:
         return ErrorCode.NONE
 
     def _topics_without_log(self, request: LeaderAndIsrRequest) -> list[str]:
-        """The topics of which this broker is to host a partition that it has no log of."""
+        """The topics of which this broker is to host a partition that it has no log of; one that there is when the
+        partition is new is of an earlier topic."""
         has_log = self._replicas.has_log
         return [
             topic.topic_name
             for topic in request.topic_states
-            if not all(has_log(topic.topic_name, state.partition_index) for state in topic.partition_states)
+            if not all(
+                not state.is_new and has_log(topic.topic_name, state.partition_index)
+                for state in topic.partition_states
+            )
         ]

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 LEADER_DURING_DELETE = -2
 NO_LEADER = -1
+UNKNOWN_CONTROLLER_EPOCH = -1
 
 GROUP_METADATA_TOPIC = "__consumer_offsets"
 TRANSACTION_STATE_TOPIC = "__transaction_state"
@@ -84,7 +85,9 @@ class MetadataCache:
         self._node_id = node_id
         self.controller_id = NO_LEADER
         self.is_complete = False
-        """Whether the controller has told of all topics, so that one which is not here does not exist."""
+        """Whether the controller in office has told of all topics, so that one which is not here does not exist. (The
+        one before may have made some that this broker never heard of.)"""
+        self._complete_epoch = UNKNOWN_CONTROLLER_EPOCH
         self._brokers: dict[int, BrokerMetadata] = {}
         self._reachable: dict[str, frozenset[int]] = {}
         self._topics: dict[str, TopicMetadata] = {}
@@ -182,7 +185,11 @@ class MetadataCache:
         turns = Turns()
         told = [await self._told(state, turns) for state in request.topic_states]
         self.controller_id = request.controller_id
-        self.is_complete = self.is_complete or request.type == FULL
+        if request.type == FULL:
+            self.is_complete = True
+            self._complete_epoch = request.controller_epoch
+        else:
+            self._hear_from(request)
         self._brokers = {broker.id: _broker(broker) for broker in request.live_brokers}
         self._reachable = {}
         removed = []
@@ -208,6 +215,7 @@ class MetadataCache:
         a little later; until then clients that a former leader turns away would be sent to it again, and some of them
         (librdkafka) wait a second before they ask once more.
         """
+        self._hear_from(request)
         turns = Turns()
         for topic in request.topic_states:
             known = self._topics.get(topic.topic_name)
@@ -224,6 +232,11 @@ class MetadataCache:
                         partition_epoch=told.partition_epoch,
                     )
                 await turns.after_one()
+
+    def _hear_from(self, request: "LeaderAndIsrRequest | UpdateMetadataRequest") -> None:
+        """A controller that is new in office gives roles, and names who lives, before it tells of all topics."""
+        if request.controller_epoch > self._complete_epoch:
+            self.is_complete = False
 
     def _is_hosted(self, topic: TopicMetadata) -> bool:
         return any(self._node_id in partition.replicas for partition in topic.partitions.values())

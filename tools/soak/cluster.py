@@ -1,4 +1,4 @@
-"""Load on a cluster of several brokers, and faults of whole brokers: `python -m tools.soak.cluster --seconds 120`.
+"""Load on a cluster of several brokers, and faults of whole brokers: `python -m tools.soak.cluster --kills 100`.
 
 A real ZooKeeper and `barnabas serve` in a process for each broker; topics with a replica on every broker and
 `min.insync.replicas` 2. Between stretches of load one broker is killed and started again, or the broker that leads a

@@ -54,9 +54,10 @@ class MarkerSender:
         metadata.listeners[self._leaders_changed] = None
 
     def write(self, topic: str, partition: int, marker: TransactionMarker) -> "asyncio.Future[None] | None":
-        """See MarkerWriter. Errors: ApiError, raised: UNKNOWN_TOPIC_OR_PARTITION (the controller has told of all topics
-        and this partition is not among them), COORDINATOR_LOAD_IN_PROGRESS (it has not yet), LEADER_NOT_AVAILABLE, and
-        those of `local`; in the future: NETWORK_EXCEPTION, NOT_LEADER_OR_FOLLOWER, what the leader said.
+        """See MarkerWriter. Errors: ApiError, raised: UNKNOWN_TOPIC_OR_PARTITION (the controller in office has told of
+        all topics and this partition is not among them), COORDINATOR_LOAD_IN_PROGRESS (it has not yet, and this
+        partition is not known), LEADER_NOT_AVAILABLE, and those of `local`; in the future: NETWORK_EXCEPTION,
+        NOT_LEADER_OR_FOLLOWER, what the leader said.
         """
         leader = self._leader(topic, partition)
         if leader == self._node_id:
@@ -74,11 +75,10 @@ class MarkerSender:
 
     def _leader(self, name: str, partition: int) -> int:
         """Who leads a partition now. Errors: ApiError, see `write`."""
-        if not self._metadata.is_complete:
-            raise ApiError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         topic = self._metadata.topic(name)
         if topic is None or partition >= topic.partition_count:
-            raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            is_gone = self._metadata.is_complete
+            raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if is_gone else ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         known = topic.partitions.get(partition)
         if known is None or known.leader < 0:
             raise ApiError(ErrorCode.LEADER_NOT_AVAILABLE)

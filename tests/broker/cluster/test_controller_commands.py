@@ -97,12 +97,12 @@ async def test_commands_are_obeyed_one_after_the_other(tmp_path: Path) -> None:
         assert (await late).error_code == ErrorCode.STALE_CONTROLLER_EPOCH
 
 
-def leading(topic: str, controller_epoch: int) -> LeaderAndIsrRequest:
+def leading(topic: str, controller_epoch: int, topic_id: bytes = TOPIC_ID) -> LeaderAndIsrRequest:
     """The broker of `running` is to lead partition 0 of a new topic."""
     state = LeaderAndIsrPartitionState(partition_index=0, leader=0, isr=[0], replicas=[0], is_new=True)
     return LeaderAndIsrRequest(
         controller_epoch=controller_epoch,
-        topic_states=[LeaderAndIsrTopicState(topic_name=topic, topic_id=TOPIC_ID, partition_states=[state])],
+        topic_states=[LeaderAndIsrTopicState(topic_name=topic, topic_id=topic_id, partition_states=[state])],
     )
 
 
@@ -133,6 +133,20 @@ async def test_a_log_is_made_with_the_settings_that_are_stored(tmp_path: Path, t
             answer = await broker.commands.leader_and_isr(command)
         assert answer.topics[0].partition_errors[0].error_code == ErrorCode.NONE
         assert broker.replicas.partition_or_error("t", 0).log.config.retention_ms == -1
+        await creator.close()
+
+
+async def test_so_is_one_in_the_place_of_a_log_of_an_earlier_topic(tmp_path: Path) -> None:
+    async with with_store(tmp_path) as (broker, store):
+        await broker.commands.leader_and_isr(leading("t", broker.controller.epoch))
+        former = broker.replicas.partition_or_error("t", 0).log
+        creator = await store.session()
+        await creator.create(znodes.config_path("topics", "t"), znodes.encode_config({"retention.ms": "-1"}))
+        another = bytes(reversed(TOPIC_ID))
+        await broker.commands.leader_and_isr(leading("t", broker.controller.epoch, another))
+        log = broker.replicas.partition_or_error("t", 0).log
+        assert log is not former
+        assert log.config.retention_ms == -1
         await creator.close()
 
 

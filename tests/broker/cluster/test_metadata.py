@@ -51,6 +51,23 @@ def test_it_is_complete_when_everything_was_told() -> None:
     assert names(metadata) == {"a", "b", "c"}
 
 
+def test_it_is_not_complete_before_a_new_controller_has_told_everything() -> None:
+    """The one before may have made topics of which this broker never heard; the next gives roles first."""
+    metadata = MetadataCache()
+    request = UpdateMetadataRequest(type=FULL, controller_epoch=3)
+    asyncio.run(metadata.update(request))
+    asyncio.run(metadata.note_roles(LeaderAndIsrRequest(controller_epoch=3)))
+    assert metadata.is_complete
+    asyncio.run(metadata.note_roles(LeaderAndIsrRequest(controller_epoch=4)))
+    assert not metadata.is_complete
+    asyncio.run(metadata.update(UpdateMetadataRequest(type=INCREMENTAL, controller_epoch=4)))
+    assert not metadata.is_complete
+    asyncio.run(metadata.update(UpdateMetadataRequest(type=FULL, controller_epoch=4)))
+    assert metadata.is_complete
+    asyncio.run(metadata.update(UpdateMetadataRequest(type=INCREMENTAL, controller_epoch=5)))
+    assert not metadata.is_complete
+
+
 def test_topics_that_were_deleted_while_this_broker_was_away_are_gone() -> None:
     """Transactions in them would wait for ever for markers that nobody takes. What this broker hosts was not deleted:
     that would have waited for it.

@@ -15,7 +15,7 @@ from barnabas.broker.configuration import config
 from barnabas.broker.environment import Environment
 from barnabas.broker.network.peer_connection import PeerConnection, PeerUnavailable
 from barnabas.broker.server import Broker
-from barnabas.clock import SystemClock
+from barnabas.clock import ManualClock, SystemClock
 from barnabas.controller.coordination.embedded import EmbeddedSession, EmbeddedStore
 from barnabas.storage.log import PartitionLog
 from barnabas.storage.os_files import UnsyncedFiles
@@ -287,6 +287,31 @@ async def test_clients_are_sent_away_by_a_broker_that_knows_nothing_yet(tmp_path
         brokers.brokers[1]._serves_clients = False
         with pytest.raises(PeerUnavailable):
             await brokers.ask(1, MetadataRequest(topics=[]), 8)
+
+
+async def test_a_broker_that_others_do_not_reach_says_why_it_is_not_ready(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = ManualClock()
+    async with company(tmp_path, 1) as brokers:
+        keys = {
+            "node.id": "2",
+            "log.dirs": str(tmp_path / "2"),
+            "listeners": "PLAINTEXT://127.0.0.1:0",
+            "advertised.listeners": "PLAINTEXT://127.0.0.1:1",  # nobody listens there
+        }
+        environment = Environment(files=UnsyncedFiles(), metadata_store=brokers._store, clock=clock)
+        broker = Broker(config.load(options=keys), environment)
+        start = asyncio.create_task(broker.start())
+        await until(lambda: broker._opening is not None and broker._opening.get_name() == "first metadata")
+        clock.advance(9_999)
+        broker.timers.fire_due()
+        assert "advertised.listeners" not in caplog.text
+        clock.advance(1)
+        broker.timers.fire_due()
+        start.cancel()
+        await asyncio.wait([start])
+        assert "other brokers have to reach it at 127.0.0.1:1 (advertised.listeners)" in caplog.text
 
 
 async def test_a_transaction_ends_in_partitions_of_all_brokers(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from barnabas.testing.requests import ask
 from barnabas.wire.codec import decode, encode
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from barnabas.wire.messages.leader_and_isr import LeaderAndIsrRequest
 from barnabas.wire.messages.update_metadata import (
     UpdateMetadataPartitionState,
     UpdateMetadataRequest,
@@ -227,6 +228,20 @@ async def test_only_metadata_tells_that_a_topic_is_gone():
     await turns()
     await bench.wire.answer(a=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     assert error_of(written) is ErrorCode.NOT_LEADER_OR_FOLLOWER, "the word of a broker that does not host it"
+
+
+@run
+async def test_a_controller_that_is_new_in_office_has_not_told_of_what_the_one_before_made():
+    """It gives roles first: a coordinator that gets one may have to end transactions in topics it never heard of."""
+    bench = await Bench().up(a=[OTHER])
+    assert bench.refusal("b") is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    await bench.metadata.note_roles(LeaderAndIsrRequest(controller_epoch=1))
+    assert bench.refusal("b") is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    assert bench.refusal("a", 1) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    assert bench.write("a") is not None, "what is known need not wait"
+    await bench.metadata.update(UpdateMetadataRequest(controller_epoch=1, type=FULL))
+    assert bench.refusal("b") is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    await bench.sender.close()
 
 
 @run
