@@ -7,7 +7,7 @@ comes back to the loop.
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, TypeVar, cast
 
@@ -166,10 +166,11 @@ class ReplicaManager:
         INCONSISTENT_TOPIC_ID, KAFKA_STORAGE_ERROR per partition."""
         response = LeaderAndIsrResponse()
         turns = Turns(LOGS_PER_TURN)
-        if request.type == FULL and not self._knows_claims:
-            await self._set_unclaimed_aside(request)
-        if request.type == FULL and self._log_manager.may_lack_logs:
-            self._log_manager.settle_lost_logs(_partitions_of(request))
+        if request.type == FULL:
+            claimed = _partitions_of(request)
+            await self._let_go(claimed)
+            if self._log_manager.may_lack_logs:
+                self._log_manager.settle_lost_logs(claimed)
         await self._reopen(request)
         for topic in request.topic_states:
             errors = LeaderAndIsrTopicError(topic_id=topic.topic_id)
@@ -299,15 +300,33 @@ class ReplicaManager:
         else:
             self._set_stray_aside(topic, index, topic_id)
 
-    async def _set_unclaimed_aside(self, request: LeaderAndIsrRequest) -> None:
-        """Set aside the logs of partitions that a command does not name which names all of this broker: their topics
-        were deleted while it was away, or given to others. Once in its life, as what it is told later it does itself.
+    async def _let_go(self, claimed: Collection[TopicPartition]) -> None:
+        """Host no more than what is `claimed` to be this broker's, which is all: others have the rest since, and the
+        word of that was lost with a former controller, or while this broker was away. It would lead on, in an epoch
+        that is over, or keep asking a leader that does not know it.
+
+        Those logs may be deleted yet, if their topic is about to be. The first time in a life the rest is nobody's, and
+        set aside.
+        """
+        turns = Turns(LOGS_PER_TURN)
+        for partition in self.partitions():
+            if (partition.topic, partition.index) not in claimed:
+                logger.info("%s has other replicas now", partition)
+                if self.fetchers is not None:
+                    await self.fetchers.unfollow([(partition.topic_id, partition.index)])
+                self._stop(partition.topic, partition.index, delete=False)
+                await turns.after_one()
+        if not self._knows_claims:
+            self._knows_claims = True
+            await self._set_unclaimed_aside(claimed)
+
+    async def _set_unclaimed_aside(self, claimed: Collection[TopicPartition]) -> None:
+        """Set aside the logs of partitions that this broker is not to host: their topics were deleted while it was
+        away, or given to others. Once in its life, as what it is told later it does itself.
 
         Kafka with ZooKeeper keeps them under their names, and Kafka with KRaft does this at its start
         (`LogManager.isStrayKraftReplica`).
         """
-        self._knows_claims = True
-        claimed = _partitions_of(request)
         turns = Turns(LOGS_PER_TURN)
         for log in self._log_manager.logs:
             if (log.topic, log.partition) not in claimed:

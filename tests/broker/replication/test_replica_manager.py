@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 
 from barnabas.broker.replication.replica_manager import ReplicaManager
+from barnabas.controller.requests import FULL
 from barnabas.storage.config import LogConfig
 from barnabas.storage.errors import StorageError
 from barnabas.storage.validation import CHEAP_RECORDS_MAX, AppendOrigin, ExpensiveBatch
 from barnabas.wire.errors import ApiError, ErrorCode
+from barnabas.wire.messages.leader_and_isr import LeaderAndIsrRequest, LeaderAndIsrTopicState
 from barnabas.wire.messages.update_metadata import (
     UpdateMetadataPartitionState,
     UpdateMetadataRequest,
@@ -150,6 +152,20 @@ async def test_what_is_stopped_is_hosted_no_more(storage: Storage, *, delete: bo
         assert hosting.replicas.hosted(hosting.partition(1).log) is hosting.partition(1)
         assert (storage.manager.get("t", 0) is None) == delete
         assert error_of_append(hosting) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+async def test_what_others_have_by_the_word_of_a_new_controller_is_hosted_no_more(storage: Storage) -> None:
+    """The controller that moved it away died before it could say so; the log may be deleted yet."""
+    async with storage.hosting() as hosting:
+        await hosting.replicas.leader_and_isr(LeaderAndIsrRequest(type=FULL))
+        await hosting.lead(told(is_new=True), told(partition_index=1, is_new=True))
+        log = hosting.partition().log
+        states = [LeaderAndIsrTopicState(topic_name="t", topic_id=TOPIC_ID, partition_states=[told(partition_index=1)])]
+        await hosting.replicas.leader_and_isr(LeaderAndIsrRequest(type=FULL, topic_states=states))
+        assert hosting.resigned == ["t-0"]
+        assert error_of_append(hosting) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert storage.manager.get("t", 0) is log
+        assert hosting.partition(1).state.is_leader
 
 
 async def test_a_leader_that_follows_now_resigns(storage: Storage) -> None:
