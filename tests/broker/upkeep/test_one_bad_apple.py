@@ -551,5 +551,5 @@ def test_all_that_set_aside_are_on_the_page() -> None:
         assert after - before == {"fetching"}
         assert {
             "closing the connection", "hearing of the cluster", "looking at in-sync replicas", "bounding the producers",
-            "telling brokers",
+            "telling brokers", "taking the answers of brokers",
         } < before  # fmt: skip
