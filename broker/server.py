@@ -372,6 +372,7 @@ class Broker:
             self._create_topics,
             self.internal_topics.new_topic,
             self.internal_topics.waits_for_brokers,
+            self.clock,
         )
 
     async def _create_topics(self, topics: list[NewTopic]) -> list[TopicOutcome]:
@@ -604,6 +605,7 @@ class Broker:
             self.log_jobs.set_aside,
             self.log_jobs.set_aside_bounds,
             self.metadata.set_aside,
+            self.auto_topics.set_aside,
             self.connections.set_aside,
             self.groups.set_aside,
             self.groups.set_aside_offsets,

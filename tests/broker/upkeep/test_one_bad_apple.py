@@ -24,6 +24,7 @@ from barnabas.broker.upkeep.log_jobs import LogJobs
 from barnabas.clock import ManualClock
 from barnabas.controller.broker_queue import RETRY_DELAY_MS, Answer, BrokerQueue
 from barnabas.controller.channel import Command
+from barnabas.controller.operations.creation import CreateTopics
 from barnabas.set_aside import SetAside
 from barnabas.storage.log import PartitionLog
 from barnabas.storage.recovery import opening as opening_of_logs
@@ -434,6 +435,27 @@ def test_a_part_that_does_not_stop(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
         assert len(broker.topic("t").records()) == 1
         broker.stop()
     assert (tmp_path / ".kafka_cleanshutdown").exists(), "the logs were closed all the same"
+
+
+def test_creating_topics(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    bug = Bug(monkeypatch, CreateTopics, "__call__", lambda _self, topics, **_: topics[0].name == "bad")
+    with Broker() as broker:
+        auto_topics = broker.server.auto_topics
+
+        async def create(name: str) -> None:
+            auto_topics.create([name])
+            await asyncio.wait(auto_topics._tasks)
+
+        for _ in range(3):
+            broker.call(create("bad"))
+        assert bug.tries == 3
+        assert set_aside(broker, "creating") == (1, 3)
+        assert len(told(caplog)) == 1
+        broker.call(create("good"))
+        bug.is_there = False
+        broker.call(create("bad"))
+        assert {"bad", "good"} <= set(broker.topic_names())
+        assert set_aside(broker, "creating") == (0, 3)
 
 
 class Remembering:
