@@ -594,8 +594,9 @@ class Broker:
 
     def _activities(self) -> "list[SetAside[Any]]":
         """Upkeep that may have set somebody aside."""
-        fetchers = self.replicas.fetchers
+        fetchers, leaderships = self.replicas.fetchers, self.replicas.leaderships
         return [
+            *(() if leaderships is None else (leaderships.alter_partitions.set_aside,)),
             *(() if fetchers is None else (fetchers.set_aside,)),
             self.compaction.set_aside,
             self.retention.set_aside,
