@@ -3,6 +3,7 @@ told once, counted, and tried again when its time has come."""
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,6 +11,7 @@ from typing import Any, cast
 
 import pytest
 
+from barnabas.broker.cluster.broker_batches import BrokerBatches
 from barnabas.broker.coordinators.groups.service import GroupRunner, GroupService
 from barnabas.broker.coordinators.groups.shard import GroupShard
 from barnabas.broker.coordinators.runtime import LOAD_RETRY_DELAY_MS_MAX
@@ -456,6 +458,31 @@ def test_creating_topics(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCapt
         broker.call(create("bad"))
         assert {"bad", "good"} <= set(broker.topic_names())
         assert set_aside(broker, "creating") == (0, 3)
+
+
+def test_batches_for_another_broker(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> list[str]:
+        sent, all_sent = list[str](), asyncio.Event()
+
+        async def deliver(_broker_id: int, waiting: deque[str]) -> None:
+            if waiting[0] == "bad":
+                raise ValueError(REASON)
+            if waiting[0] == "bad when taken":
+                waiting.popleft()
+                raise ValueError(REASON)
+            sent.append(waiting.popleft())
+            if not waiting:
+                all_sent.set()
+
+        batches = BrokerBatches[str]("Letters", deliver)
+        for item in ("a", "bad", "b", "bad when taken", "c"):
+            batches.add(2, item)
+        await all_sent.wait()
+        await batches.close()
+        return sent
+
+    assert asyncio.run(scenario()) == ["a", "b", "c"]
+    assert caplog.text.count("Traceback") == 1
 
 
 class Remembering:
