@@ -163,7 +163,9 @@ class OtherBrokers:
             self._clock,
             self._config.replica_lag_time_max_ms,
             self._metadata.is_alive,
-            AlterPartitions(self._node_id, self._broker_epoch, self._alter_partition, self._timers),
+            AlterPartitions(
+                self._node_id, self._broker_epoch, self._alter_partition, self._timers, self._network_clock
+            ),
             self._throttle(BrokerConfig.leader_replication_throttled_rate, "leader.replication.throttled.replicas"),
         )
 

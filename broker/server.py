@@ -389,6 +389,7 @@ class Broker:
             self._create_topics,
             self.internal_topics.new_topic,
             self.internal_topics.waits_for_brokers,
+            self.clock,
         )
 
     def _may_lack_records(self) -> bool:
@@ -614,8 +615,9 @@ class Broker:
 
     def _activities(self) -> "list[SetAside[Any]]":
         """Upkeep that may have set somebody aside."""
-        fetchers = self.replicas.fetchers
+        fetchers, leaderships = self.replicas.fetchers, self.replicas.leaderships
         return [
+            *(() if leaderships is None else (leaderships.alter_partitions.set_aside,)),
             *(() if fetchers is None else (fetchers.set_aside,)),
             self.compaction.set_aside,
             self.retention.set_aside,
@@ -625,6 +627,7 @@ class Broker:
             self.log_jobs.set_aside,
             self.log_jobs.set_aside_bounds,
             self.metadata.set_aside,
+            self.auto_topics.set_aside,
             self.connections.set_aside,
             self.groups.set_aside,
             self.groups.set_aside_offsets,
@@ -636,6 +639,7 @@ class Broker:
             self.configs.set_aside,
             self.controller.set_aside,
             self.controller.set_aside_brokers,
+            self.controller.set_aside_answers,
             self.housekeeping.set_aside,
         ]
 

@@ -146,6 +146,12 @@ class Controller:
         )
         self._task: asyncio.Task[None] | None = None
         self.set_aside = SetAside[str]("taking over the cluster", clock, first_delay_ms=RECOVERY_RETRY_DELAY_MS)
+        self.set_aside_answers = SetAside[int](
+            "taking the answers of brokers",
+            clock,
+            first_delay_ms=RECOVERY_RETRY_DELAY_MS,
+            name=lambda broker: f"broker {broker}",
+        )
         self.cluster_id = ""
         self._renewals = 0
         self._renewed_ms = 0
@@ -407,9 +413,26 @@ class Controller:
 
     def _answered(self, answer: "Answer") -> None:
         """Another broker has answered."""
+        self._events.submit(lambda: self._take_answer(answer))
+
+    async def _take_answer(self, answer: "Answer") -> None:
+        """Go by an answer. Where one raises what nobody foresaw, everything is read again, and the broker told
+        everything again; what it answers to that, and raises, is left at that for a while.
+        """
         from barnabas.controller.operations.answers import take_answer
 
-        self._events.submit(lambda: take_answer(self._context, answer))
+        is_due = self.set_aside_answers.is_ready(answer.broker_id)
+        try:
+            await take_answer(self._context, answer)
+        except (Deposed, CoordinationError):
+            raise
+        except Exception as error:  # noqa: BLE001 - told once
+            if is_due:
+                self.set_aside_answers.put(answer.broker_id, error)
+                await self._recover()
+        else:
+            if is_due:
+                self.set_aside_answers.release(answer.broker_id)
 
     # -- controllership
 

@@ -10,6 +10,8 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Final, NamedTuple
 
+from barnabas.clock import Clock, SystemClock
+from barnabas.set_aside import SetAside
 from barnabas.timers import Timers, pause
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.alter_partition import (
@@ -32,7 +34,8 @@ Send = Callable[[AlterPartitionRequest], Awaitable[AlterPartitionResponse]]
 """Asks the controller, whoever that is. Raises where none has answered."""
 
 Answered = Callable[[ResponsePartitionData], bool]
-"""Is told the controller's answer for one partition; whether the same is to be asked again. Must not raise."""
+"""Is told the controller's answer for one partition; whether the same is to be asked again, as it is, after a while,
+where this raises."""
 
 _Key = tuple[TopicId, int]
 
@@ -46,11 +49,25 @@ class AlterPartitions:
     """Proposals that the controller has not answered; owned by the event loop. `broker_epoch()` is this broker's
     registration now."""
 
-    def __init__(self, node_id: int, broker_epoch: Callable[[], int], send: Send, timers: Timers) -> None:
+    def __init__(
+        self,
+        node_id: int,
+        broker_epoch: Callable[[], int],
+        send: Send,
+        timers: Timers,
+        clock: Clock | None = None,
+    ) -> None:
         self._node_id = node_id
         self._broker_epoch = broker_epoch
         self._send = send
         self._timers = timers
+        self.set_aside = SetAside[_Key](
+            "changing the in-sync replicas",
+            clock or SystemClock(),
+            first_delay_ms=1_000,
+            name=lambda key: f"partition {key[1]} of topic {key[0].hex()}",
+        )
+        """Partitions that made nothing of their answer, for a reason that nobody foresaw."""
         self._proposals: dict[_Key, _Proposal] = {}
         self._sending: asyncio.Task[None] | None = None
         self._is_closed = False
@@ -88,7 +105,9 @@ class AlterPartitions:
 
     async def _send_once(self) -> str:
         """Ask for all that is proposed, and tell the answers; why some of it has to be asked again, if it has."""
-        sent = dict(self._proposals)
+        sent = {key: self._proposals[key] for key in self.set_aside.ready(self._proposals)}
+        if not sent:
+            return f"{len(self._proposals)} partitions"
         try:
             response = await self._send(self._request(sent))
         except Exception as error:  # noqa: BLE001 - it is asked again
@@ -97,8 +116,11 @@ class AlterPartitions:
             return ErrorCode.of(response.error_code).name
         for key, answer in _answers(response):
             proposal = sent.get(key)
-            if proposal is not None and not proposal.answered(answer) and self._proposals.get(key) is proposal:
-                del self._proposals[key]
+            if proposal is None:
+                continue
+            with self.set_aside.attempt(key):
+                if not proposal.answered(answer) and self._proposals.get(key) is proposal:
+                    del self._proposals[key]
         left = sum(self._proposals.get(key) is proposal for key, proposal in sent.items())
         return f"{left} of {len(sent)} partitions" if left else ""
 

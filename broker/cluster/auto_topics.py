@@ -9,13 +9,17 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
 
+from barnabas.clock import Clock
 from barnabas.controller.operations.topics import NewTopic, TopicOutcome
+from barnabas.set_aside import SetAside
 from barnabas.wire.errors import ApiError, ErrorCode
 
 logger = logging.getLogger(__name__)
 
 IN_FLIGHT_MAX = 100
 """Topics that are created at a time; one request can name many more. Who asked for the others asks again."""
+
+_ASKED_FOR = "topics that were asked for"
 
 Create = Callable[[list[NewTopic]], Awaitable[list[TopicOutcome]]]
 
@@ -30,10 +34,12 @@ class AutoTopicCreation:
         create: Create,
         internal_topic: Callable[[str], NewTopic | None],
         waits_for_brokers: Callable[[str], bool],
+        clock: Clock,
     ) -> None:
         self._create = create
         self._internal_topic = internal_topic
         self._waits_for_brokers = waits_for_brokers
+        self.set_aside = SetAside[str]("creating", clock, first_delay_ms=0)
         self._in_flight: set[str] = set()
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -62,6 +68,10 @@ class AutoTopicCreation:
                     )
         except ApiError as error:
             logger.warning("automatic creation of topics failed: %s", error)
+        except Exception as error:  # noqa: BLE001 - whoever asked asks again
+            self.set_aside.put(_ASKED_FOR, error)
+        else:
+            self.set_aside.release(_ASKED_FOR)
         finally:
             self._in_flight.difference_update(topic.name for topic in topics)
 

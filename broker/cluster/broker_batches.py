@@ -18,7 +18,7 @@ class BrokerBatches(Generic[Item]):
     """What waits to be sent, by broker; owned by the event loop.
 
     `deliver(broker_id, waiting)` takes what goes into one request out of `waiting`, at least one item, and returns when
-    it has told each of them what became of it; it raises nothing. It is called again as long as anything waits.
+    it has told each of them what became of it; it is to raise nothing. It is called again as long as anything waits.
     `activity` is what this is about, for log lines.
     """
 
@@ -54,7 +54,13 @@ class BrokerBatches(Generic[Item]):
         waiting = self._waiting[broker_id]
         try:
             while waiting:
-                await self._deliver(broker_id, waiting)
+                count = len(waiting)
+                try:
+                    await self._deliver(broker_id, waiting)
+                except Exception as error:  # noqa: BLE001 - a mistake of ours; what waits must not be lost with it
+                    self.failed(broker_id, error)
+                    if len(waiting) == count:
+                        waiting.popleft()
         finally:
             del self._tasks[broker_id]
             del self._waiting[broker_id]

@@ -342,6 +342,7 @@ class _Lane:
         self._task: asyncio.Task[None] | None = None
         self._is_wanted = asyncio.Event()
         self._is_failing = False
+        self._is_set_aside = False
 
     def start(self) -> None:
         """Begin to fetch."""
@@ -370,6 +371,7 @@ class _Lane:
                 self.fetcher.failed(clock.monotonic_ms())
             except Exception as error:  # noqa: BLE001 - ours or the leader's: the fetching goes on, after a while
                 self._manager.set_aside.put(self._name, error)
+                self._is_set_aside = True
                 self.fetcher.failed(clock.monotonic_ms())
 
     async def _go_round(self) -> None:
@@ -390,7 +392,9 @@ class _Lane:
         self._is_failing = False
         await self._carry_out(self.fetcher.answered(response, clock.monotonic_ms()))
         self.after_response()
-        self._manager.set_aside.release(self._name)
+        if self._is_set_aside:
+            self._is_set_aside = False
+            self._manager.set_aside.release(self._name)
 
     def _hold_up(self, throttle: Throttle) -> bool:
         """Ask for nothing that is throttled, and not in sync, before its bytes may pass; whether there is such."""

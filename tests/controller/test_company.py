@@ -7,7 +7,10 @@ import pytest
 
 from barnabas.clock import ManualClock
 from barnabas.controller import znodes
+from barnabas.controller.broker_queue import Answer
+from barnabas.controller.controller import RECOVERY_RETRY_DELAY_MS
 from barnabas.controller.coordination.interface import ConnectionLost
+from barnabas.controller.operations import answers
 from barnabas.controller.operations.elect_leaders import ElectionType
 from barnabas.controller.operations.topics import NewPartitions, NewTopic
 from barnabas.controller.state import NO_LEADER
@@ -23,6 +26,7 @@ from barnabas.wire.messages.controlled_shutdown import ControlledShutdownRequest
 from barnabas.wire.messages.leader_and_isr import LeaderAndIsrRequest
 from barnabas.wire.messages.stop_replica import StopReplicaRequest
 from barnabas.wire.messages.update_metadata import UpdateMetadataRequest
+from tests.bugs import Bug
 from tests.controller.company import Company
 
 pytestmark = pytest.mark.parametrize(
@@ -743,3 +747,30 @@ async def gone(company: Company, session: Any, path: str) -> None:
         if is_there:
             await company.news.wait()
             company.news.clear()
+
+
+async def test_answers_of_one_broker_that_raise_stop_nothing(
+    company: Company, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The first has everything read again, and the broker told everything again, which it answers."""
+
+    def is_bad(_context: object, answer: Answer) -> bool:
+        return answer.broker_id == 2 and isinstance(answer.command, LeaderAndIsrRequest)
+
+    async with company:
+        await company.start(1, 2, 3)
+        bug = Bug(monkeypatch, answers, "take_answer", is_bad)
+        await create(company, 1, 2, 3)
+        await company.until(lambda: bug.tries >= 2)
+        controller = company.controller
+        for name in ("u", "v"):
+            await create(company, 1, 2, 3, name=name)
+        await company.until(lambda: bug.tries >= 4)
+        assert controller.is_active
+        assert controller.set_aside_answers.members == [2]
+        assert caplog.text.count("Traceback") == 1
+        bug.is_there = False
+        company.clock.advance(RECOVERY_RETRY_DELAY_MS)
+        await create(company, 1, 2, name="w")
+        await company.until(lambda: not controller.set_aside_answers.members)
+        assert bug.tries < 20

@@ -212,7 +212,9 @@ class Hosting:
 
     def _make_leaderships(self) -> Leaderships:
         self.timers = Timers(self._clock, asyncio.get_running_loop())
-        alter_partitions = AlterPartitions(NODE_ID, lambda: BROKER_EPOCH, self.controller.send, self.timers)
+        alter_partitions = AlterPartitions(
+            NODE_ID, lambda: BROKER_EPOCH, self.controller.send, self.timers, self._clock
+        )
         return Leaderships(self._clock, LAG_MS_MAX, self.metadata.is_alive, alter_partitions)
 
     async def live(self, *broker_ids: int) -> None:

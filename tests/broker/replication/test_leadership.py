@@ -10,7 +10,7 @@ from barnabas.broker.replication.followers import REST_MS
 from barnabas.broker.replication.leadership import Leadership
 from barnabas.storage.config import LogConfig
 from barnabas.wire.errors import ApiError, ErrorCode
-from barnabas.wire.messages.alter_partition import AlterPartitionResponse
+from barnabas.wire.messages.alter_partition import AlterPartitionResponse, ResponsePartitionData, ResponseTopicData
 from tests.broker.replication.conftest import (
     BROKER_EPOCH,
     LAG_MS_MAX,
@@ -410,3 +410,45 @@ async def test_one_partition_that_raises_keeps_no_other_from_leaving_out_who_is_
         storage.clock.advance(3_600_000)
         await hosting.replicas.look_at_isrs()
         assert aside.members == []
+
+
+async def test_one_partition_that_makes_nothing_of_its_answer_keeps_no_other_from_theirs(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with storage.hosting() as hosting:
+        await hosting.live(*REPLICAS)
+        roles = [told(partition_index=index, replicas=REPLICAS, isr=REPLICAS, is_new=True) for index in range(3)]
+        assert await hosting.lead(*roles) == [ErrorCode.NONE] * 3
+        bug = Bug(monkeypatch, Leadership, "_answered", lambda leadership, *_: leadership._partition.index == 0)
+        for index in range(3):
+            hosting.append(b"a", index=index)
+        storage.clock.advance(LAG_MS_MAX + 1)
+        await hosting.replicas.look_at_isrs()
+
+        async def store() -> list[int]:
+            (topic,) = (await hosting.controller.next_request()).topics
+            asked = [each.partition_index for each in topic.partitions]
+            states = [
+                ResponsePartitionData(partition_index=index, leader_id=NODE_ID, isr=[NODE_ID], partition_epoch=1)
+                for index in asked
+            ]
+            await hosting.controller.answer(
+                AlterPartitionResponse(topics=[ResponseTopicData(topic_id=TOPIC_ID, partitions=states)])
+            )
+            return asked
+
+        assert await store() == [0, 1, 2]
+        assert [hosting.partition(index).state.isr for index in (1, 2)] == [(NODE_ID,)] * 2
+        assert hosting.replicas.leaderships is not None
+        aside = hosting.replicas.leaderships.alter_partitions.set_aside
+        assert aside.members == [(TOPIC_ID, 0)]
+        storage.clock.advance(RETRY_BACKOFF_MS)
+        hosting.timers.fire_due()
+        assert await hosting.controller.is_asked_nothing()
+        bug.is_there = False
+        storage.clock.advance(1_000)
+        hosting.timers.fire_due()
+        assert await store() == [0]
+        assert hosting.partition(0).state.isr == (NODE_ID,)
+        assert aside.members == []
+        assert caplog.text.count("Traceback") == 1

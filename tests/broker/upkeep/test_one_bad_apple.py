@@ -3,6 +3,7 @@ told once, counted, and tried again when its time has come."""
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,6 +11,7 @@ from typing import Any, cast
 
 import pytest
 
+from barnabas.broker.cluster.broker_batches import BrokerBatches
 from barnabas.broker.coordinators.groups.service import GroupRunner, GroupService
 from barnabas.broker.coordinators.groups.shard import GroupShard
 from barnabas.broker.coordinators.runtime import LOAD_RETRY_DELAY_MS_MAX
@@ -24,6 +26,7 @@ from barnabas.broker.upkeep.log_jobs import LogJobs
 from barnabas.clock import ManualClock
 from barnabas.controller.broker_queue import RETRY_DELAY_MS, Answer, BrokerQueue
 from barnabas.controller.channel import Command
+from barnabas.controller.operations.creation import CreateTopics
 from barnabas.set_aside import SetAside
 from barnabas.storage.log import PartitionLog
 from barnabas.storage.recovery import opening as opening_of_logs
@@ -436,6 +439,52 @@ def test_a_part_that_does_not_stop(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     assert (tmp_path / ".kafka_cleanshutdown").exists(), "the logs were closed all the same"
 
 
+def test_creating_topics(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    bug = Bug(monkeypatch, CreateTopics, "__call__", lambda _self, topics, **_: topics[0].name == "bad")
+    with Broker() as broker:
+        auto_topics = broker.server.auto_topics
+
+        async def create(name: str) -> None:
+            auto_topics.create([name])
+            await asyncio.wait(auto_topics._tasks)
+
+        for _ in range(3):
+            broker.call(create("bad"))
+        assert bug.tries == 3
+        assert set_aside(broker, "creating") == (1, 3)
+        assert len(told(caplog)) == 1
+        broker.call(create("good"))
+        bug.is_there = False
+        broker.call(create("bad"))
+        assert {"bad", "good"} <= set(broker.topic_names())
+        assert set_aside(broker, "creating") == (0, 3)
+
+
+def test_batches_for_another_broker(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> list[str]:
+        sent, all_sent = list[str](), asyncio.Event()
+
+        async def deliver(_broker_id: int, waiting: deque[str]) -> None:
+            if waiting[0] == "bad":
+                raise ValueError(REASON)
+            if waiting[0] == "bad when taken":
+                waiting.popleft()
+                raise ValueError(REASON)
+            sent.append(waiting.popleft())
+            if not waiting:
+                all_sent.set()
+
+        batches = BrokerBatches[str]("Letters", deliver)
+        for item in ("a", "bad", "b", "bad when taken", "c"):
+            batches.add(2, item)
+        await all_sent.wait()
+        await batches.close()
+        return sent
+
+    assert asyncio.run(scenario()) == ["a", "b", "c"]
+    assert caplog.text.count("Traceback") == 1
+
+
 class Remembering:
     """What is remembered of producers, and how many of them have to be forgotten."""
 
@@ -551,5 +600,5 @@ def test_all_that_set_aside_are_on_the_page() -> None:
         assert after - before == {"fetching"}
         assert {
             "closing the connection", "hearing of the cluster", "looking at in-sync replicas", "bounding the producers",
-            "telling brokers",
+            "telling brokers", "taking the answers of brokers",
         } < before  # fmt: skip
