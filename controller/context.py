@@ -81,6 +81,8 @@ class ControllerContext:
         self.events = events
         self.refusals = refusals
         self._random_bytes = random_bytes
+        self.cluster_id = ""
+        """Known when the broker has joined the cluster."""
         self.is_active = False
         self.cluster = ClusterState()
         self.machine = PartitionStateMachine()
