@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self, TypeVar, Unpack, cast
+from typing import Any, Final, Self, TypeVar, Unpack
 
 from barnabas.broker.configuration import config as broker_config
 from barnabas.broker.environment import Environment
@@ -443,7 +443,7 @@ class ClusterBroker:
             socket_clock=SystemClock(),  # brokers answer each other in real time, whatever time they are to have
             files=ExchangeableFiles(UnsyncedFiles()).as_files(),
             network=_BrokerNetwork(self.number, cluster._cuts),
-            metadata_store=cast(EmbeddedStore, self._sessions),
+            metadata_store=self._sessions,
         )
         server = Server(broker_config.load(options=options), environment)
         cluster._interception.attach(server)

@@ -149,6 +149,7 @@ def test_a_fault_counts_is_removed_and_ends_with_its_block(broker: Broker) -> No
 
 def test_no_fault_no_cost(broker: Broker) -> None:
     dispatcher = broker.server.dispatcher
+    assert dispatcher is not None
     assert dispatcher.dispatch == dispatcher.serve
     with broker.faults.fail("ListGroups", 14):
         assert dispatcher.dispatch != dispatcher.serve
