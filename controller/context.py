@@ -114,8 +114,8 @@ class ControllerContext:
         return await request.answer()
 
     def type_of_roles(self, request_type: int) -> int:
-        """Of a LeaderAndIsr of that type: it is not said to be all where topics are left out, as a broker sets aside
-        the logs that are in none which is."""
+        """The type to send a LeaderAndIsr of `request_type` with: none is FULL while topics are left out, as a broker
+        sets aside the logs that a full one does not name."""
         return requests.INCREMENTAL if self.left_out else request_type
 
     def stop_timers(self) -> None:

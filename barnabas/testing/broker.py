@@ -391,7 +391,7 @@ class Broker(Recordable):
         self._listeners = _with_ports(options["listeners"], socket_server.ports)
 
     def _config_of_next(self, life: BrokerThread) -> BrokerConfig:
-        """That of a broker which takes the place of one that runs."""
+        """The configuration of a broker that takes the place of one that runs."""
         return broker_config.load(options={"barnabas.cluster.id": life.server.cluster_id, **self._options()})
 
     def _options(self) -> dict[str, str]:

@@ -128,7 +128,7 @@ class Cluster(Recordable):
         return self
 
     def _warn(self) -> None:
-        """Of what is wrong with keywords: a misspelt one, above all, which no test would notice."""
+        """Tell what is wrong with keywords: a misspelt one, above all, which no test would notice."""
         given = {key: value for key, value in self._given.items() if key not in NEED_OTHERS}
         for problem in broker_config.load(options=given).warnings:
             warnings.warn(problem, stacklevel=3)
@@ -446,7 +446,7 @@ class _Cuts:
         self._healed = asyncio.Event()
 
     async def passage(self, pair: frozenset[int]) -> None:
-        """Wait until there is one."""
+        """Wait until these two brokers can reach each other."""
         while pair in self._cut:
             await self._healed.wait()
 

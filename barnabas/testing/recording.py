@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 REQUESTS_MAX: Final = 10_000
 BYTES_MAX: Final = 64 * 1024 * 1024
-"""Of requests and answers as they are on the wire, records included."""
+"""The size of requests and answers on the wire, records included."""
 
 
 class RecordedRequest:
