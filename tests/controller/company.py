@@ -273,7 +273,7 @@ class Company:
         return self.members[broker_id].broker
 
     def state(self, topic: str = "t", partition: int = 0) -> PartitionState:
-        """As the controller has it."""
+        """The state of a partition as the controller has it."""
         return self.controller.cluster.topics[topic].partitions[partition]
 
     async def until(self, condition: Callable[[], Any]) -> None:

@@ -292,7 +292,7 @@ async def test_a_broker_that_bounced_is_lost_and_comes(company: Company) -> None
 
 
 async def test_who_takes_over_knows_the_settings_of_topics(company: Company) -> None:
-    """Of those, too, that were created since it started: it elects by them."""
+    """It elects by the settings of topics, of those, too, that were created since it started."""
     async with company:
         await company.start(1, 2, 3)
         settings = {"unclean.leader.election.enable": "true"}

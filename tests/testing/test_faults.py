@@ -65,7 +65,7 @@ LIST_GROUPS = ListGroupsRequest()
 
 
 def error(connection: socket.socket, client_id: str = "test") -> int:
-    """Of a request that nothing is wrong with."""
+    """The error code that a request is answered with which nothing is wrong with."""
     code: int = ask(connection, LIST_GROUPS, 1, client_id).error_code
     return code
 

@@ -54,7 +54,7 @@ def state_in(brokers: Company, node_id: int, transactional_id: str) -> Transacti
 
 
 def partitions_of(brokers: Company, topic: str) -> list[Any]:
-    """Those that are led, of all brokers."""
+    """The partitions of a topic, each at the broker that leads it."""
     hosted = [partition for broker in brokers.brokers.values() for partition in broker.replicas.partitions()]
     return [partition for partition in hosted if partition.topic == topic and partition.state.is_leader]
 

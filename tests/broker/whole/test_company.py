@@ -33,7 +33,7 @@ ONE_REPLICA: Final = {
     "transaction_state_log_replication_factor": "1",
     "transaction_state_log_min_isr": "1",
 }
-"""Of internal topics."""
+"""Settings that give internal topics one replica."""
 
 pytestmark = pytest.mark.anyio
 
@@ -88,7 +88,7 @@ class Company:
 
     @property
     def controller_ids(self) -> list[int]:
-        """Those that say that they are the controller."""
+        """The ids of the brokers that say that they are the controller."""
         return [node_id for node_id, broker in self.brokers.items() if broker.controller.is_active]
 
     async def ask(self, node_id: int, request: Message, version: int) -> Any:

@@ -20,7 +20,7 @@ ALL = -1
 
 
 async def topic_of_three(brokers: Company) -> Partition:
-    """Its one partition, at its leader, when all three follow."""
+    """A topic of three replicas: its one partition, at its leader, once all three host it."""
     assert await brokers.create("t", 1, 3) is ErrorCode.NONE
     for broker in brokers.brokers.values():
         await until(lambda broker=broker: broker.replicas.partition("t", 0) is not None)  # type: ignore[misc]
