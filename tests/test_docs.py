@@ -110,9 +110,9 @@ def test_the_architecture_has_a_row_for_every_module() -> None:
 def test_the_architecture_has_a_row_for_every_folder() -> None:
     """Tests are in the same rooms as what they test; whatever else is below these folders belongs to one thing."""
     text = (ROOT / "ARCHITECTURE.md").read_text()
-    folders = [ROOT / name for name in ("compat_tests", "spark_examples", "benchmarks", "docs", "tools", "tests")]
-    folders += sorted({path.parent for path in (ROOT / "tests").rglob("*") if path.suffix not in ("", ".pyc")})
-    for folder in folders:
+    for name in ("barnabas", "tests", "compat_tests", "spark_examples", "benchmarks", "docs", "tools", *PACKAGES):
+        assert f"{name}/" in text, f"ARCHITECTURE.md lacks {name}"
+    for folder in sorted({path.parent for path in (ROOT / "tests").rglob("*") if path.suffix not in ("", ".pyc")}):
         path = str(folder.relative_to(ROOT))
         is_room = any((ROOT / above / path.partition("/")[2]).is_dir() for above in ("", "barnabas", "tools"))
         is_told_by_name = folder.name.startswith(("golden", "scenarios"))
