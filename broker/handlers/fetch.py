@@ -53,11 +53,14 @@ def handle(request: FetchRequest, context: RequestContext) -> FetchResponse | Aw
     services = context.services
     uses_topic_ids = context.api_version >= 13
     replica_id = request.replica_state.replica_id if context.api_version >= 15 else request.replica_id
-    is_replica = replica_id >= 0
-    if is_replica and not context.is_on_inter_broker_listener:
+    if replica_id < 0:
+        sessions = services.fetch_sessions
+    elif context.is_on_inter_broker_listener:
+        sessions = services.replica_fetch_sessions
+    else:
         return _refuse_replica(request, context)
     now_ms = services.clock.monotonic_ms()
-    plan = (services.replica_fetch_sessions if is_replica else services.fetch_sessions).plan(
+    plan = sessions.plan(
         request.session_id,
         request.session_epoch,
         _asked(request, services.metadata, uses_topic_ids),
@@ -67,7 +70,7 @@ def handle(request: FetchRequest, context: RequestContext) -> FetchResponse | Aw
     )
     if uses_topic_ids:
         _resolve_names(plan, services.metadata)
-    if is_replica:
+    if replica_id >= 0:
         operation = _of_replica(replica_id, plan, now_ms, request, context)
     else:
         # What peers have not read yet lies in our memory: the more it is, the less there is for others, down to one
@@ -171,8 +174,11 @@ async def _finish(
 def _asked(request: FetchRequest, metadata: "MetadataCache", uses_topic_ids: bool) -> list[FetchPartition]:
     asked: dict[PartitionKey, FetchPartition] = {}
     for topic in request.topics:
-        topic_id = TopicId(topic.topic_id) if uses_topic_ids else ZERO_TOPIC_ID
-        name = metadata.topic_name(topic_id) if uses_topic_ids else topic.topic
+        if uses_topic_ids:
+            topic_id = TopicId(topic.topic_id)
+            name = metadata.topic_name(topic_id)
+        else:
+            topic_id, name = ZERO_TOPIC_ID, topic.topic
         for partition in topic.partitions:
             entry = FetchPartition(
                 name,
@@ -185,7 +191,7 @@ def _asked(request: FetchRequest, metadata: "MetadataCache", uses_topic_ids: boo
                 partition.log_start_offset,
             )
             asked[entry.key] = entry
-    return list(asked.values())
+    return [*asked.values()]
 
 
 def _forgotten(request: FetchRequest, uses_topic_ids: bool) -> list[PartitionKey]:
