@@ -92,7 +92,12 @@ class Threads(Protocol):
 
 
 class OsThreads:
-    """The operating system's threads. A group of `run` for which not one can be started runs in the calling one."""
+    """The operating system's threads. A group of `run` for which not one can be started runs in the calling one.
+    `start` is what starts those of `run`.
+    """
+
+    def __init__(self, start: Callable[[Thread], None] = Thread.start) -> None:
+        self._start = start
 
     def begin(self) -> None:
         asyncio.get_running_loop().set_default_executor(ThreadPool("broker", THREADS_AT_START))
@@ -108,7 +113,7 @@ class OsThreads:
         threads: list[Thread] = []
         alone: list[_Jobs[T]] = []
         for jobs in running:
-            found = _start(jobs.work, min(threads_per_group, len(jobs.results)), name)
+            found = self._start_some(jobs.work, min(threads_per_group, len(jobs.results)), name)
             threads += found
             if not found:
                 alone.append(jobs)
@@ -123,6 +128,18 @@ class OsThreads:
 
     def pause(self, duration_ms: int) -> None:
         Event().wait(duration_ms / 1000)
+
+    def _start_some(self, work: Callable[[], None], count: int, name: str) -> list[Thread]:
+        started: list[Thread] = []
+        for _ in range(count):
+            thread = Thread(target=work, name=name)
+            try:
+                self._start(thread)
+            except RuntimeError as error:
+                logger.warning("%s: %s, going on with %d", name, error, len(started))
+                break
+            started.append(thread)
+        return started
 
 
 class _OsWorkers:
@@ -175,19 +192,6 @@ def _do(outcome: asyncio.Future[T], job: Callable[..., T], arguments: tuple[Any,
         outcome.set_exception(error)
     else:
         outcome.set_result(result)
-
-
-def _start(work: Callable[[], None], count: int, name: str) -> list[Thread]:
-    started: list[Thread] = []
-    for _ in range(count):
-        thread = Thread(target=work, name=name)
-        try:
-            thread.start()
-        except RuntimeError as error:
-            logger.warning("%s: %s, going on with %d", name, error, len(started))
-            break
-        started.append(thread)
-    return started
 
 
 class _Jobs(Generic[T]):

@@ -168,7 +168,7 @@ class LiveProducer:
             self._failures.append(error)
 
     def latencies_ms(self, start_s: float = 0.0, end_s: float = math.inf) -> list[float]:
-        """From send to acknowledgement, of the records acknowledged between two times of the system's clock."""
+        """From send to acknowledgement, for records that were acknowledged between two times of the system's clock."""
         return [latency_ms for at_s, latency_ms in self._acknowledged if start_s <= at_s <= end_s]
 
     def wait_for(self, count: int) -> None:
@@ -289,7 +289,7 @@ class OneByOne:
             self._failures.append(error)
 
     def latencies_ms(self, start_s: float, end_s: float) -> list[float]:
-        """From send to acknowledgement, of the records acknowledged between two times of `time.monotonic`."""
+        """From send to acknowledgement, for records that were acknowledged between two times of `time.monotonic`."""
         return [latency_ms for at_s, latency_ms in self._acknowledged if start_s <= at_s <= end_s]
 
     def __enter__(self) -> "OneByOne":

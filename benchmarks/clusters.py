@@ -15,7 +15,7 @@ from tools.zookeeper import ZooKeeperServer
 BROKERS = 3
 SESSION_TIMEOUT_MS = 6_000
 SHORT_SESSIONS = {"zookeeper.session.timeout.ms": str(SESSION_TIMEOUT_MS)}
-"""For how long a broker may be silent beside a ZooKeeper, where its death is measured."""
+"""How long a broker may be silent to a ZooKeeper, where it is measured what its death costs."""
 
 
 class Cluster:
@@ -45,7 +45,7 @@ class Cluster:
 
     @property
     def pids(self) -> list[int]:
-        """Of the brokers alone."""
+        """The process ids of the brokers, without ZooKeeper's."""
         return [broker.pid for broker in self.brokers]
 
     def __enter__(self) -> Self:
@@ -74,7 +74,7 @@ def barnabas_cluster() -> Cluster:
 
 
 def barnabas_beside_zookeeper() -> Cluster:
-    """The same with sessions of SESSION_TIMEOUT_MS."""
+    """As `barnabas_cluster`, with sessions of SESSION_TIMEOUT_MS."""
     return _beside_zookeeper(lambda settings, _: BarnabasProcess(settings), SHORT_SESSIONS)
 
 

@@ -72,7 +72,7 @@ class Leaders:
         )
 
     def wait_for(self, addresses: Iterable[str], is_right: Callable[[Telling], bool], what: str) -> float:
-        """Until each of the brokers tells what is right; the time of the last one, by `time.monotonic`.
+        """Wait until each of the brokers tells what is right; the time of the last one, by `time.monotonic`.
 
         Raises RuntimeError when that takes too long.
         """
@@ -85,7 +85,7 @@ class Leaders:
         return time.monotonic()
 
     def wait_until_led(self, addresses: Iterable[str], count: int, gone: Collection[int] = ()) -> float:
-        """Until so many partitions are led by brokers that are not `gone`, in every broker's metadata."""
+        """Wait until so many partitions are led by brokers that are not `gone`, in every broker's metadata."""
         return self.wait_for(
             addresses,
             lambda told: sum(each.leader >= 0 and each.leader not in gone for each in told.partitions) >= count,
@@ -93,7 +93,7 @@ class Leaders:
         )
 
     def wait_in_sync(self, addresses: Iterable[str], count: int, replicas: int) -> float:
-        """Until so many partitions have all their replicas in sync, in every broker's metadata."""
+        """Wait until so many partitions have all their replicas in sync, in every broker's metadata."""
         return self.wait_for(
             addresses,
             lambda told: sum(each.in_sync >= replicas for each in told.partitions) >= count,

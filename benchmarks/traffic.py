@@ -62,7 +62,7 @@ class Traffic:
         return len(self._latencies)
 
     def latencies_ms(self, start_s: float, end_s: float) -> list[float]:
-        """From a record's hand-over to its acknowledgement, of those acknowledged between two times of
+        """How long records took from hand-over to acknowledgement, of those acknowledged between two times of
         `time.monotonic`; in ms.
         """
         return [latency_ms for at_s, latency_ms in list(self._latencies) if start_s <= at_s < end_s]

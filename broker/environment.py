@@ -6,16 +6,13 @@ import os
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from barnabas.clock import Clock, SystemClock
+from barnabas.controller.coordination.interface import OpenStore
 from barnabas.network import Network, OsNetwork
 from barnabas.storage.files import Files
 from barnabas.storage.os_files import OsFiles, boot_id
 from barnabas.threads import OsThreads, Threads
-
-if TYPE_CHECKING:
-    from barnabas.controller.coordination.embedded import EmbeddedStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +21,7 @@ class Environment:
 
     `clock` is the broker's time, `socket_clock` that of deadlines of its sockets and of what it asks other brokers
     (default: `clock`). `files` is how it reaches its log directories, `network` where it listens. A `metadata_store`
-    that is handed in, open, is used instead of a file in a log directory, and stays open. `threads` are where jobs run
+    that is handed in is used instead of a file in a log directory, and stays open. `threads` are where jobs run
     that block. `random_bytes(count)` and `random_below(limit)` are where ids come from. `boot_id()` is another one
     after the machine went down.
     """
@@ -33,7 +30,7 @@ class Environment:
     socket_clock: Clock | None = None
     files: Files = field(default_factory=OsFiles)
     network: Network = field(default_factory=OsNetwork)
-    metadata_store: EmbeddedStore | None = None
+    metadata_store: OpenStore | None = None
     threads: Threads = field(default_factory=OsThreads)
     random_bytes: Callable[[int], bytes] = os.urandom
     random_below: Callable[[int], int] = secrets.randbelow

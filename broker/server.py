@@ -12,9 +12,8 @@ import asyncio
 import contextlib
 import inspect
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from barnabas.broker.api.dispatch import Dispatcher
@@ -132,7 +131,10 @@ class Broker:
         self.replica_fetch_sessions = FetchSessions(REPLICA_FETCH_SESSIONS_MAX, self._new_session_id)
         self.connections = Connections(self.config, self._threads, clock=self._socket_clock)
         self.socket_server = SocketServer(self.config, self.environment.network, self.connections, self.timers)
+        self.dispatcher: Dispatcher | None = None
+        """Made with the services, while the broker starts."""
         self._interceptor: Interceptor | None = None
+        self._others: OtherBrokers | None = None
         self._goes_on_after_stop = False
         """Whether the metadata store is known to be no older than the logs were at their last clean stop."""
 
@@ -159,7 +161,7 @@ class Broker:
                 await self._start_http(self.config.barnabas_http_address)
             self._stops.push_async_callback(self._end_connections)
             self._serves_clients = True
-            await self.socket_server.listen(self.dispatcher)
+            await self._listen()
             if self._may_have_others:
                 self._stop_later(self._hand_over)
         except BaseException:
@@ -246,7 +248,7 @@ class Broker:
         self._stop_later(self.controller.stop, self._members)
         if self._may_have_others:
             self._stops.push_async_callback(self._end_connections)
-            await self.socket_server.listen(self.dispatcher, [self.config.inter_broker_listener_name])
+            await self._listen([self.config.inter_broker_listener_name])
         await self.controller.start()
 
     async def _be_told(self) -> None:
@@ -447,11 +449,16 @@ class Broker:
         self.dispatcher = Dispatcher(self.services, handlers, self._socket_clock, self.metrics)
         self.dispatcher.intercept(self._interceptor)
 
+    async def _listen(self, names: Collection[str] | None = None) -> None:
+        """Serve on these listeners, or on all."""
+        assert self.dispatcher is not None, "services come first"
+        await self.socket_server.listen(self.dispatcher, names)
+
     def intercept(self, interceptor: Interceptor | None) -> None:
         """Have requests go through `interceptor` from now on, or with None to their handlers at once: for tests. May be
         called before the start."""
         self._interceptor = interceptor
-        if "dispatcher" in self.__dict__:
+        if self.dispatcher is not None:
             self.dispatcher.intercept(interceptor)
 
     def _find_handler_in_cluster(self, key: int) -> Handler[Any, Any] | None:
@@ -476,26 +483,28 @@ class Broker:
 
     # --- other brokers ----------------------------------------------------------------------------
 
-    @cached_property
+    @property
     def others(self) -> "OtherBrokers":
         """What this broker has because there are others; made when it is first needed."""
-        from barnabas.broker.other_brokers import OtherBrokers
+        if self._others is None:
+            from barnabas.broker.other_brokers import OtherBrokers
 
-        return OtherBrokers(
-            self.node_id,
-            self.config,
-            self.environment.network,
-            self.metadata,
-            self.clock,
-            self._socket_clock,
-            self._network_timers,
-            lambda: self.controller,
-            self.configs.overrides,
-        )
+            self._others = OtherBrokers(
+                self.node_id,
+                self.config,
+                self.environment.network,
+                self.metadata,
+                self.clock,
+                self._socket_clock,
+                self._network_timers,
+                lambda: self.controller,
+                self.configs.overrides,
+            )
+        return self._others
 
     def _close_peers(self) -> None:
-        if "others" in self.__dict__:
-            self.others.close()
+        if self._others is not None:
+            self._others.close()
 
     def _channel(self) -> "BrokerChannel":
         """The controller's way to brokers."""
@@ -610,7 +619,7 @@ class Broker:
             self.compaction,
             self._activities,
             is_ready=lambda: self.is_ready,
-            peers=lambda: self.others.peers if "others" in self.__dict__ else None,
+            peers=lambda: None if self._others is None else self._others.peers,
         )
 
     def _activities(self) -> "list[SetAside[Any]]":

@@ -26,7 +26,7 @@ registration has gone, too."""
 
 
 ENTRIES_MAX = 1_000
-"""Partitions in commands that wait, beyond twice what is left when those are put together, before that is done."""
+"""Commands that wait are merged when they have this many partitions, and twice those that the last merge left."""
 
 
 class Answer(NamedTuple):

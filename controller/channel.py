@@ -47,7 +47,7 @@ class BrokerChannel(Protocol):
 
 
 class BrokerCommands:
-    """What the controller says to brokers, in its own name and epoch: to all that it has met (`meet`).
+    """Sends the controller's commands, with its id and epoch, to its own broker and to all that it has met (`meet`).
 
     Called by the controller's task alone. What tells the own broker returns when that has applied it, and raises
     `Deposed` if it knows a newer controller, and whatever the channel raises; what is told to others is queued.
@@ -69,7 +69,7 @@ class BrokerCommands:
         self._election = election
         self._inter_broker_listener = inter_broker_listener
         self.timers = timers
-        """For whoever waits for brokers."""
+        """The timers of what waits for answers of other brokers."""
         self._answered = answered
         self.set_aside = SetAside[int](
             "telling brokers", clock, first_delay_ms=0, name=lambda broker: f"broker {broker}"

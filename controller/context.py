@@ -81,6 +81,8 @@ class ControllerContext:
         self.events = events
         self.refusals = refusals
         self._random_bytes = random_bytes
+        self.cluster_id = ""
+        """Known when the broker has joined the cluster."""
         self.is_active = False
         self.cluster = ClusterState()
         self.machine = PartitionStateMachine()
@@ -112,8 +114,8 @@ class ControllerContext:
         return await request.answer()
 
     def type_of_roles(self, request_type: int) -> int:
-        """Of a LeaderAndIsr of that type: it is not said to be all where topics are left out, as a broker sets aside
-        the logs that are in none which is."""
+        """The type to send a LeaderAndIsr of `request_type` with: none is FULL while topics are left out that brokers
+        may have logs of, as a broker sets aside the logs that a full one does not name."""
         return requests.INCREMENTAL if any(map(is_valid_topic_name, self.left_out)) else request_type
 
     def stop_timers(self) -> None:

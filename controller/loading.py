@@ -151,19 +151,20 @@ async def with_states(
         except znodes.DamagedZnode as error:
             logger.error("%s-%d gets a new state: %s", *key, error)
             states[key] = znodes.rebuilt_partition_state(topic.assignments[partition].replicas, answer[1].version)
-    repairs: list[OperationGroup] = []
-    if lost:
-        logger.error(
-            "the states of %d partitions, %s-%d first, are gone: writing them anew", len(lost), *next(iter(lost))
-        )
-        paths = parent_paths(lost)
-        existing = {path for path, answer in zip(paths, await store.get_many(paths), strict=True) if answer is not None}
-        repairs = restored_states(lost, existing)
+    repairs = await _restoration(store, lost) if lost else []
     complete = [
         topic.with_partitions({p: states[topic.name, p] for p in topic.assignments if (topic.name, p) in states})
         for topic in topics
     ]
     return LoadedStates(complete, repairs, outlived, unproven)
+
+
+async def _restoration(store: CoordinationStore, lost: Mapping[TopicPartition, PartitionState]) -> list[OperationGroup]:
+    """The writes that create anew the states of partitions that somebody has deleted."""
+    logger.error("the states of %d partitions, %s-%d first, are gone: writing them anew", len(lost), *next(iter(lost)))
+    paths = parent_paths(lost)
+    existing = {path for path, answer in zip(paths, await store.get_many(paths), strict=True) if answer is not None}
+    return restored_states(lost, existing)
 
 
 async def _children_with_data(

@@ -343,7 +343,7 @@ def test_options_that_documents_print(start: str) -> None:
 
 
 def test_targets_that_documents_print() -> None:
-    """Of make, also inside of sentences."""
+    """Targets of make, also inside of sentences."""
     text = "\n".join(page.read_text() for page in PAGES)
     printed = set(re.findall(r"(?:^|`)(?:[A-Z_]+=\S+ )?make ([a-z][\w-]*)", text, re.MULTILINE))
     there = set(re.findall(r"^([a-z][\w-]*):.*## ", (ROOT / "Makefile").read_text(), re.MULTILINE))

@@ -29,7 +29,7 @@ REST_S: Final = 2.0
 
 
 class Ambushes:
-    """Those of one run. `changed` and `controller_elected` are called with what the store has just written."""
+    """The ambushes of one run. `changed` and `controller_elected` are called with what the store has just written."""
 
     def __init__(self, simulation: ClusterSimulation, draw: random.Random) -> None:
         self._simulation = simulation
@@ -52,7 +52,7 @@ class Ambushes:
         return [_name_of(kind) for kind in self._kinds] + ["damage without controller"] * self._damages
 
     def look(self) -> None:
-        """At a time when nothing special happens."""
+        """Called now and then, when nothing special happens."""
         if self._damages and self._draw.random() < 0.3:
             self._damage_without_controller()
 

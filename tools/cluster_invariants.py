@@ -42,7 +42,7 @@ class Invariants:
 
     def __init__(self, running: Callable[[], Sequence[Running | None]], wrong: list[str]) -> None:
         self.states: dict[TopicPartition, PartitionState] = {}
-        """As the store has them."""
+        """The states of partitions as the store has them."""
         self._running = running
         self._wrong = wrong
         self._committed: dict[tuple[TopicPartition, object], int] = {}
@@ -71,7 +71,7 @@ class Invariants:
         return before, state
 
     def look(self) -> None:
-        """At who leads what, in which epoch, and whether the in-sync replicas have what is committed."""
+        """Look who leads what, in which epoch, and whether the in-sync replicas have what is committed."""
         for node_id, running in enumerate(self._running()):
             if running is None:
                 continue
@@ -120,7 +120,7 @@ class Invariants:
                 )
 
     def _check_metadata(self, node_id: int, process: Process, server: Broker) -> None:
-        """What a broker knows of a partition is never replaced by what was true before."""
+        """Check that what a broker knows of a partition is never replaced by what was true before."""
         for topic, index in self.states:
             found = server.metadata.partition(topic, index)
             if found is not None:
@@ -134,7 +134,7 @@ class Invariants:
                 self._known[node_id, *name] = process, found.partition_epoch
 
     def _check_roles(self, node_id: int, process: Process, server: Broker) -> None:
-        """Nor is what it does with one: an older command does not undo what AlterPartition has said."""
+        """Check that an older command does not undo what AlterPartition has said of a partition's role."""
         for partition in server.replicas.partitions():
             state = partition.state
             key = (node_id, partition.topic, partition.index, partition.log.topic_id)
@@ -160,7 +160,7 @@ class Invariants:
         return partition if is_led else None
 
     def _check_transactions(self) -> None:
-        """What its coordinator calls complete is open nowhere."""
+        """Check that a transaction which its coordinator calls complete is open in no partition."""
         complete: dict[int, str] = {}
         is_open: list[tuple[int, Partition]] = []
         for node_id, running in enumerate(self._running()):

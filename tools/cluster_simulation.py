@@ -82,7 +82,7 @@ SESSION_TIMEOUT_S: Final = 6.0
 TOPIC: Final = "events"
 PARTITIONS: Final = 3
 TIMESTAMP_TYPE: Final = "LogAppendTime"
-"""Of the topic, and not the default: who has not read the topic's settings is seen."""
+"""A setting of topics that is not the default: a broker that has not read a topic's settings is seen by it."""
 
 PORT: Final = 9092
 TICK_S: Final = 0.25
@@ -90,7 +90,7 @@ DAMAGED_BYTES_MIN: Final = 1_000
 """How long a log is at least that gets damaged. Whole batches behind the damage say that no crash explains it."""
 
 LEADER_EPOCH_BYTES: Final = range(12, 16)
-"""Of a batch's header."""
+"""Where the leader epoch stands in a batch's header."""
 
 CALM_S: Final = 15.0
 """How long nothing else happens to brokers once the log of one is damaged: so many may be down."""
@@ -255,7 +255,7 @@ class SimulatedBroker:
 
     @property
     def running(self) -> Running | None:
-        """From when it has opened its logs until it begins to stop."""
+        """The broker, from when it has opened its logs until it begins to stop; else None."""
         server = self.server
         if self.starting is not None and hasattr(self.starting, "transactions"):
             server = self.starting
@@ -355,7 +355,7 @@ class SimulatedBroker:
         self.restart_at_s = self._simulation.loop.time() + restart_after_s
 
     def stop(self, *, restart_after_s: float) -> None:
-        """Cleanly."""
+        """Stop the broker cleanly."""
         process, server = self.process, self.server
         assert process is not None
         assert server is not None
@@ -382,7 +382,7 @@ class SimulatedBroker:
         self._trouble_until_s = self._simulation.loop.time() + duration_s
 
     def _mend_disk(self) -> None:
-        """There is room again, or another cable: then somebody restarts what may have given up parts of its disk."""
+        """Have the disk work again, and the broker restarted, which may have given up parts of it."""
         simulation, trouble = self._simulation, self.trouble
         assert trouble is not None
         simulation.tell(f"{self.name}: the disk is well again, which refused {trouble.refused} calls")
@@ -392,7 +392,7 @@ class SimulatedBroker:
             self.kill(restart_after_s=1.0)
 
     def go_on(self, *, at_once: bool = False) -> None:
-        """What is due: a paused process goes on, one that ended is started again."""
+        """Do what is due: let a paused process go on, start one that ended again."""
         now_s = self._simulation.loop.time()
         if self.trouble is not None and (at_once or now_s >= self._trouble_until_s):
             self._mend_disk()
@@ -445,7 +445,7 @@ class ClusterSimulation:
         self.invariants = Invariants(self._running, self.wrong)
         self.is_faulty = False
         self.calm_until_s = 0.0
-        """Until then no broker fails by chance."""
+        """Before this time no broker fails by chance."""
         self.ambushes = Ambushes(self, random.Random(f"{seed} ambushes"))
         self.store.ends_former_sessions = bool(self.ambushes.names)
         self.store.written = self._written
@@ -619,7 +619,7 @@ class ClusterSimulation:
                 broker.trouble_disk(FailingDisk(random.Random(draw.random()), probability), duration_s)
 
     def _fault_of_store(self) -> None:
-        """Connections to it break while something is written."""
+        """Break connections to the metadata store while something is written."""
         rates, draw = self.rates, self.draw
         if self._loses_until_s <= self.loop.time() and self._happens(rates.lose):
             self._loses_until_s = self.loop.time() + draw.expovariate(1 / rates.lose_s)

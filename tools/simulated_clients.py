@@ -123,7 +123,7 @@ class Worker(ABC):
         self._invoked = 0.0
 
     async def run(self) -> None:
-        """Until it is told to stop: what it does then is done first."""
+        """Work until it is told to stop, and end what it does then."""
         while not self.is_stopping:
             self._invoked = asyncio.get_running_loop().time()
             try:
@@ -345,7 +345,7 @@ class TransactionalProducer(Worker):
             self._producer = None
 
     async def _die_within(self, sends: list[Send], *, commits: bool) -> None:
-        """Before the end of the transaction is asked for, or before it is known."""
+        """Die before the end of the transaction is asked for, or before it is known."""
         if commits:
             asking = asyncio.create_task(self._end(commits=True))
             await self.pause(0.005)

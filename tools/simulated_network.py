@@ -62,7 +62,7 @@ class SimulatedNetwork:
         self.draw = random.Random(seed)
         self.loop = asyncio.get_running_loop()
         self.context = contextvars.Context()
-        """What happens between hosts belongs to none of them."""
+        """The context of what happens between hosts, which belongs to the processes of none."""
         self._hosts: dict[str, SimulatedHost] = {}
         self._cuts: set[tuple[str, str]] = set()
         self._mean_s: dict[tuple[str, str], float] = {}
@@ -76,7 +76,7 @@ class SimulatedNetwork:
         return self._hosts[name]
 
     def find(self, host: str) -> SimulatedHost | None:
-        """By name or address."""
+        """The host of a name or an address."""
         return next((each for each in self._hosts.values() if host in (each.name, each.address)), None)
 
     def close(self) -> None:
@@ -91,7 +91,7 @@ class SimulatedNetwork:
         self._cuts.add((sender, receiver))
 
     def heal(self, sender: str, receiver: str) -> None:
-        """What was held back is on its way again."""
+        """End a cut: what was held back is on its way again."""
         self._cuts.discard((sender, receiver))
         for way in list(self.held):
             if way.names == (sender, receiver):
@@ -121,7 +121,7 @@ class SimulatedNetwork:
         return len(ends)
 
     def delay_s(self, sender: str, receiver: str) -> float:
-        """Of one packet. Most take about the mean, few much longer."""
+        """How long one packet takes: most about the mean, few much longer."""
         if sender == receiver:
             return DELAY_S_MIN
         mean_s = self._mean_s.get((sender, receiver), DELAY_S_MEAN)
@@ -216,7 +216,7 @@ class SimulatedHost:
             end.way.send(self.network.draw.choice((_FIN, _RESET)))
 
     def lose_power(self) -> None:
-        """All at once, and nobody hears of it."""
+        """End all connections at once, of which nobody hears."""
         self.has_power = False
         self.listeners.clear()
         for end in list(self.ends):
@@ -295,7 +295,7 @@ class Way:
         self._receive(packet)
 
     def go_on(self) -> None:
-        """What was held back is sent again."""
+        """Send again what was held back."""
         held_back, self._held_back = self._held_back, 0
         extra_s = self._network.draw.random() * RETRANSMISSION_S_MAX
         for _ in range(held_back):
@@ -529,7 +529,7 @@ class _End(asyncio.Transport):
             self._send_what_can_be_sent()
 
     def close(self) -> None:
-        """When what was written has left."""
+        """Close the connection when what was written has left."""
         if not self._is_closing:
             self._is_closing = True
             self._received.clear()

@@ -40,7 +40,7 @@ class SimulatedThreads(OneThread):
         self._mean_s = mean_s
 
     def delay_s(self) -> float:
-        """Often none that is worth mentioning."""
+        """How long a job, or the news of it, takes: often next to nothing."""
         return self._draw.expovariate(1 / self._mean_s) if self._draw.random() < 0.5 else 0.0
 
     def call(self, job: Callable[[*Arguments], T], *arguments: *Arguments) -> asyncio.Future[T]:
@@ -292,11 +292,11 @@ class ProcessLoop(ShuffledLoop):
     def call_soon_threadsafe(  # type: ignore[override]
         self, callback: Callable[..., Any], *args: Any, context: Any = None
     ) -> asyncio.Handle:
-        """There is only one thread."""
+        """As `call_soon`: there is only one thread."""
         return self.call_soon(callback, *args, context=context)
 
     async def create_connection(self, protocol_factory: Any, host: Any = None, port: Any = None, **_: Any) -> Any:
-        """From the process's place in its network."""
+        """Connect from the process's host in its network."""
         process = current_process()
         assert process is not None, "nobody connects"
         assert process.host is not None, "a process without a network connects"

@@ -124,7 +124,7 @@ class SimulatedStore(EmbeddedStore):
         return session
 
     def expire_sessions_of(self, process: Process) -> None:
-        """As if the process had been out of touch for too long."""
+        """End a process's sessions, as if it had been out of touch for too long."""
         sessions, self.client(process).sessions = self.client(process).sessions, []
         for session in sessions:
             self.expired += 1
@@ -145,7 +145,7 @@ class SimulatedStore(EmbeddedStore):
         return None if found is None else znodes.decode_controller(found[0])
 
     def depose_controller(self) -> None:
-        """As operators do who want another one: its znode is deleted, and its session goes on."""
+        """Delete the controller's znode, as operators do who want another one; its session goes on."""
         if self._stored.tree.get(znodes.CONTROLLER) is not None:
             self._change([Delete(znodes.CONTROLLER)], session_id=0)
 

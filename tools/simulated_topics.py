@@ -65,7 +65,7 @@ class TopicOwner(Worker):
     # --- its lives ----------------------------------------------------------------------------------
 
     async def _delete(self) -> None:
-        """Whatever there is of that name."""
+        """Delete the topic, if there is one of that name."""
         async for _ in (attempts := Attempts(self)):
             with self.retried(attempts):
                 topic_id = await self._topic_id()
@@ -95,7 +95,7 @@ class TopicOwner(Worker):
                 attempts.failed(error.name)
 
     async def _topic_id(self) -> bytes:
-        """As the broker that is asked knows it; NO_ID of a topic that is not there."""
+        """The topic's id as the broker that is asked knows it; NO_ID if it knows none."""
         try:
             await self.positions.refresh([TOPIC])
         except ResponseError as error:
@@ -107,7 +107,7 @@ class TopicOwner(Worker):
     # --- what it holds ------------------------------------------------------------------------------
 
     async def _write(self, count: int, *, is_cut: bool) -> tuple[set[int], dict[tuple[int, int], int]]:
-        """All values that were sent, and the acknowledged ones by partition and offset."""
+        """Write records; returns all values that were sent, and the acknowledged ones by partition and offset."""
         written: set[int] = set()
         acknowledged: dict[tuple[int, int], int] = {}
         producer = await new_producer(self)

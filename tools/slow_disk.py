@@ -35,5 +35,5 @@ class SlowDisk(OsFiles):
             assert self._changed.wait_for(lambda: len(self.begun) >= count, 60), f"{len(self.begun)} flushes began"
 
     async def reached(self, count: int = 1) -> None:
-        """The same, on an event loop."""
+        """As `wait_until_reached`, on an event loop."""
         await asyncio.to_thread(self.wait_until_reached, count)

@@ -8,10 +8,10 @@ import shutil
 import tempfile
 import threading
 import warnings
-from collections.abc import Callable, Collection, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar, Unpack
+from typing import Any, Self, TypeVar
 
 from barnabas.broker.configuration import config as broker_config
 from barnabas.broker.configuration.config import BrokerConfig
@@ -23,11 +23,11 @@ from barnabas.storage.os_files import OsFiles, UnsyncedFiles
 from barnabas.testing import report
 from barnabas.testing.broker_clock import BrokerClock
 from barnabas.testing.broker_thread import BrokerThread
-from barnabas.testing.faults import Api, Faults, Selection
+from barnabas.testing.faults import Faults
 from barnabas.testing.faulty_disk import ExchangeableFiles
 from barnabas.testing.group import STATES, Group, find_group, wait_for_group
 from barnabas.testing.interception import Interception
-from barnabas.testing.recording import RecordedRequest, Recording
+from barnabas.testing.recording import Recordable
 from barnabas.testing.requests import ask
 from barnabas.testing.snapshot import Snapshot
 from barnabas.testing.topic import Topic
@@ -43,7 +43,7 @@ CREATE_TOPICS_VERSION = 7
 DELETE_TOPICS_VERSION = 6
 
 
-class Broker:
+class Broker(Recordable):
     """A real broker on 127.0.0.1 and a free port, with a temporary directory that goes when it stops.
 
     Any Kafka key can be given as a keyword, with underscores for dots: `Broker(num_partitions=3,
@@ -86,7 +86,6 @@ class Broker:
         self.clock = BrokerClock(self._offset_clock, self._move_time)
         self._interception = Interception(self)
         self.faults = Faults(self._interception)
-        self._recording: Recording | None = None
         self.data_dir = Path()
         self._bootstrap_servers = ""
 
@@ -343,46 +342,6 @@ class Broker:
         except TimeoutError as error:
             raise report.explained(error, self) from None
 
-    # --- seeing -----------------------------------------------------------------------------------
-
-    def recorded(self, *, from_brokers: bool = False) -> Recording:
-        """Record what clients ask from now on until the `with` block ends (`with broker.recorded() as seen:`), or until
-        `stop()` of what is returned; with `from_brokers` also what brokers of a cluster ask each other."""
-        self._recording = Recording(self._interception, from_brokers=from_brokers)
-        return self._recording
-
-    def requests(self, api: Api | Collection[Api] | None = None, **where: Unpack[Selection]) -> list[RecordedRequest]:
-        """What clients asked, as far as it matches, in the recording that began last: `recorded()` begins one.
-
-        Errors: RuntimeError when nothing was ever recorded; ValueError, TypeError as of faults.
-        """
-        return self._last_recording().requests(api, **where)
-
-    def wait_request(
-        self,
-        api: Api | Collection[Api] | None = None,
-        count: int = 1,
-        *,
-        timeout: float = 30.0,
-        **where: Unpack[Selection],
-    ) -> RecordedRequest:
-        """Wait until so many matching requests have come and been answered, see `Recording.wait_request`; of the
-        recording that began last.
-
-        Errors: TimeoutError; RuntimeError when nothing was ever recorded.
-        """
-        return self._last_recording().wait_request(api, count, timeout=timeout, **where)
-
-    @property
-    def last_recording(self) -> Recording | None:
-        """The recording that began last, whether it goes on or not; None when nothing was ever recorded."""
-        return self._recording
-
-    def _last_recording(self) -> Recording:
-        if self._recording is None:
-            raise RuntimeError("nothing is recorded: begin with recorded(), as in `with broker.recorded() as seen:`")
-        return self._recording
-
     # --- inside -----------------------------------------------------------------------------------
 
     @property
@@ -432,7 +391,7 @@ class Broker:
         self._listeners = _with_ports(options["listeners"], socket_server.ports)
 
     def _config_of_next(self, life: BrokerThread) -> BrokerConfig:
-        """That of a broker which takes the place of one that runs."""
+        """The configuration of a broker that takes the place of one that runs."""
         return broker_config.load(options={"barnabas.cluster.id": life.server.cluster_id, **self._options()})
 
     def _options(self) -> dict[str, str]:

@@ -10,10 +10,10 @@ import shutil
 import tempfile
 import threading
 import warnings
-from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self, TypeVar, Unpack, cast
+from typing import Any, Final, Self, TypeVar
 
 from barnabas.broker.configuration import config as broker_config
 from barnabas.broker.environment import Environment
@@ -24,11 +24,11 @@ from barnabas.network import BoundSocket, OsNetwork
 from barnabas.storage.os_files import UnsyncedFiles
 from barnabas.testing import report
 from barnabas.testing.broker_clock import BrokerClock
-from barnabas.testing.faults import Api, Faults, Selection
+from barnabas.testing.faults import Faults
 from barnabas.testing.faulty_disk import ExchangeableFiles
 from barnabas.testing.interception import Interception
 from barnabas.testing.loops import new_event_loop
-from barnabas.testing.recording import RecordedRequest, Recording
+from barnabas.testing.recording import Recordable
 from barnabas.testing.requests import ask
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
@@ -53,7 +53,7 @@ DEFAULTS: Final = {
 """Smaller than Kafka's where that only costs a test time; a cluster of fewer brokers has fewer replicas."""
 
 
-class Cluster:
+class Cluster(Recordable):
     """`brokers` real brokers, numbered from 0, on 127.0.0.1 and free ports, with one metadata store in memory, and a
     temporary directory for all of them that goes when the cluster stops.
 
@@ -93,7 +93,6 @@ class Cluster:
         self.clock = BrokerClock(self._clock, self._move_time)
         self._interception = Interception(self)
         self.faults = Faults(self._interception)
-        self._recording: Recording | None = None
         self._cuts = _Cuts()
         self._pid = os.getpid()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -129,7 +128,7 @@ class Cluster:
         return self
 
     def _warn(self) -> None:
-        """Of what is wrong with keywords: a misspelt one, above all, which no test would notice."""
+        """Tell what is wrong with keywords: a misspelt one, above all, which no test would notice."""
         given = {key: value for key, value in self._given.items() if key not in NEED_OTHERS}
         for problem in broker_config.load(options=given).warnings:
             warnings.warn(problem, stacklevel=3)
@@ -300,46 +299,6 @@ class Cluster:
 
         self.call(expire())
 
-    # --- seeing -----------------------------------------------------------------------------------
-
-    def recorded(self, *, from_brokers: bool = False) -> Recording:
-        """Record what clients ask from now on until the `with` block ends (`with broker.recorded() as seen:`), or until
-        `stop()` of what is returned; with `from_brokers` also what brokers of a cluster ask each other."""
-        self._recording = Recording(self._interception, from_brokers=from_brokers)
-        return self._recording
-
-    def requests(self, api: Api | Collection[Api] | None = None, **where: Unpack[Selection]) -> list[RecordedRequest]:
-        """What clients asked, as far as it matches, in the recording that began last: `recorded()` begins one.
-
-        Errors: RuntimeError when nothing was ever recorded; ValueError, TypeError as of faults.
-        """
-        return self._last_recording().requests(api, **where)
-
-    def wait_request(
-        self,
-        api: Api | Collection[Api] | None = None,
-        count: int = 1,
-        *,
-        timeout: float = 30.0,
-        **where: Unpack[Selection],
-    ) -> RecordedRequest:
-        """Wait until so many matching requests have come and been answered, see `Recording.wait_request`; of the
-        recording that began last.
-
-        Errors: TimeoutError; RuntimeError when nothing was ever recorded.
-        """
-        return self._last_recording().wait_request(api, count, timeout=timeout, **where)
-
-    @property
-    def last_recording(self) -> Recording | None:
-        """The recording that began last, whether it goes on or not; None when nothing was ever recorded."""
-        return self._recording
-
-    def _last_recording(self) -> Recording:
-        if self._recording is None:
-            raise RuntimeError("nothing is recorded: begin with recorded(), as in `with broker.recorded() as seen:`")
-        return self._recording
-
     # --- inside -----------------------------------------------------------------------------------
 
     def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
@@ -443,7 +402,7 @@ class ClusterBroker:
             socket_clock=SystemClock(),  # brokers answer each other in real time, whatever time they are to have
             files=ExchangeableFiles(UnsyncedFiles()).as_files(),
             network=_BrokerNetwork(self.number, cluster._cuts),
-            metadata_store=cast(EmbeddedStore, self._sessions),
+            metadata_store=self._sessions,
         )
         server = Server(broker_config.load(options=options), environment)
         cluster._interception.attach(server)
@@ -487,7 +446,7 @@ class _Cuts:
         self._healed = asyncio.Event()
 
     async def passage(self, pair: frozenset[int]) -> None:
-        """Wait until there is one."""
+        """Wait until these two brokers can reach each other."""
         while pair in self._cut:
             await self._healed.wait()
 

@@ -17,6 +17,7 @@ class KeptThreads(OsThreads):
     """The operating system's threads, begun by the first broker and used by those after it on the same event loop."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._has_begun = False
 
     def begin(self) -> None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 REQUESTS_MAX: Final = 10_000
 BYTES_MAX: Final = 64 * 1024 * 1024
-"""Of requests and answers as they are on the wire, records included."""
+"""The size of requests and answers on the wire, records included."""
 
 
 class RecordedRequest:
@@ -243,3 +243,48 @@ class Recording:
         others = tuple(observer for observer in self._interception.observers if observer is not self)
         self._interception.observers = others
         self._interception.attach_all()
+
+
+class Recordable:
+    """A broker, or a cluster, of whose clients' requests a test may ask."""
+
+    _interception: Interception
+    _recording: Recording | None = None
+
+    def recorded(self, *, from_brokers: bool = False) -> Recording:
+        """Record what clients ask from now on until the `with` block ends (`with broker.recorded() as seen:`), or until
+        `stop()` of what is returned; with `from_brokers` also what brokers of a cluster ask each other."""
+        self._recording = Recording(self._interception, from_brokers=from_brokers)
+        return self._recording
+
+    def requests(self, api: Api | Collection[Api] | None = None, **where: Unpack[Selection]) -> list[RecordedRequest]:
+        """What clients asked, as far as it matches, in the recording that began last: `recorded()` begins one.
+
+        Errors: RuntimeError when nothing was ever recorded; ValueError, TypeError as of faults.
+        """
+        return self._last_recording().requests(api, **where)
+
+    def wait_request(
+        self,
+        api: Api | Collection[Api] | None = None,
+        count: int = 1,
+        *,
+        timeout: float = 30.0,
+        **where: Unpack[Selection],
+    ) -> RecordedRequest:
+        """Wait until so many matching requests have come and been answered, see `Recording.wait_request`; of the
+        recording that began last.
+
+        Errors: TimeoutError; RuntimeError when nothing was ever recorded.
+        """
+        return self._last_recording().wait_request(api, count, timeout=timeout, **where)
+
+    @property
+    def last_recording(self) -> Recording | None:
+        """The recording that began last, whether it goes on or not; None when nothing was ever recorded."""
+        return self._recording
+
+    def _last_recording(self) -> Recording:
+        if self._recording is None:
+            raise RuntimeError("nothing is recorded: begin with recorded(), as in `with broker.recorded() as seen:`")
+        return self._recording

@@ -33,12 +33,12 @@ class RequestContext:
 
     @property
     def is_on_inter_broker_listener(self) -> bool:
-        """Whether the request came where brokers ask each other; who else may connect there, the operator decides."""
+        """Whether the request came over the inter-broker listener, to which clients may have access, too."""
         return self.session.listener_name == self.services.config.inter_broker_listener_name
 
     async def is_commanded_by(self, controller_id: int) -> bool:
-        """Whether who commands is a broker of this cluster; else it is no controller, or no longer, its session being
-        over. Raises: CloseConnection, where that cannot be found out: the command is sent again.
+        """Whether the sender of a controller's command is registered as a broker: if not, it is no controller, or its
+        session is over. Raises: CloseConnection, where that cannot be read, so that the command is sent again.
         """
         try:
             return await self.services.controller.is_registered(controller_id)

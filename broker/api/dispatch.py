@@ -68,7 +68,8 @@ class _Route:
 def _handle_of_broker(
     handle: Callable[..., Any], response_class: type[Any], request: Message, context: RequestContext
 ) -> Any:
-    """Handle a request between brokers where it is one; Kafka asks for ClusterAction on the cluster."""
+    """Handle a request that only brokers may send, if it came over their listener; where Kafka asks for the right to
+    ClusterAction on the cluster."""
     if not context.is_on_inter_broker_listener:
         return response_class(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     context.session.belongs_to_broker()
@@ -155,7 +156,8 @@ class Dispatcher:
         return self._answer(route, context, started_ns, len(frame), route.handle, request, context)
 
     def _room_for(self, handler: Handler[Any, Any]) -> LargeRequests:
-        """Large requests that wait for the controller hold up nobody but each other; nor do those of many elements."""
+        """Which bound a large request counts for: those that wait for the controller, and those of many elements, have
+        bounds of their own, so that they hold up nobody else."""
         if handler.elements_at_once is not None:
             return self._requests_of_many_elements
         return self._large_requests_to_controller if handler.waits_for else self._large_requests

@@ -19,9 +19,9 @@ class WaitsFor(Enum):
     """What a request of an API may wait for, however long its client allows."""
 
     OTHER_CLIENTS = 1
-    """It answers when somebody else has asked for something."""
+    """Until other clients have asked for something, as a Fetch waits for a Produce."""
     CONTROLLER = 2
-    """It is answered when the controller has written something to the metadata store, which may be away."""
+    """Until the controller has written something to the metadata store, which may be away."""
 
 
 @dataclass(frozen=True, slots=True)

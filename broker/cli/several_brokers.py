@@ -57,7 +57,7 @@ class BrokerPlan:
     directories: Sequence[str]
     former_pid: int = 0
     former_addresses: str = ""
-    """Of a broker that a former parent has started, and that may still run."""
+    """Where that broker listened when a former parent had started it, and it may still run."""
 
 
 def main(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
@@ -269,7 +269,7 @@ def _become_a_broker(options: argparse.Namespace, environ: Mapping[str, str], pl
 
 
 def _close_all_but_standard() -> None:
-    """The store's file, its ports and whatever else the parent has open."""
+    """Close the store's file, its ports and whatever else the parent had open."""
     for name in os.listdir("/dev/fd"):
         if int(name) > 2:
             with contextlib.suppress(OSError):

@@ -235,10 +235,10 @@ class Supervisor:
             self._spawn(self._stop_all())
 
     async def _stop_all(self) -> None:
-        """One after the other, the controller last: so everybody has somebody to hand over to."""
+        """Stop brokers one after the other, the controller last: so each has others to hand its partitions to."""
         logger.info("stopping %d brokers", sum(child.pid != 0 for child in self._children))
-        office = self._server.znode(znodes.CONTROLLER)
-        controller_id = None if office is None else znodes.decode_controller(office)
+        payload = self._server.znode(znodes.CONTROLLER)
+        controller_id = None if payload is None else znodes.decode_controller(payload)
         for child in sorted(self._children, key=lambda child: child.plan.node_id == controller_id):
             if not child.pid:
                 continue

@@ -14,7 +14,7 @@ from barnabas.wire.messages.metadata import MetadataResponse
 
 @dataclass(frozen=True, slots=True)
 class BrokerPlace:
-    """A broker that is registered: where clients reach it, and where it stands."""
+    """A broker that is registered: where clients reach it, and its rack."""
 
     host: str
     port: int
@@ -29,7 +29,7 @@ class PartitionPlace:
     in_sync: tuple[int, ...]
     leader: int
     bytes: int = 0
-    """Of the largest replica."""
+    """The size of its largest replica."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Placement:
     brokers: Mapping[int, BrokerPlace]
     partitions: Mapping[TopicPartition, PartitionPlace]
     replica_bytes: Mapping[tuple[str, int, int], int] = field(default_factory=dict)
-    """By topic, partition and broker, as far as brokers tell."""
+    """The size of each replica, by topic, partition and broker, as far as brokers tell."""
 
     problems: tuple[str, ...] = ()
     """Log directories that cannot be read, in words."""

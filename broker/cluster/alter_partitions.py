@@ -26,7 +26,7 @@ from barnabas.wire.names import TopicId
 logger = logging.getLogger(__name__)
 
 VERSION: Final = 3
-"""Of AlterPartition, which every broker of a cluster speaks."""
+"""The version of AlterPartition that is sent: all brokers of a cluster are of one version (decision 12)."""
 
 RETRY_BACKOFF_MS: Final = 50
 

@@ -12,7 +12,7 @@ from barnabas.wire.messages.stop_replica import StopReplicaRequest
 from barnabas.wire.messages.update_metadata import UpdateMetadataRequest
 
 VERSIONS: Final = {LeaderAndIsrRequest: 7, StopReplicaRequest: 4, UpdateMetadataRequest: 8}
-"""The highest of Kafka 3.9, which every broker of a cluster speaks."""
+"""The version in which each command is sent, the highest of Kafka 3.9: all brokers of a cluster speak it."""
 
 Address = Callable[[int], tuple[str, int] | None]
 """Where a broker is, by what the controller knows of its registration; None if that is gone, or names no address."""

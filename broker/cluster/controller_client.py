@@ -18,25 +18,25 @@ logger = logging.getLogger(__name__)
 
 FIRST_BACKOFF_MS: Final = 50
 LONGEST_BACKOFF_MS: Final = 1_000
-"""How long after a failure the controller is looked for again: between them, doubling."""
+"""How long after a failure the controller is looked for again: at first, then twice as long each time, up to this."""
 
 Answer = Callable[[Any], Awaitable[Any]]
 
 
 class OwnController(Protocol):
-    """The controller of this broker, which may or may not be in office."""
+    """This broker's `Controller`, which is the cluster's controller or stands by."""
 
     @property
     def is_active(self) -> bool:
-        """Whether it is in office."""
+        """Whether it is the cluster's controller."""
         ...
 
 
 class ControllerClient:
-    """Finds the controller, and asks again where there is none, or another one by now.
+    """Asks the cluster's controller, and asks again where there is none, or another one by now.
 
     Args:
-        controller: this broker's own, which is asked directly while it is in office.
+        controller: this broker's own, which is asked directly while it is active.
         answers: how that answers, by the key of the API.
         metadata: tells who the controller is otherwise.
         peers: connections to other brokers.

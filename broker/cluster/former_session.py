@@ -89,7 +89,7 @@ class SessionNote:
                 await self._logs.threads.call(self._write, self._credentials)
 
     async def delete(self) -> None:
-        """This life has ended its session."""
+        """Delete the note: this life has ended its session."""
         self._credentials = None
         if not self.may_lack_records:
             async with self._turn:

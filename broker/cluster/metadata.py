@@ -157,7 +157,7 @@ class MetadataCache:
         return None if broker is None else broker.endpoints.get(listener_name)
 
     def rack(self, broker_id: int, listener_name: str) -> str | None:
-        """Where a broker stands that clients of `listener_name` reach; None when they do not, or it does not say."""
+        """The rack of a broker that clients of `listener_name` reach; None where they do not, or it has none."""
         broker = self._brokers.get(broker_id)
         return None if broker is None or listener_name not in broker.endpoints else broker.rack
 

@@ -20,6 +20,7 @@ from barnabas.controller.coordination.interface import (
     ConnectionLost,
     CoordinationError,
     CoordinationStore,
+    OpenStore,
     StoreUnavailable,
 )
 from barnabas.controller.znodes import CLUSTER_ID, DamagedZnode
@@ -86,7 +87,7 @@ class MetadataStore:
         *,
         known_cluster: Callable[[], str | None] = lambda: None,
         is_durable: bool = True,
-        shared: "EmbeddedStore | None" = None,
+        shared: OpenStore | None = None,
         note: "SessionNote | None" = None,
     ) -> None:
         self._config = config
@@ -159,7 +160,7 @@ class MetadataStore:
         await self._embedded.open()
         return await self._open_session(self._embedded)
 
-    async def _open_session(self, store: "EmbeddedStore") -> CoordinationStore:
+    async def _open_session(self, store: OpenStore) -> CoordinationStore:
         self._session = await store.session()
         # A file of one's own is out of touch only when it failed.
         self._session.on_expired(self._expired if store is self._shared else self._fail)

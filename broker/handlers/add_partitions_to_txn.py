@@ -87,7 +87,7 @@ async def _add(
 
 
 def _each_once(errors: Mapping[tuple[str, int], ErrorCode]) -> list[AddPartitionsToTxnTopicResult]:
-    """As Kafka answers what it has as a map, its refusals and verifications."""
+    """Each partition once, as Kafka answers refusals and verifications, which it keeps in a map."""
     topics: dict[str, AddPartitionsToTxnTopicResult] = {}
     for (topic, index), error in errors.items():
         topics.setdefault(topic, AddPartitionsToTxnTopicResult(name=topic)).results_by_partition.append(

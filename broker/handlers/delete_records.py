@@ -31,7 +31,7 @@ INVALID_LOW_WATERMARK = -1
 
 _Entry = tuple[DeleteRecordsPartitionResult, Partition]
 _Pending = list[tuple[_Entry, "asyncio.Future[None]"]]
-"""What waits for followers."""
+"""Partitions of which followers still have the records, each with the future that ends when they have deleted them."""
 
 
 def handle(

@@ -59,32 +59,52 @@ def handle(request: FetchRequest, context: RequestContext) -> FetchResponse | Aw
     services = context.services
     uses_topic_ids = context.api_version >= 13
     replica_id = request.replica_state.replica_id if context.api_version >= 15 else request.replica_id
-    if replica_id >= 0:
-        return _serve_replica(replica_id, request, context)
-    plan = services.fetch_sessions.plan(
+    session_epoch = request.session_epoch
+    if replica_id < 0:
+        sessions = services.fetch_sessions
+    elif context.is_on_inter_broker_listener:
+        sessions = services.replica_fetch_sessions
+        if replica_id != services.node_id and services.metadata.is_alive(replica_id):
+            context.session.belongs_to_broker()
+        elif session_epoch == INITIAL_EPOCH:  # strangers must not take the sessions of those who are there
+            session_epoch = FINAL_EPOCH
+    else:
+        return _refuse_replica(request, context)
+    now_ms = services.clock.monotonic_ms()
+    plan = sessions.plan(
         request.session_id,
-        request.session_epoch,
+        session_epoch,
         _asked(request, services.metadata, uses_topic_ids),
         _forgotten(request, uses_topic_ids) if request.forgotten_topics_data else (),
         uses_topic_ids=uses_topic_ids,
-        now_ms=services.clock.monotonic_ms(),
+        now_ms=now_ms,
     )
     if uses_topic_ids:
         _resolve_names(plan, services.metadata)
-    # What peers have not read yet lies in our memory: the more it is, the less there is for others, down to one batch.
-    unsent_bytes_left = UNSENT_BYTES_MAX - services.connections.unsent_bytes
-    max_bytes = max(0, min(request.max_bytes, services.config.fetch_max_bytes, unsent_bytes_left))
-    limits = FetchLimits(
-        max_wait_ms=request.max_wait_ms,
-        min_bytes=min(request.min_bytes, max_bytes),
-        max_bytes=max_bytes,
-        read_committed=request.isolation_level == READ_COMMITTED,
-        or_follower=context.api_version >= 11,
-    )
-    if request.rack_id and services.config.replica_selector_class == RACK_AWARE_SELECTOR:
-        operation = _rack_aware(request.rack_id, plan, limits, context)
+    if replica_id >= 0:
+        operation = _of_replica(replica_id, plan, now_ms, request, context)
     else:
-        operation = FetchOperation(services.replicas, services.unforeseen, plan.partitions, limits, plan.attention)
+        # What peers have not read yet lies in our memory: the more it is, the less there is for others, down to one
+        # batch.
+        max_bytes = max(
+            0,
+            min(
+                request.max_bytes,
+                services.config.fetch_max_bytes,
+                UNSENT_BYTES_MAX - services.connections.unsent_bytes,
+            ),
+        )
+        limits = FetchLimits(
+            max_wait_ms=request.max_wait_ms,
+            min_bytes=min(request.min_bytes, max_bytes),
+            max_bytes=max_bytes,
+            read_committed=request.isolation_level == READ_COMMITTED,
+            or_follower=context.api_version >= 11,
+        )
+        if request.rack_id and services.config.replica_selector_class == RACK_AWARE_SELECTOR:
+            operation = _rack_aware(request.rack_id, plan, limits, context)
+        else:
+            operation = FetchOperation(services.replicas, services.unforeseen, plan.partitions, limits, plan.attention)
     cold = operation.read_now()
     if cold is not None:
         return _finish(operation.run, cold, operation, plan, context)
@@ -108,39 +128,20 @@ def _rack_aware(rack: str, plan: FetchPlan, limits: FetchLimits, context: Reques
     )
 
 
-def _serve_replica(
-    replica_id: int, request: FetchRequest, context: RequestContext
-) -> FetchResponse | Awaitable[FetchResponse] | Delayed:
+def _of_replica(
+    replica_id: int, plan: FetchPlan, now_ms: int, request: FetchRequest, context: RequestContext
+) -> FetchOperation:
     """A fetch of another broker: what bounds clients does not bound it."""
-    services = context.services
-    if not context.is_on_inter_broker_listener:
-        return _refuse_replica(request, context)
-    session_epoch = request.session_epoch
-    if replica_id != services.node_id and services.metadata.is_alive(replica_id):
-        context.session.belongs_to_broker()
-    elif session_epoch == INITIAL_EPOCH:  # strangers must not take the sessions of those who are there
-        session_epoch = FINAL_EPOCH
     from barnabas.broker.replication.replica_fetch import ReplicaFetch
 
-    uses_topic_ids = context.api_version >= 13
-    now_ms = services.clock.monotonic_ms()
-    plan = services.replica_fetch_sessions.plan(
-        request.session_id,
-        session_epoch,
-        _asked(request, services.metadata, uses_topic_ids),
-        _forgotten(request, uses_topic_ids) if request.forgotten_topics_data else (),
-        uses_topic_ids=uses_topic_ids,
-        now_ms=now_ms,
-    )
-    if uses_topic_ids:
-        _resolve_names(plan, services.metadata)
+    services = context.services
     limits = FetchLimits(
         max_wait_ms=request.max_wait_ms,
         min_bytes=request.min_bytes,
         max_bytes=min(request.max_bytes, services.config.fetch_max_bytes),
         read_committed=False,
     )
-    operation = ReplicaFetch(
+    return ReplicaFetch(
         services.replicas,
         services.unforeseen,
         plan,
@@ -149,12 +150,6 @@ def _serve_replica(
         broker_epoch=request.replica_state.replica_epoch if context.api_version >= 15 else UNKNOWN_BROKER_EPOCH,
         now_ms=now_ms,
     )
-    cold = operation.read_now()
-    if cold is not None:
-        return _finish(operation.run, cold, operation, plan, context)
-    if operation.is_satisfied:
-        return _response(plan, operation.results, context)
-    return Delayed(operation.listen(), partial(_read_again, operation, plan, context))
 
 
 def _refuse_replica(request: FetchRequest, context: RequestContext) -> FetchResponse:
@@ -188,8 +183,11 @@ async def _finish(
 def _asked(request: FetchRequest, metadata: "MetadataCache", uses_topic_ids: bool) -> list[FetchPartition]:
     asked: dict[PartitionKey, FetchPartition] = {}
     for topic in request.topics:
-        topic_id = TopicId(topic.topic_id) if uses_topic_ids else ZERO_TOPIC_ID
-        name = metadata.topic_name(topic_id) if uses_topic_ids else topic.topic
+        if uses_topic_ids:
+            topic_id = TopicId(topic.topic_id)
+            name = metadata.topic_name(topic_id)
+        else:
+            topic_id, name = ZERO_TOPIC_ID, topic.topic
         for partition in topic.partitions:
             entry = FetchPartition(
                 name,
@@ -202,7 +200,7 @@ def _asked(request: FetchRequest, metadata: "MetadataCache", uses_topic_ids: boo
                 partition.log_start_offset,
             )
             asked[entry.key] = entry
-    return list(asked.values())
+    return [*asked.values()]
 
 
 def _forgotten(request: FetchRequest, uses_topic_ids: bool) -> list[PartitionKey]:

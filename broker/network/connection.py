@@ -203,7 +203,7 @@ class Connection(asyncio.BufferedProtocol):
         self._pause(self._PAUSED_BY_QUOTA)
 
     def exempt(self) -> None:
-        """Have turns of its own, and count for nothing that all connections share."""
+        """Hold this connection to none of the bounds that all connections of clients share, nor to their turns."""
         self._turns = self.connections.turns_of_brokers
         self._report_held()
         self._report_unsent()
@@ -479,7 +479,7 @@ class Connection(asyncio.BufferedProtocol):
         self.connections.add_unsent(added)
 
     def hold(self, size: int) -> None:
-        """A copy of so many bytes of a request is kept until there is room for it; a negative size takes that back."""
+        """Count a large request of so many bytes that waits until it may be served; a negative size when it may."""
         self._waiting_bytes += size
         if not self._closing:
             self._report_held()

@@ -21,7 +21,7 @@ class Restrained(Protocol):
         ...
 
     def exempt(self) -> None:
-        """Be held up no more by what is made against clients."""
+        """Hold this connection to none of the bounds for clients any more."""
         ...
 
 

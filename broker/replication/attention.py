@@ -28,7 +28,9 @@ _PLACE = attrgetter("place")
 
 
 class Attention:
-    """Of one session; owned by the event loop."""
+    """Which partitions of one fetch session are awake, so that its next fetch looks at them, and which rest. Owned by
+    the event loop.
+    """
 
     __slots__ = ("_awake", "_listener", "_resting", "followers", "heartbeat", "waiting")
 
@@ -37,11 +39,11 @@ class Attention:
         self._resting: dict[Partition, FetchPartition] = {}
         self._listener = self._changed
         self.waiting: dict[Join, None] = {}
-        """Fetches that wait, each by what is told of partitions that wake."""
+        """The long polls of the session: each is called with every partition that wakes."""
         self.heartbeat: Heartbeat | None = None
-        """Of a broker's session: when it fetched."""
+        """In the session of a broker that follows: when it last fetched; the partitions that rest share it."""
         self.followers: dict[PartitionKey, Follower] = {}
-        """Of a broker's session: what it is to the partitions that were put to rest."""
+        """In the session of a broker that follows: its `Follower` in each partition that was put to rest."""
 
     def __len__(self) -> int:
         """How many partitions the next fetch looks at."""
@@ -53,7 +55,7 @@ class Attention:
         return sorted(awake, key=_PLACE) if len(awake) > 1 else list(awake)
 
     def rest(self, asked: "FetchPartition", partition: "Partition") -> bool:
-        """There is nothing to tell of it until it changes. False if the session goes on without it, or has ended."""
+        """Pass a partition over until it changes; False if it is no longer in the session, or the session has ended."""
         if self._awake.pop(asked.key, None) is None:
             return False
         self._resting[partition] = asked
@@ -62,13 +64,13 @@ class Attention:
         return True
 
     def wake(self, asked: "FetchPartition") -> None:
-        """The next fetch has to look at it: it is new, or asked for again."""
+        """Have the next fetch look at a partition: it is new in the session, or asked for again."""
         if asked.rests_at is not None:
             self._end_rest(asked.rests_at)
         self._awake[asked.key] = asked
 
     def forget(self, asked: "FetchPartition") -> None:
-        """The session goes on without it."""
+        """Take a partition out of the session."""
         if asked.rests_at is not None:
             self._end_rest(asked.rests_at)
         self._awake.pop(asked.key, None)
@@ -77,7 +79,7 @@ class Attention:
             follower.forgotten()
 
     def close(self) -> None:
-        """The session has ended: no partition calls any more."""
+        """End the session: no partition calls its listener any more."""
         for partition in list(self._resting):
             self._end_rest(partition)
         self._awake.clear()

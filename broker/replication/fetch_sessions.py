@@ -59,7 +59,7 @@ class FetchPartition:
     is_named: bool
     """Whether a request has asked for it since a pass last found nothing in it."""
     place: int
-    """Those with a lower one come before it."""
+    """Its place in the session's order: a partition with a lower number is served before it."""
     rests_at: "Partition | None"
     """Set while it rests, see `Attention`."""
 
@@ -128,7 +128,7 @@ class FetchSession:
     attention: Attention = field(default_factory=Attention)
     """Which of its partitions the next fetch looks at."""
     places: int = 0
-    """How many places in its order were given."""
+    """The last `FetchPartition.place` that was given."""
 
     def update(self, asked: Iterable[FetchPartition], forgotten: Iterable[PartitionKey]) -> None:
         attention, partitions = self.attention, self.partitions
@@ -145,14 +145,14 @@ class FetchSession:
                 attention.forget(left)
 
     def add(self, partition: FetchPartition) -> None:
-        """One that it did not follow until now."""
+        """Take in a partition that the session does not have."""
         partition.is_named = True
         partition.rests_at = None
         self.put_last(partition)
         self.attention.wake(partition)
 
     def put_last(self, partition: FetchPartition) -> None:
-        """All others come first next time."""
+        """Have a partition served after all others next time."""
         self.partitions.pop(partition.key, None)
         self.partitions[partition.key] = partition
         self.places += 1
@@ -163,7 +163,7 @@ class FetchSession:
 class FetchPlan:
     """What to read for one request, and how its reply is made.
 
-    `sessions` are those that it is of. `session` is set for an incremental fetch, whose `partitions` are those to look
+    `sessions` is what made it. `session` is set for an incremental fetch, whose `partitions` are those to look
     at; `wants_session` for a full one that may become a session.
     """
 
@@ -175,7 +175,7 @@ class FetchPlan:
     wants_session: bool = False
     uses_topic_ids: bool = False
     attention: Attention | None = None
-    """The session's."""
+    """That of `session`."""
 
 
 class FetchSessions:

@@ -34,7 +34,7 @@ FETCH_VERSION: Final = 17
 """The highest version of Kafka 3.9."""
 
 FIRST_BACKOFF_MS: Final = 20
-"""How long a partition waits after its first error: most pass as soon as the leader has heard of its office, too."""
+"""How long a partition waits after its first error: most pass as soon as the leader has been told, too, that it is."""
 
 UNKNOWN: Final = -1
 
@@ -50,12 +50,12 @@ class FollowedLog(Protocol):
 
     @property
     def log_start_offset(self) -> int:
-        """Where it begins."""
+        """Where the log begins."""
         ...
 
     @property
     def log_end_offset(self) -> int:
-        """Where it ends: the offset of what is appended next."""
+        """Where the log ends: the offset of what is appended next."""
         ...
 
     @property
@@ -229,11 +229,11 @@ class Fetcher:
         """How a partition is getting on; None if it is not followed here."""
         return self._followed.get((topic_id, index))
 
-    # --- the controller's word --------------------------------------------------------------------
+    # --- what the controller tells --------------------------------------------------------------------
 
     def follow(self, topic: str, topic_id: TopicId, index: int, leader_epoch: int, log: FollowedLog) -> Following:
-        """Follow a partition from its log's end on. In an epoch that is known already nothing changes, unless the
-        partition waits for a word."""
+        """Follow a partition from its log's end on. In an epoch that is known already nothing changes, unless
+        nothing was asked for the partition any more (`given_up`)."""
         known = self._followed.get((topic_id, index))
         if (
             known is not None
@@ -274,7 +274,7 @@ class Fetcher:
 
     @property
     def given_up_count(self) -> int:
-        """How many partitions wait for a word of the controller."""
+        """How many partitions are asked for no more until the controller tells of them again."""
         return sum(following.stage is Stage.WAITING for following in self._followed.values())
 
     def is_current(self, following: Following) -> bool:
@@ -408,7 +408,7 @@ class Fetcher:
         if error == ErrorCode.FENCED_LEADER_EPOCH:
             self.given_up(following)
             return None
-        # The leader has not heard of its office yet, or is none any more; or something is wrong with it that may pass.
+        # The leader has not been told yet that it leads, or leads no more; or something is wrong with it that may pass.
         self.refused(following, now_ms)
         return None
 
@@ -439,7 +439,7 @@ class Fetcher:
             self._resume(following)
 
     def changed(self, following: Following) -> None:
-        """The log's start has moved by itself: the leader wants to know."""
+        """The log's start has moved by itself, of which the next request tells the leader."""
         if self.is_current(following):
             self._changed[following.id] = None
 
@@ -470,14 +470,14 @@ class Fetcher:
             self._delayed[following.id] = None
 
     def paused(self, following: Following, until_ms: int) -> None:
-        """It may not be asked for before `until_ms`, as a throttle says."""
+        """Ask for a partition that is throttled no sooner than `until_ms`."""
         if self.is_current(following):
             following.delayed_until_ms = until_ms
             self._hold(following, Stage.DELAYED)
             self._delayed[following.id] = None
 
     def given_up(self, following: Following) -> None:
-        """Ask no more until the controller says something new."""
+        """Ask for a partition no more until the controller tells of it again."""
         if self.is_current(following):
             self._hold(following, Stage.WAITING)
 

@@ -166,7 +166,7 @@ class FetcherManager:
 
     @property
     def fetchers(self) -> list[Fetcher]:
-        """Those of all leaders and lanes."""
+        """The fetchers of all leaders and lanes."""
         return [lane.fetcher for leader in self._leaders.values() for lane in leader.lanes]
 
     async def stop(self) -> None:
@@ -287,15 +287,15 @@ class _Leader:
         lane.wake()
 
     def unfollow(self, partition: PartitionId) -> Following | None:
-        """Follow it no longer."""
+        """Follow a partition no longer; what was followed, None if it was not."""
         return self._lane_of(partition).fetcher.unfollow(*partition)
 
     def following(self, partition: PartitionId) -> Following | None:
-        """How it is getting on."""
+        """How a partition is getting on; None if it is not followed."""
         return self._lane_of(partition).fetcher.following(*partition)
 
     def go_on(self, partition: PartitionId) -> None:
-        """Ask for it again."""
+        """Ask for a partition again whose log was held."""
         lane = self._lane_of(partition)
         following = lane.fetcher.following(*partition)
         if following is not None and following.stage is Stage.BUSY:
@@ -307,13 +307,13 @@ class _Leader:
         return [self._steady.stop(), self._catching_up.stop()]
 
     def _take_over(self) -> None:
-        """Who lacks nothing that is committed is asked for in the steady lane: from the request on that is about to be
-        made there, so that it misses none."""
+        """Move partitions that lack nothing committed to the steady lane: right before its request, so that none of its
+        requests is without them."""
         for following in self._catching_up.fetcher.fetching(caught_up=True):
             self._move(following, self._catching_up, self._steady)
 
     def _give_up(self) -> None:
-        """Who is in the ISR lacks nothing that is committed. Who does lack something has to catch up."""
+        """Move partitions that lack something committed, and so are not in the ISR, to the lane that catches up."""
         behind = self._steady.fetcher.fetching(caught_up=False)
         for following in behind:
             self._move(following, self._steady, self._catching_up)
@@ -356,7 +356,7 @@ class _Lane:
         return self._task
 
     def wake(self) -> None:
-        """There may be something to ask."""
+        """Look whether there is something to ask."""
         self._is_wanted.set()
 
     # --- asking -----------------------------------------------------------------------------------
@@ -559,4 +559,4 @@ def _cut_of(decision: Truncate | StartAnew, log: PartitionLog) -> Cut:
 
 
 def _nothing() -> None:
-    """For a lane that is alone."""
+    """What a lane does before its requests and after their answers until `_Leader` has told it otherwise."""

@@ -49,7 +49,7 @@ class Heartbeat:
     broker_epoch: int = UNKNOWN_BROKER_EPOCH
 
     def beat(self, now_ms: int) -> None:
-        """It fetches now."""
+        """Note that the broker fetches now."""
         self.before_ms, self.fetched_ms = self.fetched_ms, now_ms
 
 
@@ -71,7 +71,7 @@ class Follower:
     def fetched(
         self, fetch_offset: int, log_start_offset: int, broker_epoch: int, own_end_offset: int, now_ms: int
     ) -> None:
-        """It asks for what begins at `fetch_offset`, when the leader's log ends at `own_end_offset`.
+        """Note a fetch of what begins at `fetch_offset`, when the leader's log ends at `own_end_offset`.
 
         One that never reaches the end, because more is appended meanwhile, has caught up too if it has reached what was
         the end at its fetch before (Replica.updateFetchStateOrThrow).
@@ -90,7 +90,7 @@ class Follower:
         self.end_offset_when_fetched = max(own_end_offset, self.end_offset_when_fetched)
 
     def forgotten(self) -> None:
-        """It does not fetch this partition any more."""
+        """The broker's session is without this partition from now on: keep what its heartbeat told."""
         if self.heartbeat is not None:
             self.caught_up_ms = max(self.caught_up_ms, self.heartbeat.before_ms)
             self.broker_epoch = self.registration

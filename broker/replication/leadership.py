@@ -50,12 +50,14 @@ class Leaderships:
         """How often the controller refused, or its answer was of no use any more."""
 
     def lead(self, partition: "Partition", told: "LeaderAndIsrPartitionState") -> "Leadership":
-        """Of a partition that this broker leads now, as it was told."""
+        """Begin to lead a partition that others follow, as this broker was told."""
         return Leadership(self, partition, told)
 
 
 class Leadership:
-    """Of one partition, in one leader epoch; owned by the event loop."""
+    """What this broker, as the leader of one partition in one leader epoch, does for its followers; owned by the event
+    loop.
+    """
 
     __slots__ = ("_deletions", "_partition", "_shared", "followers")
 
@@ -78,11 +80,11 @@ class Leadership:
     # --- the controller's word --------------------------------------------------------------------
 
     def told(self, told: "LeaderAndIsrPartitionState") -> None:
-        """The same leader epoch is told again, perhaps with other replicas or another ISR."""
+        """Take over what was told again of the same leader epoch, perhaps other replicas or another ISR."""
         self.followers.told(told.replicas, told.isr, told.partition_epoch)
 
     def end(self, error: ErrorCode) -> None:
-        """This broker leads no more, or in another epoch: whoever waits is told."""
+        """End: this broker leads no more, or in another epoch. Whoever waits is told the error."""
         if self._deletions is not None:
             self._deletions.fail(ApiError(error))
 
@@ -153,7 +155,7 @@ class Leadership:
         )
 
     def low_watermark(self) -> int:
-        """Below it no live replica has records: what DeleteRecords answers."""
+        """The offset below which no live replica has records, which DeleteRecords answers."""
         return self.followers.low_watermark(self._partition.log.log_start_offset, self._shared.is_alive)
 
     def deleted(self, offset: int) -> "asyncio.Future[None] | None":

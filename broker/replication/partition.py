@@ -129,7 +129,7 @@ class Partition:
 
     @property
     def low_watermark(self) -> int:
-        """Below it no live replica has records, as far as this broker knows, which leads."""
+        """The offset below which no live replica has records, as far as this broker, the leader, knows."""
         return self.log.log_start_offset if self.leadership is None else self.leadership.low_watermark()
 
     def advance(self) -> None:

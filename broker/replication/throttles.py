@@ -1,7 +1,7 @@
 """How fast replicas that are listed in a topic's configs may be fetched, so that a reassignment leaves room for clients
 (KIP-73): `leader.replication.throttled.rate` at those who lead, `follower.replication.throttled.rate` at those who
-follow, for the replicas that `leader.replication.throttled.replicas` and its twin list. Who is in sync is never held
-up, but counts.
+follow, for the replicas that `leader.replication.throttled.replicas` and its twin list. Replicas in sync are never
+held up, but their bytes count.
 
 A throttle is a bucket that fills at the rate. Bytes may pass while it is not empty; what they are too many of has to
 flow in before others may. So the rate holds over any time that is long beside one answer (1 MiB, or
@@ -22,14 +22,15 @@ UNLIMITED: Final = 2**63 - 1
 """The default of both rates."""
 
 BURST_MS: Final = 250
-"""What nobody has used for longer than this is lost."""
+"""How much may pass at once after a pause: what the rate allows in this time."""
 
 LONGEST_WAIT_MS: Final = 1_000
-"""Where the rate is small, or 0: somebody may change it."""
+"""The longest wait that is told: with a small rate it would be long, with 0 for ever, and the rate may be changed."""
 
 
 class Throttle:
-    """Of one broker, as a leader or as a follower; owned by the event loop.
+    """Bounds the bytes per second of one broker's throttled replicas, of those that it leads or of those that it
+    follows; owned by the event loop.
 
     `rate` is how many bytes per second may pass, `is_limited` whether that is a limit; `replicas_of` tells a topic's
     list of throttled replicas, as text.
@@ -45,7 +46,7 @@ class Throttle:
         self._seen_ms = clock.monotonic_ms()
 
     def limit(self, rate: int) -> None:
-        """Another rate holds from now on."""
+        """Have another rate hold from now on."""
         self._fill()
         self._rate = rate
         self.is_limited = rate < UNLIMITED
@@ -63,7 +64,7 @@ class Throttle:
         return LONGEST_WAIT_MS if rate <= 0 else min(LONGEST_WAIT_MS, ceil((1 - self._left) * 1000 / rate))
 
     def record(self, size: int) -> None:
-        """So many bytes have passed; a negative number takes some of that back."""
+        """Count bytes that have passed; a negative number takes some of that back."""
         self._fill()
         self._left -= size
 

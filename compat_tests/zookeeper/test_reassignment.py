@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from compat_tests.zookeeper.conftest import SESSION_TIMEOUT_MS, KafkaClasses
-from compat_tests.zookeeper.test_company import PARTITIONS, PATIENCE_MS, Writer, read_all
+from compat_tests.zookeeper.test_cluster import PARTITIONS, PATIENCE_MS, Writer, read_all
 from compat_tests.zookeeper.waiting import eventually
 from tools.barnabas_process import BarnabasProcess
 from tools.kafka_runtime import ORACLE_VERSION, ZOOKEEPER_ERA_VERSION, kafka_runtime

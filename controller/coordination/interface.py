@@ -220,3 +220,11 @@ class CoordinationStore(Protocol):
         """End the session: its ephemeral znodes are deleted in one transaction and its watches forgotten.
         Idempotent."""
         ...
+
+
+class OpenStore(Protocol):
+    """A store that is open: brokers of one process may share it, each in sessions of its own."""
+
+    async def session(self) -> CoordinationStore:
+        """Open a session, which belongs to the running event loop."""
+        ...

@@ -59,7 +59,7 @@ class StoredTree:
 
     @property
     def first_session_id(self) -> int:
-        """Of the sessions that begin from now on: above those of all former lives that left something."""
+        """The id of the next session, and the others count on from it: above those of all former lives."""
         return (self.last_zxid + 1) << 16
 
     def open(self) -> None:

@@ -218,7 +218,7 @@ class ZooKeeperSession:
 
     @property
     def credentials(self) -> SessionCredentials | None:
-        """Of this session; None while there is none."""
+        """The id and password of this session; None before the server has granted one."""
         client_id = self._client.client_id
         return None if client_id is None else SessionCredentials(*client_id)
 

@@ -5,7 +5,7 @@ there for the first time, or again, are told.
 """
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from barnabas.controller import requests
@@ -18,7 +18,7 @@ from barnabas.controller.operations.plan import OperationGroup, Plan, state_upda
 from barnabas.controller.operations.preferred_election import keep_balance
 from barnabas.controller.operations.reassignment import advance
 from barnabas.controller.partition_fsm import PartitionStatus
-from barnabas.controller.state import BrokerRegistration, ClusterState, PartitionState, TopicPartition
+from barnabas.controller.state import NO_LEADER, BrokerRegistration, ClusterState, PartitionState, TopicPartition
 
 logger = logging.getLogger(__name__)
 
@@ -129,6 +129,27 @@ def plan_unproven(
             writes.append((state_update(name, partition, old, state),))
             states[name, partition] = state
     return Plan(tuple(writes), cluster.with_states(states), tuple(states))
+
+
+def end_absences(context: ControllerContext) -> Sequence[OperationGroup]:
+    """Take those brokers out of ISRs that died while there was no controller; returns the writes of that. In the
+    controller's task.
+    """
+    led = context.machine.in_status(PartitionStatus.ONLINE)
+    plan = plan_absences(context.cluster, led, context.election.epoch)
+    context.adopt(plan)
+    return plan.writes
+
+
+def doubt(context: ControllerContext, unproven: Mapping[TopicPartition, Collection[int]]) -> Sequence[OperationGroup]:
+    """Take brokers out of ISRs that may lack records which they had acknowledged; returns the writes of that. In the
+    controller's task.
+    """
+    plan = plan_unproven(context.cluster, unproven, context.election.epoch)
+    context.cluster = plan.cluster
+    leaderless = [(name, p) for name, p in plan.told if plan.cluster.topics[name].partitions[p].leader == NO_LEADER]
+    context.machine.move(leaderless, PartitionStatus.OFFLINE)  # others are as they were: to be elected, or led
+    return plan.writes
 
 
 async def govern(context: ControllerContext, found: Mapping[int, BrokerRegistration]) -> None:

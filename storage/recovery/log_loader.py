@@ -3,9 +3,8 @@
 Everything here blocks, and may run in threads, one log per thread: nothing is shared but `Files`, and the log that
 comes out belongs to the event loop.
 
-Source: org.apache.kafka.storage.internals.log.LogLoader, LogSegment.recover, UnifiedLog.rebuildProducerState; where a
-damage cannot be a torn write
-this module refuses to open the log, and Kafka would cut it there.
+Source: org.apache.kafka.storage.internals.log.LogLoader, LogSegment.recover, UnifiedLog.rebuildProducerState; where
+damage cannot come from a torn write, this module refuses to open the log, and Kafka would cut it there.
 """
 
 from __future__ import annotations

@@ -360,6 +360,16 @@ class RecordingChannel:
         self.sent.clear()
 
 
+def told(requests: list[Any]) -> dict[tuple[str, int], Any]:
+    """The last state told of every partition."""
+    return {
+        (topic.topic_name, state.partition_index): state
+        for request in requests
+        for topic in request.topic_states
+        for state in topic.partition_states
+    }
+
+
 class Node:
     """One broker's controller with everything around it, restartable on the same file."""
 

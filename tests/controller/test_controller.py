@@ -9,9 +9,7 @@ import pytest
 
 from barnabas.controller import znodes
 from barnabas.controller.bootstrap import ClusterIdMismatch
-from barnabas.controller.controller import RECOVERY_RETRY_DELAY_MS, RENEWALS_AT_ONCE
-from barnabas.controller.controller_election import Deposed
-from barnabas.controller.coordination.interface import ConnectionLost, Create, Delete, SetData, StoreUnavailable
+from barnabas.controller.coordination.interface import StoreUnavailable
 from barnabas.controller.operations.topics import NewPartitions, NewTopic, TopicDefaults
 from barnabas.controller.registration import BrokerIdInUse
 from barnabas.controller.state import ReplicaAssignment
@@ -19,19 +17,10 @@ from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.messages.leader_and_isr import LeaderAndIsrRequest
 from barnabas.wire.messages.stop_replica import StopReplicaRequest
 from barnabas.wire.messages.update_metadata import UpdateMetadataRequest
+from tests.controller.conftest import told
 
 Node = Any
 """A controller under test, see conftest.py."""
-
-
-def told(requests: list[Any]) -> dict[tuple[str, int], Any]:
-    """The last state told of every partition."""
-    return {
-        (topic.topic_name, state.partition_index): state
-        for request in requests
-        for topic in request.topic_states
-        for state in topic.partition_states
-    }
 
 
 async def settled(node: Node) -> None:
@@ -126,52 +115,6 @@ async def test_a_taken_broker_id(node: Node) -> None:
         await other.controller.start()
         assert not other.controller.is_active, "it stands by"
         await other.controller.stop()
-
-
-async def test_a_damaged_topic_is_left_out_of_the_start(node: Node, caplog: pytest.LogCaptureFixture) -> None:
-    async with node:
-        await node.controller.create_topics([NewTopic("good", partition_count=1, replication_factor=1)])
-        await node.session.create("/brokers/topics/t", b"{}")
-    async with node:
-        assert list(node.controller.cluster.topics) == ["good"]
-    assert "topic t is left out: znode /brokers/topics/t holds '{}'" in caplog.text
-
-
-LEFT_OUT = {
-    "a b": b'{"version":3,"partitions":{"0":[1]}}',
-    "x" * 255: b'{"version":3,"partitions":{"0":[1]}}',
-    "nowhere": b'{"version":3,"partitions":{"0":[]}}',
-}
-
-
-@pytest.mark.parametrize("name", LEFT_OUT)
-async def test_what_can_be_no_topic_is_left_out_told_once_and_counted(
-    node: Node, caplog: pytest.LogCaptureFixture, name: str
-) -> None:
-    """By the controller that is there and by the next one; and a request that would add partitions to such a topic
-    fails for that one alone."""
-
-    def told() -> int:
-        return caplog.text.count(f"topic {name} is left out")
-
-    async with node:
-        await node.controller.create_topics([NewTopic("t", partition_count=1, replication_factor=1)])
-        await node.session.create(f"/brokers/topics/{name}", LEFT_OUT[name])
-        for count in (2, 3):
-            wanted = [NewPartitions(name, count), NewPartitions("t", count)]
-            assert errors(await node.controller.create_partitions(wanted)) == {
-                name: "UNKNOWN_TOPIC_OR_PARTITION",
-                "t": "NONE",
-            }
-            assert list(node.controller.cluster.topics) == ["t"]
-        assert (node.controller.left_out_count, told()) == (1, 1)
-    async with node:
-        await node.controller.create_partitions([NewPartitions("t", 4)])
-        assert list(node.controller.cluster.topics) == ["t"]
-        assert (node.controller.left_out_count, told()) == (1, 2)
-        await node.session.delete(f"/brokers/topics/{name}")
-        await node.controller.create_partitions([NewPartitions("t", 5)])
-        assert node.controller.left_out_count == 0
 
 
 # -- creation
@@ -359,7 +302,7 @@ async def test_a_replica_that_cannot_be_deleted_keeps_the_topic_queued(node: Nod
 
 async def test_a_topic_on_another_broker_waits_for_it(node: Node) -> None:
     async with node:
-        topic = znodes.encode_topic(bytes(15) + b"\7", {0: node_assignment(9)})
+        topic = znodes.encode_topic(bytes(15) + b"\7", {0: ReplicaAssignment((9,))})
         await node.session.create("/brokers/topics/far", topic)
         await node.restart()
         results = await node.controller.delete_topics(["far"])
@@ -367,52 +310,7 @@ async def test_a_topic_on_another_broker_waits_for_it(node: Node) -> None:
         assert set(await node.tree("/admin/delete_topics")) == {"/admin/delete_topics/far"}
 
 
-def node_assignment(*brokers: int) -> Any:
-    return ReplicaAssignment(brokers)
-
-
 # -- restart
-
-
-async def test_a_restart_elects_anew_and_tells_everything_at_once(node: Node) -> None:
-    async with node:
-        await node.controller.create_topics([NewTopic("t", 2), NewTopic("u")])
-        await node.restart()
-        node.channel.clear()
-        await node.restart()
-        leader_and_isr, metadata = node.channel.sent
-        assert leader_and_isr.type == metadata.type == 2
-        for request in (leader_and_isr, metadata):
-            states = told([request])
-            assert set(states) == {("t", 0), ("t", 1), ("u", 0)}
-            assert {(s.leader, s.leader_epoch, tuple(s.isr), s.controller_epoch) for s in states.values()} == {
-                (1, 2, (1,), 3)
-            }
-        assert {state.partition_epoch for state in told([leader_and_isr]).values()} == {2}
-        assert {state.zk_version for state in told([metadata]).values()} == {2}
-        assert {state.is_new for state in told([leader_and_isr]).values()} == {False}
-        _, stat = await node.session.get(znodes.partition_state_path("t", 0))
-        assert stat.version == 2, "the partition epoch is the znode's version"
-
-
-async def test_a_topic_that_kafka_left_without_states_is_elected(node: Node) -> None:
-    async with node:
-        topic_id = bytes(15) + b"\7"
-        assignments = {0: node_assignment(1), 1: node_assignment(9)}
-        await node.restart(
-            {
-                "/brokers/topics/t": znodes.encode_topic(topic_id, assignments),
-                "/brokers/topics/t/partitions": b"",
-                "/brokers/topics/t/partitions/0": b"",
-                "/brokers/topics/old": b'{"version":1,"partitions":{"0":[1]}}',
-            }
-        )
-        states = told(node.channel.take(LeaderAndIsrRequest))
-        assert states["t", 0].is_new
-        assert ("t", 1) not in states, "none of its replicas is alive"
-        assert ("old", 0) in states
-        stored = znodes.decode_topic("old", (await node.session.get("/brokers/topics/old"))[0])
-        assert stored.topic_id == node.controller.cluster.topics["old"].topic_id
 
 
 @pytest.mark.parametrize("level", ["topic", "broker", "next start"])
@@ -422,7 +320,7 @@ async def test_a_partition_of_dead_brokers_is_leaderless_until_its_topic_gives_u
     async with node:
         await node.restart(
             {
-                "/brokers/topics/t": znodes.encode_topic(bytes(15) + b"\7", {0: node_assignment(9, 1)}),
+                "/brokers/topics/t": znodes.encode_topic(bytes(15) + b"\7", {0: ReplicaAssignment((9, 1))}),
                 "/brokers/topics/t/partitions": b"",
                 "/brokers/topics/t/partitions/0": b"",
                 "/brokers/topics/t/partitions/0/state": (
@@ -448,12 +346,6 @@ async def test_a_partition_of_dead_brokers_is_leaderless_until_its_topic_gives_u
         told_now = told(node.channel.take(LeaderAndIsrRequest))["t", 0]
         assert (told_now.leader, told_now.leader_epoch, told_now.isr) == (1, 5, [1])
         assert told_now.leader_recovery_state == 1
-
-
-async def test_a_queue_entry_without_a_topic_is_dropped(node: Node) -> None:
-    async with node:
-        await node.restart({"/admin/delete_topics/gone": b""})
-        assert await node.tree("/admin/delete_topics") == {}
 
 
 # -- failing brokers and stores
@@ -532,17 +424,6 @@ async def test_a_deletion_that_a_broker_refuses_is_told_and_made_later(node: Nod
         assert not node.timers.waiting
 
 
-async def test_a_replica_that_could_not_be_opened_may_lead_in_the_next_life(node: Node) -> None:
-    async with node:
-        await node.controller.create_topics([NewTopic("t", 2)])
-        node.channel.errors["t", 1] = ErrorCode.KAFKA_STORAGE_ERROR
-        await node.restart()
-        assert node.controller.cluster.topics["t"].partitions[1].leader == -1
-        node.channel.errors.clear()
-        await node.restart()
-        assert told(node.channel.take(LeaderAndIsrRequest))["t", 1].leader == 1, "the next life may lead it again"
-
-
 async def test_other_refusals_are_only_logged(node: Node, caplog: pytest.LogCaptureFixture) -> None:
     async with node:
         node.channel.errors["t", 0] = ErrorCode.STALE_CONTROLLER_EPOCH
@@ -558,41 +439,6 @@ async def test_a_partition_whose_log_is_another_topics_has_no_leader(node: Node)
         assert outcome.error is ErrorCode.REQUEST_TIMED_OUT
         await node.controller.delete_topics(["unknown"])  # what was decided before is done
         assert node.controller.cluster.topics["t"].partitions[0].leader == -1
-
-
-async def test_a_deposed_controller_writes_nothing(node: Node) -> None:
-    async with node:
-        other = await node.store.session()
-        await other.multi(
-            [Delete("/controller"), Create("/controller", b"other", ephemeral=True), SetData("/controller_epoch", b"2")]
-        )
-        before = await node.tree()
-        with pytest.raises(ApiError, match="NOT_CONTROLLER"):
-            await node.controller.create_topics([NewTopic("t")])
-        assert await node.tree() == before
-        assert not node.controller.is_active
-        for request in (
-            node.controller.create_topics([NewTopic("t")]),
-            node.controller.delete_topics(["t"]),
-            node.controller.create_partitions([NewPartitions("t", 2)]),
-        ):
-            with pytest.raises(ApiError, match="NOT_CONTROLLER"):
-                await request
-
-
-async def test_a_broker_that_knows_a_newer_controller_deposes_this_one(node: Node) -> None:
-    async with node:
-        node.channel.top_error = ErrorCode.STALE_CONTROLLER_EPOCH
-        with pytest.raises(ApiError, match="NOT_CONTROLLER"):
-            await node.controller.create_topics([NewTopic("t")])
-        assert not node.controller.is_active
-
-
-async def test_a_lost_session_ends_the_controllership(node: Node) -> None:
-    async with node:
-        await node.store.expire(node.session)
-        with pytest.raises(ApiError, match="NOT_CONTROLLER"):
-            await node.controller.create_topics([NewTopic("t")])
 
 
 async def test_a_write_that_fails_is_reported_and_forgotten(node: Node) -> None:
@@ -639,59 +485,6 @@ async def test_a_failing_channel_does_not_stop_the_controller(node: Node) -> Non
         repeated, added = node.channel.take(LeaderAndIsrRequest)
         assert set(told([repeated])) == {("t", 0)}, "what the broker may have missed is told again"
         assert set(told([added])) == {("u", 0)}
-
-
-async def test_a_controller_that_cannot_recover_resigns_until_it_can(node: Node) -> None:
-    async with node:
-        node.faults.fatal = node.faults.effects + 2  # the write succeeds, and nothing after it
-        with pytest.raises(Exception, match=r"^$"):
-            await node.controller.create_topics([NewTopic("t")])
-        for _ in range(2):
-            with pytest.raises(ApiError, match="NOT_CONTROLLER"):
-                await node.controller.create_topics([NewTopic("u")])
-            node.timers.fire()
-            await node.timers.has(RECOVERY_RETRY_DELAY_MS)
-        node.faults.fatal = None
-        node.channel.clear()
-        node.channel.arrived.clear()
-        node.timers.fire()
-        await node.channel.arrived.wait()
-        (outcome,) = await node.controller.create_topics([NewTopic("u")])
-        assert outcome.error is ErrorCode.NONE
-        assert set(told(node.channel.take(LeaderAndIsrRequest))) == {("t", 0), ("u", 0)}
-
-
-async def test_a_controller_that_reads_what_became_of_a_write_and_was_replaced_resigns(
-    node: Node, caplog: pytest.LogCaptureFixture
-) -> None:
-    async with node:
-        counted = node.session.multi
-
-        async def break_off(_operations: object) -> Any:
-            node.session.multi = counted
-            node.channel.failure = Deposed("broker 0 knows a newer controller")
-            raise ConnectionLost(znodes.CONTROLLER_EPOCH, "the connection broke")
-
-        node.session.multi = break_off
-        with pytest.raises(ApiError, match="REQUEST_TIMED_OUT"):
-            await node.controller.create_topics([NewTopic("t")])
-        with pytest.raises(ApiError, match="NOT_CONTROLLER"):
-            await node.controller.create_topics([NewTopic("t")])
-        errors = [record for record in caplog.records if record.levelname == "ERROR"]
-        assert [record.getMessage().split(": ", 1)[1] for record in errors] == ["broker 0 knows a newer controller"]
-        assert not node.controller.set_aside.members
-        node.channel.failure = None
-
-
-async def test_a_controller_does_not_come_back_where_another_one_was_elected(node: Node) -> None:
-    async with node:
-        node.faults.fatal = node.faults.effects + 2
-        with pytest.raises(Exception, match=r"^$"):
-            await node.controller.create_topics([NewTopic("t")])
-        await node.store.expire(node.session)
-        node.timers.fire()
-        with pytest.raises(ApiError, match="NOT_CONTROLLER"):
-            await node.controller.create_topics([NewTopic("u")])
 
 
 # -- time
@@ -892,18 +685,3 @@ async def test_start_survives_death(node: Node) -> None:
         assert set(node.controller.cluster.topics) == {"kept"}
         states = told(node.channel.take(LeaderAndIsrRequest))
         assert set(states) == {("kept", 0), ("kept", 1)}
-
-
-async def test_a_controller_that_its_own_broker_believes_to_be_old_does_not_give_itself_epochs_without_end(
-    node: Node,
-) -> None:
-    """The broker was told of one that no controller ever had. A few that were lost are made up for soon."""
-    async with node:
-        node.channel.top_error = ErrorCode.STALE_CONTROLLER_EPOCH
-        with pytest.raises(ApiError, match="NOT_CONTROLLER"):
-            await node.controller.create_topics([NewTopic("t", partition_count=1, replication_factor=1)])
-        for renewals in range(3):
-            await node.timers.has(RECOVERY_RETRY_DELAY_MS)
-            assert node.controller.epoch == 1 + RENEWALS_AT_ONCE + renewals
-            node.clock.advance(RECOVERY_RETRY_DELAY_MS)
-            node.timers.fire(RECOVERY_RETRY_DELAY_MS)

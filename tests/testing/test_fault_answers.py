@@ -203,7 +203,7 @@ OF_PARTITIONS = [
     and entries.PARTITION in about(key, version)
     and entries.PARTITION in entries.addressable(messages.api(key).response_class, version)
 ]
-"""Those that ask about partitions and answer for each."""
+"""APIs that ask about partitions and answer for each."""
 
 
 def test_those_that_answer_for_partitions_are_among_them() -> None:

@@ -65,7 +65,7 @@ LIST_GROUPS = ListGroupsRequest()
 
 
 def error(connection: socket.socket, client_id: str = "test") -> int:
-    """Of a request that nothing is wrong with."""
+    """The error code that a request is answered with which nothing is wrong with."""
     code: int = ask(connection, LIST_GROUPS, 1, client_id).error_code
     return code
 
@@ -149,6 +149,7 @@ def test_a_fault_counts_is_removed_and_ends_with_its_block(broker: Broker) -> No
 
 def test_no_fault_no_cost(broker: Broker) -> None:
     dispatcher = broker.server.dispatcher
+    assert dispatcher is not None
     assert dispatcher.dispatch == dispatcher.serve
     with broker.faults.fail("ListGroups", 14):
         assert dispatcher.dispatch != dispatcher.serve

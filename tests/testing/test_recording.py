@@ -93,6 +93,7 @@ def test_waiting_does_not_block_an_event_loop(broker: Broker) -> None:
 
 def test_nothing_stands_there_when_nobody_looks(broker: Broker) -> None:
     dispatcher = broker.server.dispatcher
+    assert dispatcher is not None
     with broker.recorded() as seen, connect(broker.bootstrap_servers) as connection:
         assert dispatcher.dispatch != dispatcher.serve
         connection.sendall(frame(LIST_GROUPS, 1))

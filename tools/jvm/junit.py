@@ -7,7 +7,7 @@ from tools.jvm.ivy import Library, fetch
 from tools.jvm.java import cache_folder
 
 VERSION: Final = "1.14.4"
-"""Of the platform: it runs tests of JUnit 5."""
+"""The version of JUnit's platform, which runs tests of JUnit 5."""
 
 
 def junit_classpath() -> str:

@@ -31,7 +31,7 @@ from tools.soak.run import OVERRIDES, PATIENCE_S, ROUND_RECORDS, Result, Round
 from tools.soak.workload import TOPIC_PREFIX, Member, Recorder, Workers
 
 STRETCH_S: Final = 3.0
-"""Of faults, between two restarts."""
+"""How long faults go on between two restarts."""
 
 FAULT_S_MAX: Final = 0.6
 DELAY_MS_MAX: Final = 300
@@ -95,7 +95,7 @@ class Target(ABC):
         """Stop or kill a broker, and start it again; says what was done."""
 
     def cut(self, chance: random.Random) -> AbstractContextManager[object]:
-        """Two brokers do not reach each other, where there are two."""
+        """Cut two brokers off from each other, where there are two."""
         return nullcontext()
 
     @abstractmethod
@@ -255,7 +255,7 @@ def _luck(chance: random.Random) -> Luck:
 
 
 def _transactional_id(chance: random.Random) -> str:
-    """Of one of the load's producers, which come after the plain ones."""
+    """The transactional id of one of the load's producers with such ids, which come after the plain ones."""
     plain, transactional = WORKERS[0][1], WORKERS[1][1]
     return f"soak-{plain + 1 + chance.randrange(transactional)}"
 
@@ -306,7 +306,7 @@ class Meddler:
         self.happened: Counter[str] = Counter()
 
     def stretch(self, target: Target, topic: str, recorder: Recorder) -> None:
-        """Faults for a while, and until something was acknowledged all the same. Raises TimeoutError."""
+        """Have faults happen for a while, and until something was acknowledged all the same. Raises TimeoutError."""
         wanted = recorder.acknowledged + ACKNOWLEDGED_IN_STRETCH
         until = time.monotonic() + STRETCH_S
         while time.monotonic() < until:

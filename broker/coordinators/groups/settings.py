@@ -21,10 +21,10 @@ added, whoever commits, as they stay for days.
 """
 
 HELD_BYTES_WITH_MEMBERS_MAX: Final = 224 * 1024 * 1024
-"""With what members add: it goes with their sessions."""
+"""As HELD_BYTES_MAX, where a member adds to it: what members hold goes with their sessions."""
 
 HELD_BYTES_OF_USED_GROUPS_MAX: Final = 256 * 1024 * 1024
-"""With what members of groups with committed offsets add."""
+"""As HELD_BYTES_WITH_MEMBERS_MAX, where a member of a group with committed offsets adds to it."""
 
 HELD_BYTES_OF_GROUP_MAX: Final = 16 * 1024 * 1024
 """How much one group may take when a member joins: all of it goes to whoever leads the group, and could not be stored

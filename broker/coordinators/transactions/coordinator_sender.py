@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from barnabas.wire.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse
 
 TRANSACTIONS_PER_REQUEST: Final = 1024
-"""More go with the next request."""
+"""How many transactional ids one request asks about; others go with the next one."""
 
 Send = Callable[[int, "AddPartitionsToTxnRequest", int], "Awaitable[AddPartitionsToTxnResponse]"]
 """Sends a request to a broker, in a version; raises OSError when the broker cannot be reached or says nothing."""

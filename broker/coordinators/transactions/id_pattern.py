@@ -16,9 +16,9 @@ STEPS_PER_ID_MAX: Final = 2_000_000
 """How many steps one comparison may take, on the event loop: 5 to 40 ms where a pattern is made to be slow, a hundredth
 of it as a rule."""
 STEPS_PER_TURN: Final = 250_000
-"""Between two turns for others."""
+"""How many steps are taken before others have a turn."""
 CALL_STEPS: Final = 500
-"""What each comparison takes besides, about."""
+"""What each comparison takes besides those of its characters, about, in steps."""
 
 
 class IdPattern:

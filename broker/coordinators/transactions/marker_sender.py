@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 MARKERS_PER_REQUEST: Final = 4096
-"""More go with the next request: the leader answers when all of one are replicated."""
+"""How many markers go into one request, which the leader answers when all of them are replicated; others wait."""
 
 Send = Callable[[int, "WriteTxnMarkersRequest", int], "Awaitable[WriteTxnMarkersResponse]"]
 """Sends a request to a broker, in a version; raises OSError when the broker cannot be reached or says nothing."""

@@ -176,27 +176,27 @@ def watch_event(event: WatchedEvent) -> bytes:
 
 
 class Path(NamedTuple):
-    """Of SYNC, GET_ACL, GET_EPHEMERALS (a beginning of paths) and GET_ALL_CHILDREN_NUMBER."""
+    """The body of SYNC, GET_ACL, GET_EPHEMERALS (a beginning of paths) and GET_ALL_CHILDREN_NUMBER."""
 
     path: str
 
 
 class Read(NamedTuple):
-    """Of EXISTS, GET_DATA, GET_CHILDREN and GET_CHILDREN2."""
+    """The body of EXISTS, GET_DATA, GET_CHILDREN and GET_CHILDREN2."""
 
     path: str
     watch: bool
 
 
 class Write(NamedTuple):
-    """Of CREATE, CREATE2, DELETE and SET_DATA: the operation and, of a creation, who may do what."""
+    """The body of CREATE, CREATE2, DELETE and SET_DATA: the operation and, of a creation, who may do what."""
 
     operation: Operation
     acls: Sequence[Acl] = (WORLD_ANYONE,)
 
 
 class SetAcl(NamedTuple):
-    """Of SET_ACL."""
+    """The body of SET_ACL."""
 
     path: str
     acls: Sequence[Acl]
@@ -204,14 +204,14 @@ class SetAcl(NamedTuple):
 
 
 class Multi(NamedTuple):
-    """Of MULTI: writes, each with its type."""
+    """The body of MULTI: writes, each with its type."""
 
     writes: Sequence[tuple[OpCode, Write]]
 
 
 class SetWatches(NamedTuple):
-    """Of SET_WATCHES and SET_WATCHES2: the watches that a client had before it connected again, and the newest zxid
-    that it knew."""
+    """The body of SET_WATCHES and SET_WATCHES2: the watches that a client had before it connected again, and the newest
+    zxid that it knew."""
 
     relative_zxid: int
     data: Sequence[str]
@@ -221,7 +221,7 @@ class SetWatches(NamedTuple):
 
 
 class Watches(NamedTuple):
-    """Of CHECK_WATCHES and REMOVE_WATCHES."""
+    """The body of CHECK_WATCHES and REMOVE_WATCHES."""
 
     path: str
     of_children: bool
@@ -229,7 +229,7 @@ class Watches(NamedTuple):
 
 
 class Nothing(NamedTuple):
-    """Of PING, CLOSE_SESSION and AUTH (which is not served)."""
+    """The body of PING, CLOSE_SESSION and AUTH (which is not served)."""
 
 
 Body = Path | Read | Write | SetAcl | Multi | SetWatches | Watches | Nothing

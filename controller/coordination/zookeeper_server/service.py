@@ -81,7 +81,7 @@ class NoWatcher(Exception):
 
 
 class InvalidAcl(Exception):
-    """Who may do what is asked to be restricted."""
+    """A request whose ACLs would restrict who may do what, which this server does not."""
 
 
 class LastRequest(Exception):

@@ -36,7 +36,7 @@ HEARTBEAT, LIST_GROUPS = HeartbeatRequest.API_KEY, ListGroupsRequest.API_KEY
 CREATE_PARTITIONS = CreatePartitionsRequest.API_KEY
 PRODUCE = ProduceRequest.API_KEY
 HEADER_BYTES = 4 + 4
-"""Of a reply of a version that is not flexible: length, correlation id."""
+"""Length and correlation id, with which a reply of a version begins that is not flexible."""
 
 
 class Bench:
@@ -189,7 +189,7 @@ async def test_a_coroutine_is_awaited_a_future_goes_on_by_itself() -> None:
 
 @in_loop
 async def test_no_task_waits_for_a_future() -> None:
-    """Of which a replicated topic has one for each Produce that is under way."""
+    """A replicated topic has a future for each Produce that is under way."""
     error = ZeroDivisionError("as asked")
     ends: list[tuple[Callable[[asyncio.Future[Any]], Any], Callable[[asyncio.Future[Any]], bool]]] = [
         (lambda later: later.set_result(HeartbeatResponse()), lambda outcome: error_of(outcome.result()) == 0),
@@ -280,7 +280,7 @@ async def test_large_requests_wait_for_each_other_and_for_the_controller_by_them
 
 @in_loop
 async def test_produce_requests_of_many_partitions_wait_for_each_other_and_small_ones_do_not() -> None:
-    """Of many bytes are most: that is no reason to wait."""
+    """Most Produce requests have many bytes: that is no reason to wait."""
     answered = asyncio.Event()
     begun: list[int] = []
 

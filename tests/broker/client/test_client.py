@@ -269,7 +269,7 @@ def test_damaged_records_are_an_error_in_words() -> None:
 
 
 def test_reading_takes_a_loop_per_record_and_no_call() -> None:
-    """Of which there were nine, and `consume` took six times as long as kcat."""
+    """With nine calls for each record `consume` took six times as long as kcat."""
     records = [Record(offset, 1_700_000_000_000, None, b"x" * 100) for offset in range(2_000)]
     answer = PartitionData(partition_index=0, records=bytes(build_batch(records)))
     write, calls = formatter("{value}\\n"), 0

@@ -15,7 +15,7 @@ Replicas = tuple[int, ...]
 
 
 def placement(partitions: dict[TopicPartition, tuple[Replicas, int]], racks: dict[int, str | None]) -> Placement:
-    """Of partitions with replicas, all in sync, and bytes; brokers with their racks."""
+    """A placement of partitions with these replicas, all in sync, and bytes; brokers with their racks."""
     return Placement(
         {broker: BrokerPlace("h", 9092, rack) for broker, rack in racks.items()},
         {name: PartitionPlace(replicas, replicas, replicas[0], size) for name, (replicas, size) in partitions.items()},

@@ -20,7 +20,7 @@ GRANTED = AllocateProducerIdsResponse(producer_id_start=7, producer_id_len=1)
 
 
 class Cluster:
-    """Broker 1 asks; `answers` are those of brokers 2 and 3, and of its own controller while that is in office."""
+    """Broker 1 asks; `answers` are those of brokers 2 and 3, and of its own controller while that is active."""
 
     def __init__(self) -> None:
         self.is_active = False

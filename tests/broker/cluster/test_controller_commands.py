@@ -121,7 +121,7 @@ async def with_store(data_dir: Path) -> AsyncIterator[tuple[Broker, EmbeddedStor
 @pytest.mark.parametrize("teller", ["another broker", "this broker"])
 async def test_a_log_is_made_with_the_settings_that_are_stored(tmp_path: Path, teller: str) -> None:
     """Those of a new topic come without a notification; with the defaults, retention would delete what must stay. A
-    controller that lives here may have found the topic, as it took office or after a write without an answer.
+    controller that lives here may have found the topic, as it became active or after a write without an answer.
     """
     async with with_store(tmp_path) as (broker, store):
         creator = await store.session()

@@ -119,7 +119,7 @@ def test_a_handler_between_brokers_says_so_and_is_of_one_version(key: int) -> No
     assert handler.min_version == handler.max_version
 
 
-async def test_a_broker_in_office_answers_those_who_are_registered(tmp_path: Path) -> None:
+async def test_an_active_controller_answers_those_who_are_registered(tmp_path: Path) -> None:
     async with member(tmp_path) as broker, connection(broker, "BROKERS") as peer:
         named: dict[str, int] = {"broker_id": broker.node_id, "broker_epoch": broker.controller.broker_epoch}
         blocks = [await peer.send(AllocateProducerIdsRequest(**named), 0) for _ in range(2)]

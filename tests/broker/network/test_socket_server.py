@@ -26,7 +26,7 @@ from barnabas.wire.schema import Message
 from tools.hostile import frame, produce
 
 HEADER_BYTES = 4 + 4
-"""Of a reply of a version that is not flexible: length, correlation id."""
+"""Length and correlation id, with which a reply of a version begins that is not flexible."""
 
 P = TypeVar("P", bound=asyncio.BaseProtocol)
 

@@ -25,7 +25,7 @@ SEEDS = range(20)
 PRODUCER_ID = 7
 
 Told = list[tuple[int, int, int, int, bytes]]
-"""Of each partition that a reply names: index, error, high watermark, log start offset, records."""
+"""The partitions that a reply names, each as index, error, high watermark, log start offset, records."""
 
 
 class Reader:

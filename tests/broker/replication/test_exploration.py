@@ -152,7 +152,7 @@ class Control(NamedTuple):
 
     @property
     def state(self) -> PartitionState:
-        """As the controller's decisions want it."""
+        """The partition's state in the form that the controller's decisions take."""
         return PartitionState(self.leader, self.leader_epoch, self.isr, CONTROLLER_EPOCH, self.partition_epoch)
 
     @property

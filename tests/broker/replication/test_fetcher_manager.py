@@ -280,7 +280,7 @@ async def test_who_has_everything_is_asked_for_beside_who_catches_up(tmp_path: P
 
 
 async def test_a_log_that_parted_is_cut_and_gets_the_leaders_records(tmp_path: Path) -> None:
-    """It led by itself, in an epoch that nobody else knows."""
+    """The follower was a leader by itself before, in an epoch that nobody else knows."""
     async with pair(tmp_path) as (leader, follower):
         await leader.lead()
         leader.append(3)
@@ -414,7 +414,7 @@ async def test_a_partition_that_is_fenced_waits_for_the_controllers_word(tmp_pat
 
 
 async def test_one_who_is_early_asks_again(tmp_path: Path) -> None:
-    """The leader has not been told of its office yet."""
+    """The leader has not been told yet that it leads."""
     async with pair(tmp_path) as (leader, follower):
         log = follower.follow()
         following = follower.manager.following(TOPIC_ID, 0)

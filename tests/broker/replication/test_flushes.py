@@ -1,7 +1,6 @@
 """Flushes that nobody waits for, on disks that take their time: beside deletions, beside each other, and at a stop."""
 
 import asyncio
-import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -22,6 +21,7 @@ from barnabas.testing.requests import ask
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from barnabas.wire.records import Record, build_batch
+from tests.scarce_threads import no_new_threads
 from tools.slow_disk import SlowDisk
 
 
@@ -149,15 +149,9 @@ async def until_flushed(broker: Broker, topic: str) -> None:
 @pytest.mark.parametrize("pool_finds_threads_later", [False, True])
 @in_loop
 async def test_a_flush_that_finds_no_thread_passes(
-    slow: SlowDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pool_finds_threads_later: bool
+    slow: SlowDisk, tmp_path: Path, pool_finds_threads_later: bool
 ) -> None:
     """Nothing was synced, so the next one does it; the segments are let go, once, though the pool has kept the job."""
-    refusals: list[str] = []
-
-    def refuse(thread: threading.Thread) -> None:
-        refusals.append(thread.name)
-        raise RuntimeError("can't start new thread")
-
     async with running(slow, tmp_path, log_segment_bytes=100, log_segment_delete_delay_ms=0) as broker:
         await create(broker, "slow")
         for _ in range(2):
@@ -165,11 +159,8 @@ async def test_a_flush_that_finds_no_thread_passes(
         partition = broker.replicas.partition("slow", 0)
         assert partition is not None
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(8, "new"))
-        with monkeypatch.context() as patch:
-            patch.setattr(threading.Thread, "start", refuse)
-            with pytest.raises(StorageError, match="can't start new thread"):
-                await broker.replicas.flusher.flush(partition.log)
-        assert len(refusals) == 1
+        with no_new_threads(), pytest.raises(StorageError, match="can't start new thread"):
+            await broker.replicas.flusher.flush(partition.log)
         assert partition.log.recovery_point == 0
         if not pool_finds_threads_later:
             asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(8, "newer"))

@@ -121,7 +121,7 @@ async def test_a_replica_that_is_stopped_is_not_fetched_for(tmp_path: Path, *, d
 
 
 def make_damaged_log(data_dir: Path) -> None:
-    """Its bytes were on the disk for certain, and are other ones now."""
+    """A log whose bytes were on the disk for certain, and are other ones now."""
     logs = open_logs(data_dir)
     log = logs.get_or_create("t", 0, TOPIC_ID, CONFIG)
     for _ in range(3):

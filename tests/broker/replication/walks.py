@@ -135,7 +135,7 @@ class Node:
         self.sessions = FetchSessions(10, lambda: next(session_ids))
         self.fetcher: Fetcher | None = None
         self.leader_id = NO_LEADER
-        """Of which the fetcher asks."""
+        """The broker that the fetcher asks."""
 
     @property
     def leads(self) -> bool:
@@ -217,7 +217,7 @@ class Node:
         self.partition.advance()
 
     def serve(self, follower_id: int, request: FetchRequest) -> "Served":
-        """As the handler of Fetch does."""
+        """Answer a follower as the handler of Fetch does."""
         asked = [
             FetchPartition(
                 "t",

@@ -23,7 +23,7 @@ from barnabas.wire.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
 )
 from barnabas.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
-from tests.broker.whole.test_company import ONE_REPLICA, PATIENCE_S, Company, company, until
+from tests.broker.whole.cluster import ONE_REPLICA, PATIENCE_S, Cluster, cluster, until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
@@ -39,13 +39,13 @@ BEFORE, AFTER = 3, 3
 """Transactions before and after the coordinator has died."""
 
 
-def coordinator_of(brokers: Company, transactional_id: str) -> int:
+def coordinator_of(brokers: Cluster, transactional_id: str) -> int:
     """The broker that has the state of a transactional id."""
     [found] = [node_id for node_id in brokers.brokers if state_in(brokers, node_id, transactional_id) is not None]
     return found
 
 
-def state_in(brokers: Company, node_id: int, transactional_id: str) -> TransactionState | None:
+def state_in(brokers: Cluster, node_id: int, transactional_id: str) -> TransactionState | None:
     """What a broker says; None if it is not the coordinator, or has not loaded that yet."""
     try:
         return brokers.brokers[node_id].transactions.describe(transactional_id).state
@@ -53,8 +53,8 @@ def state_in(brokers: Company, node_id: int, transactional_id: str) -> Transacti
         return None
 
 
-def partitions_of(brokers: Company, topic: str) -> list[Any]:
-    """Those that are led, of all brokers."""
+def partitions_of(brokers: Cluster, topic: str) -> list[Any]:
+    """The partitions of a topic, each at the broker that leads it."""
     hosted = [partition for broker in brokers.brokers.values() for partition in broker.replicas.partitions()]
     return [partition for partition in hosted if partition.topic == topic and partition.state.is_leader]
 
@@ -62,7 +62,7 @@ def partitions_of(brokers: Company, topic: str) -> list[Any]:
 @pytest.mark.parametrize("coordinator_dies", [False, True])
 async def test_markers_wait_for_a_broker_that_is_dead(tmp_path: Path, coordinator_dies: bool) -> None:
     """The transaction is committed, and complete when the broker is back, also if its coordinator died meanwhile."""
-    async with company(tmp_path, 3, **SIZES, **ONE_REPLICA) as brokers:
+    async with cluster(tmp_path, 3, **SIZES, **ONE_REPLICA) as brokers:
         assert await brokers.create("t", PARTITIONS, 1) is ErrorCode.NONE
         producer = Producer({"bootstrap.servers": brokers.bootstrap_servers, "transactional.id": "id"})
 
@@ -140,7 +140,7 @@ def read(consumer: Consumer, count: int) -> list[tuple[int, int]]:
 
 
 async def test_transactions_and_groups_outlive_their_coordinators(tmp_path: Path) -> None:
-    async with company(tmp_path, 3, **SIZES, **THREE_REPLICAS) as brokers:
+    async with cluster(tmp_path, 3, **SIZES, **THREE_REPLICAS) as brokers:
         assert await brokers.create("t", PARTITIONS, 3) is ErrorCode.NONE
         bootstrap = brokers.bootstrap_servers
         producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": "id"})
@@ -184,7 +184,7 @@ class Writer:
         return self.count
 
 
-def is_in_sync(brokers: Company) -> bool:
+def is_in_sync(brokers: Cluster) -> bool:
     """Whether all replicas of the users' and the transactions' topic are."""
     led = [*partitions_of(brokers, "t"), *partitions_of(brokers, TRANSACTION_STATE_TOPIC)]
     return len(led) == PARTITIONS + 3 and all(len(partition.state.isr) == 3 for partition in led)
@@ -195,7 +195,7 @@ async def test_transactions_go_on_while_each_broker_is_restarted(tmp_path: Path)
     nothing is there twice.
     """
     configs = {**SIZES, **THREE_REPLICAS}
-    async with company(tmp_path, 3, **configs) as brokers:
+    async with cluster(tmp_path, 3, **configs) as brokers:
         assert await brokers.create("t", PARTITIONS, 3) is ErrorCode.NONE
         writers = [Writer(brokers.bootstrap_servers, transactional_id) for transactional_id in ("one", "other")]
         running = [asyncio.create_task(asyncio.to_thread(writer.run)) for writer in writers]
@@ -225,7 +225,7 @@ async def test_transactions_go_on_while_each_broker_is_restarted(tmp_path: Path)
 
 async def test_any_broker_has_topics_made(tmp_path: Path) -> None:
     """Those that its clients ask for, and that do not exist, by the controller."""
-    async with company(tmp_path, 2, num_partitions=str(PARTITIONS)) as brokers:
+    async with cluster(tmp_path, 2, num_partitions=str(PARTITIONS)) as brokers:
         assert brokers.controller_ids == [1]
         request = MetadataRequest(topics=[MetadataRequestTopic(name="new")], allow_auto_topic_creation=True)
         answer = await brokers.ask(2, request, 8)
@@ -236,7 +236,7 @@ async def test_any_broker_has_topics_made(tmp_path: Path) -> None:
 
 async def test_groups_wait_for_brokers_and_no_longer(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Their topic is to have three replicas: the third broker lets them go on."""
-    async with company(tmp_path, 2, **SIZES, **THREE_REPLICAS) as brokers:
+    async with cluster(tmp_path, 2, **SIZES, **THREE_REPLICAS) as brokers:
 
         async def coordinator() -> tuple[ErrorCode, int]:
             [found] = (await brokers.ask(2, FindCoordinatorRequest(key_type=0, coordinator_keys=["g"]), 4)).coordinators
@@ -257,7 +257,7 @@ async def test_groups_wait_for_brokers_and_no_longer(tmp_path: Path, caplog: pyt
         assert sorted(partition.replicas) == [1, 2, 3]
 
 
-def settings(brokers: Company) -> set[tuple[int, int, int]]:
+def settings(brokers: Cluster) -> set[tuple[int, int, int]]:
     """Of all logs of the topic, in all brokers: when records go, how large batches may be, when a segment ends."""
     partitions = [partition for broker in brokers.brokers.values() for partition in broker.replicas.partitions()]
     logs = [partition.log.config for partition in partitions if partition.topic == "t"]
@@ -266,7 +266,7 @@ def settings(brokers: Company) -> set[tuple[int, int, int]]:
 
 async def test_configs_reach_the_logs_of_all_brokers(tmp_path: Path) -> None:
     """Those that a topic is created with, and those that are changed, through two brokers at the same time."""
-    async with company(tmp_path, 3) as brokers:
+    async with cluster(tmp_path, 3) as brokers:
         config = CreatableTopicConfig(name="segment.bytes", value="5000000")
         topic = CreatableTopic(name="t", num_partitions=3, replication_factor=3, configs=[config])
         await brokers.ask(1, CreateTopicsRequest(topics=[topic], timeout_ms=10_000), 7)

@@ -25,10 +25,7 @@ from barnabas.wire.messages.describe_log_dirs import DescribeLogDirsRequest
 from barnabas.wire.messages.init_producer_id import InitProducerIdRequest
 from barnabas.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from barnabas.wire.records import Record, build_batch
-
-
-def _refuse(_thread: threading.Thread) -> None:
-    raise RuntimeError("can't start new thread")
+from tests.scarce_threads import no_new_threads
 
 
 class _InTurn:
@@ -76,7 +73,7 @@ async def _use(broker: Broker) -> None:
     assert errors == [ErrorCode.NONE] * 4
 
 
-def test_a_broker_serves_and_stops_cleanly_without_new_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broker_serves_and_stops_cleanly_without_new_threads(tmp_path: Path) -> None:
     """Flushes before each acknowledgement, a creation and a deletion, and the stop, which brings logs to the disk."""
     directories = [tmp_path / "a", tmp_path / "b"]
 
@@ -85,8 +82,7 @@ def test_a_broker_serves_and_stops_cleanly_without_new_threads(tmp_path: Path, m
         environment = Environment(clock=ManualClock(), files=UnsyncedFiles())
         broker = Broker(_config(*directories), environment, failures.append)
         await broker.start()
-        with monkeypatch.context() as patch:
-            patch.setattr(threading.Thread, "start", _refuse)
+        with no_new_threads():
             await _use(broker)
             await broker.stop()
         assert failures == []
@@ -95,7 +91,7 @@ def test_a_broker_serves_and_stops_cleanly_without_new_threads(tmp_path: Path, m
     asyncio.run(scenario())
 
 
-def test_a_broker_that_is_handed_the_one_thread_starts_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broker_that_is_handed_the_one_thread_starts_none(tmp_path: Path) -> None:
     """In its second life there are logs to open, and a coordinator's to read."""
 
     async def live(clock: ManualClock, store: EmbeddedStore) -> int:
@@ -123,30 +119,25 @@ def test_a_broker_that_is_handed_the_one_thread_starts_none(tmp_path: Path, monk
         assert [await live(clock, store) for _ in range(2)] == [0, 1]
         await store.close()
 
-    with monkeypatch.context() as patch:
-        patch.setattr(threading.Thread, "start", _refuse)
+    with no_new_threads():
         asyncio.run(scenario())
 
 
-def test_a_session_with_zookeeper_that_gets_no_thread_is_refused_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_session_with_zookeeper_that_gets_no_thread_is_refused_in_one_line() -> None:
     """As one that finds no server is: a start ends with that line, whoever lost a session tries again."""
 
     async def scenario() -> None:
         loop = asyncio.get_running_loop()
         loop.set_default_executor(ThreadPool("pool", 1, 1))
-        with monkeypatch.context() as patch:
-            patch.setattr(threading.Thread, "start", _refuse)
-            with pytest.raises(
-                StoreUnavailable, match=r"no connection to ZooKeeper at 127\.0\.0\.1:1: can't start new thread"
-            ):
-                await ZooKeeperSession.open("127.0.0.1:1", connection_timeout_ms=10_000)
+        refusal = r"no connection to ZooKeeper at 127\.0\.0\.1:1: can't start new thread"
+        with no_new_threads(), pytest.raises(StoreUnavailable, match=refusal):
+            await ZooKeeperSession.open("127.0.0.1:1", connection_timeout_ms=10_000)
 
     asyncio.run(scenario())
 
 
-def test_work_waits_for_a_thread_that_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    with ThreadPool("pool", 1, 8) as pool, monkeypatch.context() as patch:
-        patch.setattr(threading.Thread, "start", _refuse)
+def test_work_waits_for_a_thread_that_runs() -> None:
+    with ThreadPool("pool", 1, 8) as pool, no_new_threads():
         assert [future.result() for future in [pool.submit(int, number) for number in range(20)]] == list(range(20))
 
 
@@ -156,25 +147,23 @@ def test_a_pool_has_its_threads_from_the_start() -> None:
 
 
 @pytest.mark.parametrize("to_be_had", [0, 1, 100])
-def test_jobs_run_in_as_many_threads_as_there_are(monkeypatch: pytest.MonkeyPatch, to_be_had: int) -> None:
-    start = threading.Thread.start
+def test_jobs_run_in_as_many_threads_as_there_are(to_be_had: int) -> None:
     started: list[threading.Thread] = []
 
     def start_some(thread: threading.Thread) -> None:
         if len(started) >= to_be_had:
-            _refuse(thread)
+            raise RuntimeError("can't start new thread")
         started.append(thread)
-        start(thread)
+        thread.start()
 
-    with monkeypatch.context() as patch:
-        patch.setattr(threading.Thread, "start", start_some)
-        groups = [[lambda number=number: number for number in range(first, first + 9)] for first in (0, 100)]
-        assert OsThreads().run(groups, 2, "jobs") == [list(range(9)), list(range(100, 109))]
-        assert OsThreads().run([[], []], 2, "jobs") == [[], []]
+    threads = OsThreads(start_some)
+    groups = [[lambda number=number: number for number in range(first, first + 9)] for first in (0, 100)]
+    assert threads.run(groups, 2, "jobs") == [list(range(9)), list(range(100, 109))]
+    assert threads.run([[], []], 2, "jobs") == [[], []]
 
-        def fail() -> None:
-            raise OSError("no")
+    def fail() -> None:
+        raise OSError("no")
 
-        with pytest.raises(OSError, match="no"):
-            OsThreads().run([[fail], [lambda: None]], 2, "jobs")
+    with pytest.raises(OSError, match="no"):
+        threads.run([[fail], [lambda: None]], 2, "jobs")
     assert len(started) <= 4 + 2

@@ -1,5 +1,5 @@
 """Three brokers with real sockets: what a leader and its followers tell each other. (What outlives leaders that die:
-`test_company.py`.)"""
+`test_cluster.py`.)"""
 
 import asyncio
 import subprocess
@@ -12,32 +12,32 @@ from barnabas.broker.replication.partition import Partition
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
 from tests.broker.replication.test_fetcher_manager import content, turn_bit
-from tests.broker.whole.test_company import Company, company, leader_of, pytestmark, until
+from tests.broker.whole.cluster import Cluster, cluster, leader_of, until
 
-__all__ = ["pytestmark"]  # these tests run on an event loop, too
+pytestmark = pytest.mark.anyio
 
 ALL = -1
 
 
-async def topic_of_three(brokers: Company) -> Partition:
-    """Its one partition, at its leader, when all three follow."""
+async def topic_of_three(brokers: Cluster) -> Partition:
+    """A topic of three replicas: its one partition, at its leader, once all three host it."""
     assert await brokers.create("t", 1, 3) is ErrorCode.NONE
     for broker in brokers.brokers.values():
         await until(lambda broker=broker: broker.replicas.partition("t", 0) is not None)  # type: ignore[misc]
     return hosted(brokers, leader_of(brokers.brokers[1], "t"))
 
 
-def hosted(brokers: Company, node_id: int) -> Partition:
+def hosted(brokers: Cluster, node_id: int) -> Partition:
     return brokers.brokers[node_id].replicas.partition_or_error("t", 0)
 
 
-async def produce(brokers: Company) -> ErrorCode:
+async def produce(brokers: Cluster) -> ErrorCode:
     """One record with acks=all, to whoever leads."""
     return await brokers.produce(await brokers.leader("t"), "t", 0, acks=ALL)
 
 
 async def test_a_record_is_acknowledged_when_three_have_it(tmp_path: Path) -> None:
-    async with company(tmp_path, 3) as brokers:
+    async with cluster(tmp_path, 3) as brokers:
         await topic_of_three(brokers)
         for number in range(1, 21):
             assert await produce(brokers) is ErrorCode.NONE
@@ -47,7 +47,7 @@ async def test_a_record_is_acknowledged_when_three_have_it(tmp_path: Path) -> No
 
 
 async def test_with_too_few_in_sync_nothing_is_acknowledged_until_there_are_enough(tmp_path: Path) -> None:
-    async with company(tmp_path, 3, min_insync_replicas="3") as brokers:
+    async with cluster(tmp_path, 3, min_insync_replicas="3") as brokers:
         partition = await topic_of_three(brokers)
         followers = [node_id for node_id in (1, 2, 3) if node_id != partition.state.node_id]
         assert await produce(brokers) is ErrorCode.NONE
@@ -61,7 +61,7 @@ async def test_with_too_few_in_sync_nothing_is_acknowledged_until_there_are_enou
 
 
 async def test_records_are_deleted_on_all_three(tmp_path: Path) -> None:
-    async with company(tmp_path, 3) as brokers:
+    async with cluster(tmp_path, 3) as brokers:
         partition = await topic_of_three(brokers)
         for _ in range(3):
             await produce(brokers)
@@ -91,7 +91,7 @@ print(*sorted(name for name in sys.modules if name.startswith("barnabas.broker."
 @pytest.mark.parametrize("which", ["the leader", "a follower"])
 async def test_a_damaged_replica_is_fetched_anew_and_joins_again(tmp_path: Path, which: str) -> None:
     """No crash leaves a log so: it is set aside when others lead, and nobody counts on it."""
-    async with company(tmp_path, 3) as brokers:
+    async with cluster(tmp_path, 3) as brokers:
         partition = await topic_of_three(brokers)
         for _ in range(5):
             assert await produce(brokers) is ErrorCode.NONE

@@ -44,7 +44,7 @@ def with_isr(before: ClusterState, *isr: int) -> ClusterState:
 
 
 def test_the_example_of_kafka() -> None:
-    """Of `KafkaController.onPartitionReassignment`: from 1, 2, 3 to 4, 5, 6."""
+    """The one in the documentation of `KafkaController.onPartitionReassignment`: from 1, 2, 3 to 4, 5, 6."""
     begun = moved_to(started((1, 2, 3)), 4, 5, 6)
     after = begun.plan.cluster
     assert assignment(after) == ReplicaAssignment((4, 5, 6, 1, 2, 3), (4, 5, 6), (1, 2, 3))

@@ -21,7 +21,7 @@ from barnabas.wire.messages.alter_partition import (
 )
 from barnabas.wire.messages.controlled_shutdown import ControlledShutdownRequest
 from barnabas.wire.messages.leader_and_isr import LeaderAndIsrRequest
-from tests.controller.company import Company, CompanyMember
+from tests.controller.cluster import Cluster, ClusterMember
 
 pytestmark = pytest.mark.parametrize("stores", ["memory"], indirect=True)
 
@@ -32,23 +32,23 @@ STEPS = 60
 class History:
     """What a seed makes happen. `said` has, per partition and leader epoch, whom brokers were told to lead."""
 
-    def __init__(self, company: Company, seed: int) -> None:
-        self.company = company
+    def __init__(self, cluster: Cluster, seed: int) -> None:
+        self.cluster = cluster
         self.random = random.Random(seed)
-        self.former: list[CompanyMember] = []
+        self.former: list[ClusterMember] = []
         self.waiting: set[asyncio.Task[Any]] = set()
         self.names = 0
 
     @property
     def live(self) -> list[int]:
-        return [n for n, member in self.company.members.items() if not member.is_dead]
+        return [n for n, member in self.cluster.members.items() if not member.is_dead]
 
     @property
-    def in_office(self) -> list[CompanyMember]:
-        return [self.company.members[n] for n in self.live if self.company.members[n].controller.is_active]
+    def active(self) -> list[ClusterMember]:
+        return [self.cluster.members[n] for n in self.live if self.cluster.members[n].controller.is_active]
 
     async def begin(self) -> None:
-        await self.company.start(*IDS)
+        await self.cluster.start(*IDS)
         for _ in range(3):
             self.create()
         await asyncio.gather(*self.waiting)
@@ -66,50 +66,50 @@ class History:
     async def die(self) -> None:
         if len(self.live) > 1:
             broker_id = self.random.choice(self.live)
-            self.company.broker(broker_id).speak_again()
-            self.former.append(self.company.members[broker_id])
-            await self.company.stop(broker_id)
+            self.cluster.broker(broker_id).speak_again()
+            self.former.append(self.cluster.members[broker_id])
+            await self.cluster.stop(broker_id)
 
     async def come(self) -> None:
         dead = [n for n in IDS if n not in self.live]
         if dead:
-            await self.company.start(self.random.choice(dead))
+            await self.cluster.start(self.random.choice(dead))
 
     async def bounce(self) -> None:
         """A broker dies and is back before anybody looks."""
         broker_id = self.random.choice(self.live)
-        if self.company.members[broker_id] in self.in_office:
+        if self.cluster.members[broker_id] in self.active:
             return
-        holds = [self.company.hold(n) for n in self.live if n != broker_id]
-        self.company.broker(broker_id).speak_again()
-        self.former.append(self.company.members[broker_id])
-        await self.company.stop(broker_id)
-        await self.company.start(broker_id)
+        holds = [self.cluster.hold(n) for n in self.live if n != broker_id]
+        self.cluster.broker(broker_id).speak_again()
+        self.former.append(self.cluster.members[broker_id])
+        await self.cluster.stop(broker_id)
+        await self.cluster.start(broker_id)
         for released in holds:
             released.set()
 
     async def expire(self) -> None:
         broker_id = self.random.choice(self.live)
-        await self.company.expire(broker_id)
+        await self.cluster.expire(broker_id)
         for _ in range(self.random.randrange(50)):
             await asyncio.sleep(0)
-        await self.company.rejoin(broker_id)
+        await self.cluster.rejoin(broker_id)
 
     def silence(self) -> None:
-        if self.in_office:
-            others = [n for n in self.live if self.company.members[n] is not self.in_office[0]]
+        if self.active:
+            others = [n for n in self.live if self.cluster.members[n] is not self.active[0]]
             for broker_id in self.random.sample(others, min(1, len(others))):
-                self.company.broker(broker_id).is_silent = True
+                self.cluster.broker(broker_id).is_silent = True
 
     def speak(self) -> None:
         for broker_id in self.live:
-            self.company.broker(broker_id).speak_again()
+            self.cluster.broker(broker_id).speak_again()
 
     def retry(self) -> None:
-        self.company.fire_retries()
+        self.cluster.fire_retries()
 
     def balance(self) -> None:
-        for member in self.in_office:
+        for member in self.active:
             member.timers.fire(300_000)
 
     def create(self) -> None:
@@ -124,14 +124,14 @@ class History:
     def alter(self) -> None:
         """A leader asks for another ISR, by what it was told; it may be out of date."""
         broker_id = self.random.choice(self.live)
-        member = self.company.members[broker_id]
+        member = self.cluster.members[broker_id]
         led = [(p, role) for p, role in member.broker.roles.items() if role.leader == broker_id]
-        if not led or not self.in_office:
+        if not led or not self.active:
             return
         (name, index), role = self.random.choice(led)
         isr = [broker_id, *self.random.sample([r for r in role.replicas if r != broker_id], len(role.replicas) // 2)]
         self.random.shuffle(isr)
-        known = self.in_office[0].controller.cluster
+        known = self.active[0].controller.cluster
         wanted = RequestPartitionData(
             partition_index=index,
             leader_epoch=role.leader_epoch,
@@ -149,17 +149,17 @@ class History:
 
     def stop_cleanly(self) -> None:
         broker_id = self.random.choice(self.live)
-        epoch = self.company.members[broker_id].controller.broker_epoch
+        epoch = self.cluster.members[broker_id].controller.broker_epoch
         self.ask("controlled_shutdown", ControlledShutdownRequest(broker_id=broker_id, broker_epoch=epoch))
 
     def ask(self, method: str, *arguments: Any) -> None:
-        """Have something asked of whoever is in office, without waiting for an answer."""
+        """Have something asked of the active controller, without waiting for an answer."""
 
         async def asking() -> None:
             with suppress(ApiError):
                 await getattr(controller, method)(*arguments)
 
-        for member in self.in_office[:1]:
+        for member in self.active[:1]:
             controller = member.controller
             task = asyncio.create_task(asking())
             self.waiting.add(task)
@@ -170,20 +170,20 @@ class History:
         self.speak()
         for broker_id in IDS:
             if broker_id not in self.live:
-                await self.company.start(broker_id)
-        await self.company.until(lambda: self.in_office and self.is_known_to_all())
+                await self.cluster.start(broker_id)
+        await self.cluster.until(lambda: self.active and self.is_known_to_all())
         for task in list(self.waiting):
             task.cancel()
-        await self.company.settled()
-        await self.company.until(self.is_known_to_all)  # what was asked last, too
+        await self.cluster.settled()
+        await self.cluster.until(self.is_known_to_all)  # what was asked last, too
 
     def is_known_to_all(self) -> bool:
-        cluster = self.company.controller.cluster
+        cluster = self.cluster.controller.cluster
         if set(cluster.brokers) != set(IDS) or cluster.deleting or any(cluster.offline_replicas.values()):
             return False
         states = {(topic.name, p): state for topic in cluster.topics.values() for p, state in topic.partitions.items()}
         for broker_id in IDS:
-            broker = self.company.broker(broker_id)
+            broker = self.cluster.broker(broker_id)
             if broker.live != set(IDS) or broker.leaders != {p: state.leader for p, state in states.items()}:
                 return False
             for partition, state in states.items():
@@ -201,15 +201,15 @@ class History:
 
 @pytest.mark.parametrize("seed", range(30))
 async def test_whatever_happens(stores: Any, clock: ManualClock, seed: int) -> None:
-    async with Company(stores, clock) as company:
-        history = History(company, seed)
+    async with Cluster(stores, clock) as cluster:
+        history = History(cluster, seed)
         await history.begin()
         for _ in range(STEPS):
             await history.step()
         await history.end()
         leaders: dict[tuple[bytes, int, int], set[int]] = {}
         lives: dict[tuple[bytes, int, int], set[int]] = {}
-        for number, life in enumerate([*history.former, *company.members.values()]):
+        for number, life in enumerate([*history.former, *cluster.members.values()]):
             for command in life.broker.log:
                 for topic in command.topic_states if isinstance(command, LeaderAndIsrRequest) else ():
                     for told in topic.partition_states:
@@ -225,9 +225,9 @@ async def test_whatever_happens(stores: Any, clock: ManualClock, seed: int) -> N
             assert len(named) == 1, f"{key}: {named} led in one leader epoch"
         for key, led in lives.items():
             assert len(led) == 1, f"{key}: led in two lives of a broker"
-        session = company.controller._context.store
-        for topic in company.controller.cluster.topics.values():
+        session = cluster.controller._context.store
+        for topic in cluster.controller.cluster.topics.values():
             for partition, state in topic.partitions.items():
                 payload, stat = await session.get(znodes.partition_state_path(topic.name, partition))
                 assert znodes.decode_partition_state(topic.name, partition, payload, stat.version) == state
-                assert state.leader != NO_LEADER or not set(state.isr) - company.controller.cluster.shutting_down
+                assert state.leader != NO_LEADER or not set(state.isr) - cluster.controller.cluster.shutting_down

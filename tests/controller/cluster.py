@@ -36,8 +36,8 @@ TopicPartition = tuple[str, int]
 class AppliedCommands:
     """One life of a broker, as its controllers see it: `log` is what it was told, in order."""
 
-    def __init__(self, company: "Company", broker_id: int) -> None:
-        self._company = company
+    def __init__(self, cluster: "Cluster", broker_id: int) -> None:
+        self._cluster = cluster
         self.broker_id = broker_id
         self.log: list[Any] = []
         self.controller_epoch = 0
@@ -61,14 +61,14 @@ class AppliedCommands:
             await self._speaks.wait()
         self.log.append(command)
         response = self._apply(command)
-        self._company.news.set()
+        self._cluster.news.set()
         return response
 
     def _apply(self, command: Any) -> Any:
         error = ErrorCode.NONE
         if command.controller_epoch < self.controller_epoch:
             error = ErrorCode.STALE_CONTROLLER_EPOCH
-        elif command.broker_epoch < self._company.members[self.broker_id].controller.broker_epoch:
+        elif command.broker_epoch < self._cluster.members[self.broker_id].controller.broker_epoch:
             # A newer one is of the registration whose epoch this broker is just about to hear.
             error = ErrorCode.STALE_BROKER_EPOCH
         self.controller_epoch = max(self.controller_epoch, command.controller_epoch)
@@ -123,18 +123,18 @@ class AppliedCommands:
         return response
 
 
-class CompanyChannel:
+class ClusterChannel:
     """How one controller reaches everybody."""
 
-    def __init__(self, company: "Company", own_id: int) -> None:
-        self._company = company
+    def __init__(self, cluster: "Cluster", own_id: int) -> None:
+        self._cluster = cluster
         self._own_id = own_id
 
     def reaches(self, broker_id: int) -> bool:
         return True
 
     async def send(self, broker_id: int, command: Any) -> Any:
-        member = self._company.members.get(broker_id)
+        member = self._cluster.members.get(broker_id)
         is_own = broker_id == self._own_id
         if not is_own and (member is None or member.is_dead or member.is_cut_off):
             raise ConnectionRefusedError(f"broker {broker_id} does not listen")
@@ -143,45 +143,45 @@ class CompanyChannel:
 
 
 class TellingTimers(ManualTimers):
-    """Timers that tell the company when somebody waits."""
+    """Timers that tell the cluster when somebody waits."""
 
-    def __init__(self, company: "Company") -> None:
+    def __init__(self, cluster: "Cluster") -> None:
         super().__init__()
-        self._company = company
+        self._cluster = cluster
 
     def call_later(self, delay_ms: int, callback: Callable[[], None]) -> ManualTimer:
-        self._company.news.set()
+        self._cluster.news.set()
         return super().call_later(delay_ms, callback)
 
 
-class CompanyMember:
+class ClusterMember:
     """One broker: its controller in a session of its own, and what it was told."""
 
-    def __init__(self, company: "Company", broker_id: int, session: CoordinationStore) -> None:
+    def __init__(self, cluster: "Cluster", broker_id: int, session: CoordinationStore) -> None:
         self.session = session
         self.is_dead = False
         self.is_cut_off = False
-        self.broker = AppliedCommands(company, broker_id)
-        self.timers = TellingTimers(company)
-        self.configs = ConfigRepository(session, company.clock, self.timers)
+        self.broker = AppliedCommands(cluster, broker_id)
+        self.timers = TellingTimers(cluster)
+        self.configs = ConfigRepository(session, cluster.clock, self.timers)
         self.controller = Controller(
             session,
             BrokerRegistration(
                 broker_id,
                 (EndPoint("PLAINTEXT", "localhost", 9090 + broker_id),),
-                may_lack_records=broker_id in company.lacking,
-                damaged=company.damaged.get(broker_id, frozenset()),
+                may_lack_records=broker_id in cluster.lacking,
+                damaged=cluster.damaged.get(broker_id, frozenset()),
             ),
-            CompanyChannel(company, broker_id),
-            company.clock,
-            company.settings,
-            company.random_bytes,
+            ClusterChannel(cluster, broker_id),
+            cluster.clock,
+            cluster.settings,
+            cluster.random_bytes,
             configs=self.configs,
             timers=self.timers,
         )
 
 
-class Company:
+class Cluster:
     """A cluster; `members` are the brokers that live or have lived, by id. `news` is set when any of them was told
     something.
     """
@@ -190,7 +190,7 @@ class Company:
         self.stores = stores
         self.clock = clock
         self.settings = ControllerSettings()
-        self.members: dict[int, CompanyMember] = {}
+        self.members: dict[int, ClusterMember] = {}
         self.news = asyncio.Event()
         self.lacking: set[int] = set()
         """Those whose machines go down before they start again."""
@@ -203,7 +203,7 @@ class Company:
         self._random += 1
         return self._random.to_bytes(size, "little")
 
-    async def __aenter__(self) -> "Company":
+    async def __aenter__(self) -> "Cluster":
         await self.stores.__aenter__()
         return self
 
@@ -219,7 +219,7 @@ class Company:
         The controller knows of them when this returns, unless it is held: a store tells it when it gets to that.
         """
         for broker_id in broker_ids:
-            member = self.members[broker_id] = CompanyMember(self, broker_id, await self.stores.session())
+            member = self.members[broker_id] = ClusterMember(self, broker_id, await self.stores.session())
             await member.configs.start()
             await member.controller.start()
         if not self._held:
@@ -234,7 +234,7 @@ class Company:
         member.is_dead = True
         await self._end(member)
 
-    async def _end(self, member: CompanyMember) -> None:
+    async def _end(self, member: ClusterMember) -> None:
         await member.configs.stop()
         await member.controller.stop()
 
@@ -250,7 +250,7 @@ class Company:
         await member.controller.rejoin(member.session)
 
     def hold(self, broker_id: int) -> asyncio.Event:
-        """Keep a broker's controller, in office or not, from doing anything until the event is set."""
+        """Keep a broker's controller, active or not, from doing anything until the event is set."""
         released = asyncio.Event()
         self._held.add(broker_id)
 
@@ -263,7 +263,7 @@ class Company:
 
     @property
     def controller(self) -> Controller:
-        """The one that is in office."""
+        """The one that is active."""
         (controller,) = [
             member.controller for member in self.members.values() if not member.is_dead and member.controller.is_active
         ]
@@ -273,7 +273,7 @@ class Company:
         return self.members[broker_id].broker
 
     def state(self, topic: str = "t", partition: int = 0) -> PartitionState:
-        """As the controller has it."""
+        """The state of a partition as the controller has it."""
         return self.controller.cluster.topics[topic].partitions[partition]
 
     async def until(self, condition: Callable[[], Any]) -> None:

@@ -17,7 +17,7 @@ from tools.zookeeper import ZooKeeperServer
 
 pytestmark = [pytest.mark.java, pytest.mark.slow]
 
-CHROOT = "/clusters/company"
+CHROOT = "/clusters/three"
 IDS = (1, 2, 3)
 PARTITIONS = 3
 PATIENCE_MS = 3000

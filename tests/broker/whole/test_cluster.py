@@ -3,180 +3,26 @@ becomes of that when one of them stops or dies."""
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, Final
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, Producer
 
 from barnabas.broker.configuration import config
 from barnabas.broker.environment import Environment
-from barnabas.broker.network.peer_connection import PeerConnection, PeerUnavailable
+from barnabas.broker.network.peer_connection import PeerUnavailable
 from barnabas.broker.server import Broker
-from barnabas.clock import ManualClock, SystemClock
-from barnabas.controller.coordination.embedded import EmbeddedSession, EmbeddedStore
-from barnabas.storage.log import PartitionLog
+from barnabas.clock import ManualClock
 from barnabas.storage.os_files import UnsyncedFiles
 from barnabas.wire.errors import ErrorCode
-from barnabas.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
-from barnabas.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
-from barnabas.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from barnabas.wire.records import Record, build_batch
-from barnabas.wire.schema import Message
-
-PATIENCE_S: Final = 60
-
-ONE_REPLICA: Final = {
-    "offsets_topic_replication_factor": "1",
-    "transaction_state_log_replication_factor": "1",
-    "transaction_state_log_min_isr": "1",
-}
-"""Of internal topics."""
+from barnabas.wire.messages.metadata import MetadataRequest
+from tests.broker.whole.cluster import ONE_REPLICA, PATIENCE_S, cluster, creation, leader_of, until
 
 pytestmark = pytest.mark.anyio
 
 
-class Company:
-    """Brokers with ids from 1 on, and a client that asks each of them."""
-
-    def __init__(self, data_dir: Path, store: EmbeddedStore) -> None:
-        self._data_dir = data_dir
-        self._store = store
-        self._clients: dict[int, PeerConnection] = {}
-        self.brokers: dict[int, Broker] = {}
-
-    async def start(self, node_id: int, **configs: str) -> Broker:
-        keys = {
-            "node.id": str(node_id),
-            "log.dirs": str(self._data_dir / str(node_id)),
-            "listeners": "PLAINTEXT://127.0.0.1:0",
-            "offsets.topic.num.partitions": "1",
-            "transaction.state.log.num.partitions": "1",
-            **{key.replace("_", "."): value for key, value in configs.items()},
-        }
-        environment = Environment(files=UnsyncedFiles(), metadata_store=self._store)
-        broker = self.brokers[node_id] = Broker(config.load(options=keys), environment)
-        await broker.start()
-        return broker
-
-    async def stop(self, node_id: int) -> None:
-        await self._leave(node_id).stop()
-
-    async def crash(self, node_id: int) -> None:
-        await self._leave(node_id).crash()
-
-    async def expire_session(self, node_id: int) -> None:
-        """Have the metadata store take a broker for dead, which then joins again."""
-        session = self.brokers[node_id]._store._session  # the present one
-        assert isinstance(session, EmbeddedSession)
-        await self._store.expire(session)
-
-    def _leave(self, node_id: int) -> Broker:
-        if node_id in self._clients:
-            self._clients.pop(node_id).close()
-        return self.brokers.pop(node_id)
-
-    async def close(self) -> None:
-        for node_id in sorted(self.brokers):
-            await self.stop(node_id)
-
-    @property
-    def bootstrap_servers(self) -> str:
-        return ",".join(broker.socket_server.bootstrap_servers for broker in self.brokers.values())
-
-    @property
-    def controller_ids(self) -> list[int]:
-        """Those that say that they are the controller."""
-        return [node_id for node_id, broker in self.brokers.items() if broker.controller.is_active]
-
-    async def ask(self, node_id: int, request: Message, version: int) -> Any:
-        broker = self.brokers[node_id]
-        if node_id not in self._clients:
-            address = ("127.0.0.1", broker.socket_server.ports["PLAINTEXT"])
-            self._clients[node_id] = PeerConnection(
-                broker.environment.network, lambda: address, broker.timers, "client", 30_000
-            )
-        return await self._clients[node_id].send(request, version)
-
-    async def create(self, topic: str, partitions: int, replicas: int) -> ErrorCode:
-        (controller_id,) = self.controller_ids
-        answer = await self.ask(controller_id, creation(topic, partitions, replicas), 7)
-        return ErrorCode.of(answer.topics[0].error_code)
-
-    async def leaders(self, node_id: int, topic: str) -> list[int]:
-        """By partition, as one broker tells it."""
-        request = MetadataRequest(topics=[MetadataRequestTopic(name=topic)], allow_auto_topic_creation=False)
-        answer = await self.ask(node_id, request, 8)
-        found = sorted(answer.topics[0].partitions, key=lambda each: each.partition_index)
-        return [partition.leader_id for partition in found]
-
-    async def leader(self, topic: str, but_not: int = -1) -> int:
-        """Who leads partition 0, by its own word: another one than `but_not`."""
-        found: list[int] = []
-
-        def is_led() -> bool:
-            found[:] = [
-                node_id
-                for node_id, broker in self.brokers.items()
-                if (hosted := broker.replicas.partition(topic, 0)) is not None and hosted.state.is_leader
-            ]
-            return bool(found) and but_not not in found
-
-        await until(is_led)
-        return found[0]
-
-    def in_sync(self, topic: str) -> Sequence[int]:
-        """The ISR of partition 0, as its leader knows it."""
-        for broker in self.brokers.values():
-            hosted = broker.replicas.partition(topic, 0)
-            if hosted is not None and hosted.state.is_leader:
-                return hosted.state.isr
-        return ()
-
-    def log(self, node_id: int, topic: str) -> PartitionLog:
-        return self.brokers[node_id].replicas.partition_or_error(topic, 0).log
-
-    async def produce(self, node_id: int, topic: str, partition: int, acks: int = 1) -> ErrorCode:
-        batch = build_batch([Record(0, 1_700_000_000_000, None, b"x", [], 0)])
-        data = TopicProduceData(name=topic, partition_data=[PartitionProduceData(index=partition, records=batch)])
-        answer = await self.ask(node_id, ProduceRequest(acks=acks, timeout_ms=20_000, topic_data=[data]), 9)
-        return ErrorCode.of(answer.responses[0].partition_responses[0].error_code)
-
-
-def creation(topic: str, partitions: int, replicas: int) -> CreateTopicsRequest:
-    topics = [CreatableTopic(name=topic, num_partitions=partitions, replication_factor=replicas)]
-    return CreateTopicsRequest(topics=topics, timeout_ms=10_000)
-
-
-@asynccontextmanager
-async def company(data_dir: Path, count: int, **configs: str) -> AsyncIterator[Company]:
-    store = EmbeddedStore(":memory:", SystemClock(), is_durable=False)
-    await store.open()
-    found = Company(data_dir, store)
-    try:
-        for node_id in range(1, count + 1):
-            await found.start(node_id, **configs)
-        yield found
-    finally:
-        await found.close()
-        await store.close()
-
-
-async def until(is_so: Callable[[], bool]) -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        while not is_so():  # noqa: ASYNC110 - nobody tells when it is
-            await asyncio.sleep(0.01)
-
-
-def leader_of(broker: Broker, topic: str, partition: int = 0) -> int:
-    found = broker.metadata.partition(topic, partition)
-    return -1 if found is None else found.leader
-
-
 async def test_each_broker_knows_all_and_leads_its_share(tmp_path: Path) -> None:
-    async with company(tmp_path, 3) as brokers:
+    async with cluster(tmp_path, 3) as brokers:
         assert brokers.controller_ids == [1]
         assert brokers.brokers[3].metadata.broker_ids() == [1, 2, 3]
         assert await brokers.create("t", 6, 1) is ErrorCode.NONE
@@ -193,14 +39,14 @@ async def test_each_broker_knows_all_and_leads_its_share(tmp_path: Path) -> None
 
 
 async def test_only_the_controller_makes_topics(tmp_path: Path) -> None:
-    async with company(tmp_path, 2) as brokers:
+    async with cluster(tmp_path, 2) as brokers:
         answer = await brokers.ask(2, creation("t", 1, 1), 7)
         assert answer.topics[0].error_code == ErrorCode.NOT_CONTROLLER
         assert await brokers.create("t", 1, 2) is ErrorCode.NONE
 
 
 async def test_a_broker_that_stops_hands_over_what_it_leads(tmp_path: Path) -> None:
-    async with company(tmp_path, 3) as brokers:
+    async with cluster(tmp_path, 3) as brokers:
         await brokers.create("t", 6, 3)
         await until(lambda: leader_of(brokers.brokers[1], "t", 5) > 0)
         await brokers.stop(3)
@@ -213,7 +59,7 @@ async def test_a_broker_that_stops_hands_over_what_it_leads(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("asks", ["true", "false"])
 async def test_a_broker_may_stop_without_asking(tmp_path: Path, asks: str, caplog: pytest.LogCaptureFixture) -> None:
-    async with company(tmp_path, 2, controlled_shutdown_enable=asks) as brokers:
+    async with cluster(tmp_path, 2, controlled_shutdown_enable=asks) as brokers:
         await brokers.create("t", 2, 2)
         await until(lambda: leader_of(brokers.brokers[2], "t", 1) > 0)
         with caplog.at_level(logging.INFO):
@@ -225,8 +71,8 @@ async def test_a_broker_may_stop_without_asking(tmp_path: Path, asks: str, caplo
 
 
 @pytest.mark.parametrize("is_crash", [False, True])
-async def test_the_office_goes_on_to_another_broker(tmp_path: Path, is_crash: bool) -> None:
-    async with company(tmp_path, 3) as brokers:
+async def test_another_broker_becomes_the_controller(tmp_path: Path, is_crash: bool) -> None:
+    async with cluster(tmp_path, 3) as brokers:
         await brokers.create("t", 3, 3)
         for broker in brokers.brokers.values():
             await until(lambda broker=broker: "t" in broker.metadata)  # type: ignore[misc]
@@ -246,7 +92,7 @@ async def test_the_office_goes_on_to_another_broker(tmp_path: Path, is_crash: bo
 
 async def test_a_leader_has_the_controller_take_a_silent_follower_out_of_the_isr(tmp_path: Path) -> None:
     """Each broker leads one partition: one of them has the controller beside it, the other asks it over a socket."""
-    async with company(tmp_path, 2, replica_lag_time_max_ms="500") as brokers:
+    async with cluster(tmp_path, 2, replica_lag_time_max_ms="500") as brokers:
         await brokers.create("t", 2, 2)
         await until(lambda: leader_of(brokers.brokers[2], "t", 1) > 0)
         leaders = await brokers.leaders(2, "t")
@@ -262,7 +108,7 @@ async def test_a_leader_has_the_controller_take_a_silent_follower_out_of_the_isr
 
 async def test_what_was_acknowledged_outlives_its_leaders(tmp_path: Path) -> None:
     """Each of them dies once, and comes back; the records are where they were, in all logs."""
-    async with company(tmp_path, 3, min_insync_replicas="2") as brokers:
+    async with cluster(tmp_path, 3, min_insync_replicas="2") as brokers:
         await brokers.create("t", 1, 3)
         count = 0
         for _ in range(3):
@@ -283,7 +129,7 @@ async def test_what_was_acknowledged_outlives_its_leaders(tmp_path: Path) -> Non
 
 
 async def test_clients_are_sent_away_by_a_broker_that_knows_nothing_yet(tmp_path: Path) -> None:
-    async with company(tmp_path, 1) as brokers:
+    async with cluster(tmp_path, 1) as brokers:
         brokers.brokers[1]._serves_clients = False
         with pytest.raises(PeerUnavailable):
             await brokers.ask(1, MetadataRequest(topics=[]), 8)
@@ -293,7 +139,7 @@ async def test_a_broker_that_others_do_not_reach_says_why_it_is_not_ready(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     clock = ManualClock()
-    async with company(tmp_path, 1) as brokers:
+    async with cluster(tmp_path, 1) as brokers:
         keys = {
             "node.id": "2",
             "log.dirs": str(tmp_path / "2"),
@@ -317,7 +163,7 @@ async def test_a_broker_that_others_do_not_reach_says_why_it_is_not_ready(
 async def test_a_transaction_ends_in_partitions_of_all_brokers(tmp_path: Path) -> None:
     """Its coordinator leads one partition, so that markers go to other brokers; and whether a batch is part of it, they
     ask there."""
-    async with company(tmp_path, 3, **ONE_REPLICA) as brokers:
+    async with cluster(tmp_path, 3, **ONE_REPLICA) as brokers:
         await brokers.create("t", 6, 1)
         for broker in brokers.brokers.values():
             await until(lambda broker=broker: "t" in broker.metadata)  # type: ignore[misc]

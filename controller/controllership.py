@@ -1,0 +1,155 @@
+"""Whether this broker is the controller: it is elected where there is none, resigns where another one is, and takes the
+cluster over again after whatever went wrong.
+
+*Source*: kafka 3.9.1 `KafkaController.elect`, `processControllerChange`, `processReelect`.
+"""
+
+import logging
+
+from barnabas.clock import Clock
+from barnabas.controller import znodes
+from barnabas.controller.context import ControllerContext
+from barnabas.controller.controller_election import ControllerElsewhere, Deposed
+from barnabas.controller.coordination.interface import ConnectionLost, CoordinationError, SessionExpired, WatchedEvent
+from barnabas.controller.operations.broker_changes import BrokerChanges
+from barnabas.controller.operations.take_over import TakeOver
+from barnabas.set_aside import SetAside
+
+logger = logging.getLogger(__name__)
+
+RECOVERY_RETRY_DELAY_MS = 1_000
+"""When a controller that could not read or tell the cluster's state tries again: a disk may be full for a while."""
+
+RENEWALS_AT_ONCE = 100
+"""So many new epochs a controller takes at once that is deposed while the znode is still its own, as the metadata store
+may have lost some; after that one each RECOVERY_RETRY_DELAY_MS, until a minute has passed without."""
+
+RENEWALS_FORGOTTEN_MS = 60_000
+
+
+class Controllership:
+    """Says in `ControllerContext.is_active` whether this broker is the controller, and sees to it that it knows the
+    cluster then.
+
+    Called by the controller's task, which also does what becomes of a change of the controller's znode; by
+    `Controller.start` before there is one; `resign` by anybody on the event loop.
+    """
+
+    def __init__(
+        self, context: ControllerContext, broker_changes: BrokerChanges, take_over: TakeOver, clock: Clock
+    ) -> None:
+        self._context = context
+        self._broker_changes = broker_changes
+        self._take_over = take_over
+        self._clock = clock
+        self._renewals = 0
+        self._renewed_ms = 0
+        self.set_aside = SetAside[str]("taking over the cluster", clock, first_delay_ms=RECOVERY_RETRY_DELAY_MS)
+        """The cluster's id, while the cluster cannot be read."""
+
+    async def begin(self) -> None:
+        """Become the controller and take the cluster over, or, where another broker is the controller, stand by.
+
+        Raises: CoordinationError.
+        """
+        context, store = self._context, self._context.store
+        while True:
+            try:
+                await context.election.elect()
+            except ControllerElsewhere:
+                if await store.exists(znodes.CONTROLLER, self._znode_changed) is None:
+                    continue  # it has gone meanwhile
+                logger.info("another broker is the controller: broker %d stands by", context.brokers.own_id)
+                await self._broker_changes.follow()
+                return
+            context.is_active = True
+            await store.exists(znodes.CONTROLLER, self._znode_changed)
+            await self._take_over.run()
+            return
+
+    def resign(self, reason: str) -> None:
+        """Decide no more, if this broker is the controller."""
+        context = self._context
+        if context.is_active:
+            context.is_active = False
+            context.brokers.part_from(context.brokers.others)
+            logger.error("broker %d is no longer the controller: %s", context.brokers.own_id, reason)
+
+    def deposed(self, error: Deposed) -> None:
+        """A write or a command was refused, as there is a newer epoch: resign, and look whose it is."""
+        self.resign(str(error))
+        self._look_who_is_controller()
+
+    async def recover(self) -> None:
+        """Take over the cluster again. Until that succeeds, this controller does not decide."""
+        context = self._context
+        while context.is_active:
+            try:
+                await self._take_over.run()
+            except ConnectionLost:
+                continue  # the next attempt waits for a connection
+            except SessionExpired:
+                return None
+            except Deposed as error:
+                return self.deposed(error)
+            except Exception as error:  # noqa: BLE001 - told once, and tried again
+                if not self.set_aside.members:
+                    self.resign("it does not know the state of the cluster")
+                context.is_active = False
+                reason = str(error) if isinstance(error, CoordinationError) else ""
+                self.set_aside.put(context.cluster_id, error, reason=reason)
+                break
+            else:
+                return self.set_aside.release(context.cluster_id)
+        # Also where an event could not be done that was to make this broker the controller.
+        return self._look_later(RECOVERY_RETRY_DELAY_MS)
+
+    def _znode_changed(self, _event: WatchedEvent) -> None:
+        self._look_who_is_controller()
+
+    def _look_who_is_controller(self) -> None:
+        self._context.events.submit(self._check, needs_controllership=False)
+
+    def _look_later(self, delay_ms: int) -> None:
+        self._context.timers.call_later(delay_ms, self._look_who_is_controller)
+
+    def _until_renewal_ms(self) -> int:
+        """How long to wait before this controller gives itself a new epoch; 0 is counted as one. A broker that believes
+        in a newer controller than there ever was deposes it each time."""
+        since_ms = self._clock.monotonic_ms() - self._renewed_ms
+        if since_ms >= RENEWALS_FORGOTTEN_MS:
+            self._renewals = 0
+        elif self._renewals >= RENEWALS_AT_ONCE and since_ms < RECOVERY_RETRY_DELAY_MS:
+            return RECOVERY_RETRY_DELAY_MS - since_ms
+        self._renewals += 1
+        self._renewed_ms += since_ms
+        return 0
+
+    async def _check(self) -> None:
+        """Somebody has touched the controller's znode: resign, or, if it is gone, be elected anew. If it is still ours
+        although this controller had to resign, go on.
+        """
+        context, store = self._context, self._context.store
+        stat = await store.exists(znodes.CONTROLLER, self._znode_changed)
+        if stat is None:
+            level = logging.WARNING if context.is_active else logging.INFO
+            logger.log(level, "the controller's znode is gone: electing a controller")
+            await self._take_over.restore()
+            try:
+                await context.election.elect()
+            except ControllerElsewhere:
+                return self.resign("another broker has been elected")
+            context.is_active = True
+            await self._take_over.run()
+        elif stat.ephemeral_owner != store.session_id:
+            self.resign("another broker has taken over")
+        elif not context.is_active:
+            wait_ms = self._until_renewal_ms()
+            if wait_ms > 0:
+                return self._look_later(wait_ms)
+            if not self.set_aside.members:
+                logger.info("broker %d tries to be the controller again", context.brokers.own_id)
+            await context.election.renew()
+            context.is_active = True
+            await self.recover()
+        return None

@@ -1,0 +1,133 @@
+"""Taking over the cluster: everything is read, partitions without a leader get one, and every broker is told all that
+it should know. A new controller does so, and one that does not know what became of its last decision.
+
+What was interrupted is taken up: deletions, reassignments, and what tools ask for in znodes.
+
+*Source*: kafka 3.9.1 `KafkaController.onControllerFailover`.
+"""
+
+import logging
+from collections.abc import Collection
+
+from barnabas.controller import requests, znodes
+from barnabas.controller.bootstrap import create_fixed_znodes
+from barnabas.controller.context import ControllerContext
+from barnabas.controller.coordination.interface import WatchedEvent
+from barnabas.controller.deletions import Deletions
+from barnabas.controller.loading import LoadedCluster, load_cluster
+from barnabas.controller.operations.announcement import tell_who_lives
+from barnabas.controller.operations.broker_changes import BrokerChanges
+from barnabas.controller.operations.deletion import delete_queued, drop_unwanted_deletions
+from barnabas.controller.operations.elections import bring_online
+from barnabas.controller.operations.plan import OperationGroup
+from barnabas.controller.operations.topic_changes import TopicChanges, tell_of_gone
+from barnabas.controller.registration import Registration
+
+logger = logging.getLogger(__name__)
+
+
+class TakeOver:
+    """Makes what stands in the store the controller's own, and leaves it watched. Called by the controller's task, and
+    by `Controller.start` before there is one; its methods raise Deposed and CoordinationError.
+    """
+
+    def __init__(
+        self, context: ControllerContext, own: Registration, broker_changes: BrokerChanges, topic_changes: TopicChanges
+    ) -> None:
+        self._context = context
+        self._own = own
+        self._broker_changes = broker_changes
+        self._topic_changes = topic_changes
+
+    async def run(self) -> None:
+        """Take over the cluster."""
+        context = self._context
+        known = context.cluster.topics
+        await self.restore()
+        await self._broker_changes.follow()
+        loaded = await self._load()
+        repairs = [*loaded.repairs, *drop_unwanted_deletions(context)]
+        others = [broker_id for broker_id in context.cluster.brokers if broker_id != context.brokers.own_id]
+        context.brokers.part_from(context.brokers.others)
+        if others:
+            await self._meet(others)
+            # What others have created came without a notification; elections go by it.
+            ids = {topic.topic_id for topic in known.values()}
+            new = [topic.name for topic in loaded.cluster.topics.values() if topic.topic_id not in ids]
+            await context.configs.refresh("topics", new)
+        repairs += self._shrink_isrs(loaded)
+        everything = [(topic.name, partition) for topic, partition in context.cluster.partitions()]
+        await bring_online(context, everything, repairs, requests.FULL)
+        if context.cluster.deleting:
+            await delete_queued(context, sorted(context.cluster.deleting))
+        await self._follow_requests()
+        await self._resume_reassignments()
+
+    async def restore(self) -> None:
+        """Create what every cluster has, where somebody has deleted it."""
+        created = await self._context.configs.restore()
+        created += await create_fixed_znodes(self._context.store, self._context.cluster_id)
+        if created:
+            logger.error("somebody has deleted %s: it is there again", ", ".join(created))
+
+    async def _load(self) -> LoadedCluster:
+        """Read everything; from here on it is what the controller decides by.
+
+        Partitions whose leader has died since, and lives again, are to be elected anew: that was its previous life.
+        """
+        context, own = self._context, self._own.broker
+        known = context.cluster.topics
+        lives = {own.broker_id: self._own.first_epoch}  # it went on when it was registered anew
+        loaded = await load_cluster(context.store, context.new_topic_id, self._topic_changes.watch, known, lives)
+        self._topic_changes.watch.loaded(loaded.cluster.topics, loaded.left_out)
+        tell_of_gone([name for name in known if name not in loaded.cluster.topics])
+        live = {each: broker for each, broker in loaded.cluster.brokers.items() if context.brokers.reaches(each)}
+        live[own.broker_id] = own
+        context.cluster = loaded.cluster._replace(brokers=live, shutting_down=context.cluster.still_stopping(live))
+        context.machine.load(context.cluster, outlived=loaded.outlived)
+        context.deletions = Deletions()
+        context.left_out = frozenset(loaded.left_out)
+        return loaded
+
+    async def _meet(self, others: Collection[int]) -> None:
+        """Begin with other brokers: they have to know who lives before they are told their roles."""
+        from barnabas.controller.operations.preferred_election import keep_balance
+
+        self._context.brokers.meet(others)
+        keep_balance(self._context)
+        await tell_who_lives(self._context, others)
+
+    def _shrink_isrs(self, loaded: LoadedCluster) -> list[OperationGroup]:
+        """Take those out of ISRs who died while there was no controller, and who may lack records; returns the writes
+        of that."""
+        cluster = self._context.cluster
+        writes: list[OperationGroup] = []
+        states = (state for topic in cluster.topics.values() for state in topic.partitions.values())
+        if any(member not in cluster.brokers for state in states for member in state.isr):
+            from barnabas.controller.operations.broker_lives import end_absences
+
+            writes += end_absences(self._context)
+        if loaded.unproven:
+            from barnabas.controller.operations.broker_lives import doubt
+
+            writes += doubt(self._context, loaded.unproven)
+        return writes
+
+    async def _follow_requests(self) -> None:
+        """Do what tools ask for in znodes; the watches tell of the next such request."""
+        asked = [await self._context.store.exists(path, self._requests_changed) for path in znodes.REQUESTS]
+        if any(asked):
+            from barnabas.controller.operations.znode_requests import follow_requests
+
+            await follow_requests(self._context)
+
+    def _requests_changed(self, _event: WatchedEvent) -> None:
+        self._context.events.submit(self._follow_requests)
+
+    async def _resume_reassignments(self) -> None:
+        """Go on with what is under way, of which all brokers have been told."""
+        assignments = (a for topic in self._context.cluster.topics.values() for a in topic.assignments.values())
+        if any(assignment.adding_replicas or assignment.removing_replicas for assignment in assignments):
+            from barnabas.controller.operations.reassignment import advance
+
+            await advance(self._context)

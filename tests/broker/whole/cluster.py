@@ -1,0 +1,168 @@
+"""Several brokers on one loop, with one metadata store and real sockets: for tests of what they do together."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from barnabas.broker.configuration import config
+from barnabas.broker.environment import Environment
+from barnabas.broker.network.peer_connection import PeerConnection
+from barnabas.broker.server import Broker
+from barnabas.clock import SystemClock
+from barnabas.controller.coordination.embedded import EmbeddedSession, EmbeddedStore
+from barnabas.storage.log import PartitionLog
+from barnabas.storage.os_files import UnsyncedFiles
+from barnabas.wire.errors import ErrorCode
+from barnabas.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from barnabas.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
+from barnabas.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from barnabas.wire.records import Record, build_batch
+from barnabas.wire.schema import Message
+
+PATIENCE_S: Final = 60
+
+ONE_REPLICA: Final = {
+    "offsets_topic_replication_factor": "1",
+    "transaction_state_log_replication_factor": "1",
+    "transaction_state_log_min_isr": "1",
+}
+"""Settings that give internal topics one replica."""
+
+
+class Cluster:
+    """Brokers with ids from 1 on, and a client that asks each of them."""
+
+    def __init__(self, data_dir: Path, store: EmbeddedStore) -> None:
+        self._data_dir = data_dir
+        self._store = store
+        self._clients: dict[int, PeerConnection] = {}
+        self.brokers: dict[int, Broker] = {}
+
+    async def start(self, node_id: int, **configs: str) -> Broker:
+        keys = {
+            "node.id": str(node_id),
+            "log.dirs": str(self._data_dir / str(node_id)),
+            "listeners": "PLAINTEXT://127.0.0.1:0",
+            "offsets.topic.num.partitions": "1",
+            "transaction.state.log.num.partitions": "1",
+            **{key.replace("_", "."): value for key, value in configs.items()},
+        }
+        environment = Environment(files=UnsyncedFiles(), metadata_store=self._store)
+        broker = self.brokers[node_id] = Broker(config.load(options=keys), environment)
+        await broker.start()
+        return broker
+
+    async def stop(self, node_id: int) -> None:
+        await self._leave(node_id).stop()
+
+    async def crash(self, node_id: int) -> None:
+        await self._leave(node_id).crash()
+
+    async def expire_session(self, node_id: int) -> None:
+        """Have the metadata store take a broker for dead, which then joins again."""
+        session = self.brokers[node_id]._store._session  # the present one
+        assert isinstance(session, EmbeddedSession)
+        await self._store.expire(session)
+
+    def _leave(self, node_id: int) -> Broker:
+        if node_id in self._clients:
+            self._clients.pop(node_id).close()
+        return self.brokers.pop(node_id)
+
+    async def close(self) -> None:
+        for node_id in sorted(self.brokers):
+            await self.stop(node_id)
+
+    @property
+    def bootstrap_servers(self) -> str:
+        return ",".join(broker.socket_server.bootstrap_servers for broker in self.brokers.values())
+
+    @property
+    def controller_ids(self) -> list[int]:
+        """The ids of the brokers that say that they are the controller."""
+        return [node_id for node_id, broker in self.brokers.items() if broker.controller.is_active]
+
+    async def ask(self, node_id: int, request: Message, version: int) -> Any:
+        broker = self.brokers[node_id]
+        if node_id not in self._clients:
+            address = ("127.0.0.1", broker.socket_server.ports["PLAINTEXT"])
+            self._clients[node_id] = PeerConnection(
+                broker.environment.network, lambda: address, broker.timers, "client", 30_000
+            )
+        return await self._clients[node_id].send(request, version)
+
+    async def create(self, topic: str, partitions: int, replicas: int) -> ErrorCode:
+        (controller_id,) = self.controller_ids
+        answer = await self.ask(controller_id, creation(topic, partitions, replicas), 7)
+        return ErrorCode.of(answer.topics[0].error_code)
+
+    async def leaders(self, node_id: int, topic: str) -> list[int]:
+        """By partition, as one broker tells it."""
+        request = MetadataRequest(topics=[MetadataRequestTopic(name=topic)], allow_auto_topic_creation=False)
+        answer = await self.ask(node_id, request, 8)
+        found = sorted(answer.topics[0].partitions, key=lambda each: each.partition_index)
+        return [partition.leader_id for partition in found]
+
+    async def leader(self, topic: str, but_not: int = -1) -> int:
+        """Who leads partition 0, by its own word: another one than `but_not`."""
+        found: list[int] = []
+
+        def is_led() -> bool:
+            found[:] = [
+                node_id
+                for node_id, broker in self.brokers.items()
+                if (hosted := broker.replicas.partition(topic, 0)) is not None and hosted.state.is_leader
+            ]
+            return bool(found) and but_not not in found
+
+        await until(is_led)
+        return found[0]
+
+    def in_sync(self, topic: str) -> Sequence[int]:
+        """The ISR of partition 0, as its leader knows it."""
+        for broker in self.brokers.values():
+            hosted = broker.replicas.partition(topic, 0)
+            if hosted is not None and hosted.state.is_leader:
+                return hosted.state.isr
+        return ()
+
+    def log(self, node_id: int, topic: str) -> PartitionLog:
+        return self.brokers[node_id].replicas.partition_or_error(topic, 0).log
+
+    async def produce(self, node_id: int, topic: str, partition: int, acks: int = 1) -> ErrorCode:
+        batch = build_batch([Record(0, 1_700_000_000_000, None, b"x", [], 0)])
+        data = TopicProduceData(name=topic, partition_data=[PartitionProduceData(index=partition, records=batch)])
+        answer = await self.ask(node_id, ProduceRequest(acks=acks, timeout_ms=20_000, topic_data=[data]), 9)
+        return ErrorCode.of(answer.responses[0].partition_responses[0].error_code)
+
+
+def creation(topic: str, partitions: int, replicas: int) -> CreateTopicsRequest:
+    topics = [CreatableTopic(name=topic, num_partitions=partitions, replication_factor=replicas)]
+    return CreateTopicsRequest(topics=topics, timeout_ms=10_000)
+
+
+@asynccontextmanager
+async def cluster(data_dir: Path, count: int, **configs: str) -> AsyncIterator[Cluster]:
+    store = EmbeddedStore(":memory:", SystemClock(), is_durable=False)
+    await store.open()
+    found = Cluster(data_dir, store)
+    try:
+        for node_id in range(1, count + 1):
+            await found.start(node_id, **configs)
+        yield found
+    finally:
+        await found.close()
+        await store.close()
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while not is_so():  # noqa: ASYNC110 - nobody tells when it is
+            await asyncio.sleep(0.01)
+
+
+def leader_of(broker: Broker, topic: str, partition: int = 0) -> int:
+    found = broker.metadata.partition(topic, partition)
+    return -1 if found is None else found.leader

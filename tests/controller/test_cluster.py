@@ -1,0 +1,776 @@
+"""Three brokers in one store: one is the controller and governs the others, whatever becomes of any of them."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from barnabas.clock import ManualClock
+from barnabas.controller import znodes
+from barnabas.controller.broker_queue import Answer
+from barnabas.controller.controllership import RECOVERY_RETRY_DELAY_MS
+from barnabas.controller.coordination.interface import ConnectionLost
+from barnabas.controller.operations import answers
+from barnabas.controller.operations.elect_leaders import ElectionType
+from barnabas.controller.operations.topics import NewPartitions, NewTopic
+from barnabas.controller.state import NO_LEADER
+from barnabas.wire.errors import ApiError, ErrorCode
+from barnabas.wire.messages.allocate_producer_ids import AllocateProducerIdsRequest
+from barnabas.wire.messages.alter_partition import (
+    AlterPartitionRequest,
+    BrokerState,
+    RequestPartitionData,
+    RequestTopicData,
+)
+from barnabas.wire.messages.controlled_shutdown import ControlledShutdownRequest
+from barnabas.wire.messages.leader_and_isr import LeaderAndIsrRequest
+from barnabas.wire.messages.stop_replica import StopReplicaRequest
+from barnabas.wire.messages.update_metadata import UpdateMetadataRequest
+from tests.bugs import Bug
+from tests.controller.cluster import Cluster
+
+pytestmark = pytest.mark.parametrize(
+    "stores",
+    ["memory", pytest.param("zookeeper", marks=[pytest.mark.java, pytest.mark.slow])],
+    indirect=True,
+)
+
+T = ("t", 0)
+
+
+@pytest.fixture
+def cluster(stores: Any, clock: ManualClock) -> Cluster:
+    """`async with cluster:` opens the store; `await cluster.start(1, 2, 3)` makes 1 the controller."""
+    return Cluster(stores, clock)
+
+
+async def create(cluster: Cluster, *replicas: int, name: str = "t") -> None:
+    """A topic with one partition on these brokers, served by all of them."""
+    topic = NewTopic(name, assignments=[(0, replicas)])
+    (outcome,) = await cluster.controller.create_topics([topic])
+    assert outcome.error is ErrorCode.NONE
+    live = [broker_id for broker_id in replicas if broker_id in cluster.controller.cluster.brokers]
+    await cluster.until(lambda: all((name, 0) in cluster.broker(broker_id).roles for broker_id in live))
+
+
+async def alter(cluster: Cluster, *isr: int) -> None:
+    """Have the leader of t-0 ask for this ISR."""
+    response = await cluster.controller.alter_partition(alteration(cluster, *isr))
+    assert (response.error_code, response.topics[0].partitions[0].error_code) == (0, 0)
+
+
+def alteration(cluster: Cluster, *isr: int) -> AlterPartitionRequest:
+    state, brokers = cluster.state(), cluster.controller.cluster.brokers
+    wanted = RequestPartitionData(
+        partition_index=0,
+        leader_epoch=state.leader_epoch,
+        partition_epoch=state.partition_epoch,
+        new_isr_with_epochs=[BrokerState(broker_id=each, broker_epoch=brokers[each].epoch) for each in isr],
+    )
+    topic = RequestTopicData(topic_id=cluster.controller.cluster.topics["t"].topic_id, partitions=[wanted])
+    return AlterPartitionRequest(broker_id=state.leader, broker_epoch=brokers[state.leader].epoch, topics=[topic])
+
+
+async def test_one_is_the_controller_and_the_others_stand_by(cluster: Cluster) -> None:
+    async with cluster:
+        await cluster.start(1, 2, 3)
+        assert [cluster.members[n].controller.is_active for n in (1, 2, 3)] == [True, False, False]
+        for n in (2, 3):
+            with pytest.raises(ApiError, match="NOT_CONTROLLER"):
+                await cluster.members[n].controller.create_topics([NewTopic("t")])
+        await cluster.until(lambda: all(cluster.broker(n).live == {1, 2, 3} for n in (1, 2, 3)))
+        (outcome,) = await cluster.controller.create_topics([NewTopic("t", 6, 3)])
+        assert outcome.error is ErrorCode.NONE
+        await cluster.until(lambda: all(len(cluster.broker(n).leaders) == 6 for n in (1, 2, 3)))
+        led = [cluster.broker(n).leaders["t", p] for n in (1,) for p in range(6)]
+        assert sorted(led) == [1, 1, 2, 2, 3, 3]
+        for n in (2, 3):
+            assert all(cluster.broker(n).roles["t", p].is_new for p in range(6))
+        added = await cluster.controller.create_partitions([NewPartitions("t", 7)])
+        assert added == {"t": None}
+        await cluster.until(lambda: all(("t", 6) in cluster.broker(n).roles for n in (1, 2, 3)))
+
+
+async def test_a_new_broker_is_told_everything_before_its_roles(cluster: Cluster) -> None:
+    async with cluster:
+        await cluster.start(1, 2)
+        await create(cluster, 1, 2)
+        await cluster.start(3)
+        await cluster.until(lambda: len(cluster.broker(3).log) >= 2)
+        metadata, roles = cluster.broker(3).log[:2]
+        assert isinstance(metadata, UpdateMetadataRequest)
+        assert isinstance(roles, LeaderAndIsrRequest)
+        assert (metadata.type, roles.type) == (2, 2)
+        assert cluster.broker(3).live == {1, 2, 3}
+        assert cluster.broker(3).leaders == {T: 1}
+        await cluster.until(lambda: cluster.broker(2).live == {1, 2, 3})
+
+
+async def test_the_dead_leave_isrs_and_others_lead(cluster: Cluster) -> None:
+    async with cluster:
+        await cluster.start(1, 2, 3)
+        await create(cluster, 2, 3, 1)
+        await create(cluster, 3, 2, name="u")
+        await cluster.stop(2)
+        await cluster.until(lambda: cluster.broker(3).leaders.get(T) == 3 and cluster.broker(3).live == {1, 3})
+        state = cluster.state()
+        assert (state.leader, state.isr, state.leader_epoch) == (3, (3, 1), 1)
+        assert cluster.state("u").isr == (3,)
+        role = cluster.broker(3).roles[T]
+        assert (role.leader, role.isr, role.partition_epoch) == (3, [3, 1], state.partition_epoch)
+        payload, stat = await cluster.members[1].session.get(znodes.partition_state_path(*T))
+        assert znodes.decode_partition_state(*T, payload, stat.version) == state
+        await cluster.start(2)
+        await cluster.until(lambda: T in cluster.broker(2).roles)
+        assert cluster.broker(2).roles[T].leader == 3
+        assert cluster.state().isr == (3, 1), "who is back follows, until the leader takes it in"
+
+
+async def test_a_partition_waits_for_its_isr_and_any_of_it_will_do(cluster: Cluster) -> None:
+    async with cluster:
+        await cluster.start(1, 2, 3)
+        await create(cluster, 2, 3)
+        cluster.members[2].is_dead = cluster.members[3].is_dead = True
+        await asyncio.gather(cluster._end(cluster.members[2]), cluster._end(cluster.members[3]))
+        await cluster.until(lambda: cluster.broker(1).live == {1})
+        assert cluster.state().leader == NO_LEADER
+        last = cluster.state().isr
+        await cluster.start(*last)
+        await cluster.until(lambda: cluster.state().leader == last[0])
+        await cluster.until(lambda: T in cluster.broker(last[0]).roles)
+
+
+@pytest.mark.parametrize("is_damaged", [False, True])
+@pytest.mark.parametrize("is_active", [False, True])
+async def test_who_may_lack_what_it_acknowledged_does_not_lead_before_others_are_back(
+    cluster: Cluster, is_active: bool, is_damaged: bool
+) -> None:
+    """The last records of a machine that went down may not have reached its disk, or a log of it is damaged: another
+    member of the ISR has them."""
+    async with cluster:
+        await cluster.start(1, 2, 3)
+        await create(cluster, 2, 3)
+        await create(cluster, 2, name="only")
+        held = cluster.hold(1)
+        cluster.members[2].is_dead = cluster.members[3].is_dead = True
+        await asyncio.gather(cluster._end(cluster.members[2]), cluster._end(cluster.members[3]))
+        if is_active:
+            held.set()
+            await cluster.until(lambda: cluster.broker(1).live == {1} and cluster.state().leader == NO_LEADER)
+            assert cluster.state().isr == (2, 3)
+        else:
+            cluster.members[1].is_dead = True
+            held.set()
+            await cluster._end(cluster.members[1])
+        if is_damaged:
+            cluster.damaged[2] = frozenset({T, ("only", 0)})
+        else:
+            cluster.lacking = {2}
+        await cluster.start(2)
+        await cluster.until(lambda: ("only", 0) in cluster.broker(2).roles)
+        assert cluster.state("only").leader == 2, "nobody has more than it has"
+        assert (cluster.state().leader, cluster.state().isr) == (NO_LEADER, (3,))
+        await cluster.start(3)
+        await cluster.until(lambda: cluster.state().leader == 3)
+        await cluster.until(lambda: cluster.broker(2).roles[T].leader == 3)
+
+
+async def test_another_takes_over_when_the_controller_dies(cluster: Cluster) -> None:
+    async with cluster:
+        await cluster.start(1, 2, 3)
+        await create(cluster, 1, 2, 3)
+        await cluster.stop(1)
+        await cluster.until(lambda: any(cluster.members[n].controller.is_active for n in (2, 3)))
+        await cluster.until(lambda: all(cluster.broker(n).leaders.get(T) == 2 for n in (2, 3)))
+        assert cluster.controller.epoch == 2
+        assert (cluster.state().isr, cluster.state().controller_epoch) == ((2, 3), 2)
+        (outcome,) = await cluster.controller.create_topics([NewTopic("u", 1, 2)])
+        assert outcome.error is ErrorCode.NONE
+        await cluster.start(1)
+        await cluster.until(lambda: T in cluster.broker(1).roles)
+        assert not cluster.members[1].controller.is_active
+
+
+async def test_a_follower_that_dies_with_the_controller_leaves_the_isrs(cluster: Cluster) -> None:
+    """There was no controller when it went."""
+    async with cluster:
+        await cluster.start(1, 2, 3)
+        await create(cluster, 2, 1, 3)
+        cluster.members[1].is_dead = cluster.members[3].is_dead = True
+        await asyncio.gather(cluster._end(cluster.members[3]), cluster._end(cluster.members[1]))
+        await cluster.until(lambda: cluster.members[2].controller.is_active and cluster.broker(2).live == {2})
+        assert cluster.state().isr == (2,)
+        assert cluster.broker(2).roles[T].isr == [2]
+
+
+@pytest.mark.parametrize("successor", [2, 3])
+async def test_a_leader_that_bounced_while_nobody_looked_is_elected_anew(cluster: Cluster, successor: int) -> None:
+    """Its followers must not take for theirs what it has lost: it leads in another leader epoch. Whoever is elected
+    finds that out by zxids, also about itself."""
+    async with cluster:
+        await cluster.start(1, 2, 3)
+        await create(cluster, 3, 2)
+        holds = {n: cluster.hold(n) for n in (1, 2)}
+        await cluster.stop(3)
+        await cluster.start(3)
+        holds[3] = cluster.hold(3)
+        await cluster.expire(1)
+        cluster.members[1].is_dead = True
+        holds.pop(successor).set()
+        await cluster.until(lambda: cluster.members[successor].controller.is_active)
+        await cluster.until(lambda: T in cluster.broker(3).roles)
+        assert (cluster.state().leader, cluster.state().leader_epoch) == (3, 1)
+        for released in holds.values():
+            released.set()
+        await cluster._end(cluster.members[1])
+
+
+@pytest.mark.parametrize("successor", [2, 3])
+async def test_what_was_decided_about_a_life_that_has_ended_is_not_meant_for_the_next(
+    cluster: Cluster, successor: int
+) -> None:
+    """A controller that was paused obeys a leader of which it does not know that it was started again, and dies. What
+    it wrote is newer than the new life."""
+    async with cluster:
+        await cluster.start(1, 2, 3)
+        await create(cluster, 3, 2)
+        paused, request = cluster.hold(1), alteration(cluster, 3)
+        response = asyncio.create_task(cluster.members[1].controller.alter_partition(request))
+        await asyncio.sleep(0)  # it is in the queue, before the news
+        holds = {n: cluster.hold(n) for n in (1, 2)}
+        await cluster.stop(3)
+        await cluster.start(3)
+        holds[3] = cluster.hold(3)
+        paused.set()
+        assert (await response).error_code == ErrorCode.NONE
+        cluster.members[1].is_dead = True
+        await cluster.expire(1)
+        holds.pop(successor).set()
+        await cluster.until(lambda: cluster.members[successor].controller.is_active)
+        await cluster.until(lambda: T in cluster.broker(3).roles)
+        assert (cluster.state().leader, cluster.state().leader_epoch, cluster.state().isr) == (3, 1, (3,))
+        for released in holds.values():
+            released.set()
+        await cluster._end(cluster.members[1])
+
+
+async def test_only_who_was_registered_since_is_doubted(cluster: Cluster) -> None:
+    """Two machines went down, one after the other. The first has got its records again since, and stays in the ISR,
+    whichever of the two a new controller looks at first."""
+    async with cluster:
+        await cluster.start(1, 2, 3, 4)
+        await create(cluster, 3, 2)
+        cluster.lacking = {2}
+        await cluster.stop(2)
+        await cluster.start(2)
+        await alter(cluster, 2, 3)
+        cluster.lacking = {3}
+        holds = {n: cluster.hold(n) for n in (1, 2, 4)}
+        await cluster.stop(3)
+        await cluster.start(3)
+        holds[3] = cluster.hold(3)
+        cluster.members[1].is_dead = True
+        await cluster.expire(1)
+        holds.pop(4).set()
+        await cluster.until(lambda: cluster.members[4].controller.is_active and cluster.state().leader_epoch > 1)
+        assert (cluster.state().leader, cluster.state().isr) == (2, (2,))
+        for released in holds.values():
+            released.set()
+        await cluster._end(cluster.members[1])
+
+
+async def test_a_broker_that_bounced_is_lost_and_comes(cluster: Cluster) -> None:
+    """Both at once: it was registered anew before the controller heard that it had died."""
+    async with cluster:
+        await cluster.start(1, 2, 3)
+        await create(cluster, 2, 3)
+        before = cluster.controller.cluster.brokers[2].epoch
+        await cluster.expire(2)
+        await cluster.rejoin(2)
+        await cluster.until(lambda: cluster.controller.cluster.brokers[2].epoch > before)
+        await cluster.until(lambda: cluster.broker(2).roles[T].leader == 3)
+        assert cluster.state().isr == (3,)
+        roles = [command for command in cluster.broker(2).log if isinstance(command, LeaderAndIsrRequest)]
+        assert roles[-1].type == 2
+        assert cluster.state().leader_epoch == 1
+
+
+async def test_who_takes_over_knows_the_settings_of_topics(cluster: Cluster) -> None:
+    """It elects by the settings of topics, of those, too, that were created since it started."""
+    async with cluster:
+        await cluster.start(1, 2, 3)
+        settings = {"unclean.leader.election.enable": "true"}
+        await cluster.controller.create_topics([NewTopic("t", assignments=[(0, (1,))], configs=settings)])
+        await cluster.stop(1)
+        await cluster.until(lambda: cluster.state().leader == NO_LEADER)
+        (successor,) = [m for m in cluster.members.values() if m.controller is cluster.controller]
+        assert successor.configs.overrides("topics", "t") == settings
+
+
+async def test_a_silent_broker_delays_nobody(cluster: Cluster) -> None:
+    async with cluster:
+        await cluster.start(1, 2, 3)
+        await create(cluster, 1, 2, 3)
+        cluster.broker(3).is_silent = True
+        for name in ("a", "b"):
+            topic = NewTopic(name, assignments=[(0, (3, 2, 1))])
+            (outcome,) = await cluster.controller.create_topics([topic])
+            assert outcome.error is ErrorCode.NONE
+            await cluster.until(lambda name=name: (name, 0) in cluster.broker(2).roles)
+        assert ("a", 0) not in cluster.broker(3).roles
+        cluster.broker(3).speak_again()
+        await cluster.until(lambda: ("b", 0) in cluster.broker(3).leaders)
+        told = [
+            topic.topic_name
+            for command in cluster.broker(3).log
+            if isinstance(command, LeaderAndIsrRequest)
+            for topic in command.topic_states
+        ]
+        assert told == ["t", "a", "b"]
+
+
+async def test_a_broker_that_cannot_be_reached_is_told_when_it_can(cluster: Cluster) -> None:
+    async with cluster:
+        await cluster.start(1, 2)
+        await create(cluster, 1, 2)
+        cluster.members[2].is_cut_off = True
+        await cluster.controller.create_topics([NewTopic("a", assignments=[(0, (2, 1))])])
+        await cluster.members[1].timers.has(100)
+        cluster.members[2].is_cut_off = False
+        await cluster.until(lambda: ("a", 0) in cluster.broker(2).leaders)
+
+
+async def test_what_waited_for_a_broker_goes_with_that_life_of_it(cluster: Cluster) -> None:
+    async with cluster:
+        await cluster.start(1, 2)
+        cluster.members[2].is_cut_off = True
+        await cluster.controller.create_topics([NewTopic("a", assignments=[(0, (2, 1))])])
+        await cluster.members[1].timers.has(100)
+        await cluster.stop(2)
+        await cluster.until(lambda: cluster.broker(1).live == {1})
+        await cluster.start(2)
+        await cluster.until(lambda: ("a", 0) in cluster.broker(2).roles)
+        epochs = {command.broker_epoch for command in cluster.broker(2).log}
+        assert epochs == {cluster.members[2].controller.broker_epoch}
+
+
+async def test_a_log_that_does_not_open_is_led_by_others_until_it_does(cluster: Cluster) -> None:
+    async with cluster:
+        await cluster.start(1, 2, 3)
+        cluster.broker(2).errors[T] = ErrorCode.KAFKA_STORAGE_ERROR
+        (outcome,) = await cluster.controller.create_topics([NewTopic("t", assignments=[(0, (2, 3))])])
+        assert outcome.error is ErrorCode.NONE
+        await cluster.until(lambda: cluster.broker(3).leaders.get(T) == 3 and cluster.broker(3).roles[T].leader == 3)
+        assert cluster.state().isr == (3,)
+        assert cluster.controller.cluster.offline_replicas == {2: frozenset({T})}
+        cluster.broker(2).errors.clear()
+        await cluster.until(
+            lambda: T in cluster.broker(2).roles and not any(cluster.controller.cluster.offline_replicas.values())
+        )
+        told = [
+            topic.partition_states[0].is_new
+            for command in cluster.broker(2).log
+            if isinstance(command, LeaderAndIsrRequest)
+            for topic in command.topic_states
+        ]
+        assert told.count(True) >= 2, "asked again as for a new one: it was never served there"
+
+
+async def test_the_controllers_own_log_does_not_open(cluster: Cluster) -> None:
+    async with cluster:
+        await cluster.start(1, 2)
+        cluster.broker(1).errors[T] = ErrorCode.KAFKA_STORAGE_ERROR
+        (outcome,) = await cluster.controller.create_topics([NewTopic("t", assignments=[(0, (1, 2))])])
+        assert outcome.error is ErrorCode.NONE, "another broker leads it"
+        await cluster.until(lambda: cluster.broker(2).leaders.get(T) == 2)
+        assert cluster.broker(2).roles[T].leader == 2
+
+
+async def test_who_is_in_sync_again_leads_again_what_prefers_it(cluster: Cluster) -> None:
+    async with cluster:
+        cluster.settings = cluster.settings._replace(leader_imbalance_check_interval_ms=60_000)
+        await cluster.start(1, 2, 3)
+        await create(cluster, 2, 3)
+        await cluster.stop(2)
+        await cluster.until(lambda: cluster.state().leader == 3)
+        await cluster.start(2)
+        await cluster.until(lambda: T in cluster.broker(2).roles)
+        timers = cluster.members[1].timers
+        timers.fire(60_000)
+        await timers.has(60_000)
+        assert cluster.state().leader == 3, "it is not in sync yet"
+        await alter(cluster, 3, 2)
+        timers.fire(60_000)
+        await cluster.until(lambda: cluster.broker(3).leaders.get(T) == 2 and cluster.broker(2).leaders.get(T) == 2)
+        assert cluster.broker(2).roles[T].leader == 2
+        await timers.has(60_000)
+
+
+# -- deletion
+
+
+async def test_a_topic_is_gone_when_all_have_deleted_it(cluster: Cluster) -> None:
+    async with cluster:
+        await cluster.start(1, 2, 3)
+        await create(cluster, 1, 2, 3)
+        cluster.broker(3).is_silent = True
+        deletion = asyncio.ensure_future(cluster.controller.delete_topics(["t"]))
+        await cluster.until(lambda: "t" in cluster.broker(2).deleted)
+        assert not deletion.done()
+        assert T not in cluster.broker(2).leaders
+        cluster.broker(3).speak_again()
+        assert await deletion == {"t": None}
+        assert "t" in cluster.broker(3).deleted
+        assert await cluster.members[1].session.exists("/brokers/topics/t") is None
+        await create(cluster, 3, 1)
+
+
+async def test_a_deletion_goes_on_when_an_absent_broker_is_back(cluster: Cluster) -> None:
+    async with cluster:
+        await cluster.start(1, 2, 3)
+        await create(cluster, 1, 2, 3)
+        await cluster.stop(3)
+        await cluster.until(lambda: cluster.broker(1).live == {1, 2})
+        results = await cluster.controller.delete_topics(["t"])
+        assert results["t"].error is ErrorCode.REQUEST_TIMED_OUT
+        await cluster.until(lambda: "t" in cluster.broker(2).deleted)
+        assert await cluster.members[1].session.exists("/admin/delete_topics/t") is not None
+        await cluster.start(3)
+        await cluster.until(lambda: "t" not in cluster.controller.cluster.topics)
+        kinds = [type(command) for command in cluster.broker(3).log]
+        assert kinds.index(StopReplicaRequest) < kinds.index(LeaderAndIsrRequest), "before its logs are nobody's"
+        assert await cluster.members[1].session.exists("/admin/delete_topics/t") is None
+
+
+async def test_whoever_waits_for_a_deletion_hears_that_a_broker_died(cluster: Cluster) -> None:
+    async with cluster:
+        await cluster.start(1, 2)
+        await create(cluster, 1, 2)
+        cluster.members[2].is_cut_off = True
+        deletion = asyncio.ensure_future(cluster.controller.delete_topics(["t"]))
+        await cluster.until(lambda: "t" in cluster.broker(1).deleted)
+        await cluster.stop(2)
+        results = await deletion
+        assert results["t"].error is ErrorCode.REQUEST_TIMED_OUT
+        await cluster.start(2)
+        await cluster.until(lambda: "t" not in cluster.controller.cluster.topics)
+
+
+async def test_another_controller_goes_on_with_a_deletion(cluster: Cluster) -> None:
+    async with cluster:
+        await cluster.start(1, 2, 3)
+        await create(cluster, 2, 3)
+        cluster.broker(3).is_silent = True
+        deletion = asyncio.ensure_future(cluster.controller.delete_topics(["t"]))
+        await cluster.until(lambda: "t" in cluster.broker(2).deleted)
+        await cluster.stop(1)
+        cluster.broker(3).speak_again()
+        await cluster.until(lambda: any(cluster.members[n].controller.is_active for n in (2, 3)))
+        await cluster.until(lambda: "t" not in cluster.controller.cluster.topics)
+        deletion.cancel()
+
+
+async def test_a_deletion_that_another_broker_refuses_is_made_later(cluster: Cluster) -> None:
+    async with cluster:
+        await cluster.start(1, 2)
+        await create(cluster, 1, 2)
+        cluster.broker(2).errors[T] = ErrorCode.KAFKA_STORAGE_ERROR
+        results = await cluster.controller.delete_topics(["t"])
+        assert results["t"].error is ErrorCode.KAFKA_STORAGE_ERROR
+        cluster.broker(2).errors.clear()
+        await cluster.until(lambda: "t" not in cluster.controller.cluster.topics)
+
+
+# -- what other brokers ask
+
+
+async def test_a_leader_changes_its_isr(cluster: Cluster) -> None:
+    async with cluster:
+        await cluster.start(1, 2, 3)
+        await create(cluster, 2, 3, 1)
+        await alter(cluster, 2, 1)
+        assert cluster.state().isr == (2, 1)
+        payload, stat = await cluster.members[1].session.get(znodes.partition_state_path(*T))
+        assert znodes.decode_partition_state(*T, payload, stat.version) == cluster.state()
+        request = alteration(cluster, 2)
+        await cluster.stop(2)
+        await cluster.until(lambda: cluster.broker(1).live == {1, 3})
+        assert cluster.state().leader == 1, "3 was not in sync"
+        response = await cluster.controller.alter_partition(request)
+        assert response.error_code == ErrorCode.STALE_BROKER_EPOCH
+        standing_by = cluster.members[3].controller
+        assert (await standing_by.alter_partition(request)).error_code == ErrorCode.NOT_CONTROLLER
+
+
+async def test_a_broker_that_stops_is_relieved_first(cluster: Cluster) -> None:
+    async with cluster:
+        await cluster.start(1, 2, 3)
+        await create(cluster, 2, 3, 1)
+        await create(cluster, 3, 2, name="u")
+        await create(cluster, 2, name="only")
+        epoch = cluster.members[2].controller.broker_epoch
+        stale = ControlledShutdownRequest(broker_id=2, broker_epoch=epoch - 1)
+        assert (await cluster.controller.controlled_shutdown(stale)).error_code == ErrorCode.STALE_BROKER_EPOCH
+        unknown = ControlledShutdownRequest(broker_id=9, broker_epoch=epoch)
+        assert (await cluster.controller.controlled_shutdown(unknown)).error_code == ErrorCode.BROKER_NOT_AVAILABLE
+        request = ControlledShutdownRequest(broker_id=2, broker_epoch=epoch)
+        assert (await cluster.members[3].controller.controlled_shutdown(request)).error_code == ErrorCode.NOT_CONTROLLER
+        response = await cluster.controller.controlled_shutdown(request)
+        assert (response.error_code, response.remaining_partitions) == (0, [])
+        assert (cluster.state().leader, cluster.state().isr) == (3, (3, 1))
+        assert cluster.state("u").isr == (3,)
+        assert cluster.state("only").leader == 2
+        # It follows nothing more, or the new leader would ask for it to be in sync again.
+        await cluster.until(lambda: list(cluster.broker(2).roles) == [("only", 0)])
+        await cluster.until(lambda: cluster.broker(3).leaders.get(T) == 3)
+        refused = await cluster.controller.alter_partition(alteration(cluster, 3, 1, 2))
+        assert refused.topics[0].partitions[0].error_code == ErrorCode.INELIGIBLE_REPLICA
+        await cluster.stop(2)
+        await cluster.until(lambda: cluster.broker(3).live == {1, 3})
+        await cluster.start(2)
+        await cluster.until(lambda: T in cluster.broker(2).roles)
+        assert cluster.controller.cluster.shutting_down == frozenset()
+
+
+async def test_a_controller_that_reads_everything_anew_knows_who_stops(cluster: Cluster) -> None:
+    async with cluster:
+        await cluster.start(1, 2, 3)
+        await create(cluster, 2, 3)
+        request = ControlledShutdownRequest(broker_id=2, broker_epoch=cluster.members[2].controller.broker_epoch)
+        assert (await cluster.controller.controlled_shutdown(request)).remaining_partitions == []
+
+        async def break_off() -> None:
+            raise ConnectionLost
+
+        cluster.controller._events.submit(break_off)
+        await create(cluster, 2, 3, name="u")
+        assert cluster.state("u").leader == 3
+        await cluster.stop(2)
+        await cluster.start(2)
+        assert cluster.controller.cluster.shutting_down == frozenset()
+
+
+@pytest.mark.parametrize("stopping", [1, 2])
+async def test_a_broker_stops_when_others_know_who_leads_now(cluster: Cluster, stopping: int) -> None:
+    """Its clients ask them; but one that is silent keeps nobody for long. The controller may be the one that stops."""
+    async with cluster:
+        await cluster.start(1, 2, 3)
+        await create(cluster, stopping, 3)
+        cluster.broker(3).is_silent = True
+        epoch = cluster.members[stopping].controller.broker_epoch
+        request = ControlledShutdownRequest(broker_id=stopping, broker_epoch=epoch)
+        relief = asyncio.ensure_future(cluster.controller.controlled_shutdown(request))
+        while cluster.broker(1).leaders[T] != 3:
+            await cluster.news.wait()
+            cluster.news.clear()
+        assert not relief.done()
+        cluster.broker(3).speak_again()
+        assert (await relief).error_code == 0
+        assert cluster.broker(3).leaders[T] == 3
+        cluster.broker(3).is_silent = True
+        cluster.members[1].timers.fire(500)
+        relief = asyncio.ensure_future(cluster.controller.controlled_shutdown(request))
+        await cluster.members[1].timers.has(500)
+        cluster.members[1].timers.fire(500)
+        assert (await relief).error_code == 0
+
+
+async def test_the_last_of_an_isr_is_told_what_it_leads_still(cluster: Cluster) -> None:
+    async with cluster:
+        await cluster.start(1, 2)
+        await create(cluster, 2, 1)
+        await alter(cluster, 2)
+        request = ControlledShutdownRequest(broker_id=2, broker_epoch=cluster.members[2].controller.broker_epoch)
+        response = await cluster.controller.controlled_shutdown(request)
+        assert [(left.topic_name, left.partition_index) for left in response.remaining_partitions] == [T]
+        assert cluster.state().leader == 2
+
+
+async def test_producer_ids_for_other_brokers(cluster: Cluster) -> None:
+    async with cluster:
+        await cluster.start(1, 2)
+        epoch = cluster.members[2].controller.broker_epoch
+        request = AllocateProducerIdsRequest(broker_id=2, broker_epoch=epoch)
+        await cluster.until(lambda: 2 in cluster.controller.cluster.brokers)
+        response = await cluster.controller.grant_producer_ids(request)
+        assert (response.error_code, response.producer_id_start, response.producer_id_len) == (0, 0, 1000)
+        assert await cluster.controller.allocate_producer_ids() == (1000, 1999)
+        payload, _ = await cluster.members[1].session.get(znodes.PRODUCER_ID_BLOCK)
+        assert znodes.decode_producer_id_block(payload) == znodes.ProducerIdBlock(1, 1000, 1999)
+        for broker_id, broker_epoch, error in [
+            (9, epoch, ErrorCode.BROKER_ID_NOT_REGISTERED),
+            (2, epoch + 1, ErrorCode.STALE_BROKER_EPOCH),
+        ]:
+            other = AllocateProducerIdsRequest(broker_id=broker_id, broker_epoch=broker_epoch)
+            assert (await cluster.controller.grant_producer_ids(other)).error_code == error
+        standing_by = cluster.members[2].controller
+        assert (await standing_by.grant_producer_ids(request)).error_code == ErrorCode.NOT_CONTROLLER
+
+
+# -- controllers that do not know yet that they were replaced
+
+
+async def test_a_controller_that_hears_of_a_newer_one_resigns(cluster: Cluster) -> None:
+    async with cluster:
+        await cluster.start(1, 2)
+        await create(cluster, 1, 2)
+        cluster.broker(2).controller_epoch = 7
+        await cluster.controller.create_topics([NewTopic("u", assignments=[(0, (2, 1))])])
+        controller = cluster.members[1].controller
+        # Its znode is there: it raises its epoch, until nobody knows a newer one, and goes on.
+        await cluster.until(lambda: controller.epoch >= 7 and controller.is_active)
+
+
+async def test_a_controller_whose_session_is_over_comes_back_as_another_broker(cluster: Cluster) -> None:
+    async with cluster:
+        await cluster.start(1, 2, 3)
+        await create(cluster, 1, 2, 3)
+        await cluster.expire(1)
+        await cluster.until(lambda: not cluster.members[1].controller.is_active)  # it may hear of it last
+        await cluster.until(lambda: any(cluster.members[n].controller.is_active for n in (2, 3)))
+        await cluster.until(lambda: cluster.state().leader == 2)
+        await cluster.rejoin(1)
+        await cluster.until(lambda: cluster.broker(1).roles[T].leader == 2)
+        assert not cluster.members[1].controller.is_active
+        assert cluster.broker(1).controller_epoch == 2
+
+
+# -- elections that are asked for
+
+
+async def elect(cluster: Cluster, election_type: ElectionType, *partitions: tuple[str, int]) -> Any:
+    """The errors by partition, of these or of all."""
+    results = await cluster.controller.elect_leaders(partitions or None, election_type, 30_000)
+    return {partition: error and error.error for partition, error in results.items()}
+
+
+async def test_leaders_are_elected_where_that_is_asked_for(cluster: Cluster) -> None:
+    async with cluster:
+        await cluster.start(1, 2, 3)
+        await create(cluster, 2, 3)
+        await create(cluster, 1, name="u")
+        await cluster.stop(2)
+        await cluster.until(lambda: cluster.state().leader == 3)
+        assert await elect(cluster, ElectionType.PREFERRED) == {T: ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE}
+        await cluster.start(2)
+        await alter(cluster, 3, 2)
+        with pytest.raises(ApiError, match="NOT_CONTROLLER"):
+            await cluster.members[3].controller.elect_leaders(None, ElectionType.PREFERRED, 30_000)
+        asked = (T, ("u", 0), ("u", 1), ("nobody", 0))
+        assert await elect(cluster, ElectionType.PREFERRED, *asked) == {
+            T: None,
+            ("u", 0): ErrorCode.ELECTION_NOT_NEEDED,
+            ("u", 1): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            ("nobody", 0): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        }
+        assert cluster.broker(1).leaders[T] == 2, "answered when the controller's own broker knows"
+        await cluster.until(lambda: cluster.broker(2).roles[T].leader == cluster.broker(3).roles[T].leader == 2)
+        payload, stat = await cluster.members[1].session.get(znodes.partition_state_path(*T))
+        assert znodes.decode_partition_state(*T, payload, stat.version) == cluster.state()
+        assert await elect(cluster, ElectionType.PREFERRED) == {}, "those that need none are left out"
+
+
+async def test_whoever_is_left_leads_if_an_administrator_wants_it(cluster: Cluster) -> None:
+    async with cluster:
+        await cluster.start(1, 2, 3)
+        await create(cluster, 2, 3)
+        await cluster.stop(3)
+        await cluster.until(lambda: cluster.state().isr == (2,))
+        await cluster.stop(2)
+        await cluster.until(lambda: cluster.state().leader == NO_LEADER)
+        assert await elect(cluster, ElectionType.UNCLEAN, T) == {T: ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE}
+        await cluster.start(3)
+        assert cluster.state().leader == NO_LEADER
+        assert await elect(cluster, ElectionType.UNCLEAN) == {T: None}
+        assert (cluster.state().leader, cluster.state().isr) == (3, (3,))
+        await cluster.until(lambda: cluster.broker(3).roles[T].leader_recovery_state == 1)
+        assert await elect(cluster, ElectionType.UNCLEAN, T) == {T: ErrorCode.ELECTION_NOT_NEEDED}
+
+
+async def test_a_request_that_has_no_time_is_answered_when_it_is_decided(cluster: Cluster) -> None:
+    async with cluster:
+        await cluster.start(1, 2)
+        await create(cluster, 2, 1)
+        await cluster.controller.controlled_shutdown(
+            ControlledShutdownRequest(broker_id=2, broker_epoch=cluster.controller.cluster.brokers[2].epoch)
+        )
+        assert cluster.state().leader == 1
+        await cluster.stop(2)
+        await cluster.start(2)
+        await alter(cluster, 1, 2)
+        results = await cluster.controller.elect_leaders([T, ("u", 0)], ElectionType.PREFERRED, 0)
+        assert [error and error.error for error in results.values()] == [
+            ErrorCode.REQUEST_TIMED_OUT,
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ]
+        await cluster.until(lambda: cluster.state().leader == 2)
+
+
+@pytest.mark.parametrize("is_active", [True, False])
+async def test_elections_that_old_tools_ask_for(
+    cluster: Cluster, is_active: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """`kafka-preferred-replica-election.sh --zookeeper`, as it was until Kafka 2.8."""
+    path = znodes.PREFERRED_REPLICA_ELECTION
+    payload = b'{"version":1,"partitions":[{"topic":"t","partition":0},{"topic":"gone","partition":3}]}'
+    async with cluster:
+        await cluster.start(1, 2, 3)
+        await create(cluster, 2, 3)
+        await cluster.stop(2)
+        await cluster.until(lambda: cluster.state().leader == 3)
+        await cluster.start(2)
+        await alter(cluster, 3, 2)
+        other = await cluster.stores.session()
+        if is_active:
+            await other.create(path, payload)
+        else:
+            released = cluster.hold(1)
+            await other.create(path, payload)
+            await cluster.expire(1)
+            released.set()
+        await cluster.until(lambda: cluster.state().leader == 2)
+        await gone(cluster, other, path)
+        if is_active:
+            for damaged in (b"{", b'{"version":1,"partitions":[{"topic":"t"}]}'):
+                await other.create(path, damaged)
+                await gone(cluster, other, path)
+                assert "no leaders are elected: znode /admin/preferred_replica_election holds" in caplog.text
+                caplog.clear()
+        await other.close()
+
+
+async def gone(cluster: Cluster, session: Any, path: str) -> None:
+    """Return when the controller has deleted a znode."""
+    is_there = True
+    while is_there:
+        is_there = await session.exists(path, lambda _event: cluster.news.set()) is not None
+        if is_there:
+            await cluster.news.wait()
+            cluster.news.clear()
+
+
+async def test_answers_of_one_broker_that_raise_stop_nothing(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The first has everything read again, and the broker told everything again, which it answers."""
+
+    def is_bad(_context: object, answer: Answer) -> bool:
+        return answer.broker_id == 2 and isinstance(answer.command, LeaderAndIsrRequest)
+
+    async with cluster:
+        await cluster.start(1, 2, 3)
+        bug = Bug(monkeypatch, answers, "take_answer", is_bad)
+        await create(cluster, 1, 2, 3)
+        await cluster.until(lambda: bug.tries >= 2)
+        controller = cluster.controller
+        for name in ("u", "v"):
+            await create(cluster, 1, 2, 3, name=name)
+        await cluster.until(lambda: bug.tries >= 4)
+        assert controller.is_active
+        assert controller.set_aside_answers.members == [2]
+        assert caplog.text.count("Traceback") == 1
+        bug.is_there = False
+        cluster.clock.advance(RECOVERY_RETRY_DELAY_MS)
+        await create(cluster, 1, 2, name="w")
+        await cluster.until(lambda: not controller.set_aside_answers.members)
+        assert bug.tries < 20

@@ -1,0 +1,120 @@
+"""When a broker is the controller no more, and when it is again."""
+
+from typing import Any
+
+import pytest
+
+from barnabas.controller import znodes
+from barnabas.controller.controller_election import Deposed
+from barnabas.controller.controllership import RECOVERY_RETRY_DELAY_MS, RENEWALS_AT_ONCE
+from barnabas.controller.coordination.interface import ConnectionLost, Create, Delete, SetData
+from barnabas.controller.operations.topics import NewPartitions, NewTopic
+from barnabas.wire.errors import ApiError, ErrorCode
+from barnabas.wire.messages.leader_and_isr import LeaderAndIsrRequest
+from tests.controller.conftest import told
+
+Node = Any
+"""A controller under test, see conftest.py."""
+
+
+async def test_a_deposed_controller_writes_nothing(node: Node) -> None:
+    async with node:
+        other = await node.store.session()
+        await other.multi(
+            [Delete("/controller"), Create("/controller", b"other", ephemeral=True), SetData("/controller_epoch", b"2")]
+        )
+        before = await node.tree()
+        with pytest.raises(ApiError, match="NOT_CONTROLLER"):
+            await node.controller.create_topics([NewTopic("t")])
+        assert await node.tree() == before
+        assert not node.controller.is_active
+        for request in (
+            node.controller.create_topics([NewTopic("t")]),
+            node.controller.delete_topics(["t"]),
+            node.controller.create_partitions([NewPartitions("t", 2)]),
+        ):
+            with pytest.raises(ApiError, match="NOT_CONTROLLER"):
+                await request
+
+
+async def test_a_broker_that_knows_a_newer_controller_deposes_this_one(node: Node) -> None:
+    async with node:
+        node.channel.top_error = ErrorCode.STALE_CONTROLLER_EPOCH
+        with pytest.raises(ApiError, match="NOT_CONTROLLER"):
+            await node.controller.create_topics([NewTopic("t")])
+        assert not node.controller.is_active
+
+
+async def test_a_lost_session_ends_the_controllership(node: Node) -> None:
+    async with node:
+        await node.store.expire(node.session)
+        with pytest.raises(ApiError, match="NOT_CONTROLLER"):
+            await node.controller.create_topics([NewTopic("t")])
+
+
+async def test_a_controller_that_cannot_recover_resigns_until_it_can(node: Node) -> None:
+    async with node:
+        node.faults.fatal = node.faults.effects + 2  # the write succeeds, and nothing after it
+        with pytest.raises(Exception, match=r"^$"):
+            await node.controller.create_topics([NewTopic("t")])
+        for _ in range(2):
+            with pytest.raises(ApiError, match="NOT_CONTROLLER"):
+                await node.controller.create_topics([NewTopic("u")])
+            node.timers.fire()
+            await node.timers.has(RECOVERY_RETRY_DELAY_MS)
+        node.faults.fatal = None
+        node.channel.clear()
+        node.channel.arrived.clear()
+        node.timers.fire()
+        await node.channel.arrived.wait()
+        (outcome,) = await node.controller.create_topics([NewTopic("u")])
+        assert outcome.error is ErrorCode.NONE
+        assert set(told(node.channel.take(LeaderAndIsrRequest))) == {("t", 0), ("u", 0)}
+
+
+async def test_a_controller_that_reads_what_became_of_a_write_and_was_replaced_resigns(
+    node: Node, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with node:
+        counted = node.session.multi
+
+        async def break_off(_operations: object) -> Any:
+            node.session.multi = counted
+            node.channel.failure = Deposed("broker 0 knows a newer controller")
+            raise ConnectionLost(znodes.CONTROLLER_EPOCH, "the connection broke")
+
+        node.session.multi = break_off
+        with pytest.raises(ApiError, match="REQUEST_TIMED_OUT"):
+            await node.controller.create_topics([NewTopic("t")])
+        with pytest.raises(ApiError, match="NOT_CONTROLLER"):
+            await node.controller.create_topics([NewTopic("t")])
+        errors = [record for record in caplog.records if record.levelname == "ERROR"]
+        assert [record.getMessage().split(": ", 1)[1] for record in errors] == ["broker 0 knows a newer controller"]
+        assert not node.controller.set_aside.members
+        node.channel.failure = None
+
+
+async def test_a_controller_does_not_come_back_where_another_one_was_elected(node: Node) -> None:
+    async with node:
+        node.faults.fatal = node.faults.effects + 2
+        with pytest.raises(Exception, match=r"^$"):
+            await node.controller.create_topics([NewTopic("t")])
+        await node.store.expire(node.session)
+        node.timers.fire()
+        with pytest.raises(ApiError, match="NOT_CONTROLLER"):
+            await node.controller.create_topics([NewTopic("u")])
+
+
+async def test_a_controller_that_its_own_broker_believes_to_be_old_does_not_give_itself_epochs_without_end(
+    node: Node,
+) -> None:
+    """The broker was told of one that no controller ever had. A few that were lost are made up for soon."""
+    async with node:
+        node.channel.top_error = ErrorCode.STALE_CONTROLLER_EPOCH
+        with pytest.raises(ApiError, match="NOT_CONTROLLER"):
+            await node.controller.create_topics([NewTopic("t", partition_count=1, replication_factor=1)])
+        for renewals in range(3):
+            await node.timers.has(RECOVERY_RETRY_DELAY_MS)
+            assert node.controller.epoch == 1 + RENEWALS_AT_ONCE + renewals
+            node.clock.advance(RECOVERY_RETRY_DELAY_MS)
+            node.timers.fire(RECOVERY_RETRY_DELAY_MS)

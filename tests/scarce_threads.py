@@ -1,0 +1,18 @@
+"""No new thread is to be had: there is no memory for its stack, which is said to be larger than any address space."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+STACK_BYTES: Final = 1 << 50
+
+
+@contextmanager
+def no_new_threads() -> Iterator[None]:
+    """Whoever starts a thread is told "can't start new thread"; those that run go on."""
+    usual = threading.stack_size(STACK_BYTES)
+    try:
+        yield
+    finally:
+        threading.stack_size(usual)
