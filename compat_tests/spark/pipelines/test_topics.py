@@ -15,6 +15,8 @@ import pytest
 
 from compat_tests.conftest import ROOT
 from spark_examples import sample, topics
+from spark_examples.archive_log import LOG_FOLDER
+from spark_examples.filesystem import DEFAULT_ELSEWHERE, local_path
 from spark_examples.session import PART_OF_SPARK, fetch_connector
 from spark_examples.topics import Topics, what_is_missing
 from tools.jvm.ivy import pyspark_jars
@@ -25,7 +27,7 @@ NEEDED = {
     "dedupe": ["--checkpoint=c", "--input-topic=elsewhere-events"],
     "enrich_join": ["--checkpoint=c", "--airports=a", "--planes=p", "--weather-topic=elsewhere-weather"],
     "flight_delays": ["--recompute", "--input-topic=elsewhere"],
-    "replay": ["--archive=a", "--output-topic=elsewhere"],
+    "replay": ["--archive={archive}", "--output-topic=elsewhere"],
     "retry_and_dead_letter": ["--checkpoint=c", "--input-topic=elsewhere", "--delays=1"],
     "stream_wordcount": ["--checkpoint=c", "--input-topic=elsewhere"],
 }
@@ -50,22 +52,25 @@ def closed_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def lines_of(name: str, servers: str, *arguments: str, status: int = 1) -> list[str]:
+def lines_of(name: str, servers: str | None, *arguments: str, status: int = 1) -> list[str]:
     """What a pipeline says that ends before it has begun."""
-    command = [sys.executable, "-m", f"spark_examples.{name}", f"--bootstrap-servers={servers}", *arguments]
+    reach = [] if servers is None else [f"--bootstrap-servers={servers}"]
+    command = [sys.executable, "-m", f"spark_examples.{name}", *arguments, *reach]
     if name in ("archive", "capacity_report"):
         command.append("--topics=elsewhere-flights" + (",elsewhere-weather" if name == "capacity_report" else ""))
-    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    without_java = {**os.environ, "JAVA_HOME": "/nowhere"}  # what starts Spark would fail in another way
+    ended = subprocess.run(command, cwd=ROOT, env=without_java, capture_output=True, text=True, timeout=60, check=False)
     assert ended.returncode == status, ended.stderr
     return [*ended.stdout.splitlines(), *ended.stderr.splitlines()]
 
 
 @pytest.mark.parametrize("name", sorted(NEEDED))
-def test_a_topic_that_is_not_there(name: str, cluster: Any) -> None:
+def test_a_topic_that_is_not_there(name: str, cluster: Any, tmp_path: Path) -> None:
+    (tmp_path / LOG_FOLDER).mkdir()
     if name == "enrich_join" and "flights" not in existing(cluster.bootstrap_servers):
         sample.create_topics(cluster.bootstrap_servers, "flights")
 
-    [line] = lines_of(name, cluster.bootstrap_servers, *NEEDED[name])
+    [line] = lines_of(name, cluster.bootstrap_servers, *(each.format(archive=tmp_path) for each in NEEDED[name]))
 
     missing = MISSING.get(name, "topic elsewhere")
     names = missing.partition(" ")[2].replace(",", "")
@@ -112,6 +117,38 @@ def test_nobody_listens() -> None:
     [line] = lines_of("stream_wordcount", servers, "--checkpoint=c")
 
     assert re.match(r"No broker listens on 127\.0\.0\.1:\d+ \(.+\), \[::1\]:\d+ \(.+\)\. `barnabas serve` ", line)
+
+
+MAINTENANCE = [("archive", (command,)) for command in ("compact", "expire", "clean", "audit", "show")]
+
+
+@pytest.mark.parametrize("is_uri", [False, True])
+@pytest.mark.parametrize(("name", "command"), [*MAINTENANCE, ("replay", ())])
+def test_an_archive_that_is_not_there(name: str, command: tuple[str, ...], is_uri: bool, tmp_path: Path) -> None:
+    uri = f"{tmp_path.as_uri() if is_uri else tmp_path}/archives/flihgts"
+
+    [line] = lines_of(name, "127.0.0.1:9" if name == "replay" else None, *command, f"--archive={uri}")
+
+    assert line == f"There is no archive at {uri}: `archive.py run` makes one with the first records it reads."
+
+
+@pytest.mark.parametrize(("name", "command"), [("archive", ("audit",)), ("replay", ())])
+def test_nobody_listens_to_what_reads_an_archive(name: str, command: tuple[str, ...], tmp_path: Path) -> None:
+    (tmp_path / LOG_FOLDER).mkdir()
+
+    [line] = lines_of(name, f"127.0.0.1:{closed_port()}", *command, f"--archive={tmp_path}")
+
+    assert line.startswith("No broker listens on ")
+
+
+def test_where_an_archive_is_that_only_spark_finds(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in DEFAULT_ELSEWHERE:
+        monkeypatch.delenv(name, raising=False)
+    assert local_path("/data/a b", ()) == local_path("file:/data/a b", ()) == local_path("file:///data/a b", ())
+    assert [local_path(uri, ()) for uri in ("hdfs:///data", "s3a://bucket/data", "file://host/data")] == [None] * 3
+    assert local_path("/data", [("spark.hadoop.fs.defaultFS", "hdfs://name:8020")]) is None
+    monkeypatch.setenv("HADOOP_CONF_DIR", "/etc/hadoop")
+    assert local_path("/data", ()) is None
 
 
 def test_the_demonstration_looks_first(capsys: pytest.CaptureFixture[str]) -> None:
