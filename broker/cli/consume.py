@@ -201,10 +201,16 @@ def _buffered_output() -> Iterator[BinaryIO]:
 
 
 def _chosen(partitions: Sequence[TopicPartition], indexes: Sequence[int] | None) -> list[TopicPartition]:
-    missing = set(indexes or ()) - {index for _, index in partitions}
-    if missing:
-        last = max(index for _, index in partitions)
-        raise ClientError(f"there is no partition {', '.join(map(str, sorted(missing)))}: they are 0 to {last}")
+    there: dict[str, set[int]] = {}
+    for topic, index in partitions:
+        there.setdefault(topic, set()).add(index)
+    lacking = [
+        f"{topic} has no partition {', '.join(map(str, sorted(missing)))}: they are 0 to {max(there[topic])}"
+        for topic in sorted(there)
+        if (missing := set(indexes or ()) - there[topic])
+    ]
+    if lacking:
+        raise ClientError("; ".join(lacking))
     return [partition for partition in partitions if not indexes or partition[1] in indexes]
 
 

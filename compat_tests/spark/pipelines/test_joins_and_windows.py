@@ -141,6 +141,7 @@ def test_delays_by_day_with_late_flights(
 
     program = start_program("flight_delays", "--recompute", f"--bootstrap-servers={cluster.bootstrap_servers}", *topics)
     assert program.wait() == 0, program.log()
+    assert f"Records went from {source} to {sink}." in program.log()
     repaired = delays_by_day(pandas.concat([flights, pandas.DataFrame(more)]))
     assert last_values(cluster.bootstrap_servers, sink) == repaired
 

@@ -17,6 +17,7 @@ from compat_tests.conftest import ROOT
 from spark_examples import sample, topics
 from spark_examples.archive_log import LOG_FOLDER
 from spark_examples.filesystem import DEFAULT_ELSEWHERE, local_path
+from spark_examples.pipeline import Totals, say_totals
 from spark_examples.session import PART_OF_SPARK, fetch_connector
 from spark_examples.topics import Topics, what_is_missing
 from tools.jvm.ivy import pyspark_jars
@@ -191,6 +192,21 @@ def test_what_is_written_may_be_created_by_the_cluster(start_cluster: Callable[.
     problem = what_is_missing(options_of(servers), Topics(writes=("results",)))
     assert (problem is None) == by_itself
     assert problem is None or "results" in problem
+
+
+def test_the_summary_names_topics_that_a_pattern_has_found(capsys: pytest.CaptureFixture[str]) -> None:
+    totals = Totals()
+    for batch, ends in enumerate([{"orders": {"0": 5}}, {"orders": {"0": 5}, "payments": {"0": 1, "1": 2}}]):
+        source = {"endOffset": ends, "latestOffset": ends}
+        durations = {"addBatch": 1, "triggerExecution": 2}
+        totals.add(
+            {"batchId": batch, "numInputRows": 4, "durationMs": durations, "stateOperators": [], "sources": [source]}
+        )
+
+    say_totals({"archive": totals}, Topics(writes=("copies",)))
+
+    told = capsys.readouterr().err.splitlines()
+    assert told == ["archive: 8 rows in 2 batches, 0 too late.", "Records went from orders, payments to copies."]
 
 
 def make(*arguments: str) -> subprocess.CompletedProcess[str]:
