@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from compat_tests.conftest import ROOT
+from compat_tests.spark.conftest import SHORT_LIVED_JAVA
 from spark_examples import sample, topics
 from spark_examples.archive_log import LOG_FOLDER
 from spark_examples.filesystem import DEFAULT_ELSEWHERE, local_path
@@ -160,6 +161,17 @@ def test_the_demonstration_looks_first(capsys: pytest.CaptureFixture[str]) -> No
     assert line.startswith("No broker listens on ")
 
 
+@pytest.mark.slow
+def test_the_demonstration() -> None:
+    """What `make demo` runs, with the flights of two days."""
+    command = [sys.executable, "-m", "spark_examples.demo", "--days", "2"]
+    environment = {**os.environ, "JDK_JAVA_OPTIONS": SHORT_LIVED_JAVA}
+    ended = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=240, check=False)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert "1,785 flights produced" in ended.stdout
+    assert re.search(r"All \d+ figures of \d+ carrier-days agree with the file", ended.stdout)
+
+
 def test_one_of_several_listens(cluster: Any) -> None:
     servers = f"127.0.0.1:{closed_port()},{cluster.bootstrap_servers}"
     assert what_is_missing(options_of(servers), Topics()) is None
@@ -243,6 +255,27 @@ def test_the_connector_brings_what_spark_lacks_and_no_more() -> None:
     assert not added & of_spark
     for _, module in PART_OF_SPARK:
         assert any(name.startswith(f"{module}-") for name in of_spark), module
+
+
+def printed_commands() -> list[tuple[str, str]]:
+    """Of pipelines, on the page and in their files: the name, and what follows."""
+    text = (ROOT / "docs" / "spark.md").read_text()
+    for name in sorted(NEEDED):
+        text += (ROOT / "spark_examples" / f"{name}.py").read_text().partition('"""\n\n')[0].replace("\\\\\n", "\\\n")
+    text = text.replace("\\\n", " ")
+    of_make = re.findall(r'^ *make spark NAME=(\w+)(?: ARGS="([^"]*)")?', text, re.MULTILINE)
+    return [*of_make, *re.findall(r"^ *spark-submit .*spark_examples/(\w+)\.py (.*)$", text, re.MULTILINE)]
+
+
+@pytest.mark.parametrize(("name", "arguments"), printed_commands())
+def test_options_that_pipelines_print(name: str, arguments: str) -> None:
+    """Those of `make spark NAME=...` and of spark-submit, with other values."""
+    from importlib import import_module
+
+    given = shlex.split(arguments.replace("/data/", "/elsewhere/").replace("flights", "trips"))
+    if "--help" not in given:
+        told = import_module(f"spark_examples.{name}").parser().parse_args([each for each in given if each != "..."])
+        assert not arguments or "..." in given or told.bootstrap_servers.rpartition(":")[2] == "9092"
 
 
 @pytest.mark.slow
