@@ -32,7 +32,7 @@ from rich.table import Table
 from spark_examples import pipeline
 from spark_examples.archive_audit import audit, offset_ranges, print_findings
 from spark_examples.archive_log import EXPIRED, ArchiveError, ArchiveLog, Batch, Contents, Explained, Piece, State
-from spark_examples.archive_reader import COLUMNS, SCHEMA, open_archive, read_pieces
+from spark_examples.archive_reader import COLUMNS, SCHEMA, existing_archive, missing_archive, open_archive, read_pieces
 from spark_examples.topics import Topics, chosen
 
 MAINTENANCE_BATCHES = 100
@@ -136,7 +136,7 @@ def compact(spark: SparkSession, options: argparse.Namespace) -> int:
     Returns how many files of data that saved.
     Raises ArchiveError when what was written is not what was read, or when another job replaced that meanwhile.
     """
-    log = open_archive(spark, options.archive)
+    log = existing_archive(spark, options.archive)
     state = log.state()
     chosen = _scattered(state, options.target_bytes, options.min_files)
     if not chosen:
@@ -222,7 +222,7 @@ def expire(spark: SparkSession, options: argparse.Namespace) -> int:
     policy: dict[str, int] = dict(options.keep_days_of)
     if options.keep_days is None and not policy:
         return 0
-    log = open_archive(spark, options.archive)
+    log = existing_archive(spark, options.archive)
     state = log.state()
     now = now_ms(spark)
     [row] = spark.sql(f"select to_date(timestamp_millis({now})) as today").collect()
@@ -246,12 +246,12 @@ def expire(spark: SparkSession, options: argparse.Namespace) -> int:
 
 def clean(spark: SparkSession, options: argparse.Namespace) -> int:
     """Delete what is no longer part of the archive; returns how many files and folders."""
-    return open_archive(spark, options.archive).clean(now_ms(spark), options.grace_hours * 3_600_000)
+    return existing_archive(spark, options.archive).clean(now_ms(spark), options.grace_hours * 3_600_000)
 
 
 def show(spark: SparkSession, options: argparse.Namespace) -> None:
     """Print what the archive holds."""
-    state = open_archive(spark, options.archive).state()
+    state = existing_archive(spark, options.archive).state()
     table = Table(title=f"{options.archive}, batch {state.through}")
     for name in ("topic", "days", "first day", "last day", "records", "files", "MB"):
         table.add_column(name)
@@ -323,6 +323,11 @@ def needs(options: argparse.Namespace) -> Topics:
     return Topics(reads=chosen(options))
 
 
+def _somebody(_: argparse.Namespace) -> Topics:
+    """What the audit needs of a cluster: which topics it asks for, the archive tells later."""
+    return Topics()
+
+
 def prepare_sample(options: argparse.Namespace) -> None:
     """Flights in a topic."""
     from spark_examples import sample
@@ -367,7 +372,11 @@ def main() -> int:
         return pipeline.run_pipeline(made, start, prepare_sample, show_sample, needs)
     if options.archive is None:
         made.error(f"{options.command} needs --archive")
-    return pipeline.run_program(made, options, None, _run_command)
+    if (missing := missing_archive(options)) is not None:
+        pipeline.say(missing)
+        return 1
+    asks_queue = options.command == "audit" and options.bootstrap_servers is not None
+    return pipeline.run_program(made, options, None, _run_command, needs=_somebody if asks_queue else None)
 
 
 if __name__ == "__main__":

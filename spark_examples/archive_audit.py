@@ -18,7 +18,7 @@ from pyspark.sql import functions as f
 from rich.table import Table
 
 from spark_examples.archive_log import EXPIRED, Explained
-from spark_examples.archive_reader import open_archive, read_pieces
+from spark_examples.archive_reader import existing_archive, read_pieces
 from spark_examples.offsets import Partition, Range
 from spark_examples.pipeline import print_table
 
@@ -102,7 +102,7 @@ def without(wanted: Sequence[Range], taken: Iterable[Range]) -> list[Range]:
 
 def audit(spark: SparkSession, options: argparse.Namespace) -> list[Finding]:
     """Look at the whole archive, and with `--bootstrap-servers` into the queue where something is not there."""
-    log = open_archive(spark, options.archive)
+    log = existing_archive(spark, options.archive)
     state = log.state()
     held = offset_ranges(read_pieces(spark, log, state.pieces))
     known: dict[Partition, list[Explained]] = {}

@@ -27,6 +27,7 @@ from spark_examples.filesystem import AlreadyThere, FileSystem
 from spark_examples.offsets import Offsets, flat, nested
 
 VERSION = 1
+LOG_FOLDER = "_log"
 EXPIRED = "expired"
 """Why offsets are not there that `expire` took away."""
 
@@ -175,7 +176,7 @@ class ArchiveLog:
     def __init__(self, files: FileSystem, archive: str) -> None:
         self.files = files
         self.archive = archive.rstrip("/")
-        self.folder = f"{self.archive}/_log"
+        self.folder = f"{self.archive}/{LOG_FOLDER}"
         self.data = f"{self.archive}/data"
         self.checkpoint = f"{self.archive}/_checkpoint"
 

@@ -1,11 +1,12 @@
 """Reading an archive that archive.py made: `read_archive(spark, "s3a://bucket/archive")`."""
 
+import argparse
 from collections.abc import Sequence
 
 from pyspark.sql import DataFrame, SparkSession
 
-from spark_examples.archive_log import ArchiveLog, Piece
-from spark_examples.filesystem import FileSystem
+from spark_examples.archive_log import LOG_FOLDER, ArchiveError, ArchiveLog, Piece
+from spark_examples.filesystem import FileSystem, local_path
 
 SCHEMA = (
     "partition int, offset bigint, timestamp timestamp, timestamp_type int, key binary, value binary, "
@@ -19,9 +20,27 @@ def open_archive(spark: SparkSession, archive: str) -> ArchiveLog:
     return ArchiveLog(FileSystem(spark), archive)
 
 
-def read_archive(spark: SparkSession, archive: str, topics: Sequence[str] = ()) -> DataFrame:
-    """All records of the archive as it is now, or those of some topics."""
+def existing_archive(spark: SparkSession, archive: str) -> ArchiveLog:
+    """The archive at a URI. Raises ArchiveError when nothing has been archived there."""
     log = open_archive(spark, archive)
+    if not log.files.exists(log.folder):
+        raise ArchiveError(_no_archive(archive))
+    return log
+
+
+def missing_archive(options: argparse.Namespace) -> str | None:
+    """In one line that --archive names no archive, as far as that can be seen before Spark is there."""
+    folder = local_path(options.archive, options.conf)
+    return _no_archive(options.archive) if folder is not None and not (folder / LOG_FOLDER).is_dir() else None
+
+
+def _no_archive(archive: str) -> str:
+    return f"There is no archive at {archive}: `archive.py run` makes one with the first records it reads."
+
+
+def read_archive(spark: SparkSession, archive: str, topics: Sequence[str] = ()) -> DataFrame:
+    """All records of the archive as it is now, or those of some topics. Raises ArchiveError when there is none."""
+    log = existing_archive(spark, archive)
     return read_pieces(spark, log, [each for each in log.state().pieces if not topics or each.topic in topics])
 
 

@@ -21,8 +21,9 @@ MOST_TIMES = 5
 MINUTE_S, HOUR_S, DAY_S = 60, 3600, 86_400
 TIME_STEPS_S = (
     *(minutes * MINUTE_S for minutes in (1, 2, 5, 10, 15, 30)), *(hours * HOUR_S for hours in (1, 2, 3, 6, 12)),
-    *(days * DAY_S for days in (1, 2, 5, 10, 20)),
+    *(days * DAY_S for days in (1, 2)),
 )  # fmt: skip
+DAYS_OF_MONTHS = ((1, 6, 11, 16, 21, 26), (1, 11, 21), (1, 16))
 MONTH_STEPS = (1, 2, 3, 6, 12, 24, 36, 60, 120, 240)
 
 Point = tuple[float, float]
@@ -94,7 +95,13 @@ def round_times(first: float, last: float) -> list[tuple[int, str]]:
             form = "%Y-%m-%d" if step % DAY_S == 0 else "%Y-%m-%d %H:%M"
             return [(at, datetime.fromtimestamp(at, UTC).strftime(form)) for at in times]
     begin, end = (datetime.fromtimestamp(each, UTC) for each in (first, last))
-    months = range(begin.year * 12 + begin.month, end.year * 12 + end.month)  # from the first whole one
+    months = range(begin.year * 12 + begin.month - 1, end.year * 12 + end.month)
+    for days in DAYS_OF_MONTHS:
+        dates = [datetime(month // 12, month % 12 + 1, day, tzinfo=UTC) for month in months for day in days]
+        dates = [date for date in dates if begin <= date <= end]
+        if len(dates) <= MOST_TIMES:
+            return [(int(date.timestamp()), date.strftime("%Y-%m-%d")) for date in dates]
+    months = range(months.start + 1, months.stop)  # from the first whole one
     step = next((step for step in MONTH_STEPS if len(months) <= step * (MOST_TIMES - 1)), len(months))
     firsts = [datetime(month // 12, month % 12 + 1, 1, tzinfo=UTC) for month in months if month % step == 0]
     return [(int(day.timestamp()), day.strftime("%Y-%m")) for day in firsts]

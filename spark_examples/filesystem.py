@@ -3,11 +3,29 @@
 Spark itself reads and writes data; this is for what lies beside it: a log, a report, a checkpoint's own notes.
 """
 
+import os
+import re
 import secrets
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
+
+from spark_examples.session import is_submitted
+
+DEFAULT_ELSEWHERE = ("HADOOP_CONF_DIR", "YARN_CONF_DIR", "SPARK_CONF_DIR", "SPARK_HOME")
+"""Where one of these is set, the default file system is what the files there say."""
+
+
+def local_path(uri: str, settings: Sequence[tuple[str, str]]) -> Path | None:
+    """Where a URI leads on this machine, with some settings of Spark; None if only Spark can tell."""
+    if of_file := re.match("file:(?://(?=/))?(/(?!/).*)", uri):
+        return Path(of_file[1])
+    is_elsewhere = is_submitted() or any(name in os.environ for name in DEFAULT_ELSEWHERE)
+    is_elsewhere = is_elsewhere or any(key.endswith("fs.defaultFS") for key, _ in settings)
+    return None if is_elsewhere or re.match("[^/]+:", uri) else Path(uri)
 
 
 class Entry(NamedTuple):

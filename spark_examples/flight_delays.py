@@ -81,6 +81,7 @@ def recompute(spark: SparkSession, options: argparse.Namespace, _: bool = False)
     flights = pipeline.parsed(pipeline.read_topic(spark, options, options.input_topic), FLIGHT)
     writer = as_records(delay_statistics(flights)).write.format("kafka").options(**pipeline.kafka_options(options))
     writer.option("topic", options.output_topic).save()
+    pipeline.say_totals({}, needs(options))
     return 0
 
 

@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import FrameType
 from typing import Any, NoReturn
 
@@ -222,6 +222,8 @@ class Totals:
     group of an aggregation count as one, since Spark puts them together first."""
     behind: int = 0
     """Records that were in the topics and not yet read, at the last batch."""
+    topics: tuple[str, ...] = ()
+    """Those that were read up to the last batch."""
     last_batch: int = field(default=-1, repr=False)
 
     def add(self, progress: Mapping[str, Any]) -> None:
@@ -234,6 +236,9 @@ class Totals:
         self.seconds += progress["durationMs"]["triggerExecution"] / 1000
         self.late += sum(operator["numRowsDroppedByWatermark"] for operator in progress["stateOperators"])
         self.behind = sum(_behind(source) for source in progress["sources"])
+        self.topics = tuple(
+            sorted({name for source in progress["sources"] for name, _ in _offsets(source["endOffset"])})
+        )
 
 
 def _behind(source: Mapping[str, Any]) -> int:
@@ -473,6 +478,8 @@ def say_totals(totals: Mapping[str, Totals], topics: Topics) -> None:
     for name, total in totals.items():
         batches = "1 batch" if total.batches == 1 else f"{total.batches:,} batches"
         say(f"{name}: {total.rows:,} rows in {batches}, {total.late:,} too late.")
+    if not topics.reads:  # a pattern finds them
+        topics = replace(topics, reads=tuple(sorted({name for total in totals.values() for name in total.topics})))
     if str(topics):
         say(f"Records went {topics}.")
 

@@ -30,7 +30,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from spark_examples import pipeline
 from spark_examples.archive_log import ArchiveError, Piece
-from spark_examples.archive_reader import open_archive, read_pieces
+from spark_examples.archive_reader import existing_archive, missing_archive, read_pieces
 from spark_examples.exactly_once import Unit, chunks, committed_progress, record_of
 from spark_examples.topics import Topics
 
@@ -80,9 +80,9 @@ def range_name(options: argparse.Namespace) -> str:
 def replay(spark: SparkSession, options: argparse.Namespace) -> int:
     """Replay; returns how many records that wrote: those of the range that no earlier run has written.
 
-    Raises ArchiveError when the range holds none.
+    Raises ArchiveError when the range holds none, or there is no archive.
     """
-    log = open_archive(spark, options.archive)
+    log = existing_archive(spark, options.archive)
     pieces = wanted_pieces(options, log.state().pieces)
     records = in_range(read_pieces(spark, log, pieces), options).withColumn("millis", f.unix_millis("timestamp"))
     age_ms = f.unix_millis(f.current_timestamp()) - f.min("millis")
@@ -237,6 +237,9 @@ def main() -> int:
     options = made.parse_args()
     if options.bootstrap_servers is not None and options.archive is None:
         made.error("--bootstrap-servers needs --archive")
+    if options.bootstrap_servers is not None and (missing := missing_archive(options)):
+        pipeline.say(missing)
+        return 1
     return pipeline.run_program(made, options, prepare_sample, run, needs=needs)
 
 

@@ -1,29 +1,36 @@
 """Every command that README and the documents print is run, with input that is not theirs.
 
 Commands stand in blocks of `sh`. A block is either run here against a broker, with other names and records than the
-page has, or each of its lines is tried in one of the ways of `WAYS`: what takes hours, or needs a machine of one's own,
-has at least its options compared with what the program says of itself.
+page has, or each of its lines is tried by another test that is named here: what takes hours, or needs a machine of
+one's own, has at least its options compared with what the program says of itself. So have the commands that stand in
+sentences, of the documents and of docstrings; those of `barnabas` that are whole are run.
 """
 
+import ast
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import pytest
+from typer.main import get_command
 
+from barnabas.broker.cli.app import app
 from tools.barnabas_process import BarnabasBrokers, BarnabasProcess
 from tools.kafka_runtime import KafkaServer, free_ports
 from tools.required import tool_missing
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = [*sorted(ROOT.glob("*.md")), *sorted(ROOT.glob("docs/*.md"))]
+PAGES = [path for pattern in ("*.md", "docs/**/*.md", "compat_tests/**/*.md") for path in sorted(ROOT.glob(pattern))]
+CODE = ("barnabas", "broker", "storage", "controller", "wire", "tools", "benchmarks", "spark_examples", "compat_tests")
 TIMEOUT_S = 120
 
 
@@ -121,6 +128,8 @@ def test_installing_from_a_clone(tmp_path: Path) -> None:
         [clone / "venv/bin/python", "-c", show], cwd="/", capture_output=True, text=True, timeout=TIMEOUT_S, check=True
     ).stdout
     assert "Two commands" in description
+    for text in re.findall(r"\[([^\]]+)\]\(", (ROOT / "README.md").read_text()):
+        assert text in description
     assert (
         re.findall(r"\]\((?!https?://)[^)]*\)", description) == []
     )  # such links lead nowhere from an index of packages
@@ -291,21 +300,28 @@ BY_ITS_OPTIONS = {
 }
 """Commands that run for minutes or hours, or need root: the program, whose help names each option that they have."""
 
+SPARK_TESTS = "compat_tests/spark/pipelines"
 ELSEWHERE = {
-    r"make (run|demo|check|test|help|compat-oracle|differential)\b": "Makefile",
-    r"make test PYTEST_ARGS=|\.venv/bin/python -m pytest ": "Makefile",
-    r"make spark NAME=": "compat_tests/spark/pipelines/test_archive.py",
-    r"spark-submit|--packages|git archive": "compat_tests/spark/pipelines/test_joins_and_windows.py",
-    r"bin/kafka-console-consumer.sh": "compat_tests/java_tools/test_console.py",
-    r"pip install path/to/barnabas": "tests/test_commands.py",
-    r"pip install (pytest|aiokafka)": "tests/testing/test_docs_examples.py",
-    r"docker ": "tests/test_image.py",
-    r"barnabas serve .*--control |curl -sS .*http://127\.0\.0\.1:8099": "tests/testing/test_control_page.py",
+    r"make spark NAME=": (f"{SPARK_TESTS}/test_topics.py::test_options_that_pipelines_print", "make spark NAME="),
+    r"make (check|test|help|compat-oracle|differential)\b": ("tests/test_commands.py::what_make_does", "--dry-run"),
+    r"\.venv/bin/python -m pytest ": ("tests/test_commands.py::problem_of_a_module", "pytest"),
+    r"spark-submit|--packages": (f"{SPARK_TESTS}/test_joins_and_windows.py::test_spark_submit", "--packages"),
+    r"git archive": (f"{SPARK_TESTS}/test_joins_and_windows.py::test_spark_submit", "pipelines.zip"),
+    r"bin/kafka-console-consumer.sh": (
+        "compat_tests/java_tools/test_console.py::test_lines_go_through",
+        "kafka-console-consumer",
+    ),
+    r"pip install path/to/barnabas": ("tests/test_commands.py::test_installing_from_a_clone", "pip install ."),
+    r"docker build": ("tests/test_image.py::image", "DockerImage(path=ROOT"),
+    r"docker run": ("tests/test_image.py::run", "containers.run("),
+    r"barnabas serve .*--control ": ("tests/testing/test_control_page.py::test_it_begins_with_the_server", "--control"),
+    r"curl -sS .*http://127\.0\.0\.1:8099": ("tests/testing/test_control_page.py::test_commands", "curl -sS"),
 }
-"""Commands that another file tries."""
+"""Commands that are tried elsewhere: the function that does, and what of the command stands in it."""
 
 NOT_RUN = {
     r"systemctl |journalctl |useradd |python3 -m venv /opt|/opt/barnabas/bin/pip": "they change the machine",
+    r"pip install (pytest|aiokafka)": "tests/testing/test_docs_examples.py imports what they install",
 }
 """Commands that no test runs, and why; `test_the_service_of_systemd` tries the unit without them."""
 
@@ -322,11 +338,15 @@ def test_each_command_is_tried() -> None:
 
 
 def test_each_way_has_commands() -> None:
-    """Nothing is left in the tables when its command has gone from the documents; the files that they name exist."""
+    """Nothing is left in the tables when its command has gone from the documents; tests that they name try it."""
     commands = [command for one in BLOCKS for command in one.commands]
     for pattern in (*ELSEWHERE, *NOT_RUN):
         assert any(re.match(pattern, command) for command in commands), pattern
-    assert all((ROOT / name).exists() for name in ELSEWHERE.values())
+    for where, words in ELSEWHERE.values():
+        name, _, function = where.partition("::")
+        text = (ROOT / name).read_text()
+        [found] = [each for each in ast.parse(text).body if getattr(each, "name", "") == function]
+        assert words in (ast.get_source_segment(text, found) or ""), where
 
 
 @pytest.mark.parametrize("start", BY_ITS_OPTIONS)
@@ -340,6 +360,146 @@ def test_options_that_documents_print(start: str) -> None:
         timeout=TIMEOUT_S, check=True,
     ).stdout  # fmt: skip
     assert {option for option in options if option not in told} == set()
+
+
+# --- commands in sentences, and in docstrings -------------------------------------------------------------------------
+
+SHARED = ("pipeline.py", "__main__.py")
+"""Files beside a program that may have options of it."""
+PROGRAMS = r"barnabas|make|(?:\.venv/bin/)?python -m"
+
+
+INLINE = re.compile(rf"`((?:[A-Z_]+=\S+ )*(?:{PROGRAMS}) [^`]+)`")
+LINE = re.compile(rf"^ {{4}}((?:{PROGRAMS}) .*?)(?:\s{{3,}}.*)?$", re.MULTILINE)
+
+
+def in_sentences() -> Iterator[tuple[str, str]]:
+    """Each command of a document between backticks outside of blocks, with its file."""
+    for page in PAGES:
+        text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+        yield from ((str(page.relative_to(ROOT)), " ".join(found.split())) for found in INLINE.findall(text))
+
+
+def in_docstrings() -> Iterator[tuple[str, str]]:
+    """The same of the code, where a command may also have a line of its own."""
+    for path in sorted(path for folder in CODE for path in (ROOT / folder).rglob("*.py")):
+        source = path.read_text()
+        if not re.search(rf"(?:`|^ {{4}})(?:{PROGRAMS}) ", source, re.MULTILINE):
+            continue
+        for node in ast.walk(ast.parse(source)):
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                text = ast.get_docstring(node) or ""
+                joined = re.sub(r'(ARGS="[^"\n]*)\n\s+', r"\1 ", text)
+                for found in (*INLINE.findall(text), *LINE.findall(joined)):
+                    yield str(path.relative_to(ROOT)), re.sub(r"\s+#.*", "", " ".join(found.split()))
+
+
+@cache
+def problem_of(command: str) -> str | None:
+    """What keeps a command from being one, as far as that can be seen without running it."""
+    command = re.sub(r"^(?:[A-Z_]+=\S+ )+", "", command)
+    if command.startswith("make"):
+        return problem_of_make(command)
+    command = re.sub(r"^\S*python -m barnabas\b", "barnabas", command)
+    if command.startswith("barnabas"):
+        parts = re.split(r" \| ", command)
+        return next(filter(None, (problem_of_ours(part) for part in parts if part.startswith("barnabas"))), None)
+    return problem_of_a_module(command)
+
+
+def problem_of_ours(command: str) -> str | None:
+    """Of `barnabas`: its commands and options, of which several may be told at once with bars between them."""
+    level = get_command(app)
+    for word in command.split()[1:]:
+        word = word.strip("[].")
+        names = word.split("|")
+        if word.startswith("-"):
+            known = {name for each in level.params for name in each.opts} | {"--help", "-h"}
+            if missing := {name for name in names if name.startswith("-") and name not in known}:
+                return f"{level.name} has no {missing}"
+        elif hasattr(level, "list_commands") and word:
+            if word.isupper():
+                return None  # which stands for any
+            found = [level.get_command(None, name) for name in names]
+            if None in found:
+                return f"{level.name} has no command {word}"
+            level = found[0]
+    return None
+
+
+def problem_of_make(command: str) -> str | None:
+    """Of make: its target, its variables, and the options of the program that it starts."""
+    words = [word for word in shlex.split(command)[1:] if word != "..."]
+    makefile = (ROOT / "Makefile").read_text()
+    if unknown := [
+        name for name, equals, _ in (word.partition("=") for word in words) if equals and name not in makefile
+    ]:
+        return f"the Makefile has no {unknown}"
+    done = what_make_does(*words)
+    if done.returncode:
+        return done.stderr
+    options = [word.partition("=")[2] for word in words if word.startswith("ARGS=")]
+    programs = re.findall(r"bin/python -m ((?:tools|benchmarks|spark_examples|compat_tests)\S*)", done.stdout)
+    return next(
+        filter(None, (problem_of_a_module(f"python -m {name} {text}") for name in programs[-1:] for text in options)),
+        None,
+    )
+
+
+def what_make_does(*words: str) -> subprocess.CompletedProcess[str]:
+    surroundings = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
+    return subprocess.run(
+        ["make", "--dry-run", *words],
+        cwd=ROOT, env=surroundings, capture_output=True, text=True, timeout=TIMEOUT_S, check=False,
+    )  # fmt: skip
+
+
+def problem_of_a_module(command: str) -> str | None:
+    """Of a program of ours: its file, and options that stand in it, or in what is beside it; of pytest: its paths."""
+    module, *words = command.partition(" -m ")[2].split()
+    if module == "pytest":
+        return next((f"there is no {word}" for word in words if "/" in word and not (ROOT / word).exists()), None)
+    path = ROOT / module.replace(".", "/")
+    files = (
+        [*path.glob("*.py")] if path.is_dir() else [path.with_suffix(".py"), *(path.parent / name for name in SHARED)]
+    )
+    if not files[0].exists():
+        return f"there is no {module}"
+    text = "".join(file.read_text() for file in files if file.exists())
+    options = re.findall(r"(?<![\w-])--[a-z][\w-]*", " ".join(words).partition(" org.apache.")[0])
+    return next(
+        (f"{module} has no {option}" for option in options if f'"{option}"' not in text and option != "--help"), None
+    )
+
+
+@pytest.mark.parametrize(("found", "least"), [(in_sentences, 150), (in_docstrings, 80)])
+def test_commands_in_sentences_are_possible(found: Callable[[], Iterator[tuple[str, str]]], least: int) -> None:
+    commands = sorted(set(found()))
+    assert len(commands) >= least
+    assert [(*each, problem) for each in commands if (problem := problem_of(each[1]))] == []
+
+
+WHOLE = sorted(
+    {
+        command
+        for where, command in in_sentences()
+        if re.fullmatch(
+            r"barnabas (topics?|brokers|cluster|groups?|configs?|transactions) [a-z-]+( --?[a-z-]+| [a-z0-9]+)+",
+            command,
+        )
+    }
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", WHOLE)
+def test_a_whole_command_in_a_sentence(command: str, broker: BarnabasProcess, tmp_path: Path) -> None:
+    line = re.sub(r"\b(flights|greetings|shouted)\b", "journeys", command)
+    if " create " not in line:
+        line = f"barnabas topics create journeys && {line}"
+    done = in_shell(line, tmp_path, BARNABAS_BOOTSTRAP_SERVER=broker.bootstrap_servers)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout + done.stderr != ""
 
 
 def test_targets_that_documents_print() -> None:

@@ -29,8 +29,8 @@ for the same things:
 The status is 0 when all was done, 1 when something failed (a line on standard error says what), 2 for wrong usage,
 130 after Ctrl-C and 143 after SIGTERM. Names of groups of commands may be in the singular: `barnabas topic list`.
 
-`barnabas --install-completion` makes bash, zsh and fish propose commands, choices, keys, and the topics, groups and
-ids that the broker knows; `barnabas --show-completion` prints the script instead.
+`barnabas --install-completion` makes bash, zsh and fish propose commands, choices, keys and their values, and the
+topics, partitions, groups and ids that the broker knows; `barnabas --show-completion` prints the script instead.
 
 Records are lines: `consume` prints values, or what `--format` says, and `produce` takes a value per line. With `--json`
 a line is a record with key, value, headers, timestamp and partition; what is no UTF-8 is `{"base64": "..."}`. So

@@ -204,6 +204,10 @@ class ProtocolError(Exception):
     """The peer sent bytes that are no valid Kafka message: there is no answer, the connection is closed."""
 
 
+class ForeignProtocol(ProtocolError):
+    """The peer speaks another protocol, which the text names."""
+
+
 class TooManyElements(ProtocolError):
     """A request's arrays have more elements than are wanted now; the bytes may be valid."""
 

@@ -13,7 +13,7 @@ import struct
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from barnabas.wire.errors import ProtocolError
+from barnabas.wire.errors import ForeignProtocol, ProtocolError
 
 LENGTH_SIZE = 4
 RECEIVE_BUFFER_BYTES = 256 * 1024
@@ -137,7 +137,7 @@ class FrameReader:
     def _bad_length(self, length: int) -> ProtocolError:
         spoken = foreign_protocol(_LENGTH.pack(length))
         if spoken is not None:
-            return ProtocolError(f"the peer speaks {spoken}; this port speaks Kafka's protocol, without TLS")
+            return ForeignProtocol(f"the peer speaks {spoken}; this port speaks Kafka's protocol, without TLS")
         return ProtocolError(
             f"frame length {length} is not between 0 and {self.frame_bytes_max} (socket.request.max.bytes)"
         )

@@ -107,9 +107,9 @@ def version(as_json: AsJson = False) -> None:
 
 def main(arguments: list[str]) -> int:
     """Run one command; returns the exit status: 0, 1 after a failure, 2 for wrong usage, 130 after Ctrl-C."""
-    completion.repair_bash_words(os.environ)
     try:
-        app(arguments, prog_name="barnabas")
+        with completion.bash_words(os.environ):
+            app(arguments, prog_name="barnabas")
     except ClientError as error:
         complain(str(error))
         return EXIT_FAILURE

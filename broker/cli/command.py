@@ -1,7 +1,7 @@
 """A command as typer has it, with help that is read well in a terminal of any width, and the application of commands.
 
 typer keeps the line breaks that a docstring has in the source, puts brackets and dots of its own around those of a
-metavar, and calls a flag a <bool>.
+metavar, calls a flag a <bool> and an argument a <list[str]>.
 """
 
 from __future__ import annotations
@@ -18,33 +18,36 @@ UNSEEN = "[dim][/dim]"
 
 
 class Command(TyperCommand):
-    """A command whose help flows, and whose usage line is made of the metavars as they are."""
+    """A command whose help flows, and whose usage line is made of the metavars as they are.
+
+    Its arguments are known while the value of an option is being typed: click would forget them.
+    """
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self.help = flowing(self.help or "")
-        _name_no_type_of_flags(self.params)
+
+    def parse_args(self, context: Any, args: list[str]) -> list[str]:
+        """The arguments that are left, for completion parsed without an option at the end that lacks its value."""
+        is_dangling = context.resilient_parsing and args and args[-1].startswith("-")
+        return super().parse_args(context, args[:-1] if is_dangling else args)
 
     def collect_usage_pieces(self, context: Any) -> list[str]:
         """What follows the command's name in its usage line."""
         arguments = (each for each in self.params if each.param_type_name == "argument")
         return ["[OPTIONS]", *(each.metavar or str(each.name).upper() for each in arguments)]
 
-    def get_help_option(self, context: Any) -> Any:
-        """`--help`."""
-        return _without_type(super().get_help_option(context))
+    def get_params(self, context: Any) -> list[Any]:
+        """Arguments and options, also those of click and typer."""
+        return _without_types(super().get_params(context))
 
 
 class Group(TyperGroup):
     """Commands below one name."""
 
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        _name_no_type_of_flags(self.params)
-
-    def get_help_option(self, context: Any) -> Any:
-        """`--help`."""
-        return _without_type(super().get_help_option(context))
+    def get_params(self, context: Any) -> list[Any]:
+        """Its options, also those of click and typer."""
+        return _without_types(super().get_params(context))
 
 
 class Application(typer.Typer):
@@ -65,13 +68,15 @@ def flowing(text: str) -> str:
     return flowed.replace("\n\n  ", f"\n{UNSEEN}\n  ")
 
 
-def _name_no_type_of_flags(parameters: list[Any]) -> None:
+def _without_types(parameters: list[Any]) -> list[Any]:
+    """The same, where help says no types of Python: flags take nothing, what an argument is called says what it is."""
     for each in parameters:
         if getattr(each, "is_flag", False):
-            _without_type(each)
+            each.metavar = ""
+        elif each.param_type_name == "argument":
+            each.display_type_rich = _nothing
+    return parameters
 
 
-def _without_type(option: Any) -> Any:
-    if option is not None:
-        option.metavar = ""
-    return option
+def _nothing(ctx: Any) -> None:
+    return None

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine, Iterable, MutableMapping
+import io
+import sys
+from collections.abc import Callable, Coroutine, Iterable, Iterator, MutableMapping
 from typing import Any
 
 import typer
 
-from barnabas.broker.cli.command import Command
 from barnabas.broker.cli.output import DEFAULT_BOOTSTRAP_SERVERS, counted
 from barnabas.broker.client.client import ClientError, KafkaClient
 
@@ -23,30 +24,44 @@ Proposals = list[tuple[str, str]]
 """Words and what they mean."""
 
 
-class KeepsArguments(Command):
-    """A command whose arguments are known while the value of an option is being typed: click forgets them."""
+@contextlib.contextmanager
+def bash_words(environ: MutableMapping[str, str]) -> Iterator[None]:
+    """Has typer see words that bash takes apart, and bash what is proposed for the part that it completes."""
+    begun = repair_bash_words(environ)
+    if not begun:
+        yield
+        return
+    proposed = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(proposed):
+            yield
+    finally:
+        sys.stdout.write("".join(line.removeprefix(begun) for line in proposed.getvalue().splitlines(keepends=True)))
 
-    def parse_args(self, context: Any, args: list[str]) -> list[str]:
-        """The arguments that are left, parsed without an option at the end that lacks its value."""
-        is_dangling = context.resilient_parsing and args and args[-1].startswith("-")
-        return super().parse_args(context, args[:-1] if is_dangling else args)
 
+def repair_bash_words(environ: MutableMapping[str, str]) -> str:
+    """Put together what bash has taken apart at `:` and `=`, so that HOST:PORT is one word again, as typer expects.
 
-def repair_bash_words(environ: MutableMapping[str, str]) -> None:
-    """Put together what bash has taken apart at `:` and `=`, so that HOST:PORT is one word again, as typer expects."""
+    Returns what the word at the cursor begins with that bash takes for words of their own.
+    """
     words, current = environ.get("COMP_WORDS", "").split("\n"), environ.get("COMP_CWORD", "")
     if not current.isdecimal():
-        return
+        return ""
     joined: list[str] = []
     cursor = int(current)
+    begun = ""
     for number, word in enumerate(words):
-        is_part = word in (":", "=") or (number > 0 and words[number - 1] in (":", "="))
+        is_break = word in (":", "=")
+        is_part = is_break or (number > 0 and words[number - 1] in (":", "="))
         if is_part and len(joined) > 1:
+            if number == int(current):
+                begun = joined[-1] + (word if is_break else "")
             joined[-1] += word
             cursor -= number <= int(current)
         else:
             joined.append(word)
     environ["COMP_WORDS"], environ["COMP_CWORD"] = "\n".join(joined), str(cursor)
+    return begun
 
 
 def topics(context: typer.Context, incomplete: str) -> Proposals:
@@ -60,6 +75,36 @@ def topics(context: typer.Context, incomplete: str) -> Proposals:
         ]
 
     return _asked(context, work)
+
+
+def topic_partitions(context: typer.Context, incomplete: str) -> Proposals:
+    """Names of topics; behind a colon, and commas, numbers of partitions."""
+    topic, colon, numbers = incomplete.partition(":")
+    if not colon:
+        return topics(context, incomplete)
+    typed = numbers.split(",")[:-1]
+    begun = f"{topic}:{''.join(f'{number},' for number in typed)}"
+    return [(f"{begun}{number}", told) for number, told in _partitions(context, [topic]) if number not in typed]
+
+
+def partitions(context: typer.Context) -> Proposals:
+    """Numbers of the partitions of the topics that the line names."""
+    named = context.params.get("topics") or context.params.get("topic")
+    return _partitions(context, [named] if isinstance(named, str) else list(named or ()))
+
+
+def _partitions(context: typer.Context, names: list[str]) -> Proposals:
+    async def work(client: KafkaClient) -> Proposals:
+        found = (await client.metadata(names)).topics if names else []
+        leaders = {each.partition_index: each.leader_id for topic in found for each in topic.partitions}
+        return [(str(index), f"led by {leader}") for index, leader in leaders.items()]
+
+    return _asked(context, work)
+
+
+def offsets() -> Proposals:
+    """The offsets that have names."""
+    return [("earliest", "the first record that is kept"), ("latest", "the end")]
 
 
 def groups(context: typer.Context) -> Proposals:
@@ -113,8 +158,8 @@ def broker_ids(context: typer.Context, incomplete: str) -> Proposals:
 
 
 def topic_keys(incomplete: str) -> Proposals:
-    """Keys of topics as `KEY=`."""
-    return _with_values(_topic_keys(), incomplete)
+    """Keys of topics as `KEY=`; behind that, the values that a key may have."""
+    return _values("topic", incomplete) if "=" in incomplete else _with_values(_topic_keys(), incomplete)
 
 
 def deleted_topic_keys() -> Proposals:
@@ -123,7 +168,9 @@ def deleted_topic_keys() -> Proposals:
 
 
 def keys(context: typer.Context, incomplete: str) -> Proposals:
-    """Keys of the resource that the line names, as `KEY=`."""
+    """Keys of the resource that the line names as `KEY=`; behind that, the values that a key may have."""
+    if "=" in incomplete:
+        return _values(str(context.params.get("kind") or ""), incomplete)
     return _with_values(_keys(context), incomplete)
 
 
@@ -133,10 +180,12 @@ def deleted_keys(context: typer.Context) -> Proposals:
 
 
 def broker_keys(incomplete: str) -> Proposals:
-    """Keys of brokers as `KEY=`."""
+    """Keys of brokers as `KEY=`; behind that, the values that a key may have."""
     from barnabas.broker.configuration.definitions import to_text
     from barnabas.broker.configuration.keys import BROKER_KEYS
 
+    if "=" in incomplete:
+        return _values("broker", incomplete)
     return _with_values([(name, to_text(key.default) or "") for name, key in BROKER_KEYS.items()], incomplete)
 
 
@@ -166,11 +215,27 @@ def _keys(context: typer.Context) -> Proposals:
 
 def _with_values(proposals: Iterable[tuple[str, str]], incomplete: str) -> Proposals:
     """`KEY=` for keys; the only one left with its value, too, or the shell would go on with a space behind the `=`."""
-    if "=" in incomplete:
-        return []
     left = [(key, value) for key, value in proposals if key.startswith(incomplete)]
     words = [(f"{key}=", value) for key, value in left]
     return [*words, *((f"{key}={value}", "as it is") for key, value in left if len(left) == 1 and value)]
+
+
+def _values(kind: str, incomplete: str) -> Proposals:
+    """The values that a key of topics, brokers or loggers may have, where there are few; of lists, one more."""
+    from barnabas.broker.configuration.definitions import LIST, choices
+    from barnabas.broker.configuration.keys import BROKER_KEYS
+    from barnabas.broker.configuration.topics import TOPIC_KEYS
+    from barnabas.broker.observability.logs import KAFKA_LEVELS
+
+    name, _, begun = incomplete.partition("=")
+    if kind == "logger":
+        return [(f"{name}={level}", "level") for level in KAFKA_LEVELS]
+    key = (TOPIC_KEYS if kind == "topic" else BROKER_KEYS).get(name)
+    if key is None:
+        return []
+    typed = begun.split(",")[:-1] if key.type == LIST else []
+    before = "".join(f"{item}," for item in typed)
+    return [(f"{name}={before}{choice}", "value") for choice in choices(key) if choice not in typed]
 
 
 def _asked(context: typer.Context, work: Callable[[KafkaClient], Coroutine[Any, Any, Proposals]]) -> Proposals:

@@ -140,7 +140,7 @@ def describe(
         complain(f"{len(configs) - len(shown)} configs have their defaults: --all shows them")
 
 
-@app.command("alter", cls=completion.KeepsArguments)
+@app.command("alter")
 def alter(
     kind: Kind,
     name: Name = None,

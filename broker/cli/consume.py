@@ -89,6 +89,7 @@ def consume(
             "-o",
             metavar="OFFSET",
             parser=values.offset,
+            autocompletion=completion.offsets,
             help="Where to begin: a number, -N for N before the end, earliest or latest (the default).",
         ),
     ] = None,
@@ -98,24 +99,37 @@ def consume(
         typer.Option(
             "--group",
             "-g",
+            metavar="GROUP",
             autocompletion=completion.groups,
             help="Read as a member of a group: from its offsets on, and commit.",
         ),
     ] = None,
     partition: Annotated[
-        list[int] | None, typer.Option("--partition", "-p", help="Only this partition; repeatable.")
+        list[int] | None,
+        typer.Option(
+            "--partition",
+            "-p",
+            metavar="PARTITION",
+            autocompletion=completion.partitions,
+            help="Only this partition; repeatable.",
+        ),
     ] = None,
-    max_messages: Annotated[int | None, typer.Option("--max-messages", "-n", min=0, help="Stop after so many.")] = None,
+    max_messages: Annotated[
+        int | None, typer.Option("--max-messages", "-n", metavar="N", min=0, help="Stop after so many.")
+    ] = None,
     exit_at_end: Annotated[
         bool, typer.Option("--exit-at-end", "-e", help="Stop at what is the end when reading begins.")
     ] = False,
     timeout_ms: Annotated[
-        int | None, typer.Option("--timeout-ms", min=0, help="Stop when nothing comes for so long.")
+        int | None, typer.Option("--timeout-ms", metavar="MS", min=0, help="Stop when nothing comes for so long.")
     ] = None,
     template: Annotated[
         str,
         typer.Option(
-            "--format", "-f", help=f"What to print: {' '.join(f'{{{field}}}' for field in FIELDS)}, \\t and \\n."
+            "--format",
+            "-f",
+            metavar="FORMAT",
+            help=f"What to print: {' '.join(f'{{{field}}}' for field in FIELDS)}, \\t and \\n.",
         ),
     ] = "{value}\\n",
     as_json: Annotated[
@@ -187,10 +201,16 @@ def _buffered_output() -> Iterator[BinaryIO]:
 
 
 def _chosen(partitions: Sequence[TopicPartition], indexes: Sequence[int] | None) -> list[TopicPartition]:
-    missing = set(indexes or ()) - {index for _, index in partitions}
-    if missing:
-        last = max(index for _, index in partitions)
-        raise ClientError(f"there is no partition {', '.join(map(str, sorted(missing)))}: they are 0 to {last}")
+    there: dict[str, set[int]] = {}
+    for topic, index in partitions:
+        there.setdefault(topic, set()).add(index)
+    lacking = [
+        f"{topic} has no partition {', '.join(map(str, sorted(missing)))}: they are 0 to {max(there[topic])}"
+        for topic in sorted(there)
+        if (missing := set(indexes or ()) - there[topic])
+    ]
+    if lacking:
+        raise ClientError("; ".join(lacking))
     return [partition for partition in partitions if not indexes or partition[1] in indexes]
 
 

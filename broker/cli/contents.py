@@ -31,7 +31,9 @@ _TIMEOUT_MS = 30_000
 TopicPartitions = Annotated[
     list[str],
     typer.Argument(
-        metavar="TOPIC[:P,P...]...", autocompletion=completion.topics, help="Topics, or some of their partitions."
+        metavar="TOPIC[:P,P...]...",
+        autocompletion=completion.topic_partitions,
+        help="Topics, or some of their partitions.",
     ),
 ]
 
@@ -155,6 +157,7 @@ def delete_records(
             "--before",
             metavar="OFFSET",
             parser=values.offset,
+            autocompletion=completion.offsets,
             help="Delete what lies before: a number that is not beyond the end, -N to keep N, latest to keep nothing.",
         ),
     ] = None,

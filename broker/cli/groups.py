@@ -216,7 +216,7 @@ def reset_offsets(
             "--topic",
             "-t",
             metavar="TOPIC[:P,P...]",
-            autocompletion=completion.topics,
+            autocompletion=completion.topic_partitions,
             help="A topic, or some of its partitions; repeatable.",
         ),
     ] = None,
@@ -225,9 +225,17 @@ def reset_offsets(
     to_latest: Annotated[bool, typer.Option("--to-latest", help="To the end.")] = False,
     to_offset: Annotated[
         Place | None,
-        typer.Option("--to-offset", metavar="OFFSET", parser=values.offset, help="To this offset; -N before the end."),
+        typer.Option(
+            "--to-offset",
+            metavar="OFFSET",
+            parser=values.offset,
+            autocompletion=completion.offsets,
+            help="To this offset; -N before the end.",
+        ),
     ] = None,
-    shift_by: Annotated[int | None, typer.Option("--shift-by", help="Forward, or back where negative.")] = None,
+    shift_by: Annotated[
+        int | None, typer.Option("--shift-by", metavar="N", help="Forward, or back where negative.")
+    ] = None,
     to_datetime: Annotated[
         Place | None,
         typer.Option(

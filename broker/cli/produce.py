@@ -70,7 +70,16 @@ def produce(
     null_value: Annotated[
         str | None, typer.Option("--null-value", metavar="TEXT", help="This text becomes a null value (a tombstone).")
     ] = None,
-    partition: Annotated[int | None, typer.Option("--partition", "-p", help="Instead of the key's partition.")] = None,
+    partition: Annotated[
+        int | None,
+        typer.Option(
+            "--partition",
+            "-p",
+            metavar="PARTITION",
+            autocompletion=completion.partitions,
+            help="Instead of the key's partition.",
+        ),
+    ] = None,
     timestamp: Annotated[
         int | None,
         typer.Option(

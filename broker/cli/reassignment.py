@@ -40,7 +40,9 @@ def reassign_partitions(
     topics: Annotated[
         list[str],
         typer.Argument(
-            metavar=_PARTITIONS_METAVAR, autocompletion=completion.topics, help="Topics, or some of their partitions."
+            metavar=_PARTITIONS_METAVAR,
+            autocompletion=completion.topic_partitions,
+            help="Topics, or some of their partitions.",
         ),
     ],
     replicas: Annotated[
@@ -62,7 +64,8 @@ def reassign_partitions(
         ),
     ] = None,
     replication_factor: Annotated[
-        int | None, typer.Option("--replication-factor", "-r", min=1, help="So many replicas of each partition.")
+        int | None,
+        typer.Option("--replication-factor", "-r", metavar="N", min=1, help="So many replicas of each partition."),
     ] = None,
     cancel: Annotated[bool, typer.Option("--cancel", help="Stop what is under way.")] = False,
     throttle: Throttle = None,
@@ -149,7 +152,7 @@ def elect_leaders(
         list[str] | None,
         typer.Argument(
             metavar=f"[{_PARTITIONS_METAVAR}]",
-            autocompletion=completion.topics,
+            autocompletion=completion.topic_partitions,
             help="All partitions if none is named.",
         ),
     ] = None,

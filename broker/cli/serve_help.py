@@ -71,8 +71,13 @@ def serve(
             help="For tests: serve faults, other brokers and the clock as HTTP and JSON; loopback only.",
         ),
     ] = None,
-    log_level: Annotated[LogLevel, typer.Option("--log-level", help="How much is logged.")] = LogLevel.INFO,
-    log_format: Annotated[LogFormat, typer.Option("--log-format", help="How log lines are written.")] = LogFormat.TEXT,
+    log_level: Annotated[
+        LogLevel, typer.Option("--log-level", metavar="LEVEL", help=f"How much is logged: {', '.join(LogLevel)}.")
+    ] = LogLevel.INFO,
+    log_format: Annotated[
+        LogFormat,
+        typer.Option("--log-format", metavar="FORMAT", help=f"How log lines are written: {', '.join(LogFormat)}."),
+    ] = LogFormat.TEXT,
 ) -> None:
     """Run a broker in the foreground until SIGTERM or Ctrl-C.
 

@@ -19,7 +19,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -69,13 +69,15 @@ def main(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
         plans = [
             _plan(config, directories, node_id, count) for node_id in range(config.node_id, config.node_id + count)
         ]
-        for plan in plans:
-            resolution = read_configuration(options, environ, plan.configs)
+        resolutions = [read_configuration(options, environ, plan.configs) for plan in plans]
+        for resolution in resolutions:
             if resolution.config is None:
                 return refuse(resolution.errors)
     except ConfigError as error:
         return refuse(error.problems)
     logs.configure(config.barnabas_log_level, config.barnabas_log_format)
+    for warning in _beyond(resolutions[0].config, count):
+        logger.warning("%s", warning)
     try:
         os.makedirs(directories[0], exist_ok=True)
         _require_a_cluster(directories)
@@ -154,6 +156,20 @@ def _smaller_topics(config: BrokerConfig, count: int) -> dict[str, str]:
         "transaction.state.log.min.isr": min(2, replicas),
     }
     return {key: str(value) for key, value in wanted.items() if key not in config.raw}
+
+
+def _beyond(config: BrokerConfig | None, count: int) -> Iterator[str]:
+    """The replicas that are asked for and that so many brokers cannot keep."""
+    assert config is not None
+    for key, consequence in (
+        (BrokerConfig.default_replication_factor, "no topic can be created that does not name a factor of its own"),
+        (BrokerConfig.min_insync_replicas, "records that are sent with acks=all are refused (NOT_ENOUGH_REPLICAS)"),
+        (BrokerConfig.offsets_topic_replication_factor, "consumer groups wait for more brokers"),
+        (BrokerConfig.transaction_state_log_replication_factor, "transactions wait for more brokers"),
+        (BrokerConfig.transaction_state_log_min_isr, "transactions wait for more brokers"),
+    ):
+        if (wanted := getattr(config, key.attribute)) > count:
+            yield f"{key.name} of {wanted}: there are no more brokers than --brokers {count}, so {consequence}"
 
 
 def _counted(port: int, step: int) -> int:

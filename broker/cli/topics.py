@@ -116,9 +116,12 @@ def _summary(topic: MetadataResponseTopic) -> dict[str, Any]:
 @app.command("create")
 def create(
     topics: NewTopics,
-    partitions: Annotated[int, typer.Option("--partitions", "-p", help="-1: the broker's num.partitions.")] = -1,
+    partitions: Annotated[
+        int, typer.Option("--partitions", "-p", metavar="N", help="-1: the broker's num.partitions.")
+    ] = -1,
     replication_factor: Annotated[
-        int, typer.Option("--replication-factor", "-r", help="-1: the broker's default.replication.factor.")
+        int,
+        typer.Option("--replication-factor", "-r", metavar="N", help="-1: the broker's default.replication.factor."),
     ] = -1,
     config: Annotated[
         list[str] | None,
@@ -253,7 +256,7 @@ async def _describe(client: KafkaClient, names: list[str] | None) -> list[dict[s
 def alter(
     topic: Topic,
     partitions: Annotated[
-        int | None, typer.Option("--partitions", "-p", help="Raise the number of partitions.")
+        int | None, typer.Option("--partitions", "-p", metavar="N", help="Raise the number of partitions.")
     ] = None,
     config: Annotated[
         list[str] | None,

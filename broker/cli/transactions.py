@@ -272,7 +272,16 @@ def abort(
     topic: Annotated[
         str, typer.Option("--topic", "-t", metavar="TOPIC", autocompletion=completion.topics, help="Where it hangs.")
     ],
-    partition: Annotated[int, typer.Option("--partition", "-p", metavar="NUMBER", help="The partition of the topic.")],
+    partition: Annotated[
+        int,
+        typer.Option(
+            "--partition",
+            "-p",
+            metavar="PARTITION",
+            autocompletion=completion.partitions,
+            help="The partition of the topic.",
+        ),
+    ],
     start_offset: Annotated[
         int, typer.Option("--start-offset", metavar="OFFSET", help="First offset of the transaction (find-hanging).")
     ],

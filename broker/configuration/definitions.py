@@ -290,6 +290,14 @@ def _double_to_text(value: float) -> str:
     return f"{whole}.{fraction or '0'}E{int(exponent)}"
 
 
+def choices(key: ConfigKey[Any]) -> tuple[str, ...]:
+    """The only values that a key takes, or, of a list, its items do; nothing where they are too many to be listed."""
+    if key.type == BOOLEAN:
+        return ("true", "false")
+    rule, *arguments = key.validator or ("",)
+    return tuple(arguments) if rule in ("in", "in_ignoring_case", "list", "list_or_empty") else ()
+
+
 def allowed_text(key: ConfigKey[Any]) -> str:
     """What a key accepts, in words for people: type and rule."""
     kind = TYPE_NAMES[key.type].lower()

@@ -116,8 +116,8 @@ class HttpConnection(asyncio.Protocol):
             self._has_head = True
             self._transport.write(_NO_HTTP)
             self._transport.close()
-            logger.info(
-                "closing an HTTP connection from %s: the peer speaks %s; this port is for HTTP", self._host, spoken
+            logger.warning(
+                "closing HTTP connections from %s: the peer speaks %s; this port is for HTTP", self._host, spoken
             )
             return
         start = max(0, len(self._head) - len(_HEAD_END) + 1)

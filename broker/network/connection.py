@@ -21,7 +21,7 @@ from barnabas.broker.network.turns import FRAMES_PER_TURN
 from barnabas.network import peer_host
 from barnabas.threads import Threads
 from barnabas.timers import ScheduledCall, Timers
-from barnabas.wire.errors import ProtocolError
+from barnabas.wire.errors import ForeignProtocol, ProtocolError
 from barnabas.wire.framing import FrameReader, ReceiveBuffer
 
 if TYPE_CHECKING:
@@ -138,7 +138,10 @@ class Connection(asyncio.BufferedProtocol):
                 if self._closing:
                     return
         except ProtocolError as error:
-            self.close(str(error))
+            if isinstance(error, ForeignProtocol):
+                # Without a number of the connection: what comes again and again is counted.
+                logger.warning("closing connections from %s: %s", self.session.client_host, error)
+            self.close(None if isinstance(error, ForeignProtocol) else str(error))
             return
         finally:
             self._replies.flush()

@@ -427,6 +427,17 @@ def test_a_running_archive_looks_after_itself(
     assert made.verdicts() == {}
 
 
+def test_an_archive_that_only_spark_can_look_for(spark: Any, mounted: str) -> None:
+    """On a cluster's file system: what reads it says that it is not there, and does not find it empty."""
+    options = archive.parser().parse_args(["show", f"--archive={mounted}/nowhere", "--keep-days=1"])
+
+    for command in (archive.compact, archive.expire, archive.clean, archive.show, audit):
+        with pytest.raises(ArchiveError, match=f"no archive at {mounted}/nowhere"):
+            command(spark, options)
+    with pytest.raises(ArchiveError, match="no archive at "):
+        read_archive(spark, f"{mounted}/nowhere")
+
+
 def test_ranges() -> None:
     assert without([(0, 10)], []) == [(0, 10)]
     assert without([(0, 10)], [(0, 10)]) == []

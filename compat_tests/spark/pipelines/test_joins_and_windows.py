@@ -141,6 +141,7 @@ def test_delays_by_day_with_late_flights(
 
     program = start_program("flight_delays", "--recompute", f"--bootstrap-servers={cluster.bootstrap_servers}", *topics)
     assert program.wait() == 0, program.log()
+    assert f"Records went from {source} to {sink}." in program.log()
     repaired = delays_by_day(pandas.concat([flights, pandas.DataFrame(more)]))
     assert last_values(cluster.bootstrap_servers, sink) == repaired
 
@@ -314,11 +315,11 @@ MORE = {
     "flight_delays": "--lateness=1 day",  # 2,000 flights are two and a half days: so the first one is over
 }
 """Options of some."""
-OFTEN = "stream_wordcount"
+OFTEN = ("retry_and_dead_letter", "stream_wordcount")
 
 
 @pytest.mark.parametrize(
-    "name", [name if name == OFTEN else pytest.param(name, marks=pytest.mark.full) for name in SHOWN]
+    "name", [name if name in OFTEN else pytest.param(name, marks=pytest.mark.full) for name in SHOWN]
 )
 def test_each_pipeline_shows_itself_with_one_command(name: str, start_program: Any, tmp_path: Path) -> None:
     more = [MORE[name].format(folder=tmp_path)] if name in MORE else []

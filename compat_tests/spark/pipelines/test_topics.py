@@ -14,7 +14,11 @@ from typing import Any
 import pytest
 
 from compat_tests.conftest import ROOT
+from compat_tests.spark.conftest import SHORT_LIVED_JAVA
 from spark_examples import sample, topics
+from spark_examples.archive_log import LOG_FOLDER
+from spark_examples.filesystem import DEFAULT_ELSEWHERE, local_path
+from spark_examples.pipeline import Totals, say_totals
 from spark_examples.session import PART_OF_SPARK, fetch_connector
 from spark_examples.topics import Topics, what_is_missing
 from tools.jvm.ivy import pyspark_jars
@@ -25,7 +29,7 @@ NEEDED = {
     "dedupe": ["--checkpoint=c", "--input-topic=elsewhere-events"],
     "enrich_join": ["--checkpoint=c", "--airports=a", "--planes=p", "--weather-topic=elsewhere-weather"],
     "flight_delays": ["--recompute", "--input-topic=elsewhere"],
-    "replay": ["--archive=a", "--output-topic=elsewhere"],
+    "replay": ["--archive={archive}", "--output-topic=elsewhere"],
     "retry_and_dead_letter": ["--checkpoint=c", "--input-topic=elsewhere", "--delays=1"],
     "stream_wordcount": ["--checkpoint=c", "--input-topic=elsewhere"],
 }
@@ -50,22 +54,25 @@ def closed_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def lines_of(name: str, servers: str, *arguments: str, status: int = 1) -> list[str]:
+def lines_of(name: str, servers: str | None, *arguments: str, status: int = 1) -> list[str]:
     """What a pipeline says that ends before it has begun."""
-    command = [sys.executable, "-m", f"spark_examples.{name}", f"--bootstrap-servers={servers}", *arguments]
+    reach = [] if servers is None else [f"--bootstrap-servers={servers}"]
+    command = [sys.executable, "-m", f"spark_examples.{name}", *arguments, *reach]
     if name in ("archive", "capacity_report"):
         command.append("--topics=elsewhere-flights" + (",elsewhere-weather" if name == "capacity_report" else ""))
-    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    without_java = {**os.environ, "JAVA_HOME": "/nowhere"}  # what starts Spark would fail in another way
+    ended = subprocess.run(command, cwd=ROOT, env=without_java, capture_output=True, text=True, timeout=60, check=False)
     assert ended.returncode == status, ended.stderr
     return [*ended.stdout.splitlines(), *ended.stderr.splitlines()]
 
 
 @pytest.mark.parametrize("name", sorted(NEEDED))
-def test_a_topic_that_is_not_there(name: str, cluster: Any) -> None:
+def test_a_topic_that_is_not_there(name: str, cluster: Any, tmp_path: Path) -> None:
+    (tmp_path / LOG_FOLDER).mkdir()
     if name == "enrich_join" and "flights" not in existing(cluster.bootstrap_servers):
         sample.create_topics(cluster.bootstrap_servers, "flights")
 
-    [line] = lines_of(name, cluster.bootstrap_servers, *NEEDED[name])
+    [line] = lines_of(name, cluster.bootstrap_servers, *(each.format(archive=tmp_path) for each in NEEDED[name]))
 
     missing = MISSING.get(name, "topic elsewhere")
     names = missing.partition(" ")[2].replace(",", "")
@@ -114,12 +121,55 @@ def test_nobody_listens() -> None:
     assert re.match(r"No broker listens on 127\.0\.0\.1:\d+ \(.+\), \[::1\]:\d+ \(.+\)\. `barnabas serve` ", line)
 
 
+MAINTENANCE = [("archive", (command,)) for command in ("compact", "expire", "clean", "audit", "show")]
+
+
+@pytest.mark.parametrize("is_uri", [False, True])
+@pytest.mark.parametrize(("name", "command"), [*MAINTENANCE, ("replay", ())])
+def test_an_archive_that_is_not_there(name: str, command: tuple[str, ...], is_uri: bool, tmp_path: Path) -> None:
+    uri = f"{tmp_path.as_uri() if is_uri else tmp_path}/archives/flihgts"
+
+    [line] = lines_of(name, "127.0.0.1:9" if name == "replay" else None, *command, f"--archive={uri}")
+
+    assert line == f"There is no archive at {uri}: `archive.py run` makes one with the first records it reads."
+
+
+@pytest.mark.parametrize(("name", "command"), [("archive", ("audit",)), ("replay", ())])
+def test_nobody_listens_to_what_reads_an_archive(name: str, command: tuple[str, ...], tmp_path: Path) -> None:
+    (tmp_path / LOG_FOLDER).mkdir()
+
+    [line] = lines_of(name, f"127.0.0.1:{closed_port()}", *command, f"--archive={tmp_path}")
+
+    assert line.startswith("No broker listens on ")
+
+
+def test_where_an_archive_is_that_only_spark_finds(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in DEFAULT_ELSEWHERE:
+        monkeypatch.delenv(name, raising=False)
+    assert local_path("/data/a b", ()) == local_path("file:/data/a b", ()) == local_path("file:///data/a b", ())
+    assert [local_path(uri, ()) for uri in ("hdfs:///data", "s3a://bucket/data", "file://host/data")] == [None] * 3
+    assert local_path("/data", [("spark.hadoop.fs.defaultFS", "hdfs://name:8020")]) is None
+    monkeypatch.setenv("HADOOP_CONF_DIR", "/etc/hadoop")
+    assert local_path("/data", ()) is None
+
+
 def test_the_demonstration_looks_first(capsys: pytest.CaptureFixture[str]) -> None:
     from spark_examples import demo
 
     assert demo.run(f"127.0.0.1:{closed_port()}") == 1
     [line] = capsys.readouterr().out.splitlines()
     assert line.startswith("No broker listens on ")
+
+
+@pytest.mark.slow
+def test_the_demonstration() -> None:
+    """What `make demo` runs, with the flights of two days."""
+    command = [sys.executable, "-m", "spark_examples.demo", "--days", "2"]
+    environment = {**os.environ, "JDK_JAVA_OPTIONS": SHORT_LIVED_JAVA}
+    ended = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=240, check=False)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert "1,785 flights produced" in ended.stdout
+    assert re.search(r"All \d+ figures of \d+ carrier-days agree with the file", ended.stdout)
 
 
 def test_one_of_several_listens(cluster: Any) -> None:
@@ -156,6 +206,21 @@ def test_what_is_written_may_be_created_by_the_cluster(start_cluster: Callable[.
     assert problem is None or "results" in problem
 
 
+def test_the_summary_names_topics_that_a_pattern_has_found(capsys: pytest.CaptureFixture[str]) -> None:
+    totals = Totals()
+    for batch, ends in enumerate([{"orders": {"0": 5}}, {"orders": {"0": 5}, "payments": {"0": 1, "1": 2}}]):
+        source = {"endOffset": ends, "latestOffset": ends}
+        durations = {"addBatch": 1, "triggerExecution": 2}
+        totals.add(
+            {"batchId": batch, "numInputRows": 4, "durationMs": durations, "stateOperators": [], "sources": [source]}
+        )
+
+    say_totals({"archive": totals}, Topics(writes=("copies",)))
+
+    told = capsys.readouterr().err.splitlines()
+    assert told == ["archive: 8 rows in 2 batches, 0 too late.", "Records went from orders, payments to copies."]
+
+
 def make(*arguments: str) -> subprocess.CompletedProcess[str]:
     """As from a shell: `make test` hands its own options on."""
     surroundings = {
@@ -190,6 +255,27 @@ def test_the_connector_brings_what_spark_lacks_and_no_more() -> None:
     assert not added & of_spark
     for _, module in PART_OF_SPARK:
         assert any(name.startswith(f"{module}-") for name in of_spark), module
+
+
+def printed_commands() -> list[tuple[str, str]]:
+    """Of pipelines, on the page and in their files: the name, and what follows."""
+    text = (ROOT / "docs" / "spark.md").read_text()
+    for name in sorted(NEEDED):
+        text += (ROOT / "spark_examples" / f"{name}.py").read_text().partition('"""\n\n')[0].replace("\\\\\n", "\\\n")
+    text = text.replace("\\\n", " ")
+    of_make = re.findall(r'^ *make spark NAME=(\w+)(?: ARGS="([^"]*)")?', text, re.MULTILINE)
+    return [*of_make, *re.findall(r"^ *spark-submit .*spark_examples/(\w+)\.py (.*)$", text, re.MULTILINE)]
+
+
+@pytest.mark.parametrize(("name", "arguments"), printed_commands())
+def test_options_that_pipelines_print(name: str, arguments: str) -> None:
+    """Those of `make spark NAME=...` and of spark-submit, with other values."""
+    from importlib import import_module
+
+    given = shlex.split(arguments.replace("/data/", "/elsewhere/").replace("flights", "trips"))
+    if "--help" not in given:
+        told = import_module(f"spark_examples.{name}").parser().parse_args([each for each in given if each != "..."])
+        assert not arguments or "..." in given or told.bootstrap_servers.rpartition(":")[2] == "9092"
 
 
 @pytest.mark.slow

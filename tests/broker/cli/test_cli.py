@@ -75,8 +75,31 @@ def test_help_is_read_in_a_narrow_terminal(run: Run, monkeypatch: pytest.MonkeyP
     assert re.search(r"^ {3}\S", out[out.index("Example") :], re.MULTILINE)
 
 
+METAVARS = {
+    *("TOPIC", "TOPIC[:P,P...]", "PARTITION", "OFFSET", "TIME", "GROUP", "TRANSACTIONAL_ID", "STATE"),
+    *("FILE", "DIR", "SERVER_PROPERTIES", "HOST:PORT", "HOST:PORT,...", "CONNECT", "ID", "ID,ID..."),
+    *("KIND", "NAME", "KEY", "KEY=VALUE", "NAME=VALUE", "TEXT", "FORMAT", "CODEC", "LEVEL"),
+    *("N", "MS", "BYTES_PER_S"),
+}
+"""What stands for the values of arguments and options: words that say what is wanted, never types of Python."""
+
+
+@pytest.mark.parametrize(("path", "command"), [pytest.param(*each, id=each[0]) for each in commands()])
+def test_help_says_what_values_are(run: Run, path: str, command: Any) -> None:
+    for each in command.params:
+        if not getattr(each, "is_flag", False):
+            metavar = each.metavar or ""
+            assert {metavar, metavar.removesuffix("..."), re.sub(r"^\[(.*?)(\.\.\.)?\]$", r"\1", metavar)} & METAVARS, (
+                each
+            )
+    out = run(*path.split()[1:], "--help").out
+    panels = out[out.index("╭") :]
+    assert not re.search(r"<|\b(INTEGER|PATH|int|str|path|list|range)\b ", panels)
+
+
 def test_help_lists_all_commands_and_serve_first(run: Run) -> None:
     out = run("--help").out
+    assert "<" not in out
     listed = re.findall(r"^│ (\w+) ", out[out.index("Commands") :], re.MULTILINE)
     expected = "serve topics produce consume groups transactions configs cluster brokers check zookeeper version"
     assert listed == expected.split()

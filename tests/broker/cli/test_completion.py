@@ -62,12 +62,25 @@ def propose(filled: Broker, run: Run, monkeypatch: pytest.MonkeyPatch) -> Propos
         ("barnabas topics create tr", []),
         ("barnabas topics offsets wea", ["weather"]),
         ("barnabas topics delete-records wea", ["weather"]),
+        ("barnabas topics delete-records weather --before l", ["latest"]),
+        ("barnabas topics delete-records weather:", ["weather:0", "weather:1"]),
+        ("barnabas topics offsets weather:1,", ["weather:1,0"]),
+        ("barnabas topics elect nowhere:", []),
         ("barnabas topics reassign wea", ["weather"]),
         ("barnabas topics reassign weather --brokers ", ["1"]),
         ("barnabas topics reassign weather --replicas 1,", []),
         ("barnabas topics elect wea", ["weather"]),
         ("barnabas brokers drain ", ["1"]),
         ("barnabas consume trips -g ", ["trip-readers"]),
+        ("barnabas consume trips --offset ", ["earliest", "latest"]),
+        ("barnabas consume trips -o ea", ["earliest"]),
+        ("barnabas consume trips weather -p ", ["0", "1"]),
+        ("barnabas consume nowhere -p ", []),
+        ("barnabas consume -p ", []),
+        ("barnabas produce weather --partition 1", ["1"]),
+        ("barnabas transactions abort -t trips -p ", ["0", "1"]),
+        ("barnabas groups reset-offsets trip-readers --to-offset ", ["earliest", "latest"]),
+        ("barnabas groups reset-offsets trip-readers --topic weather:0,", ["weather:0,1"]),
         ("barnabas groups describe tr", ["trip-readers"]),
         ("barnabas groups reset-offsets trip-readers --topic we", ["weather"]),
         ("barnabas transactions describe loa", ["loader-of-trips"]),
@@ -81,11 +94,26 @@ def propose(filled: Broker, run: Run, monkeypatch: pytest.MonkeyPatch) -> Propos
         ("barnabas config alter topic weather --set retention.", ["retention.bytes=", "retention.ms="]),
         ("barnabas config alter topic weather --set retention.m", ["retention.ms=", "retention.ms=604800000"]),
         ("barnabas config alter topic weather --set retention.ms=", []),
+        ("barnabas config alter topic weather --set compression.type=z", ["compression.type=zstd"]),
+        (
+            "barnabas config alter topic weather --set message.timestamp.type=",
+            ["message.timestamp.type=CreateTime", "message.timestamp.type=LogAppendTime"],
+        ),
+        ("barnabas config alter topic weather --append cleanup.policy = ", ["compact", "delete"]),
+        ("barnabas config alter topic weather --set cleanup.policy=delete,", ["cleanup.policy=delete,compact"]),
+        ("barnabas config alter topic weather --set no.such.key=", []),
+        ("barnabas config alter brokers --set log.message.timestamp.type = L", ["LogAppendTime"]),
+        (
+            "barnabas config alter logger 1 --set barnabas.broker.api.dispatch=DE",
+            ["barnabas.broker.api.dispatch=DEBUG"],
+        ),
         ("barnabas config alter topic weather --delete retention.m", ["retention.ms"]),
         ("barnabas config alter brokers --delete num.net", ["num.network.threads"]),
         ("barnabas config alter logger 1 --delete barnabas.broker.api.disp", ["barnabas.broker.api.dispatch"]),
         ("barnabas topics create x --config max.m", ["max.message.bytes=", "max.message.bytes=1048588"]),
+        ("barnabas topics create x --config unclean.leader.election.enable = t", ["true"]),
         ("barnabas serve --log-level D", ["DEBUG"]),
+        ("barnabas serve --override barnabas.log.format=j", ["barnabas.log.format=json"]),
         ("barnabas serve --override log.roll.h", ["log.roll.hours=", "log.roll.hours=168"]),
     ],
 )
@@ -104,19 +132,21 @@ def test_the_broker_that_the_line_names_is_asked(
 
 
 @pytest.mark.parametrize(
-    ("typed", "current", "joined", "cursor"),
+    ("typed", "current", "joined", "cursor", "begun"),
     [
-        ("barnabas topics d", 2, "barnabas topics d", 2),
-        ("barnabas -b h : 1 x", 5, "barnabas -b h:1 x", 3),
-        ("barnabas -b h : 1,i : 2 x y", 7, "barnabas -b h:1,i:2 x y", 3),
-        ("barnabas --set a = ", 3, "barnabas --set a=", 2),
-        ("barnabas --set a = b", 4, "barnabas --set a=b", 2),
-        ("barnabas ", 1, "barnabas ", 1),
+        ("barnabas topics d", 2, "barnabas topics d", 2, ""),
+        ("barnabas -b h : 1 x", 5, "barnabas -b h:1 x", 3, ""),
+        ("barnabas -b h : 1,i : 2 x y", 7, "barnabas -b h:1,i:2 x y", 3, ""),
+        ("barnabas -b h : 1,i : 2 x y", 6, "barnabas -b h:1,i:2 x y", 2, "h:1,i:"),
+        ("barnabas --set a = ", 3, "barnabas --set a=", 2, "a="),
+        ("barnabas --set a =", 3, "barnabas --set a=", 2, "a="),
+        ("barnabas --set a = b", 4, "barnabas --set a=b", 2, "a="),
+        ("barnabas ", 1, "barnabas ", 1, ""),
     ],
 )
-def test_words_that_bash_has_taken_apart(typed: str, current: int, joined: str, cursor: int) -> None:
+def test_words_that_bash_has_taken_apart(typed: str, current: int, joined: str, cursor: int, begun: str) -> None:
     environ = {"COMP_WORDS": typed.replace(" ", "\n"), "COMP_CWORD": str(current)}
-    repair_bash_words(environ)
+    assert repair_bash_words(environ) == begun
     assert environ == {"COMP_WORDS": joined.replace(" ", "\n"), "COMP_CWORD": str(cursor)}
 
 

@@ -200,7 +200,18 @@ def test_partitions_may_be_chosen(run: Run, digits: str) -> None:
     assert run("consume", digits, "-e", "-f", "{value}", "-o", "earliest", "-p", "1").out == "abc"
     both = run("consume", digits, "-e", "-f", "{value}", "-o", "earliest", "-p", "1", "-p", "0").out
     assert sorted(both) == sorted("0123456789abc")
-    assert run("consume", digits, "-e", "-p", "2").err == "barnabas: there is no partition 2: they are 0 to 1\n"
+    assert run("consume", digits, "-e", "-p", "2").err == "barnabas: digits has no partition 2: they are 0 to 1\n"
+
+
+def test_who_lacks_a_partition_is_named(run: Run, digits: str) -> None:
+    assert run("topics", "create", "wide", "-p", "3").status == 0
+    one = run("consume", "wide", digits, "-e", "-p", "2")
+    assert (one.status, one.out, one.err) == (1, "", "barnabas: digits has no partition 2: they are 0 to 1\n")
+    both = run("consume", "wide", digits, "-e", "-p", "9", "-p", "0")
+    assert (both.status, both.out) == (1, "")
+    assert both.err == (
+        "barnabas: digits has no partition 9: they are 0 to 1; wide has no partition 9: they are 0 to 2\n"
+    )
 
 
 def test_a_group_begins_where_it_is_told_only_where_it_has_no_offset(run: Run, digits: str) -> None:

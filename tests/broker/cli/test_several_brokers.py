@@ -363,6 +363,18 @@ def test_what_cannot_be_is_refused(tmp_path: Path, arguments: list[str], told: s
     assert not (tmp_path / "data").exists()
 
 
+def test_replicas_that_so_many_brokers_cannot_keep_are_told(tmp_path: Path) -> None:
+    """Once, by the parent, before anybody waits for them."""
+    more = {"default.replication.factor": "3", "offsets.topic.replication.factor": "4", "min.insync.replicas": "2"}
+    with BarnabasBrokers(2, more, data_dir=tmp_path) as cluster:
+        told = lines(cluster, "no more brokers than --brokers 2")
+    assert len(told) == 2
+    assert " WARN " in told[0]
+    assert "default.replication.factor of 3: " in told[0]
+    assert "offsets.topic.replication.factor of 4: " in told[1]
+    assert told[1].endswith(", so consumer groups wait for more brokers")
+
+
 def test_what_it_takes(brokers: BarnabasBrokers) -> None:
     """At most 180 MiB in all; what the parent has imported is shared."""
     pids = [brokers.pid, *(brokers.broker_pid(node_id) for node_id in (1, 2, 3))]

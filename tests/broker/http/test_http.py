@@ -138,7 +138,7 @@ def test_a_client_of_another_port_is_told_at_once(
     assert serving.ask(start).split(b" ")[1] == b"400"
     (line,) = [message for message in caplog.messages if "the peer speaks" in message]
     assert re.search(
-        rf"^closing an HTTP connection from 127\.0\.0\.1: the peer speaks {spoken}.*; this port is for HTTP$", line
+        rf"^closing HTTP connections from 127\.0\.0\.1: the peer speaks {spoken}.*; this port is for HTTP$", line
     )
 
 

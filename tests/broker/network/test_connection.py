@@ -511,6 +511,21 @@ def test_what_is_not_kafkas_protocol_is_called_by_its_name(
     assert line.endswith(f": the peer speaks {spoken}; this port speaks Kafka's protocol, without TLS")
 
 
+def test_what_probes_the_port_in_vain_is_counted(caplog: pytest.LogCaptureFixture) -> None:
+    """By the log, which counts warnings that come again word for word."""
+
+    async def run() -> None:
+        for _ in range(5):
+            peer = Peer()
+            peer.receive(b"GET /healthz HTTP/1.1\r\n")
+            assert peer.transport.closed
+
+    caplog.set_level("INFO")
+    scenario(run())
+    assert [record.levelname for record in caplog.records] == ["WARNING"] * 5
+    assert len(set(caplog.messages)) == 1
+
+
 def test_a_handler_that_asks_for_it_closes_the_connection_after_earlier_replies() -> None:
     async def run() -> None:
         peer = Peer()
