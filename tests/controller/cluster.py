@@ -34,7 +34,7 @@ TopicPartition = tuple[str, int]
 
 
 class AppliedCommands:
-    """One life of a broker, as its controllers see it: `log` is what it was told, in order."""
+    """One life of a broker, as its controllers see it: `log` is what it was told and took, in order."""
 
     def __init__(self, cluster: "Cluster", broker_id: int) -> None:
         self._cluster = cluster
@@ -59,17 +59,20 @@ class AppliedCommands:
         while self.is_silent and not is_own:
             self._speaks.clear()
             await self._speaks.wait()
-        self.log.append(command)
         response = self._apply(command)
+        if not response.error_code:
+            self.log.append(command)
         self._cluster.news.set()
         return response
 
     def _apply(self, command: Any) -> Any:
         error = ErrorCode.NONE
+        epoch = self._cluster.members[self.broker_id].controller.broker_epoch
         if command.controller_epoch < self.controller_epoch:
             error = ErrorCode.STALE_CONTROLLER_EPOCH
-        elif command.broker_epoch < self._cluster.members[self.broker_id].controller.broker_epoch:
-            # A newer one is of the registration whose epoch this broker is just about to hear.
+        elif epoch < 0 or command.broker_epoch < epoch:
+            # A newer one is of the registration whose epoch this broker is just about to hear; one to a broker that has
+            # none yet is to its life of before.
             error = ErrorCode.STALE_BROKER_EPOCH
         self.controller_epoch = max(self.controller_epoch, command.controller_epoch)
         if isinstance(command, LeaderAndIsrRequest):
