@@ -272,7 +272,7 @@ class ReplicaManager:
         if not self._log_manager.is_lost(topic, index):
             return
         if all(replica == self.node_id for replica in told.replicas):
-            logger.error("the log of %s-%d is gone, and nobody else has one: it begins anew, empty", topic, index)
+            logger.warning("%s-%d is not new, has no log, and nobody else has one: it begins empty", topic, index)
             return
         raise StorageError(
             "its log is gone: it is fetched once another replica leads. Where none that is in sync comes back, see to"

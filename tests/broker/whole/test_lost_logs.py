@@ -159,7 +159,7 @@ def test_what_nobody_else_has_begins_anew(caplog: pytest.LogCaptureFixture) -> N
         empty(broker)
         broker.start()
         cluster.wait_in_sync()
-        assert f"the log of {TOPIC}-0 is gone, and nobody else has one: it begins anew, empty" in caplog.text
+        assert f"{TOPIC}-0 is not new, has no log, and nobody else has one: it begins empty" in caplog.text
         write(cluster)
         assert read(cluster) == RECORDS
         assert not lost_file(broker).exists()
