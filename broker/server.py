@@ -130,6 +130,8 @@ class Broker:
         self.connections = Connections(self.config, self._threads)
         self.socket_server = SocketServer(self.config, self.environment.network, self.connections, self.timers)
         self._interceptor: Interceptor | None = None
+        self.handlers_instead: dict[int, Handler[Any, Any]] = {}
+        """What serves an API, by its key, in place of its handler; for tests. To be said before the start."""
         self._goes_on_after_stop = False
         """Whether the metadata store is known to be no older than the logs were at their last clean stop."""
 
@@ -422,7 +424,12 @@ class Broker:
         )
         # Where no other broker can be, nobody is obeyed who says that he is one.
         handlers = self._find_handler_in_cluster if self._may_have_others else find_handler
-        self.dispatcher = Dispatcher(self.services, handlers, self._socket_clock, self.metrics)
+
+        def handler_of(key: int) -> Handler[Any, Any] | None:
+            handler = handlers(key)
+            return self.handlers_instead.get(key, handler)
+
+        self.dispatcher = Dispatcher(self.services, handler_of, self._socket_clock, self.metrics)
         self.dispatcher.intercept(self._interceptor)
 
     def intercept(self, interceptor: Interceptor | None) -> None:

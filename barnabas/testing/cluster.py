@@ -24,12 +24,14 @@ from barnabas.network import BoundSocket, OsNetwork
 from barnabas.storage.os_files import UnsyncedFiles
 from barnabas.testing import report
 from barnabas.testing.broker_clock import BrokerClock
+from barnabas.testing.contents import ADMIN_TIMEOUT_MS, Contents
 from barnabas.testing.faults import Api, Faults, Selection
 from barnabas.testing.faulty_disk import ExchangeableFiles
 from barnabas.testing.interception import Interception
 from barnabas.testing.loops import new_event_loop
 from barnabas.testing.recording import RecordedRequest, Recording
 from barnabas.testing.requests import ask
+from barnabas.testing.topic import Topic
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 
@@ -37,7 +39,6 @@ T = TypeVar("T")
 P = TypeVar("P", bound=asyncio.BaseProtocol)
 
 POLL_S: Final = 0.02
-ADMIN_TIMEOUT_MS: Final = 30_000
 CREATE_TOPICS_VERSION: Final = 7
 
 NEED_OTHERS: Final = frozenset({"default.replication.factor", "min.insync.replicas"})
@@ -53,7 +54,7 @@ DEFAULTS: Final = {
 """Smaller than Kafka's where that only costs a test time; a cluster of fewer brokers has fewer replicas."""
 
 
-class Cluster:
+class Cluster(Contents):
     """`brokers` real brokers, numbered from 0, on 127.0.0.1 and free ports, with one metadata store in memory, and a
     temporary directory for all of them that goes when the cluster stops.
 
@@ -61,12 +62,15 @@ class Cluster:
     stands (`broker.rack`), in their order. `clock` is where time comes from; `cluster.clock` moves it ahead for all
     brokers together.
 
-    Use it as a context manager, or call `start()` and `stop()`. All methods may be called from any thread.
+    Use it as a context manager (`with` or `async with`), or call `start()` and `stop()`. All methods may be called
+    from any thread.
 
     Errors: ConfigError for a bad configuration, OSError when a broker cannot start; ApiError with Kafka's error where a
     broker refuses; TimeoutError where something was waited for too long; RuntimeError when something needs the cluster
     to run.
     """
+
+    recheck_s = POLL_S
 
     def __init__(
         self, brokers: int = 3, *, racks: Sequence[str] = (), clock: Clock | None = None, **keywords: object
@@ -94,6 +98,7 @@ class Cluster:
         self._interception = Interception(self)
         self.faults = Faults(self._interception)
         self._recording: Recording | None = None
+        self._topics: dict[str, Topic] = {}
         self._cuts = _Cuts()
         self._pid = os.getpid()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -148,6 +153,7 @@ class Cluster:
             self.faults.clear()
         finally:
             self._loop = self._thread = self._store = None
+            self._topics.clear()
             loop.call_soon_threadsafe(loop.stop)
             thread.join()
             atexit.unregister(self._remove_data)
@@ -166,6 +172,14 @@ class Cluster:
         if kind is not None:
             report.failing(self)
         self.stop()
+
+    async def __aenter__(self) -> Self:
+        return await asyncio.to_thread(self.start)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await asyncio.to_thread(self.__exit__, kind, error, trace)
 
     def _run(self, started: threading.Event) -> None:
         with asyncio.Runner(loop_factory=new_event_loop) as runner:
@@ -193,7 +207,7 @@ class Cluster:
         partitions: int = 1,
         replication_factor: int | None = None,
         configs: Mapping[str, object] | None = None,
-    ) -> None:
+    ) -> Topic:
         """Create a topic, on as many brokers as `default.replication.factor` says by default (3, or all if there are
         fewer); all brokers that run know it on return.
 
@@ -209,7 +223,7 @@ class Cluster:
         request = CreateTopicsRequest(topics=[topic], timeout_ms=ADMIN_TIMEOUT_MS)
 
         async def create() -> None:
-            controller = await self._until(self._controller, ADMIN_TIMEOUT_MS / 1000, "no broker is the controller")
+            controller = await self._until(self.controlling, ADMIN_TIMEOUT_MS / 1000, "no broker is the controller")
             [result] = (await ask(controller, request, CREATE_TOPICS_VERSION)).topics
             if result.error_code:
                 raise ApiError(ErrorCode.of(result.error_code), result.error_message or "")
@@ -220,12 +234,13 @@ class Cluster:
             )
 
         self.call(create())
+        return self.topic(name)
 
     def controller(self, timeout: float = 30.0) -> int:
         """The number of the broker that is the controller; waits until there is one, `timeout` seconds at most."""
 
         async def find() -> int:
-            return (await self._until(self._controller, timeout, "no broker is the controller")).node_id
+            return (await self._until(self.controlling, timeout, "no broker is the controller")).node_id
 
         return self.call(find())
 
@@ -363,12 +378,20 @@ class Cluster:
             await asyncio.sleep(POLL_S)
         return found
 
+    async def call_async(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """As `call`, from a coroutine on another event loop."""
+        if self._loop is None:
+            coroutine.close()
+            raise _not_running()
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(coroutine, self._loop))
+
+    async def eventually(self, find: Callable[[], T | None], what: str) -> T:
+        """What is found in the end. Errors: TimeoutError."""
+        return await self._until(find, ADMIN_TIMEOUT_MS / 1000, what)
+
     def live_servers(self) -> list[Server]:
         """The brokers that run."""
         return [broker._server for broker in self.brokers if broker._server is not None]
-
-    def _controller(self) -> Server | None:
-        return next((server for server in self.live_servers() if server.controller.is_active), None)
 
     def _move_time(self, move: Callable[[], None]) -> None:
         if self._loop is None:
