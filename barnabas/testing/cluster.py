@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import itertools
 import os
 import shutil
 import tempfile
@@ -20,6 +21,7 @@ from barnabas.broker.environment import Environment
 from barnabas.broker.server import Broker as Server
 from barnabas.clock import Clock, OffsetClock, SystemClock
 from barnabas.controller.coordination.embedded import EmbeddedSession, EmbeddedStore
+from barnabas.controller.operations.elect_leaders import ElectionType
 from barnabas.network import BoundSocket, OsNetwork
 from barnabas.storage.os_files import UnsyncedFiles
 from barnabas.testing import report
@@ -31,7 +33,8 @@ from barnabas.testing.interception import Interception
 from barnabas.testing.loops import new_event_loop
 from barnabas.testing.recording import RecordedRequest, Recording
 from barnabas.testing.requests import ask
-from barnabas.testing.topic import Topic
+from barnabas.testing.snapshot import Snapshot
+from barnabas.testing.topic import Led, Topic
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 
@@ -39,6 +42,7 @@ T = TypeVar("T")
 P = TypeVar("P", bound=asyncio.BaseProtocol)
 
 POLL_S: Final = 0.02
+METADATA_FILE: Final = "metadata.sqlite"
 CREATE_TOPICS_VERSION: Final = 7
 
 NEED_OTHERS: Final = frozenset({"default.replication.factor", "min.insync.replicas"})
@@ -104,6 +108,9 @@ class Cluster(Contents):
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._store: EmbeddedStore | None = None
+        self._cluster_id = ""
+        self._numbers = itertools.count(1)
+        self._snapshots: list[Snapshot] = []
         self.data_dir = Path()
         self.brokers: Sequence[ClusterBroker] = [ClusterBroker(self, number) for number in range(brokers)]
 
@@ -154,14 +161,115 @@ class Cluster(Contents):
         finally:
             self._loop = self._thread = self._store = None
             self._topics.clear()
+            self._cluster_id = ""
             loop.call_soon_threadsafe(loop.stop)
             thread.join()
             atexit.unregister(self._remove_data)
             self._remove_data()
 
+    def reset(self) -> None:
+        """Have the cluster as it was after its first start: all brokers run, without topics, groups, transactions,
+        dynamic configs, cuts and faults, at the real time (or that of the clock which was handed in), with producer ids
+        from 0 on. Addresses and cluster id stay; clients lose their connections, and see that topics are gone when they
+        have new ones. Recordings go on.
+
+        Errors: RuntimeError when it does not run.
+        """
+
+        def wipe() -> None:
+            shutil.rmtree(self.data_dir)
+            self.data_dir.mkdir()
+            self._clock.set_offset(0)
+
+        self._forget_contents()
+        self._start_again(wipe)
+
+    def snapshot(self) -> Snapshot:
+        """The state that the cluster has now, for `restore`: its brokers are started anew for that, with new leader
+        epochs, and clients lose their connections. Large log files are not copied.
+
+        Errors: RuntimeError when not all of its brokers run.
+        """
+        if not all(broker.is_running for broker in self.brokers):
+            raise RuntimeError("only of a cluster whose brokers all run is there a snapshot: start() them")
+        directory = self.data_dir.with_name(f"{self.data_dir.name}.snapshot-{next(self._numbers)}")
+        taken = Snapshot(directory, self._clock.offset_ms)
+        self._snapshots.append(taken)
+        self.heal()
+        self._start_again(lambda: taken.take(self.data_dir))
+        return taken
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Have the state of a snapshot again, as often as is wanted, on all brokers: topics and records, groups,
+        transactions, producer ids, configs, and how far the clock was moved. Faults and cuts are removed; clients lose
+        their connections.
+
+        Errors: RuntimeError when it does not run; ValueError when the snapshot is another cluster's, or is gone.
+        """
+        self._snapshots = [each for each in self._snapshots if not each.is_removed]
+        if snapshot not in self._snapshots:
+            raise ValueError("this snapshot is not this cluster's, or it is gone: it goes when the cluster stops")
+
+        def put_back() -> None:
+            shutil.rmtree(self.data_dir)
+            snapshot.put_back(self.data_dir, self._snapshots)
+            self._clock.set_offset(snapshot.clock_offset_ms)
+
+        self._forget_contents()
+        self._start_again(put_back)
+
+    def _forget_contents(self) -> None:
+        if self._loop is None:
+            raise _not_running()
+        self.heal()
+        self.faults.clear()
+        self._topics.clear()
+
+    def _start_again(self, between: Callable[[], None]) -> None:
+        """End all brokers at once, do something to their data in between, and start all: each partition is led by its
+        first replica then, and all are in sync. Where that cannot be, no broker runs."""
+        self.call(self._end_at_once())
+        try:
+            between()
+            self.call(self._open_store())
+            for broker in self.brokers:
+                broker.start()
+            self.wait_in_sync()
+            self.call(self._elect_preferred())
+        except BaseException:
+            self.call(self._end_at_once())
+            raise
+
+    async def _end_at_once(self) -> None:
+        """The metadata store goes first, so that nobody is elected for those who have gone."""
+        assert self._store is not None
+        self._cluster_id = next((server.cluster_id for server in self.live_servers()), self._cluster_id)
+        await self._store.close()
+        servers = self.live_servers()
+        for broker in self.brokers:
+            broker.is_gone()
+        await asyncio.gather(*[server.crash() for server in servers])
+
+    async def _elect_preferred(self) -> None:
+        controller = await self.eventually(self.controlling, "no broker is the controller")
+        await controller.controller.elect_leaders(None, ElectionType.PREFERRED, ADMIN_TIMEOUT_MS)
+
+        def are_elected() -> bool | None:
+            found = [
+                state.leader == state.replicas[0]
+                for server in self.live_servers()
+                for topic in server.metadata.topics()
+                for state in topic.partitions.values()
+            ]
+            return all(found) or None
+
+        await self.eventually(are_elected, "not every partition is led by its first replica")
+
     def _remove_data(self) -> None:
         if os.getpid() == self._pid:
             shutil.rmtree(self.data_dir, ignore_errors=True)
+            for snapshot in self._snapshots:
+                snapshot.remove()
 
     def __enter__(self) -> Self:
         return self.start()
@@ -188,7 +296,7 @@ class Cluster(Contents):
             loop.run_forever()
 
     async def _open_store(self) -> None:
-        self._store = EmbeddedStore(":memory:", self._clock)
+        self._store = EmbeddedStore(str(self.data_dir / METADATA_FILE), self._clock, is_durable=False)
         await self._store.open()
 
     # --- what there is ----------------------------------------------------------------------------
@@ -281,12 +389,15 @@ class Cluster(Contents):
 
     # --- faults -----------------------------------------------------------------------------------
 
-    def cut(self, one: int, other: int) -> None:
+    def cut(self, one: int, other: int, *, one_way: bool = False) -> None:
         """Have two brokers unable to reach each other, in either direction, until `heal()`: their connections break,
-        and whoever connects waits. Both reach their clients, and the metadata store."""
+        and whoever connects waits. Both reach their clients, and the metadata store. `one_way`: only `one` cannot
+        reach `other`, whose own connections to `one` stay."""
 
         async def cut() -> None:
             self._cuts.cut(one, other)
+            if not one_way:
+                self._cuts.cut(other, one)
 
         self.call(cut())
 
@@ -389,6 +500,19 @@ class Cluster(Contents):
         """What is found in the end. Errors: TimeoutError."""
         return await self._until(find, ADMIN_TIMEOUT_MS / 1000, what)
 
+    async def leading(self, name: str, partition: int) -> Led:
+        """A partition at its leader, as soon as that knows how far it is committed: a new one hears from its followers
+        what the former one knew."""
+
+        def find() -> Led | None:
+            led = self.led(name, partition)
+            if led is None:
+                return None
+            log = led.partition.log
+            return led if log.high_watermark >= min(log.leader_epochs.latest_start_offset, log.log_end_offset) else None
+
+        return await self._until(find, ADMIN_TIMEOUT_MS / 1000, f"no broker leads {name}-{partition}")
+
     def live_servers(self) -> list[Server]:
         """The brokers that run."""
         return [broker._server for broker in self.brokers if broker._server is not None]
@@ -415,6 +539,8 @@ class ClusterBroker:
         self._cluster = cluster
         self._server: Server | None = None
         self._sessions: _Sessions | None = None
+        self._ending: asyncio.Task[None] | None = None
+        """Of a broker that has failed by itself."""
         self._port = 0
 
     def __repr__(self) -> str:
@@ -449,8 +575,22 @@ class ClusterBroker:
         server, self._server = self.server, None
         self._cluster.call(server.crash())
 
+    def is_gone(self) -> None:
+        """It does not run any more; whoever says so ends it."""
+        self._server = None
+
+    def _has_failed(self, reason: str) -> None:
+        """It cannot go on (its disk has failed), and a process would end: others lead what it led."""
+        server = self._server
+        if server is not None:
+            self.is_gone()
+            self._ending = asyncio.get_running_loop().create_task(server.crash())
+
     async def _start(self) -> None:
         cluster = self._cluster
+        if self._ending is not None:
+            await self._ending
+            self._ending = None
         assert cluster._store is not None
         options = {
             **cluster._configs,
@@ -458,6 +598,8 @@ class ClusterBroker:
             "listeners": f"PLAINTEXT://127.0.0.1:{self._port}",
             "log.dirs": str(cluster.data_dir / str(self.number)),
         }
+        if cluster._cluster_id:
+            options["barnabas.cluster.id"] = cluster._cluster_id
         if cluster._racks:
             options["broker.rack"] = cluster._racks[self.number]
         self._sessions = _Sessions(cluster._store)
@@ -468,7 +610,7 @@ class ClusterBroker:
             network=_BrokerNetwork(self.number, cluster._cuts),
             metadata_store=cast(EmbeddedStore, self._sessions),
         )
-        server = Server(broker_config.load(options=options), environment)
+        server = Server(broker_config.load(options=options), environment, self._has_failed)
         cluster._interception.attach(server)
         await server.start()
         self._server = server
@@ -488,20 +630,23 @@ class _Sessions:
         return self.last
 
 
+_Way = tuple[int, int]
+"""From a broker that connects to another one."""
+
+
 class _Cuts:
     """Who cannot reach whom, and the connections between brokers. Belongs to the cluster's loop."""
 
     def __init__(self) -> None:
         self.ports: dict[int, int] = {}
         """Which broker listens there."""
-        self._cut: set[frozenset[int]] = set()
+        self._cut: set[_Way] = set()
         self._healed = asyncio.Event()
-        self._transports: dict[frozenset[int], list[asyncio.Transport]] = {}
+        self._transports: dict[_Way, list[asyncio.Transport]] = {}
 
     def cut(self, one: int, other: int) -> None:
-        pair = frozenset((one, other))
-        self._cut.add(pair)
-        for transport in self._transports.pop(pair, []):
+        self._cut.add((one, other))
+        for transport in self._transports.pop((one, other), []):
             transport.abort()
 
     def heal(self) -> None:
@@ -509,14 +654,14 @@ class _Cuts:
         self._healed.set()
         self._healed = asyncio.Event()
 
-    async def passage(self, pair: frozenset[int]) -> None:
+    async def passage(self, way: _Way) -> None:
         """Wait until there is one."""
-        while pair in self._cut:
+        while way in self._cut:
             await self._healed.wait()
 
-    def add(self, pair: frozenset[int], transport: asyncio.Transport) -> None:
-        known = [each for each in self._transports.get(pair, []) if not each.is_closing()]
-        self._transports[pair] = [*known, transport]
+    def add(self, way: _Way, transport: asyncio.Transport) -> None:
+        known = [each for each in self._transports.get(way, []) if not each.is_closing()]
+        self._transports[way] = [*known, transport]
 
 
 class _BrokerNetwork(OsNetwork):
@@ -532,10 +677,10 @@ class _BrokerNetwork(OsNetwork):
         return bound
 
     async def connect(self, host: str, port: int, new_protocol: Callable[[], P]) -> tuple[asyncio.Transport, P]:
-        pair = frozenset((self._number, self._cuts.ports.get(port, self._number)))
-        await self._cuts.passage(pair)
+        way = (self._number, self._cuts.ports.get(port, self._number))
+        await self._cuts.passage(way)
         transport, protocol = await super().connect(host, port, new_protocol)
-        self._cuts.add(pair, transport)
+        self._cuts.add(way, transport)
         return transport, protocol
 
 

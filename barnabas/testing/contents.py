@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
+from barnabas.broker.cluster.metadata import GROUP_METADATA_TOPIC
 from barnabas.testing import report
 from barnabas.testing.group import STATES, Group, find_group
 from barnabas.testing.requests import ask
@@ -159,7 +160,9 @@ class Contents:
             except ApiError:
                 continue
             return server
-        return None
+        if any(GROUP_METADATA_TOPIC in server.metadata for server in self.live_servers()):
+            return None
+        return next(iter(self.live_servers()), None)
 
     def known_topic(self, name: str) -> TopicMetadata:
         """A topic as a broker knows it. Errors: ApiError UNKNOWN_TOPIC_OR_PARTITION."""

@@ -51,6 +51,14 @@ class Owner(Protocol):
         """The brokers that run."""
         ...
 
+    def controlling(self) -> Server | None:
+        """The broker that is the controller."""
+        ...
+
+    async def eventually(self, find: Callable[[], T | None], what: str) -> T:
+        """What is found in the end. Errors: TimeoutError, ApiError."""
+        ...
+
 
 class Meddler(Protocol):
     """A fault of requests."""
