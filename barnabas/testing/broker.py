@@ -23,7 +23,7 @@ from barnabas.storage.os_files import OsFiles, UnsyncedFiles
 from barnabas.testing import report
 from barnabas.testing.broker_clock import BrokerClock
 from barnabas.testing.broker_thread import BrokerThread
-from barnabas.testing.contents import ADMIN_TIMEOUT_MS, Contents, check
+from barnabas.testing.contents import ADMIN_TIMEOUT_MS, Contents, check, of_another_process
 from barnabas.testing.faults import Api, Faults, Selection
 from barnabas.testing.faulty_disk import ExchangeableFiles
 from barnabas.testing.interception import Interception
@@ -138,7 +138,7 @@ class Broker(Contents):
         """Stop cleanly (unless it was killed) and start again on the same data and the same port."""
         with self._lock:
             if self._life is not None:
-                life, self._life = self._life, None
+                life, self._life = self._life_or_error(), None
                 life.end()
             elif self._listeners is None:
                 raise _not_running()
@@ -148,9 +148,7 @@ class Broker(Contents):
         """End as `kill -9` would end a broker's process: connections are cut in the middle of requests, and the files
         stay as they are. `start()` or `restart()` recovers; `stop()` removes a temporary directory."""
         with self._lock:
-            if self._life is None:
-                raise _not_running()
-            life, self._life = self._life, None
+            life, self._life = self._life_or_error(), None
             life.end(is_crash=True)
 
     def reset(self) -> None:
@@ -329,20 +327,26 @@ class Broker(Contents):
 
     def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine on the broker's event loop and return its result."""
-        if self._life is None:
+        try:
+            life = self._life_or_error()
+        except RuntimeError:
             coroutine.close()
-        return self._life_or_error().call(coroutine)
+            raise
+        return life.call(coroutine)
 
     async def call_async(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """As `call`, from a coroutine on another event loop."""
-        if self._life is None:
+        try:
+            life = self._life_or_error()
+        except RuntimeError:
             coroutine.close()
-        return await self._life_or_error().call_async(coroutine)
+            raise
+        return await life.call_async(coroutine)
 
     def live_servers(self) -> list[BrokerServer]:
         """The broker itself, if it runs."""
         life = self._life
-        return [] if life is None else [life.server]
+        return [] if life is None or not self._is_our_process else [life.server]
 
     async def eventually(self, find: Callable[[], T | None], what: str) -> T:
         """What is found: a single broker has all at once."""
@@ -363,6 +367,8 @@ class Broker(Contents):
         life = self._life
         if life is None:
             raise _not_running()
+        if not self._is_our_process:
+            raise of_another_process()
         return life
 
     def _begin(self) -> None:

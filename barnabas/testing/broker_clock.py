@@ -1,9 +1,10 @@
 """The clock of a broker under test, which a test can move ahead."""
 
+import math
 from collections.abc import Callable
 
 from barnabas.clock import OffsetClock
-from barnabas.testing.durations import Duration, whole_ms
+from barnabas.testing.durations import Duration, signed_ms
 
 
 class BrokerClock:
@@ -31,5 +32,5 @@ class BrokerClock:
 
         Errors: ValueError for a negative duration.
         """
-        milliseconds = whole_ms(duration)
+        milliseconds = math.ceil(signed_ms(duration))
         self._run(lambda: self._clock.advance(milliseconds))

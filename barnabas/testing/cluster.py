@@ -26,7 +26,7 @@ from barnabas.network import BoundSocket, OsNetwork
 from barnabas.storage.os_files import UnsyncedFiles
 from barnabas.testing import report
 from barnabas.testing.broker_clock import BrokerClock
-from barnabas.testing.contents import ADMIN_TIMEOUT_MS, Contents
+from barnabas.testing.contents import ADMIN_TIMEOUT_MS, Contents, of_another_process
 from barnabas.testing.faults import Api, Faults, Selection
 from barnabas.testing.faulty_disk import ExchangeableFiles
 from barnabas.testing.interception import Interception
@@ -111,7 +111,7 @@ class Cluster(Contents):
         self._cluster_id = ""
         self._numbers = itertools.count(1)
         self._snapshots: list[Snapshot] = []
-        self.data_dir = Path()
+        self._directory = self.data_dir = Path()
         self.brokers: Sequence[ClusterBroker] = [ClusterBroker(self, number) for number in range(brokers)]
 
     def __repr__(self) -> str:
@@ -123,7 +123,10 @@ class Cluster(Contents):
         """Start all brokers, and return when clients can connect to each."""
         if self._loop is not None:
             raise RuntimeError("this cluster runs already")
-        self.data_dir = Path(tempfile.mkdtemp(prefix="barnabas-"))
+        self._pid = os.getpid()
+        self._directory = Path(tempfile.mkdtemp(prefix="barnabas-"))
+        self.data_dir = self._directory / "brokers"
+        self.data_dir.mkdir()
         atexit.register(self._remove_data)  # for clusters that nobody stops
         started = threading.Event()
         self._thread = threading.Thread(target=self._run, args=(started,), name="barnabas-cluster", daemon=True)
@@ -147,9 +150,10 @@ class Cluster(Contents):
             warnings.warn(problem, stacklevel=3)
 
     def stop(self) -> None:
-        """Stop all brokers cleanly, the last one first; their data goes."""
+        """Stop all brokers cleanly, the last one first; their data goes. In a process that was forked from the
+        cluster's there is nothing to stop: the cluster goes on in its own."""
         loop, thread = self._loop, self._thread
-        if loop is None or thread is None:
+        if loop is None or thread is None or not self._is_our_process:
             return
         try:
             self.heal()
@@ -177,8 +181,8 @@ class Cluster(Contents):
         """
 
         def wipe() -> None:
-            shutil.rmtree(self.data_dir)
-            self.data_dir.mkdir()
+            shutil.rmtree(self._directory)
+            self.data_dir.mkdir(parents=True)
             self._clock.set_offset(0)
 
         self._forget_contents()
@@ -192,11 +196,11 @@ class Cluster(Contents):
         """
         if not all(broker.is_running for broker in self.brokers):
             raise RuntimeError("only of a cluster whose brokers all run is there a snapshot: start() them")
-        directory = self.data_dir.with_name(f"{self.data_dir.name}.snapshot-{next(self._numbers)}")
+        directory = self._directory.with_name(f"{self._directory.name}.snapshot-{next(self._numbers)}")
         taken = Snapshot(directory, self._clock.offset_ms)
         self._snapshots.append(taken)
         self.heal()
-        self._start_again(lambda: taken.take(self.data_dir))
+        self._start_again(lambda: taken.take(self._directory))
         return taken
 
     def restore(self, snapshot: Snapshot) -> None:
@@ -211,8 +215,8 @@ class Cluster(Contents):
             raise ValueError("this snapshot is not this cluster's, or it is gone: it goes when the cluster stops")
 
         def put_back() -> None:
-            shutil.rmtree(self.data_dir)
-            snapshot.put_back(self.data_dir, self._snapshots)
+            shutil.rmtree(self._directory)
+            snapshot.put_back(self._directory, self._snapshots)
             self._clock.set_offset(snapshot.clock_offset_ms)
 
         self._forget_contents()
@@ -265,9 +269,13 @@ class Cluster(Contents):
 
         await self.eventually(are_elected, "not every partition is led by its first replica")
 
+    @property
+    def _is_our_process(self) -> bool:
+        return os.getpid() == self._pid
+
     def _remove_data(self) -> None:
-        if os.getpid() == self._pid:
-            shutil.rmtree(self.data_dir, ignore_errors=True)
+        if self._is_our_process:
+            shutil.rmtree(self._directory, ignore_errors=True)
             for snapshot in self._snapshots:
                 snapshot.remove()
 
@@ -296,7 +304,7 @@ class Cluster(Contents):
             loop.run_forever()
 
     async def _open_store(self) -> None:
-        self._store = EmbeddedStore(str(self.data_dir / METADATA_FILE), self._clock, is_durable=False)
+        self._store = EmbeddedStore(str(self._directory / METADATA_FILE), self._clock, is_durable=False)
         await self._store.open()
 
     # --- what there is ----------------------------------------------------------------------------
@@ -474,6 +482,9 @@ class Cluster(Contents):
         if loop is None:
             coroutine.close()
             raise _not_running()
+        if not self._is_our_process:
+            coroutine.close()
+            raise of_another_process()
         if threading.current_thread() is self._thread:
             coroutine.close()
             raise RuntimeError("this blocks, so it must not be called on the brokers' own event loop")
@@ -491,9 +502,9 @@ class Cluster(Contents):
 
     async def call_async(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """As `call`, from a coroutine on another event loop."""
-        if self._loop is None:
+        if self._loop is None or not self._is_our_process:
             coroutine.close()
-            raise _not_running()
+            raise _not_running() if self._loop is None else of_another_process()
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(coroutine, self._loop))
 
     async def eventually(self, find: Callable[[], T | None], what: str) -> T:
@@ -515,6 +526,8 @@ class Cluster(Contents):
 
     def live_servers(self) -> list[Server]:
         """The brokers that run."""
+        if not self._is_our_process:
+            return []
         return [broker._server for broker in self.brokers if broker._server is not None]
 
     def _move_time(self, move: Callable[[], None]) -> None:

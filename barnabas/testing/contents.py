@@ -195,3 +195,8 @@ def check(error_code: int, message: str | None) -> None:
     """Raise what an answer says: ApiError, unless it is no error."""
     if error_code:
         raise ApiError(ErrorCode.of(error_code), message or "")
+
+
+def of_another_process() -> RuntimeError:
+    """What a process is told that was forked from the one where the broker, or the cluster, runs."""
+    return RuntimeError("this runs in the process that started it: one that was forked has its address, and no more")

@@ -9,9 +9,14 @@ Duration = timedelta | float
 """A time, or so many ms."""
 
 
+def signed_ms(duration: Duration) -> float:
+    """In ms, of which there may be fractions, and less than none."""
+    return duration / timedelta(milliseconds=1) if isinstance(duration, timedelta) else duration
+
+
 def ms(duration: Duration) -> float:
     """In ms, of which there may be fractions. Errors: ValueError."""
-    milliseconds = duration / timedelta(milliseconds=1) if isinstance(duration, timedelta) else duration
+    milliseconds = signed_ms(duration)
     if not 0 <= milliseconds < math.inf:
         raise ValueError(f"a duration of {milliseconds} ms")
     return milliseconds

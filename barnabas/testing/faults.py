@@ -170,7 +170,11 @@ class Matcher:
         return all(role not in subject or subject[role] in values for role, values in self._of_entries.items())
 
     def _names(self, subject: entries.Subject) -> bool:
-        told = subject.keys() | ({entries.TOPIC, entries.PARTITION} if entries.ALL_TOPICS in subject else set())
+        told = set(subject)
+        if entries.ALL_TOPICS in subject:
+            told |= {entries.TOPIC, entries.PARTITION}
+        if entries.ALL_PARTITIONS in subject:
+            told.add(entries.PARTITION)
         return self.addressed <= told and self.is_meant(subject)
 
 

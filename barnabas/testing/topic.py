@@ -167,16 +167,16 @@ class Topic:
         Without `partition`, records with a key go where Java's and librdkafka's (murmur2) partitioners put them, others
         to one partition after the other. `timestamp` is in ms, by default what the broker's clock says.
 
-        Errors: ApiError UNKNOWN_TOPIC_OR_PARTITION (this does not create topics), MESSAGE_TOO_LARGE, INVALID_RECORD and
-        what else Produce knows.
+        Errors: TypeError for a value, a key or headers that are neither text nor bytes: serialize them first, as
+        producers do; ApiError UNKNOWN_TOPIC_OR_PARTITION (this does not create topics), MESSAGE_TOO_LARGE,
+        INVALID_RECORD and what else Produce knows.
         """
-        pairs = headers.items() if isinstance(headers, Mapping) else headers
         record = BatchRecord(
             offset=0,
             timestamp=self._owner.clock.now_ms() if timestamp is None else timestamp,
-            key=_bytes(key),
-            value=_bytes(value),
-            headers=tuple((name, _bytes(content)) for name, content in pairs),
+            key=_bytes(key, "a key"),
+            value=_bytes(value, "a value"),
+            headers=_header_pairs(headers),
         )
         return self._owner.call(self._append(record, partition))
 
@@ -317,5 +317,22 @@ def _record(topic: str, partition: int, record: BatchRecord) -> Record:
     return Record(topic, partition, record.offset, record.timestamp, record.key, record.value, headers)
 
 
-def _bytes(value: bytes | str | None) -> bytes | None:
-    return value.encode() if isinstance(value, str) else value
+def _bytes(value: bytes | str | None, what: str) -> bytes | None:
+    if value is None or isinstance(value, bytes):
+        return value
+    if isinstance(value, str):
+        return value.encode()
+    if isinstance(value, bytearray | memoryview):
+        return bytes(value)
+    raise TypeError(f"{what} is to be text, bytes or None, not {value!r:.100} ({type(value).__name__}): serialize it")
+
+
+def _header_pairs(headers: Headers) -> tuple[tuple[str, bytes | None], ...]:
+    try:
+        pairs = [(name, content) for name, content in (headers.items() if isinstance(headers, Mapping) else headers)]
+    except (TypeError, ValueError):
+        raise TypeError(f"headers are to be names and values, as a dict or in pairs, not {headers!r:.100}") from None
+    for name, _ in pairs:
+        if not isinstance(name, str):
+            raise TypeError(f"the name of a header is to be text, not {name!r:.100}")
+    return tuple((name, _bytes(content, f"header {name}")) for name, content in pairs)
