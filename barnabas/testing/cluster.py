@@ -252,7 +252,7 @@ class Cluster(Contents):
         servers = self.live_servers()
         for broker in self.brokers:
             broker.is_gone()
-        await asyncio.gather(*[server.crash() for server in servers])
+        await asyncio.gather(*[server.crash() for server in servers], *[broker.has_ended() for broker in self.brokers])
 
     async def _elect_preferred(self) -> None:
         controller = await self.eventually(self.controlling, "no broker is the controller")
@@ -581,6 +581,8 @@ class ClusterBroker:
         server, self._server = self._server, None
         if server is not None:
             self._cluster.call(server.stop())
+        elif self._ending is not None:
+            self._cluster.call(self.has_ended())
 
     def kill(self) -> None:
         """End it as `kill -9` would. The metadata store takes it for dead at once, and not when its session would have
@@ -599,11 +601,15 @@ class ClusterBroker:
             self.is_gone()
             self._ending = asyncio.get_running_loop().create_task(server.crash())
 
-    async def _start(self) -> None:
-        cluster = self._cluster
+    async def has_ended(self) -> None:
+        """Wait for the end of a broker that has failed by itself."""
         if self._ending is not None:
             await self._ending
             self._ending = None
+
+    async def _start(self) -> None:
+        cluster = self._cluster
+        await self.has_ended()
         assert cluster._store is not None
         options = {
             **cluster._configs,
