@@ -355,6 +355,10 @@ class Broker(Contents):
             raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, what)
         return found
 
+    def controlling(self) -> BrokerServer:
+        """The broker that is asked what the controller is asked."""
+        return self.server
+
     def coordinating(self, group_id: str) -> BrokerServer:
         """The broker that coordinates a group, if anybody does."""
         return self.server
