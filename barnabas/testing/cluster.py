@@ -245,8 +245,11 @@ class Cluster(Contents):
             raise
 
     async def _end_at_once(self) -> None:
-        """The metadata store goes first, so that nobody is elected for those who have gone."""
+        """The metadata store goes before the brokers, so that nobody is elected for those who have gone; and whoever
+        follows stops before, so that nobody tells of it in the log."""
         assert self._store is not None
+        following = (server.replicas.fetchers for server in self.live_servers())
+        await asyncio.gather(*[fetchers.stop() for fetchers in following if fetchers is not None])
         self._cluster_id = next((server.cluster_id for server in self.live_servers()), self._cluster_id)
         await self._store.close()
         servers = self.live_servers()

@@ -92,6 +92,16 @@ def test_a_state_comes_back_as_often_as_wanted(cluster: Cluster) -> None:
     read(cluster, "large", 4)
 
 
+def test_nothing_is_amiss_in_the_log(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
+    cluster.create_topic("t", partitions=3).produce("1")
+    cluster.wait_in_sync()
+    with caplog.at_level("WARNING"):
+        snapshot = cluster.snapshot()
+        cluster.restore(snapshot)
+        cluster.reset()
+    assert [record.getMessage() for record in caplog.records] == []
+
+
 def test_an_open_transaction_is_part_of_a_state(cluster: Cluster) -> None:
     topic = cluster.create_topic("t")
     config = {"bootstrap.servers": cluster.bootstrap_servers, "transactional.id": "x", "reconnect.backoff.ms": 1}

@@ -228,7 +228,7 @@ def test_a_follower_with_a_slow_disk_leaves_the_isr() -> None:
         slow = (leader + 1) % 3
         with cluster.faults.disk_slow(3_000, broker=slow):
             topic.produce("v")  # with acks=all: until the slow one is out of the ISR
-            assert isr_of(cluster, "t") == {leader, (leader + 2) % 3}
+            assert slow not in isr_of(cluster, "t")
         cluster.wait_in_sync()
 
 
@@ -280,13 +280,13 @@ def test_a_follower_that_is_paused_follows_no_more() -> None:
         follower = min({0, 1, 2} - needed)
         with cluster.faults.pause(broker=follower):
             topic.produce("v")
-            assert isr_of(cluster, "t") == {0, 1, 2} - {follower}
+            assert follower not in isr_of(cluster, "t")
         cluster.wait_in_sync()
 
 
 def test_a_link_is_cut_one_way() -> None:
     """A follower that does not reach its leader falls behind; a leader that does not reach its follower needs not."""
-    with Cluster(2, replica_lag_time_max_ms=500, min_insync_replicas=1) as cluster:
+    with Cluster(2, replica_lag_time_max_ms=2_000, min_insync_replicas=1) as cluster:
         topic = cluster.create_topic("t")
         cluster.wait_in_sync()
         leader = cluster.leader("t")
