@@ -52,7 +52,9 @@ def coordinator_at(bootstrap_servers: str) -> Coordinator:
     request = FindCoordinatorRequest(key_type=0, coordinator_keys=["g"])
     with connect(bootstrap_servers) as connection:
         connection.sendall(frame(request, 4))
-        [found] = decode(FindCoordinatorResponse, 4, receive(connection), 5).coordinators
+        answer = receive(connection)
+    assert answer is not None
+    [found] = decode(FindCoordinatorResponse, 4, answer, 5).coordinators
     return found
 
 
