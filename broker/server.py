@@ -135,6 +135,8 @@ class Broker:
         """Made with the services, while the broker starts."""
         self._interceptor: Interceptor | None = None
         self._others: OtherBrokers | None = None
+        self.handlers_instead: dict[int, Handler[Any, Any]] = {}
+        """What serves an API, by its key, in place of its handler; for tests. To be said before the start."""
         self._goes_on_after_stop = False
         """Whether the metadata store is known to be no older than the logs were at their last clean stop."""
 
@@ -446,8 +448,18 @@ class Broker:
         )
         # Where no other broker can be, nobody is obeyed who says that he is one.
         handlers = self._find_handler_in_cluster if self._may_have_others else find_handler
-        self.dispatcher = Dispatcher(self.services, handlers, self._socket_clock, self.metrics)
+        found = self._with_handlers_instead(handlers) if self.handlers_instead else handlers
+        self.dispatcher = Dispatcher(self.services, found, self._socket_clock, self.metrics)
         self.dispatcher.intercept(self._interceptor)
+
+    def _with_handlers_instead(
+        self, handlers: Callable[[int], Handler[Any, Any] | None]
+    ) -> Callable[[int], Handler[Any, Any] | None]:
+        def handler_of(key: int) -> Handler[Any, Any] | None:
+            handler = handlers(key)
+            return self.handlers_instead.get(key, handler)
+
+        return handler_of
 
     async def _listen(self, names: Collection[str] | None = None) -> None:
         """Serve on these listeners, or on all."""

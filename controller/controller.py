@@ -163,6 +163,11 @@ class Controller:
         return self._context.is_active
 
     @property
+    def context(self) -> ControllerContext:
+        """What its operations share; for tests, which have operations of their own."""
+        return self._context
+
+    @property
     def epoch(self) -> int:
         """The controller's, of this broker's last election; 0 before the first."""
         return self._election.epoch

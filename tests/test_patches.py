@@ -33,6 +33,8 @@ ALLOWED: Final = {
     ("soak/test_soak.py", "'tools.soak.run.ACKNOWLEDGED_BETWEEN_CRASHES'"): "as PATIENCE_S",
     ("soak/test_soak.py", "'tools.soak.run.TRANSACTION_TIMEOUT_S'"): "as PATIENCE_S",
     ("test_container_engine.py", "os"): "geteuid: a user who is not root",
+    ("testing/test_coordinators.py", "coordinators"): "its patience, for what fails in the end",
+    ("testing/test_recording.py", "recording"): "a bound that a short test reaches",
     ("testing/test_broker.py", "'tempfile.tempdir'"): "where temporary directories are, which is there to be set",
 }
 """Files of tests, and what they may change; "*" is anything."""

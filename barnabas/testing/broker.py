@@ -23,27 +23,23 @@ from barnabas.storage.os_files import OsFiles, UnsyncedFiles
 from barnabas.testing import report
 from barnabas.testing.broker_clock import BrokerClock
 from barnabas.testing.broker_thread import BrokerThread
+from barnabas.testing.contents import ADMIN_TIMEOUT_MS, Contents, check, of_another_process
 from barnabas.testing.faults import Faults
 from barnabas.testing.faulty_disk import ExchangeableFiles
-from barnabas.testing.group import STATES, Group, find_group, wait_for_group
 from barnabas.testing.interception import Interception
 from barnabas.testing.recording import Recordable
 from barnabas.testing.requests import ask
 from barnabas.testing.snapshot import Snapshot
-from barnabas.testing.topic import Topic
-from barnabas.testing.waiting import check_may_block
+from barnabas.testing.topic import Led, Topic
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
-from barnabas.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 
 T = TypeVar("T")
 
-ADMIN_TIMEOUT_MS = 30_000
 CREATE_TOPICS_VERSION = 7
-DELETE_TOPICS_VERSION = 6
 
 
-class Broker(Recordable):
+class Broker(Contents, Recordable):
     """A real broker on 127.0.0.1 and a free port, with a temporary directory that goes when it stops.
 
     Any Kafka key can be given as a keyword, with underscores for dots: `Broker(num_partitions=3,
@@ -141,7 +137,7 @@ class Broker(Recordable):
         """Stop cleanly (unless it was killed) and start again on the same data and the same port."""
         with self._lock:
             if self._life is not None:
-                life, self._life = self._life, None
+                life, self._life = self._life_or_error(), None
                 life.end()
             elif self._listeners is None:
                 raise _not_running()
@@ -151,9 +147,7 @@ class Broker(Recordable):
         """End as `kill -9` would end a broker's process: connections are cut in the middle of requests, and the files
         stay as they are. `start()` or `restart()` recovers; `stop()` removes a temporary directory."""
         with self._lock:
-            if self._life is None:
-                raise _not_running()
-            life, self._life = self._life, None
+            life, self._life = self._life_or_error(), None
             life.end(is_crash=True)
 
     def reset(self) -> None:
@@ -259,10 +253,6 @@ class Broker(Recordable):
 
     # --- topics -----------------------------------------------------------------------------------
 
-    def topic(self, name: str) -> Topic:
-        """A handle on a topic, which need not exist yet."""
-        return self._topics.setdefault(name, Topic(self, name))
-
     def create_topic(
         self, name: str, partitions: int | None = None, configs: Mapping[str, object] | None = None
     ) -> Topic:
@@ -284,63 +274,8 @@ class Broker(Recordable):
             ],
         )
         [result] = self.call(ask(self.server, request, CREATE_TOPICS_VERSION)).topics
-        _check(result.error_code, result.error_message)
+        check(result.error_code, result.error_message)
         return self.topic(name)
-
-    def delete_topic(self, name: str) -> None:
-        """Delete a topic; it is gone on return.
-
-        Errors: ApiError UNKNOWN_TOPIC_OR_PARTITION, TOPIC_DELETION_DISABLED.
-        """
-        request = DeleteTopicsRequest(timeout_ms=ADMIN_TIMEOUT_MS, topics=[DeleteTopicState(name=name)])
-        [result] = self.call(ask(self.server, request, DELETE_TOPICS_VERSION)).responses
-        _check(result.error_code, result.error_message)
-
-    def topic_names(self) -> list[str]:
-        """The topics there are, without Kafka's internal ones."""
-
-        async def names() -> list[str]:
-            return sorted(topic.name for topic in self.server.metadata.topics() if not topic.is_internal)
-
-        return self.call(names())
-
-    # --- groups -----------------------------------------------------------------------------------
-
-    def group(self, group_id: str) -> Group:
-        """A consumer group as it is now; its state is "Dead" when there is no such group."""
-
-        async def find() -> Group:
-            return find_group(self.server.groups, group_id)
-
-        return self.call(find())
-
-    def wait_group(
-        self, group_id: str, state: str = "Stable", *, members: int | None = None, timeout: float = 30.0
-    ) -> Group:
-        """Wait until a group has this state and, if given, exactly so many members; returns the group.
-
-        Its clients hear of the state a moment later: "Stable" means that every assignment is there to be fetched.
-        `timeout` is in seconds of real time.
-
-        Errors: TimeoutError, with what the group was instead; ValueError for a state that Kafka does not have;
-        RuntimeError inside a running event loop, which this would block: await `wait_group_async` there.
-        """
-        self.check_may_block("wait_group_async")
-        return self._life_or_error().call(self._wait_group(group_id, state, members, timeout))
-
-    async def wait_group_async(
-        self, group_id: str, state: str = "Stable", *, members: int | None = None, timeout: float = 30.0
-    ) -> Group:
-        """As `wait_group`, without blocking the event loop that it is awaited on."""
-        return await self.call_async(self._wait_group(group_id, state, members, timeout))
-
-    async def _wait_group(self, group_id: str, state: str, members: int | None, timeout_s: float) -> Group:
-        if state not in STATES:
-            raise ValueError(f"groups have the states {', '.join(sorted(STATES))}, not {state}")
-        try:
-            return await wait_for_group(self.server.groups, group_id, state, members, timeout_s)
-        except TimeoutError as error:
-            raise report.explained(error, self) from None
 
     # --- inside -----------------------------------------------------------------------------------
 
@@ -351,29 +286,52 @@ class Broker(Recordable):
 
     def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine on the broker's event loop and return its result."""
-        if self._life is None:
+        try:
+            life = self._life_or_error()
+        except RuntimeError:
             coroutine.close()
-        return self._life_or_error().call(coroutine)
+            raise
+        return life.call(coroutine)
 
     async def call_async(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """As `call`, from a coroutine on another event loop."""
-        if self._life is None:
+        try:
+            life = self._life_or_error()
+        except RuntimeError:
             coroutine.close()
-        return await self._life_or_error().call_async(coroutine)
+            raise
+        return await life.call_async(coroutine)
 
     def live_servers(self) -> list[BrokerServer]:
         """The broker itself, if it runs."""
         life = self._life
-        return [] if life is None else [life.server]
+        return [] if life is None or not self._is_our_process else [life.server]
 
-    def check_may_block(self, alternative: str) -> None:
-        """Refuse to wait in a thread whose event loop may have to run what is waited for. Raises RuntimeError."""
-        check_may_block(alternative)
+    async def eventually(self, find: Callable[[], T | None], what: str) -> T:
+        """What is found: a single broker has all at once."""
+        found = find()
+        if found is None:
+            raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, what)
+        return found
+
+    def controlling(self) -> BrokerServer:
+        """The broker that is asked what the controller is asked."""
+        return self.server
+
+    def coordinating(self, group_id: str) -> BrokerServer:
+        """The broker that coordinates a group, if anybody does."""
+        return self.server
+
+    def led(self, name: str, partition: int) -> Led:
+        """A partition, which this broker leads."""
+        return Led(self.server, self.server.replicas.partition_or_error(name, partition))
 
     def _life_or_error(self) -> BrokerThread:
         life = self._life
         if life is None:
             raise _not_running()
+        if not self._is_our_process:
+            raise of_another_process()
         return life
 
     def _begin(self) -> None:
@@ -462,11 +420,6 @@ class Broker(Recordable):
 
 def _not_running() -> RuntimeError:
     return RuntimeError("this broker does not run: start() it, or use it in a `with` block")
-
-
-def _check(error_code: int, message: str | None) -> None:
-    if error_code:
-        raise ApiError(ErrorCode.of(error_code), message or "")
 
 
 def _with_ports(listeners: str, ports: Mapping[str, int]) -> str:

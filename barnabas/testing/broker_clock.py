@@ -1,9 +1,10 @@
 """The clock of a broker under test, which a test can move ahead."""
 
+import math
 from collections.abc import Callable
-from datetime import timedelta
 
 from barnabas.clock import OffsetClock
+from barnabas.testing.durations import Duration, signed_ms
 
 
 class BrokerClock:
@@ -21,8 +22,8 @@ class BrokerClock:
         """The broker's monotonic time in ms, which its timers follow."""
         return self._clock.monotonic_ms()
 
-    def advance(self, duration: timedelta | int) -> None:
-        """Move the broker's time ahead by a timedelta or by so many ms.
+    def advance(self, duration: Duration) -> None:
+        """Move the broker's time ahead by a timedelta or by so many ms; fractions of a ms count as a whole one.
 
         Everything that is due then has happened on return: session, rebalance and transaction timeouts, retention,
         expiry of offsets and producers, rolling and deletion of files. A periodic job runs once, however often it would
@@ -31,6 +32,5 @@ class BrokerClock:
 
         Errors: ValueError for a negative duration.
         """
-        if isinstance(duration, timedelta):
-            duration = duration // timedelta(milliseconds=1)
-        self._run(lambda: self._clock.advance(duration))
+        milliseconds = math.ceil(signed_ms(duration))
+        self._run(lambda: self._clock.advance(milliseconds))

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import itertools
 import os
 import shutil
 import tempfile
@@ -20,16 +21,20 @@ from barnabas.broker.environment import Environment
 from barnabas.broker.server import Broker as Server
 from barnabas.clock import Clock, OffsetClock, SystemClock
 from barnabas.controller.coordination.embedded import EmbeddedSession, EmbeddedStore
+from barnabas.controller.operations.elect_leaders import ElectionType
 from barnabas.network import BoundSocket, OsNetwork
 from barnabas.storage.os_files import UnsyncedFiles
 from barnabas.testing import report
 from barnabas.testing.broker_clock import BrokerClock
+from barnabas.testing.contents import ADMIN_TIMEOUT_MS, Contents, of_another_process
 from barnabas.testing.faults import Faults
 from barnabas.testing.faulty_disk import ExchangeableFiles
 from barnabas.testing.interception import Interception
 from barnabas.testing.loops import new_event_loop
 from barnabas.testing.recording import Recordable
 from barnabas.testing.requests import ask
+from barnabas.testing.snapshot import Snapshot
+from barnabas.testing.topic import Led, Topic
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 
@@ -37,7 +42,7 @@ T = TypeVar("T")
 P = TypeVar("P", bound=asyncio.BaseProtocol)
 
 POLL_S: Final = 0.02
-ADMIN_TIMEOUT_MS: Final = 30_000
+METADATA_FILE: Final = "metadata.sqlite"
 CREATE_TOPICS_VERSION: Final = 7
 
 NEED_OTHERS: Final = frozenset({"default.replication.factor", "min.insync.replicas"})
@@ -53,7 +58,7 @@ DEFAULTS: Final = {
 """Smaller than Kafka's where that only costs a test time; a cluster of fewer brokers has fewer replicas."""
 
 
-class Cluster(Recordable):
+class Cluster(Contents, Recordable):
     """`brokers` real brokers, numbered from 0, on 127.0.0.1 and free ports, with one metadata store in memory, and a
     temporary directory for all of them that goes when the cluster stops.
 
@@ -61,12 +66,15 @@ class Cluster(Recordable):
     stands (`broker.rack`), in their order. `clock` is where time comes from; `cluster.clock` moves it ahead for all
     brokers together.
 
-    Use it as a context manager, or call `start()` and `stop()`. All methods may be called from any thread.
+    Use it as a context manager (`with` or `async with`), or call `start()` and `stop()`. All methods may be called
+    from any thread.
 
     Errors: ConfigError for a bad configuration, OSError when a broker cannot start; ApiError with Kafka's error where a
     broker refuses; TimeoutError where something was waited for too long; RuntimeError when something needs the cluster
     to run.
     """
+
+    recheck_s = POLL_S
 
     def __init__(
         self, brokers: int = 3, *, racks: Sequence[str] = (), clock: Clock | None = None, **keywords: object
@@ -93,12 +101,16 @@ class Cluster(Recordable):
         self.clock = BrokerClock(self._clock, self._move_time)
         self._interception = Interception(self)
         self.faults = Faults(self._interception)
+        self._topics: dict[str, Topic] = {}
         self._cuts = _Cuts()
         self._pid = os.getpid()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._store: EmbeddedStore | None = None
-        self.data_dir = Path()
+        self._cluster_id = ""
+        self._numbers = itertools.count(1)
+        self._snapshots: list[Snapshot] = []
+        self._directory = self.data_dir = Path()
         self.brokers: Sequence[ClusterBroker] = [ClusterBroker(self, number) for number in range(brokers)]
 
     def __repr__(self) -> str:
@@ -110,7 +122,10 @@ class Cluster(Recordable):
         """Start all brokers, and return when clients can connect to each."""
         if self._loop is not None:
             raise RuntimeError("this cluster runs already")
-        self.data_dir = Path(tempfile.mkdtemp(prefix="barnabas-"))
+        self._pid = os.getpid()
+        self._directory = Path(tempfile.mkdtemp(prefix="barnabas-"))
+        self.data_dir = self._directory / "brokers"
+        self.data_dir.mkdir()
         atexit.register(self._remove_data)  # for clusters that nobody stops
         started = threading.Event()
         self._thread = threading.Thread(target=self._run, args=(started,), name="barnabas-cluster", daemon=True)
@@ -134,9 +149,10 @@ class Cluster(Recordable):
             warnings.warn(problem, stacklevel=3)
 
     def stop(self) -> None:
-        """Stop all brokers cleanly, the last one first; their data goes."""
+        """Stop all brokers cleanly, the last one first; their data goes. In a process that was forked from the
+        cluster's there is nothing to stop: the cluster goes on in its own."""
         loop, thread = self._loop, self._thread
-        if loop is None or thread is None:
+        if loop is None or thread is None or not self._is_our_process:
             return
         try:
             self.heal()
@@ -147,14 +163,123 @@ class Cluster(Recordable):
             self.faults.clear()
         finally:
             self._loop = self._thread = self._store = None
+            self._topics.clear()
+            self._cluster_id = ""
             loop.call_soon_threadsafe(loop.stop)
             thread.join()
             atexit.unregister(self._remove_data)
             self._remove_data()
 
+    def reset(self) -> None:
+        """Have the cluster as it was after its first start: all brokers run, without topics, groups, transactions,
+        dynamic configs, cuts and faults, at the real time (or that of the clock which was handed in), with producer ids
+        from 0 on. Addresses and cluster id stay; clients lose their connections, and see that topics are gone when they
+        have new ones. Recordings go on.
+
+        Errors: RuntimeError when it does not run.
+        """
+
+        def wipe() -> None:
+            shutil.rmtree(self._directory)
+            self.data_dir.mkdir(parents=True)
+            self._clock.set_offset(0)
+
+        self._forget_contents()
+        self._start_again(wipe)
+
+    def snapshot(self) -> Snapshot:
+        """The state that the cluster has now, for `restore`: its brokers are started anew for that, with new leader
+        epochs, and clients lose their connections. Large log files are not copied.
+
+        Errors: RuntimeError when not all of its brokers run.
+        """
+        if not all(broker.is_running for broker in self.brokers):
+            raise RuntimeError("only of a cluster whose brokers all run is there a snapshot: start() them")
+        directory = self._directory.with_name(f"{self._directory.name}.snapshot-{next(self._numbers)}")
+        taken = Snapshot(directory, self._clock.offset_ms)
+        self._snapshots.append(taken)
+        self.heal()
+        self._start_again(lambda: taken.take(self._directory))
+        return taken
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Have the state of a snapshot again, as often as is wanted, on all brokers: topics and records, groups,
+        transactions, producer ids, configs, and how far the clock was moved. Faults and cuts are removed; clients lose
+        their connections.
+
+        Errors: RuntimeError when it does not run; ValueError when the snapshot is another cluster's, or is gone.
+        """
+        self._snapshots = [each for each in self._snapshots if not each.is_removed]
+        if snapshot not in self._snapshots:
+            raise ValueError("this snapshot is not this cluster's, or it is gone: it goes when the cluster stops")
+
+        def put_back() -> None:
+            shutil.rmtree(self._directory)
+            snapshot.put_back(self._directory, self._snapshots)
+            self._clock.set_offset(snapshot.clock_offset_ms)
+
+        self._forget_contents()
+        self._start_again(put_back)
+
+    def _forget_contents(self) -> None:
+        if self._loop is None:
+            raise _not_running()
+        self.heal()
+        self.faults.clear()
+        self._topics.clear()
+
+    def _start_again(self, between: Callable[[], None]) -> None:
+        """End all brokers at once, do something to their data in between, and start all: each partition is led by its
+        first replica then, and all are in sync. Where that cannot be, no broker runs."""
+        self.call(self._end_at_once())
+        try:
+            between()
+            self.call(self._open_store())
+            for broker in self.brokers:
+                broker.start()
+            self.wait_in_sync()
+            self.call(self._elect_preferred())
+        except BaseException:
+            self.call(self._end_at_once())
+            raise
+
+    async def _end_at_once(self) -> None:
+        """The metadata store goes before the brokers, so that nobody is elected for those who have gone; and whoever
+        follows stops before, so that nobody tells of it in the log."""
+        assert self._store is not None
+        following = (server.replicas.fetchers for server in self.live_servers())
+        await asyncio.gather(*[fetchers.stop() for fetchers in following if fetchers is not None])
+        self._cluster_id = next((server.cluster_id for server in self.live_servers()), self._cluster_id)
+        await self._store.close()
+        servers = self.live_servers()
+        for broker in self.brokers:
+            broker.is_gone()
+        await asyncio.gather(*[server.crash() for server in servers], *[broker.has_ended() for broker in self.brokers])
+
+    async def _elect_preferred(self) -> None:
+        controller = await self.eventually(self.controlling, "no broker is the controller")
+        await controller.controller.elect_leaders(None, ElectionType.PREFERRED, ADMIN_TIMEOUT_MS)
+
+        def are_elected() -> bool | None:
+            found = [
+                state.leader == state.replicas[0]
+                for server in self.live_servers()
+                for topic in server.metadata.topics()
+                for state in topic.partitions.values()
+            ]
+            return all(found) or None
+
+        await self.eventually(are_elected, "not every partition is led by its first replica")
+
+    @property
+    def _is_our_process(self) -> bool:
+        return os.getpid() == self._pid
+
     def _remove_data(self) -> None:
-        if os.getpid() == self._pid:
-            shutil.rmtree(self.data_dir, ignore_errors=True)
+        if self._is_our_process:
+            shutil.rmtree(self._directory, ignore_errors=True)
+            for snapshot in self._snapshots:
+                snapshot.remove()
 
     def __enter__(self) -> Self:
         return self.start()
@@ -166,6 +291,14 @@ class Cluster(Recordable):
             report.failing(self)
         self.stop()
 
+    async def __aenter__(self) -> Self:
+        return await asyncio.to_thread(self.start)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await asyncio.to_thread(self.__exit__, kind, error, trace)
+
     def _run(self, started: threading.Event) -> None:
         with asyncio.Runner(loop_factory=new_event_loop) as runner:
             self._loop = loop = runner.get_loop()
@@ -173,7 +306,7 @@ class Cluster(Recordable):
             loop.run_forever()
 
     async def _open_store(self) -> None:
-        self._store = EmbeddedStore(":memory:", self._clock)
+        self._store = EmbeddedStore(str(self._directory / METADATA_FILE), self._clock, is_durable=False)
         await self._store.open()
 
     # --- what there is ----------------------------------------------------------------------------
@@ -192,7 +325,7 @@ class Cluster(Recordable):
         partitions: int = 1,
         replication_factor: int | None = None,
         configs: Mapping[str, object] | None = None,
-    ) -> None:
+    ) -> Topic:
         """Create a topic, on as many brokers as `default.replication.factor` says by default (3, or all if there are
         fewer); all brokers that run know it on return.
 
@@ -208,7 +341,7 @@ class Cluster(Recordable):
         request = CreateTopicsRequest(topics=[topic], timeout_ms=ADMIN_TIMEOUT_MS)
 
         async def create() -> None:
-            controller = await self._until(self._controller, ADMIN_TIMEOUT_MS / 1000, "no broker is the controller")
+            controller = await self._until(self.controlling, ADMIN_TIMEOUT_MS / 1000, "no broker is the controller")
             [result] = (await ask(controller, request, CREATE_TOPICS_VERSION)).topics
             if result.error_code:
                 raise ApiError(ErrorCode.of(result.error_code), result.error_message or "")
@@ -219,12 +352,13 @@ class Cluster(Recordable):
             )
 
         self.call(create())
+        return self.topic(name)
 
     def controller(self, timeout: float = 30.0) -> int:
         """The number of the broker that is the controller; waits until there is one, `timeout` seconds at most."""
 
         async def find() -> int:
-            return (await self._until(self._controller, timeout, "no broker is the controller")).node_id
+            return (await self._until(self.controlling, timeout, "no broker is the controller")).node_id
 
         return self.call(find())
 
@@ -265,12 +399,15 @@ class Cluster(Recordable):
 
     # --- faults -----------------------------------------------------------------------------------
 
-    def cut(self, one: int, other: int) -> None:
+    def cut(self, one: int, other: int, *, one_way: bool = False) -> None:
         """Have two brokers unable to reach each other, in either direction, until `heal()`: their connections break,
-        and whoever connects waits. Both reach their clients, and the metadata store."""
+        and whoever connects waits. Both reach their clients, and the metadata store. `one_way`: only `one` cannot
+        reach `other`, whose own connections to `one` stay."""
 
         async def cut() -> None:
             self._cuts.cut(one, other)
+            if not one_way:
+                self._cuts.cut(other, one)
 
         self.call(cut())
 
@@ -307,6 +444,9 @@ class Cluster(Recordable):
         if loop is None:
             coroutine.close()
             raise _not_running()
+        if not self._is_our_process:
+            coroutine.close()
+            raise of_another_process()
         if threading.current_thread() is self._thread:
             coroutine.close()
             raise RuntimeError("this blocks, so it must not be called on the brokers' own event loop")
@@ -322,12 +462,35 @@ class Cluster(Recordable):
             await asyncio.sleep(POLL_S)
         return found
 
+    async def call_async(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """As `call`, from a coroutine on another event loop."""
+        if self._loop is None or not self._is_our_process:
+            coroutine.close()
+            raise _not_running() if self._loop is None else of_another_process()
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(coroutine, self._loop))
+
+    async def eventually(self, find: Callable[[], T | None], what: str) -> T:
+        """What is found in the end. Errors: TimeoutError."""
+        return await self._until(find, ADMIN_TIMEOUT_MS / 1000, what)
+
+    async def leading(self, name: str, partition: int) -> Led:
+        """A partition at its leader, as soon as that knows how far it is committed: a new one hears from its followers
+        what the former one knew."""
+
+        def find() -> Led | None:
+            led = self.led(name, partition)
+            if led is None:
+                return None
+            log = led.partition.log
+            return led if log.high_watermark >= min(log.leader_epochs.latest_start_offset, log.log_end_offset) else None
+
+        return await self._until(find, ADMIN_TIMEOUT_MS / 1000, f"no broker leads {name}-{partition}")
+
     def live_servers(self) -> list[Server]:
         """The brokers that run."""
+        if not self._is_our_process:
+            return []
         return [broker._server for broker in self.brokers if broker._server is not None]
-
-    def _controller(self) -> Server | None:
-        return next((server for server in self.live_servers() if server.controller.is_active), None)
 
     def _move_time(self, move: Callable[[], None]) -> None:
         if self._loop is None:
@@ -351,6 +514,8 @@ class ClusterBroker:
         self._cluster = cluster
         self._server: Server | None = None
         self._sessions: _Sessions | None = None
+        self._ending: asyncio.Task[None] | None = None
+        """Of a broker that has failed by itself."""
         self._port = 0
 
     def __repr__(self) -> str:
@@ -378,6 +543,8 @@ class ClusterBroker:
         server, self._server = self._server, None
         if server is not None:
             self._cluster.call(server.stop())
+        elif self._ending is not None:
+            self._cluster.call(self.has_ended())
 
     def kill(self) -> None:
         """End it as `kill -9` would. The metadata store takes it for dead at once, and not when its session would have
@@ -385,8 +552,26 @@ class ClusterBroker:
         server, self._server = self.server, None
         self._cluster.call(server.crash())
 
+    def is_gone(self) -> None:
+        """It does not run any more; whoever says so ends it."""
+        self._server = None
+
+    def _has_failed(self, reason: str) -> None:
+        """It cannot go on (its disk has failed), and a process would end: others lead what it led."""
+        server = self._server
+        if server is not None:
+            self.is_gone()
+            self._ending = asyncio.get_running_loop().create_task(server.crash())
+
+    async def has_ended(self) -> None:
+        """Wait for the end of a broker that has failed by itself."""
+        if self._ending is not None:
+            await self._ending
+            self._ending = None
+
     async def _start(self) -> None:
         cluster = self._cluster
+        await self.has_ended()
         assert cluster._store is not None
         options = {
             **cluster._configs,
@@ -394,6 +579,8 @@ class ClusterBroker:
             "listeners": f"PLAINTEXT://127.0.0.1:{self._port}",
             "log.dirs": str(cluster.data_dir / str(self.number)),
         }
+        if cluster._cluster_id:
+            options["barnabas.cluster.id"] = cluster._cluster_id
         if cluster._racks:
             options["broker.rack"] = cluster._racks[self.number]
         self._sessions = _Sessions(cluster._store)
@@ -404,7 +591,7 @@ class ClusterBroker:
             network=_BrokerNetwork(self.number, cluster._cuts),
             metadata_store=self._sessions,
         )
-        server = Server(broker_config.load(options=options), environment)
+        server = Server(broker_config.load(options=options), environment, self._has_failed)
         cluster._interception.attach(server)
         await server.start()
         self._server = server
@@ -424,20 +611,23 @@ class _Sessions:
         return self.last
 
 
+_Way = tuple[int, int]
+"""From a broker that connects to another one."""
+
+
 class _Cuts:
     """Who cannot reach whom, and the connections between brokers. Belongs to the cluster's loop."""
 
     def __init__(self) -> None:
         self.ports: dict[int, int] = {}
         """Which broker listens there."""
-        self._cut: set[frozenset[int]] = set()
+        self._cut: set[_Way] = set()
         self._healed = asyncio.Event()
-        self._transports: dict[frozenset[int], list[asyncio.Transport]] = {}
+        self._transports: dict[_Way, list[asyncio.Transport]] = {}
 
     def cut(self, one: int, other: int) -> None:
-        pair = frozenset((one, other))
-        self._cut.add(pair)
-        for transport in self._transports.pop(pair, []):
+        self._cut.add((one, other))
+        for transport in self._transports.pop((one, other), []):
             transport.abort()
 
     def heal(self) -> None:
@@ -445,14 +635,14 @@ class _Cuts:
         self._healed.set()
         self._healed = asyncio.Event()
 
-    async def passage(self, pair: frozenset[int]) -> None:
-        """Wait until these two brokers can reach each other."""
-        while pair in self._cut:
+    async def passage(self, way: _Way) -> None:
+        """Wait until there is a way between these two brokers."""
+        while way in self._cut:
             await self._healed.wait()
 
-    def add(self, pair: frozenset[int], transport: asyncio.Transport) -> None:
-        known = [each for each in self._transports.get(pair, []) if not each.is_closing()]
-        self._transports[pair] = [*known, transport]
+    def add(self, way: _Way, transport: asyncio.Transport) -> None:
+        known = [each for each in self._transports.get(way, []) if not each.is_closing()]
+        self._transports[way] = [*known, transport]
 
 
 class _BrokerNetwork(OsNetwork):
@@ -468,10 +658,10 @@ class _BrokerNetwork(OsNetwork):
         return bound
 
     async def connect(self, host: str, port: int, new_protocol: Callable[[], P]) -> tuple[asyncio.Transport, P]:
-        pair = frozenset((self._number, self._cuts.ports.get(port, self._number)))
-        await self._cuts.passage(pair)
+        way = (self._number, self._cuts.ports.get(port, self._number))
+        await self._cuts.passage(way)
         transport, protocol = await super().connect(host, port, new_protocol)
-        self._cuts.add(pair, transport)
+        self._cuts.add(way, transport)
         return transport, protocol
 
 

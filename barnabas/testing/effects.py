@@ -201,16 +201,25 @@ class Fail(_Passing):
 class Delay(_Passing):
     """Has requests, or their replies, wait; the next ones of the connection wait behind."""
 
-    draw_ms: Callable[[], int]
+    draw_ms: Callable[[], float]
     after_work: bool
 
     async def around(self, passage: Passage, go_on: GoOn) -> Answer | None:
         if self.after_work:
             answer = await go_on()
-            await pause(passage.timers, self.draw_ms())
+            await self._pause(passage)
             return answer
-        await pause(passage.timers, self.draw_ms())
+        await self._pause(passage)
         return await go_on()
+
+    async def _pause(self, passage: Passage) -> None:
+        """By the broker's clock, which knows no fractions of a ms: those are of real time."""
+        delay_ms = self.draw_ms()
+        whole_ms = int(delay_ms)
+        if whole_ms or not delay_ms:
+            await pause(passage.timers, whole_ms)
+        if delay_ms > whole_ms:
+            await asyncio.sleep((delay_ms - whole_ms) / 1000)
 
 
 @dataclass(slots=True)

@@ -23,6 +23,7 @@ MEMBER: Final = "member"
 RESOURCE: Final = "resource"
 PRODUCER: Final = "producer id"
 ALL_TOPICS: Final = "all topics"
+ALL_PARTITIONS: Final = "all partitions"
 
 Subject = Mapping[str, Any]
 """What an entry is about, by the constants above."""
@@ -31,6 +32,7 @@ ZERO_ID: Final = bytes(16)
 TOPIC_RESOURCE: Final = 2
 TRANSACTION_KEY: Final = 1
 METADATA: Final = 3
+DESCRIBE_TOPIC_PARTITIONS: Final = 75
 
 _ROLES: Final = {
     "topic": TOPIC,
@@ -71,6 +73,9 @@ _IDENTITIES: Final = (
     {PRODUCER},
 )
 """By which of its fields an entry is told from others, the first that it has."""
+
+_OF_WHOLE_TOPICS: Final = frozenset({METADATA, DESCRIBE_TOPIC_PARTITIONS})
+"""Requests that name topics and are answered about their partitions."""
 
 _NOT_ASKED_FOR: Final = ("forgotten_topics_data",)
 
@@ -114,7 +119,8 @@ def subjects(message: Message, version: int, topic_name: Callable[[bytes], str |
 
     `topic_name` is asked for the names of topics that are given by id.
     """
-    return [settled(subject, message, topic_name) for subject in _subjects(message, version, "", {})]
+    whole: Subject = {ALL_PARTITIONS: True} if message.API_KEY in _OF_WHOLE_TOPICS else {}
+    return [settled(subject, message, topic_name) for subject in _subjects(message, version, "", whole)]
 
 
 def settled(subject: Subject, request: Message, topic_name: Callable[[bytes], str | None]) -> Subject:

@@ -13,12 +13,12 @@ import errno
 import logging
 import random
 from collections.abc import Callable, Collection, Coroutine, Mapping
-from datetime import timedelta
 from functools import partial
 from types import TracebackType
 from typing import Any, Final, Self, TypedDict, TypeVar, Unpack
 
 from barnabas.testing import entries, report
+from barnabas.testing.durations import Duration, ms, whole_ms
 from barnabas.testing.effects import WAYS, Delay, Disconnect, Effect, Fail, Garble, Lose, Park, Throttle
 from barnabas.testing.faulty_disk import Refusing
 from barnabas.testing.interception import Interception
@@ -36,9 +36,6 @@ F = TypeVar("F", bound="Fault")
 
 Api = str | int | type[Message]
 """An API by Kafka's name ("Produce"), its key, or its request's class."""
-
-Duration = timedelta | int
-"""A time, or so many ms."""
 
 SEED_MAX: Final = 2**32
 
@@ -87,6 +84,13 @@ _ASKED_OF_GROUP_COORDINATORS: Final = (
 _ASKED_OF_TRANSACTION_COORDINATORS: Final = (
     "InitProducerId", "AddPartitionsToTxn", "AddOffsetsToTxn", "EndTxn", "DescribeTransactions",
 )  # fmt: skip
+_WRITTEN_DOWN: Final = (
+    "Produce", "OffsetCommit", "TxnOffsetCommit", "SyncGroup", "LeaveGroup", "DeleteGroups", "OffsetDelete",
+    "InitProducerId", "AddPartitionsToTxn", "AddOffsetsToTxn", "EndTxn", "WriteTxnMarkers", "CreateTopics",
+    "CreatePartitions",
+)  # fmt: skip
+"""Requests that a broker answers when it has written something."""
+
 _OF_REQUEST: Final = ("version", "client_id", "principal", "connection", "broker")
 _OF_ENTRIES: Final = {
     "topic": entries.TOPIC,
@@ -166,7 +170,11 @@ class Matcher:
         return all(role not in subject or subject[role] in values for role, values in self._of_entries.items())
 
     def _names(self, subject: entries.Subject) -> bool:
-        told = subject.keys() | ({entries.TOPIC, entries.PARTITION} if entries.ALL_TOPICS in subject else set())
+        told = set(subject)
+        if entries.ALL_TOPICS in subject:
+            told |= {entries.TOPIC, entries.PARTITION}
+        if entries.ALL_PARTITIONS in subject:
+            told.add(entries.PARTITION)
         return self.addressed <= told and self.is_meant(subject)
 
 
@@ -412,7 +420,7 @@ class Faults(StateFaults):
                 f"delay {_name(api)}",
                 matcher,
                 limits,
-                lambda fault: Delay(lambda: _ms(draw(fault.random)), after_work),
+                lambda fault: Delay(lambda: ms(draw(fault.random)), after_work),
             )
         )
 
@@ -455,7 +463,7 @@ class Faults(StateFaults):
         """Answer at once, but say that the client is beyond its quota and must wait so long (`throttle_time_ms`), and
         begin no other request of its connection meanwhile, as Kafka does (KIP-219)."""
         matcher, limits = _split_keywords(api, where)
-        effect = Throttle(_ms(duration))
+        effect = Throttle(whole_ms(duration))
         return self._add(Fault(self, f"throttle {_name(api)}", matcher, limits, lambda fault: effect))
 
     def refuse(
@@ -529,8 +537,46 @@ class Faults(StateFaults):
         fault.error_number = errno.EIO
         return self._add(fault)
 
+    def disk_slow(
+        self,
+        duration: Duration | tuple[Duration, Duration] | Callable[[random.Random], Duration],
+        *,
+        broker: int | Collection[int] | None = None,
+    ) -> FaultGroup:
+        """Have all that is to be written take so much longer until the fault is removed: what producers, groups and
+        transactions ask for, and, in a cluster, what a broker fetches as a follower. `duration` is as of `delay`."""
+        at: Matching = {"from_brokers": True} if broker is None else {"from_brokers": True, "broker": broker}
+        brokers = _at(broker)
+
+        def is_of_slow_follower(request: Request) -> bool:
+            follower = request.replica_id
+            return follower is not None and brokers.is_at(follower)
+
+        return FaultGroup(
+            self.delay(_WRITTEN_DOWN, duration, **at),
+            self.delay("Fetch", duration, from_brokers=True, predicate=is_of_slow_follower),
+        )
+
+    def pause(self, *, broker: int | Collection[int] | None = None) -> FaultGroup:
+        """Stop a broker as SIGSTOP does, until the fault is removed: connections stay and new ones come, but nothing is
+        answered, to clients and to other brokers, nor does it follow others. When the fault is removed, all that was
+        asked meanwhile is done. (It is not taken for dead: `Cluster.expire_session` does that. What it does by its
+        clock, it does.)"""
+        at: Matching = {"from_brokers": True} if broker is None else {"from_brokers": True, "broker": broker}
+        brokers = _at(broker)
+
+        def is_of_paused_follower(request: Request) -> bool:
+            follower = request.replica_id
+            return follower is not None and brokers.is_at(follower)
+
+        return FaultGroup(
+            self.hold(**at),
+            self.hold("Fetch", from_brokers=True, predicate=is_of_paused_follower),
+        )
+
     def clear(self) -> None:
         """Remove all faults."""
+        self.end_all_offline()
 
         def remove_all() -> None:
             for fault in self._faults:
@@ -653,20 +699,16 @@ def _collection(value: Any) -> Collection[Any]:
     return frozenset(value)
 
 
-def _ms(duration: Duration) -> int:
-    milliseconds = duration // timedelta(milliseconds=1) if isinstance(duration, timedelta) else int(duration)
-    if milliseconds < 0:
-        raise ValueError(f"a duration of {milliseconds} ms")
-    return milliseconds
-
-
 def _duration_of(
     duration: Duration | tuple[Duration, Duration] | Callable[[random.Random], Duration],
 ) -> Callable[[random.Random], Duration]:
     if callable(duration):
         return duration
     shortest, longest = duration if isinstance(duration, tuple) else (duration, duration)
-    low, high = _ms(shortest), _ms(longest)
+    low, high = ms(shortest), ms(longest)
     if low > high:
         raise ValueError(f"no duration is between {low} and {high} ms")
-    return lambda chance: chance.randint(low, high)
+    if isinstance(low, int) and isinstance(high, int):
+        whole = low, high
+        return lambda chance: chance.randint(*whole)
+    return lambda chance: chance.uniform(low, high)

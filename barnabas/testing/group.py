@@ -1,9 +1,9 @@
 """A consumer group as a test sees it."""
 
 from dataclasses import dataclass
+from typing import Self
 
 from barnabas.broker.coordinators.groups.service import GroupService
-from barnabas.testing.waiting import wait_until, with_timeout
 from barnabas.wire.errors import ApiError
 
 NO_GROUP_STATE = "Dead"
@@ -37,13 +37,18 @@ class Group:
     members: tuple[GroupMember, ...]
     offsets: dict[tuple[str, int], int]
 
+    @classmethod
+    def dead(cls, group_id: str) -> Self:
+        """A group that does not exist."""
+        return cls(group_id, NO_GROUP_STATE, "", (), {})
+
 
 def find_group(groups: GroupService, group_id: str) -> Group:
     """The group, "Dead" when there is none or its coordinator is not here yet. Broker's loop only."""
     try:
         found = groups.describe(group_id)
     except ApiError:
-        return Group(group_id, NO_GROUP_STATE, "", (), {})
+        return Group.dead(group_id)
     members = tuple(
         GroupMember(m.member_id, m.group_instance_id, m.client_id, m.client_host, bytes(m.assignment))
         for m in found.members
@@ -51,21 +56,3 @@ def find_group(groups: GroupService, group_id: str) -> Group:
     summary = next(summary for summary in groups.summaries()[0] if summary.group_id == group_id)
     offsets = {(topic, partition): offset for topic, partition, offset in summary.offsets}
     return Group(group_id, found.state, found.protocol_name, members, offsets)
-
-
-async def wait_for_group(
-    groups: GroupService, group_id: str, state: str, member_count: int | None, timeout_s: float
-) -> Group:
-    """Wait until the group has that state and so many members (None: any number); raises TimeoutError. Broker's loop
-    only."""
-
-    def reached() -> Group | None:
-        group = find_group(groups, group_id)
-        return group if group.state == state and member_count in (None, len(group.members)) else None
-
-    def found() -> str:
-        group = find_group(groups, group_id)
-        wanted = state if member_count is None else f"{state} with {member_count}"
-        return f"group {group_id} is {group.state} with {len(group.members)} members, not {wanted}"
-
-    return await with_timeout(wait_until(reached, groups.runtime.listeners), timeout_s, found)

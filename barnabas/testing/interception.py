@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from barnabas.broker.network.outcome import CloseConnection, Delayed
+from barnabas.testing import coordinators
 from barnabas.testing.effects import Answer, Effect, GoOn, Passage, answer_of
 from barnabas.testing.faulty_disk import ExchangeableFiles, Refusing
 from barnabas.testing.request import Request, read_request
@@ -48,6 +49,14 @@ class Owner(Protocol):
 
     def live_servers(self) -> Sequence[Server]:
         """The brokers that run."""
+        ...
+
+    def controlling(self) -> Server | None:
+        """The broker that is the controller."""
+        ...
+
+    async def eventually(self, find: Callable[[], T | None], what: str) -> T:
+        """What is found in the end. Errors: TimeoutError, ApiError."""
         ...
 
 
@@ -138,6 +147,7 @@ class Interception:
     def attach(self, server: Server) -> None:
         """Have a broker do what there is; also before it starts, on its event loop."""
         self._loop = asyncio.get_running_loop()
+        coordinators.attach(server, self.owner.live_servers)
         server.connections.refusal = partial(self._refuse, server) if self.doorkeepers else _admit
         disk = server.environment.files
         if isinstance(disk, ExchangeableFiles):

@@ -42,6 +42,8 @@ class RecordedRequest:
         self.answer: Message | None = None
         self.answered_ms: int | None = None
         self.is_closed = False
+        self.is_dropped = False
+        """Whether its recording has it no more."""
 
     def __repr__(self) -> str:
         return f"{self.request!r} -> {self.outcome}"
@@ -220,10 +222,14 @@ class Recording:
 
     def grow(self, recorded: RecordedRequest, size: int) -> None:
         """More of a request or its answer is kept: the oldest give way."""
+        if recorded.is_dropped:
+            return
         recorded.size += size
         self._bytes += size
         while len(self._requests) > REQUESTS_MAX or (self._bytes > BYTES_MAX and len(self._requests) > 1):
-            self._bytes -= self._requests.popleft().size
+            oldest = self._requests.popleft()
+            oldest.is_dropped = True
+            self._bytes -= oldest.size
             self.dropped += 1
 
     def changed(self) -> None:

@@ -117,11 +117,16 @@ class Request:
     @property
     def is_of_broker(self) -> bool:
         """Whether another broker of the cluster asks, not a client."""
-        if self._is_session_broker or self.message.API_KEY in BETWEEN_BROKERS:
-            return True
+        is_known = self._is_session_broker or self.message.API_KEY in BETWEEN_BROKERS
+        return is_known or self.replica_id is not None
+
+    @property
+    def replica_id(self) -> int | None:
+        """The broker that fetches as a follower; None for all other requests."""
         if self.api != "Fetch":
-            return False
-        return bool(self.message.replica_id >= 0 or self.message.replica_state.replica_id >= 0)
+            return None
+        number = int(max(self.message.replica_id, self.message.replica_state.replica_id))
+        return number if number >= 0 else None
 
 
 def read_request(server: Server, connection: Connection, frame: bytes | bytearray | memoryview) -> Request | None:

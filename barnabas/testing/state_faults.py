@@ -6,9 +6,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
+from barnabas.broker.cluster.metadata import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
 from barnabas.broker.coordinators.groups.events import (
     SESSION,
     ForgetTopics,
@@ -18,14 +20,18 @@ from barnabas.broker.coordinators.groups.events import (
     TimerFired,
     TimerKey,
 )
+from barnabas.testing import elections
+from barnabas.testing.durations import Duration, whole_ms
 from barnabas.testing.interception import Interception
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.records import Record, build_batch
 
 if TYPE_CHECKING:
+    from barnabas.broker.cluster.metadata import TopicMetadata
     from barnabas.broker.coordinators.groups.service import GroupRunner
     from barnabas.broker.coordinators.transactions.state import Transaction
     from barnabas.broker.server import Broker as Server
+    from barnabas.controller.state import PartitionState
 
 T = TypeVar("T")
 
@@ -65,6 +71,31 @@ class HangingTransaction:
         self.end()
 
 
+class OfflinePartition:
+    """A partition that nobody leads, until `end()`, `faults.clear()`, or until its `with` block ends."""
+
+    def __init__(self, faults: StateFaults, topic: str, partition: int, former_leader: int) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.former_leader = former_leader
+        self._faults = faults
+
+    def __repr__(self) -> str:
+        return f"<{self.topic}-{self.partition} is offline>"
+
+    def end(self) -> None:
+        """Have it led again, by the broker that led it before if that can; does nothing when that is done."""
+        self._faults.end_offline(self)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.end()
+
+
 class StateFaults:
     """The verbs that change what a broker, or a cluster, keeps; part of `Faults`. They need it to run.
 
@@ -74,6 +105,127 @@ class StateFaults:
 
     def __init__(self, interception: Interception) -> None:
         self._interception = interception
+        self._offline: list[OfflinePartition] = []
+
+    # --- leaders ----------------------------------------------------------------------------------
+
+    def move_leader(self, topic: str, partition: int = 0, *, to: int | None = None) -> int:
+        """Have another broker of a cluster lead a partition, or broker `to`: one that is in sync. All brokers know on
+        return. Returns the broker that leads now.
+
+        Errors: ApiError ELIGIBLE_LEADERS_NOT_AVAILABLE, where no other broker can lead it.
+        """
+        return self._elect(topic, partition, elections.another(to))
+
+    def move_coordinator(
+        self, *, group: str | None = None, transactional_id: str | None = None, to: int | None = None
+    ) -> int:
+        """Have another broker of a cluster, or broker `to`, coordinate a consumer group, or the transactions of a
+        transactional id, and all those of the same partition of the internal topic. Returns the broker that does.
+
+        Errors: as of `move_leader`; ValueError unless one of the two is said.
+        """
+        if (group is None) == (transactional_id is None):
+            raise ValueError("say whose coordinator is to move: group=... or transactional_id=...")
+
+        async def partition() -> int:
+            server = self._any_server()
+            runtime = server.groups.runtime if transactional_id is None else server.transactions.runtime
+            return runtime.partition_for(group if transactional_id is None else transactional_id)  # type: ignore[arg-type]
+
+        topic = GROUP_METADATA_TOPIC if transactional_id is None else TRANSACTION_STATE_TOPIC
+        return self.move_leader(topic, self._call(partition()), to=to)
+
+    def raise_leader_epoch(self, topic: str, partition: int = 0) -> int:
+        """Elect the leader of a partition anew: clients that know the leader epoch of before are told that it is over
+        (FENCED_LEADER_EPOCH). Returns the leader epoch."""
+        self._elect(topic, partition, elections.the_same)
+
+        async def epoch() -> int:
+            return self._leader(topic, partition).replicas.partition_or_error(topic, partition).state.leader_epoch
+
+        return self._call(epoch())
+
+    def partition_offline(self, topic: str, partition: int = 0) -> OfflinePartition:
+        """Have nobody lead a partition, as when all its replicas are away, until `end()` of what is returned: metadata
+        says LEADER_NOT_AVAILABLE, and who asks for it all the same hears NOT_LEADER_OR_FOLLOWER. Its brokers keep what
+        they have. It ends also when a broker is started."""
+        former: list[int] = []
+
+        def choose(state: PartitionState, able: list[int]) -> int:
+            former.append(state.leader)
+            return elections.nobody(state, able)
+
+        self._elect(topic, partition, choose)
+        self._offline.append(OfflinePartition(self, topic, partition, former[0]))
+        return self._offline[-1]
+
+    def end_offline(self, offline: OfflinePartition) -> None:
+        """Have a partition led again."""
+        if offline not in self._offline:
+            return
+        self._offline.remove(offline)
+        with suppress(ApiError):  # its topic was deleted
+            self._elect(offline.topic, offline.partition, elections.whoever_can(offline.former_leader))
+
+    def end_all_offline(self) -> None:
+        """Have all of them led again."""
+        for offline in list(self._offline):
+            if self._interception.owner.live_servers():
+                self.end_offline(offline)
+        self._offline.clear()
+
+    def _elect(self, topic: str, partition: int, choose: elections.Choose) -> int:
+        """Have an election; returns who leads, as all brokers know. Errors: TimeoutError."""
+
+        async def elect() -> int:
+            owner = self._interception.owner
+            controller = await owner.eventually(owner.controlling, "no broker is the controller")
+            await elections.elect(controller.controller, topic, partition, choose)
+            wanted = controller.controller.cluster.topics[topic].partitions[partition]
+
+            def is_known() -> bool:
+                return all(
+                    (told := server.metadata.partition(topic, partition)) is not None
+                    and told.leader_epoch >= wanted.leader_epoch
+                    for server in owner.live_servers()
+                )
+
+            def is_obeyed() -> bool:
+                hosts = (server.replicas.partition(topic, partition) for server in owner.live_servers())
+                return all(hosted is None or hosted.state.leader_epoch >= wanted.leader_epoch for hosted in hosts)
+
+            await owner.eventually(
+                lambda: (is_known() and is_obeyed()) or None, f"not every broker knows who leads {topic}-{partition}"
+            )
+            return wanted.leader
+
+        return self._call(elect())
+
+    # --- records ----------------------------------------------------------------------------------
+
+    def age_records(self, topic: str, duration: Duration, partition: int | None = None) -> None:
+        """Have retention take the records of a topic, or of one partition, for so much older than they are, a timedelta
+        or ms, once and now: what `retention.ms` would have deleted after that time is deleted, on all brokers, while
+        the time of the brokers, and the timestamps of what is left, stay as they are.
+
+        Errors: ApiError UNKNOWN_TOPIC_OR_PARTITION.
+        """
+        milliseconds = whole_ms(duration)
+
+        async def age() -> None:
+            known = self._first(lambda server: _known_topic(server, topic)).partitions
+            wanted = sorted(known) if partition is None else [partition]
+            if not set(wanted) <= known.keys():
+                raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{topic} has no partition {partition}")
+            for server in self._interception.owner.live_servers():
+                now_ms = server.clock.now_ms() + milliseconds
+                for index in wanted:
+                    hosted = server.replicas.partition(topic, index)
+                    if hosted is not None and server.log_manager.retain(hosted.log, now_ms):
+                        hosted.notify()
+
+        self._call(age())
 
     # --- groups -----------------------------------------------------------------------------------
 
@@ -228,8 +380,18 @@ class StateFaults:
                 error = refused
         raise error
 
+    def _any_server(self) -> Server:
+        return self._first(lambda server: server)
+
     def _call(self, coroutine: Coroutine[Any, Any, T]) -> T:
         return self._interception.owner.call(coroutine)
+
+
+def _known_topic(server: Server, name: str) -> TopicMetadata:
+    found = server.metadata.topic(name)
+    if found is None:
+        raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name}")
+    return found
 
 
 async def _reply(reply: Any) -> Any:

@@ -3,7 +3,8 @@
 import asyncio
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from contextlib import suppress
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from barnabas.broker.client.producer import partition_for
 from barnabas.broker.replication.partition import Partition
@@ -20,7 +21,8 @@ from barnabas.wire.records import ControlRecordType, build_batch, control_record
 from barnabas.wire.records import Record as BatchRecord
 
 if TYPE_CHECKING:
-    from barnabas.testing.broker import Broker
+    from barnabas.testing.contents import Contents
+    from barnabas.testing.interception import Owner
 
 PRODUCE_VERSION = 12
 """The last one that names topics by name."""
@@ -50,6 +52,13 @@ _Ends = Mapping[tuple[TopicId, int], int]
 """Where the committed records of partitions end, by topic id and index."""
 
 
+class Led(NamedTuple):
+    """A partition at the broker that leads it."""
+
+    server: Server
+    partition: Partition
+
+
 class _Range(NamedTuple):
     """The committed records of a partition: `start` <= offset < `end`."""
 
@@ -61,9 +70,9 @@ class _Range(NamedTuple):
 class Topic:
     """A handle on one topic by name; the topic itself may not exist (yet). Safe to use from any thread."""
 
-    def __init__(self, broker: "Broker", name: str) -> None:
+    def __init__(self, owner: "Contents", name: str) -> None:
         self.name = name
-        self._broker = broker
+        self._owner = owner
         self._keyless = itertools.count()
 
     def __str__(self) -> str:
@@ -77,9 +86,9 @@ class Topic:
         """How many partitions it has. Errors: ApiError UNKNOWN_TOPIC_OR_PARTITION."""
 
         async def count() -> int:
-            return len(_partitions(self._broker.server, self.name))
+            return len(self._owner.known_topic(self.name).partitions)
 
-        return self._broker.call(count())
+        return self._owner.call(count())
 
     def records(self, partition: int | None = None) -> list[Record]:
         """All committed records that the topic (or one partition) holds now, by partition and offset, decompressed.
@@ -88,12 +97,11 @@ class Topic:
         """
 
         async def ranges() -> list[_Range]:
-            return [
-                _Range(found.index, found.log.log_start_offset, found.log.last_stable_offset)
-                for found in _partitions(self._broker.server, self.name, partition)
-            ]
+            known = self._owner.known_topic(self.name).partitions
+            indexes = sorted(known) if partition is None else [partition]
+            return [_range((await self._owner.leading(self.name, index)).partition) for index in indexes]
 
-        return [record for found in self._broker.call(ranges()) for record in self._read(found)]
+        return [record for found in self._owner.call(ranges()) for record in self._read(found)]
 
     def wait_records(self, count: int, *, timeout: float = 30.0) -> list[Record]:
         """Wait until the topic holds at least `count` committed records, and return all of them.
@@ -103,36 +111,43 @@ class Topic:
         Errors: TimeoutError, with what was there; RuntimeError inside a running event loop, which this would block:
         await `wait_records_async` there.
         """
-        self._broker.check_may_block("wait_records_async")
-        return self._broker.call(self._wait_records(count, timeout))
+        self._owner.check_may_block("wait_records_async")
+        return self._owner.call(self._wait_records(count, timeout))
 
     async def wait_records_async(self, count: int, *, timeout: float = 30.0) -> list[Record]:
         """As `wait_records`, without blocking the event loop that it is awaited on."""
-        return await self._broker.call_async(self._wait_records(count, timeout))
+        return await self._owner.call_async(self._wait_records(count, timeout))
 
     async def _wait_records(self, count: int, timeout_s: float) -> list[Record]:
         """Look, wait for as many offsets as there are records missing, look again: not every offset is a record, so
         only a look can tell. Looks are not cut short by the timeout, waits are."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
-        server = self._broker.server
+        owner = self._owner
         while True:
-            ends = _ends(_partitions_if_any(server, self.name))
+            ends = _ends(_partitions_if_any(owner, self.name))
             records = await asyncio.to_thread(self._records_if_any)
             if records is not None and len(records) >= count:
                 return records
             held = len(records or ())
             try:
                 async with asyncio.timeout_at(deadline):
-                    await _wait_for_offsets(server, self.name, ends, count - held)
+                    await _wait_for_offsets(owner, self.name, ends, count - held)
             except TimeoutError:
                 error = TimeoutError(f"after {timeout_s:g} s topic {self.name} holds {held} records, not {count}")
-                raise report.explained(error, self._broker, report.describe_records(records or [])) from None
+                described = report.describe_records(records or [])
+                raise report.explained(error, cast("Owner", owner), described) from None
 
     def _records_if_any(self) -> list[Record] | None:
-        """`records()`, or None when there is no such topic or it went while it was read."""
+        """The records of the partitions that are led now, or None when there is no such topic or it went while it was
+        read."""
+
+        async def ranges() -> list[_Range]:
+            self._owner.known_topic(self.name)
+            return [_range(partition) for partition in _partitions_if_any(self._owner, self.name)]
+
         try:
-            return self.records()
+            return [record for found in self._owner.call(ranges()) for record in self._read(found)]
         except ApiError as error:
             if error.error in _DELETED:
                 return None
@@ -152,23 +167,22 @@ class Topic:
         Without `partition`, records with a key go where Java's and librdkafka's (murmur2) partitioners put them, others
         to one partition after the other. `timestamp` is in ms, by default what the broker's clock says.
 
-        Errors: ApiError UNKNOWN_TOPIC_OR_PARTITION (this does not create topics), MESSAGE_TOO_LARGE, INVALID_RECORD and
-        what else Produce knows.
+        Errors: TypeError for a value, a key or headers that are neither text nor bytes: serialize them first, as
+        producers do; ApiError UNKNOWN_TOPIC_OR_PARTITION (this does not create topics), MESSAGE_TOO_LARGE,
+        INVALID_RECORD and what else Produce knows.
         """
-        pairs = headers.items() if isinstance(headers, Mapping) else headers
         record = BatchRecord(
             offset=0,
-            timestamp=self._broker.clock.now_ms() if timestamp is None else timestamp,
-            key=_bytes(key),
-            value=_bytes(value),
-            headers=tuple((name, _bytes(content)) for name, content in pairs),
+            timestamp=self._owner.clock.now_ms() if timestamp is None else timestamp,
+            key=_bytes(key, "a key"),
+            value=_bytes(value, "a value"),
+            headers=_header_pairs(headers),
         )
-        return self._broker.call(self._append(record, partition))
+        return self._owner.call(self._append(record, partition))
 
     async def _append(self, record: BatchRecord, partition: int | None) -> Record:
-        server = self._broker.server
         if partition is None:
-            count = len(_partitions(server, self.name))
+            count = len(self._owner.known_topic(self.name).partitions)
             partition = next(self._keyless) % count if record.key is None else partition_for(record.key, count)
         data = PartitionProduceData(index=partition, records=memoryview(build_batch([record])))
         request = ProduceRequest(
@@ -176,8 +190,8 @@ class Topic:
             timeout_ms=PRODUCE_TIMEOUT_MS,
             topic_data=[TopicProduceData(name=self.name, partition_data=[data])],
         )
-        response = await ask(server, request, PRODUCE_VERSION)
-        answer = response.responses[0].partition_responses[0]
+        leader = (await self._owner.leading(self.name, partition)).server
+        answer = (await ask(leader, request, PRODUCE_VERSION)).responses[0].partition_responses[0]
         if answer.error_code:
             details = [error.batch_index_error_message for error in answer.record_errors]
             raise ApiError(ErrorCode.of(answer.error_code), answer.error_message or "; ".join(filter(None, details)))
@@ -185,10 +199,10 @@ class Topic:
         return _record(self.name, partition, record._replace(offset=answer.base_offset, timestamp=timestamp))
 
     def _read(self, found: _Range) -> Iterator[Record]:
-        committed = CommittedBatches(self._broker.call(_aborted(self._broker.server, self.name, found)))
+        committed = CommittedBatches(self._owner.call(_aborted(self._owner, self.name, found)))
         offset = found.start
         while offset < found.end:
-            data = self._broker.call(_fetch(self._broker.server, self.name, found, offset))
+            data = self._owner.call(_fetch(self._owner, self.name, found, offset))
             if isinstance(data, ColdRead):
                 data = data.load()
             headers = list(iter_headers(data.records))
@@ -226,23 +240,17 @@ class CommittedBatches:
         return not (header.is_transactional and header.producer_id in self._aborting)
 
 
-def _partitions(server: Server, topic: str, partition: int | None = None) -> list[Partition]:
-    """The hosted partitions in order; raises ApiError UNKNOWN_TOPIC_OR_PARTITION."""
-    if partition is not None:
-        return [server.replicas.partition_or_error(topic, partition)]
-    found = server.metadata.topic(topic)
-    if found is None:
-        raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {topic}")
-    return [server.replicas.partition_or_error(topic, index) for index in sorted(found.partitions)]
+def _range(found: Partition) -> _Range:
+    return _Range(found.index, found.log.log_start_offset, found.log.last_stable_offset)
 
 
-async def _aborted(server: Server, topic: str, found: _Range) -> list[tuple[int, int]]:
-    [partition] = _partitions(server, topic, found.partition)
+async def _aborted(owner: "Contents", topic: str, found: _Range) -> list[tuple[int, int]]:
+    partition = (await owner.leading(topic, found.partition)).partition
     return partition.log.aborted_transactions(found.start, found.end)
 
 
-async def _fetch(server: Server, topic: str, found: _Range, offset: int) -> FetchData | ColdRead:
-    [partition] = _partitions(server, topic, found.partition)
+async def _fetch(owner: "Contents", topic: str, found: _Range, offset: int) -> FetchData | ColdRead:
+    partition = (await owner.leading(topic, found.partition)).partition
     start = max(offset, partition.log.log_start_offset)
     if start >= found.end:
         return FetchData(b"", start, start, 0, 0)
@@ -252,19 +260,20 @@ async def _fetch(server: Server, topic: str, found: _Range, offset: int) -> Fetc
         return cold
 
 
-def _partitions_if_any(server: Server, topic: str) -> list[Partition]:
-    """The hosted partitions, none of a topic that does not exist (yet) or is about to go."""
+def _partitions_if_any(owner: "Contents", topic: str) -> list[Partition]:
+    """The partitions that are led, none of a topic that does not exist (yet) or is about to go."""
     try:
-        return _partitions(server, topic)
+        led = [owner.led(topic, index) for index in sorted(owner.known_topic(topic).partitions)]
     except ApiError:
         return []
+    return [found.partition for found in led if found is not None]
 
 
 def _ends(partitions: Iterable[Partition]) -> _Ends:
     return {(partition.topic_id, partition.index): partition.log.last_stable_offset for partition in partitions}
 
 
-async def _wait_for_offsets(server: Server, topic: str, ends: _Ends, count: int) -> None:
+async def _wait_for_offsets(owner: "Contents", topic: str, ends: _Ends, count: int) -> None:
     """Wait until the topic exists and at least `count` offsets are committed that were not when `ends` was taken.
 
     A topic that was deleted and created anew has other partitions, so all of its offsets are new.
@@ -279,20 +288,26 @@ async def _wait_for_offsets(server: Server, topic: str, ends: _Ends, count: int)
         seen = ends.get((partition.topic_id, partition.index), 0)
         return max(0, partition.log.last_stable_offset - max(seen, partition.log.log_start_offset))
 
-    server.metadata.listeners[changed.set] = None
+    servers: set[Server] = set()
     try:
         while True:
             await asyncio.sleep(0)  # where a timeout that is over ends this, however fast the topic grows
             changed.clear()
-            partitions = _partitions_if_any(server, topic)
+            for server in owner.live_servers():
+                server.metadata.listeners[changed.set] = None
+                servers.add(server)
+            partitions = _partitions_if_any(owner, topic)
             for partition in partitions:
                 partition.add_listener(progressed)
             watched.update(partitions)
             if partitions and sum(map(added, partitions)) >= count:
                 return
-            await changed.wait()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(owner.recheck_s):
+                    await changed.wait()
     finally:
-        server.metadata.listeners.pop(changed.set, None)
+        for server in servers:
+            server.metadata.listeners.pop(changed.set, None)
         for partition in watched:
             partition.remove_listener(progressed)
 
@@ -302,5 +317,22 @@ def _record(topic: str, partition: int, record: BatchRecord) -> Record:
     return Record(topic, partition, record.offset, record.timestamp, record.key, record.value, headers)
 
 
-def _bytes(value: bytes | str | None) -> bytes | None:
-    return value.encode() if isinstance(value, str) else value
+def _bytes(value: bytes | str | None, what: str) -> bytes | None:
+    if value is None or isinstance(value, bytes):
+        return value
+    if isinstance(value, str):
+        return value.encode()
+    if isinstance(value, bytearray | memoryview):
+        return bytes(value)
+    raise TypeError(f"{what} is to be text, bytes or None, not {value!r:.100} ({type(value).__name__}): serialize it")
+
+
+def _header_pairs(headers: Headers) -> tuple[tuple[str, bytes | None], ...]:
+    try:
+        pairs = [(name, content) for name, content in (headers.items() if isinstance(headers, Mapping) else headers)]
+    except (TypeError, ValueError):
+        raise TypeError(f"headers are to be names and values, as a dict or in pairs, not {headers!r:.100}") from None
+    for name, _ in pairs:
+        if not isinstance(name, str):
+            raise TypeError(f"the name of a header is to be text, not {name!r:.100}")
+    return tuple((name, _bytes(content, f"header {name}")) for name, content in pairs)

@@ -21,6 +21,7 @@ from barnabas.broker.observability import logs
 from barnabas.clock import SystemClock
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Callable, Coroutine
     from typing import Any, TypeAlias
 
@@ -196,10 +197,18 @@ def _introduction(config: BrokerConfig, options: argparse.Namespace) -> str:
     )
 
 
+def _uvloop() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """What makes its event loops; None, for asyncio's own, on platforms that it does not exist for."""
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    new_event_loop: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
+    return new_event_loop
+
+
 def _run(config: BrokerConfig, environment: Environment | None, other: Run | None) -> int:
     import asyncio
-
-    import uvloop
 
     from barnabas.broker.cli.process import run
     from barnabas.controller.bootstrap import ClusterIdMismatch
@@ -215,7 +224,7 @@ def _run(config: BrokerConfig, environment: Environment | None, other: Run | Non
     )  # fmt: skip
     try:
         sys.setswitchinterval(_SWITCH_INTERVAL_S)
-        runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
+        runner = asyncio.Runner(loop_factory=_uvloop())
         try:
             return runner.run((other or run)(config, environment))
         finally:

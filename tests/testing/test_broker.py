@@ -302,20 +302,29 @@ print(broker.data_dir)
 
 FORKS = """
 import os, signal, sys
-from barnabas.testing import Broker
+from barnabas.testing import Broker, Cluster
 
-def fork():
+def fork(broker):
     child = os.fork()
     if not child:
         signal.alarm(20)  # a child that hangs is an error, too
+        assert broker.bootstrap_servers
+        for use in (broker.topic_names, broker.topic("t").records, broker.reset):
+            try:
+                use()
+            except RuntimeError as refused:
+                assert "in the process that started it" in str(refused), refused
+            else:
+                os._exit(7)
         sys.exit()  # as programs end: `with` blocks are left, and what is registered with atexit runs
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 def check(broker):
     broker.create_topic("t").produce("v")
-    fork()
-    broker.kill()
-    broker.start()
+    fork(broker)
+    if isinstance(broker, Broker):
+        broker.kill()
+        broker.start()
     assert [record.value for record in broker.topic("t").records()] == [b"v"]
 
 """
@@ -323,11 +332,12 @@ def check(broker):
 
 @pytest.mark.parametrize(
     "use",
-    ["with Broker() as broker:\n    check(broker)", "broker = Broker().start()\ncheck(broker)\nbroker.stop()"],
+    ["with {}() as broker:\n    check(broker)", "broker = {}().start()\ncheck(broker)\nbroker.stop()"],
     ids=["with", "atexit"],
 )
-def test_a_forked_child_leaves_the_broker_alone(use: str) -> None:
-    subprocess.run([sys.executable, "-c", FORKS + use], timeout=60, check=True)
+@pytest.mark.parametrize("kind", ["Broker", "Cluster"])
+def test_a_forked_child_leaves_the_broker_alone(use: str, kind: str) -> None:
+    subprocess.run([sys.executable, "-c", FORKS + use.format(kind)], timeout=60, check=True)
 
 
 def test_topics_come_and_go_with_kafkas_errors() -> None:

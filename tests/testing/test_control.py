@@ -489,11 +489,81 @@ def test_a_cluster(start: Callable[..., Asked]) -> None:
     waiting = meanwhile(lambda: cluster.refused("POST", held, timeout_ms=60_000))
     assert cluster.refused("POST", held, timeout_ms=1)[0] == 504  # the other one waits by then
     assert cluster.refused("POST", "start", node=7)[0] == 404
-    assert cluster.refused("POST", "reset")[0] == 409
     assert len(cluster.get("")["nodes"]) == 3
     cluster.delete()
     status, error = waiting.result(30)
     assert (status, error.partition(": ")[2]) == (409, "the broker stopped meanwhile")
+
+
+@pytest.mark.slow
+def test_what_is_of_a_single_broker_is_of_a_cluster_too(start: Callable[..., Asked]) -> None:
+    cluster = start(brokers=3, seed_topics={"orders": 1})
+    cluster.post("wait_in_sync")
+    written = cluster.post("produce", topic="orders", value="1")
+    assert send(cluster) is None
+    assert cluster.post("wait_records", topic="orders", count=2)["records"][0]["value"] == "1"
+    assert cluster.get("records", topic="orders")["count"] == 2
+    assert cluster.get("topics")["topics"] == ["orders"]
+    assert cluster.get("group", group="g")["state"] == "Dead"
+    assert cluster.post("wait_group", group="g", state="Dead")["members"] == []
+    first = cluster.post("snapshots")["snapshot"]
+    cluster.post("delete_topic", name="orders")
+    assert cluster.get("topics")["topics"] == []
+    cluster.post(f"snapshots/{first}/restore")
+    assert cluster.get("records", topic="orders")["records"][0]["offset"] == written["offset"]
+    cluster.delete(f"snapshots/{first}")
+    cluster.post("hold", api="Produce")
+    cluster.post("reset")
+    assert (cluster.get("topics")["topics"], cluster.get("faults")["faults"]) == ([], [])
+
+
+@pytest.mark.slow
+def test_faults_of_whole_things(start: Callable[..., Asked]) -> None:
+    cluster = start(brokers=3, seed_topics={"orders": 1})
+    cluster.post("wait_in_sync")
+    leader = cluster.get("leader", topic="orders")["node"]
+    moved_to = cluster.post("move_leader", topic="orders")["node"]
+    assert moved_to != leader
+    assert cluster.post("move_leader", topic="orders", partition=0, to=leader) == {"node": leader}
+    refused = cluster.control.ask("POST", f"/brokers/{cluster.name}/move_leader", topic="orders", to=7)
+    assert (refused.status, refused.content["kafka_error"]) == (409, "ELIGIBLE_LEADERS_NOT_AVAILABLE")
+    epoch = cluster.post("raise_leader_epoch", topic="orders")["leader_epoch"]
+    assert cluster.post("raise_leader_epoch", topic="orders", partition=0)["leader_epoch"] == epoch + 1
+    offline = cluster.post("partition_offline", topic="orders")
+    assert (offline["fault"], offline["description"], offline["hits"]) == (1, "orders-0 is offline", 0)
+    assert cluster.refused("POST", "faults/1/wait_hits")[0] == 409
+    assert send(cluster, **{"message.timeout.ms": 500}) is not None
+    cluster.delete("faults/1")
+    assert send(cluster) is None
+    cluster.post("partition_offline", topic="orders")
+    cluster.delete("faults")
+    assert send(cluster) is None
+    paused = cluster.post("pause", node=leader)["fault"]
+    assert send(cluster, **{"message.timeout.ms": 500}) is not None
+    assert cluster.delete(f"faults/{paused}")["hits"] > 0
+    slow = cluster.post("disk_slow", duration_ms=[1, 2], node=[0, 1, 2])["fault"]
+    assert send(cluster) is None
+    assert cluster.get(f"faults/{slow}")["hits"] > 0
+    cluster.delete("faults")
+    cluster.post("cut", one=leader, other=(leader + 1) % 3, one_way=True)
+    cluster.post("heal")
+    cluster.post("wait_in_sync")
+    cluster.post("age_records", topic="orders", duration_ms=8 * 86_400_000, partition=0)
+    assert cluster.get("records", topic="orders")["count"] == 0
+    producer = cluster.producer(**{"transactional.id": "x"})
+    producer.init_transactions(30)
+    cluster.post("wait_in_sync")
+    assert cluster.post("move_coordinator", transactional_id="x")["node"] in range(3)
+    assert cluster.refused("POST", "move_coordinator")[0] == 400
+
+
+def test_numbers_are_of_each_broker_and_kind(broker: Asked, start: Callable[..., Asked]) -> None:
+    other = start()
+    for each in (broker, other):
+        assert each.post("drop", api="CreateTopics")["fault"] == 1
+        assert each.post("snapshots")["snapshot"] == 1
+        assert each.post("drop", api="CreateTopics")["fault"] == 2
+        assert each.post("snapshots")["snapshot"] == 2
 
 
 def test_verbs_of_clusters_are_not_for_single_brokers(broker: Asked) -> None:
@@ -506,7 +576,7 @@ def test_verbs_of_clusters_are_not_for_single_brokers(broker: Asked) -> None:
 # --- the vocabulary ------------------------------------------------------------------------------
 
 
-OF_PYTHON = {"clear", "remove", "on_loop", "tell_loop", "wait", "end_hanging"}
+OF_PYTHON = {"clear", "remove", "on_loop", "tell_loop", "wait", "end_hanging", "end_offline", "end_all_offline"}
 """What is a method, and over HTTP a path of faults, or what methods need of each other."""
 
 OTHER_NAMES = {"duration": "duration_ms", "broker": "node"}

@@ -20,14 +20,18 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from barnabas.clock import ManualClock
 from barnabas.testing import Broker, Cluster, ErrorCode, Fault, Request
+from barnabas.testing.effects import Delay, Throttle
 from barnabas.wire.codec import decode
 from barnabas.wire.messages import api as api_of
 from barnabas.wire.messages.api_versions import ApiVersionsRequest
 from barnabas.wire.messages.describe_groups import DescribeGroupsRequest
 from barnabas.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from barnabas.wire.messages.find_coordinator import FindCoordinatorRequest
 from barnabas.wire.messages.heartbeat import HeartbeatRequest
+from barnabas.wire.messages.init_producer_id import InitProducerIdRequest
 from barnabas.wire.messages.list_groups import ListGroupsRequest
 from barnabas.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
+from barnabas.wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopic
 from barnabas.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from barnabas.wire.records import Record, build_batch
 from barnabas.wire.schema import Message
@@ -101,6 +105,63 @@ def test_who_is_meant(broker: Broker) -> None:
     broker.faults.fail("ListGroups", 27, client_id="e", broker=7)
     with connect(broker.bootstrap_servers) as connection:
         assert [error(connection, client_id) for client_id in "abcde"] == [14, 15, 15, 0, 0]
+
+
+def test_versions_and_principals_are_meant(broker: Broker) -> None:
+    """One, or one of several, and no others."""
+    broker.faults.fail("ListGroups", 14, version=2)
+    broker.faults.fail("ListGroups", 15, version={0, 1}, principal=["User:ANONYMOUS", "User:somebody"])
+    broker.faults.fail("Heartbeat", 30, principal="User:ANONYMOUS")
+    broker.faults.fail("DescribeGroups", 30, principal="User:somebody")
+    with connect(broker.bootstrap_servers) as connection, broker.recorded() as seen:
+        assert [ask(connection, LIST_GROUPS, version).error_code for version in (0, 1, 2)] == [15, 15, 14]
+        assert ask(connection, HeartbeatRequest(group_id="g"), 0).error_code == 30
+        assert ask(connection, DescribeGroupsRequest(groups=["g"]), 0).groups[0].error_code != 30
+    assert [each.request.version for each in seen.requests("ListGroups", version=1)] == [1]
+    assert len(seen.requests(principal="User:ANONYMOUS")) == 5
+    assert seen.requests(principal="User:somebody") == []
+
+
+def test_a_transactional_id_is_meant(broker: Broker) -> None:
+    broker.faults.fail("InitProducerId", 51, transactional_id="x")
+
+    def init(transactional_id: str | None) -> int:
+        request = InitProducerIdRequest(transactional_id=transactional_id, transaction_timeout_ms=60_000)
+        code: int = ask(connection, request, 1).error_code
+        return code
+
+    with connect(broker.bootstrap_servers) as connection, broker.recorded() as seen:
+        assert ask(connection, FindCoordinatorRequest(key_type=1, key="x"), 2).error_code == 0
+        assert (init("x"), init(None)) == (51, 0)
+        assert init("y") != 51
+    assert len(seen.requests("InitProducerId", transactional_id={"x", "z"})) == 1
+    assert len(seen.requests("InitProducerId", transactional_id="y")) == 1
+
+
+@pytest.mark.parametrize(("whole", "codes"), [(None, (15, [])), (True, (15, [])), (False, (0, [15]))])
+def test_the_whole_answer_fails_or_its_entries(
+    broker: Broker, whole: bool | None, codes: tuple[int, list[int]]
+) -> None:
+    broker.faults.fail("OffsetFetch", 15, whole=whole)
+    topics = [OffsetFetchRequestTopic(name="t", partition_indexes=[0])]
+    with connect(broker.bootstrap_servers) as connection:
+        answer = ask(connection, OffsetFetchRequest(group_id="g", topics=topics), 5)
+    entries = [each.error_code for topic in answer.topics for each in topic.partitions]
+    assert (answer.error_code, [code for code in entries if code]) == codes
+
+
+@pytest.mark.parametrize(("whole", "codes"), [(None, (0, [6])), (True, (6, [])), (False, (0, [6]))])
+def test_a_whole_fetch_fails_where_that_is_said(
+    broker: Broker, whole: bool | None, codes: tuple[int, list[int]]
+) -> None:
+    broker.create_topic("t")
+    broker.faults.fail("Fetch", 6, whole=whole)
+    partition = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1000)
+    request = FetchRequest(max_wait_ms=0, min_bytes=0, topics=[FetchTopic(topic="t", partitions=[partition])])
+    with connect(broker.bootstrap_servers) as connection:
+        answer = ask(connection, request, 11)
+    entries = [each.error_code for topic in answer.responses for each in topic.partitions]
+    assert (answer.error_code, [code for code in entries if code]) == codes
 
 
 def test_one_connection_is_meant(broker: Broker) -> None:
@@ -587,3 +648,43 @@ def test_a_broker_is_sound_after_faults_of_all_kinds(tmp_path: Path) -> None:
         [sys.executable, "-m", "barnabas", "check", str(tmp_path)], capture_output=True, text=True, check=False
     )
     assert checked.returncode == 0, checked.stdout + checked.stderr
+
+
+# --- durations ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("duration", "ms"),
+    [(0.25, 0.25), (timedelta(microseconds=1250), 1.25), (2, 2), ((0.25, 0.25), 0.25), (lambda chance: 0.25, 0.25)],
+)
+def test_fractions_of_a_ms_are_waited_for(broker: Broker, duration: Any, ms: float) -> None:
+    """What is left of the whole ms is slept, as no clock of a broker knows it."""
+    fault = broker.faults.delay("ListGroups", duration)
+    assert isinstance(fault.effect, Delay)
+    assert fault.effect.draw_ms() == ms
+    with connect(broker.bootstrap_servers) as connection:
+        before_s = time.perf_counter()
+        assert ask(connection, ListGroupsRequest(), 0) is not None
+        assert time.perf_counter() - before_s >= ms / 1000
+
+
+def test_a_range_of_fractions_has_all_in_between(broker: Broker) -> None:
+    effect = broker.faults.delay("ListGroups", (0.25, 0.75), seed=1).effect
+    assert isinstance(effect, Delay)
+    drawn = [effect.draw_ms() for _ in range(100)]
+    assert all(0.25 <= each <= 0.75 for each in drawn)
+    assert len(set(drawn)) > 90
+    for wrong in (-0.5, float("nan"), float("inf")):
+        with pytest.raises(ValueError, match="a duration of"):
+            broker.faults.delay("ListGroups", wrong)
+
+
+def test_where_there_are_no_fractions_they_count_as_a_whole(broker: Broker) -> None:
+    clock = ManualClock(1_700_000_000_000)
+    with Broker(clock=clock) as still:
+        still.clock.advance(0.5)
+        still.clock.advance(timedelta(microseconds=1500))
+        assert still.clock.now_ms() == 1_700_000_000_003
+    throttle = broker.faults.throttle("ListGroups", 0.5).effect
+    assert isinstance(throttle, Throttle)
+    assert throttle.throttle_time_ms == 1

@@ -10,6 +10,9 @@ from confluent_kafka import Consumer, Producer
 
 from barnabas.testing import Broker, Cluster, ErrorCode, recording
 from barnabas.wire.messages.list_groups import ListGroupsRequest
+from barnabas.wire.messages.metadata import MetadataRequest
+from barnabas.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from barnabas.wire.records import Record, build_batch
 from tools.hostile import connect, frame, receive
 
 LIST_GROUPS = ListGroupsRequest()
@@ -161,3 +164,62 @@ def test_a_cluster_is_seen_as_a_whole() -> None:
             everything.wait_request("Fetch", topic="t")
         assert [each.request.broker for each in seen] == [0, 1]
         assert seen.chart().splitlines()[0].split() == ["hostile", "broker", "0", "broker", "1"]
+
+
+# --- how much is kept -----------------------------------------------------------------------------
+
+RECORD = Record(0, 0, None, bytes(1_000_000), (), 0)
+
+
+def large_produce() -> bytes:
+    data = [PartitionProduceData(index=0, records=build_batch([RECORD]))]
+    topics = [TopicProduceData(name="t", partition_data=data)]
+    return frame(ProduceRequest(acks=1, timeout_ms=1000, topic_data=topics), 8)
+
+
+def test_a_recording_keeps_64_mib_at_most(broker: Broker) -> None:
+    broker.create_topic("t")
+    asked = large_produce()
+    with connect(broker.bootstrap_servers) as connection, broker.recorded() as seen:
+        for _ in range(70):
+            connection.sendall(asked)
+            assert receive(connection) is not None
+    assert len(seen) + seen.dropped == 70
+    kept = sum(each.size for each in seen)
+    assert 63 * 1024 * 1024 < kept <= 64 * 1024 * 1024
+    assert seen.dropped == 3
+
+
+def test_what_is_larger_than_the_bound_is_kept_alone(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recording, "BYTES_MAX", 1000)
+    broker.create_topic("t")
+    with connect(broker.bootstrap_servers) as connection, broker.recorded() as seen:
+        for _ in range(3):
+            connection.sendall(large_produce())
+            assert receive(connection) is not None
+    assert [each.outcome for each in seen] == ["ok"]
+
+
+def test_the_answer_to_what_is_no_longer_kept_takes_no_room(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first request is answered when others have taken its place."""
+    with (
+        broker.recorded() as seen,
+        broker.faults.hold("Metadata") as hold,
+        connect(broker.bootstrap_servers) as late,
+        connect(broker.bootstrap_servers) as connection,
+    ):
+        late.sendall(frame(MetadataRequest(topics=None), 4))
+        hold.wait_held()
+        connection.sendall(frame(ListGroupsRequest(), 1))
+        assert receive(connection) is not None
+        monkeypatch.setattr(recording, "BYTES_MAX", 2 * max(each.size for each in seen))
+        for _ in range(2):
+            connection.sendall(frame(ListGroupsRequest(), 1))
+            assert receive(connection) is not None
+        before = len(seen)
+        hold.release()
+        assert receive(late) is not None
+        connection.sendall(frame(ListGroupsRequest(), 1))
+        assert receive(connection) is not None
+    assert "Metadata" not in [each.api for each in seen]
+    assert len(seen) == before

@@ -13,7 +13,7 @@ from barnabas.clock import ManualClock, SystemClock
 from barnabas.storage.check.directory import check_directory
 from barnabas.storage.check.report import Level
 from barnabas.storage.os_files import OsFiles
-from barnabas.testing import Broker
+from barnabas.testing import Broker, ErrorCode
 from barnabas.testing.requests import ask
 from barnabas.wire import codec
 from barnabas.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
@@ -34,6 +34,13 @@ def seen(broker: Broker) -> dict[str, Any]:
     def told(request: Any, version: int) -> Any:
         return broker.call(ask(broker.server, request, version))
 
+    def next_producer_id() -> int:
+        """Asked for again while transactions are read that a client has brought about, as clients do."""
+        request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=-1)
+        while (answer := told(request, 4)).error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+            pass
+        return int(answer.producer_id)
+
     metadata = told(MetadataRequest(topics=None), 12)
     configs = DescribeConfigsRequest(
         resources=[DescribeConfigsResource(resource_type=4, resource_name=str(broker.server.node_id))]
@@ -47,7 +54,7 @@ def seen(broker: Broker) -> dict[str, Any]:
         "groups": codec.encode(told(ListGroupsRequest(), 4), 4),
         "transactions": codec.encode(told(ListTransactionsRequest(), 1), 1),
         "configs": [(each.name, each.value, each.config_source) for each in described if each.name not in listeners],
-        "producer id": told(InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=-1), 4).producer_id,
+        "producer id": next_producer_id(),
         "logs": [str(log) for log in broker.server.log_manager.logs],
         "hosted": [str(partition) for partition in broker.server.replicas.partitions()],
         "internal topics": [topic.name for topic in broker.server.metadata.topics() if topic.is_internal],

@@ -38,8 +38,7 @@ def test_a_broker_and_a_cluster(without_uvloop: dict[str, str]) -> None:
 
 @pytest.mark.slow
 def test_all_that_is_quick(without_uvloop: dict[str, str]) -> None:
-    # `serve`, with which those about --control begin, needs uvloop.
-    tests = ["tests/testing", "--ignore-glob=*/test_control*.py", "--ignore=tests/testing/test_standard_loop.py"]
+    tests = ["tests/testing", "--ignore=tests/testing/test_standard_loop.py"]
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not slow", "-n", "2", *tests],
         cwd=ROOT, env=without_uvloop, capture_output=True, text=True, timeout=280, check=False,

@@ -8,6 +8,13 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
 from barnabas.testing import ApiError, Broker, Cluster, ErrorCode
+from barnabas.wire.codec import decode
+from barnabas.wire.headers import parse_response_header
+from barnabas.wire.messages import api as api_of
+from barnabas.wire.messages.find_coordinator import FindCoordinatorRequest
+from barnabas.wire.messages.init_producer_id import InitProducerIdRequest
+from barnabas.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
+from tools.hostile import connect, frame, receive
 
 
 @contextmanager
@@ -109,6 +116,54 @@ def test_a_leader_that_is_away(broker: Broker) -> None:
         assert topic.records() == []
     assert producer.flush(20) == 0
     assert len(topic.records()) == 1
+
+
+def test_the_leader_of_one_partition_is_away(broker: Broker) -> None:
+    topic = broker.create_topic("t", partitions=2)
+    producer = producer_of(broker)
+    with broker.faults.leader_away("t", partition=1) as away:
+        producer.produce("t", "led", partition=0)
+        assert producer.flush(20) == 0
+        producer.produce("t", "later", partition=1)
+        away.faults[0].wait_hits()
+        told = broker_is_asked(broker, MetadataRequest(topics=[MetadataRequestTopic(name="t")]), 7).topics[0]
+        assert {each.partition_index: each.error_code for each in told.partitions} == {
+            0: ErrorCode.NONE,
+            1: ErrorCode.LEADER_NOT_AVAILABLE,
+        }
+        assert producer.flush(0.1) == 1
+        assert [record.value for record in topic.records()] == [b"led"]
+    assert producer.flush(20) == 0
+    assert [record.value for record in topic.records(partition=1)] == [b"later"]
+
+
+def test_the_coordinator_of_one_transactional_id_is_away(broker: Broker) -> None:
+    broker.create_topic("t")
+    with broker.faults.coordinator_away(transactional_id="tx") as away:
+        other = producer_of(broker, **{"transactional.id": "other"})
+        other.init_transactions(20)
+        with pytest.raises(KafkaException) as timed_out:
+            producer_of(broker, **{"transactional.id": "tx"}).init_transactions(0.5)
+        assert timed_out.value.args[0].code() == KafkaError._TIMED_OUT
+        found = broker_is_asked(broker, FindCoordinatorRequest(key_type=1, coordinator_keys=["tx", "other"]), 4)
+        assert {each.key: each.error_code for each in found.coordinators} == {
+            "tx": ErrorCode.COORDINATOR_NOT_AVAILABLE,
+            "other": ErrorCode.NONE,
+        }
+        init = InitProducerIdRequest(transactional_id="tx", transaction_timeout_ms=60_000)
+        assert broker_is_asked(broker, init, 1).error_code == ErrorCode.NOT_COORDINATOR
+        assert all(fault.hits for fault in away.faults)
+    open_transaction(broker).commit_transaction(20)
+
+
+def broker_is_asked(broker: Broker, request: Any, version: int) -> Any:
+    """What a client is answered, on a connection of its own."""
+    with connect(broker.bootstrap_servers) as connection:
+        connection.sendall(frame(request, version))
+        answer = receive(connection)
+    assert answer is not None
+    response = api_of(request.API_KEY).response_class
+    return decode(response, version, answer, parse_response_header(answer, request.API_KEY, version)[1])
 
 
 # --- transactions ---------------------------------------------------------------------------------

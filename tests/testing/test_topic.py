@@ -5,6 +5,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from confluent_kafka import Producer
@@ -304,3 +305,28 @@ def test_aborted_and_control_batches_are_left_out() -> None:
     is_included = CommittedBatches([(aborted, 2)]).includes(buffer)
     kept = [record.value for h in iter_headers(buffer) if is_included(h) for record in iter_records(buffer, h)]
     assert kept == [b"before", b"between", b"plain", b"after"]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ({"value": {"a": 1}}, r"a value is to be text, bytes or None, not \{'a': 1\} \(dict\): serialize it"),
+        ({"value": 1}, r"a value is to be .* not 1 \(int\)"),
+        ({"value": "v", "key": 2.5}, r"a key is to be .* not 2.5 \(float\)"),
+        ({"value": "v", "headers": {"h": 1}}, r"header h is to be .* not 1 \(int\)"),
+        ({"value": "v", "headers": {1: "v"}}, "the name of a header is to be text, not 1"),
+        ({"value": "v", "headers": "text"}, "headers are to be names and values, as a dict or in pairs, not 'text'"),
+        ({"value": "v", "headers": [("h",)]}, "headers are to be names and values"),
+    ],
+)
+def test_what_is_no_record_is_refused_in_words(broker: Broker, wrong: dict[str, Any], told: str) -> None:
+    topic = broker.create_topic("t")
+    with pytest.raises(TypeError, match=told):
+        topic.produce(**wrong)
+    assert topic.records() == []
+
+
+def test_bytes_of_all_kinds_are_bytes(broker: Broker) -> None:
+    topic = broker.create_topic("t")
+    for value in (bytearray(b"v"), memoryview(b"v")):
+        assert topic.produce(value).value == b"v"

@@ -3,8 +3,9 @@ tools.soak.random_faults --seconds 1800 --brokers 3`.
 
 Between two stretches of faults the broker (one of the brokers) is restarted or killed, and started again. Every fault
 is one after which a broker is to be as sound as before and clients are to go on: errors that pass, requests and answers
-that are late or lost, leaders and coordinators that are away, members that expire, producers that are fenced, full
-disks, connections between brokers that are cut. In the end everything is read back, what the clients were told is
+that are late or lost, leaders and coordinators that are away or move, partitions that are offline, members that expire,
+producers that are fenced, disks that are full or slow, brokers that stand still, connections between brokers that are
+cut. In the end everything is read back, what the clients were told is
 checked as in any soak, and so are the files (`barnabas check`).
 """
 
@@ -148,7 +149,7 @@ class SeveralBrokers(Target):
 
     @contextmanager
     def cut(self, chance: random.Random) -> Iterator[None]:
-        self._cluster.cut(*chance.sample(range(len(self._cluster.brokers)), 2))
+        self._cluster.cut(*chance.sample(range(len(self._cluster.brokers)), 2), one_way=chance.random() < 0.5)
         try:
             yield
         finally:
@@ -212,7 +213,7 @@ def _coordinator_away(target: Target, chance: random.Random, topic: str) -> Abst
 
 
 def _disk_full(target: Target, chance: random.Random, topic: str) -> AbstractContextManager[object]:
-    return target.faults.disk_full(broker=chance.randrange(target.replicas) if target.replicas > 1 else None)
+    return target.faults.disk_full(broker=_some_broker(target, chance))
 
 
 def _expires(target: Target, chance: random.Random, topic: str) -> AbstractContextManager[object]:
@@ -235,15 +236,50 @@ def _aborts(target: Target, chance: random.Random, topic: str) -> AbstractContex
     return nullcontext()
 
 
+def _partition_offline(target: Target, chance: random.Random, topic: str) -> AbstractContextManager[object]:
+    return target.faults.partition_offline(topic, chance.choice((0, 1)))
+
+
+def _raises_epoch(target: Target, chance: random.Random, topic: str) -> AbstractContextManager[object]:
+    target.faults.raise_leader_epoch(topic, chance.choice((0, 1)))
+    return nullcontext()
+
+
+def _disk_slow(target: Target, chance: random.Random, topic: str) -> AbstractContextManager[object]:
+    return target.faults.disk_slow((0, DELAY_MS_MAX), broker=_some_broker(target, chance))
+
+
+def _pauses(target: Target, chance: random.Random, topic: str) -> AbstractContextManager[object]:
+    return target.faults.pause(broker=_some_broker(target, chance))
+
+
+def _moves_leader(target: Target, chance: random.Random, topic: str) -> AbstractContextManager[object]:
+    target.faults.move_leader(topic, chance.choice((0, 1)))
+    return nullcontext()
+
+
+def _moves_coordinator(target: Target, chance: random.Random, topic: str) -> AbstractContextManager[object]:
+    if chance.random() < 0.5:
+        target.faults.move_coordinator(group=Member.GROUP)
+    else:
+        target.faults.move_coordinator(transactional_id=_transactional_id(chance))
+    return nullcontext()
+
+
 def _cuts(target: Target, chance: random.Random, topic: str) -> AbstractContextManager[object]:
     return target.cut(chance)
 
 
 VERBS: Final[Verbs] = (
     _fails, _fails, _fails, _delays, _holds, _drops, _disconnects, _garbles, _throttles, _refuses, _leader_away,
-    _coordinator_away, _disk_full, _expires, _rebalances, _fences, _aborts,
+    _coordinator_away, _disk_full, _expires, _rebalances, _fences, _aborts, _partition_offline, _raises_epoch,
+    _disk_slow, _pauses,
 )  # fmt: skip
-OF_CLUSTERS: Final[Verbs] = (*VERBS, _cuts)
+OF_CLUSTERS: Final[Verbs] = (*VERBS, _cuts, _moves_leader, _moves_coordinator)
+
+
+def _some_broker(target: Target, chance: random.Random) -> int | None:
+    return chance.randrange(target.replicas) if target.replicas > 1 else None
 
 
 def _some_api(chance: random.Random) -> str:

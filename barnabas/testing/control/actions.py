@@ -14,10 +14,9 @@ from barnabas.testing.control import answers
 from barnabas.testing.control.answers import Json
 from barnabas.testing.control.fields import Refused
 from barnabas.testing.control.served import Served, ServedBrokers, new_owner
-from barnabas.testing.faults import FaultGroup, Hold
+from barnabas.testing.faults import Fault, Hold
 from barnabas.testing.recording import Recording
 from barnabas.testing.report import describe
-from barnabas.testing.state_faults import HangingTransaction
 
 LISTED_DEFAULT: Final = 100
 
@@ -120,7 +119,7 @@ def restart(asked: Asked) -> Json:
 
 
 def reset(asked: Asked) -> Json:
-    asked.served.broker.reset()
+    asked.served.owner.reset()
     asked.served.forget_faults()
     return answers.broker(asked.served)
 
@@ -131,7 +130,7 @@ def snapshot(asked: Asked) -> Json:
 
 def restore(asked: Asked) -> Json:
     served = asked.served
-    served.broker.restore(served.snapshot(asked.number("snapshot")))
+    served.owner.restore(served.snapshot(asked.number("snapshot")))
     served.forget_faults()
     return answers.broker(served)
 
@@ -173,12 +172,12 @@ def new_fault_of(name: str) -> Callable[[Asked], Json]:
     return make_of
 
 
-def to_state(name: str) -> Callable[[Asked], Json]:
-    """Have a method of `Faults` change what the broker keeps."""
+def to_state(name: str, answer: str | None = None) -> Callable[[Asked], Json]:
+    """Have a method of `Faults` change what the broker keeps; what it returns is the field `answer`."""
 
     def change(asked: Asked) -> Json:
-        members = getattr(asked.served.owner.faults, name)(**asked.arguments)
-        return {} if members is None else {"members": members}
+        found = getattr(asked.served.owner.faults, name)(**asked.arguments)
+        return {} if answer is None else {answer: found}
 
     return change
 
@@ -206,7 +205,7 @@ def clear(asked: Asked) -> Json:
 
 def wait_hits(asked: Asked) -> Json:
     found = asked.served.fault(asked.number("fault"))
-    if isinstance(found, FaultGroup | HangingTransaction):
+    if not isinstance(found, Fault):
         raise Refused(409, "this fault has no hits of its own to wait for: GET it, or wait_request")
     found.wait_hits(**asked.arguments)
     return fault(asked)
@@ -287,17 +286,17 @@ def create_topic(asked: Asked) -> Json:
 
 
 def delete_topic(asked: Asked) -> Json:
-    asked.served.broker.delete_topic(**asked.arguments)
+    asked.served.owner.delete_topic(**asked.arguments)
     return {}
 
 
 def topics(asked: Asked) -> Json:
-    return {"topics": asked.served.broker.topic_names()}
+    return {"topics": asked.served.owner.topic_names()}
 
 
 def produce(asked: Asked) -> Json:
     given = asked.arguments
-    topic = asked.served.broker.topic(given.pop("topic"))
+    topic = asked.served.owner.topic(given.pop("topic"))
     for name in ("key", "value"):
         encoded = given.pop(f"{name}_base64", None)
         if encoded is not None and name in given:
@@ -308,13 +307,13 @@ def produce(asked: Asked) -> Json:
 
 def records(asked: Asked) -> Json:
     given = asked.arguments
-    found = asked.served.broker.topic(given["topic"]).records(given.get("partition"))
+    found = asked.served.owner.topic(given["topic"]).records(given.get("partition"))
     return _listed(found, given)
 
 
 def wait_records(asked: Asked) -> Json:
     given = asked.arguments
-    topic = asked.served.broker.topic(given["topic"])
+    topic = asked.served.owner.topic(given["topic"])
     return _listed(topic.wait_records(given.get("count", 1), timeout=given.get("timeout", 30.0)), given)
 
 
@@ -330,12 +329,12 @@ def _last(found: Sequence[Any], count: int) -> Sequence[Any]:
 
 
 def group(asked: Asked) -> Json:
-    return answers.group(asked.served.broker.group(asked.arguments["group"]))
+    return answers.group(asked.served.owner.group(asked.arguments["group"]))
 
 
 def wait_group(asked: Asked) -> Json:
     given = dict(asked.arguments)
-    return answers.group(asked.served.broker.wait_group(given.pop("group"), **given))
+    return answers.group(asked.served.owner.wait_group(given.pop("group"), **given))
 
 
 def leader(asked: Asked) -> Json:
@@ -351,7 +350,7 @@ def cut(asked: Asked) -> Json:
     cluster, (one, other) = asked.served.cluster, (asked.arguments["one"], asked.arguments["other"])
     for number in (one, other):
         _node_of(asked.served, number)
-    cluster.cut(one, other)
+    cluster.cut(one, other, one_way=asked.arguments.get("one_way", False))
     return {}
 
 

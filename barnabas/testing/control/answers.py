@@ -13,11 +13,9 @@ from barnabas.wire.records import iter_records
 from barnabas.wire.schema import Array, Message
 
 if TYPE_CHECKING:
-    from barnabas.testing.control.served import Served
-    from barnabas.testing.faults import FaultGroup
+    from barnabas.testing.control.served import AnyFault, Served
     from barnabas.testing.group import Group
     from barnabas.testing.recording import RecordedRequest
-    from barnabas.testing.state_faults import HangingTransaction
     from barnabas.testing.topic import Record
 
 Json = dict[str, Any]
@@ -42,7 +40,7 @@ def broker(served: Served) -> Json:
     }
 
 
-def fault(number: int, found: Fault | FaultGroup | HangingTransaction) -> Json:
+def fault(number: int, found: AnyFault) -> Json:
     """A fault. Of what has no requests, none were hit."""
     return {
         "fault": number,
@@ -285,5 +283,6 @@ SHAPES: Final[Mapping[str, Json]] = {
     "Snapshot": _object({"snapshot": _NUMBER}),
     "Members": _object({"members": _TEXTS}),
     "Node": _object({"node": _NUMBER}),
+    "LeaderEpoch": _object({"leader_epoch": _NUMBER}),
     "Done": _object({}, does="It is done."),
 }

@@ -17,7 +17,9 @@ from barnabas.testing.faults import Fault, FaultGroup
 
 if TYPE_CHECKING:
     from barnabas.testing.snapshot import Snapshot
-    from barnabas.testing.state_faults import HangingTransaction
+    from barnabas.testing.state_faults import HangingTransaction, OfflinePartition
+
+    AnyFault = Fault | FaultGroup | HangingTransaction | OfflinePartition
 
 MAIN: Final = "main"
 """The broker that the command line is for."""
@@ -35,8 +37,9 @@ class Served:
         self.name = name
         self.owner = owner
         self.warnings = problems
-        self._numbers = itertools.count(1)
-        self._faults: dict[int, Fault | FaultGroup | HangingTransaction] = {}
+        self._fault_numbers = itertools.count(1)
+        self._snapshot_numbers = itertools.count(1)
+        self._faults: dict[int, AnyFault] = {}
         self._snapshots: dict[int, Snapshot] = {}
 
     @property
@@ -54,17 +57,17 @@ class Served:
         raise Refused(409, f'{self.name} is a single broker: this is for clusters, POST /brokers {{"brokers": 3}}')
 
     @property
-    def faults(self) -> Mapping[int, Fault | FaultGroup | HangingTransaction]:
+    def faults(self) -> Mapping[int, AnyFault]:
         """Those that were made and not removed, by number."""
         return dict(self._faults)
 
-    def add_fault(self, fault: Fault | FaultGroup | HangingTransaction) -> int:
+    def add_fault(self, fault: AnyFault) -> int:
         """Give it a number."""
-        number = next(self._numbers)
+        number = next(self._fault_numbers)
         self._faults[number] = fault
         return number
 
-    def fault(self, number: int) -> Fault | FaultGroup | HangingTransaction:
+    def fault(self, number: int) -> AnyFault:
         """The fault with that number. Raises Refused."""
         if number not in self._faults:
             raise Refused(404, f"{self.name} has no fault {number}: GET /brokers/{self.name}/faults lists them")
@@ -80,7 +83,7 @@ class Served:
             fault.end()
 
     def clear_faults(self) -> None:
-        """End all. Transactions that hang end, too."""
+        """End all. Transactions that hang, and partitions that are offline, end, too."""
         for number in list(self._faults):
             self.remove_fault(number)
         self.owner.faults.clear()
@@ -91,8 +94,8 @@ class Served:
 
     def take_snapshot(self) -> int:
         """Keep the present state under a number."""
-        number = next(self._numbers)
-        self._snapshots[number] = self.broker.snapshot()
+        number = next(self._snapshot_numbers)
+        self._snapshots[number] = self.owner.snapshot()
         return number
 
     def snapshot(self, number: int) -> Snapshot:

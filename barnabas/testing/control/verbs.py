@@ -48,6 +48,7 @@ _TRANSACTIONAL_ID: Final = Field("transactional_id", fields.TEXT, "The transacti
 _PARTITION: Final = Field("partition", fields.COUNT, "The partition's number.")
 _TIMEOUT: Final = Field("timeout_ms", fields.TIMEOUT, "How long to wait, in real time.", argument="timeout")
 _AWAITED: Final = Field("count", fields.COUNT, "How many to wait for; 1 without it.")
+_TO: Final = Field("to", fields.COUNT, "The number of the broker that is to; any other one without it.")
 _NODE: Final = Field("node", fields.COUNT, "The number of a broker of a cluster.", is_required=True)
 
 _SELECTION: Final = (
@@ -84,8 +85,9 @@ def _fault_verb(name: str, does: str, *own: Field, fields: Sequence[Field] = _MA
     return Verb("POST", f"{_BROKER}/{name}", does, "Fault", call, (*own, *fields), 201)
 
 
-def _state_verb(name: str, does: str, *own: Field, answer: str = "Done") -> Verb:
-    return Verb("POST", f"{_BROKER}/{name}", does, answer, actions.to_state(name), own)
+def _state_verb(name: str, does: str, *own: Field, answer: str = "Done", told: str | None = None) -> Verb:
+    """`told` is the one field of the answer, if it has one."""
+    return Verb("POST", f"{_BROKER}/{name}", does, answer, actions.to_state(name, told), own)
 
 
 def _get(path: str, does: str, answer: str, call: Callable[[Asked], Any], *own: Field) -> Verb:
@@ -128,8 +130,8 @@ VERBS: Final = (
     _post(f"{_BROKER}/stop", "Stop a broker of a cluster cleanly.", "Broker", actions.stop, _NODE),
     _post(f"{_BROKER}/restart", "Stop a single broker cleanly and start it again.", "Broker", actions.restart),
     # Isolation
-    _post(f"{_BROKER}/reset", "Have a single broker as it was after its start.", "Broker", actions.reset),
-    _post(f"{_BROKER}/snapshots", "Keep the state of a single broker.", "Snapshot", actions.snapshot, status=201),
+    _post(f"{_BROKER}/reset", "Have it as it was after its start.", "Broker", actions.reset),
+    _post(f"{_BROKER}/snapshots", "Keep its state.", "Snapshot", actions.snapshot, status=201),
     _post(f"{_BROKER}/snapshots/{{snapshot}}/restore", "Have that state again.", "Broker", actions.restore),
     _delete(f"{_BROKER}/snapshots/{{snapshot}}", "Give its room back.", "Done", actions.remove_snapshot),
     # Time
@@ -191,7 +193,26 @@ VERBS: Final = (
         fields=(),
     ),
     _fault_verb("disk_full", "Have no room on the disk.", _OF_BROKER, fields=_LIMITS),
-    _fault_verb("disk_fails", "Have the disk break, until the broker is restarted.", _OF_BROKER, fields=_LIMITS),
+    _fault_verb(
+        "disk_fails",
+        "Have the disk break, until the broker is restarted; a broker of a cluster ends.",
+        _OF_BROKER,
+        fields=_LIMITS,
+    ),
+    _fault_verb(
+        "disk_slow",
+        "Have all that is to be written take longer.",
+        Field(
+            "duration_ms",
+            fields.DURATION_OR_RANGE,
+            "How much, by the broker's time: one duration, or the shortest and the longest.",
+            is_required=True,
+            argument="duration",
+        ),
+        _OF_BROKER,
+        fields=(),
+    ),
+    _fault_verb("pause", "Stop a broker as SIGSTOP does, until the fault is removed.", _OF_BROKER, fields=()),
     _fault_verb(
         "hang_transaction",
         "Leave a transaction open that no coordinator knows of, until the fault is removed.",
@@ -205,6 +226,47 @@ VERBS: Final = (
         _GROUP,
         Field("member_id", fields.TEXT, "Which one; all without it."),
         answer="Members",
+        told="members",
+    ),
+    _fault_verb(
+        "partition_offline",
+        "Have nobody lead a partition, as when its brokers are away, until the fault is removed.",
+        _TOPIC,
+        _PARTITION,
+        fields=(),
+    ),
+    _state_verb(
+        "move_leader",
+        "Have another broker of a cluster lead a partition.",
+        _TOPIC,
+        _PARTITION,
+        _TO,
+        answer="Node",
+        told="node",
+    ),
+    _state_verb(
+        "move_coordinator",
+        "Have another broker of a cluster coordinate a group, or a transactional id: one of them is to be said.",
+        Field("group", fields.TEXT, "The consumer group."),
+        Field("transactional_id", fields.TEXT, "The transactional id."),
+        _TO,
+        answer="Node",
+        told="node",
+    ),
+    _state_verb(
+        "raise_leader_epoch",
+        "Elect the leader of a partition anew.",
+        _TOPIC,
+        _PARTITION,
+        answer="LeaderEpoch",
+        told="leader_epoch",
+    ),
+    _state_verb(
+        "age_records",
+        "Have retention take records for so much older than they are, once and now.",
+        _TOPIC,
+        _PARTITION,
+        Field("duration_ms", fields.DURATION, "How much.", is_required=True, argument="duration"),
     ),
     _state_verb("rebalance", "Start a rebalance of a group.", _GROUP),
     _state_verb("lose_offsets", "Forget a group's committed offsets of a topic.", _GROUP, _TOPIC),
@@ -257,7 +319,7 @@ VERBS: Final = (
     _get(f"{_BROKER}/chart.svg", "The same as a drawing, errors in red.", SVG, actions.chart("chart_svg")),
     _get(f"{_BROKER}/report", "What the broker holds, for a failing test.", TEXT, actions.report),
     # Topics and groups
-    _get(f"{_BROKER}/topics", "The topics of a single broker.", "Topics", actions.topics),
+    _get(f"{_BROKER}/topics", "Its topics.", "Topics", actions.topics),
     _post(
         f"{_BROKER}/create_topic",
         "Create a topic.",
@@ -271,14 +333,14 @@ VERBS: Final = (
     ),
     _post(
         f"{_BROKER}/delete_topic",
-        "Delete a topic of a single broker.",
+        "Delete a topic.",
         "Done",
         actions.delete_topic,
         Field("name", fields.TEXT, "Its name.", is_required=True),
     ),
     _post(
         f"{_BROKER}/produce",
-        "Append a record to a topic of a single broker.",
+        "Append a record to a topic.",
         "Record",
         actions.produce,
         _TOPIC,
@@ -293,7 +355,7 @@ VERBS: Final = (
     ),
     _get(
         f"{_BROKER}/records",
-        "What a topic of a single broker holds.",
+        "What a topic holds.",
         "Records",
         actions.records,
         _TOPIC,
@@ -302,7 +364,7 @@ VERBS: Final = (
     ),
     _post(
         f"{_BROKER}/wait_records",
-        "Wait until a topic of a single broker holds so many records; answers with all.",
+        "Wait until a topic holds so many records; answers with all.",
         "Records",
         actions.wait_records,
         _TOPIC,
@@ -310,10 +372,10 @@ VERBS: Final = (
         _TIMEOUT,
         _LIMIT,
     ),
-    _get(f"{_BROKER}/group", "A consumer group of a single broker.", "Group", actions.group, _GROUP),
+    _get(f"{_BROKER}/group", "A consumer group.", "Group", actions.group, _GROUP),
     _post(
         f"{_BROKER}/wait_group",
-        "Wait until a consumer group of a single broker has a state and so many members.",
+        "Wait until a consumer group has a state and so many members.",
         "Group",
         actions.wait_group,
         _GROUP,
@@ -339,6 +401,7 @@ VERBS: Final = (
         actions.cut,
         Field("one", fields.COUNT, "The number of a broker.", is_required=True),
         Field("other", fields.COUNT, "That of another one.", is_required=True),
+        Field("one_way", fields.TRUTH, "Whether only the first cannot reach the other."),
     ),
     _post(f"{_BROKER}/heal", "End all cuts.", "Done", actions.heal),
     _post(f"{_BROKER}/wait_in_sync", "Wait until all replicas are in sync.", "Done", actions.wait_in_sync, _TIMEOUT),

@@ -19,7 +19,8 @@ def start(kafka_broker, tmp_path):
     writers = []
 
     def start(**settings):
-        quick = {"heartbeat.interval.ms": 50, "reconnect.backoff.ms": 10, "retry.backoff.ms": 10}
+        quick = {"fetch.wait.max.ms": 20, "fetch.error.backoff.ms": 10, "heartbeat.interval.ms": 50}
+        quick |= {"reconnect.backoff.ms": 10, "reconnect.backoff.max.ms": 50, "retry.backoff.ms": 10}
         writer = OrderWriter(kafka_broker.bootstrap_servers, str(tmp_path / "orders.sqlite"), **quick | settings)
         writers.append(writer)
         return writer

@@ -1,0 +1,204 @@
+"""Topics and groups of a broker, or of a cluster, under test: whoever leads a partition, or coordinates a group, is
+asked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+
+from barnabas.broker.cluster.metadata import GROUP_METADATA_TOPIC
+from barnabas.testing import report
+from barnabas.testing.group import STATES, Group, find_group
+from barnabas.testing.requests import ask
+from barnabas.testing.topic import Led, Topic
+from barnabas.testing.waiting import check_may_block, wait_until, with_timeout
+from barnabas.wire.errors import ApiError, ErrorCode
+from barnabas.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+
+if TYPE_CHECKING:
+    from barnabas.broker.cluster.metadata import TopicMetadata
+    from barnabas.broker.server import Broker as Server
+    from barnabas.testing.broker_clock import BrokerClock
+    from barnabas.testing.interception import Owner
+
+T = TypeVar("T")
+
+ADMIN_TIMEOUT_MS: Final = 30_000
+DELETE_TOPICS_VERSION: Final = 6
+
+
+class Contents:
+    """What a test can do to topics and groups; part of `Broker` and `Cluster`.
+
+    `recheck_s` is how often waits look again by themselves, for what they are not told of: brokers of a cluster come
+    and go.
+    """
+
+    clock: BrokerClock
+    recheck_s: float | None = None
+    _topics: dict[str, Topic]
+
+    # --- what the whole offers --------------------------------------------------------------------
+
+    def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine on its event loop and return its result."""
+        raise NotImplementedError
+
+    async def call_async(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """As `call`, from a coroutine on another event loop."""
+        raise NotImplementedError
+
+    def live_servers(self) -> Sequence[Server]:
+        """The brokers that run."""
+        raise NotImplementedError
+
+    async def eventually(self, find: Callable[[], T | None], what: str) -> T:
+        """What is found in the end; `what` says what is not there. Errors: TimeoutError; a single broker has all at
+        once, or never: ApiError."""
+        raise NotImplementedError
+
+    # --- topics -----------------------------------------------------------------------------------
+
+    def topic(self, name: str) -> Topic:
+        """A handle on a topic, which need not exist yet."""
+        return self._topics.setdefault(name, Topic(self, name))
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic; it is gone on return.
+
+        Errors: ApiError UNKNOWN_TOPIC_OR_PARTITION, TOPIC_DELETION_DISABLED.
+        """
+
+        async def delete() -> None:
+            request = DeleteTopicsRequest(timeout_ms=ADMIN_TIMEOUT_MS, topics=[DeleteTopicState(name=name)])
+            controller = await self.eventually(self.controlling, "no broker is the controller")
+            [result] = (await ask(controller, request, DELETE_TOPICS_VERSION)).responses
+            check(result.error_code, result.error_message)
+            others = [server for server in self.live_servers() if server is not controller]
+            if others:
+                await self.eventually(
+                    lambda: all(name not in server.metadata for server in others) or None,
+                    f"not every broker has forgotten {name}",
+                )
+
+        self.call(delete())
+
+    def topic_names(self) -> list[str]:
+        """The topics there are, without Kafka's internal ones."""
+
+        async def names() -> list[str]:
+            known = {topic.name: topic for server in self.live_servers() for topic in server.metadata.topics()}
+            return sorted(name for name, topic in known.items() if not topic.is_internal)
+
+        return self.call(names())
+
+    # --- groups -----------------------------------------------------------------------------------
+
+    def group(self, group_id: str) -> Group:
+        """A consumer group as it is now; its state is "Dead" when there is no such group."""
+
+        async def find() -> Group:
+            server = await self.eventually(lambda: self.coordinating(group_id), f"nobody coordinates {group_id}")
+            return find_group(server.groups, group_id)
+
+        return self.call(find())
+
+    def wait_group(
+        self, group_id: str, state: str = "Stable", *, members: int | None = None, timeout: float = 30.0
+    ) -> Group:
+        """Wait until a group has this state and, if given, exactly so many members; returns the group.
+
+        Its clients hear of the state a moment later: "Stable" means that every assignment is there to be fetched.
+        `timeout` is in seconds of real time.
+
+        Errors: TimeoutError, with what the group was instead; ValueError for a state that Kafka does not have;
+        RuntimeError inside a running event loop, which this would block: await `wait_group_async` there.
+        """
+        self.check_may_block("wait_group_async")
+        return self.call(self._wait_group(group_id, state, members, timeout))
+
+    async def wait_group_async(
+        self, group_id: str, state: str = "Stable", *, members: int | None = None, timeout: float = 30.0
+    ) -> Group:
+        """As `wait_group`, without blocking the event loop that it is awaited on."""
+        return await self.call_async(self._wait_group(group_id, state, members, timeout))
+
+    async def _wait_group(self, group_id: str, state: str, members: int | None, timeout_s: float) -> Group:
+        if state not in STATES:
+            raise ValueError(f"groups have the states {', '.join(sorted(STATES))}, not {state}")
+
+        def now() -> Group:
+            server = self.coordinating(group_id)
+            return Group.dead(group_id) if server is None else find_group(server.groups, group_id)
+
+        def reached() -> Group | None:
+            group = now()
+            return group if group.state == state and members in (None, len(group.members)) else None
+
+        def listeners() -> Iterator[set[Callable[[], None]]]:
+            return (server.groups.runtime.listeners for server in self.live_servers())
+
+        def found() -> str:
+            group = now()
+            wanted = state if members is None else f"{state} with {members}"
+            return f"group {group_id} is {group.state} with {len(group.members)} members, not {wanted}"
+
+        try:
+            return await with_timeout(wait_until(reached, listeners, self.recheck_s), timeout_s, found)
+        except TimeoutError as error:
+            raise report.explained(error, cast("Owner", self)) from None
+
+    # --- who is asked, on the event loop ----------------------------------------------------------
+
+    def controlling(self) -> Server | None:
+        """The broker that is the controller."""
+        return next((server for server in self.live_servers() if server.controller.is_active), None)
+
+    def coordinating(self, group_id: str) -> Server | None:
+        """The broker that coordinates a group; any, where nobody coordinates groups yet."""
+        for server in self.live_servers():
+            try:
+                server.groups.runtime.runner(group_id)
+            except ApiError:
+                continue
+            return server
+        if any(GROUP_METADATA_TOPIC in server.metadata for server in self.live_servers()):
+            return None
+        return next(iter(self.live_servers()), None)
+
+    def known_topic(self, name: str) -> TopicMetadata:
+        """A topic as a broker knows it. Errors: ApiError UNKNOWN_TOPIC_OR_PARTITION."""
+        for server in self.live_servers():
+            if (found := server.metadata.topic(name)) is not None:
+                return found
+        raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name}")
+
+    def led(self, name: str, partition: int) -> Led | None:
+        """A partition at its leader; None where nobody leads it now. Errors: ApiError UNKNOWN_TOPIC_OR_PARTITION, and
+        what keeps a single broker from serving it."""
+        if partition not in self.known_topic(name).partitions:
+            raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{name} has no partition {partition}")
+        for server in self.live_servers():
+            hosted = server.replicas.partition(name, partition)
+            if hosted is not None and hosted.state.is_leader:
+                return Led(server, hosted)
+        return None
+
+    async def leading(self, name: str, partition: int) -> Led:
+        """The same, as soon as there is one."""
+        return await self.eventually(lambda: self.led(name, partition), f"no broker leads {name}-{partition}")
+
+    def check_may_block(self, alternative: str) -> None:
+        """Refuse to wait in a thread whose event loop may have to run what is waited for. Raises RuntimeError."""
+        check_may_block(alternative)
+
+
+def check(error_code: int, message: str | None) -> None:
+    """Raise what an answer says: ApiError, unless it is no error."""
+    if error_code:
+        raise ApiError(ErrorCode.of(error_code), message or "")
+
+
+def of_another_process() -> RuntimeError:
+    """What a process is told that was forked from the one where the broker, or the cluster, runs."""
+    return RuntimeError("this runs in the process that started it: one that was forked has its address, and no more")

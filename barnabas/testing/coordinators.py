@@ -1,0 +1,97 @@
+"""Coordinators that are there when a client asks for the first one. A broker creates their topic then, and says that
+the client is to ask again (COORDINATOR_NOT_AVAILABLE), which librdkafka does a second later; a broker of a test answers
+when the topic is there."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+from barnabas.broker.cluster.metadata import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
+from barnabas.broker.handlers import find_coordinator
+
+if TYPE_CHECKING:
+    from barnabas.broker.api.context import RequestContext
+    from barnabas.broker.coordinators.runtime import CoordinatorRuntime
+    from barnabas.broker.server import Broker as Server
+    from barnabas.wire.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
+
+PATIENCE_S: Final = 2.0
+"""Of real time. A topic that is not there by then will not come soon: the disk is full, say."""
+
+_TOPICS: Final = {
+    find_coordinator.GROUP: GROUP_METADATA_TOPIC,
+    find_coordinator.TRANSACTION: TRANSACTION_STATE_TOPIC,
+}
+
+
+def attach(server: Server, live_servers: Callable[[], Sequence[Server]]) -> None:
+    """Have FindCoordinator at a broker wait for the coordinators of all that run. Before the broker starts."""
+
+    def servers() -> list[Server]:
+        return [server, *(other for other in live_servers() if other.node_id != server.node_id)]
+
+    def handle(
+        request: FindCoordinatorRequest, context: RequestContext
+    ) -> FindCoordinatorResponse | Awaitable[FindCoordinatorResponse]:
+        topic = _TOPICS.get(request.key_type)
+        if topic is None or not _is_coming(servers(), topic):
+            return find_coordinator.handle(request, context)
+        return wait(topic, request, context)
+
+    async def wait(topic: str, request: FindCoordinatorRequest, context: RequestContext) -> FindCoordinatorResponse:
+        if topic not in server.metadata:
+            context.services.auto_topics.create([topic])
+        with suppress(TimeoutError):
+            async with asyncio.timeout(PATIENCE_S):
+                await _loaded(servers(), topic)
+        return find_coordinator.handle(request, context)
+
+    handler = replace(find_coordinator.HANDLER, handle=handle)
+    server.handlers_instead[handler.key] = handler
+
+
+def _is_coming(servers: Sequence[Server], topic: str) -> bool:
+    """Whether the topic is to be created for the first of these brokers, which is asked, or is being loaded."""
+    asked = servers[0]
+    if topic not in asked.metadata:
+        return not asked.internal_topics.waits_for_brokers(topic)
+    return any(_runtime(server, topic).running() for server in servers) and not _is_loaded(servers, topic)
+
+
+async def _loaded(servers: Sequence[Server], topic: str) -> None:
+    """Wait until the first of these brokers names the coordinators of a topic, and these have read it."""
+    told = asyncio.Event()
+    for server in servers:
+        server.metadata.listeners[told.set] = None
+    try:
+        while not _is_loaded(servers, topic):
+            told.clear()
+            hearing = asyncio.create_task(told.wait())
+            loading = [task for server in servers for task in _runtime(server, topic).running()]
+            try:
+                await asyncio.wait([hearing, *loading], return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                hearing.cancel()
+    finally:
+        for server in servers:
+            server.metadata.listeners.pop(told.set, None)
+
+
+def _is_loaded(servers: Sequence[Server], topic: str) -> bool:
+    by_id = {server.node_id: server for server in servers}
+    found = servers[0].metadata.topic(topic)
+
+    def is_served(partition: int, leader: int) -> bool:
+        if leader not in by_id:  # nobody leads it yet; or who does has died, and clients are to hear of it
+            return leader >= 0
+        return _runtime(by_id[leader], topic).runner_at(partition) is not None
+
+    return found is not None and all(is_served(index, state.leader) for index, state in found.partitions.items())
+
+
+def _runtime(server: Server, topic: str) -> CoordinatorRuntime[Any]:
+    return server.groups.runtime if topic == GROUP_METADATA_TOPIC else server.transactions.runtime

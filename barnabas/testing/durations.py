@@ -1,0 +1,27 @@
+"""How long something takes, as tests say it: a timedelta, or ms."""
+
+from __future__ import annotations
+
+import math
+from datetime import timedelta
+
+Duration = timedelta | float
+"""A time, or so many ms."""
+
+
+def signed_ms(duration: Duration) -> float:
+    """In ms, of which there may be fractions, and less than none."""
+    return duration / timedelta(milliseconds=1) if isinstance(duration, timedelta) else duration
+
+
+def ms(duration: Duration) -> float:
+    """In ms, of which there may be fractions. Errors: ValueError."""
+    milliseconds = signed_ms(duration)
+    if not 0 <= milliseconds < math.inf:
+        raise ValueError(f"a duration of {milliseconds} ms")
+    return milliseconds
+
+
+def whole_ms(duration: Duration) -> int:
+    """In ms, rounded up where no fractions of them can be. Errors: ValueError."""
+    return math.ceil(ms(duration))

@@ -1,0 +1,148 @@
+"""What a test does without a client is the same of one broker and of three."""
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+from confluent_kafka import Consumer, Producer
+
+from barnabas.testing import ApiError, Broker, Cluster, ErrorCode, Record
+
+Owner = Broker | Cluster
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    with Cluster(group_initial_rebalance_delay_ms=0) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def single() -> Iterator[Broker]:
+    with Broker(group_initial_rebalance_delay_ms=0) as running:
+        yield running
+
+
+@pytest.fixture(params=["single", "cluster"])
+def owner(request: pytest.FixtureRequest) -> Owner:
+    found: Owner = request.getfixturevalue(request.param)
+    return found
+
+
+@pytest.fixture
+def name(owner: Owner, request: pytest.FixtureRequest) -> Iterator[str]:
+    """Of a topic that is deleted after the test, if there is one."""
+    readable = request.node.originalname.replace("test_", "")
+    yield readable
+    if readable in owner.topic_names():
+        owner.delete_topic(readable)
+
+
+def values(records: list[Record]) -> list[bytes | None]:
+    return [record.value for record in records]
+
+
+def test_records_come_from_whoever_leads(owner: Owner, name: str) -> None:
+    topic = owner.create_topic(name, partitions=3)
+    assert topic.partition_count == 3
+    written = [topic.produce(str(index), partition=index, headers={"h": "1"}) for index in range(3)]
+    assert topic.records() == written
+    assert topic.records(partition=1) == written[1:2]
+    with pytest.raises(ApiError) as unknown:
+        topic.produce("v", partition=3)
+    assert unknown.value.error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def test_records_of_a_client_are_waited_for(owner: Owner, name: str) -> None:
+    topic = owner.create_topic(name, partitions=2)
+    producer = Producer({"bootstrap.servers": owner.bootstrap_servers})
+    for value in ("a", "b", "c"):
+        producer.produce(name, value)
+    assert sorted(filter(None, values(topic.wait_records(3)))) == [b"a", b"b", b"c"]
+    producer.flush(30)
+    with pytest.raises(TimeoutError, match=f"after 0.05 s topic {name} holds 3 records, not 4"):
+        topic.wait_records(4, timeout=0.05)
+
+
+def test_a_topic_that_comes_later_is_waited_for(owner: Owner, name: str) -> None:
+    async def wait() -> list[Record]:
+        waiting = asyncio.create_task(owner.topic(name).wait_records_async(1))
+        await asyncio.to_thread(owner.create_topic, name)
+        await asyncio.to_thread(owner.topic(name).produce, "v")
+        return await waiting
+
+    assert values(asyncio.run(wait())) == [b"v"]
+
+
+def test_a_deleted_topic_is_gone(owner: Owner, name: str) -> None:
+    owner.create_topic(name).produce("v")
+    assert name in owner.topic_names()
+    owner.delete_topic(name)
+    assert name not in owner.topic_names()
+    for refused in (owner.topic(name).records, lambda: owner.topic(name).partition_count):
+        with pytest.raises(ApiError) as gone:
+            refused()
+        assert gone.value.error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    with pytest.raises(ApiError):
+        owner.delete_topic(name)
+
+
+def test_groups_are_told_by_their_coordinator(owner: Owner, name: str) -> None:
+    owner.create_topic(name).produce("v")
+    assert owner.group(name).state == "Dead"
+    consumer = Consumer(
+        {"bootstrap.servers": owner.bootstrap_servers, "group.id": name, "auto.offset.reset": "earliest"}
+    )
+    consumer.subscribe([name])
+    message = None
+    while message is None:
+        message = consumer.poll(0.1)
+    assert len(owner.wait_group(name, members=1).members) == 1
+    with pytest.raises(TimeoutError, match=f"group {name} is Stable with 1 members, not Stable with 2"):
+        owner.wait_group(name, members=2, timeout=0.05)
+    consumer.close()
+    assert asyncio.run(owner.wait_group_async(name, "Empty")).offsets == {(name, 0): 1}
+    with pytest.raises(ValueError, match="not Unheard"):
+        owner.wait_group(name, "Unheard")
+
+
+def test_an_event_loop_is_not_blocked(owner: Owner, name: str) -> None:
+    async def block() -> None:
+        owner.wait_group(name)
+
+    with pytest.raises(RuntimeError, match="await wait_group_async"):
+        asyncio.run(block())
+
+
+def test_a_cluster_is_an_asynchronous_context_too() -> None:
+    async def use() -> list[str]:
+        async with Cluster(2) as cluster:
+            await asyncio.to_thread(cluster.create_topic, "t")
+            return cluster.topic_names()
+
+    assert asyncio.run(use()) == ["t"]
+
+
+def test_what_stopped_says_so() -> None:
+    cluster = Cluster(2)
+    for use in (lambda: cluster.topic("t").records(), lambda: cluster.group("g"), cluster.topic_names, cluster.reset):
+        with pytest.raises(RuntimeError, match="this cluster does not run"):
+            use()
+    with pytest.raises(RuntimeError, match="this cluster does not run"):
+        asyncio.run(cluster.wait_group_async("g"))
+
+
+def test_records_are_there_when_the_leader_has_died(cluster: Cluster) -> None:
+    topic = cluster.create_topic("survives")
+    cluster.wait_in_sync()
+    for number in range(20):
+        topic.produce(str(number))
+    leader = cluster.leader("survives")
+    cluster.brokers[leader].kill()
+    try:
+        assert len(topic.records()) == 20
+        assert topic.produce("after").offset == 20
+    finally:
+        cluster.brokers[leader].start()
+        cluster.wait_in_sync()
+    assert len(topic.wait_records(21)) == 21

@@ -1,0 +1,139 @@
+"""A cluster that is as new again, or has a state of before: on all brokers, on the same addresses."""
+
+from collections.abc import Iterator
+from datetime import timedelta
+
+import pytest
+from confluent_kafka import Consumer, Producer
+
+from barnabas.testing import Cluster
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    with Cluster(group_initial_rebalance_delay_ms=0) as running:
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def as_new(cluster: Cluster) -> Iterator[None]:
+    yield
+    cluster.reset()
+
+
+def read(cluster: Cluster, topic: str, count: int) -> None:
+    """As group g, which commits."""
+    config = {"bootstrap.servers": cluster.bootstrap_servers, "group.id": "g", "auto.offset.reset": "earliest"}
+    consumer = Consumer(config)
+    consumer.subscribe([topic])
+    found = 0
+    while found < count:
+        message = consumer.poll(0.1)
+        found += message is not None and message.error() is None
+    consumer.close()
+
+
+def test_reset_leaves_nothing(cluster: Cluster) -> None:
+    now_ms = cluster.clock.now_ms()
+    addresses, cluster_id = cluster.bootstrap_servers, cluster.brokers[0].server.cluster_id
+    producer = Producer({"bootstrap.servers": addresses, "reconnect.backoff.ms": 1, "reconnect.backoff.max.ms": 10})
+    for _ in range(2):
+        topic = cluster.create_topic("t", partitions=3)
+        for number in range(3):
+            producer.produce("t", "1", partition=number)
+        assert producer.flush(30) == 0
+        read(cluster, "t", 3)
+        cluster.faults.drop("Produce")
+        cluster.cut(0, 1)
+        cluster.brokers[2].kill()
+        cluster.clock.advance(timedelta(days=1))
+        cluster.reset()
+
+        assert cluster.topic_names() == []
+        assert cluster.group("g").state == "Dead"
+        assert len(cluster.faults) == 0
+        assert cluster.clock.now_ms() < now_ms + 3_600_000
+        assert all(broker.is_running for broker in cluster.brokers)
+        assert (cluster.bootstrap_servers, cluster.controller() in range(3)) == (addresses, True)
+        assert cluster.brokers[0].server.cluster_id == cluster_id
+    topic = cluster.create_topic("t")
+    cluster.wait_in_sync(10)  # nobody is cut off
+    assert topic.produce("1").offset == 0
+
+
+def test_a_state_comes_back_as_often_as_wanted(cluster: Cluster) -> None:
+    topic = cluster.create_topic("t", partitions=3, configs={"retention.ms": -1})
+    for number in range(30):
+        topic.produce(str(number), key=str(number))
+    read(cluster, "t", 30)
+    records, group = topic.records(), cluster.group("g")
+    with_large_log = cluster.create_topic("large")
+    for _ in range(4):
+        with_large_log.produce(b"v" * 200_000)
+    cluster.clock.advance(timedelta(hours=1))
+    moved_ms = cluster.clock.now_ms()
+    snapshot = cluster.snapshot()
+    assert topic.records() == records
+    for _ in range(2):
+        cluster.topic("t").produce("more")
+        cluster.topic("large").produce("more")
+        cluster.delete_topic("t")
+        cluster.create_topic("u")
+        cluster.clock.advance(timedelta(hours=1))
+        cluster.brokers[0].kill()
+        cluster.restore(snapshot)
+        assert cluster.topic_names() == ["large", "t"]
+        assert cluster.topic("t").records() == records
+        assert len(cluster.topic("large").records()) == 4
+        assert cluster.group("g").offsets == group.offsets
+        assert moved_ms <= cluster.clock.now_ms() < moved_ms + 3_600_000
+        assert {cluster.leader("t", index) for index in range(3)} == {0, 1, 2}
+        cluster.wait_in_sync()
+    read(cluster, "large", 4)
+
+
+def test_nothing_is_amiss_in_the_log(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
+    cluster.create_topic("t", partitions=3).produce("1")
+    cluster.wait_in_sync()
+    with caplog.at_level("WARNING"):
+        snapshot = cluster.snapshot()
+        cluster.restore(snapshot)
+        cluster.reset()
+    assert [record.getMessage() for record in caplog.records] == []
+
+
+def test_an_open_transaction_is_part_of_a_state(cluster: Cluster) -> None:
+    topic = cluster.create_topic("t")
+    config = {"bootstrap.servers": cluster.bootstrap_servers, "transactional.id": "x", "reconnect.backoff.ms": 1}
+    producer = Producer(config | {"reconnect.backoff.max.ms": 10})
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    producer.produce("t", "1")
+    producer.flush(30)
+    snapshot = cluster.snapshot()
+    assert topic.records() == []
+    producer.commit_transaction(30)
+    assert len(topic.wait_records(1)) == 1
+    cluster.restore(snapshot)
+    assert cluster.topic("t").records() == []
+    cluster.faults.abort_transaction("x")
+    cluster.topic("t").produce("2")
+    assert [record.value for record in cluster.topic("t").wait_records(1)] == [b"2"]
+
+
+def test_snapshots_are_of_whole_clusters_and_of_this_one(cluster: Cluster) -> None:
+    snapshot = cluster.snapshot()
+    cluster.brokers[1].stop()
+    with pytest.raises(RuntimeError, match="whose brokers all run"):
+        cluster.snapshot()
+    snapshot.remove()
+    with pytest.raises(ValueError, match="not this cluster's"):
+        cluster.restore(snapshot)
+
+
+def test_snapshots_go_with_their_cluster() -> None:
+    with Cluster(2) as cluster:
+        snapshot = cluster.snapshot()
+        assert snapshot.directory.exists()
+    assert not snapshot.directory.exists()
+    assert not cluster.data_dir.exists()

@@ -1,0 +1,127 @@
+"""Coordinators are there when the first client asks: none of a test is told to ask again, which costs librdkafka a
+second."""
+
+import errno
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+
+import pytest
+from confluent_kafka import Consumer, Producer
+
+from barnabas.clock import ManualClock
+from barnabas.storage.os_files import UnsyncedFiles
+from barnabas.testing import Broker, Cluster, ErrorCode, coordinators
+from barnabas.wire.codec import decode
+from barnabas.wire.messages.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
+from tools.hostile import connect, frame, receive
+
+Owner = Broker | Cluster
+ANSWERED_AT_ONCE = ["FindCoordinator", "JoinGroup", "OffsetFetch", "InitProducerId", "AddPartitionsToTxn"]
+
+
+def use_coordinators(bootstrap_servers: str, topic: str) -> None:
+    """One producer with transactions, and one member of a group."""
+    producer = Producer({"bootstrap.servers": bootstrap_servers, "transactional.id": "x"})
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    producer.produce(topic, "1")
+    producer.commit_transaction(30)
+    consumer = Consumer({"bootstrap.servers": bootstrap_servers, "group.id": "g", "auto.offset.reset": "earliest"})
+    consumer.subscribe([topic])
+    message = None
+    while message is None:
+        message = consumer.poll(0.1)
+    assert message.error() is None
+    consumer.close()
+
+
+def refused(owner: Owner, topic: str) -> list[str]:
+    """What clients of coordinators were told but for "ok", and what every new member is told (KIP-394). librdkafka
+    gives up its first connection when it has learnt the name of the broker, whatever it has asked there."""
+    owner.create_topic(topic)
+    with owner.recorded() as seen:
+        use_coordinators(owner.bootstrap_servers, topic)
+    told = [(asked.request.api, asked.outcome) for asked in seen.requests(ANSWERED_AT_ONCE)]
+    assert {api for api, _ in told} >= {"FindCoordinator", "JoinGroup", "InitProducerId"}
+    return [f"{api}: {outcome}" for api, outcome in told if outcome not in ("ok", "MEMBER_ID_REQUIRED", "closed")]
+
+
+def coordinator_at(bootstrap_servers: str) -> Coordinator:
+    """What a client is told that asks for a group's coordinator, once."""
+    request = FindCoordinatorRequest(key_type=0, coordinator_keys=["g"])
+    with connect(bootstrap_servers) as connection:
+        connection.sendall(frame(request, 4))
+        answer = receive(connection)
+    assert answer is not None
+    [found] = decode(FindCoordinatorResponse, 4, answer, 5).coordinators
+    return found
+
+
+def new_broker() -> Broker:
+    return Broker(group_initial_rebalance_delay_ms=0)
+
+
+def new_cluster() -> Cluster:
+    return Cluster(group_initial_rebalance_delay_ms=0)
+
+
+@pytest.fixture(params=[new_broker, new_cluster])
+def owner(request: pytest.FixtureRequest) -> Iterator[Owner]:
+    new: Callable[[], AbstractContextManager[Owner]] = request.param
+    with new() as running:
+        yield running
+
+
+def test_no_client_of_a_coordinator_is_told_to_ask_again(owner: Owner) -> None:
+    assert refused(owner, "t") == []
+
+
+def test_nor_after_a_reset() -> None:
+    with new_broker() as broker:
+        for _ in range(2):
+            assert refused(broker, "t") == []
+            broker.reset()
+
+
+def test_nor_after_a_restart() -> None:
+    with new_broker() as broker:
+        use_coordinators(broker.bootstrap_servers, broker.create_topic("t").name)
+        broker.restart()
+        assert refused(broker, "u") == []
+
+
+def test_they_come_while_time_stands_still() -> None:
+    with Broker(clock=ManualClock(), group_initial_rebalance_delay_ms=0) as broker:
+        assert refused(broker, "t") == []
+
+
+def test_nobody_who_asks_for_none_sees_their_topics(owner: Owner) -> None:
+    owner.create_topic("t")
+    assert [
+        topic.name for server in owner.live_servers() for topic in server.metadata.topics() if topic.is_internal
+    ] == []
+
+
+class FullForInternalTopics(UnsyncedFiles):
+    """A disk without room for any internal topic."""
+
+    def make_directory(self, path: str) -> None:
+        if "/__" in path:
+            raise OSError(errno.ENOSPC, "no room")
+        super().make_directory(path)
+
+
+def test_who_cannot_be_served_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(coordinators, "PATIENCE_S", 0.1)
+    with Broker(files=FullForInternalTopics()) as broker:
+        for _ in range(2):
+            assert coordinator_at(broker.bootstrap_servers).error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+
+def test_who_waits_for_brokers_is_told_at_once() -> None:
+    with Cluster(2, offsets_topic_replication_factor=3) as cluster:
+        started_s = time.monotonic()
+        told = coordinator_at(cluster.brokers[0].bootstrap_servers)
+        assert told.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+        assert time.monotonic() - started_s < coordinators.PATIENCE_S

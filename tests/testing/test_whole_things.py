@@ -1,0 +1,342 @@
+"""Leaders that move, partitions that are offline, brokers that stand still, slow and failed disks, links that are cut
+one way, records that age: as clients meet them."""
+
+import threading
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, Producer
+
+from barnabas.clock import ManualClock
+from barnabas.testing import ApiError, Broker, Cluster, ErrorCode, RecordedRequest
+from barnabas.testing.requests import ask
+from barnabas.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+
+Owner = Broker | Cluster
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    with Cluster(group_initial_rebalance_delay_ms=0) as running:
+        yield running
+
+
+@pytest.fixture
+def owner(request: pytest.FixtureRequest, broker: Broker, cluster: Cluster) -> Owner:
+    return broker if request.param == "broker" else cluster
+
+
+@pytest.fixture(autouse=True)
+def as_before(request: pytest.FixtureRequest) -> Iterator[None]:
+    yield
+    if "cluster" in request.fixturenames:
+        cluster: Cluster = request.getfixturevalue("cluster")
+        cluster.faults.clear()
+        cluster.heal()
+        for name in cluster.topic_names():
+            cluster.delete_topic(name)
+
+
+both = pytest.mark.parametrize("owner", ["broker", "cluster"], indirect=True)
+
+
+def producer_of(owner: Owner, **config: Any) -> Producer:
+    quick = {"linger.ms": 0, "retry.backoff.ms": 10, "topic.metadata.refresh.fast.interval.ms": 20}
+    return Producer({"bootstrap.servers": owner.bootstrap_servers} | quick | config)
+
+
+def values(owner: Owner, topic: str) -> list[bytes | None]:
+    return [record.value for record in owner.topic(topic).records()]
+
+
+# --- leaders --------------------------------------------------------------------------------------
+
+
+def test_a_leader_moves_and_its_producer_follows(cluster: Cluster) -> None:
+    cluster.create_topic("t")
+    cluster.wait_in_sync()
+    producer = producer_of(cluster)
+    producer.produce("t", "before")
+    assert producer.flush(30) == 0
+    former = cluster.leader("t")
+    with cluster.recorded() as seen:
+        assert cluster.faults.move_leader("t") == cluster.leader("t") != former
+        producer.produce("t", "after")
+        assert producer.flush(30) == 0
+        assert {asked.request.broker for asked in seen.requests("Produce") if asked.outcome == "ok"} == {
+            cluster.leader("t")
+        }
+    assert values(cluster, "t") == [b"before", b"after"]
+    assert cluster.faults.move_leader("t", to=former) == cluster.leader("t") == former
+
+
+@both
+def test_who_cannot_lead_is_not_elected(owner: Owner) -> None:
+    owner.create_topic("t")
+    with pytest.raises(ApiError, match="broker 7 cannot lead it") as refused:
+        owner.faults.move_leader("t", to=7)
+    assert refused.value.error is ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
+    with pytest.raises(ApiError, match="there is no partition t-1"):
+        owner.faults.move_leader("t", 1)
+    with pytest.raises(ValueError, match="say whose coordinator"):
+        owner.faults.move_coordinator()
+    owner.topic("t").produce("v")
+
+
+def test_a_single_broker_has_nobody_else(broker: Broker) -> None:
+    broker.create_topic("t")
+    with pytest.raises(ApiError, match="another broker cannot lead it: in sync and online are"):
+        broker.faults.move_leader("t")
+
+
+def test_the_coordinator_of_a_group_moves_and_its_member_stays(cluster: Cluster) -> None:
+    topic = cluster.create_topic("t")
+    config = {"bootstrap.servers": cluster.bootstrap_servers, "group.id": "g", "auto.offset.reset": "earliest"}
+    consumer = Consumer(config | {"heartbeat.interval.ms": 50})
+    consumer.subscribe(["t"])
+    while not consumer.assignment():
+        consumer.poll(0.1)
+    [member] = cluster.wait_group("g", members=1).members
+    cluster.wait_in_sync()
+    with cluster.recorded() as seen:
+        moved_to = cluster.faults.move_coordinator(group="g")
+        answered: list[RecordedRequest] = []
+        while not answered:
+            consumer.poll(0.1)
+            answered = [asked for asked in seen.requests("Heartbeat", broker=moved_to) if asked.outcome == "ok"]
+    topic.produce("v")
+    message = None
+    while message is None:
+        message = consumer.poll(0.1)
+    consumer.commit(asynchronous=False)
+    group = cluster.group("g")
+    assert [each.member_id for each in group.members] == [member.member_id]
+    assert group.offsets == {("t", 0): 1}
+    consumer.close()
+
+
+def test_the_coordinator_of_a_transaction_moves(cluster: Cluster) -> None:
+    topic = cluster.create_topic("t")
+    producer = producer_of(cluster, **{"transactional.id": "x"})
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    producer.produce("t", "v")
+    producer.flush(30)
+    cluster.wait_in_sync()
+    with cluster.recorded() as seen:
+        moved_to = cluster.faults.move_coordinator(transactional_id="x")
+        producer.commit_transaction(30)
+        assert "ok" in [asked.outcome for asked in seen.requests("EndTxn", broker=moved_to)]
+    assert len(topic.wait_records(1)) == 1
+
+
+@both
+def test_a_leader_epoch_is_over(owner: Owner) -> None:
+    """Who fetches with the epoch of before is told, and a client goes on."""
+    topic = owner.create_topic("t")
+    topic.produce("1")
+    config = {"bootstrap.servers": owner.bootstrap_servers, "group.id": "e", "auto.offset.reset": "earliest"}
+    consumer = Consumer(config | {"topic.metadata.refresh.interval.ms": 50})
+    consumer.subscribe(["t"])
+    message = None
+    while message is None:
+        message = consumer.poll(0.1)
+    epoch = owner.faults.raise_leader_epoch("t")
+    assert owner.faults.raise_leader_epoch("t") == epoch + 1
+    topic.produce("2")
+    message = None
+    while message is None or message.error() is not None:
+        message = consumer.poll(0.1)
+    assert message.value() == b"2"
+    consumer.close()
+
+    partition = FetchPartition(partition=0, current_leader_epoch=epoch, fetch_offset=0, partition_max_bytes=1000)
+    request = FetchRequest(max_wait_ms=0, min_bytes=0, topics=[FetchTopic(topic="t", partitions=[partition])])
+    leader = next(led.server for led in [owner.call(owner.leading("t", 0))])
+    answer = owner.call(ask(leader, request, 12)).responses[0].partitions[0]
+    assert answer.error_code == ErrorCode.FENCED_LEADER_EPOCH
+
+
+@both
+def test_a_partition_is_offline_for_a_while(owner: Owner) -> None:
+    topic = owner.create_topic("t", partitions=2)
+    owner.create_topic("u")
+    producer = producer_of(owner)
+    producer.produce("t", "before", partition=0)
+    assert producer.flush(30) == 0
+    delivered = threading.Event()
+    with owner.recorded() as seen:
+        with owner.faults.partition_offline("t") as offline:
+            assert repr(offline) == "<t-0 is offline>"
+            producer.produce("t", "later", partition=0, on_delivery=lambda error, message: delivered.set())
+            producer.produce("u", "now")
+            producer.poll(0)
+            seen.wait_request("Metadata", topic="t")
+            topic.produce("the other partition", partition=1)
+            assert not delivered.is_set()
+        assert producer.flush(30) == 0
+    assert delivered.is_set()
+    assert [record.value for record in topic.records(partition=0)] == [b"before", b"later"]
+    assert values(owner, "u") == [b"now"]
+
+
+@both
+def test_clear_ends_it_too(owner: Owner) -> None:
+    topic = owner.create_topic("t")
+    owner.faults.partition_offline("t")
+    twice = owner.faults.partition_offline("t")
+    owner.faults.clear()
+    assert topic.produce("v").offset == 0
+    twice.end()
+    gone = owner.faults.partition_offline("t")
+    owner.delete_topic("t")
+    gone.end()
+
+
+# --- disks and brokers ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("owner", ["broker", "cluster"])
+def test_a_slow_disk_keeps_writes_waiting_and_nothing_else(owner: str) -> None:
+    """By the clock of the broker, which a test moves."""
+    new: Callable[..., Owner] = Broker if owner == "broker" else Cluster
+    with new(clock=ManualClock(), group_initial_rebalance_delay_ms=0) as slow:
+        topic = slow.create_topic("t")
+        topic.produce("before")
+        producer = producer_of(slow)
+        other = producer_of(slow)
+        leader = slow.call(slow.leading("t", 0)).server.node_id
+        with slow.recorded() as seen, slow.faults.disk_slow(60_000, broker=leader) as fault:
+            producer.produce("t", "v")
+            fault.faults[0].wait_hits()
+            assert producer.flush(0.2) == 1
+            assert len(topic.records()) == 1
+            other.list_topics(timeout=30)
+            assert seen.requests("Produce")[0].outcome == "waiting"
+            slow.clock.advance(timedelta(minutes=1))
+            assert producer.flush(30) == 0
+        assert fault.hits >= 1
+
+
+def test_a_follower_with_a_slow_disk_leaves_the_isr() -> None:
+    with Cluster(replica_lag_time_max_ms=500, min_insync_replicas=1) as cluster:
+        topic = cluster.create_topic("t")
+        cluster.wait_in_sync()
+        leader = cluster.leader("t")
+        slow = (leader + 1) % 3
+        with cluster.faults.disk_slow(3_000, broker=slow):
+            topic.produce("v")  # with acks=all: until the slow one is out of the ISR
+            assert slow not in isr_of(cluster, "t")
+        cluster.wait_in_sync()
+
+
+def isr_of(cluster: Cluster, topic: str) -> set[int]:
+    async def find() -> set[int]:
+        return set((await cluster.leading(topic, 0)).partition.state.isr)
+
+    return cluster.call(find())
+
+
+def test_a_broker_of_a_cluster_ends_when_its_disk_fails(cluster: Cluster) -> None:
+    topic = cluster.create_topic("t")
+    cluster.wait_in_sync()
+    leader = cluster.leader("t")
+    producer = producer_of(cluster, **{"enable.idempotence": True})
+    fault = cluster.faults.disk_fails(broker=leader)
+    producer.produce("t", "v")
+    assert producer.flush(60) == 0
+    assert fault.hits
+    assert cluster.leader("t") != leader
+    assert [record.value for record in topic.records()] == [b"v"]
+    assert not cluster.brokers[leader].is_running
+    fault.remove()
+    cluster.brokers[leader].start()
+    cluster.wait_in_sync()
+
+
+@both
+def test_a_broker_that_is_paused_answers_nothing_and_loses_nothing(owner: Owner) -> None:
+    topic = owner.create_topic("t")
+    producer = producer_of(owner)
+    producer.produce("t", "before")
+    assert producer.flush(30) == 0
+    leader = owner.call(owner.leading("t", 0)).server.node_id
+    with owner.faults.pause(broker=leader) as paused:
+        producer.produce("t", "meanwhile")
+        paused.faults[0].wait_hits()
+        assert producer.flush(0.3) == 1
+        assert len(topic.records()) == 1
+    assert producer.flush(30) == 0
+    assert [record.value for record in topic.records()] == [b"before", b"meanwhile"]
+
+
+def test_a_follower_that_is_paused_follows_no_more() -> None:
+    with Cluster(replica_lag_time_max_ms=500, min_insync_replicas=1) as cluster:
+        topic = cluster.create_topic("t")
+        cluster.wait_in_sync()
+        needed = {cluster.leader("t"), cluster.controller()}  # who is asked whether the ISR may shrink
+        follower = min({0, 1, 2} - needed)
+        with cluster.faults.pause(broker=follower):
+            topic.produce("v")
+            assert follower not in isr_of(cluster, "t")
+        cluster.wait_in_sync()
+
+
+def test_a_link_is_cut_one_way() -> None:
+    """A follower that does not reach its leader falls behind; a leader that does not reach its follower needs not."""
+    with Cluster(2, replica_lag_time_max_ms=2_000, min_insync_replicas=1) as cluster:
+        topic = cluster.create_topic("t")
+        cluster.wait_in_sync()
+        leader = cluster.leader("t")
+        follower = 1 - leader
+        cluster.cut(leader, follower, one_way=True)
+        for _ in range(3):
+            topic.produce("1")  # with acks=all
+        assert isr_of(cluster, "t") == {0, 1}
+        cluster.heal()
+        cluster.cut(follower, leader, one_way=True)
+        topic.produce("3")
+        assert isr_of(cluster, "t") == {leader}
+        cluster.heal()
+        cluster.wait_in_sync()
+
+
+# --- records --------------------------------------------------------------------------------------
+
+
+@both
+def test_records_age(owner: Owner) -> None:
+    """A consumer that comes late finds what retention has left."""
+    hour_ms = 3_600_000
+    topic = owner.create_topic("t", partitions=2, configs={"retention.ms": hour_ms})
+    other = owner.create_topic("u", configs={"retention.ms": hour_ms})
+    for each in (topic, other):
+        each.produce("old", partition=0)
+    topic.produce("of the other partition", partition=1)
+    if isinstance(owner, Cluster):
+        owner.wait_in_sync()
+    owner.faults.age_records("t", timedelta(minutes=59))
+    assert len(topic.records()) == 2
+    now_ms = owner.clock.now_ms()
+    owner.faults.age_records("t", timedelta(hours=2), partition=0)
+    topic.produce("new", partition=0)
+    assert values(owner, "t") == [b"new", b"of the other partition"]
+    assert values(owner, "u") == [b"old"]
+    assert owner.clock.now_ms() < now_ms + hour_ms
+    config = {"bootstrap.servers": owner.bootstrap_servers, "group.id": "a", "auto.offset.reset": "earliest"}
+    consumer = Consumer(config)
+    consumer.subscribe(["t"])
+    read: set[bytes | None] = set()
+    while len(read) < 2:
+        message = consumer.poll(0.1)
+        if message is not None and message.error() is None:
+            read.add(message.value())
+    assert read == {b"new", b"of the other partition"}
+    consumer.close()
+    owner.faults.age_records("t", 2 * hour_ms)
+    assert values(owner, "t") == []
+    for wrong in ({"topic": "v", "duration": 1}, {"topic": "t", "duration": 1, "partition": 2}):
+        with pytest.raises(ApiError):
+            owner.faults.age_records(**wrong)  # type: ignore[arg-type]
