@@ -5,6 +5,12 @@ import signal
 import pytest
 
 
+@pytest.fixture(scope="session")
+def anyio_backend() -> str:
+    """Brokers run on asyncio; anyio runs a test on every loop that is installed."""
+    return "asyncio"
+
+
 @pytest.fixture(scope="session", autouse=True)
 def interrupts_are_heard() -> None:
     """A shell without job control starts what runs in the background with SIGINT ignored, and every program inherits
