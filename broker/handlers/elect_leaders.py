@@ -4,8 +4,9 @@ Behaviour: served by the controller. Every partition succeeds or fails by itself
 partitions are looked at, and the answer has those that got another leader or should have. The answer comes when this
 broker knows who leads. An unclean election loses what the new leader lacks (KIP-460).
 Errors per partition: UNKNOWN_TOPIC_OR_PARTITION, ELECTION_NOT_NEEDED, PREFERRED_LEADER_NOT_AVAILABLE,
-ELIGIBLE_LEADERS_NOT_AVAILABLE, REQUEST_TIMED_OUT (the election is made, not all know of it). For the whole request,
-and each partition that it names: INVALID_REQUEST (unknown type), NOT_CONTROLLER, KAFKA_STORAGE_ERROR.
+ELIGIBLE_LEADERS_NOT_AVAILABLE, REQUEST_TIMED_OUT (the election is made, not all know of it), NOT_CONTROLLER (every
+partition that is named, or known here where none is). For the whole request, and each partition that it names:
+INVALID_REQUEST (unknown type), KAFKA_STORAGE_ERROR.
 Deviations: a timeout of zero or less is answered REQUEST_TIMED_OUT when the election is made; throttle_time_ms is
 always 0.
 Versions: 1 type of the election, error of the whole; 2 flexible.
@@ -16,6 +17,8 @@ from __future__ import annotations
 from barnabas.broker.api.context import RequestContext
 from barnabas.broker.api.registry import Handler, WaitsFor
 from barnabas.controller.operations.elect_leaders import ElectionResults, ElectionType
+from barnabas.controller.state import TopicPartition
+from barnabas.turns import Turns
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.messages.elect_leaders import (
     ElectLeadersRequest,
@@ -37,7 +40,11 @@ async def handle(request: ElectLeadersRequest, context: RequestContext) -> Elect
             partitions, _election_type(request.election_type), request.timeout_ms
         )
     except ApiError as error:
-        code, results = error.error, dict.fromkeys(partitions or (), error)
+        if error.error is ErrorCode.NOT_CONTROLLER:
+            partitions = partitions or await _known_here(context)
+        else:
+            code = error.error
+        results = dict.fromkeys(partitions or (), error)
     if asked is None:
         return ElectLeadersResponse(error_code=code, replica_election_results=_by_topic(results))
     return ElectLeadersResponse(
@@ -50,6 +57,15 @@ async def handle(request: ElectLeadersRequest, context: RequestContext) -> Elect
             for each in asked
         ],
     )
+
+
+async def _known_here(context: RequestContext) -> list[TopicPartition]:
+    turns = Turns()
+    found: list[TopicPartition] = []
+    for topic in context.services.metadata.topics():
+        found += ((topic.name, index) for index in topic.partitions)
+        await turns.after_one()
+    return found
 
 
 def _election_type(number: int) -> ElectionType:
