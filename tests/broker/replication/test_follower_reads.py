@@ -1,6 +1,7 @@
 """Consumers that read from followers (KIP-392): real clients that are sent to the replica in their rack, what a
 follower answers, and how soon it hears of a commit."""
 
+import asyncio
 import time
 from collections.abc import Iterator
 from statistics import quantiles
@@ -11,6 +12,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from barnabas.broker.configuration.config import ConfigError, load
 from barnabas.broker.configuration.tables.broker import LEADER_SELECTOR, RACK_AWARE_SELECTOR
+from barnabas.broker.handlers import fetch as fetch_handler
 from barnabas.broker.replication.follower_reads import COMMIT_WAIT_MS
 from barnabas.broker.replication.followers import Followers
 from barnabas.broker.replication.replica_selector import preferred_replica
@@ -19,6 +21,8 @@ from barnabas.testing.requests import ask
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.delete_topics import DeleteTopicsRequest
 from barnabas.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, PartitionData
+from barnabas.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from barnabas.wire.records import Record, build_batch
 
 RACKS = ("a", "b", "c")
 FETCH_VERSION = 12
@@ -130,7 +134,7 @@ def test_a_follower_that_is_read_from_knows_of_a_commit_within_20_ms(cluster: Cl
     took_s = []
     try:
         for number in range(60):
-            written = []
+            written: list[float] = []
             producer.produce(
                 "soon", f"{number}", partition=0, on_delivery=lambda *_, at=written: at.append(time.monotonic())
             )
@@ -161,6 +165,95 @@ def test_what_a_follower_answers(cluster: Cluster) -> None:
     newer = fetch(cluster, follower, "answers", 0, current_leader_epoch=99)
     assert newer.error_code == ErrorCode.UNKNOWN_LEADER_EPOCH
     assert fetch(cluster, follower, "answers", 0, version=10).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+def consumer_fetch(topic: str, offset: int, max_wait_ms: int = 30_000) -> FetchRequest:
+    asked = FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=1 << 20)
+    topics = [FetchTopic(topic=topic, partitions=[asked])]
+    return FetchRequest(
+        replica_id=-1, max_wait_ms=max_wait_ms, min_bytes=1, max_bytes=1 << 20, session_epoch=-1, topics=topics
+    )
+
+
+def one_record(topic: str) -> ProduceRequest:
+    batch = build_batch([Record(0, 1_700_000_000_000, None, b"v", [], 0)])
+    data = TopicProduceData(name=topic, partition_data=[PartitionProduceData(index=0, records=batch)])
+    return ProduceRequest(acks=-1, timeout_ms=30_000, topic_data=[data])
+
+
+def test_between_what_is_committed_and_its_end_a_follower_has_nothing_and_waits() -> None:
+    """Not OFFSET_NOT_AVAILABLE, as KIP-392 has it: most clients would ask again at once."""
+    with Cluster(replica_lag_time_max_ms=300_000, auto_leader_rebalance_enable=False) as cluster:
+        leader, follower = topic_of(cluster, "ahead")
+        cluster.cut(leader, (leader + 2) % 3)  # who has what the leader has not heard of, so that it is not committed
+        servers = [cluster.brokers[each].server for each in (leader, follower)]
+        logs = [server.replicas.partition_or_error("ahead", 0).log for server in servers]
+
+        async def read_ahead() -> None:
+            writing = [asyncio.create_task(ask(servers[0], one_record("ahead"), 9)) for _ in range(3)]
+            await cluster.eventually(lambda: logs[1].log_end_offset == 3 or None, "nothing is replicated")
+            assert [log.high_watermark for log in logs] == [0, 0]
+            for offset in (1, 3):
+                answer = await ask(servers[1], consumer_fetch("ahead", offset, 0), FETCH_VERSION)
+                found = answer.responses[0].partitions[0]
+                assert (found.error_code, found.high_watermark, len(found.records)) == (ErrorCode.NONE, 0, 0)
+            beyond = await ask(servers[1], consumer_fetch("ahead", 4), FETCH_VERSION)
+            assert beyond.responses[0].partitions[0].error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+
+            reading = asyncio.create_task(ask(servers[1], consumer_fetch("ahead", 1), FETCH_VERSION))
+            await asyncio.sleep(0)
+            partition = servers[1].replicas.partition_or_error("ahead", 0)
+            assert partition.is_waited_for
+            assert not reading.done()
+            cluster._cuts.heal()
+            await asyncio.gather(*writing)
+            found = (await reading).responses[0].partitions[0]
+            assert found.records
+            assert found.high_watermark > 1
+
+        cluster.call(read_ahead())
+
+
+def test_while_somebody_reads_and_not_all_is_committed_a_follower_lets_its_leader_wait_for_a_moment_only(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the machine's speed: no fetch of the follower keeps a commit from the reader for longer than that, and
+    none is hurried when there is nothing to hear."""
+    leader, follower = topic_of(cluster, "counted")
+    servers = [cluster.brokers[each].server for each in (leader, follower)]
+    log = servers[1].replicas.partition_or_error("counted", 0).log
+    waits: list[tuple[int, bool]] = []
+    """How long each fetch of the follower may wait, and whether it has something that it does not know committed."""
+    of_replica = fetch_handler._of_replica
+
+    def noted(replica_id: int, plan: Any, now_ms: int, request: FetchRequest, context: Any) -> Any:
+        is_of_it = any(asked.topic == "counted" for asked in plan.partitions)
+        if is_of_it and (replica_id, context.services.node_id) == (follower, leader):
+            waits.append((request.max_wait_ms, log.high_watermark < log.log_end_offset))
+        return of_replica(replica_id, plan, now_ms, request, context)
+
+    monkeypatch.setattr(fetch_handler, "_of_replica", noted)
+    took_s = []
+
+    async def read_what_is_written() -> None:
+        async with asyncio.timeout(60):
+            for offset in range(50):
+                reading = asyncio.create_task(ask(servers[1], consumer_fetch("counted", offset), FETCH_VERSION))
+                await asyncio.sleep(0)
+                await ask(servers[0], one_record("counted"), 9)
+                began_s = time.monotonic()
+                assert (await reading).responses[0].partitions[0].records
+                took_s.append(time.monotonic() - began_s)
+
+    cluster.call(read_what_is_written())
+    *_, p90 = percentiles = quantiles(took_s, n=10)
+    print(f"from its acknowledgement to a fetch at a follower: p50 {percentiles[4]:.4f} s, p90 {p90:.4f} s")
+    hurried = [wait_ms for wait_ms, has_more in waits if has_more]
+    patient = [wait_ms for wait_ms, has_more in waits if not has_more]
+    print(f"of {len(waits)} fetches of the follower {len(hurried)} wait {COMMIT_WAIT_MS} ms at most")
+    assert len(hurried) >= 50
+    assert max(hurried) <= COMMIT_WAIT_MS
+    assert min(patient, default=500) == servers[1].config.replica_fetch_wait_max_ms
 
 
 def test_what_is_not_followed_any_more_is_forgotten(cluster: Cluster) -> None:
