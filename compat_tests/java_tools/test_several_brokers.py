@@ -1,4 +1,5 @@
-"""What administrators' tools do in a cluster of several brokers: kafka-leader-election, kafka-reassign-partitions."""
+"""What administrators' tools do in a cluster of several brokers: kafka-leader-election, kafka-reassign-partitions,
+kafka-topics where replicas are missing, kafka-configs of one broker and of all."""
 
 import json
 import threading
@@ -12,6 +13,7 @@ from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
 from barnabas.testing.cluster import Cluster
 from compat_tests.java_tools.kafka_tools import Tools, of_4_3_only
+from compat_tests.java_tools.test_configs import shown
 
 pytestmark = pytest.mark.slow
 
@@ -291,3 +293,98 @@ def test_a_reassignment_is_throttled(
     assert "throttled.rate" not in described
     described = admin.run("kafka-configs", "--describe", "--entity-type", "topics", "--entity-name", topic).out
     assert "throttled.replicas" not in described
+
+
+# --- kafka-topics
+
+
+TROUBLES = ("under-replicated", "unavailable", "under-min-isr", "at-min-isr")
+
+
+def in_trouble(admin: Tools, names: list[str]) -> dict[str, set[str]]:
+    """Which of these topics `kafka-topics` names for each trouble."""
+    found = {}
+    for trouble in TROUBLES:
+        said = admin.run("kafka-topics", "--describe", f"--{trouble}-partitions").out
+        found[trouble] = {name for name in names if f"Topic: {name}\t" in said}
+    return found
+
+
+def test_partitions_that_lack_replicas_are_named(admin: Tools, several: Cluster, topic_name: str) -> None:
+    """With `min.insync.replicas` 2, and broker 3 stopped."""
+    assigned_to = {"of three": "1:2:3", "of two": "3:1", "without it": "2:0", "alone": "3", "on one": "0"}
+    names = {what: f"{topic_name}-{what.replace(' ', '-')}" for what in assigned_to}
+    for what, replicas in assigned_to.items():
+        admin.run("kafka-topics", "--create", "--topic", names[what], "--replica-assignment", replicas)
+    several.wait_in_sync()
+    listed = list(names.values())
+    whole = {
+        "under-replicated": set(),
+        "unavailable": set(),
+        "under-min-isr": {names["alone"], names["on one"]},
+        "at-min-isr": {names["of two"], names["without it"]},
+    }
+    assert in_trouble(admin, listed) == whole
+
+    several.brokers[3].stop()
+    assert several.leader(names["of two"]) == 1
+    assert in_trouble(admin, listed) == {
+        "under-replicated": {names["of three"], names["of two"]},
+        "unavailable": {names["alone"]},
+        "under-min-isr": {names["of two"], names["alone"], names["on one"]},
+        "at-min-isr": {names["of three"], names["without it"]},
+    }
+    described = admin.run("kafka-topics", "--describe", "--under-replicated-partitions").out
+    [line] = [line for line in described.splitlines() if f"Topic: {names['of two']}\t" in line]
+    assert "\tLeader: 1\tReplicas: 3,1\tIsr: 1" in line
+
+    several.brokers[3].start()
+    several.wait_in_sync()
+    assert in_trouble(admin, listed) == whole
+    for name in listed:
+        admin.run("kafka-topics", "--delete", "--topic", name)
+
+
+# --- kafka-configs
+
+
+def test_configs_of_one_broker_and_of_all(admin: Tools, several: Cluster, assigned: Any) -> None:
+    topic = assigned([1], [2])
+
+    def taken() -> list[bool]:
+        """Whether each partition's leader takes a record of 2,000 bytes."""
+        found: list[bool] = []
+        producer = Producer({"bootstrap.servers": several.bootstrap_servers, "acks": 1})
+        for partition in (0, 1):
+            producer.produce(
+                topic, b"x" * 2_000, partition=partition, on_delivery=lambda error, _: found.append(error is None)
+            )
+            assert producer.flush(30) == 0
+        return found
+
+    def alter(whom: tuple[object, ...], change: str, *config: object) -> None:
+        admin.run("kafka-configs", "--alter", "--entity-type", "brokers", *whom, change, *config)
+
+    def of_broker(broker: int, *options: str) -> str:
+        done = admin.run("kafka-configs", "--describe", "--entity-type", "brokers", "--entity-name", broker, *options)
+        return next((line for line in done.lines if "message.max.bytes=" in line), "")
+
+    one, everybody = ("--entity-name", 1), ("--entity-default",)
+    assert taken() == [True, True]
+    alter(one, "--add-config", "message.max.bytes=1500")
+    try:
+        assert taken() == [False, True]
+        alter(everybody, "--add-config", "message.max.bytes=1000")
+        assert taken() == [False, False]
+        levels = "DYNAMIC_DEFAULT_BROKER_CONFIG:message.max.bytes=1000, DEFAULT_CONFIG:message.max.bytes=1048588}"
+        own = f"{{DYNAMIC_BROKER_CONFIG:message.max.bytes=1500, {levels}"
+        assert of_broker(1).strip() == f"message.max.bytes=1500 sensitive=false synonyms={own}"
+        assert of_broker(2, "--all").strip() == f"message.max.bytes=1000 sensitive=false synonyms={{{levels}"
+        defaults = admin.run("kafka-configs", "--describe", "--entity-type", "brokers", *everybody)
+        assert shown(defaults)["message.max.bytes"] == "1000"
+        alter(one, "--delete-config", "message.max.bytes")
+        assert of_broker(1, "--all").strip() == f"message.max.bytes=1000 sensitive=false synonyms={{{levels}"
+    finally:
+        alter(everybody, "--delete-config", "message.max.bytes")
+    assert taken() == [True, True]
+    assert of_broker(1) == of_broker(2) == ""
