@@ -139,11 +139,14 @@ class FetchSession:
     places: int = 0
     """How many places in its order were given."""
 
-    def update(self, asked: Iterable[FetchPartition], forgotten: Iterable[PartitionKey]) -> None:
+    def update(self, asked: Iterable[FetchPartition], forgotten: Iterable[PartitionKey]) -> bool:
+        """What a request asks for besides, and what no more; whether all of it may be kept."""
         attention, partitions = self.attention, self.partitions
         for partition in asked:
             known = partitions.get(partition.key)
             if known is None:
+                if not partition.may_be_kept:
+                    return False
                 self.add(partition)
             else:
                 known.ask_again(partition)
@@ -152,6 +155,7 @@ class FetchSession:
             left = partitions.pop(key, None)
             if left is not None:
                 attention.forget(left)
+        return True
 
     def add(self, partition: FetchPartition) -> None:
         """One that it did not follow until now."""
@@ -237,11 +241,9 @@ class FetchSessions:
         attention = session.attention
         if attention.heartbeat is not None:
             attention.heartbeat.beat(now_ms)
-        may_be_kept = all(partition.may_be_kept for partition in asked)
-        if may_be_kept:
-            session.update(asked, forgotten)
-            if not session.partitions:
-                return FetchPlan(self, ErrorCode.NONE, asked)
+        may_be_kept = session.update(asked, forgotten)
+        if not session.partitions:
+            return FetchPlan(self, ErrorCode.NONE, asked)
         if not may_be_kept or self.partition_count + len(session.partitions) > self._partitions_max:
             attention.close()
             return FetchPlan(self, ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ())  # the client starts anew
