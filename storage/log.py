@@ -653,7 +653,7 @@ class PartitionLog:
 
     def delete_old_segments(self, now_ms: int, times: SegmentTimes | None = None) -> int:
         """Apply retention: by log start offset always, by size and time if cleanup.policy says delete. Returns how
-        many segments went.
+        many segments went: if `retention.SEGMENTS_AT_ONCE` or more, there may be others.
 
         `times` is what was read in a thread; segments that it does not know stay. Without it this may read the last
         bytes of time indexes, or file times, the first time. Their files are renamed now and unlinked later.
@@ -670,12 +670,12 @@ class PartitionLog:
         return deleted
 
     def _delete_segments(self, count: int, reason: str) -> int:
-        """Delete the oldest `count` segments, as far as they are replicated; the active one is rolled first if it
-        goes too.
+        """Delete the oldest `count` segments, as far as they are replicated, and not too many at once; the active one
+        is rolled first if it goes too.
         """
         local, snapshots = self._local, self._producers.snapshots
         bounds = [segment.base_offset for segment in local.segments[1:]] + [self.log_end_offset]
-        count = min(count, retention.count_replicated(bounds, self.high_watermark))
+        count = min(count, retention.SEGMENTS_AT_ONCE, retention.count_replicated(bounds, self.high_watermark))
         if count == len(local.segments):
             if not local.segments[-1].size:
                 count -= 1

@@ -10,6 +10,7 @@ import struct
 from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Hashable, Iterable, Mapping
+from itertools import islice
 from operator import itemgetter
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
@@ -39,6 +40,9 @@ PRODUCERS_OF_ALL_LOGS_MAX: Final = 100_000
 
 VERIFICATIONS_MAX: Final = 10_000
 """So many producers may be about to begin a transaction: those that never do must not fill the memory."""
+
+VERIFICATIONS_OF_ALL_LOGS_MAX: Final = 100_000
+"""And so many on all logs of a broker together, looked at every few seconds."""
 
 NO_OFFSET: Final = -1
 _SEQUENCE_MASK: Final = 0x7FFFFFFF
@@ -413,6 +417,11 @@ class ProducerState:
         idle.sort(key=lambda entry: entry.batches[-1].last_offset if entry.batches else NO_OFFSET)
         for entry in idle[:count]:
             del self.producers[entry.producer_id]
+
+    def forget_oldest_verifications(self, count: int) -> None:
+        """Forget who has been about to begin a transaction for the longest; its batch will be sent again."""
+        for producer_id in list(islice(self.verifications, count)):
+            del self.verifications[producer_id]
 
     def _is_expired(self, entry: ProducerEntry, now_ms: int) -> bool:
         return entry.transaction_first_offset == NO_OFFSET and now_ms - entry.last_timestamp >= self.expiration_ms

@@ -7,12 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import takewhile
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from barnabas.storage.config import LogConfig
 from barnabas.storage.descriptors import DescriptorCache
 from barnabas.storage.segment import Segment
 from barnabas.storage.segment_times import SegmentTimes
+
+SEGMENTS_AT_ONCE: Final = 200
+"""So many segments of a log are deleted by one rule before others have their turn: each takes a few renames. A log may
+have tens of thousands where `segment.bytes` is small."""
 
 
 class BreachedRule(NamedTuple):

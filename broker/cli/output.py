@@ -6,7 +6,9 @@ import asyncio
 import json
 import signal
 import sys
+import traceback
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar
 
 import typer
@@ -41,7 +43,7 @@ DEFAULT_BOOTSTRAP_SERVERS = "127.0.0.1:9092"
 
 
 def with_client(bootstrap_servers: str, work: Callable[[KafkaClient], Coroutine[Any, Any, T]]) -> T:
-    """Run `work` with a connected client. Errors: ClientError.
+    """Run `work` with a connected client. Errors: ClientError, also where an answer lacks what was asked for.
 
     Ctrl-C and SIGTERM cancel it, so that a member leaves its group; a second one ends the process. Nothing is raised
     wherever the program happens to be when the signal comes.
@@ -76,6 +78,14 @@ def with_client(bootstrap_servers: str, work: Callable[[KafkaClient], Coroutine[
         if not received:
             raise
         raise typer.Exit(128 + received) from None
+    except (LookupError, ValueError) as error:
+        # What was asked for is not in an answer, or there twice: the commands count on it. It may be a mistake of
+        # ours, so the place is named.
+        *_, place = traceback.extract_tb(error.__traceback__)
+        where = f"{Path(place.filename).name}, line {place.lineno}"
+        raise ClientError(
+            f"an answer does not fit what was asked: {type(error).__name__}: {error} ({where})"
+        ) from error
 
 
 def console() -> Console:

@@ -112,6 +112,8 @@ class BrokerConnection:
             number = error.errno or 0
             reason = os.strerror(number).lower() if number > 0 else error.strerror or str(error)
             raise BrokerUnavailable(f"no broker answers at {self.address} ({reason})") from error
+        except (OverflowError, UnicodeError) as error:  # what a broker says of another one may be anything
+            raise BrokerUnavailable(f"no broker can be at {self.address:.300}: that is no address") from error
         self._receiving = asyncio.create_task(self._receive(reader), name=f"responses of {self.address}")
         await self._negotiate()
 

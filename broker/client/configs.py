@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from barnabas.broker.client.client import KafkaClient, check
+from barnabas.broker.client.client import ClientError, KafkaClient, check
 from barnabas.wire.messages.describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
@@ -62,6 +62,9 @@ async def describe_configs(
             resource = (result.resource_type, result.resource_name)
             check(result.error_code, f"cannot describe {resource_text(resource)}", result.error_message)
             found[resource] = sorted(result.configs, key=lambda config: config.name)
+    for resource in resources:
+        if resource not in found:
+            raise ClientError(f"the broker does not tell the configs of {resource_text(resource)}")
     return found
 
 

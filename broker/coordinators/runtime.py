@@ -10,8 +10,10 @@ what they may ask. Source: Kafka's CoordinatorRuntime.
 
 import asyncio
 import logging
+import struct
 from collections.abc import Awaitable, Callable, Coroutine
 from functools import lru_cache
+from operator import mul
 from typing import Any, Final, Generic, TypeVar
 
 from barnabas.broker.coordinators.effects import printable
@@ -33,6 +35,13 @@ LOAD_RETRY_DELAY_MS_MAX: Final = 10_000
 """When a shard that was lost to its log, or could not be loaded, is loaded again; each time after twice as long, up to
 the latter.
 """
+
+REMEMBERED_LENGTH_MAX: Final = 256
+"""Of ids of groups and transactions no longer than this it is remembered to which partition they belong."""
+
+_POWERS_COUNT: Final = 1024
+_POWERS: Final = tuple(pow(31, exponent, 1 << 32) for exponent in reversed(range(_POWERS_COUNT)))
+"""What the characters of a piece of a text count for in its hash code, the last one once."""
 
 RunnerType = TypeVar("RunnerType", bound=ShardRunner[Any, Any, Any])
 AfterLoading = Callable[[RunnerType], Awaitable[None]]
@@ -314,12 +323,25 @@ class CoordinatorRuntime(Generic[RunnerType]):
         return list(self._tasks)
 
 
-@lru_cache(maxsize=4096)
 def abs_java_hash(text: str) -> int:
     """Java's String.hashCode without its sign (Utils.abs: the one value without a positive twin becomes 0)."""
-    value = 0
-    units = text.encode("utf-16-be", "surrogatepass")
-    for position in range(0, len(units), 2):
-        value = (value * 31 + (units[position] << 8 | units[position + 1])) & 0xFFFFFFFF
-    signed = value - 0x100000000 if value & 0x80000000 else value
-    return 0 if signed == -0x80000000 else abs(signed)
+    # Long names, which no client has, would fill the memory when they are remembered.
+    return _remembered_hash(text) if len(text) <= REMEMBERED_LENGTH_MAX else _abs_java_hash(text)
+
+
+def weight_of(key: str) -> int:
+    """What finding the coordinator of a key counts for, where others have their turn after so many keys."""
+    return 1 + len(key) // REMEMBERED_LENGTH_MAX
+
+
+def _abs_java_hash(text: str) -> int:
+    data, value = text.encode("utf-16-be", "surrogatepass"), 0
+    units = struct.unpack(f">{len(data) // 2}H", data)
+    for start in range(0, len(units), _POWERS_COUNT):
+        piece = units[start : start + _POWERS_COUNT]
+        powers = _POWERS[-len(piece) :]
+        value = (value * 31 * powers[0] + sum(map(mul, piece, powers))) & 0xFFFFFFFF
+    return 0 if value == 0x80000000 else min(value, 0x100000000 - value)
+
+
+_remembered_hash = lru_cache(maxsize=4096)(_abs_java_hash)

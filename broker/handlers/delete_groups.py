@@ -9,6 +9,7 @@ Versions: 1 throttling before the reply (KIP-219); 2 flexible.
 from barnabas.broker.api.context import RequestContext
 from barnabas.broker.api.registry import Handler
 from barnabas.broker.coordinators.groups.events import DeleteGroup
+from barnabas.broker.coordinators.runtime import weight_of
 from barnabas.turns import Turns
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
@@ -19,7 +20,7 @@ async def handle(request: DeleteGroupsRequest, context: RequestContext) -> Delet
     turns = Turns()
     for group_id in dict.fromkeys(request.groups_names):
         response.results.append(DeletableGroupResult(group_id=group_id, error_code=await _delete(group_id, context)))
-        await turns.after_one()
+        await turns.after(weight_of(group_id))
     return response
 
 

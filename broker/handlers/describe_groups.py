@@ -8,11 +8,15 @@ Versions: 1 throttle time; 3 authorized operations; 4 group instance id (KIP-345
 and messages (KIP-1043).
 """
 
+from collections.abc import Awaitable
+
 from barnabas.broker.api.context import RequestContext
 from barnabas.broker.api.registry import Handler
 from barnabas.broker.api.reply_room import ReplyRoom, text_bytes
 from barnabas.broker.coordinators.groups.classic.state import GroupState
+from barnabas.broker.coordinators.runtime import weight_of
 from barnabas.broker.security.operations import GROUP_OPERATIONS, NOT_ASKED
+from barnabas.turns import InPieces, Turns, in_turns
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.messages.describe_groups import (
     DescribedGroup,
@@ -25,12 +29,22 @@ MEMBER_BYTES = 100
 """The size of a member in a reply, or of a group, besides what clients chose."""
 
 
-def handle(request: DescribeGroupsRequest, context: RequestContext) -> DescribeGroupsResponse:
+def handle(
+    request: DescribeGroupsRequest, context: RequestContext
+) -> DescribeGroupsResponse | Awaitable[DescribeGroupsResponse]:
+    return in_turns(_describe_all(request, context))
+
+
+def _describe_all(request: DescribeGroupsRequest, context: RequestContext) -> InPieces[DescribeGroupsResponse]:
     room: ReplyRoom[str, DescribedGroup] = ReplyRoom(_reply_bytes, context.services.reply_bytes_max)
-    groups = [_describe(group_id, context, room) for group_id in request.groups]
-    for group in groups:
+    groups, turns = [], Turns()
+    for group_id in request.groups:
+        group = _describe(group_id, context, room)
         is_asked = request.include_authorized_operations and group.error_code == ErrorCode.NONE
         group.authorized_operations = GROUP_OPERATIONS if is_asked else NOT_ASKED
+        groups.append(group)
+        if turns.is_over(weight_of(group_id)):
+            yield
     return DescribeGroupsResponse(groups=groups)
 
 

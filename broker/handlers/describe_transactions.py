@@ -5,9 +5,13 @@ Errors per id: TRANSACTIONAL_ID_NOT_FOUND, INVALID_REQUEST (empty), NOT_COORDINA
 COORDINATOR_NOT_AVAILABLE, POLICY_VIOLATION (a reply of more than 32 MiB).
 """
 
+from collections.abc import Awaitable
+
 from barnabas.broker.api.context import RequestContext
 from barnabas.broker.api.registry import Handler
 from barnabas.broker.api.reply_room import ReplyRoom, text_bytes
+from barnabas.broker.coordinators.runtime import weight_of
+from barnabas.turns import InPieces, Turns, in_turns
 from barnabas.wire.messages.describe_transactions import (
     DescribeTransactionsRequest,
     DescribeTransactionsResponse,
@@ -21,11 +25,22 @@ ID_BYTES = 60
 """The size of a partition, a topic and an id in a reply, besides names."""
 
 
-def handle(request: DescribeTransactionsRequest, context: RequestContext) -> DescribeTransactionsResponse:
+def handle(
+    request: DescribeTransactionsRequest, context: RequestContext
+) -> DescribeTransactionsResponse | Awaitable[DescribeTransactionsResponse]:
+    return in_turns(_describe_all(request, context))
+
+
+def _describe_all(
+    request: DescribeTransactionsRequest, context: RequestContext
+) -> InPieces[DescribeTransactionsResponse]:
     room: ReplyRoom[str, TransactionState] = ReplyRoom(_reply_bytes, context.services.reply_bytes_max)
-    return DescribeTransactionsResponse(
-        transaction_states=[_describe(name, context, room) for name in request.transactional_ids]
-    )
+    response, turns = DescribeTransactionsResponse(), Turns()
+    for name in request.transactional_ids:
+        response.transaction_states.append(_describe(name, context, room))
+        if turns.is_over(weight_of(name)):
+            yield
+    return response
 
 
 def _describe(

@@ -9,12 +9,15 @@ Versions: 1 key type, message; 3 flexible; 4 several keys (KIP-699); 5 transacti
 share groups (KIP-932), served because clients that are told "Kafka 4" send it without having asked.
 """
 
+from collections.abc import Awaitable
 from typing import NamedTuple
 
 from barnabas.broker.api.context import RequestContext
 from barnabas.broker.api.registry import Handler
 from barnabas.broker.cluster.metadata import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
 from barnabas.broker.configuration.listeners import Endpoint
+from barnabas.broker.coordinators.runtime import weight_of
+from barnabas.turns import InPieces, Turns, in_turns
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
 
@@ -35,7 +38,9 @@ class _Found(NamedTuple):
     endpoint: Endpoint = NOBODY
 
 
-def handle(request: FindCoordinatorRequest, context: RequestContext) -> FindCoordinatorResponse:
+def handle(
+    request: FindCoordinatorRequest, context: RequestContext
+) -> FindCoordinatorResponse | Awaitable[FindCoordinatorResponse]:
     if context.api_version < 4:
         found = _find(request.key_type, request.key, context)
         return FindCoordinatorResponse(
@@ -45,7 +50,11 @@ def handle(request: FindCoordinatorRequest, context: RequestContext) -> FindCoor
             host=found.endpoint.host,
             port=found.endpoint.port,
         )
-    coordinators = []
+    return in_turns(_find_all(request, context))
+
+
+def _find_all(request: FindCoordinatorRequest, context: RequestContext) -> InPieces[FindCoordinatorResponse]:
+    coordinators, turns = [], Turns()
     for key in request.coordinator_keys:
         found = _find(request.key_type, key, context)
         coordinators.append(
@@ -58,6 +67,8 @@ def handle(request: FindCoordinatorRequest, context: RequestContext) -> FindCoor
                 port=found.endpoint.port,
             )
         )
+        if turns.is_over(weight_of(key)):
+            yield
     return FindCoordinatorResponse(coordinators=coordinators)
 
 

@@ -18,6 +18,7 @@ from barnabas.broker.api.context import RequestContext
 from barnabas.broker.api.registry import Handler
 from barnabas.broker.api.reply_room import ReplyRoom, text_bytes
 from barnabas.broker.coordinators.groups.events import FetchedOffset
+from barnabas.broker.coordinators.runtime import weight_of
 from barnabas.turns import Turns
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.offset_fetch import (
@@ -67,7 +68,7 @@ async def handle(request: OffsetFetchRequest, context: RequestContext) -> Offset
         for group in request.groups:
             fetched = await _fetch(group.group_id, group.topics, request.require_stable, context, room, turns)
             response.groups.append(await _group(group.group_id, fetched, turns))
-            await turns.after_one()
+            await turns.after(weight_of(group.group_id))
         return response
     fetched = await _fetch(request.group_id, request.topics, request.require_stable, context, room, turns)
     if fetched.error is not ErrorCode.NONE and context.api_version < 2:

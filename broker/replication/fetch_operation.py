@@ -20,6 +20,7 @@ from barnabas.broker.replication.attention import Attention
 from barnabas.broker.replication.fetch_sessions import FetchPartition
 from barnabas.broker.replication.partition import Partition
 from barnabas.broker.replication.replica_manager import ReplicaManager
+from barnabas.broker.replication.waiting_fetches import FEW
 from barnabas.clock import wait_s
 from barnabas.storage.file_records import FileRegion
 from barnabas.storage.files import Buffer
@@ -341,7 +342,11 @@ class FetchOperation:
             for asked in self._asked
             if asked.topic is not None and (partition := hosted(asked.topic, asked.partition)) is not None
         }
-        return _Listening(asked_of, self._limits, self._readable, self._attention).enough
+        enough = _Listening(asked_of, self._limits, self._readable, self._attention).enough
+        if len(asked_of) > FEW:
+            self.results = []  # what the first pass found is read again, and not kept meanwhile
+            self._replicas.waiting_fetches.enter(enough, len(asked_of))
+        return enough
 
     def _readable(self, partition: Partition, asked: FetchPartition) -> int | None:
         """Bytes that a read would return now, or as many as are waited for if it is more; None when the read would end

@@ -30,6 +30,10 @@ PARTITIONS_MAX = 200_000
 """How many partitions all sessions may have together: a session costs memory for each of its partitions, whether they
 exist or not."""
 
+TOPIC_NAME_LENGTH_MAX = 249
+"""Partitions of what is longer, or not ASCII, are none, and a session does not keep such names, which may have 32,767
+characters each."""
+
 PartitionKey = tuple[TopicId | str, int]
 """Topic id (or name, before version 13) and partition index."""
 
@@ -86,6 +90,11 @@ class FetchPartition:
         self.told_log_start_offset = -1
         self.key: PartitionKey = (topic or "" if topic_id == ZERO_TOPIC_ID else topic_id, partition)
 
+    @property
+    def may_be_kept(self) -> bool:
+        """Whether its topic's name is none that only a stranger can have made up."""
+        return self.topic is None or (len(self.topic) <= TOPIC_NAME_LENGTH_MAX and self.topic.isascii())
+
     def ask_again(self, request: "FetchPartition") -> None:
         self.fetch_offset = request.fetch_offset
         self.max_bytes = request.max_bytes
@@ -130,11 +139,14 @@ class FetchSession:
     places: int = 0
     """The last `FetchPartition.place` that was given."""
 
-    def update(self, asked: Iterable[FetchPartition], forgotten: Iterable[PartitionKey]) -> None:
+    def update(self, asked: Iterable[FetchPartition], forgotten: Iterable[PartitionKey]) -> bool:
+        """What a request asks for besides, and what no more; whether all of it may be kept."""
         attention, partitions = self.attention, self.partitions
         for partition in asked:
             known = partitions.get(partition.key)
             if known is None:
+                if not partition.may_be_kept:
+                    return False
                 self.add(partition)
             else:
                 known.ask_again(partition)
@@ -143,6 +155,7 @@ class FetchSession:
             left = partitions.pop(key, None)
             if left is not None:
                 attention.forget(left)
+        return True
 
     def add(self, partition: FetchPartition) -> None:
         """Take in a partition that the session does not have."""
@@ -228,10 +241,10 @@ class FetchSessions:
         attention = session.attention
         if attention.heartbeat is not None:
             attention.heartbeat.beat(now_ms)
-        session.update(asked, forgotten)
+        may_be_kept = session.update(asked, forgotten)
         if not session.partitions:
             return FetchPlan(self, ErrorCode.NONE, asked)
-        if self.partition_count + len(session.partitions) > self._partitions_max:
+        if not may_be_kept or self.partition_count + len(session.partitions) > self._partitions_max:
             attention.close()
             return FetchPlan(self, ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ())  # the client starts anew
         self._keep(session)
@@ -272,6 +285,8 @@ class FetchSessions:
         return changed
 
     def _create(self, plan: FetchPlan, results: Sequence[tuple[FetchPartition, PartitionData]], now_ms: int) -> int:
+        if not all(partition.may_be_kept for partition, _ in results):
+            return INVALID_SESSION_ID
         if len(self._sessions) >= self._slots and not self._evict(len(results), now_ms):
             return INVALID_SESSION_ID
         while self.partition_count + len(results) > self._partitions_max:

@@ -15,6 +15,7 @@ from barnabas.broker.cluster.metadata import MetadataCache
 from barnabas.broker.replication.flusher import Flusher
 from barnabas.broker.replication.isr import RoleChange
 from barnabas.broker.replication.partition import Partition
+from barnabas.broker.replication.waiting_fetches import WaitingFetches
 from barnabas.clock import Clock
 from barnabas.controller.operations.topics import check_topic_name
 from barnabas.controller.requests import FULL
@@ -108,6 +109,7 @@ class ReplicaManager:
         self._first_full_at = _NEVER
         self.set_aside_settings = SetAside[PartitionLog]("changing the settings", clock)
         self.set_aside_isrs = SetAside[Partition]("looking at in-sync replicas", clock)
+        self.waiting_fetches = WaitingFetches()
         self.threads = log_manager.threads
         self.flusher = Flusher(
             clock, self.threads, log_manager.logs_to_flush, self.hosted, flush_before_ack=flush_before_ack

@@ -15,7 +15,7 @@ from barnabas.clock import REPEAT_MIN_MS, Clock
 from barnabas.set_aside import SetAside
 from barnabas.storage.log import PartitionLog
 from barnabas.storage.log_manager import LogManager
-from barnabas.storage.producer_state import beyond_their_share
+from barnabas.storage.producer_state import VERIFICATIONS_OF_ALL_LOGS_MAX, beyond_their_share
 from barnabas.turns import Turns
 
 FILE_DELETE_INTERVAL_MS: Final = 1_000
@@ -82,13 +82,15 @@ class LogJobs:
 
     def _bound_producers(self) -> None:
         logs = self.set_aside_bounds.ready([partition.log for partition in self._replicas.partitions()])
-        states = {log: log.remembered_producers for log in logs}
-        counts = {log: len(state.producers) for log, state in states.items() if state is not None}
+        states = {log: state for log in logs if (state := log.remembered_producers) is not None}
+        counts = {log: len(state.producers) for log, state in states.items()}
         for log, surplus in beyond_their_share(counts).items():
-            state = states[log]
-            assert state is not None
             with self.set_aside_bounds.attempt(log):
-                state.forget_oldest(surplus)
+                states[log].forget_oldest(surplus)
+        counts = {log: len(state.verifications) for log, state in states.items()}
+        for log, surplus in beyond_their_share(counts, VERIFICATIONS_OF_ALL_LOGS_MAX).items():
+            with self.set_aside_bounds.attempt(log):
+                states[log].forget_oldest_verifications(surplus)
 
     def _in_thread(self, job: Callable[[], object]) -> Callable[[], Awaitable[object]]:
         """A job that waits for the disk."""

@@ -7,6 +7,7 @@ from barnabas.clock import Clock
 from barnabas.set_aside import SetAside
 from barnabas.storage.log import PartitionLog
 from barnabas.storage.log_manager import LogManager
+from barnabas.storage.retention import SEGMENTS_AT_ONCE
 from barnabas.turns import LOGS_PER_TURN, Turns
 
 
@@ -37,11 +38,15 @@ class Retention:
             with self.set_aside.attempt(log):
                 if times.error is not None and not isinstance(times.error, OSError):
                     raise times.error
-                if self._log_manager.retain(log, now_ms, times):
-                    partition = self._replicas.hosted(log)
-                    if partition is not None:
-                        partition.notify()
-                    await turns.after_one()  # renaming files takes a while, too
+                deleted = SEGMENTS_AT_ONCE
+                while deleted >= SEGMENTS_AT_ONCE and not self._is_stopping:
+                    deleted = self._log_manager.retain(log, now_ms, times)
+                    if deleted:
+                        partition = self._replicas.hosted(log)
+                        if partition is not None:
+                            partition.notify()
+                        # Renaming files takes a while, too.
+                        await turns.after(1 + LOGS_PER_TURN * deleted // SEGMENTS_AT_ONCE)
 
     def stop(self) -> None:
         """End a run that is under way, after the logs that it is at."""

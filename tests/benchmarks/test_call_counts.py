@@ -75,7 +75,7 @@ IDLE_FETCH_OF_FOLLOWER = Work(46, 1_660)
 """However many partitions it follows."""
 REPLICATED_PRODUCE = Work(618, 19_300)
 """A batch with acks=all, on its leader and both followers: with their fetches, appends, and what becomes committed."""
-DELAYED_FETCH = Work(150, 5_750)
+DELAYED_FETCH = Work(150, 5_760)
 
 
 class Counter:

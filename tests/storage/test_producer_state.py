@@ -53,6 +53,16 @@ def test_a_log_with_few_producers_forgets_none_for_the_sake_of_others() -> None:
     assert set(states[1].producers) == set(range(200, 300))
 
 
+def test_who_has_been_about_to_begin_for_the_longest_is_forgotten_first() -> None:
+    state = ProducerState()
+    for producer_id in range(5):
+        state.begin_verification(producer_id, 0, 0, 0, bumps_epoch=False)
+    state.forget_oldest_verifications(3)
+    assert set(state.verifications) == {3, 4}
+    state.forget_oldest_verifications(3)
+    assert not state.verifications
+
+
 LAST_SEQUENCE = 2**31 - 1
 
 

@@ -12,12 +12,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from barnabas.broker.cli.output import with_client
 from barnabas.broker.cli.records import formatter
-from barnabas.broker.client.client import BrokerUnavailable, ClientError, KafkaClient, parse_bootstrap_servers
+from barnabas.broker.client.client import (
+    BrokerConnection,
+    BrokerUnavailable,
+    ClientError,
+    KafkaClient,
+    parse_bootstrap_servers,
+)
+from barnabas.broker.client.configs import TOPIC, describe_configs
 from barnabas.broker.client.consumer import EARLIEST, LATEST, ConsumedBatch, Fetcher, Positions
 from barnabas.broker.client.group import GroupMember, assign_range, describe_assignment, fetch_committed
 from barnabas.broker.client.producer import Producer, murmur2, partition_for
 from barnabas.testing import Broker
+from barnabas.wire.messages.describe_configs import DescribeConfigsResponse
 from barnabas.wire.messages.fetch import FetchableTopicResponse, FetchResponse, PartitionData
 from barnabas.wire.messages.metadata import MetadataResponse, MetadataResponsePartition, MetadataResponseTopic
 from barnabas.wire.record_batch import CompressionType
@@ -115,6 +124,32 @@ def test_nobody_there() -> None:
 
     with pytest.raises(BrokerUnavailable, match=r"no broker answers at 127\.0\.0\.1:1 \(connection refused\)"):
         asyncio.run(work())
+
+
+@pytest.mark.parametrize(("host", "port"), [("127.0.0.1", 2**31 - 1), ("127.0.0.1", -1), ("x" * 70, 9092), ("a..b", 1)])
+def test_what_brokers_say_of_others_may_be_no_address(host: str, port: int) -> None:
+    with pytest.raises(BrokerUnavailable, match=r"no broker can be at .*: that is no address"):
+        asyncio.run(BrokerConnection(host, port, "test", 5).open())
+
+
+def test_answers_without_what_was_asked_for_are_an_error_in_words(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def nothing(_client: KafkaClient) -> None:
+        MetadataResponse().topics[0]
+
+    with pytest.raises(ClientError, match=r"does not fit what was asked: IndexError: .* \(test_client.py, line \d+\)"):
+        with_client(broker.bootstrap_servers, nothing)
+
+    async def other_configs(client: KafkaClient) -> None:
+        async def send(*_arguments: object) -> DescribeConfigsResponse:
+            return DescribeConfigsResponse()
+
+        monkeypatch.setattr(client, "send", send)
+        await describe_configs(client, [(TOPIC, "t")])
+
+    with pytest.raises(ClientError, match="does not tell the configs of topic t"):
+        with_client(broker.bootstrap_servers, other_configs)
 
 
 def test_closed_connection() -> None:

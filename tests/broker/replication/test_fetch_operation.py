@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from barnabas.broker.replication.partition import Partition
+from barnabas.broker.replication.waiting_fetches import WaitingFetches
 from barnabas.testing import Broker
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.delete_records import (
@@ -225,3 +226,33 @@ def test_nobody_listens_for_a_client_that_is_gone(broker: Broker) -> None:
         partition = send(connection, broker, waiting_fetch())
     assert eventually(lambda: not partition.is_waited_for, within_s=20)
     broker.topic("t").produce("x", partition=0)
+
+
+def wide_fetch(first: int, end: int) -> FetchRequest:
+    asked = [FetchPartition(partition=index, partition_max_bytes=1 << 20) for index in range(first, end)]
+    topics = [FetchTopic(topic="wide", partitions=asked)]
+    return FetchRequest(max_wait_ms=2**31 - 1, min_bytes=1, max_bytes=1 << 20, session_epoch=-1, topics=topics)
+
+
+def test_beyond_the_bound_the_largest_fetch_that_waits_is_answered(broker: Broker) -> None:
+    broker.create_topic("wide", partitions=30)
+    waiting = broker.server.replicas.waiting_fetches = WaitingFetches(partitions_max=50)
+    address = broker.bootstrap_servers
+    with connect(address) as small, connect(address) as large, connect(address) as other:
+        small.sendall(frame(wide_fetch(0, 11), FETCH_VERSION))
+        assert eventually(lambda: waiting.partition_count == 11, 10)
+        large.sendall(frame(wide_fetch(0, 30), FETCH_VERSION))
+        assert eventually(lambda: waiting.partition_count == 41, 10)
+        other.sendall(frame(wide_fetch(0, 12), FETCH_VERSION))
+        response = answer(large, FetchRequest(), FETCH_VERSION, FetchResponse)
+        told = [data.error_code for topic in response.responses for data in topic.partitions]
+        assert told == [ErrorCode.NONE] * 30
+        assert waiting.partition_count == 23
+        broker.topic("wide").produce("x", partition=0)
+        answer(small, FetchRequest(), FETCH_VERSION, FetchResponse)
+        answer(other, FetchRequest(), FETCH_VERSION, FetchResponse)
+        assert waiting.partition_count == 0
+    with connect(address) as gone:
+        gone.sendall(frame(wide_fetch(1, 12), FETCH_VERSION))
+        assert eventually(lambda: waiting.partition_count == 11, 10)
+    assert eventually(lambda: waiting.partition_count == 0, 10)

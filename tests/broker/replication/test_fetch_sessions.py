@@ -1,5 +1,7 @@
 import itertools
 
+import pytest
+
 from barnabas.broker.replication.fetch_sessions import (
     EPOCH_MAX,
     EVICTION_MS_MIN,
@@ -49,6 +51,22 @@ def create(state: FetchSessions, *partitions: int, now_ms: int = 0) -> int:
     assert error == ErrorCode.NONE
     assert len(told) == len(partitions)
     return session_id
+
+
+@pytest.mark.parametrize("name", ["x" * 250, "\U0001f600"])
+def test_no_session_keeps_names_that_no_topic_can_have(name: str) -> None:
+    state = sessions()
+    strange = FetchPartition(name, ZERO_TOPIC_ID, 0, 0, 1000)
+    made = state.plan(0, 0, [strange], [], uses_topic_ids=False, now_ms=0)
+    error, session_id, told = state.finish(made, [(strange, data(0))], 0)
+    assert (error, session_id, len(told), len(state)) == (ErrorCode.NONE, 0, 1, 0)
+
+    known = FetchPartition("x" * 249, ZERO_TOPIC_ID, 0, 0, 1000)
+    made = state.plan(0, 0, [known], [], uses_topic_ids=False, now_ms=0)
+    _, session_id, _ = state.finish(made, [(known, data(0))], 0)
+    assert session_id
+    grown = state.plan(session_id, 1, [strange], [], uses_topic_ids=False, now_ms=0)
+    assert (grown.error, len(state), state.partition_count) == (ErrorCode.FETCH_SESSION_ID_NOT_FOUND, 0, 0)
 
 
 def test_epoch_minus_one_makes_no_session() -> None:

@@ -6,6 +6,7 @@ import inspect
 import os
 import threading
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from barnabas.storage.files import Buffer, FileStat
 from barnabas.storage.log import PartitionLog
 from barnabas.storage.log_manager import LogManager
 from barnabas.storage.os_files import UnsyncedFiles
+from barnabas.storage.retention import SEGMENTS_AT_ONCE
 from barnabas.threads import OsThreads
 from barnabas.wire.names import ZERO_TOPIC_ID
 from barnabas.wire.records import Record, build_batch
@@ -162,6 +164,26 @@ def test_retention_reads_in_threads_and_lets_others_have_turns(tmp_path: Path) -
         await bench.watch(bench.retention.run)
         assert bench.files.read_on_loop == []
         assert bench.files.read_in_threads == 0, "it is known now"
+        await bench.close()
+
+    run(test)
+
+
+def test_many_segments_of_one_log_go_in_turns(tmp_path: Path) -> None:
+    async def test() -> None:
+        bench = Bench(tmp_path, RETENTION, lambda _number: 0)
+        log, old_ms = bench.log(0), NOW_MS - 2 * HOUR_MS
+        log.increment_log_start_offset(log.log_end_offset)
+        count = 2 * SEGMENTS_AT_ONCE + 1
+        for _ in range(count):
+            batch = build_batch([Record(0, old_ms, b"a", b"v")])
+            log.append_as_leader(batch, leader_epoch=0, now_ms=NOW_MS)
+            log.roll()
+        log.update_high_watermark(log.log_end_offset)
+        starts = [log.log_start_offset]
+        await bench.watch(bench.retention.run, lambda _turn: starts.append(log.log_start_offset))
+        assert log.log_start_offset == log.log_end_offset
+        assert max(after - before for before, after in pairwise(starts)) <= SEGMENTS_AT_ONCE + 2
         await bench.close()
 
     run(test)

@@ -5,6 +5,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
+from copy import deepcopy
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -29,6 +30,7 @@ from barnabas.controller.channel import Command
 from barnabas.controller.operations.creation import CreateTopics
 from barnabas.set_aside import SetAside
 from barnabas.storage.log import PartitionLog
+from barnabas.storage.producer_state import VERIFICATIONS_OF_ALL_LOGS_MAX, ProducerState
 from barnabas.storage.recovery import opening as opening_of_logs
 from barnabas.testing import Broker
 from barnabas.wire.errors import ApiError, ErrorCode
@@ -491,6 +493,7 @@ class Remembering:
     def __init__(self, count: int) -> None:
         self.producers = range(count)
         self.asked = list[int]()
+        self.verifications: dict[int, None] = {}
         self.is_bad = False
 
     def forget_oldest(self, count: int) -> None:
@@ -522,6 +525,21 @@ def test_bounding_producers(caplog: pytest.LogCaptureFixture) -> None:
     clock.advance(60_000)
     jobs._bound_producers()
     assert len(jobs.set_aside_bounds) == 0
+
+
+def test_bounding_who_is_about_to_begin_a_transaction() -> None:
+    states = [ProducerState() for _ in range(3)]
+    for state, count in zip(states, (9_000, 9_500, 100), strict=True):
+        for producer_id in range(count):
+            state.begin_verification(producer_id, 0, 0, 0, bumps_epoch=False)
+    # Twelve logs more of that size.
+    states += [deepcopy(states[0]) for _ in range(12)]
+    partitions = [SimpleNamespace(log=Named(remembered_producers=state)) for state in states]
+    nobody, replicas = cast("Any", None), cast("Any", SimpleNamespace(partitions=lambda: iter(partitions)))
+    LogJobs(nobody, replicas, nobody, nobody, ManualClock())._bound_producers()
+    counts = [len(state.verifications) for state in states]
+    assert VERIFICATIONS_OF_ALL_LOGS_MAX - 15 <= sum(counts) <= VERIFICATIONS_OF_ALL_LOGS_MAX
+    assert counts[2] == 100
 
 
 class Channel:

@@ -13,7 +13,10 @@ import barnabas.broker.cluster.metadata
 import barnabas.broker.configuration.changes
 import barnabas.broker.handlers.delete_groups
 import barnabas.broker.handlers.delete_topics
+import barnabas.broker.handlers.describe_groups
 import barnabas.broker.handlers.describe_topic_partitions
+import barnabas.broker.handlers.describe_transactions
+import barnabas.broker.handlers.find_coordinator
 import barnabas.broker.handlers.offset_commit
 import barnabas.broker.handlers.offset_fetch
 import barnabas.broker.handlers.produce
@@ -38,7 +41,10 @@ from barnabas.wire.messages.create_partitions import CreatePartitionsRequest, Cr
 from barnabas.wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from barnabas.wire.messages.delete_groups import DeleteGroupsRequest
 from barnabas.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from barnabas.wire.messages.describe_groups import DescribeGroupsRequest
 from barnabas.wire.messages.describe_topic_partitions import DescribeTopicPartitionsRequest, TopicRequest
+from barnabas.wire.messages.describe_transactions import DescribeTransactionsRequest
+from barnabas.wire.messages.find_coordinator import FindCoordinatorRequest
 from barnabas.wire.messages.incremental_alter_configs import (
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
@@ -273,6 +279,24 @@ def test_creating_and_deleting_many_partitions_leaves_the_loop_to_others(tmp_pat
             barnabas.broker.handlers.offset_fetch,
             "OffsetFetchResponseGroup",
         ),
+        (
+            FindCoordinatorRequest(coordinator_keys=[f"g{n}" for n in range(ENTRIES)]),
+            4,
+            barnabas.broker.handlers.find_coordinator,
+            "_find",
+        ),
+        (
+            DescribeGroupsRequest(groups=[f"g{n}" for n in range(ENTRIES)]),
+            5,
+            barnabas.broker.handlers.describe_groups,
+            "_describe",
+        ),
+        (
+            DescribeTransactionsRequest(transactional_ids=[f"t{n}" for n in range(ENTRIES)]),
+            0,
+            barnabas.broker.handlers.describe_transactions,
+            "_describe",
+        ),
         (commit([list(range(ENTRIES))]), 8, barnabas.broker.handlers.offset_commit, "_look_up"),
         (commit([[0]] * ENTRIES), 8, barnabas.broker.handlers.offset_commit, "_look_up"),
         (commit([[0]] * ENTRIES), 10, barnabas.broker.handlers.offset_commit, "_look_up"),
@@ -290,6 +314,9 @@ def test_creating_and_deleting_many_partitions_leaves_the_loop_to_others(tmp_pat
         "describe topics",
         "delete groups",
         "offsets of many groups",
+        "find coordinators",
+        "describe groups",
+        "describe transactions",
         "commit, one topic",
         "commit, many topics",
         "commit, many topics by id",
@@ -307,6 +334,20 @@ def test_a_request_with_many_entries_leaves_the_loop_to_others(
             calls, most = taken.calls(name)
             assert calls == ENTRIES
             assert most <= ENTRIES_PER_TURN
+
+    asyncio.run(scenario())
+
+
+def test_long_ids_leave_the_loop_to_others_sooner(tmp_path: Path) -> None:
+    keys = [f"{number:04}" + "x" * 32_000 for number in range(50)]
+
+    async def scenario() -> None:
+        async with running(tmp_path) as broker:
+            taken = TurnsTaken()
+            taken.watch(barnabas.broker.handlers.find_coordinator, "_find")
+            await ask(broker, FindCoordinatorRequest(coordinator_keys=keys), 4)
+            taken.end()
+            assert taken.calls("_find") == (50, 1)
 
     asyncio.run(scenario())
 

@@ -1,6 +1,8 @@
 """The coordinator's shell over a log in memory: loading, committing, losing the log, timers."""
 
 import asyncio
+import struct
+import tracemalloc
 from contextlib import asynccontextmanager
 
 import pytest
@@ -138,6 +140,29 @@ async def error_of(awaitable):
 def test_partitions_follow_java(text, value):
     # Values of Java's Math.abs(s.hashCode()); "polygenelubricants" hashes to Integer.MIN_VALUE.
     assert abs_java_hash(text) == value
+
+
+@pytest.mark.parametrize("length", [257, 1_024, 1_025, 5_000])
+def test_partitions_of_long_ids_follow_java(length):
+    text = "".join(chr(97 + index % 26) for index in range(length)) + "\U0001f600"
+    value = 0
+    for unit in struct.unpack(f">{length + 2}H", text.encode("utf-16-be")):
+        value = (value * 31 + unit) % 2**32
+    assert abs_java_hash(text) == abs(value - 2**32 if value >= 2**31 else value)
+
+
+def test_long_ids_are_not_kept():
+    def ask_for(count):
+        for number in range(count):
+            abs_java_hash(f"\U0001f600{number}" + "x" * 32_000)
+
+    ask_for(1)
+    tracemalloc.start()
+    try:
+        ask_for(100)
+        assert tracemalloc.get_traced_memory()[0] < 100_000
+    finally:
+        tracemalloc.stop()
 
 
 def test_requests_find_their_shard_or_learn_where_they_stand():
