@@ -10,7 +10,7 @@ from barnabas.controller import znodes
 from barnabas.controller.coordination.interface import ConnectionLost
 from barnabas.controller.operations.elect_leaders import ElectionType
 from barnabas.controller.operations.topics import NewPartitions, NewTopic
-from barnabas.controller.state import NO_LEADER
+from barnabas.controller.state import NO_LEADER, ReplicaAssignment
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.messages.allocate_producer_ids import AllocateProducerIdsRequest
 from barnabas.wire.messages.alter_partition import (
@@ -185,6 +185,26 @@ async def test_another_takes_over_when_the_controller_dies(company: Company) -> 
         await company.start(1)
         await company.until(lambda: T in company.broker(1).roles)
         assert not company.members[1].controller.is_active
+
+
+async def test_topics_that_strangers_made_up_do_not_keep_a_controller_from_its_office(company: Company) -> None:
+    """One that is reassigned to nobody, and one whose leader is not in sync: its ISR would be empty when 3 has gone."""
+    async with company:
+        await company.start(1, 2, 3)
+        await create(company, 2, 3)
+        stranger = await company.stores.session()
+        nobodys = {0: ReplicaAssignment((2, 3), (), (2, 3))}
+        await stranger.create(znodes.topic_path("u"), znodes.encode_topic(b"u" * 16, nobodys))
+        led = znodes.encode_partition_state(company.state()._replace(leader=2, isr=(3,)))
+        await stranger.set(znodes.partition_state_path("t", 0), led)
+        await company.stop(1)
+        await company.until(lambda: company.state().leader == 3)
+        await company.stop(3)
+        await company.until(lambda: 3 not in company.controller.cluster.brokers)
+        assert (company.state().leader, company.state().isr) == (NO_LEADER, (3,))
+        (outcome,) = await company.controller.create_topics([NewTopic("v", 1, 1)])
+        assert outcome.error is ErrorCode.NONE
+        await stranger.close()
 
 
 async def test_a_follower_that_dies_with_the_controller_leaves_the_isrs(company: Company) -> None:

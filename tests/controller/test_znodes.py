@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from barnabas.controller import znodes
 from barnabas.controller.coordination.interface import Check, Create, SetData
 from barnabas.controller.state import (
+    NO_LEADER,
     BrokerRegistration,
     EndPoint,
     PartitionState,
@@ -223,6 +224,30 @@ def test_a_topic_with_a_gap_is_damaged() -> None:
 def test_a_topic_with_a_partition_that_nobody_can_have_is_damaged(replicas: str) -> None:
     with pytest.raises(znodes.DamagedZnode, match="partition 1 cannot have the replicas"):
         znodes.decode_topic("t", f'{{"version":3,"partitions":{{"0":[1],"1":{replicas}}}}}'.encode())
+
+
+@pytest.mark.parametrize("moves", ['"removing_replicas":{"1":[1,2]}', '"adding_replicas":{"1":[2,1]}'])
+def test_a_topic_with_a_partition_that_is_reassigned_from_or_to_nobody_is_damaged(moves: str) -> None:
+    """It would be done at once, and leave an empty ISR: no controller would get beyond it."""
+    with pytest.raises(znodes.DamagedZnode, match="partition 1 cannot be reassigned"):
+        znodes.decode_topic("t", f'{{"version":3,"partitions":{{"0":[1],"1":[1,2]}},{moves}}}'.encode())
+
+
+def state_with(**fields: Any) -> bytes:
+    return json.dumps({**json.loads(STATE), **fields}).encode()
+
+
+def test_a_leader_that_is_not_in_sync_is_none() -> None:
+    for leader, isr in ((3, [1, 2]), (7, [2])):
+        read = znodes.decode_partition_state("t", 0, state_with(leader=leader, isr=isr), 9)
+        assert (read.leader, read.isr) == (NO_LEADER, tuple(isr))
+    assert znodes.decode_partition_state("t", 0, state_with(leader=2, isr=[2, 1, 2]), 9).isr == (2, 1)
+
+
+@pytest.mark.parametrize("fields", [{"isr": []}, {"leader_epoch": 2**31 - 1}, {"leader_epoch": -1}])
+def test_a_state_from_which_no_leader_can_follow_is_damaged(fields: dict[str, Any]) -> None:
+    with pytest.raises(znodes.DamagedZnode):
+        znodes.decode_partition_state("t", 0, state_with(**fields), 9)
 
 
 @pytest.mark.parametrize(
