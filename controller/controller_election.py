@@ -1,7 +1,7 @@
 """Which broker is the controller: the election, the controller's epoch, and the writes that only it may make."""
 
 import logging
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from barnabas.clock import Clock

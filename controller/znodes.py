@@ -126,7 +126,7 @@ def broker_path(broker_id: int) -> str:
 
 def broker_id_of(name: str) -> int | None:
     """The id of the broker that is registered at a child of /brokers/ids; None if its name is no broker's id."""
-    return int(name) if name.isascii() and name.isdecimal() and int(name) < 2**31 else None
+    return int(name) if re.fullmatch("0|[1-9][0-9]{0,9}", name) and int(name) < 2**31 else None
 
 
 def encode_broker(broker: BrokerRegistration, now_ms: int) -> bytes:

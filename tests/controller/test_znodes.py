@@ -175,6 +175,13 @@ def test_any_json_is_read_or_damage(payload: Any) -> None:
             continue
 
 
+def test_registrations_whose_name_is_no_id() -> None:
+    """Nobody is registered at the path of 7 because somebody is at that of 007."""
+    assert [znodes.broker_id_of(name) for name in ("0", "7", "2147483647")] == [0, 7, 2147483647]
+    for name in ("", "007", "00", "-1", "+1", "1_0", "2147483648", "9" * 5_000, "x", "7\n", "\N{DEVANAGARI DIGIT TWO}"):
+        assert znodes.broker_id_of(name) is None, name
+
+
 def test_old_brokers() -> None:
     version_1 = '{"version":1,"host":"localhost","port":9092,"jmx_port":9999,"timestamp":"2233345666"}'
     version_2 = (
