@@ -31,6 +31,8 @@ from barnabas.wire.names import topic_id_from_text, topic_id_to_text
 CONTROLLER = "/controller"
 CONTROLLER_EPOCH = "/controller_epoch"
 CONTROLLER_EPOCH_MAX = 2**31 - 1
+TEXT_BYTES_MAX = 2**15 - 1
+"""The longest string of Kafka's protocol."""
 LEADER_EPOCH_MAX = 2**31 - 2**20
 """Elections go on from a greater one for a while only; then no message can carry it. Nobody has had so many."""
 BROKER_IDS = "/brokers/ids"
@@ -111,8 +113,11 @@ def _integers(value: object) -> tuple[int, ...]:
 
 
 def _text(value: object) -> str:
+    """A string that messages can carry to brokers and clients; no client could have set another one."""
     if not isinstance(value, str):
         raise TypeError(f"{value!r} is not a string")
+    if len(value.encode()) > TEXT_BYTES_MAX:
+        raise ValueError(f"a string of {len(value)} characters")
     return value
 
 
@@ -170,7 +175,7 @@ def decode_broker(broker_id: int, payload: bytes, czxid: int) -> BrokerRegistrat
             rack=None if rack is None else _text(rack),
             epoch=czxid,
             features=tuple(
-                SupportedFeature(name, _integer(levels["min_version"]), _integer(levels["max_version"]))
+                SupportedFeature(_text(name), _integer(levels["min_version"]), _integer(levels["max_version"]))
                 for name, levels in (fields.get("features") or {}).items()
             ),
             may_lack_records=fields.get("may_lack_records") is True,
@@ -181,7 +186,13 @@ def decode_broker(broker_id: int, payload: bytes, czxid: int) -> BrokerRegistrat
 
 
 def _endpoint_of_version_1(fields: dict[str, Any]) -> EndPoint:
-    return EndPoint("PLAINTEXT", _text(fields["host"]), _integer(fields["port"]), SecurityProtocol.PLAINTEXT)
+    return EndPoint("PLAINTEXT", _text(fields["host"]), _port(_integer(fields["port"])), SecurityProtocol.PLAINTEXT)
+
+
+def _port(number: int) -> int:
+    if not -1 <= number < 2**16:
+        raise ValueError(f"{number} is no port")
+    return number
 
 
 def _endpoints(fields: dict[str, Any]) -> tuple[EndPoint, ...]:
@@ -193,7 +204,7 @@ def _endpoints(fields: dict[str, Any]) -> tuple[EndPoint, ...]:
         protocol = listener if protocols is None else protocols[listener]
         if protocol not in SecurityProtocol.__members__:
             raise ValueError(f"unknown security protocol {protocol!r}")
-        endpoints.append(EndPoint(listener, host.strip("[]"), int(port), SecurityProtocol[protocol]))
+        endpoints.append(EndPoint(listener, host.strip("[]"), _port(int(port)), SecurityProtocol[protocol]))
     return tuple(endpoints)
 
 
@@ -402,7 +413,7 @@ def decode_config(entity_type: str, name: str, payload: bytes) -> dict[str, str]
         return {}
 
     def read(fields: dict[str, Any]) -> dict[str, str]:
-        return {key: _text(value) for key, value in (fields.get("config") or {}).items()}
+        return {_text(key): _text(value) for key, value in (fields.get("config") or {}).items()}
 
     return _decode(config_path(entity_type, name), payload, read)
 

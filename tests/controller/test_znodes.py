@@ -175,6 +175,31 @@ def test_any_json_is_read_or_damage(payload: Any) -> None:
             continue
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"rack": "r" * 32_768},
+        {"rack": "\ud800"},
+        {"endpoints": ["PLAINTEXT://" + "h" * 32_768 + ":9092"]},
+        {"endpoints": ["PLAINTEXT://h:99999999999"]},
+        {"endpoints": ["PLAINTEXT://h:-2"]},
+        {"version": 1, "host": "h", "port": 2**31 - 1},
+        {"features": {"f" * 32_768: {"min_version": 0, "max_version": 1}}},
+    ],
+)
+def test_a_registration_that_no_message_can_carry_is_damaged(fields: dict[str, Any]) -> None:
+    """Or no broker could be told anything any more, and no client of the others."""
+    registration = {**json.loads(znodes.encode_broker(REGISTRATION, 0)), **fields}
+    with pytest.raises(znodes.DamagedZnode):
+        znodes.decode_broker(1, json.dumps(registration).encode(), 42)
+
+
+@pytest.mark.parametrize("config", [{"k" * 32_768: "v"}, {"k": "v" * 32_768}, {"\udfff": "v"}, {"k": "\udfff"}])
+def test_settings_that_no_message_can_carry_are_damaged(config: dict[str, str]) -> None:
+    with pytest.raises(znodes.DamagedZnode):
+        znodes.decode_config("topics", "t", json.dumps({"version": 1, "config": config}).encode())
+
+
 def test_registrations_whose_name_is_no_id() -> None:
     """Nobody is registered at the path of 7 because somebody is at that of 007."""
     assert [znodes.broker_id_of(name) for name in ("0", "7", "2147483647")] == [0, 7, 2147483647]
