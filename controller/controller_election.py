@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterable, Sequence
+from typing import Final
 
 from barnabas.clock import Clock
 from barnabas.controller import znodes
@@ -10,8 +11,10 @@ from barnabas.controller.coordination.interface import (
     Check,
     ConnectionLost,
     Create,
+    Delete,
     NodeExists,
     NoNode,
+    NotEmpty,
     Operation,
     SetData,
 )
@@ -19,6 +22,10 @@ from barnabas.controller.operations.plan import OperationGroup, transactions
 from barnabas.controller.sessions import StoreSessions
 
 logger = logging.getLogger(__name__)
+
+_CLEARINGS_MAX: Final = 3
+"""How often a transaction is tried again because there was something below a znode that it deletes: somebody may still
+be at it."""
 
 
 class ControllerElsewhere(Exception):
@@ -99,19 +106,49 @@ class ControllerElection:
         self.epoch, self._epoch_version = epoch + 1, version + 1
 
     async def write(self, groups: Sequence[OperationGroup]) -> None:
-        """Write a plan in few transactions, each refused as a whole if the epoch is over.
+        """Write a plan in few transactions, each refused as a whole if the epoch is over. What others have put below a
+        znode that is deleted goes with it, as in Kafka.
 
         Raises: Deposed, CoordinationError.
         """
-        fence = Check(znodes.CONTROLLER_EPOCH, self._epoch_version)
         marked = (tuple(znodes.marked(each, self.registrations_zxid) for each in group) for group in groups)
-        for operations in transactions(marked, fence, self._transaction_bytes_max):
-            try:
-                await self._sessions.store.multi(operations)
-            except (BadVersion, NoNode) as error:
-                if error.operation_index == 0:
-                    raise Deposed("the controller's epoch is another one") from error
-                raise
+        for operations in self._fenced(marked):
+            for _ in range(_CLEARINGS_MAX):
+                try:
+                    await self._commit(operations)
+                    break
+                except NotEmpty:
+                    await self._clear_below([each.path for each in operations if isinstance(each, Delete)])
+            else:
+                await self._commit(operations)
+
+    def _fenced(self, groups: Iterable[OperationGroup]) -> list[list[Operation]]:
+        fence = Check(znodes.CONTROLLER_EPOCH, self._epoch_version)
+        return transactions(groups, fence, self._transaction_bytes_max)
+
+    async def _commit(self, operations: Sequence[Operation]) -> None:
+        try:
+            await self._sessions.store.multi(operations)
+        except (BadVersion, NoNode) as error:
+            if error.operation_index == 0:
+                raise Deposed("the controller's epoch is another one") from error
+            raise
+
+    async def _clear_below(self, paths: Sequence[str]) -> None:
+        """Delete what is below znodes, but for those among them."""
+        found = dict.fromkeys([each for path in paths for each in await self._below(path)])
+        kept = set(paths)
+        strange = [each for each in found if each not in kept]
+        logger.warning("%d znode(s), %s first, are deleted with what they were put below", len(strange), strange[:1])
+        for operations in self._fenced((Delete(each),) for each in strange):
+            await self._commit(operations)
+
+    async def _below(self, path: str) -> list[str]:
+        """All znodes below one, children before their parents."""
+        store, found = self._sessions.store, [path]
+        for parent in found:  # which grows meanwhile
+            found += [f"{parent}/{name}" for name in await store.get_children(parent)]
+        return found[:0:-1]
 
     async def existing(self, paths: Iterable[str]) -> set[str]:
         """Which of these znodes exist."""

@@ -31,6 +31,10 @@ from barnabas.wire.names import topic_id_from_text, topic_id_to_text
 CONTROLLER = "/controller"
 CONTROLLER_EPOCH = "/controller_epoch"
 CONTROLLER_EPOCH_MAX = 2**31 - 1
+TEXT_BYTES_MAX = 2**15 - 1
+"""The longest string of Kafka's protocol."""
+LEADER_EPOCH_MAX = 2**31 - 2**20
+"""Elections go on from a greater one for a while only; then no message can carry it. Nobody has had so many."""
 BROKER_IDS = "/brokers/ids"
 TOPICS = "/brokers/topics"
 CONFIG = "/config"
@@ -109,8 +113,11 @@ def _integers(value: object) -> tuple[int, ...]:
 
 
 def _text(value: object) -> str:
+    """A string that messages can carry to brokers and clients; no client could have set another one."""
     if not isinstance(value, str):
         raise TypeError(f"{value!r} is not a string")
+    if len(value.encode()) > TEXT_BYTES_MAX:
+        raise ValueError(f"a string of {len(value)} characters")
     return value
 
 
@@ -124,7 +131,7 @@ def broker_path(broker_id: int) -> str:
 
 def broker_id_of(name: str) -> int | None:
     """The id of the broker that is registered at a child of /brokers/ids; None if its name is no broker's id."""
-    return int(name) if name.isascii() and name.isdecimal() and int(name) < 2**31 else None
+    return int(name) if re.fullmatch("0|[1-9][0-9]{0,9}", name) and int(name) < 2**31 else None
 
 
 def encode_broker(broker: BrokerRegistration, now_ms: int) -> bytes:
@@ -168,7 +175,7 @@ def decode_broker(broker_id: int, payload: bytes, czxid: int) -> BrokerRegistrat
             rack=None if rack is None else _text(rack),
             epoch=czxid,
             features=tuple(
-                SupportedFeature(name, _integer(levels["min_version"]), _integer(levels["max_version"]))
+                SupportedFeature(_text(name), _integer(levels["min_version"]), _integer(levels["max_version"]))
                 for name, levels in (fields.get("features") or {}).items()
             ),
             may_lack_records=fields.get("may_lack_records") is True,
@@ -179,7 +186,13 @@ def decode_broker(broker_id: int, payload: bytes, czxid: int) -> BrokerRegistrat
 
 
 def _endpoint_of_version_1(fields: dict[str, Any]) -> EndPoint:
-    return EndPoint("PLAINTEXT", _text(fields["host"]), _integer(fields["port"]), SecurityProtocol.PLAINTEXT)
+    return EndPoint("PLAINTEXT", _text(fields["host"]), _port(_integer(fields["port"])), SecurityProtocol.PLAINTEXT)
+
+
+def _port(number: int) -> int:
+    if not -1 <= number < 2**16:
+        raise ValueError(f"{number} is no port")
+    return number
 
 
 def _endpoints(fields: dict[str, Any]) -> tuple[EndPoint, ...]:
@@ -191,7 +204,7 @@ def _endpoints(fields: dict[str, Any]) -> tuple[EndPoint, ...]:
         protocol = listener if protocols is None else protocols[listener]
         if protocol not in SecurityProtocol.__members__:
             raise ValueError(f"unknown security protocol {protocol!r}")
-        endpoints.append(EndPoint(listener, host.strip("[]"), int(port), SecurityProtocol[protocol]))
+        endpoints.append(EndPoint(listener, host.strip("[]"), _port(int(port)), SecurityProtocol[protocol]))
     return tuple(endpoints)
 
 
@@ -277,8 +290,8 @@ def encode_topic(topic_id: bytes | None, partitions: Mapping[int, ReplicaAssignm
 
 def decode_topic(topic: str, payload: bytes) -> TopicAssignment:
     """The assignment that a topic's payload of version 1 to 3 says. Partitions are numbered from 0 without gaps, and
-    each has a replica at least, on brokers that differ. A znode that is named as no topic can be is damaged, too: its
-    name would be that of a folder of each broker.
+    each has a replica at least, on brokers that differ, and keeps one where it is reassigned. A znode that is named as
+    no topic can be is damaged, too: its name would be that of a folder of each broker.
     """
 
     def read(fields: dict[str, Any]) -> TopicAssignment:
@@ -293,7 +306,7 @@ def decode_topic(topic: str, payload: bytes) -> TopicAssignment:
         if not partitions or sorted(partitions) != list(range(len(partitions))):
             raise ValueError("partitions are not numbered 0, 1, 2, ...")
         for index, assignment in partitions.items():
-            _check_replicas(index, assignment.replicas)
+            _check_replicas(index, assignment)
         text = fields.get("topic_id")
         return TopicAssignment(
             None if text is None else topic_id_from_text(_text(text)), dict(sorted(partitions.items()))
@@ -306,10 +319,13 @@ def decode_topic(topic: str, payload: bytes) -> TopicAssignment:
     return _decode(topic_path(topic), payload, read)
 
 
-def _check_replicas(index: int, replicas: Sequence[int]) -> None:
+def _check_replicas(index: int, assignment: ReplicaAssignment) -> None:
     """Raises: ValueError unless a partition can have these."""
+    replicas = assignment.replicas
     if not replicas or min(replicas) < 0 or len(set(replicas)) != len(replicas):
         raise ValueError(f"partition {index} cannot have the replicas {list(replicas)}")
+    if not assignment.target_replicas or not assignment.origin_replicas:
+        raise ValueError(f"partition {index} cannot be reassigned from or to no replicas")
 
 
 @lru_cache(maxsize=64)  # new partitions have the same one by the thousand
@@ -330,13 +346,19 @@ def encode_partition_state(state: PartitionState) -> bytes:
 
 
 def decode_partition_state(topic: str, partition: int, payload: bytes, version: int) -> PartitionState:
-    """The state that a payload of version 1 says; `version` is the znode's, which is the partition epoch."""
+    """The state that a payload of version 1 says; `version` is the znode's, which is the partition epoch. A leader that
+    is not in sync is none: when the others have gone, nobody would be left in sync.
+    """
 
     def read(fields: dict[str, Any]) -> PartitionState:
+        leader, isr = _integer(fields["leader"]), tuple(dict.fromkeys(_integers(fields["isr"])))
+        leader_epoch = _integer(fields["leader_epoch"])
+        if not isr or not 0 <= leader_epoch <= LEADER_EPOCH_MAX:
+            raise ValueError("nobody is in sync" if not isr else "not an epoch of a leader")
         return PartitionState(
-            leader=_integer(fields["leader"]),
-            leader_epoch=_integer(fields["leader_epoch"]),
-            isr=_integers(fields["isr"]),
+            leader=leader if leader in isr else NO_LEADER,
+            leader_epoch=leader_epoch,
+            isr=isr,
             controller_epoch=_integer(fields["controller_epoch"]),
             partition_epoch=version,
             recovery_state=RecoveryState(fields.get("leader_recovery_state", RecoveryState.RECOVERED.value)),
@@ -391,7 +413,7 @@ def decode_config(entity_type: str, name: str, payload: bytes) -> dict[str, str]
         return {}
 
     def read(fields: dict[str, Any]) -> dict[str, str]:
-        return {key: _text(value) for key, value in (fields.get("config") or {}).items()}
+        return {_text(key): _text(value) for key, value in (fields.get("config") or {}).items()}
 
     return _decode(config_path(entity_type, name), payload, read)
 

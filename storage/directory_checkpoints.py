@@ -59,7 +59,7 @@ class ReadCheckpoints(NamedTuple):
 
     @property
     def held(self) -> frozenset[TopicPartition]:
-        """Logs that there were: each of them is in these files, and deleted ones soon are not."""
+        """Logs that there were: each of them is in these files, and deleted ones are not."""
         return frozenset({**(self.recovery_points or {}), **self.high_watermarks})
 
     def of(self, key: TopicPartition) -> LogCheckpoints:

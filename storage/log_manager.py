@@ -29,7 +29,7 @@ from barnabas.storage.leader_epochs import LeaderEpochs
 from barnabas.storage.log import PartitionLog
 from barnabas.storage.log_context import LogContext
 from barnabas.storage.log_directories import LogDirectories
-from barnabas.storage.log_directory import OFFSET_CHECKPOINTS, FoundLogs, LogDirectory
+from barnabas.storage.log_directory import HELD_LOGS_FILES, OFFSET_CHECKPOINTS, FoundLogs, LogDirectory
 from barnabas.storage.lost_logs import LostLogs
 from barnabas.storage.offset_index import OffsetIndexCache
 from barnabas.storage.producer_state import ProducerState
@@ -398,7 +398,10 @@ class LogManager:
         directory = self._by_log.get(key)
         if key in self._out_of_reach:
             raise StorageError(f"its log directory is missing ({', '.join(self.missing_directories)})")
-        self.lost.named.discard(key)
+        if key in self.lost.named:
+            self.lost.named.discard(key)
+            for found in self._directories:
+                found.has_unsynced_deletions = True  # one of them says that there was a log
         if directory is None:
             return
         log = directory.logs.get(key)
@@ -454,7 +457,9 @@ class LogManager:
         return new_path
 
     def sync_deletions(self) -> None:
-        """Bring the new names of deleted logs to the disk, so that none comes back. Blocking, any thread.
+        """Bring the new names of deleted logs to the disk, so that none comes back, and forget what is written down of
+        them, so that none is missed: a new one of its name may not have been made when the broker dies. Blocking, any
+        thread.
 
         Raises:
             StorageError: the disk refused.
@@ -469,6 +474,9 @@ class LogManager:
                 except OSError as error:
                     directory.has_unsynced_deletions = True
                     raise directory.refused(f"deleting logs of {directory.path}", error) from error
+                directory.checkpoint(*HELD_LOGS_FILES)
+        with suppress(OSError):  # a full disk, say; it is tried again with the next partitions
+            self.write_lost_logs()
 
     def truncations(self, cuts: Sequence[Cut]) -> Truncations:
         """Begin to cut logs, with one write of the checkpoints for all: until it is completed, as `Truncations` says,

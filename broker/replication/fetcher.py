@@ -400,6 +400,9 @@ class Fetcher:
             diverging = data.diverging_epoch
             if diverging.epoch < 0:
                 return Append(following, data)
+            if diverging.end_offset < 0:
+                self.refused(following, now_ms)  # no log ends there
+                return None
             self._hold(following, Stage.BUSY)
             return Truncate(following, truncation_offset(following.log, diverging.epoch, diverging.end_offset))
         if error == ErrorCode.OFFSET_OUT_OF_RANGE:
@@ -450,11 +453,15 @@ class Fetcher:
         `leader_start_offset` to `leader_end_offset`.
 
         Beyond the leader's end: an unclean election has lost what comes there. Below its start: what follows has been
-        deleted. In between: it has passed. Source: AbstractFetcherThread.fetchOffsetAndTruncate.
+        deleted. In between: it has passed. No log reaches from or to before 0, or ends before it starts. Source:
+        AbstractFetcherThread.fetchOffsetAndTruncate.
         """
         if not self.is_current(following):
             return None
         end_offset = following.log.log_end_offset
+        if not 0 <= leader_start_offset <= leader_end_offset:
+            self.refused(following, now_ms)
+            return None
         if leader_end_offset < end_offset:
             return Truncate(following, leader_end_offset)
         if leader_start_offset > end_offset:

@@ -103,14 +103,17 @@ def stat_of(znode: Znode, num_children: int) -> Stat:
 
 
 class DataTree:
-    """All znodes, with an index of children; owned by one thread."""
+    """All znodes, with indexes of children and of what sessions have created; owned by one thread."""
 
     def __init__(self, znodes: Mapping[str, Znode] | None = None) -> None:
         self._znodes: dict[str, Znode] = {"/": ROOT, **(znodes or {})}
         self._children: dict[str, set[str]] = {}
-        for path in self._znodes:
+        self._ephemerals: dict[int, set[str]] = {}
+        for path, znode in self._znodes.items():
             if path != "/":
                 self._children.setdefault(parent_of(path), set()).add(name_of(path))
+            if znode.ephemeral_owner:
+                self._ephemerals.setdefault(znode.ephemeral_owner, set()).add(path)
 
     def get(self, path: str) -> tuple[bytes, Stat] | None:
         """Data and metadata, or None if there is no such znode."""
@@ -123,11 +126,9 @@ class DataTree:
 
     def ephemerals(self, session_id: int | None = None) -> list[str]:
         """Ephemeral znodes of one session, or of all of them."""
-        return sorted(
-            path
-            for path, znode in self._znodes.items()
-            if znode.ephemeral_owner and (session_id is None or znode.ephemeral_owner == session_id)
-        )
+        if session_id is not None:
+            return sorted(self._ephemerals.get(session_id, ()))
+        return sorted(path for paths in self._ephemerals.values() for path in paths)
 
     def prepare(self, operations: Sequence[Operation], zxid: int, now_ms: int, session_id: int) -> Transaction:
         """Decide a transaction; raises what the first impossible operation deserves, with its index."""
@@ -144,6 +145,7 @@ class DataTree:
         """Make a prepared transaction the state of the tree; no other may have been committed since it was prepared."""
         for path, znode in transaction.changes.items():
             siblings = self._children.setdefault(parent_of(path), set()) if path != "/" else None
+            self._note_owner(path, znode)
             if znode is not None:
                 self._znodes[path] = znode
                 if siblings is not None:
@@ -152,6 +154,18 @@ class DataTree:
                 siblings.discard(name_of(path))
                 if not siblings:
                     del self._children[parent_of(path)]
+
+    def _note_owner(self, path: str, znode: Znode | None) -> None:
+        before = self._znodes.get(path, ROOT).ephemeral_owner
+        after = 0 if znode is None else znode.ephemeral_owner
+        if before == after:
+            return
+        if before:
+            self._ephemerals[before].remove(path)
+            if not self._ephemerals[before]:
+                del self._ephemerals[before]
+        if after:
+            self._ephemerals.setdefault(after, set()).add(path)
 
     def znode(self, path: str) -> Znode | None:
         """A znode as stored, or None."""

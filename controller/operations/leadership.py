@@ -113,7 +113,8 @@ def state_among(
     replicas: Sequence[int], state: PartitionState, live: Collection[int], controller_epoch: int
 ) -> PartitionState:
     """State when only these replicas count, of which one is in the ISR: the leader stays if it is a live one of them,
-    else the first that is `live` and in sync leads, or nobody. The leader epoch is raised in any case.
+    else the first that is `live` and in sync leads, or nobody. The leader epoch is raised in any case. Others lose
+    their logs: who is added again does not count as one that was in sync.
 
     *Source*: `reassignPartitionLeaderElection`, `KafkaController.moveReassignedPartitionLeaderIfRequired`.
     """
@@ -121,7 +122,8 @@ def state_among(
     leader = state.leader
     if leader not in isr or leader not in live:
         leader = next((replica for replica in replicas if replica in live and replica in isr), NO_LEADER)
-    return _elected(state, leader, isr, controller_epoch, state.recovery_state)
+    elected = _elected(state, leader, isr, controller_epoch, state.recovery_state)
+    return elected._replace(left_isr=tuple(member for member in elected.left_isr if member in replicas))
 
 
 def leader_for_shutdown(

@@ -13,7 +13,7 @@ from barnabas.controller.coordination.interface import ConnectionLost
 from barnabas.controller.operations import answers
 from barnabas.controller.operations.elect_leaders import ElectionType
 from barnabas.controller.operations.topics import NewPartitions, NewTopic
-from barnabas.controller.state import NO_LEADER
+from barnabas.controller.state import NO_LEADER, ReplicaAssignment
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.messages.allocate_producer_ids import AllocateProducerIdsRequest
 from barnabas.wire.messages.alter_partition import (
@@ -189,6 +189,26 @@ async def test_another_takes_over_when_the_controller_dies(cluster: Cluster) -> 
         await cluster.start(1)
         await cluster.until(lambda: T in cluster.broker(1).roles)
         assert not cluster.members[1].controller.is_active
+
+
+async def test_topics_that_strangers_made_up_do_not_keep_nobody_from_being_the_controller(cluster: Cluster) -> None:
+    """One that is reassigned to nobody, and one whose leader is not in sync: its ISR would be empty when 3 has gone."""
+    async with cluster:
+        await cluster.start(1, 2, 3)
+        await create(cluster, 2, 3)
+        stranger = await cluster.stores.session()
+        nobodys = {0: ReplicaAssignment((2, 3), (), (2, 3))}
+        await stranger.create(znodes.topic_path("u"), znodes.encode_topic(b"u" * 16, nobodys))
+        led = znodes.encode_partition_state(cluster.state()._replace(leader=2, isr=(3,)))
+        await stranger.set(znodes.partition_state_path("t", 0), led)
+        await cluster.stop(1)
+        await cluster.until(lambda: cluster.state().leader == 3)
+        await cluster.stop(3)
+        await cluster.until(lambda: 3 not in cluster.controller.cluster.brokers)
+        assert (cluster.state().leader, cluster.state().isr) == (NO_LEADER, (3,))
+        (outcome,) = await cluster.controller.create_topics([NewTopic("v", 1, 1)])
+        assert outcome.error is ErrorCode.NONE
+        await stranger.close()
 
 
 async def test_a_follower_that_dies_with_the_controller_leaves_the_isrs(cluster: Cluster) -> None:

@@ -8,7 +8,7 @@ import pytest
 from barnabas.clock import ManualClock
 from barnabas.controller import znodes
 from barnabas.controller.controller_election import ControllerElection, ControllerElsewhere, Deposed
-from barnabas.controller.coordination.interface import CoordinationStore, Create, SessionExpired
+from barnabas.controller.coordination.interface import CoordinationStore, Create, Delete, SessionExpired
 from barnabas.controller.operations.plan import TRANSACTION_BYTES_MAX
 from barnabas.controller.registration import Registration
 from barnabas.controller.sessions import StoreSessions
@@ -82,3 +82,23 @@ async def test_a_controller_that_was_replaced_can_write_nothing(stores: Stores, 
             await first.election.write([(Create("/late"),)])
         assert await second.session.exists("/in-time") is not None
         assert await second.session.exists("/late") is None
+
+
+async def test_what_strangers_put_below_a_znode_is_deleted_with_it(stores: Stores, members: Any) -> None:
+    """Or none of what the transaction says could ever be written."""
+    async with stores:
+        first, second, _ = await members()
+        await first.election.elect()
+        for path in ("/t", "/t/0", "/t/0/state", "/t/0/state/strange", "/t/0/state/strange/deep", "/t/other", "/u"):
+            await second.session.create(path)
+        await second.session.create("/u/ephemeral", ephemeral=True)
+        await first.election.write([(Delete("/t/0/state"),), (Delete("/t/0"), Delete("/t")), (Delete("/u"),)])
+        for path in ("/t", "/u"):
+            assert await second.session.exists(path) is None
+        await second.session.create("/t")
+        await second.session.create("/t/strange")
+        await second.session.delete(znodes.CONTROLLER)
+        await second.election.elect()
+        with pytest.raises(Deposed):
+            await first.election.write([(Delete("/t"),)])
+        assert await second.session.exists("/t/strange") is not None

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from barnabas.controller import znodes
 from barnabas.controller.coordination.interface import Check, Create, SetData
 from barnabas.controller.state import (
+    NO_LEADER,
     BrokerRegistration,
     EndPoint,
     PartitionState,
@@ -174,6 +175,38 @@ def test_any_json_is_read_or_damage(payload: Any) -> None:
             continue
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"rack": "r" * 32_768},
+        {"rack": "\ud800"},
+        {"endpoints": ["PLAINTEXT://" + "h" * 32_768 + ":9092"]},
+        {"endpoints": ["PLAINTEXT://h:99999999999"]},
+        {"endpoints": ["PLAINTEXT://h:-2"]},
+        {"version": 1, "host": "h", "port": 2**31 - 1},
+        {"features": {"f" * 32_768: {"min_version": 0, "max_version": 1}}},
+    ],
+)
+def test_a_registration_that_no_message_can_carry_is_damaged(fields: dict[str, Any]) -> None:
+    """Or no broker could be told anything any more, and no client of the others."""
+    registration = {**json.loads(znodes.encode_broker(REGISTRATION, 0)), **fields}
+    with pytest.raises(znodes.DamagedZnode):
+        znodes.decode_broker(1, json.dumps(registration).encode(), 42)
+
+
+@pytest.mark.parametrize("config", [{"k" * 32_768: "v"}, {"k": "v" * 32_768}, {"\udfff": "v"}, {"k": "\udfff"}])
+def test_settings_that_no_message_can_carry_are_damaged(config: dict[str, str]) -> None:
+    with pytest.raises(znodes.DamagedZnode):
+        znodes.decode_config("topics", "t", json.dumps({"version": 1, "config": config}).encode())
+
+
+def test_registrations_whose_name_is_no_id() -> None:
+    """Nobody is registered at the path of 7 because somebody is at that of 007."""
+    assert [znodes.broker_id_of(name) for name in ("0", "7", "2147483647")] == [0, 7, 2147483647]
+    for name in ("", "007", "00", "-1", "+1", "1_0", "2147483648", "9" * 5_000, "x", "7\n", "\N{DEVANAGARI DIGIT TWO}"):
+        assert znodes.broker_id_of(name) is None, name
+
+
 def test_old_brokers() -> None:
     version_1 = '{"version":1,"host":"localhost","port":9092,"jmx_port":9999,"timestamp":"2233345666"}'
     version_2 = (
@@ -223,6 +256,30 @@ def test_a_topic_with_a_gap_is_damaged() -> None:
 def test_a_topic_with_a_partition_that_nobody_can_have_is_damaged(replicas: str) -> None:
     with pytest.raises(znodes.DamagedZnode, match="partition 1 cannot have the replicas"):
         znodes.decode_topic("t", f'{{"version":3,"partitions":{{"0":[1],"1":{replicas}}}}}'.encode())
+
+
+@pytest.mark.parametrize("moves", ['"removing_replicas":{"1":[1,2]}', '"adding_replicas":{"1":[2,1]}'])
+def test_a_topic_with_a_partition_that_is_reassigned_from_or_to_nobody_is_damaged(moves: str) -> None:
+    """It would be done at once, and leave an empty ISR: no controller would get beyond it."""
+    with pytest.raises(znodes.DamagedZnode, match="partition 1 cannot be reassigned"):
+        znodes.decode_topic("t", f'{{"version":3,"partitions":{{"0":[1],"1":[1,2]}},{moves}}}'.encode())
+
+
+def state_with(**fields: Any) -> bytes:
+    return json.dumps({**json.loads(STATE), **fields}).encode()
+
+
+def test_a_leader_that_is_not_in_sync_is_none() -> None:
+    for leader, isr in ((3, [1, 2]), (7, [2])):
+        read = znodes.decode_partition_state("t", 0, state_with(leader=leader, isr=isr), 9)
+        assert (read.leader, read.isr) == (NO_LEADER, tuple(isr))
+    assert znodes.decode_partition_state("t", 0, state_with(leader=2, isr=[2, 1, 2]), 9).isr == (2, 1)
+
+
+@pytest.mark.parametrize("fields", [{"isr": []}, {"leader_epoch": 2**31 - 1}, {"leader_epoch": -1}])
+def test_a_state_from_which_no_leader_can_follow_is_damaged(fields: dict[str, Any]) -> None:
+    with pytest.raises(znodes.DamagedZnode):
+        znodes.decode_partition_state("t", 0, state_with(**fields), 9)
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -222,6 +223,25 @@ def test_a_log_created_again_does_not_inherit_checkpoints(logs, tools):
         logs.append(logs.log(), b"new")
         logs.restart(clean=False)
         assert tools.read_all(logs.log()) == [0]
+
+
+def test_a_log_that_was_deleted_is_not_missed(logs):
+    """Or nobody leads a new topic of its name, where its brokers died before they had made its logs."""
+    for lost_before in (False, True):
+        logs.append(logs.log(), b"a")
+        logs.manager.settle_lost_logs([])
+        logs.manager.checkpoint_recovery_points()
+        logs.manager.checkpoint_high_watermarks()
+        if lost_before:
+            shutil.rmtree(logs.path / "topic-0")
+            logs.restart(clean=False)
+            logs.manager.settle_lost_logs([("topic", 0)])
+            logs.manager.write_lost_logs()
+            assert logs.manager.is_lost("topic", 0)
+        logs.manager.delete("topic", 0)
+        logs.manager.sync_deletions()
+        logs.restart(clean=False)
+        assert not logs.manager.is_lost("topic", 0)
 
 
 def test_a_delete_under_a_flush_is_no_failure(logs):

@@ -64,7 +64,7 @@ from barnabas.controller.coordination.zookeeper_server.watches import WatchTable
 logger = logging.getLogger(__name__)
 
 WATCHES_BYTES_MAX: Final = 256 * 1024 * 1024
-"""What the watches of all connections may take together: more than a million. A cluster's controller has one for each
+"""What the watches of all connections may take together: more than 700,000. A cluster's controller has one for each
 topic."""
 
 

@@ -14,7 +14,7 @@ from barnabas.controller.coordination.tree import DataTree
 
 Owner = TypeVar("Owner")
 
-WATCH_BYTES: Final = 200
+WATCH_BYTES: Final = 330
 """What a watch takes besides its path, about: a dictionary of its own, mostly."""
 
 _DATA_EVENTS: Final = frozenset({EventType.CREATED, EventType.DATA_CHANGED, EventType.DELETED})
@@ -22,70 +22,77 @@ _CHILD_EVENTS: Final = frozenset({EventType.CHILDREN_CHANGED, EventType.DELETED}
 
 
 class WatchTable(Generic[Owner]):
-    """All watches of all owners (connections)."""
+    """All watches of all owners (connections), by path and by owner."""
 
     def __init__(self) -> None:
         self._data: dict[str, dict[Owner, None]] = {}
         self._children: dict[str, dict[Owner, None]] = {}
-        self._counts: dict[Owner, int] = {}
+        self._held: dict[Owner, tuple[set[str], set[str]]] = {}
+        """The paths that each owner watches: of data, and of children."""
         self.held_bytes = 0
         """What all of them take, about."""
 
     def watch_data(self, path: str, owner: Owner) -> None:
         """The same watch set twice is one."""
-        self._add(self._data, path, owner)
+        self._add(path, owner, of_children=False)
 
     def watch_children(self, path: str, owner: Owner) -> None:
         """The same watch set twice is one."""
-        self._add(self._children, path, owner)
+        self._add(path, owner, of_children=True)
 
     def has(self, path: str, owner: Owner, *, of_data: bool, of_children: bool) -> bool:
         """Whether the owner has a watch of one of these kinds."""
-        tables = [self._data] * of_data + [self._children] * of_children
-        return any(owner in table.get(path, {}) for table in tables)
+        data, children = self._held.get(owner, ((), ()))
+        return (of_data and path in data) or (of_children and path in children)
 
     def remove(self, path: str, owner: Owner, *, of_data: bool, of_children: bool) -> None:
         """Forget the owner's watches of these kinds."""
-        for table in [self._data] * of_data + [self._children] * of_children:
-            self._drop(table, path, owner)
+        for kind in [False] * of_data + [True] * of_children:
+            self._drop(path, owner, of_children=kind)
 
     def forget(self, owner: Owner) -> None:
         """Forget all watches of an owner."""
-        if owner in self._counts:
-            for table in (self._data, self._children):
-                for path in [path for path, owners in table.items() if owner in owners]:
-                    self._drop(table, path, owner)
+        data, children = self._held.get(owner, ((), ()))
+        for path in list(data):
+            self._drop(path, owner, of_children=False)
+        for path in list(children):
+            self._drop(path, owner, of_children=True)
 
     def take(self, event: WatchedEvent) -> list[Owner]:
         """Who hears of an event, each once; their watches end with it."""
         heard: dict[Owner, None] = {}
-        for table, events in ((self._data, _DATA_EVENTS), (self._children, _CHILD_EVENTS)):
+        for events, of_children in ((_DATA_EVENTS, False), (_CHILD_EVENTS, True)):
             if event.type in events:
-                for owner in table.pop(event.path, {}):
+                for owner in self._owners(of_children).pop(event.path, {}):
                     heard[owner] = None
-                    self._count_down(event.path, owner)
+                    self._release(event.path, owner, of_children=of_children)
         return list(heard)
 
-    def _add(self, table: dict[str, dict[Owner, None]], path: str, owner: Owner) -> None:
-        owners = table.setdefault(path, {})
-        if owner not in owners:
-            owners[owner] = None
-            self._counts[owner] = self._counts.get(owner, 0) + 1
+    def _owners(self, of_children: bool) -> dict[str, dict[Owner, None]]:
+        return self._children if of_children else self._data
+
+    def _add(self, path: str, owner: Owner, *, of_children: bool) -> None:
+        held = self._held.setdefault(owner, (set(), set()))[of_children]
+        if path not in held:
+            held.add(path)
+            self._owners(of_children).setdefault(path, {})[owner] = None
             self.held_bytes += WATCH_BYTES + len(path)
 
-    def _drop(self, table: dict[str, dict[Owner, None]], path: str, owner: Owner) -> None:
+    def _drop(self, path: str, owner: Owner, *, of_children: bool) -> None:
+        table = self._owners(of_children)
         owners = table.get(path, {})
         if owner in owners:
             del owners[owner]
             if not owners:
                 del table[path]
-            self._count_down(path, owner)
+            self._release(path, owner, of_children=of_children)
 
-    def _count_down(self, path: str, owner: Owner) -> None:
+    def _release(self, path: str, owner: Owner, *, of_children: bool) -> None:
         self.held_bytes -= WATCH_BYTES + len(path)
-        self._counts[owner] -= 1
-        if not self._counts[owner]:
-            del self._counts[owner]
+        held = self._held[owner]
+        held[of_children].remove(path)
+        if not any(held):
+            del self._held[owner]
 
 
 def missed_data_events(

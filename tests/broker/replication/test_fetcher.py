@@ -18,7 +18,7 @@ from barnabas.broker.replication.fetcher import (
     truncation_offset,
 )
 from barnabas.wire.errors import ErrorCode
-from barnabas.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse
+from barnabas.wire.messages.fetch import EpochEndOffset, FetchPartition, FetchRequest, FetchResponse
 from barnabas.wire.names import TopicId
 from tests.broker.replication.model_log import ModelLeader, ModelLog, carry_out, common_prefix
 
@@ -326,6 +326,26 @@ def test_below_the_leaders_start_the_log_begins_anew() -> None:
     assert [type(found) for found in pair.run()] == [AskOffsets, StartAnew]
     pair.run()
     assert own.records == [(4, 2)]
+
+
+@pytest.mark.parametrize(("start", "end"), [(-1, 5), (-(2**63), 2**62), (9, 5), (-5, -1)])
+def test_a_leaders_log_that_cannot_be_leaves_the_own_one_alone(start: int, end: int) -> None:
+    """One that began before 0 had its follower make files of that name, many times a second."""
+    pair = Pair()
+    following = pair.follow(ModelLog(1, 1), ModelLog(1))
+    pair.ask()
+    following.stage = Stage.BUSY
+    assert pair.fetcher.offsets_told(following, start, end, NOW_MS) is None
+    assert following.stage is Stage.DELAYED
+
+
+def test_logs_do_not_part_before_0() -> None:
+    pair = Pair()
+    following = pair.follow(ModelLog(1, 1), ModelLog(2, 2, 2))
+    answer = pair.leader.answer(pair.ask())
+    answer.responses[0].partitions[0].diverging_epoch = EpochEndOffset(epoch=1, end_offset=-1)
+    assert pair.fetcher.answered(answer, NOW_MS) == []
+    assert following.stage is Stage.DELAYED
 
 
 def test_a_leader_that_contradicts_itself_is_asked_again_later() -> None:

@@ -388,7 +388,7 @@ async def test_a_watch_goes_with_its_connection() -> None:
         other = await (await Peer.open(server.port)).connect(6_000, one.session_id, one.password)
         await writer.ask(CREATE, creation("/a"))
         assert (await other.ask(EXISTS, string("/a") + b"\0"))[0] == 0, "and no event before it"
-        assert server.server._service._watches._counts == {}
+        assert server.server._service._watches._held == {}
         other.close()
 
 
@@ -396,17 +396,17 @@ async def test_watches_have_so_much_room_and_no_more() -> None:
     """Of all connections together; who watches no more makes room."""
     async with ServerUnderTest() as server, peer(server) as one, peer(server) as other:
         service = server.server._service
-        service._watches_bytes_max = 10 * 1_200
+        service._watches_bytes_max = 10 * 1_330
         for number in range(5):
             for who in (one, other):
                 assert (await who.ask(EXISTS, string(f"/{number}".ljust(1_000, "x")) + b"\1"))[0] == NO_NODE
-        assert service._watches.held_bytes == 10 * 1_200
+        assert service._watches.held_bytes == 10 * 1_330
         async with peer(server) as late:
             late.send(struct.pack(">ii", 1, EXISTS) + string("/more") + b"\1")
             assert await late.is_closed()
         async with peer(server) as third:
             await third.ask(CREATE, creation("/0".ljust(1_000, "x")))
-            assert service._watches.held_bytes == 8 * 1_200
+            assert service._watches.held_bytes == 8 * 1_330
             assert (await third.ask(EXISTS, string("/more") + b"\1"))[0] == NO_NODE
 
 

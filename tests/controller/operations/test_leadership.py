@@ -100,6 +100,20 @@ def test_who_left_the_isr_last_is_elected_uncleanly() -> None:
     assert elected.leader == 4, "one that has no replica any more is none to be elected"
 
 
+def test_who_is_no_replica_any_more_has_not_left_the_isr() -> None:
+    """Its log is deleted, and if it is added again it has an empty one, with which it must not be elected before
+    others."""
+    joined = state(1, (1, 2)).with_isr((1,)).with_isr((1, 3))
+    assert joined.left_isr == (2,)
+    cancelled = election.state_among((1, 2), joined, {1, 3}, EPOCH)
+    assert (cancelled.isr, cancelled.left_isr) == ((1,), (2,))
+    gone = election.leaderless(cancelled, EPOCH)
+    assert gone is not None
+    elected = election.leader_for_offline((1, 2, 3), gone, {2, 3}, EPOCH, unclean=True)
+    assert elected is not None
+    assert elected.leader == 2
+
+
 def test_who_joins_the_isr_again_has_not_left_it() -> None:
     left = state(1, (1, 2, 3)).with_isr((1,))
     assert left.left_isr == (2, 3)
