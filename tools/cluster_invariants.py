@@ -31,6 +31,7 @@ TopicPartition = tuple[str, int]
 Running = tuple[Process, "Broker"]
 
 _STATE: Final = "/state"
+_TOPIC: Final = znodes.topic_path("")
 
 
 class Invariants:
@@ -43,6 +44,8 @@ class Invariants:
     def __init__(self, running: Callable[[], Sequence[Running | None]], wrong: list[str]) -> None:
         self.states: dict[TopicPartition, PartitionState] = {}
         """The states of partitions as the store has them."""
+        self._topic_ids: dict[str, bytes | None] = {}
+        """Of the topics that the store has, or had last under each name."""
         self._running = running
         self._wrong = wrong
         self._committed: dict[tuple[TopicPartition, object], int] = {}
@@ -56,6 +59,9 @@ class Invariants:
         """The store has taken what a znode is. What a partition's state was before, and is now; None for others."""
         if path == znodes.CONTROLLER_EPOCH:
             self._controller_epoch = znodes.decode_controller_epoch(data)
+        if path.startswith(_TOPIC) and "/" not in path.removeprefix(_TOPIC):
+            name = path.removeprefix(_TOPIC)
+            self._topic_ids[name] = znodes.decode_topic(name, data).topic_id
         if not path.endswith(_STATE):
             return None
         *_, topic, _partitions, index, _state = path.split("/")
@@ -110,8 +116,8 @@ class Invariants:
         for member in state.isr:
             its = running[member]
             partition = None if its is None else its[1].replicas.partition(*key)
-            if partition is None:
-                continue
+            if partition is None or partition.log.topic_id != self._topic_ids[key[0]]:
+                continue  # a log of another topic of that name, which it has not heard of yet: it is set aside
             committed = self._committed.get((key, partition.log.topic_id), 0)
             if partition.log.log_end_offset < committed:
                 self._wrong.append(

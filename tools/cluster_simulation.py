@@ -20,7 +20,8 @@ brokers sync before they acknowledge), clean restarts, processes that stand stil
 expire, directions of the network that are cut, connections that break, slow networks, brokers that only clients reach,
 all brokers at once, a controller that is deposed while it lives, a turned bit in a log; clocks that jump, disks that
 are full or fail for a while (`simulated_machine.py`), writes to the metadata store of which nobody knows whether they
-were done. `cluster_ambushes.py` adds some at the worst moment.
+were done. `cluster_ambushes.py` adds some at the worst moment. With more than three brokers partitions move between
+them all the time (`simulated_moves.py`).
 """
 
 from __future__ import annotations
@@ -70,6 +71,7 @@ from tools.simulated_clients import (
 from tools.simulated_disk import SimulatedDisk
 from tools.simulated_groups import Member
 from tools.simulated_machine import FailingDisk, FullDisk, MachineClock
+from tools.simulated_moves import Mover
 from tools.simulated_network import SimulatedNetwork
 from tools.simulated_processes import Process, SimulatedThreads, current_process, process_of, run_processes
 from tools.simulated_store import HOST as STORE
@@ -117,6 +119,10 @@ CLIENTS: Final = (
     (Member, 3),
     (TopicOwner, 1),
 )
+CLIENTS_OF_MORE: Final = ((Mover, 2),)
+"""Those that come where there are more brokers than a partition has replicas."""
+
+REPLICAS_MAX: Final = 3
 
 CONFIGS: Final = {
     "auto.create.topics.enable": "false",
@@ -429,13 +435,13 @@ class ClusterSimulation:
         self.rates = Rates.draw(self.draw, is_durable=self.is_durable)
         self.configs = {
             "barnabas.flush.before.ack": str(self.is_durable).lower(),
-            "default.replication.factor": str(min(brokers, 3)),
+            "default.replication.factor": str(min(brokers, REPLICAS_MAX)),
             "leader.imbalance.check.interval.seconds": str(self.draw.choice((1, 5, 20))),
             "min.insync.replicas": str(min(brokers, self.draw.choice((1, 2)))),
-            "offsets.topic.replication.factor": str(min(brokers, 3)),
+            "offsets.topic.replication.factor": str(min(brokers, REPLICAS_MAX)),
             "replica.lag.time.max.ms": str(self.draw.choice((2_000, 5_000, 30_000))),
             "transaction.state.log.min.isr": str(min(brokers, 2)),
-            "transaction.state.log.replication.factor": str(min(brokers, 3)),
+            "transaction.state.log.replication.factor": str(min(brokers, REPLICAS_MAX)),
         }
         self.brokers = [SimulatedBroker(self, node_id) for node_id in range(brokers)]
         self.recorder = Recorder(self.tell)
@@ -512,7 +518,7 @@ class ClusterSimulation:
 
     def _start_clients(self) -> list[asyncio.Task[None]]:
         running = []
-        for kind, count in CLIENTS:
+        for kind, count in CLIENTS + (CLIENTS_OF_MORE if len(self.brokers) > REPLICAS_MAX else ()):
             for _ in range(count):
                 number = len(self.workers) + 1
                 process = Process(f"client-{number}", self.network.host(f"client-{number}"))
@@ -890,7 +896,12 @@ def _content(log: Any, offset: int, end: int) -> bytes:
     return digest.digest()
 
 
-_COUNTED: Final = {"compacted": "compacted up to offset", "ended by retention": "by retention"}
+_COUNTED: Final = {
+    "compacted": "compacted up to offset",
+    "ended by retention": "by retention",
+    "moves begun": ": reassigning to",
+    "moves done": ": reassigned",
+}
 """What brokers tell of, and how often it happened."""
 
 
@@ -1008,7 +1019,7 @@ def main() -> None:
     parser = ArgumentParser(description="Simulate a cluster with faults, in virtual time.")
     parser.add_argument("--seed", type=int, default=None, help="what decides everything; by default a new one")
     parser.add_argument("--seconds", type=float, default=60, help="simulated seconds with faults")
-    parser.add_argument("--brokers", type=int, default=3, help="how many there are (3)")
+    parser.add_argument("--brokers", type=int, default=3, help="how many there are (3); with more, partitions move")
     parser.add_argument("--log", help="write the log of the run to this file")
     arguments = parser.parse_args()
     if os.environ.get("PYTHONHASHSEED") != "0":  # the order of sets is a part of the story

@@ -23,6 +23,7 @@ HAPPENS = (
     "refused by disks", "producers died", "topics deleted", "rebalances of members", "compacted", "ended by retention",
 )  # fmt: skip
 """What faults and clients bring about."""
+MOVES = ("moves begun", "moves done")
 
 
 @pytest.mark.parametrize(
@@ -30,14 +31,16 @@ HAPPENS = (
     [
         pytest.param(1, range(4), 30, marks=pytest.mark.slow),
         pytest.param(3, range(1, 7), 30, marks=pytest.mark.slow),
+        pytest.param(5, range(1, 4), 20, marks=pytest.mark.slow),
         pytest.param(1, range(8, 58), 60, marks=[pytest.mark.full, pytest.mark.timeout(1800)]),
         pytest.param(3, range(8, 108), 60, marks=[pytest.mark.full, pytest.mark.timeout(1800)]),
+        pytest.param(5, range(8, 58), 60, marks=[pytest.mark.full, pytest.mark.timeout(1800)]),
     ],
 )
 def test_whatever_fails_nothing_is_wrong(brokers: int, seeds: range, seconds: float) -> None:
     """And each fault is there: seeds go on, where one of them was not yet."""
     counts: dict[str, int] = {}
-    wanted = (*FAULTS, *HAPPENS) if brokers > 1 else ("cut",)
+    wanted = {1: ("cut",), 3: (*FAULTS, *HAPPENS), 5: (*FAULTS, *MOVES)}[brokers]
     for seed in range(seeds.start, seeds.start + 4 * len(seeds)):
         if seed >= seeds.stop and all(counts.get(what) for what in wanted):
             break
