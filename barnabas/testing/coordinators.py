@@ -48,7 +48,8 @@ def attach(server: Server, live_servers: Callable[[], Sequence[Server]]) -> None
         with suppress(TimeoutError):
             async with asyncio.timeout(PATIENCE_S):
                 await _loaded(servers(), topic)
-        return find_coordinator.handle(request, context)
+        response = find_coordinator.handle(request, context)
+        return await response if isinstance(response, Awaitable) else response
 
     handler = replace(find_coordinator.HANDLER, handle=handle)
     server.handlers_instead[handler.key] = handler

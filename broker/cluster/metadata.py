@@ -85,7 +85,7 @@ class MetadataCache:
         self._node_id = node_id
         self.controller_id = NO_LEADER
         self.is_complete = False
-        """Whether the controller in office has told of all topics, so that one which is not here does not exist. (The
+        """Whether the present controller has told of all topics, so that one which is not here does not exist. (The
         one before may have made some that this broker never heard of.)"""
         self._complete_epoch = UNKNOWN_CONTROLLER_EPOCH
         self._brokers: dict[int, BrokerMetadata] = {}
@@ -234,7 +234,7 @@ class MetadataCache:
                 await turns.after_one()
 
     def _hear_from(self, request: "LeaderAndIsrRequest | UpdateMetadataRequest") -> None:
-        """A controller that is new in office gives roles, and names who lives, before it tells of all topics."""
+        """A new controller gives roles, and names who lives, before it tells of all topics."""
         if request.controller_epoch > self._complete_epoch:
             self.is_complete = False
 

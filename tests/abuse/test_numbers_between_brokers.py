@@ -60,8 +60,8 @@ IDLE_S: Final = 1.0
 IDLE_SHARE_MAX: Final = 0.3
 
 
-class Company:
-    """A broker in office, and the connections of another one that is registered and not there: it is what the test
+class Pair:
+    """A broker that governs, and the connections of another one that is registered and not there: it is what the test
     says."""
 
     def __init__(self, broker: Broker, other_epoch: int) -> None:
@@ -130,11 +130,11 @@ class Company:
 
 
 @asynccontextmanager
-async def company(data_dir: Path) -> AsyncIterator[Company]:
+async def pair(data_dir: Path) -> AsyncIterator[Pair]:
     store = EmbeddedStore(":memory:", SystemClock(), is_durable=False)
     await store.open()
     session = await store.session()
-    found: Company | None = None
+    found: Pair | None = None
     try:
         async with running(
             data_dir,
@@ -148,7 +148,7 @@ async def company(data_dir: Path) -> AsyncIterator[Company]:
             await session.create(path, znodes.encode_broker(registration, 0), ephemeral=True)
             stat = await session.exists(path)
             assert stat is not None
-            found = Company(broker, stat.czxid)
+            found = Pair(broker, stat.czxid)
             is_told = asyncio.Event()
             broker.metadata.listeners[is_told.set] = None
             while OTHER not in broker.metadata.broker_ids():
@@ -165,35 +165,35 @@ async def company(data_dir: Path) -> AsyncIterator[Company]:
 # --- what is asked --------------------------------------------------------------------------------
 
 
-def _lead(company: Company, _version: int) -> Message:
-    return _role(company, company.broker.node_id)
+def _lead(pair: Pair, _version: int) -> Message:
+    return _role(pair, pair.broker.node_id)
 
 
-def _follow(company: Company, _version: int) -> Message:
-    return _role(company, OTHER)
+def _follow(pair: Pair, _version: int) -> Message:
+    return _role(pair, OTHER)
 
 
-def _role(company: Company, leader: int) -> Message:
-    both = [company.broker.node_id, OTHER]
+def _role(pair: Pair, leader: int) -> Message:
+    both = [pair.broker.node_id, OTHER]
     state = leader_and_isr.LeaderAndIsrPartitionState(
         leader=leader, replicas=both, isr=both, adding_replicas=[OTHER], removing_replicas=[OTHER],
         leader_epoch=1, partition_epoch=1, controller_epoch=1, is_new=True,
     )  # fmt: skip
     return leader_and_isr.LeaderAndIsrRequest(
-        **company.command,
-        topic_states=[leader_and_isr.LeaderAndIsrTopicState(**company.new_topic(), partition_states=[state])],
+        **pair.command,
+        topic_states=[leader_and_isr.LeaderAndIsrTopicState(**pair.new_topic(), partition_states=[state])],
         live_leaders=[leader_and_isr.LeaderAndIsrLiveLeader(broker_id=OTHER, host_name="h", port=1)],
     )
 
 
-def _tell(company: Company, _version: int) -> Message:
-    node = company.broker.node_id
+def _tell(pair: Pair, _version: int) -> Message:
+    node = pair.broker.node_id
     state = update_metadata.UpdateMetadataPartitionState(
         leader=node, replicas=[node, OTHER], isr=[node], offline_replicas=[OTHER], leader_epoch=1, zk_version=1
     )
     return update_metadata.UpdateMetadataRequest(
-        **company.command,
-        topic_states=[update_metadata.UpdateMetadataTopicState(**company.new_topic(), partition_states=[state])],
+        **pair.command,
+        topic_states=[update_metadata.UpdateMetadataTopicState(**pair.new_topic(), partition_states=[state])],
         live_brokers=[
             update_metadata.UpdateMetadataBroker(
                 id=broker,
@@ -205,20 +205,20 @@ def _tell(company: Company, _version: int) -> Message:
     )
 
 
-def _stop(company: Company, _version: int) -> Message:
+def _stop(pair: Pair, _version: int) -> Message:
     state = stop_replica.StopReplicaPartitionState(leader_epoch=1, delete_partition=True)
-    topic = stop_replica.StopReplicaTopicState(topic_name=f"x-{company.count}", partition_states=[state])
-    return stop_replica.StopReplicaRequest(**company.command, topic_states=[topic])
+    topic = stop_replica.StopReplicaTopicState(topic_name=f"x-{pair.count}", partition_states=[state])
+    return stop_replica.StopReplicaRequest(**pair.command, topic_states=[topic])
 
 
-def _fetch(company: Company, version: int) -> Message:
-    topic: dict[str, Any] = {"topic_id": company.topic_id} if version >= 13 else {"topic": "t"}
+def _fetch(pair: Pair, version: int) -> Message:
+    topic: dict[str, Any] = {"topic_id": pair.topic_id} if version >= 13 else {"topic": "t"}
     partition = fetch.FetchPartition(partition_max_bytes=1 << 20)
     request = fetch.FetchRequest(
         min_bytes=1, max_bytes=1 << 20, topics=[fetch.FetchTopic(**topic, partitions=[partition])]
     )
     if version >= 15:
-        request.replica_state = fetch.ReplicaState(replica_id=OTHER, replica_epoch=company.other_epoch)
+        request.replica_state = fetch.ReplicaState(replica_id=OTHER, replica_epoch=pair.other_epoch)
     else:
         request.replica_id = OTHER
     if version >= 5:
@@ -229,42 +229,42 @@ def _fetch(company: Company, version: int) -> Message:
     return request
 
 
-def _offsets(_: Company, _version: int) -> Message:
+def _offsets(_: Pair, _version: int) -> Message:
     partition = list_offsets.ListOffsetsPartition(current_leader_epoch=-1, timestamp=-1)
     return list_offsets.ListOffsetsRequest(
         replica_id=OTHER, topics=[list_offsets.ListOffsetsTopic(name="t", partitions=[partition])]
     )
 
 
-def _epochs(_: Company, _version: int) -> Message:
+def _epochs(_: Pair, _version: int) -> Message:
     partition = offset_for_leader_epoch.OffsetForLeaderPartition(leader_epoch=0)
     topic = offset_for_leader_epoch.OffsetForLeaderTopic(topic="t", partitions=[partition])
     return offset_for_leader_epoch.OffsetForLeaderEpochRequest(replica_id=OTHER, topics=[topic])
 
 
-def _alter(company: Company, _version: int) -> Message:
-    controller = company.broker.controller
+def _alter(pair: Pair, _version: int) -> Message:
+    controller = pair.broker.controller
     known = controller.cluster.topics["t"].partitions[0]
-    member = alter_partition.BrokerState(broker_id=company.broker.node_id, broker_epoch=controller.broker_epoch)
+    member = alter_partition.BrokerState(broker_id=pair.broker.node_id, broker_epoch=controller.broker_epoch)
     partition = alter_partition.RequestPartitionData(
         leader_epoch=known.leader_epoch,
         new_isr_with_epochs=[member],
         partition_epoch=known.partition_epoch,
     )
-    topic = alter_partition.RequestTopicData(topic_id=company.topic_id, partitions=[partition])
-    named = {"broker_id": company.broker.node_id, "broker_epoch": controller.broker_epoch}
+    topic = alter_partition.RequestTopicData(topic_id=pair.topic_id, partitions=[partition])
+    named = {"broker_id": pair.broker.node_id, "broker_epoch": controller.broker_epoch}
     return alter_partition.AlterPartitionRequest(**named, topics=[topic])
 
 
-def _shut_down(company: Company, _version: int) -> Message:
-    return controlled_shutdown.ControlledShutdownRequest(broker_id=OTHER, broker_epoch=company.other_epoch)
+def _shut_down(pair: Pair, _version: int) -> Message:
+    return controlled_shutdown.ControlledShutdownRequest(broker_id=OTHER, broker_epoch=pair.other_epoch)
 
 
-def _allocate(company: Company, _version: int) -> Message:
-    return allocate_producer_ids.AllocateProducerIdsRequest(broker_id=OTHER, broker_epoch=company.other_epoch)
+def _allocate(pair: Pair, _version: int) -> Message:
+    return allocate_producer_ids.AllocateProducerIdsRequest(broker_id=OTHER, broker_epoch=pair.other_epoch)
 
 
-Builder = Callable[[Company, int], Message]
+Builder = Callable[[Pair, int], Message]
 BETWEEN: Final[dict[int, tuple[Builder, ...]]] = {
     1: (_fetch,),
     2: (_offsets,),
@@ -294,11 +294,11 @@ def cases() -> Iterator[tuple[Builder, int]]:
                 yield build, version
 
 
-async def of(company: Company, build: Builder, version: int) -> Message:
+async def of(pair: Pair, build: Builder, version: int) -> Message:
     """A request that is about something, as each one before it may have changed that."""
     if build is _stop:
-        await company.broker.commands.leader_and_isr(_lead(company, version))  # type: ignore[arg-type]
-    return build(company, version)
+        await pair.broker.commands.leader_and_isr(_lead(pair, version))  # type: ignore[arg-type]
+    return build(pair, version)
 
 
 def is_obeyed(build: Builder, change: Change) -> bool:
@@ -307,9 +307,9 @@ def is_obeyed(build: Builder, change: Change) -> bool:
     return told.get("controller_epoch") == EPOCH_MAX or (build is _shut_down and told.get("broker_id") == 0)
 
 
-async def check(company: Company, caplog: pytest.LogCaptureFixture) -> float:
+async def check(pair: Pair, caplog: pytest.LogCaptureFixture) -> float:
     """Everything works; which share of a processor the broker uses when nobody asks anything."""
-    broker = company.broker
+    broker = pair.broker
     assert [record.getMessage() for record in caplog.records if record.exc_info] == []
     assert broker.controller.is_active
     (outcome,) = await broker.controller.create_topics([NewTopic("after", assignments=[(0, (0,))])])
@@ -328,7 +328,7 @@ async def check(company: Company, caplog: pytest.LogCaptureFixture) -> float:
 async def attack(
     data_dir: Path, build: Builder, version: int, together: int, caplog: pytest.LogCaptureFixture
 ) -> dict[str, Any]:
-    async with company(data_dir) as found:
+    async with pair(data_dir) as found:
         request = await of(found, build, version)
         plain = await found.send(request, version)
         assert errors(plain) == [], f"{build.__name__}: {plain}"
@@ -358,7 +358,7 @@ def test_a36_what_brokers_ask_at_its_extremes(
 
 
 async def believe_another_controller(data_dir: Path, caplog: pytest.LogCaptureFixture) -> None:
-    async with company(data_dir) as found:
+    async with pair(data_dir) as found:
         broker = found.broker
         request = _tell(found, 8)
         assert isinstance(request, update_metadata.UpdateMetadataRequest)
@@ -385,7 +385,7 @@ def test_a36_a_controller_of_the_greatest_epoch(tmp_path: Path, caplog: pytest.L
 async def take_sessions(data_dir: Path) -> tuple[int, int, int]:
     """How many sessions a broker keeps for brokers that are nowhere, for one that is registered after that, and for
     that one's without end."""
-    async with company(data_dir) as found:
+    async with pair(data_dir) as found:
         sessions = found.broker.replica_fetch_sessions
 
         async def fetch_as(replica_id: int) -> int:

@@ -54,7 +54,7 @@ class MarkerSender:
         metadata.listeners[self._leaders_changed] = None
 
     def write(self, topic: str, partition: int, marker: TransactionMarker) -> "asyncio.Future[None] | None":
-        """See MarkerWriter. Errors: ApiError, raised: UNKNOWN_TOPIC_OR_PARTITION (the controller in office has told of
+        """See MarkerWriter. Errors: ApiError, raised: UNKNOWN_TOPIC_OR_PARTITION (the present controller has told of
         all topics and this partition is not among them), COORDINATOR_LOAD_IN_PROGRESS (it has not yet, and this
         partition is not known), LEADER_NOT_AVAILABLE, and those of `local`; in the future: NETWORK_EXCEPTION,
         NOT_LEADER_OR_FOLLOWER, what the leader said.

@@ -231,7 +231,7 @@ async def test_only_metadata_tells_that_a_topic_is_gone():
 
 
 @run
-async def test_a_controller_that_is_new_in_office_has_not_told_of_what_the_one_before_made():
+async def test_a_new_controller_has_not_told_of_what_the_one_before_made():
     """It gives roles first: a coordinator that gets one may have to end transactions in topics it never heard of."""
     bench = await Bench().up(a=[OTHER])
     assert bench.refusal("b") is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
