@@ -33,6 +33,8 @@ ALLOWED: Final = {
     ("soak/test_soak.py", "'tools.soak.run.ACKNOWLEDGED_BETWEEN_CRASHES'"): "as PATIENCE_S",
     ("soak/test_soak.py", "'tools.soak.run.TRANSACTION_TIMEOUT_S'"): "as PATIENCE_S",
     ("test_container_engine.py", "os"): "geteuid: a user who is not root",
+    ("broker/client/test_client.py", "client"): "one client's own send: an answer that no broker gives",
+    ("broker/replication/test_follower_reads.py", "fetch_handler"): "notes what a follower asks, and passes it on",
     ("testing/test_coordinators.py", "coordinators"): "its patience, for what fails in the end",
     ("testing/test_recording.py", "recording"): "a bound that a short test reaches",
     ("testing/test_broker.py", "'tempfile.tempdir'"): "where temporary directories are, which is there to be set",

@@ -59,21 +59,20 @@ def handle(request: FetchRequest, context: RequestContext) -> FetchResponse | Aw
     services = context.services
     uses_topic_ids = context.api_version >= 13
     replica_id = request.replica_state.replica_id if context.api_version >= 15 else request.replica_id
-    session_epoch = request.session_epoch
     if replica_id < 0:
         sessions = services.fetch_sessions
     elif context.is_on_inter_broker_listener:
         sessions = services.replica_fetch_sessions
         if replica_id != services.node_id and services.metadata.is_alive(replica_id):
             context.session.belongs_to_broker()
-        elif session_epoch == INITIAL_EPOCH:  # strangers must not take the sessions of those who are there
-            session_epoch = FINAL_EPOCH
+        elif request.session_epoch == INITIAL_EPOCH:  # strangers must not take the sessions of those who are there
+            request.session_epoch = FINAL_EPOCH
     else:
         return _refuse_replica(request, context)
     now_ms = services.clock.monotonic_ms()
     plan = sessions.plan(
         request.session_id,
-        session_epoch,
+        request.session_epoch,
         _asked(request, services.metadata, uses_topic_ids),
         _forgotten(request, uses_topic_ids) if request.forgotten_topics_data else (),
         uses_topic_ids=uses_topic_ids,

@@ -21,7 +21,7 @@ from barnabas.broker.network.peer_connection import PeerConnection, PeerUnavaila
 from barnabas.broker.server import REPLICA_FETCH_SESSIONS_MAX, Broker
 from barnabas.clock import SystemClock
 from barnabas.controller import znodes
-from barnabas.controller.controller import RENEWALS_AT_ONCE
+from barnabas.controller.controllership import RENEWALS_AT_ONCE
 from barnabas.controller.coordination.embedded import EmbeddedStore
 from barnabas.controller.operations.topics import NewTopic
 from barnabas.controller.state import BrokerRegistration, EndPoint
