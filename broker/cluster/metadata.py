@@ -89,6 +89,8 @@ class MetadataCache:
         one before may have made some that this broker never heard of.)"""
         self._complete_epoch = UNKNOWN_CONTROLLER_EPOCH
         self._brokers: dict[int, BrokerMetadata] = {}
+        self.brokers_changes = 0
+        """How often other brokers were alive, or their addresses or racks were others, than before."""
         self._reachable: dict[str, frozenset[int]] = {}
         self._topics: dict[str, TopicMetadata] = {}
         self._names_by_id: dict[TopicId, str] = {}
@@ -190,8 +192,11 @@ class MetadataCache:
             self._complete_epoch = request.controller_epoch
         else:
             self._hear_from(request)
-        self._brokers = {broker.id: _broker(broker) for broker in request.live_brokers}
-        self._reachable = {}
+        brokers = {broker.id: _broker(broker) for broker in request.live_brokers}
+        if brokers != self._brokers:
+            self._brokers = brokers
+            self._reachable = {}
+            self.brokers_changes += 1
         removed = []
         if request.type == FULL:
             for name in self._topics.keys() - {topic.name for topic in told}:

@@ -46,7 +46,7 @@ async def handle(request: ElectLeadersRequest, context: RequestContext) -> Elect
             code = error.error
         results = dict.fromkeys(partitions or (), error)
     if asked is None:
-        return ElectLeadersResponse(error_code=code, replica_election_results=_by_topic(results))
+        return ElectLeadersResponse(error_code=code, replica_election_results=await _by_topic(results))
     return ElectLeadersResponse(
         error_code=code,
         replica_election_results=[
@@ -75,11 +75,13 @@ def _election_type(number: int) -> ElectionType:
         raise ApiError(ErrorCode.INVALID_REQUEST, f"Unknown election type {number}") from None
 
 
-def _by_topic(results: ElectionResults) -> list[ReplicaElectionResult]:
+async def _by_topic(results: ElectionResults) -> list[ReplicaElectionResult]:
     topics: dict[str, ReplicaElectionResult] = {}
+    turns = Turns()
     for (name, index), error in results.items():
         topic = topics.setdefault(name, ReplicaElectionResult(topic=name))
         topic.partition_result.append(_result(index, error))
+        await turns.after_one()
     return list(topics.values())
 
 
@@ -89,5 +91,5 @@ def _result(index: int, error: ApiError | None) -> PartitionResult:
 
 
 HANDLER: Handler[ElectLeadersRequest, ElectLeadersResponse] = Handler(
-    key=43, min_version=0, max_version=2, handle=handle, waits_for=WaitsFor.CONTROLLER
+    key=43, min_version=0, max_version=2, handle=handle, has_large_replies=True, waits_for=WaitsFor.CONTROLLER
 )

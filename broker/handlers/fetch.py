@@ -117,13 +117,15 @@ def _rack_aware(rack: str, plan: FetchPlan, limits: FetchLimits, context: Reques
     from barnabas.broker.replication.replica_selector import RackAwareFetch
 
     services, listener = context.services, context.session.listener_name
+    metadata = services.metadata
     return RackAwareFetch(
         services.replicas,
         services.unforeseen,
         plan,
         limits,
         rack=rack,
-        rack_of=lambda broker_id: services.metadata.rack(broker_id, listener),
+        rack_of=lambda broker_id: metadata.rack(broker_id, listener),
+        standpoint=lambda: (rack, listener, metadata.brokers_changes),
     )
 
 

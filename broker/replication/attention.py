@@ -6,7 +6,8 @@ What holds between two fetches:
 1. Each partition of a session is either awake or rests. When one was put to rest, a fetch found nothing in it that its
    reader may see and was not told yet: no records, no other high watermark or log start offset, no error. A look at it
    would find the same ever since, because whoever changes any of that calls the partition's listeners
-   (`Partition.notify`), and the first call wakes it, as does a request that names it.
+   (`Partition.notify`), and the first call wakes it, as does a request that names it. Where a reader may be sent
+   elsewhere (`replica_selector.py`), that depends on more than partitions, and all are woken when that is another.
 2. Those that are awake are looked at in the order of the session, so that what `max_bytes` leaves out of a reply is
    what it would leave out if all were looked at.
 
@@ -32,12 +33,13 @@ class Attention:
     the event loop.
     """
 
-    __slots__ = ("_awake", "_listener", "_resting", "followers", "heartbeat", "waiting")
+    __slots__ = ("_awake", "_listener", "_resting", "_standpoint", "followers", "heartbeat", "waiting")
 
     def __init__(self) -> None:
         self._awake: dict[PartitionKey, FetchPartition] = {}
         self._resting: dict[Partition, FetchPartition] = {}
         self._listener = self._changed
+        self._standpoint: object = None
         self.waiting: dict[Join, None] = {}
         """The long polls of the session: each is called with every partition that wakes."""
         self.heartbeat: Heartbeat | None = None
@@ -68,6 +70,16 @@ class Attention:
         if asked.rests_at is not None:
             self._end_rest(asked.rests_at)
         self._awake[asked.key] = asked
+
+    def looks_from(self, standpoint: object) -> bool:
+        """Wake all if the reader sees them from elsewhere than at its last fetch, as no partition tells of that;
+        whether it does."""
+        if standpoint == self._standpoint:
+            return False
+        self._standpoint = standpoint
+        for asked in list(self._resting.values()):
+            self.wake(asked)
+        return True
 
     def forget(self, asked: "FetchPartition") -> None:
         """Take a partition out of the session."""

@@ -13,6 +13,7 @@ from barnabas.broker.replication.fetch_sessions import FetchPartition, FetchPlan
 from barnabas.broker.replication.followers import Followers
 from barnabas.broker.replication.partition import Partition
 from barnabas.broker.replication.replica_manager import ReplicaManager
+from barnabas.storage.segment_reader import ColdRead
 
 RackOf = Callable[[int], str | None]
 """Where a broker stands, as far as the consumer can reach it."""
@@ -36,6 +37,12 @@ def preferred_replica(followers: Followers, fetch_offset: int, rack: str, rack_o
     return max(found)[-1] if found else None
 
 
+def has_nearer(followers: Followers, rack: str, rack_of: RackOf) -> bool:
+    """Whether a follower in sync stands in that rack, and the leader does not: it is preferred as soon as it has the
+    offset."""
+    return rack_of(followers.node_id) != rack and any(rack_of(replica) == rack for replica in followers.isr)
+
+
 class _ReadElsewhere(Exception):
     """Ends the look at a partition, as an error would; it is answered without one."""
 
@@ -47,7 +54,7 @@ class _ReadElsewhere(Exception):
 
 class RackAwareFetch(FetchOperation):
     """One fetch of a consumer that stands in `rack`. Where a follower is to be read from it is told which, and no
-    records."""
+    records. `standpoint` is something that changes whenever `rack_of` may."""
 
     def __init__(
         self,
@@ -58,7 +65,11 @@ class RackAwareFetch(FetchOperation):
         *,
         rack: str,
         rack_of: RackOf,
+        standpoint: Callable[[], object],
     ) -> None:
+        self._standpoint = standpoint
+        if plan.attention is not None and plan.attention.looks_from(standpoint()):
+            plan.partitions = plan.attention.awake()
         super().__init__(replicas, unforeseen, plan.partitions, limits, plan.attention)
         self._rack = rack
         self._rack_of = rack_of
@@ -83,9 +94,16 @@ class RackAwareFetch(FetchOperation):
         data.aborted_transactions = None
         self._must_reply = True
 
+    def read_again(self) -> ColdRead | None:
+        if self._attention is not None:
+            self._attention.looks_from(self._standpoint())
+        return super().read_again()
+
     def _found_nothing(
         self, asked: FetchPartition, partition: Partition, max_offset: int, attention: Attention
     ) -> None:
-        """A partition that others follow is looked at each time: who may be read from changes without a word."""
-        if partition.leadership is None:
+        """Not put to rest is a partition that is read here only because the nearer replica does not have the offset
+        yet, or was not heard of: that it has it is told to nobody. Who is in sync is."""
+        leadership = partition.leadership
+        if leadership is None or not has_nearer(leadership.followers, self._rack, self._rack_of):
             super()._found_nothing(asked, partition, max_offset, attention)

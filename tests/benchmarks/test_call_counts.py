@@ -10,7 +10,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import count, islice, repeat
 from pathlib import Path
@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 import pytest
 
+from barnabas.broker.configuration.tables.broker import RACK_AWARE_SELECTOR
 from barnabas.clock import ManualClock
 from barnabas.storage.file_records import REGION_BYTES_MIN
 from barnabas.storage.os_files import OsFiles
@@ -71,6 +72,8 @@ FETCH = Work(61, 2_510)
 FETCH_FROM_FILE = Work(96, 3_470)
 FETCH_OF_SESSION = Work(68, 2_720)
 """However many partitions it follows: one has a record for each fetch, the others have none."""
+FETCH_OF_SESSION_IN_A_RACK = Work(81, 2_990)
+"""The same, where other brokers stand in racks and follow, and none of them is nearer."""
 IDLE_FETCH_OF_FOLLOWER = Work(46, 1_660)
 """However many partitions it follows."""
 REPLICATED_PRODUCE = Work(618, 19_300)
@@ -185,19 +188,50 @@ def test_a_fetch_of_a_session(counter: Counter, partitions: int) -> None:
     """What a consumer of several partitions sends, KIP-227: the request names only what changed."""
     with running() as broker:
         broker.create_topic("t", partitions=partitions).produce("x" * 100, partition=0)
-        changed = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)
-        idle = [FetchPartition(partition=index, partition_max_bytes=1 << 20) for index in range(1, partitions)]
-        with connect(broker.bootstrap_servers) as connection:
-            request = fetch(changed, *idle, max_wait_ms=500, session_epoch=0)
-            opened = decode(FetchResponse, 11, ask(connection, request, 11), CORRELATION_ID_SIZE)
-            for epoch in range(1, 2 * REQUESTS + 1):
-                if epoch == REQUESTS + 1:
-                    before = counter.now()
-                request = fetch(changed, max_wait_ms=500, session_id=opened.session_id, session_epoch=epoch)
-                answer = ask(connection, request, 11)
-        work = counter.since(before)
-    assert b"x" * 100 in answer
+        work = work_per_fetch_of_session(counter, broker, range(partitions), rack_id="")
     assert work.is_within(FETCH_OF_SESSION)
+
+
+@pytest.mark.parametrize("partitions", [10, pytest.param(1_000, marks=pytest.mark.slow)])
+def test_a_fetch_of_a_session_from_a_rack(counter: Counter, partitions: int) -> None:
+    """A consumer that would be sent to a nearer replica, KIP-392, if there were one."""
+    with Cluster(
+        brokers=2,
+        racks=("a", "b"),
+        replica_selector_class=RACK_AWARE_SELECTOR,
+        replica_fetch_wait_max_ms=20_000,
+        replica_lag_time_max_ms=60_000,
+    ) as cluster:
+        topic = cluster.create_topic("t", partitions=2 * partitions)
+        cluster.wait_in_sync()
+        leader = cluster.brokers[cluster.leader("t")]
+        leader.server.connections.turns.now = repeat(0.0).__next__
+        led = [
+            found.index for found in leader.server.replicas.partitions() if found.topic == "t" and found.state.is_leader
+        ]
+        assert len(led) == partitions
+        topic.produce("x" * 100, partition=led[0])
+        work = work_per_fetch_of_session(counter, leader, led, rack_id="c")
+    assert work.is_within(FETCH_OF_SESSION_IN_A_RACK)
+
+
+def work_per_fetch_of_session(
+    counter: Counter, broker: Broker | ClusterBroker, partitions: Sequence[int], rack_id: str
+) -> Work:
+    """Of partitions the first one has a record for each fetch, the others have none."""
+    changed, *idle = (FetchPartition(partition=index, partition_max_bytes=1 << 20) for index in partitions)
+    with connect(broker.bootstrap_servers) as connection:
+        request = fetch(changed, *idle, max_wait_ms=500, session_epoch=0)
+        request.rack_id = rack_id
+        opened = decode(FetchResponse, 11, ask(connection, request, 11), CORRELATION_ID_SIZE)
+        for epoch in range(1, 2 * REQUESTS + 1):
+            if epoch == REQUESTS + 1:
+                before = counter.now()
+            request = fetch(changed, max_wait_ms=500, session_id=opened.session_id, session_epoch=epoch)
+            request.rack_id = rack_id
+            answer = ask(connection, request, 11)
+    assert b"x" * 100 in answer
+    return counter.since(before)
 
 
 def test_a_fetch_that_waits_for_a_record(counter: Counter) -> None:

@@ -26,19 +26,35 @@ def test_a_quick_row_from_the_command_to_the_table(tmp_path: Path):
     assert "W3" in done.stdout
 
 
+@pytest.mark.slow
+@pytest.mark.java
+def test_quick_rows_of_three_brokers_that_take_what_a_producer_has(tmp_path: Path):
+    for row in ("W16", "W17"):
+        found = quick_run(row, tmp_path)
+        print(row, found)
+        assert found["throughput"] > 0
+        assert found["broker CPU"] > 0
+        assert 0 < found["p50 of acknowledgements"] <= found["p99 of acknowledgements"]
+        assert found["resident memory"] > 0
+
+
 @pytest.mark.full
 def test_quick_rows_of_three_brokers(tmp_path: Path):
-    file = tmp_path / "run.json"
-    rows = "W18,W19,W20,W21,W22"
-    command = [sys.executable, "-m", "benchmarks", "--only", rows, "--systems", "barnabas", "--quick"]
-    done = subprocess.run([*command, "--json", str(file)], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    found = {line.name: line.values["barnabas"].median for line in lines(Run.from_json(file.read_text()).measurements)}
+    found = quick_run("W18,W19,W20,W21,W22", tmp_path)
     assert found["acks=all: p50"] > 0
     assert found["catching up: p99"] > 0
     assert found["idle: the busiest broker, of a core"] > 0
     assert 0 < found["300 partitions, controller killed: until all are led"] < 30
     assert found["longest time of a partition without a leader"] < 30
+
+
+def quick_run(rows: str, tmp_path: Path) -> dict[str, float]:
+    """The figures of some rows, with Barnabas alone."""
+    file = tmp_path / "run.json"
+    command = [sys.executable, "-m", "benchmarks", "--only", rows, "--systems", "barnabas", "--quick"]
+    done = subprocess.run([*command, "--json", str(file)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return {line.name: line.values["barnabas"].median for line in lines(Run.from_json(file.read_text()).measurements)}
 
 
 @pytest.mark.full

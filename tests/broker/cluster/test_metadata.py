@@ -68,6 +68,30 @@ def test_it_is_not_complete_before_a_new_controller_has_told_everything() -> Non
     assert not metadata.is_complete
 
 
+def test_it_counts_when_brokers_come_go_or_move() -> None:
+    """Who sends consumers to a broker near them goes by that."""
+    metadata = MetadataCache()
+
+    def told_again(*racks: str, topic: str = "a") -> bool:
+        before = metadata.brokers_changes
+        brokers = [
+            UpdateMetadataBroker(
+                id=index, rack=rack, endpoints=[UpdateMetadataEndpoint(host="h", port=index, listener="PLAINTEXT")]
+            )
+            for index, rack in enumerate(racks)
+        ]
+        states = [UpdateMetadataTopicState(topic_name=topic, topic_id=topic.encode().rjust(16))]
+        asyncio.run(metadata.update(UpdateMetadataRequest(live_brokers=brokers, topic_states=states)))
+        return metadata.brokers_changes == before
+
+    assert not told_again("r1", "r2")
+    assert told_again("r1", "r2", topic="b")
+    assert not told_again("r1", "r3")
+    assert metadata.rack(1, "PLAINTEXT") == "r3"
+    assert not told_again("r1")
+    assert metadata.reachable("PLAINTEXT") == {0}
+
+
 def test_topics_that_were_deleted_while_this_broker_was_away_are_gone() -> None:
     """Transactions in them would wait for ever for markers that nobody takes. What this broker hosts was not deleted:
     that would have waited for it.

@@ -13,7 +13,8 @@ from barnabas.broker.replication.fetch_operation import FetchLimits, FetchOperat
 from barnabas.broker.replication.fetch_sessions import FetchPartition, FetchPlan, FetchSessions, PartitionKey
 from barnabas.broker.replication.partition import Partition
 from barnabas.broker.replication.replica_fetch import ReplicaFetch
-from barnabas.storage.log import AppendOrigin
+from barnabas.broker.replication.replica_selector import RackAwareFetch
+from barnabas.storage.validation import AppendOrigin
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.names import ZERO_TOPIC_ID
 from barnabas.wire.records import ControlRecordType, EndTxnMarker, Record, build_batch, build_end_txn_marker
@@ -24,14 +25,33 @@ STEPS = 250
 SEEDS = range(20)
 PRODUCER_ID = 7
 
-Told = list[tuple[int, int, int, int, bytes]]
-"""The partitions that a reply names, each as index, error, high watermark, log start offset, records."""
+NEAR, FAR = "near", "far"
+
+Told = list[tuple[int, int, int, int, int, bytes]]
+"""The partitions that a reply names, each as index, error, high watermark, log start offset, preferred replica,
+records."""
+
+
+class Racks:
+    """Where the two brokers stand; `changes` counts."""
+
+    def __init__(self) -> None:
+        self.of = {NODE_ID: FAR, OTHER_ID: NEAR}
+        self.changes = 0
+
+    def change(self, broker_id: int, rack: str) -> None:
+        self.of[broker_id] = rack
+        self.changes += 1
 
 
 class Reader:
-    """One side: a session, and at most one fetch that waits. `scans` makes it look at everything."""
+    """One side: a session, and at most one fetch that waits. `scans` makes it look at everything; with `racks` it is
+    a consumer who stands near, and is sent to the replica there."""
 
-    def __init__(self, hosting: Hosting, storage: Storage, *, is_follower: bool, uses_topic_ids: bool) -> None:
+    def __init__(
+        self, hosting: Hosting, storage: Storage, *, is_follower: bool, uses_topic_ids: bool, racks: Racks | None = None
+    ) -> None:
+        self._racks = racks
         self._hosting = hosting
         self._storage = storage
         self._is_follower = is_follower
@@ -55,14 +75,19 @@ class Reader:
         self.plan = self.sessions.plan(
             self.id, self.epoch, partitions, keys, uses_topic_ids=self._uses_topic_ids, now_ms=now_ms
         )
-        self.looks += len(self.plan.partitions)
         replicas, unforeseen = self._hosting.replicas, UnforeseenErrors(self._storage.clock)
         if self._is_follower:
             self.operation = ReplicaFetch(
                 replicas, unforeseen, self.plan, limits, replica_id=OTHER_ID, broker_epoch=80, now_ms=now_ms
             )
+        elif (racks := self._racks) is not None:
+            self.operation = RackAwareFetch(
+                replicas, unforeseen, self.plan, limits,
+                rack=NEAR, rack_of=racks.of.get, standpoint=lambda: racks.changes,
+            )  # fmt: skip
         else:
             self.operation = FetchOperation(replicas, unforeseen, self.plan.partitions, limits, self.plan.attention)
+        self.looks += len(self.operation._asked)
         assert self.operation.read_now() is None
         if not self.operation.is_satisfied:
             self.enough = self.operation.listen()
@@ -96,6 +121,7 @@ class Reader:
                 data.error_code,
                 data.high_watermark,
                 data.log_start_offset,
+                data.preferred_read_replica,
                 bytes(data.records or b""),
             )
             for _, data in results
@@ -105,23 +131,25 @@ class Reader:
 class Comparison:
     """Two readers of the same partitions, asked the same, and what happens to those."""
 
-    def __init__(self, seed: int, hosting: Hosting, storage: Storage) -> None:
+    def __init__(self, seed: int, hosting: Hosting, storage: Storage, racks: Racks | None = None) -> None:
         self.rng = rng = random.Random(seed)
-        self.is_follower = rng.random() < 0.4
+        self.is_follower = rng.random() < 0.4 and racks is None
         uses_topic_ids = rng.random() < 0.7
+        self.racks = racks
         self.hosting = hosting
         self.leader_epochs = dict.fromkeys(range(PARTITIONS), 0)
         self.partition_epochs = itertools.count(1)
         self.sequences: dict[int, int] = {}
         self.readers = [
-            Reader(hosting, storage, is_follower=self.is_follower, uses_topic_ids=uses_topic_ids) for _ in range(2)
+            Reader(hosting, storage, is_follower=self.is_follower, uses_topic_ids=uses_topic_ids, racks=self.racks)
+            for _ in range(2)
         ]
         self.readers[1].scans = True
         self.offsets: dict[int, int] = {}
         """What is to be asked of the partitions of the session."""
         self.told_offsets: dict[int, int] = {}
         """What was asked last."""
-        self.replies = self.waits = 0
+        self.replies = self.waits = self.redirections = 0
 
     async def run(self) -> None:
         for index in range(PARTITIONS):
@@ -130,6 +158,8 @@ class Comparison:
             self.append, self.append, self.append, self.append, self.append_of_transaction, self.end_transaction,
             self.delete_records, self.replicate, self.lead, self.resign, self.stop,
         ]  # fmt: skip
+        if self.racks is not None:
+            changes += [self.move, self.move, self.change_isr, self.change_isr, *[self.replicate] * 6]
         for _ in range(STEPS):
             if self.rng.random() < 0.55:
                 change = self.rng.choice(changes)
@@ -148,13 +178,31 @@ class Comparison:
 
     async def lead(self, index: int, leader: int = NODE_ID) -> None:
         self.leader_epochs[index] += 1
-        replicas = [NODE_ID, OTHER_ID] if self.is_follower or self.rng.random() < 0.3 else [NODE_ID]
+        has_follower = self.is_follower or self.rng.random() < (0.3 if self.racks is None else 0.8)
+        replicas = [NODE_ID, OTHER_ID] if has_follower else [NODE_ID]
         await self.hosting.live(NODE_ID, OTHER_ID)
         state = told(
             partition_index=index, leader=leader, leader_epoch=self.leader_epochs[index], replicas=replicas,
             partition_epoch=next(self.partition_epochs), isr=replicas,
         )  # fmt: skip
         assert await self.hosting.lead(state) == [ErrorCode.NONE]
+
+    def move(self, _index: int) -> None:
+        """A broker to another rack; the leader is seldom near."""
+        if self.racks is not None:
+            broker_id, nearness = self.rng.choice([(NODE_ID, 0.2), (OTHER_ID, 0.5)])
+            self.racks.change(broker_id, NEAR if self.rng.random() < nearness else FAR)
+
+    async def change_isr(self, index: int) -> None:
+        """In the same leader epoch."""
+        partition = self.leads(index)
+        if partition is not None and partition.leadership is not None:
+            state = told(
+                partition_index=index, leader=NODE_ID, leader_epoch=self.leader_epochs[index],
+                replicas=[NODE_ID, OTHER_ID], partition_epoch=next(self.partition_epochs),
+                isr=self.rng.choice([[NODE_ID], [NODE_ID, OTHER_ID]]),
+            )  # fmt: skip
+            assert await self.hosting.lead(state) == [ErrorCode.NONE]
 
     async def resign(self, index: int) -> None:
         if self.rng.random() < 0.1:
@@ -265,7 +313,8 @@ class Comparison:
     def compare(self, told: list[Told | None]) -> None:
         assert told[0] == told[1]
         self.replies += 1
-        for index, error, _, start, records in told[0] or ():
+        for index, error, _, start, preferred, records in told[0] or ():
+            self.redirections += preferred >= 0
             if error == ErrorCode.OFFSET_OUT_OF_RANGE:
                 partition = self.leads(index)
                 self.offsets[index] = 0 if partition is None else partition.log.log_start_offset
@@ -282,6 +331,17 @@ async def test_what_has_changed_is_told_as_a_look_at_everything_would(seed: int,
         assert comparison.waits
         looks, looks_at_all = (reader.looks for reader in comparison.readers)
         assert looks < 0.9 * looks_at_all
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+async def test_who_stands_nearer_is_told_as_a_look_at_everything_would(seed: int, storage: Storage) -> None:
+    async with storage.hosting() as hosting:
+        comparison = Comparison(seed, hosting, storage, Racks())
+        await comparison.run()
+        assert comparison.replies > 20
+        assert comparison.redirections
+        looks, looks_at_all = (reader.looks for reader in comparison.readers)
+        assert looks < looks_at_all
 
 
 def listeners(hosting: Hosting) -> int:

@@ -64,7 +64,7 @@ def wait_until(cluster: Cluster, is_so: Callable[[int, set[int]], bool]) -> None
     """Wait for a leader and an ISR of which that is true, by the controller's word."""
 
     def look() -> bool | None:
-        controller = cluster._controller()
+        controller = cluster.controlling()
         topic = None if controller is None else controller.controller.cluster.topics.get(TOPIC)
         state = None if topic is None else topic.partitions[0]
         return True if state is not None and is_so(state.leader, set(state.isr)) else None
