@@ -18,6 +18,7 @@ from barnabas.wire.messages.sync_group import SyncGroupRequest, SyncGroupRespons
 async def handle(request: SyncGroupRequest, context: RequestContext) -> SyncGroupResponse:
     if context.api_version >= 5 and (request.protocol_type is None or request.protocol_name is None):
         return SyncGroupResponse(error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+    context.client_id = None  # nobody asks for it, and both it and the wait may be long
     try:
         reply = await context.services.groups.answer(_event_of(request))
     except ApiError as error:
