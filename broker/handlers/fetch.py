@@ -109,6 +109,7 @@ def handle(request: FetchRequest, context: RequestContext) -> FetchResponse | Aw
         return _finish(operation.run, cold, operation, plan, context)
     if operation.is_satisfied:
         return _response(plan, operation.results, context)
+    context.client_id = None  # nobody asks for it, and both it and the wait may be long
     return Delayed(operation.listen(), partial(_read_again, operation, plan, context))
 
 

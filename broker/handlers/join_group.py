@@ -25,8 +25,18 @@ from barnabas.wire.messages.join_group import (
 
 
 async def handle(request: JoinGroupRequest, context: RequestContext) -> JoinGroupResponse:
-    groups = context.services.groups
-    version = context.api_version
+    try:
+        reply = await context.services.groups.answer(_event_of(request, context))
+    except ApiError as error:
+        reply = JoinReply(error.error, request.member_id)
+    return _response(reply, context.api_version)
+
+
+def _event_of(request: JoinGroupRequest, context: RequestContext) -> JoinGroup:
+    """What is asked; the request gives its protocols up, since it may wait for long, and the group counts only those
+    that it keeps.
+    """
+    groups, version = context.services.groups, context.api_version
     event = JoinGroup(
         group_id=request.group_id,
         token=0,
@@ -43,11 +53,8 @@ async def handle(request: JoinGroupRequest, context: RequestContext) -> JoinGrou
         member_id_required=version >= 4,
         can_skip_assignment=version >= 9,
     )
-    try:
-        reply = await groups.answer(event)
-    except ApiError as error:
-        reply = JoinReply(error.error, request.member_id)
-    return _response(reply, version)
+    request.protocols = []
+    return event
 
 
 def _protocols(protocols: list[JoinGroupRequestProtocol]) -> tuple[Protocol, ...]:

@@ -18,6 +18,21 @@ from barnabas.wire.messages.sync_group import SyncGroupRequest, SyncGroupRespons
 async def handle(request: SyncGroupRequest, context: RequestContext) -> SyncGroupResponse:
     if context.api_version >= 5 and (request.protocol_type is None or request.protocol_name is None):
         return SyncGroupResponse(error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+    context.client_id = None  # nobody asks for it, and both it and the wait may be long
+    try:
+        reply = await context.services.groups.answer(_event_of(request))
+    except ApiError as error:
+        return SyncGroupResponse(error_code=error.error)
+    return SyncGroupResponse(
+        error_code=reply.error,
+        protocol_type=reply.protocol_type,
+        protocol_name=reply.protocol_name,
+        assignment=reply.assignment,
+    )
+
+
+def _event_of(request: SyncGroupRequest) -> SyncGroup:
+    """What is asked; the request gives its assignments up, since they are large, and a follower may wait for long."""
     event = SyncGroup(
         group_id=request.group_id,
         token=0,
@@ -28,16 +43,8 @@ async def handle(request: SyncGroupRequest, context: RequestContext) -> SyncGrou
         protocol_name=request.protocol_name,
         assignments=tuple((assignment.member_id, assignment.assignment) for assignment in request.assignments),
     )
-    try:
-        reply = await context.services.groups.answer(event)
-    except ApiError as error:
-        return SyncGroupResponse(error_code=error.error)
-    return SyncGroupResponse(
-        error_code=reply.error,
-        protocol_type=reply.protocol_type,
-        protocol_name=reply.protocol_name,
-        assignment=reply.assignment,
-    )
+    request.assignments = []
+    return event
 
 
 HANDLER: Handler[SyncGroupRequest, SyncGroupResponse] = Handler(

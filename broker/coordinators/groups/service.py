@@ -173,6 +173,7 @@ class GroupService:
     async def answer(self, event: GroupEvent | OffsetEvent) -> Reply:
         """`ask`, and wait for the reply. Errors: as there."""
         reply = self.ask(event)
+        del event  # it may be large, and the wait long: what is to be kept is kept, and counted, in the group
         return await reply if isinstance(reply, asyncio.Future) else reply
 
     def end_transaction(

@@ -3,6 +3,7 @@ list.
 """
 
 import asyncio
+import tracemalloc
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
 
@@ -99,7 +100,7 @@ class Server:
         self.log = ListLog()
         timers = Timers(clock, asyncio.get_running_loop())
         ids = iter(range(1, 1000))
-        settings = GroupSettings(group_initial_rebalance_delay_ms=0)
+        settings = GroupSettings(group_initial_rebalance_delay_ms=0, barnabas_group_newcomer_delay_ms=0)
         self.groups = GroupService(self.log, timers, clock, settings, 4, lambda: str(next(ids)))
         self.metadata = MetadataCache()
         self.created = []
@@ -257,6 +258,37 @@ def test_join_group_counts_a_protocol_once():
         response = await server.ask(request, 9)
         assert response.members[0].metadata == b"topics"
         assert server.groups.runtime.runner("g").shard.groups["g"].supporters == {"range": 1}
+
+    run(scenario)
+
+
+def test_what_waits_keeps_nothing_that_the_group_does_not_keep():
+    async def scenario(server):
+        async def kept_bytes(request):
+            """Of a request that waits for other members, and its task."""
+            before, _ = tracemalloc.get_traced_memory()
+            waiting = server.ask(request, 3)
+            for _ in range(10):
+                await asyncio.sleep(0)
+            assert not waiting.done()
+            return tracemalloc.get_traced_memory()[0] - before, waiting
+
+        leader_id = await server.stable_member()
+        join = join_request()
+        join.protocols.append(JoinGroupRequestProtocol(name="range", metadata=bytes(1_000_000)))
+        tracemalloc.start()
+        try:
+            kept, joining = await kept_bytes(join)
+            assert kept < 100_000
+            await server.ask(join_request(leader_id), 3)
+            follower_id = (await joining).member_id
+            assignments = [SyncGroupRequestAssignment(member_id="x", assignment=bytes(1_000_000))]
+            kept, syncing = await kept_bytes(sync_request(follower_id, assignments, generation=2))
+            assert kept < 100_000
+            await server.ask(sync_request(leader_id, generation=2), 3)
+            assert (await syncing).error_code == NONE
+        finally:
+            tracemalloc.stop()
 
     run(scenario)
 

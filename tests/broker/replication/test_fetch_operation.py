@@ -1,11 +1,13 @@
 """What a fetch of several partitions tells of those that it finds no records in, or has no room for; and fetches that
 wait."""
 
+import gc
 import socket
 from collections.abc import Iterator
 
 import pytest
 
+from barnabas.broker.api.context import RequestContext
 from barnabas.broker.replication.partition import Partition
 from barnabas.broker.replication.waiting_fetches import WaitingFetches
 from barnabas.testing import Broker
@@ -232,6 +234,15 @@ def wide_fetch(first: int, end: int) -> FetchRequest:
     asked = [FetchPartition(partition=index, partition_max_bytes=1 << 20) for index in range(first, end)]
     topics = [FetchTopic(topic="wide", partitions=asked)]
     return FetchRequest(max_wait_ms=2**31 - 1, min_bytes=1, max_bytes=1 << 20, session_epoch=-1, topics=topics)
+
+
+def test_a_fetch_that_waits_keeps_no_client_id(broker: Broker, connection: socket.socket) -> None:
+    partition = broker.server.replicas.partition_or_error("t", 0)
+    connection.sendall(frame(waiting_fetch(), FETCH_VERSION, client_id="\U0001f600" + "x" * 32_000))
+    assert eventually(lambda: partition.is_waited_for, within_s=20)
+    contexts = [each for each in gc.get_objects() if isinstance(each, RequestContext)]
+    assert contexts
+    assert [each for each in contexts if len(each.client_id or "") > 1_000] == []
 
 
 def test_beyond_the_bound_the_largest_fetch_that_waits_is_answered(broker: Broker) -> None:
