@@ -120,6 +120,8 @@ class _Loader:
     def load(self, *, is_clean: bool) -> PartitionLog:
         self._list(finish_interrupted_swaps(self.files, self.directory))
         end_offset = self._clean_end() if is_clean else -1
+        if is_clean:
+            self._require_what_there_was(end_offset)
         if 0 <= end_offset < self.checkpoints.log_start_offset:
             # No stop leaves it so, and what is believed here would be deleted.
             logger.error("%s ends at %d, before the log start offset %d of its checkpoint: that is ignored",
@@ -130,6 +132,23 @@ class _Loader:
             self._restore_txn_indexes(self.segments, end_offset)
             return self._log(end_offset, end_offset, None, self._producers_if_many(end_offset))
         return self._recover()
+
+    def _require_what_there_was(self, clean_end: int) -> None:
+        """Whoever removes the segments of a log after a clean stop, and leaves its directory, or empties them, leaves
+        what looks like an empty log: others would cut theirs to it. (A crash may leave a log without segments that was
+        about to begin anew.) Two checkpoints have to agree on what is missing where there are segments, as one may be
+        damaged.
+
+        Raises: CorruptLog.
+        """
+        known = self.checkpoints
+        if not self.segments and max(known.recovery_point, known.high_watermark) > max(known.log_start_offset, 0):
+            problem = "its segments are gone: put them back, or take the directory away to give them up"
+            raise CorruptLog(self.directory, 0, problem)
+        if 0 <= clean_end < min(known.recovery_point, known.high_watermark):
+            active = self.segments[-1]
+            problem = f"it was stopped cleanly beyond that, and had committed {known.high_watermark} offsets"
+            raise CorruptLog(active.file.path, active.size, problem)
 
     def _list(self, names: list[str]) -> None:
         """Find segments, their sizes and snapshots by name."""

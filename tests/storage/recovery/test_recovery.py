@@ -50,6 +50,41 @@ def test_a_recovery_that_is_given_up_leaves_all_to_the_next_one(logs, tmp_path):
     assert logs.log().log_end_offset == 5
 
 
+@pytest.mark.parametrize("what", ["*", "*.log"])
+def test_a_log_without_its_segments_is_no_empty_one(logs, what):
+    """Its directory is still there: as an empty leader it would have others cut theirs."""
+    for _ in range(5):
+        logs.append(logs.log(), b"v")
+    logs.stop()
+    for found in (logs.path / "topic-0").glob(what):
+        found.unlink()
+    logs.start()
+    with pytest.raises(StorageError, match="its segments are gone"):
+        logs.log()
+    assert logs.manager.is_damaged("topic", 0)
+
+
+def test_a_log_that_was_emptied_after_a_clean_stop_is_no_empty_one(logs):
+    for _ in range(5):
+        logs.append(logs.log(), b"v")
+    logs.stop()
+    segment_file(logs.path).write_bytes(b"")
+    for name in ("replication-offset-checkpoint", "recovery-point-offset-checkpoint"):
+        assert (logs.path / name).read_text() == "0\n1\ntopic 0 5\n"
+    logs.start()
+    with pytest.raises(StorageError, match="it was stopped cleanly beyond that"):
+        logs.log()
+    assert logs.manager.is_damaged("topic", 0)
+
+
+def test_a_checkpoint_alone_does_not_say_that_a_log_was_longer(logs, tools):
+    logs.append(logs.log(), b"v")
+    logs.stop()
+    (logs.path / "recovery-point-offset-checkpoint").write_text("0\n1\ntopic 0 9\n")
+    logs.start()
+    assert tools.read_all(logs.log()) == [0]
+
+
 def test_a_torn_tail_is_cut_at_every_byte_of_the_last_three_batches(logs, tools, tmp_path):
     log = logs.log()
     ends = [0]
