@@ -207,6 +207,21 @@ async def test_topics_that_strangers_made_up_do_not_keep_a_controller_from_its_o
         await stranger.close()
 
 
+async def test_a_leader_whose_registration_cannot_be_read_keeps_nobody_from_office(company: Company) -> None:
+    async with company:
+        await company.start(1, 2)
+        stranger = await company.stores.session()
+        await stranger.create(znodes.broker_path(3), b"{}", ephemeral=True)
+        await company.until(lambda: 3 in company.controller.cluster.brokers)
+        (outcome,) = await company.controller.create_topics([NewTopic("t", assignments=[(0, (3, 1, 2))])])
+        assert outcome.error is ErrorCode.NONE
+        assert company.state().leader == 3
+        await company.stop(1)
+        await company.until(lambda: company.broker(2).leaders.get(T) == 3)
+        await stranger.close()
+        await company.until(lambda: company.state().leader == 2)
+
+
 async def test_a_follower_that_dies_with_the_controller_leaves_the_isrs(company: Company) -> None:
     """Nobody was in office when it went."""
     async with company:
