@@ -88,7 +88,9 @@ def leader_and_isr(
         type=request_type,
         topic_states=list(topics.values()),
         live_leaders=[
-            _live_leader(sender, broker) for broker in cluster.brokers.values() if broker.broker_id in leaders
+            _live_leader(sender, broker)
+            for broker in cluster.brokers.values()
+            if broker.broker_id in leaders and broker.endpoints  # whose registration cannot be read has none
         ],
     )
 

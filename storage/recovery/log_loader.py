@@ -3,8 +3,9 @@
 Everything here blocks, and may run in threads, one log per thread: nothing is shared but `Files`, and the log that
 comes out belongs to the event loop.
 
-Source: org.apache.kafka.storage.internals.log.LogLoader, LogSegment.recover, UnifiedLog.rebuildProducerState; where
-damage cannot come from a torn write, this module refuses to open the log, and Kafka would cut it there.
+Source: org.apache.kafka.storage.internals.log.LogLoader, LogSegment.recover, UnifiedLog.rebuildProducerState; where a
+damage cannot be a torn write
+this module refuses to open the log, and Kafka would cut it there.
 """
 
 from __future__ import annotations
@@ -119,7 +120,8 @@ class _Loader:
     def load(self, *, is_clean: bool) -> PartitionLog:
         self._list(finish_interrupted_swaps(self.files, self.directory))
         end_offset = self._clean_end() if is_clean else -1
-        self._require_what_there_was(end_offset)
+        if is_clean:
+            self._require_what_there_was(end_offset)
         if 0 <= end_offset < self.checkpoints.log_start_offset:
             # No stop leaves it so, and what is believed here would be deleted.
             logger.error("%s ends at %d, before the log start offset %d of its checkpoint: that is ignored",
@@ -132,9 +134,10 @@ class _Loader:
         return self._recover()
 
     def _require_what_there_was(self, clean_end: int) -> None:
-        """Whoever removes the segments of a log, and leaves its directory, or empties them after a clean stop, leaves
-        what looks like an empty log: others would cut theirs to it. Two checkpoints have to agree on what is missing
-        where there are segments, as one may be damaged.
+        """Whoever removes the segments of a log after a clean stop, and leaves its directory, or empties them, leaves
+        what looks like an empty log: others would cut theirs to it. (A crash may leave a log without segments that was
+        about to begin anew.) Two checkpoints have to agree on what is missing where there are segments, as one may be
+        damaged.
 
         Raises: CorruptLog.
         """

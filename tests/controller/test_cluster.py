@@ -211,6 +211,23 @@ async def test_topics_that_strangers_made_up_do_not_keep_nobody_from_being_the_c
         await stranger.close()
 
 
+async def test_a_leader_whose_registration_cannot_be_read_keeps_nobody_from_being_the_controller(
+    cluster: Cluster,
+) -> None:
+    async with cluster:
+        await cluster.start(1, 2)
+        stranger = await cluster.stores.session()
+        await stranger.create(znodes.broker_path(3), b"{}", ephemeral=True)
+        await cluster.until(lambda: 3 in cluster.controller.cluster.brokers)
+        (outcome,) = await cluster.controller.create_topics([NewTopic("t", assignments=[(0, (3, 1, 2))])])
+        assert outcome.error is ErrorCode.NONE
+        assert cluster.state().leader == 3
+        await cluster.stop(1)
+        await cluster.until(lambda: cluster.broker(2).leaders.get(T) == 3)
+        await stranger.close()
+        await cluster.until(lambda: cluster.state().leader == 2)
+
+
 async def test_a_follower_that_dies_with_the_controller_leaves_the_isrs(cluster: Cluster) -> None:
     """There was no controller when it went."""
     async with cluster:

@@ -60,6 +60,7 @@ class ZooKeeperConnection(asyncio.Protocol):
         self._received = bytearray()
         self._was_answered = False
         self._is_full = False
+        self._closing: asyncio.Transport | None = None
         self.port = port
         self.opened_ms = now_ms
         self.session: Session[Client] | None = None
@@ -71,7 +72,7 @@ class ZooKeeperConnection(asyncio.Protocol):
             self.close("too many connections")
 
     def connection_lost(self, _error: Exception | None) -> None:
-        self._transport = None
+        self._transport = self._closing = None
         self._server.forget(self)
 
     def pause_writing(self) -> None:
@@ -111,7 +112,18 @@ class ZooKeeperConnection(asyncio.Protocol):
             return
         if reason:
             logger.info("a connection of %s is closed: %s", peer_host(transport), reason)
+        self._closing = transport
         transport.close()
+
+    def abort_closing(self) -> None:
+        """If it was closed, and its client has not read everything yet, do not wait for that any longer."""
+        if self._closing is not None:
+            self._closing.abort()
+
+    @property
+    def is_closing(self) -> bool:
+        """Whether it was closed, and its client has not read everything yet."""
+        return self._closing is not None
 
     def _serve_frames(self) -> None:
         position = 0

@@ -39,6 +39,9 @@ TICK_MS: Final = 500
 HANDSHAKE_MS_MAX: Final = 10_000
 """How long a connection may take to begin a session."""
 
+CLOSING_MS_MAX: Final = 5_000
+"""How long a client may take to read the rest, when its connection is closed."""
+
 _LATE_MS: Final = 2 * TICK_MS
 """A tick that comes later than this after the one before tells that the loop stood still."""
 
@@ -72,6 +75,7 @@ class ZooKeeperServer:
         self._sessions = SessionTable[Client](1, random_bytes, timeout_ms_min, timeout_ms_max)
         self._service = TreeService(stored, self._close_session)
         self._connections: set[ZooKeeperConnection] = set()
+        self._closing_since_ms: dict[ZooKeeperConnection, int] = {}
         self._bound: list[BoundSocket] = []
         self._tick: ScheduledCall | None = None
         self._ticked_ms = 0
@@ -196,7 +200,16 @@ class ZooKeeperServer:
         for connection in list(self._connections):
             if connection.session is None and now_ms - connection.opened_ms > HANDSHAKE_MS_MAX:
                 connection.close("it has not begun a session")
+        self._abort_closing(now_ms)
         self._tick = self._timers.call_later(TICK_MS, self._look_at_sessions)
+
+    def _abort_closing(self, now_ms: int) -> None:
+        """A client that does not read could keep a closed connection, and what it was sent, for ever."""
+        closing = [connection for connection in self._connections if connection.is_closing]
+        self._closing_since_ms = {each: self._closing_since_ms.get(each, now_ms) for each in closing}
+        for connection, since_ms in self._closing_since_ms.items():
+            if now_ms - since_ms >= CLOSING_MS_MAX:
+                connection.abort_closing()
 
     def _close_session(self, session: Session[Client]) -> None:
         """Its client wants it ended, and waits for the answer on its connection."""

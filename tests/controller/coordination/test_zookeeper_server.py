@@ -23,6 +23,7 @@ from barnabas.controller.coordination.stored_tree import StoredTree
 from barnabas.controller.coordination.zookeeper_server.connection import UNSENT_BYTES_MAX
 from barnabas.controller.coordination.zookeeper_server.jute import MalformedMessage
 from barnabas.controller.coordination.zookeeper_server.server import (
+    CLOSING_MS_MAX,
     CONNECTIONS_MAX,
     HANDSHAKE_MS_MAX,
     SESSIONS_MAX,
@@ -273,6 +274,27 @@ async def test_who_does_not_read_is_not_answered_without_end() -> None:
         for _ in range(count):
             assert len(await one.receive()) > len(data)
         assert (await one.ask(EXISTS, string("/a") + b"\0"))[0] == 0
+
+
+async def test_a_connection_that_is_closed_does_not_wait_for_a_client_that_does_not_read() -> None:
+    """It would keep what that was sent, and a place among the connections, for ever."""
+    async with ServerUnderTest() as server, peer(server) as one, peer(server) as other:
+        await other.ask(CREATE, creation("/a", bytes(500_000)))
+        frame = struct.pack(">ii", 1, GET_DATA) + string("/a") + b"\0"
+        one.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        one.writer.write((struct.pack(">i", len(frame)) + frame) * 100)
+        await one.writer.drain()
+        for _ in range(10):
+            await other.ask(EXISTS, string("/a") + b"\0")
+        server.pass_time(one.timeout_ms // 2)
+        await other.ask(EXISTS, string("/a") + b"\0")
+        server.pass_time(one.timeout_ms // 2 + TICK_MS)
+        await other.ask(EXISTS, string("/a") + b"\0")
+        assert len(server.server._sessions) == 1
+        assert len(server.server._connections) == 2
+        server.pass_time(CLOSING_MS_MAX)
+        await other.ask(EXISTS, string("/a") + b"\0")
+        assert len(server.server._connections) == 1
 
 
 async def test_a_client_of_another_tree_is_turned_away() -> None:
