@@ -238,6 +238,12 @@ def damaged_log_is_emptied_inside_the_isr() -> list[Change]:
     ]
 
 
+def lost_log_begins_anew_inside_the_isr() -> list[Change]:
+    """A broker whose disk was replaced begins with an empty log where it counts as one that has all records: if it
+    leads, the others cut theirs to that."""
+    return [Change(ReplicaManager, "_check_is_not_lost", lambda *_: None)]
+
+
 BUGS: Final[dict[str, Callable[[], list[Change]]]] = {
     bug.__name__.replace("_", "-"): bug
     for bug in (
@@ -257,6 +263,7 @@ BUGS: Final[dict[str, Callable[[], list[Change]]]] = {
         marker_is_lost,
         commit_of_an_old_epoch,
         damaged_log_is_emptied_inside_the_isr,
+        lost_log_begins_anew_inside_the_isr,
     )
 }
 

@@ -20,8 +20,8 @@ brokers sync before they acknowledge), clean restarts, processes that stand stil
 expire, directions of the network that are cut, connections that break, slow networks, brokers that only clients reach,
 all brokers at once, a controller that is deposed while it lives, a turned bit in a log; clocks that jump, disks that
 are full or fail for a while (`simulated_machine.py`), writes to the metadata store of which nobody knows whether they
-were done. `cluster_ambushes.py` adds some at the worst moment. With more than three brokers partitions move between
-them all the time (`simulated_moves.py`).
+were done; in some runs a disk that is replaced (`simulated_replacement.py`). `cluster_ambushes.py` adds some at the
+worst moment. With more than three brokers partitions move between them all the time (`simulated_moves.py`).
 """
 
 from __future__ import annotations
@@ -74,6 +74,7 @@ from tools.simulated_machine import FailingDisk, FullDisk, MachineClock
 from tools.simulated_moves import Mover
 from tools.simulated_network import SimulatedNetwork
 from tools.simulated_processes import Process, SimulatedThreads, current_process, process_of, run_processes
+from tools.simulated_replacement import Replacement
 from tools.simulated_store import HOST as STORE
 from tools.simulated_store import SimulatedStore
 from tools.simulated_topics import TopicOwner
@@ -354,6 +355,11 @@ class SimulatedBroker:
         trouble, self.disk = self.disk.trouble, self.disk.power_cut(draw)
         self.disk.operations_max, self.disk.trouble = OPERATIONS_MAX, trouble
 
+    def replace_disk(self) -> None:
+        """While it is down: it finds nothing when it comes back."""
+        trouble, self.disk = self.disk.trouble, self._simulation.new_disk()
+        self.disk.trouble = trouble
+
     def _end(self, restart_after_s: float) -> None:
         if self.process is not None:
             self.process.kill()
@@ -452,7 +458,9 @@ class ClusterSimulation:
         self.is_faulty = False
         self.calm_until_s = 0.0
         """Before this time no broker fails by chance."""
+        self.has_moves = brokers > REPLICAS_MAX
         self.ambushes = Ambushes(self, random.Random(f"{seed} ambushes"))
+        self.replacement = Replacement(self, random.Random(f"{seed} replacement"))
         self.store.ends_former_sessions = bool(self.ambushes.names)
         self.store.written = self._written
         self._collect_at_s = GARBAGE_INTERVAL_S
@@ -500,8 +508,10 @@ class ClusterSimulation:
                 self._faults()
                 self._collect_garbage()
             self._end_faults()
+            electing = admin.start(self.replacement.see_to_stuck())
             if not self.wrong:
                 await self._converge(running)
+            electing.cancel()
             if not self.wrong:
                 await admin.start(self._check())
         finally:
@@ -518,7 +528,7 @@ class ClusterSimulation:
 
     def _start_clients(self) -> list[asyncio.Task[None]]:
         running = []
-        for kind, count in CLIENTS + (CLIENTS_OF_MORE if len(self.brokers) > REPLICAS_MAX else ()):
+        for kind, count in CLIENTS + (CLIENTS_OF_MORE if self.has_moves else ()):
             for _ in range(count):
                 number = len(self.workers) + 1
                 process = Process(f"client-{number}", self.network.host(f"client-{number}"))
@@ -577,6 +587,7 @@ class ClusterSimulation:
                 self._fault_of(broker)
         self._fault_of_all()
         self.ambushes.look()
+        self.replacement.look()
         hosts = [each.name for each in self.brokers]
         clients = [f"client-{worker.process}" for worker in self.workers]
         for host in hosts:
@@ -689,6 +700,8 @@ class ClusterSimulation:
         others_live = all(other.is_up for other in self.brokers if other is not broker)
         if self.damaged is None and others_live and self.draw.random() < self.rates.damage and self.damage(broker):
             self.keep_calm()
+        else:
+            self.replacement.crashed(broker)
 
     def damage(self, broker: SimulatedBroker) -> bool:
         """A bit of a log turns, where others have the records, too. Once in a run: nothing is lost by it. Whether there
@@ -722,6 +735,7 @@ class ClusterSimulation:
     def _cut_power(self, broker: SimulatedBroker, down_s: float) -> None:
         self._fault("without power", broker.name)
         broker.cut_power(self.draw, restart_after_s=down_s)
+        self.replacement.crashed(broker)
 
     def _fault_between(self, broker: str, other: str) -> None:
         rates, draw = self.rates, self.draw
@@ -927,8 +941,13 @@ class _LogOfBrokers(logging.Handler):
         tells_of_trouble = "KAFKA_STORAGE_ERROR" in message and {"disk full", "disk failing"} & told.keys()
         damaged = self._simulation.damaged
         tells_of_damage = damaged is not None and damaged != "" and damaged in message
+        tells_of_loss = self._simulation.replacement.tells(name, message)
         is_foreseen = (
-            has_trouble or tells_of_trouble or tells_of_damage or any(foreseen in message for foreseen in _FORESEEN)
+            has_trouble
+            or tells_of_trouble
+            or tells_of_damage
+            or tells_of_loss
+            or any(foreseen in message for foreseen in _FORESEEN)
         )
         if record.levelno == logging.ERROR and not is_foreseen:
             self._simulation.wrong.append(f"{name} logged: {self.format(record)}")

@@ -29,7 +29,7 @@ from barnabas.broker.replication.follower_reads import FollowerReads
 from barnabas.broker.replication.throttles import Throttle
 from barnabas.clock import Clock
 from barnabas.set_aside import SetAside
-from barnabas.storage.errors import LogDeleted, StorageError
+from barnabas.storage.errors import LogBusy, LogDeleted, StorageError
 from barnabas.storage.log import PartitionLog
 from barnabas.storage.log_manager import LogManager
 from barnabas.storage.replicated_batches import start_around
@@ -492,7 +492,8 @@ class _Lane:
         failure of the disk."""
         if isinstance(error, LogDeleted):  # meanwhile: nobody follows it any more
             return
-        if following.is_news(f"{log.log_end_offset} {error!r}"):
+        # One that is being cut for a newer epoch, while what an older one brought was flushed, is no trouble.
+        if not isinstance(error, LogBusy) and following.is_news(f"{log.log_end_offset} {error!r}"):
             if isinstance(error, ApiError):
                 logger.error("what was fetched for %s at %d is refused: %s", following, log.log_end_offset, error)
             else:

@@ -23,6 +23,16 @@ def test_nothing_is_lost_doubled_or_torn_whichever_brokers_die() -> None:
     assert result.commits >= 50
 
 
+def test_nothing_is_lost_while_zookeeper_is_away() -> None:
+    """It stands still, and is killed, for less and for longer than a session."""
+    faults = plan(kills=0, stops=0, alls=0, expirations=0, chance=random.Random(SEED), zookeeper_stops=4)
+    result, happened, log = soak_cluster(faults, load_s=0.7, seed=SEED, quiet=True)
+    assert result.is_clean, (dict(result.findings.anomalies), result.problems, log[-20_000:])
+    assert happened == {"zookeeper stops": 2, "zookeeper killed": 2, "kill": 1}
+    assert "Traceback" not in log, log[log.index("Traceback") - 2_000 :][:6_000]
+    assert result.findings.acknowledged >= 1_000
+
+
 @pytest.mark.parametrize("kills", [4, pytest.param(20, marks=pytest.mark.full)])
 def test_nothing_is_lost_when_brokers_of_one_command_are_killed(kills: int) -> None:
     """`barnabas serve --brokers 3`; each broker is killed less often than makes the parent give up."""

@@ -3,7 +3,8 @@
 A real ZooKeeper and `barnabas serve` in a process for each broker; topics with a replica on every broker and
 `min.insync.replicas` 2. Between stretches of load one broker is killed and started again, or the broker that leads a
 partition is stopped beyond its session and goes on afterwards, or all are killed at once, or ZooKeeper ends the session
-of one. Then, as with one broker, everything is read back, and what the clients were told is checked.
+of one; with `--zookeeper-stops`, ZooKeeper itself stands still, or is killed and started again. Then, as with one
+broker, everything is read back, and what the clients were told is checked.
 """
 
 import argparse
@@ -12,9 +13,9 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager, nullcontext
 from os import kill as send_signal
 from typing import Final, Self, TypeVar
 
@@ -202,16 +203,21 @@ def kill_one(cluster: ClusterOfProcesses, chance: random.Random, _topic: str) ->
     broker.start()
 
 
+@contextmanager
+def _standing_still(server: ServerProcess) -> Iterator[None]:
+    send_signal(server.pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        send_signal(server.pid, signal.SIGCONT)
+
+
 def stop_leader(cluster: ClusterOfProcesses, chance: random.Random, topic: str) -> None:
     """The leader of a partition stands still until the cluster takes it for dead, and then goes on as if nothing had
     been.
     """
-    broker = cluster.leader(topic, chance.randrange(2))
-    send_signal(broker.pid, signal.SIGSTOP)
-    try:
+    with _standing_still(cluster.leader(topic, chance.randrange(2))):
         time.sleep(STOPPED_S)
-    finally:
-        send_signal(broker.pid, signal.SIGCONT)
 
 
 def kill_all(cluster: ClusterOfProcesses, chance: random.Random, _topic: str) -> None:
@@ -235,11 +241,38 @@ def expire_session(cluster: ClusterOfProcesses, chance: random.Random, _topic: s
     client.close()
 
 
+def stop_zookeeper(cluster: ClusterOfProcesses, chance: random.Random, topic: str) -> None:
+    """ZooKeeper stands still, for less than a session or longer than one; perhaps the leader of a partition with it,
+    and for longer still: it does not know what has become of its session.
+    """
+    leader = cluster.leader(topic, chance.randrange(2)) if chance.random() < 0.5 else None
+    with nullcontext() if leader is None else _standing_still(leader):
+        with _standing_still(cluster.zookeeper):
+            time.sleep(chance.choice((SESSION_TIMEOUT_MS / 2000, STOPPED_S)))
+        if leader is not None:
+            time.sleep(SESSION_TIMEOUT_MS / 1000)
+
+
+def kill_zookeeper(cluster: ClusterOfProcesses, chance: random.Random, _topic: str) -> None:
+    """`kill -9` of ZooKeeper, perhaps of a broker with it, and their start a moment later or when all sessions would be
+    over, which begin anew with ZooKeeper."""
+    broker = chance.choice(cluster.brokers) if chance.random() < 0.5 else None
+    cluster.zookeeper.kill()
+    if broker is not None:
+        broker.kill()
+    time.sleep(chance.choice((0.5, STOPPED_S)))
+    cluster.zookeeper.start()
+    if broker is not None:
+        broker.start()
+
+
 FAULTS: Final[Mapping[str, Fault]] = {
     "kill": kill_one,
     "stop": stop_leader,
     "all": kill_all,
     "expire": expire_session,
+    "zookeeper stops": stop_zookeeper,
+    "zookeeper killed": kill_zookeeper,
 }
 
 
@@ -315,9 +348,12 @@ def _soak(
         return result, happened, cluster.log_text()
 
 
-def plan(kills: int, stops: int, alls: int, expirations: int, chance: random.Random) -> Sequence[str]:
-    """So many faults of each kind, in any order."""
+def plan(
+    kills: int, stops: int, alls: int, expirations: int, chance: random.Random, zookeeper_stops: int = 0
+) -> Sequence[str]:
+    """So many faults of each kind, in any order; ZooKeeper is killed every other time that it stops."""
     names = ["kill"] * kills + ["stop"] * stops + ["all"] * alls + ["expire"] * expirations
+    names += [("zookeeper stops", "zookeeper killed")[number % 2] for number in range(zookeeper_stops)]
     chance.shuffle(names)
     return names
 
@@ -330,6 +366,13 @@ def main() -> int:
     parser.add_argument("--alls", type=int, default=2, help="how often all brokers are killed at once")
     parser.add_argument("--expirations", type=int, default=1, help="sessions that ZooKeeper ends")
     parser.add_argument(
+        "--zookeeper-stops",
+        type=int,
+        default=0,
+        metavar="N",
+        help="how often ZooKeeper stands still or is killed, in turns, sometimes with a broker (default 0)",
+    )
+    parser.add_argument(
         "--one-command", action="store_true", help="`barnabas serve --brokers 3`, where brokers are killed alone"
     )
     parser.add_argument("--load", type=float, default=2, metavar="SECONDS", help="before each (default 2)")
@@ -339,7 +382,8 @@ def main() -> int:
     if options.one_command:
         result, happened, log = soak_one_command(options.kills, load_s=options.load, seed=options.seed)
         return _tell(result, happened, log)
-    faults = plan(options.kills, options.stops, options.alls, options.expirations, random.Random(options.seed))
+    chance = random.Random(options.seed)
+    faults = plan(options.kills, options.stops, options.alls, options.expirations, chance, options.zookeeper_stops)
     return _tell(*soak_cluster(faults, load_s=options.load, seed=options.seed))
 
 

@@ -516,6 +516,26 @@ async def test_a_log_may_be_deleted_while_it_is_flushed(tmp_path: Path, caplog: 
     assert not caplog.records
 
 
+async def test_a_log_may_be_cut_while_it_is_flushed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A leader of a newer epoch has it cut, before what the last one had sent is on the disk."""
+    flushed = 0
+
+    async def flush(log: PartitionLog) -> None:
+        nonlocal flushed
+        flushed += 1
+        if flushed == 1:
+            raise LogBusy(f"{log.directory} is being truncated")
+
+    async with pair(tmp_path, flush=flush) as (leader, follower):
+        await leader.lead()
+        leader.append(3)
+        log = follower.follow()
+        await follower.until(lambda: flushed == 1)
+        leader.append(1)
+        await follower.until(lambda: log.log_end_offset == 4)
+    assert not caplog.records
+
+
 async def test_a_mistake_that_is_made_again_and_again_is_told_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

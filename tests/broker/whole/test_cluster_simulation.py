@@ -55,6 +55,18 @@ def test_whatever_fails_nothing_is_wrong(brokers: int, seeds: range, seconds: fl
         assert counts[what] > least * len(seeds), what
 
 
+@pytest.mark.slow
+def test_a_broker_whose_disk_was_replaced_costs_nothing() -> None:
+    """Also one that was alone in an ISR: others are elected in its place."""
+    for seed in range(9, 60):
+        outcome = simulate(seed, 20)
+        assert outcome.wrong == [], f"seed {seed}"
+        if outcome.counts.get("unclean elections"):
+            assert outcome.counts["disk replaced"] == 1
+            return
+    raise AssertionError("no disk was replaced while its broker was alone")
+
+
 def test_a_seed_tells_the_same_story_again() -> None:
     stories = [simulate(seed, 4, brokers=3).log for seed in (3, 3, 4)]
     assert len(stories[0]) > 100

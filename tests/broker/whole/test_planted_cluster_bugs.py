@@ -28,6 +28,7 @@ FOUND_BY = {
     "marker-is-lost": 5,
     "commit-of-an-old-epoch": 0,
     "damaged-log-is-emptied-inside-the-isr": 9,
+    "lost-log-begins-anew-inside-the-isr": 9,
 }
 """A seed that has found each: where the search begins. Any change of brokers or of the simulation
 tells other stories, and then it goes on with others."""
