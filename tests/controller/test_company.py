@@ -207,6 +207,22 @@ async def test_topics_that_strangers_made_up_do_not_keep_a_controller_from_its_o
         await stranger.close()
 
 
+async def test_who_left_the_isr_last_and_has_lost_its_disk_is_not_elected_before_others(company: Company) -> None:
+    async with company:
+        await company.start(4, 1, 2, 3)
+        await create(company, 1, 2, 3)
+        for broker_id in (2, 3):
+            await company.stop(broker_id)
+            await company.until(lambda gone=broker_id: gone not in company.state().isr)
+        assert company.state().left_isr == (2, 3)
+        company.lacking.add(3)
+        await company.start(3, 2)
+        await company.stop(1)
+        await company.until(lambda: company.state().leader == NO_LEADER)
+        await company.controller.elect_leaders([T], ElectionType.UNCLEAN, 30_000)
+        assert (company.state().leader, company.state().left_isr) == (2, ())
+
+
 async def test_a_leader_whose_registration_cannot_be_read_keeps_nobody_from_office(company: Company) -> None:
     async with company:
         await company.start(1, 2)
