@@ -152,6 +152,23 @@ def doubt(context: ControllerContext, unproven: Mapping[TopicPartition, Collecti
     return plan.writes
 
 
+def without_doubtful(cluster: ClusterState, back: Iterable[BrokerRegistration]) -> ClusterState:
+    """The cluster after brokers came back that may lack records: those are not known any more to have left an ISR late,
+    and to lack little. It is written with what becomes of the partition next.
+    """
+    left = [
+        (topic.name, index)
+        for topic, index in cluster.partitions()
+        if index in topic.partitions and topic.partitions[index].left_isr
+    ]
+    states = {}
+    for (name, index), doubted in lacking(back, left).items():
+        state = cluster.topics[name].partitions[index]
+        known = tuple(replica for replica in state.left_isr if replica not in doubted)
+        states[name, index] = state._replace(left_isr=known)
+    return cluster.with_states(states)
+
+
 async def govern(context: ControllerContext, found: Mapping[int, BrokerRegistration]) -> None:
     """Have the cluster consist of the brokers `found`. In the controller's task.
 
@@ -199,7 +216,7 @@ async def _welcome(context: ControllerContext, back: Collection[BrokerRegistrati
     brokers = context.brokers
     existing = brokers.others
     ids = [broker.broker_id for broker in back]
-    context.cluster = context.cluster.with_brokers(back)
+    context.cluster = without_doubtful(context.cluster.with_brokers(back), back)
     brokers.meet(ids)
     keep_balance(context)
     waiting = context.machine.in_status(PartitionStatus.NEW, PartitionStatus.OFFLINE)

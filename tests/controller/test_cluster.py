@@ -211,6 +211,22 @@ async def test_topics_that_strangers_made_up_do_not_keep_nobody_from_being_the_c
         await stranger.close()
 
 
+async def test_who_left_the_isr_last_and_has_lost_its_disk_is_not_elected_before_others(cluster: Cluster) -> None:
+    async with cluster:
+        await cluster.start(4, 1, 2, 3)
+        await create(cluster, 1, 2, 3)
+        for broker_id in (2, 3):
+            await cluster.stop(broker_id)
+            await cluster.until(lambda gone=broker_id: gone not in cluster.state().isr)
+        assert cluster.state().left_isr == (2, 3)
+        cluster.lacking.add(3)
+        await cluster.start(3, 2)
+        await cluster.stop(1)
+        await cluster.until(lambda: cluster.state().leader == NO_LEADER)
+        await cluster.controller.elect_leaders([T], ElectionType.UNCLEAN, 30_000)
+        assert (cluster.state().leader, cluster.state().left_isr) == (2, ())
+
+
 async def test_a_leader_whose_registration_cannot_be_read_keeps_nobody_from_being_the_controller(
     cluster: Cluster,
 ) -> None:
