@@ -12,22 +12,22 @@ from tools.cluster_bugs import BUGS, SECONDS, planted
 from tools.cluster_simulation import simulate
 
 FOUND_BY = {
-    "ack-before-the-isr-has-it": 3,
+    "ack-before-the-isr-has-it": 0,
     "high-watermark-is-own-end": 0,
-    "committed-isr-for-maximal": 5,
-    "truncation-to-the-high-watermark": 1,
-    "no-truncation-after-an-epoch-change": 1,
-    "joins-before-the-epochs-start": 1,
-    "shrinks-before-it-is-stored": 5,
+    "committed-isr-for-maximal": 18,
+    "truncation-to-the-high-watermark": 4,
+    "no-truncation-after-an-epoch-change": 0,
+    "joins-before-the-epochs-start": 10,
+    "shrinks-before-it-is-stored": 9,
     "old-partition-epoch-is-applied": 42,
-    "broker-epoch-is-unchecked": 14,
+    "broker-epoch-is-unchecked": 6,
     "controller-epoch-is-unchecked-in-one-write": 16,
     "requests-to-a-broker-out-of-order": 73,
-    "follower-asks-for-what-it-has-not-written": 12,
+    "follower-asks-for-what-it-has-not-written": 1,
     "logs-are-made-with-default-configs": 0,
-    "marker-is-lost": 5,
+    "marker-is-lost": 0,
     "commit-of-an-old-epoch": 0,
-    "damaged-log-is-emptied-inside-the-isr": 9,
+    "damaged-log-is-emptied-inside-the-isr": 17,
     "lost-log-begins-anew-inside-the-isr": 9,
 }
 """A seed that has found each: where the search begins. Any change of brokers or of the simulation
