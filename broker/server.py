@@ -109,7 +109,9 @@ class Broker:
         self._stops = contextlib.AsyncExitStack()
         """How to stop what was started, in the opposite order."""
         self._members = contextlib.AsyncExitStack()
-        """As `_stops`: the parts that go on in the next session when one with the metadata store is lost."""
+        """As `_stops`: the parts that go on in the next session when one with the metadata store is lost. Closed after
+        `MetadataStore.stay_out`, though some of them start later: no part that is stopping is told of a new session.
+        """
         self._is_crash = False
         self._opening: asyncio.Task[Any] | None = None
         """While the first session with the metadata store is waited for, or the controller's first word."""

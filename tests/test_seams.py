@@ -77,7 +77,7 @@ SEAMS: Final = {
     "files": Seam(
         names=r"open|io\.open|os\.(?!path\b|environ|urandom|getrandom|strerror|fspath|getpid).*"
         r"|os\.path\.(exists|isfile|isdir|islink|getsize|getmtime|realpath|samefile)"
-        r"|(shutil|tempfile|fcntl|mmap|glob)\..*|sqlite3\.connect"
+        r"|(shutil|tempfile|fcntl|mmap|glob|resource)\..*|sqlite3\.connect"
         r"|barnabas\.storage\.os_files\.(OsFiles|UnsyncedFiles)",
         methods=r".*\.(read_text|write_text|read_bytes|write_bytes|iterdir|is_file|is_dir|touch|r?glob|samefile|resolve)"
         r"|.*\b(path|directory|folder|file)\b[^.]*\.(exists|mkdir|unlink|rename|replace|stat|open|rmdir)",
@@ -120,7 +120,7 @@ SEAMS: Final = {
         },
     ),
     "threads": Seam(
-        names=r"asyncio\.(to_thread|run_coroutine_threadsafe)|threading\.(Thread|Timer)|concurrent\.futures\..*Executor",
+        names=r"asyncio\.(to_thread|run_coroutine_threadsafe)|threading\.(Thread|Timer)|_thread\..*|concurrent\.futures\..*Executor",
         methods=r".*\.(run_in_executor|set_default_executor)",
         edges={
             ("barnabas/threads.py", "*"): "OsThreads",

@@ -23,7 +23,7 @@ from barnabas.storage.os_files import OsFiles, UnsyncedFiles
 from barnabas.testing import report
 from barnabas.testing.broker_clock import BrokerClock
 from barnabas.testing.broker_thread import BrokerThread
-from barnabas.testing.contents import ADMIN_TIMEOUT_MS, Contents, check, of_another_process
+from barnabas.testing.contents import ADMIN_TIMEOUT_MS, Contents, check, config_text, of_another_process
 from barnabas.testing.faults import Faults
 from barnabas.testing.faulty_disk import ExchangeableFiles
 from barnabas.testing.interception import Interception
@@ -64,8 +64,8 @@ class Broker(Contents, Recordable):
         configs: Mapping[str, object] | None = None,
         **keywords: object,
     ) -> None:
-        self._overrides = {key.replace("_", "."): _text(value) for key, value in keywords.items()}
-        self._overrides.update({key: _text(value) for key, value in (configs or {}).items()})
+        self._overrides = {key.replace("_", "."): config_text(value) for key, value in keywords.items()}
+        self._overrides.update({key: config_text(value) for key, value in (configs or {}).items()})
         self._given_data_dir = data_dir or self._overrides.get("log.dirs") or self._overrides.get("log.dir")
         self._has_own_clock = clock is not None
         self._offset_clock = OffsetClock(clock)
@@ -269,7 +269,7 @@ class Broker(Contents, Recordable):
                     name=name,
                     num_partitions=-1 if partitions is None else partitions,
                     replication_factor=-1,
-                    configs=[CreatableTopicConfig(name=k, value=_text(v)) for k, v in (configs or {}).items()],
+                    configs=[CreatableTopicConfig(name=k, value=config_text(v)) for k, v in (configs or {}).items()],
                 )
             ],
         )
@@ -431,12 +431,3 @@ def _with_ports(listeners: str, ports: Mapping[str, int]) -> str:
         return f"{address}:{ports.get(name, port)}"
 
     return ",".join(map(entry, filter(str.strip, listeners.split(","))))
-
-
-def _text(value: object) -> str:
-    """A configuration value as Kafka's files spell it."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, (list, tuple)):
-        return ",".join(map(_text, value))
-    return str(value)

@@ -26,7 +26,7 @@ from barnabas.network import BoundSocket, OsNetwork
 from barnabas.storage.os_files import UnsyncedFiles
 from barnabas.testing import report
 from barnabas.testing.broker_clock import BrokerClock
-from barnabas.testing.contents import ADMIN_TIMEOUT_MS, Contents, of_another_process
+from barnabas.testing.contents import ADMIN_TIMEOUT_MS, Contents, config_text, of_another_process
 from barnabas.testing.faults import Faults
 from barnabas.testing.faulty_disk import ExchangeableFiles
 from barnabas.testing.interception import Interception
@@ -84,7 +84,7 @@ class Cluster(Contents, Recordable):
         if racks and len(racks) != brokers:
             raise ValueError(f"{brokers} brokers stand in {brokers} racks, or in none, not in {len(racks)}")
         replicas = str(min(brokers, 3))
-        self._given = {key.replace("_", "."): _text(value) for key, value in keywords.items()}
+        self._given = {key.replace("_", "."): config_text(value) for key, value in keywords.items()}
         own_clock = {"barnabas.group.newcomer.delay.ms": "0"}  # which nobody may move: a rebalance must not wait for it
         self._configs = {
             **DEFAULTS,
@@ -331,7 +331,7 @@ class Cluster(Contents, Recordable):
 
         Errors: ApiError TOPIC_ALREADY_EXISTS, INVALID_REPLICATION_FACTOR, INVALID_CONFIG and so on.
         """
-        wanted = [CreatableTopicConfig(name=key, value=_text(value)) for key, value in (configs or {}).items()]
+        wanted = [CreatableTopicConfig(name=key, value=config_text(value)) for key, value in (configs or {}).items()]
         topic = CreatableTopic(
             name=name,
             num_partitions=partitions,
@@ -667,10 +667,3 @@ class _BrokerNetwork(OsNetwork):
 
 def _not_running() -> RuntimeError:
     return RuntimeError("this cluster does not run: start() it, or use it in a `with` block")
-
-
-def _text(value: object) -> str:
-    """A configuration value as Kafka's files spell it."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return str(value)

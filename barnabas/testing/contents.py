@@ -202,3 +202,12 @@ def check(error_code: int, message: str | None) -> None:
 def of_another_process() -> RuntimeError:
     """What a process is told that was forked from the one where the broker, or the cluster, runs."""
     return RuntimeError("this runs in the process that started it: one that was forked has its address, and no more")
+
+
+def config_text(value: object) -> str:
+    """A configuration value as Kafka's files spell it."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, (list, tuple)):
+        return ",".join(map(config_text, value))
+    return str(value)

@@ -218,8 +218,8 @@ def test_a_fetch_of_a_session_from_a_rack(counter: Counter, partitions: int) -> 
 def work_per_fetch_of_session(
     counter: Counter, broker: Broker | ClusterBroker, partitions: Sequence[int], rack_id: str
 ) -> Work:
-    """Of partitions the first one has a record for each fetch, the others have none. The least of some rounds: followers
-    of a cluster ask now and then, on the same loop.
+    """Of partitions the first one has a record for each fetch, the others have none. The least of some rounds:
+    followers of a cluster ask now and then, on the same loop.
     """
     rounds: list[Work] = []
     changed, *idle = (FetchPartition(partition=index, partition_max_bytes=1 << 20) for index in partitions)

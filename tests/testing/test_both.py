@@ -53,6 +53,15 @@ def test_records_come_from_whoever_leads(owner: Owner, name: str) -> None:
     assert unknown.value.error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
+def test_configs_are_written_as_python_has_them(owner: Owner, name: str) -> None:
+    configs = {"cleanup.policy": ["delete", "compact"], "preallocate": False, "segment.bytes": 1 << 20}
+    owner.create_topic(name, configs=configs)
+    (told,) = (
+        server.configs.overrides("topics", name) for server in owner.live_servers() if server.controller.is_active
+    )
+    assert told == {"cleanup.policy": "delete,compact", "preallocate": "false", "segment.bytes": "1048576"}
+
+
 def test_records_of_a_client_are_waited_for(owner: Owner, name: str) -> None:
     topic = owner.create_topic(name, partitions=2)
     producer = Producer({"bootstrap.servers": owner.bootstrap_servers})
