@@ -11,7 +11,7 @@ from barnabas.clock import Clock, SystemClock
 from barnabas.controller.coordination.interface import OpenStore
 from barnabas.network import Network, OsNetwork
 from barnabas.storage.files import Files
-from barnabas.storage.os_files import OsFiles, boot_id
+from barnabas.storage.os_files import OsFiles, boot_id, is_reserved_descriptor
 from barnabas.threads import OsThreads, Threads
 
 
@@ -23,7 +23,8 @@ class Environment:
     (default: `clock`). `files` is how it reaches its log directories, `network` where it listens. A `metadata_store`
     that is handed in is used instead of a file in a log directory, and stays open. `threads` are where jobs run
     that block. `random_bytes(count)` and `random_below(limit)` are where ids come from. `boot_id()` is another one
-    after the machine went down.
+    after the machine went down. `is_reserved_descriptor(number)` says whether a connection that has just got that
+    descriptor has to leave it to files.
     """
 
     clock: Clock = field(default_factory=SystemClock)
@@ -35,6 +36,7 @@ class Environment:
     random_bytes: Callable[[int], bytes] = os.urandom
     random_below: Callable[[int], int] = secrets.randbelow
     boot_id: Callable[[], str] = boot_id
+    is_reserved_descriptor: Callable[[int], bool] = is_reserved_descriptor
 
     def random_id(self) -> str:
         """A random UUID as text (member ids, log directories)."""

@@ -131,7 +131,12 @@ class Broker:
         self.unforeseen = UnforeseenErrors(self.clock)
         self.fetch_sessions = FetchSessions(config.max_incremental_fetch_session_cache_slots, self._new_session_id)
         self.replica_fetch_sessions = FetchSessions(REPLICA_FETCH_SESSIONS_MAX, self._new_session_id)
-        self.connections = Connections(self.config, self._threads, clock=self._socket_clock)
+        self.connections = Connections(
+            self.config,
+            self._threads,
+            clock=self._socket_clock,
+            is_reserved_descriptor=self.environment.is_reserved_descriptor,
+        )
         self.socket_server = SocketServer(self.config, self.environment.network, self.connections, self.timers)
         self.dispatcher: Dispatcher | None = None
         """Made with the services, while the broker starts."""
@@ -491,7 +496,13 @@ class Broker:
     async def _start_http(self, address: str) -> None:
         from barnabas.broker.http.server import HttpServer
 
-        self._http = HttpServer(self.metric_sources(), address, self.environment.network, self._threads)
+        self._http = HttpServer(
+            self.metric_sources(),
+            address,
+            self.environment.network,
+            self._threads,
+            is_reserved_descriptor=self.environment.is_reserved_descriptor,
+        )
         self._stop_later(self._http.stop)
         await self._http.start()
 

@@ -78,16 +78,19 @@ SEAMS: Final = {
         names=r"open|io\.open|os\.(?!path\b|environ|urandom|getrandom|strerror|fspath|getpid).*"
         r"|os\.path\.(exists|isfile|isdir|islink|getsize|getmtime|realpath|samefile)"
         r"|(shutil|tempfile|fcntl|mmap|glob|resource)\..*|sqlite3\.connect"
-        r"|barnabas\.storage\.os_files\.(OsFiles|UnsyncedFiles)",
+        r"|barnabas\.storage\.os_files\..*",
         methods=r".*\.(read_text|write_text|read_bytes|write_bytes|iterdir|is_file|is_dir|touch|r?glob|samefile|resolve)"
         r"|.*\b(path|directory|folder|file)\b[^.]*\.(exists|mkdir|unlink|rename|replace|stat|open|rmdir)",
         edges={
             ("barnabas/__init__.py", "os.path.isdir"): "says that links have become text",
             ("broker/cluster/metadata_store.py", "path.exists"): "SQLite's file",
             ("broker/environment.py", "barnabas.storage.os_files.OsFiles"): "the default",
+            ("broker/environment.py", "barnabas.storage.os_files.boot_id"): "the default",
+            ("broker/environment.py", "barnabas.storage.os_files.is_reserved_descriptor"): "the default",
             ("broker/upkeep/cleaner_process.py", "barnabas.storage.os_files.OsFiles"): "another process, which is only "
             "started where it reaches the broker's files (`Files.is_shared`)",
             ("broker/upkeep/cleaner_process.py", "barnabas.storage.os_files.UnsyncedFiles"): "as OsFiles",
+            ("broker/upkeep/cleaner_process.py", "barnabas.storage.os_files.lower_priority"): "as OsFiles",
             ("controller/coordination/stored_tree.py", "sqlite3.connect"): "SQLite reads and writes its file itself",
             ("controller/coordination/reserve.py", "open"): "beside SQLite's file",
             ("controller/coordination/reserve.py", "os.path.exists"): "beside SQLite's file",

@@ -14,7 +14,6 @@ from collections.abc import Callable, Hashable
 from typing import Final, cast
 
 from barnabas.network import peer_host
-from barnabas.storage.os_files import is_reserved_descriptor
 from barnabas.wire.framing import foreign_protocol
 
 logger = logging.getLogger(__name__)
@@ -40,10 +39,14 @@ class HttpConnections:
     """
 
     def __init__(
-        self, new_protocol: Callable[[], asyncio.Protocol], exchange_timeout_s: float = EXCHANGE_TIMEOUT_S
+        self,
+        new_protocol: Callable[[], asyncio.Protocol],
+        exchange_timeout_s: float = EXCHANGE_TIMEOUT_S,
+        is_reserved_descriptor: Callable[[int], bool] = lambda _descriptor: False,
     ) -> None:
         self.exchange_timeout_s = exchange_timeout_s
         self._new_protocol = new_protocol
+        self._is_reserved_descriptor = is_reserved_descriptor
         self._by_transport: dict[Hashable, HttpConnection] = {}
 
     def __len__(self) -> int:
@@ -61,7 +64,7 @@ class HttpConnections:
             silent = next(other for other in everybody if not other.has_asked)  # the newcomer, if no other
             oldest = next(iter(everybody)) if silent is connection else silent
             oldest.close_for(f"more than {CONNECTIONS_MAX} connections to the HTTP port")
-        if is_reserved_descriptor(transport.get_extra_info("socket").fileno()):
+        if self._is_reserved_descriptor(transport.get_extra_info("socket").fileno()):
             connection.close_for("the descriptors that are left are for files")
 
     def discard(self, transport: asyncio.Transport) -> None:

@@ -55,7 +55,8 @@ tells it to who has to know."""
 class HttpServer:
     """Serves the pages of the broker that `sources` belong to, from its own event loop: if that hangs, the health check
     fails, as it should. It listens at `address` of `network`. `metrics_page` makes the page of /metrics,
-    `exchange_timeout_s` is how long a connection may take for its one request.
+    `exchange_timeout_s` is how long a connection may take for its one request, `is_reserved_descriptor` is as in
+    `Environment`.
     """
 
     def __init__(
@@ -67,6 +68,7 @@ class HttpServer:
         *,
         metrics_page: MetricsPage | None = None,
         exchange_timeout_s: float = EXCHANGE_TIMEOUT_S,
+        is_reserved_descriptor: Callable[[int], bool] = lambda _descriptor: False,
     ) -> None:
         self._sources = sources
         self._threads = threads
@@ -74,6 +76,7 @@ class HttpServer:
         self._network = network
         self._page = MetricsPage() if metrics_page is None else metrics_page
         self._exchange_timeout_s = exchange_timeout_s
+        self._is_reserved_descriptor = is_reserved_descriptor
         self._rendering = asyncio.Lock()
         self._next_page_at = 0.0
         self._has_joined = False
@@ -102,7 +105,7 @@ class HttpServer:
         )
         await self._runner.setup()
         assert self._runner.server is not None
-        self.connections = HttpConnections(self._runner.server, self._exchange_timeout_s)
+        self.connections = HttpConnections(self._runner.server, self._exchange_timeout_s, self._is_reserved_descriptor)
         try:
             await self._listen()
         except OSError as error:

@@ -15,7 +15,6 @@ from barnabas.broker.network.session import Session
 from barnabas.broker.network.turns import RequestTurns
 from barnabas.clock import Clock, SystemClock
 from barnabas.set_aside import SetAside
-from barnabas.storage.os_files import is_reserved_descriptor
 from barnabas.threads import Threads
 
 UNSENT_BYTES_MAX = 192 * 1024 * 1024
@@ -37,9 +36,16 @@ class Connections:
     """
 
     def __init__(
-        self, config: BrokerConfig, threads: Threads, turns: RequestTurns | None = None, clock: Clock | None = None
+        self,
+        config: BrokerConfig,
+        threads: Threads,
+        turns: RequestTurns | None = None,
+        clock: Clock | None = None,
+        *,
+        is_reserved_descriptor: Callable[[int], bool] = lambda _descriptor: False,
     ) -> None:
         self._config = config
+        self._is_reserved_descriptor = is_reserved_descriptor
         self.threads = threads
         self.unsent_bytes = 0
         self.is_crowded = False
@@ -86,7 +92,7 @@ class Connections:
         per_ip_max = config.max_connections_per_ip_overrides.get(host, config.max_connections_per_ip)
         if self._per_host[host] > per_ip_max:
             return f"more than {per_ip_max} connections from {host} (max.connections.per.ip)"
-        if is_reserved_descriptor(connection.descriptor):
+        if self._is_reserved_descriptor(connection.descriptor):
             return f"{len(self._connections)} connections, and the descriptors that are left are for files"
         return None
 

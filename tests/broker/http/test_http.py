@@ -17,6 +17,7 @@ from barnabas.broker.http.connections import CONNECTIONS_MAX, PAGES_MAX
 from barnabas.broker.http.metrics_page import MetricsPage, Snapshot
 from barnabas.broker.http.server import HttpServer
 from barnabas.network import OsNetwork
+from barnabas.storage.os_files import is_reserved_descriptor
 from barnabas.testing import Broker
 from barnabas.threads import OsThreads
 
@@ -61,7 +62,14 @@ class Serving:
     def __init__(self, broker: Broker, **handed_in: Any) -> None:
         self.broker = broker
         assert broker.server is not None
-        self.server = HttpServer(broker.server.metric_sources(), "127.0.0.1:0", OsNetwork(), OsThreads(), **handed_in)
+        self.server = HttpServer(
+            broker.server.metric_sources(),
+            "127.0.0.1:0",
+            OsNetwork(),
+            OsThreads(),
+            is_reserved_descriptor=is_reserved_descriptor,
+            **handed_in,
+        )
 
     def __enter__(self) -> "Serving":
         self.broker.call(self.server.start())
