@@ -17,6 +17,7 @@ from typing import Final, Protocol
 
 from barnabas.broker.cluster.metadata import MetadataCache, TopicMetadata
 from barnabas.controller.configs import ConfigRepository
+from barnabas.controller.requests import FULL
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.leader_and_isr import LeaderAndIsrRequest, LeaderAndIsrResponse
 from barnabas.wire.messages.stop_replica import StopReplicaRequest, StopReplicaResponse
@@ -40,6 +41,10 @@ class HostedReplicas(Protocol):
     async def leader_and_isr(self, request: LeaderAndIsrRequest) -> LeaderAndIsrResponse: ...
 
     async def stop_replica(self, request: StopReplicaRequest) -> StopReplicaResponse: ...
+
+    async def let_go(self) -> None:
+        """Host no more what others have by the metadata."""
+        ...
 
 
 class ControllerCommands:
@@ -108,6 +113,8 @@ class ControllerCommands:
             removed = await self._metadata.update(request)
             self._configs.forget("topics", [topic.name for topic in removed if topic.name not in self._metadata])
             await self._on_update(removed)
+            if request.type == FULL:
+                await self._replicas.let_go()
             if self._metadata.is_complete:
                 self.knows_everything.set()
             return UpdateMetadataResponse()

@@ -170,7 +170,9 @@ class ReplicaManager:
         turns = Turns(LOGS_PER_TURN)
         if request.type == FULL:
             claimed = _partitions_of(request)
-            await self._let_go(claimed)
+            if not self._knows_claims:
+                self._knows_claims = True
+                await self._set_unclaimed_aside(claimed)
             if self._log_manager.may_lack_logs:
                 self._log_manager.settle_lost_logs(claimed)
         await self._reopen(request)
@@ -302,25 +304,25 @@ class ReplicaManager:
         else:
             self._set_stray_aside(topic, index, topic_id)
 
-    async def _let_go(self, claimed: Collection[TopicPartition]) -> None:
-        """Host no more than what is `claimed` to be this broker's, which is all: others have the rest since, and the
-        word of that was lost with a former controller, or while this broker was away. It would lead on, in an epoch
-        that is over, or keep asking a leader that does not know it.
+    async def let_go(self) -> None:
+        """Host no more what others have by the metadata, which is complete: the word of that was lost with a former
+        controller, or while this broker was away. It would lead on, in an epoch that is over, or keep asking a leader
+        that does not know it.
 
-        Those logs may be deleted yet, if their topic is about to be. The first time in a life the rest is nobody's, and
-        set aside.
+        The logs stay, as their topic may be deleted yet; the next start sets them aside. Topics that are not in the
+        metadata are hosted on: somebody may have removed their znodes.
         """
         turns = Turns(LOGS_PER_TURN)
         for partition in self.partitions():
-            if (partition.topic, partition.index) not in claimed:
+            known = self._metadata.partition(partition.topic, partition.index)
+            if known is None or self._metadata.topic_id(partition.topic) != partition.topic_id:
+                continue
+            if self.node_id not in known.replicas:
                 logger.info("%s has other replicas now", partition)
                 if self.fetchers is not None:
                     await self.fetchers.unfollow([(partition.topic_id, partition.index)])
                 self._stop(partition.topic, partition.index, delete=False)
-                await turns.after_one()
-        if not self._knows_claims:
-            self._knows_claims = True
-            await self._set_unclaimed_aside(claimed)
+            await turns.after_one()
 
     async def _set_unclaimed_aside(self, claimed: Collection[TopicPartition]) -> None:
         """Set aside the logs of partitions that this broker is not to host: their topics were deleted while it was

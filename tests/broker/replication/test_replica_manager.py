@@ -13,7 +13,6 @@ from barnabas.storage.config import LogConfig
 from barnabas.storage.errors import StorageError
 from barnabas.storage.validation import CHEAP_RECORDS_MAX, AppendOrigin, ExpensiveBatch
 from barnabas.wire.errors import ApiError, ErrorCode
-from barnabas.wire.messages.leader_and_isr import LeaderAndIsrRequest, LeaderAndIsrTopicState
 from barnabas.wire.messages.update_metadata import (
     UpdateMetadataPartitionState,
     UpdateMetadataRequest,
@@ -157,13 +156,20 @@ async def test_what_is_stopped_is_hosted_no_more(storage: Storage, *, delete: bo
 async def test_what_others_have_by_the_word_of_a_new_controller_is_hosted_no_more(storage: Storage) -> None:
     """The controller that moved it away died before it could say so; the log may be deleted yet."""
     async with storage.hosting() as hosting:
-        await hosting.replicas.leader_and_isr(LeaderAndIsrRequest(type=FULL))
         await hosting.lead(told(is_new=True), told(partition_index=1, is_new=True))
         log = hosting.partition().log
-        states = [LeaderAndIsrTopicState(topic_name="t", topic_id=TOPIC_ID, partition_states=[told(partition_index=1)])]
-        await hosting.replicas.leader_and_isr(LeaderAndIsrRequest(type=FULL, topic_states=states))
-        assert hosting.resigned == ["t-0"]
-        assert error_of_append(hosting) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        await hosting.replicas.let_go()
+        assert hosting.resigned == [], "of a topic that nobody knows"
+        for topic_id, resigned in ((bytes(16), []), (TOPIC_ID, ["t-0"])):
+            states = [
+                UpdateMetadataPartitionState(partition_index=index, leader=leader, replicas=[leader], isr=[leader])
+                for index, leader in ((0, OTHER_ID), (1, NODE_ID))
+            ]
+            topic = UpdateMetadataTopicState(topic_name="t", topic_id=topic_id, partition_states=states)
+            await hosting.metadata.update(UpdateMetadataRequest(type=FULL, topic_states=[topic]))
+            await hosting.replicas.let_go()
+            assert hosting.resigned == resigned
+        assert error_of_append(hosting) is ErrorCode.NOT_LEADER_OR_FOLLOWER
         assert storage.manager.get("t", 0) is log
         assert hosting.partition(1).state.is_leader
 
