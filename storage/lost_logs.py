@@ -10,6 +10,7 @@ broker is stopped, gives the logs up: then they begin anew, as Kafka's do, which
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Collection
 from typing import Final
 
@@ -25,13 +26,14 @@ _ANY: Final = "*"
 class LostLogs:
     """The logs that are lost; `may_be_any` says that it may be any that there is none of.
 
-    Ownership: the event loop; `read` and `write` block, and any thread may call them while nobody else uses it.
+    Ownership: the event loop; `read` blocks, and is for the start. `write` blocks, and any thread may call it.
     """
 
     def __init__(self) -> None:
         self.may_be_any = False
         self.named: set[TopicPartition] = set()
         self._written: tuple[bool, frozenset[TopicPartition]] = (False, frozenset())
+        self._lock = threading.Lock()
 
     def __contains__(self, key: TopicPartition) -> bool:
         return self.may_be_any or key in self.named
@@ -63,11 +65,14 @@ class LostLogs:
 
     def write(self, files: Files, directory: str) -> None:
         """Write down what is known, or remove the file where nothing is lost. Raises OSError."""
-        known = (self.may_be_any, frozenset(self.named))
         path = f"{directory}/{LOST_LOGS_FILE}"
-        if known == (False, frozenset()):
-            unlink_if_exists(files, path)
-        else:
-            lines = [_ANY] if self.may_be_any else [f"{topic} {partition}" for topic, partition in sorted(self.named)]
-            replace_file(files, path, encode_checkpoint(lines))
-        self._written = known
+        with self._lock:
+            may_be_any, named = known = (self.may_be_any, frozenset(self.named))
+            if known == self._written:
+                return
+            if may_be_any or named:
+                lines = [_ANY] if may_be_any else [f"{topic} {partition}" for topic, partition in sorted(named)]
+                replace_file(files, path, encode_checkpoint(lines))
+            else:
+                unlink_if_exists(files, path)
+            self._written = known

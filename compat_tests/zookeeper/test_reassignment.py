@@ -17,17 +17,22 @@ from tools.zookeeper import ZooKeeperServer
 
 pytestmark = [pytest.mark.java, pytest.mark.slow]
 
-CHROOT = "/clusters/reassignment"
 TOOL = "org.apache.kafka.tools.reassign.ReassignPartitionsCommand"
 
 
 @pytest.fixture
-def brokers(zookeeper: ZooKeeperServer) -> Iterator[dict[int, BarnabasProcess]]:
+def chroot(request: pytest.FixtureRequest) -> str:
+    """A cluster for each test: brokers with empty directories are no new ones where topics are theirs already."""
+    return f"/clusters/{request.node.originalname}"
+
+
+@pytest.fixture
+def brokers(zookeeper: ZooKeeperServer, chroot: str) -> Iterator[dict[int, BarnabasProcess]]:
     with ExitStack() as running:
         found = {}
         for node_id in (1, 2, 3, 4):
             settings = {
-                "zookeeper.connect": zookeeper.address + CHROOT,
+                "zookeeper.connect": zookeeper.address + chroot,
                 "zookeeper.session.timeout.ms": str(SESSION_TIMEOUT_MS),
                 "node.id": str(node_id),
                 "min.insync.replicas": "2",
@@ -102,14 +107,14 @@ def test_partitions_move_while_they_are_written_and_the_controller_dies(
 
 
 def test_kafkas_own_code_asks_by_the_znode(
-    zookeeper: ZooKeeperServer, kafka: KafkaClasses, brokers: dict[int, BarnabasProcess]
+    zookeeper: ZooKeeperServer, kafka: KafkaClasses, brokers: dict[int, BarnabasProcess], chroot: str
 ) -> None:
     """`KafkaZkClient.createPartitionReassignment` of 3.9.1."""
     from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
     admin = AdminClient({"bootstrap.servers": brokers[1].bootstrap_servers})
     admin.create_topics([NewTopic("u", 1, replica_assignment=[[1, 2]])])["u"].result(30)
-    classes = KafkaClasses(kafka.jvm, zookeeper.address + CHROOT)
+    classes = KafkaClasses(kafka.jvm, zookeeper.address + chroot)
     try:
         targets = classes.java.java.util.HashMap()
         targets.put(classes.partition("u", 0), classes.seq(*map(classes.java.java.lang.Integer.valueOf, (3, 4))))

@@ -1,6 +1,8 @@
 """The logs that a broker has no more: what is written down of them, and read."""
 
 import logging
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -44,6 +46,35 @@ def test_what_is_written_is_read(tmp_path: Path, may_be_any: bool, named: set[tu
     again = read(tmp_path)
     assert again.is_written
     assert (("w", 1) in again, ("other", 0) in again) == (True, may_be_any)
+
+
+def test_two_threads_may_write_at_the_same_time(tmp_path: Path) -> None:
+    """The start, and the first command of a controller."""
+    lost = LostLogs()
+    waits: list[threading.Event] = [threading.Event(), threading.Event()]
+
+    class Slow(OsFiles):
+        def rename(self, old: str, new: str) -> None:
+            waits[0].set()
+            assert waits[1].wait(0.2) is False, "the other one has come in between"
+            super().rename(old, new)
+
+    lost.named = {("w", 1)}
+    files = Slow()
+
+    def write() -> None:
+        lost.write(files, str(tmp_path))
+        waits[1].set()
+
+    with ThreadPoolExecutor(2) as threads:
+        first = threads.submit(write)
+        assert waits[0].wait(10)
+        lost.named = {("w", 2)}
+        waits[1].clear()
+        second = threads.submit(lost.write, FILES, str(tmp_path))
+        first.result(10)
+        second.result(10)
+    assert (tmp_path / LOST_LOGS_FILE).read_text() == "0\n1\nw 2\n"
 
 
 def test_when_all_partitions_are_known_those_without_a_log_are_lost_by_name(tmp_path: Path) -> None:
