@@ -76,9 +76,9 @@ FETCH_OF_SESSION_IN_A_RACK = Work(81, 2_990)
 """The same, where other brokers stand in racks and follow, and none of them is nearer."""
 IDLE_FETCH_OF_FOLLOWER = Work(46, 1_660)
 """However many partitions it follows."""
-REPLICATED_PRODUCE = Work(618, 19_300)
+REPLICATED_PRODUCE = Work(622, 19_400)
 """A batch with acks=all, on its leader and both followers: with their fetches, appends, and what becomes committed."""
-DELAYED_FETCH = Work(150, 5_760)
+DELAYED_FETCH = Work(150, 5_780)
 
 
 class Counter:
