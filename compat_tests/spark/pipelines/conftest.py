@@ -134,6 +134,12 @@ class Program:
             assert time.monotonic() < deadline, self.log()
             time.sleep(0.05)
 
+    def send(self, number: signal.Signals) -> None:
+        """To Python, Java and the workers."""
+        for process in processes_of_session(self._process.pid):
+            with suppress(ProcessLookupError):
+                os.kill(process, number)
+
     def kill(self) -> None:
         """End Python, Java and the workers, as a machine's crash would.
 

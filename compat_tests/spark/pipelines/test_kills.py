@@ -3,6 +3,7 @@
 import json
 import random
 import secrets
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -57,9 +58,14 @@ class Upheaval:
         self._broker.kill()
         self._broker.start()
         self._wait_for_batches(program, 2)
-        batch = self._wait_within_a_batch(program)
+        while True:
+            batch = self._wait_within_a_batch(program)
+            program.send(signal.SIGSTOP)
+            if self._unfinished() == batch:
+                break
+            program.send(signal.SIGCONT)  # it was done before its processes heard
         program.kill()
-        assert self._unfinished() == batch, "the batch was done before the program was killed"
+        assert self._unfinished() == batch
 
     def planned(self) -> int:
         """How many offsets of its one topic the newest batch reaches."""
