@@ -3,6 +3,7 @@ asked."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
@@ -27,7 +28,7 @@ ADMIN_TIMEOUT_MS: Final = 30_000
 DELETE_TOPICS_VERSION: Final = 6
 
 
-class Contents:
+class Contents(ABC):
     """What a test can do to topics and groups; part of `Broker` and `Cluster`.
 
     `recheck_s` is how often waits look again by themselves, for what they are not told of: brokers of a cluster come
@@ -40,22 +41,22 @@ class Contents:
 
     # --- what the whole offers --------------------------------------------------------------------
 
+    @abstractmethod
     def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine on its event loop and return its result."""
-        raise NotImplementedError
 
+    @abstractmethod
     async def call_async(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """As `call`, from a coroutine on another event loop."""
-        raise NotImplementedError
 
+    @abstractmethod
     def live_servers(self) -> Sequence[Server]:
         """The brokers that run."""
-        raise NotImplementedError
 
+    @abstractmethod
     async def eventually(self, find: Callable[[], T | None], what: str) -> T:
         """What is found in the end; `what` says what is not there. Errors: TimeoutError; a single broker has all at
         once, or never: ApiError."""
-        raise NotImplementedError
 
     # --- topics -----------------------------------------------------------------------------------
 
