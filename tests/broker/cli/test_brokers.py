@@ -185,7 +185,8 @@ def test_a_broker_that_joins_gets_its_share_under_load(broker: Cluster, run: Run
     with Load(broker, "stages") as load:
         broker.brokers[3].start()
         planned = run("brokers", "rebalance", "--json").json
-        assert (planned["executed"], planned["uneven"]) == (False, [])
+        # What was written so far is a few records on a few partitions: no plan need be able to share them out.
+        assert (planned["executed"], set(planned["uneven"]) <= {"bytes"}) == (False, True), planned["uneven"]
         done = run("brokers", "rebalance", "--yes", "--throttle", "100000000")
         assert done.status == 0, done.err
     assert "the throttle is taken away" in done.err
