@@ -11,7 +11,7 @@ import contextlib
 import os
 import struct
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Final, TypeVar
 
 import barnabas
@@ -51,6 +51,12 @@ class ResponseError(ClientError):
     def __init__(self, error: ErrorCode, what: str, message: str | None = None) -> None:
         super().__init__(f"{what}: {message or error.message} ({error.name})")
         self.error = error
+
+
+def no_partition(topic: str, missing: Iterable[int], count: int) -> str:
+    """That a topic of `count` partitions lacks some."""
+    there = "the only one is 0" if count == 1 else f"they are 0 to {count - 1}"
+    return f"{topic} has no partition {', '.join(map(str, sorted(missing)))}: {there}"
 
 
 def check(code: int, what: str, message: str | None = None) -> None:
