@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +32,16 @@ def word_count(cluster: Any, start_program: Callable[..., Program], topic_prefix
 
 
 def has_java(program: Program) -> bool:
-    """Whether Java itself runs, no longer the scripts that start it."""
-    return any(Path(os.readlink(f"/proc/{process}/exe")).name == "java" for process in program.processes())
+    """Whether Spark's Java runs, no longer the scripts that start it."""
+    return any(map(is_java_of_spark, program.processes()))
+
+
+def is_java_of_spark(process: int) -> bool:
+    with suppress(FileNotFoundError, ProcessLookupError):
+        command = Path(f"/proc/{process}/cmdline").read_bytes().split(b"\0")
+        is_java = Path(os.readlink(f"/proc/{process}/exe")).name == "java"
+        return is_java and b"org.apache.spark.launcher.Main" not in command and b"pyspark-shell" in command
+    return False
 
 
 def nothing_of_it_is_left(program: Program) -> bool:
