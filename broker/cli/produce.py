@@ -131,7 +131,9 @@ def produce(
     common = NewRecord(
         key=None,
         value=None,
-        headers=[(name, os.fsencode(value)) for name, value in key_values(header or [], "--header").items()],
+        headers=[
+            (name, os.fsencode(value)) for name, value in key_values(header or [], "--header", "NAME=VALUE").items()
+        ],
         timestamp=timestamp,
         partition=partition,
     )

@@ -33,6 +33,8 @@ TRANSACTION_COORDINATOR: Final = 1
 
 _API_VERSIONS: Final = 18
 _LENGTH: Final = struct.Struct(">i")
+_HTTP: Final = int.from_bytes(b"HTTP")
+"""Where the length of a response would be, if a server of web pages answers."""
 
 R = TypeVar("R", bound=Message)
 
@@ -197,7 +199,7 @@ class BrokerConnection:
             while True:
                 (size,) = _LENGTH.unpack(await reader.readexactly(4))
                 if not 4 <= size <= RESPONSE_BYTES_MAX:
-                    raise ProtocolError(f"a response of {size} bytes")
+                    raise ProtocolError("HTTP" if size == _HTTP else f"a response of {size} bytes")
                 self._hand_over(memoryview(await reader.readexactly(size)))
         except ProtocolError as error:
             reason = self._not_kafka(error)

@@ -148,6 +148,7 @@ def test_keys_and_times_of_all_records(run: Run) -> None:
         (["--timestamp", "now"], "'now' is no time"),
         (["--compression", "brotli"], "'none', 'gzip', 'snappy', 'lz4', 'zstd'"),
         (["--key-separator", ""], "the separator is empty"),
+        (["--header", "name:value"], "'name:value' is not NAME=VALUE"),
     ],
 )
 def test_what_produce_does_not_take(run: Run, options: list[str], expected: str) -> None:
