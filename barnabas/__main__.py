@@ -1,7 +1,7 @@
 """The `barnabas` command: `serve` starts without the libraries that the other commands are made with."""
 
+import _signal  # type: ignore[import-not-found]  # what `signal` is made of: that imports enum first
 import gc
-import signal
 import sys
 
 TYPE_CHECKING = False  # nothing more may be imported before `main` has seen to Ctrl-C
@@ -13,10 +13,10 @@ def main(arguments: list[str] | None = None, environment: "Environment | None" =
     """Run one command and exit with its status. `environment` is what a broker takes from outside of itself, by default
     the machine's own.
     """
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
         # Where nobody waits for it, Ctrl-C ends the process without a traceback of half an import, say. The broker and
         # the commands that talk to one handle it themselves.
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
     arguments = sys.argv[1:] if arguments is None else arguments
     if arguments[:1] == ["serve"] and not {"-h", "--help"} & set(arguments):
         gc.disable()  # until it has started, see `barnabas.broker.cli.process.run`

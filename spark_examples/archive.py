@@ -320,7 +320,7 @@ def topic_days(text: str) -> tuple[str, int]:
 
 def needs(options: argparse.Namespace) -> Topics:
     """The topics that are archived."""
-    return Topics(reads=chosen(options))
+    return Topics(reads=chosen(options), pattern=options.topics_pattern or "")
 
 
 def _somebody(_: argparse.Namespace) -> Topics:

@@ -36,6 +36,7 @@ from rich.table import Table
 
 from spark_examples import charts, pipeline
 from spark_examples.filesystem import FileSystem
+from spark_examples.signals import stop_signals
 from spark_examples.topics import Topics, chosen
 
 KEYS_PER_BATCH = 1_000
@@ -362,7 +363,8 @@ def parser() -> argparse.ArgumentParser:
 
 def needs(options: argparse.Namespace) -> Topics:
     """The topics that are counted, and one for probes."""
-    return Topics(reads=chosen(options), made=(options.probe_topic,) if options.probe_seconds else ())
+    made = (options.probe_topic,) if options.probe_seconds else ()
+    return Topics(reads=chosen(options), pattern=options.topics_pattern or "", made=made)
 
 
 def prepare_sample(options: argparse.Namespace) -> None:
@@ -380,7 +382,7 @@ def prepare_sample(options: argparse.Namespace) -> None:
 
 def run(spark: SparkSession, options: argparse.Namespace, _: bool) -> int:
     """Sum up, probe and report; again and again, without `--once`."""
-    with pipeline.stop_signals() as stop:
+    with stop_signals() as stop:
         queries = start(spark, options)
         if options.once:
             totals = pipeline.follow(queries, stop)

@@ -28,7 +28,8 @@ from tqdm import tqdm
 from spark_examples import sample
 from spark_examples.flights import FLIGHTS, Flight, fetch_archive, read_flights, read_table
 from spark_examples.sample import Sample
-from spark_examples.topics import Topics, what_is_missing
+from spark_examples.signals import INTERRUPTED, end_with, raise_interrupts
+from spark_examples.topics import Topics, what_is_missing, with_ports
 from tools.barnabas_process import BarnabasProcess
 from tools.jvm.ivy import FetchFailed
 from tools.jvm.java import JavaMissing, find_java
@@ -213,13 +214,19 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         prog="make demo", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--bootstrap-servers", metavar="HOST:PORT", help="a running broker (default: start one)")
+    parser.add_argument(
+        "--bootstrap-servers", metavar="HOST:PORT", type=with_ports, help="a running broker (default: start one)"
+    )
     parser.add_argument(
         "--days", type=int, choices=range(1, DAYS + 1), default=DAYS, metavar="N", help="take the first N days alone"
     )
     options = parser.parse_args()
+    raise_interrupts()
     try:
         return run(options.bootstrap_servers, options.days)
+    except KeyboardInterrupt:
+        console.print("Interrupted.")
+        return end_with(INTERRUPTED)
     except (JavaMissing, FetchFailed) as missing:
         console.print(str(missing), markup=False, highlight=False, soft_wrap=True)
         return 1

@@ -9,7 +9,6 @@ import argparse
 import json
 import os
 import shutil
-import signal
 import sys
 import tempfile
 import threading
@@ -17,7 +16,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from types import FrameType
 from typing import Any, NoReturn
 
 from pyspark.errors import StreamingQueryException
@@ -31,12 +29,11 @@ from rich.table import Table
 from spark_examples.filesystem import FileSystem
 from spark_examples.offsets import Offsets, flat
 from spark_examples.session import is_submitted, spark_session
-from spark_examples.topics import Topics, what_is_missing
+from spark_examples.signals import INTERRUPTED, end_with, raise_interrupts, stop_signals
+from spark_examples.topics import Topics, what_is_missing, with_ports
 
 POLL_S = 0.2
 LOG_COLUMNS = 160
-INTERRUPTED = 130
-"""The exit status of a program that a signal has cut off in the middle of its work."""
 
 console = Console(stderr=True)
 
@@ -59,6 +56,7 @@ def pipeline_parser(name: str, description: str | None) -> argparse.ArgumentPars
     kafka.add_argument(
         "--bootstrap-servers",
         metavar="HOST:PORT,...",
+        type=with_ports,
         help="the cluster (default: start a Barnabas broker of its own with sample input, and show what comes out)",
     )
     kafka.add_argument(
@@ -261,24 +259,6 @@ class Stopped(Exception):
 STOPPED = f"{Stopped.__module__}.{Stopped.__qualname__}"
 
 
-@contextmanager
-def stop_signals() -> Iterator[threading.Event]:
-    """An event that SIGINT and SIGTERM set; a second one ends the program, in the middle of whatever it does."""
-    stop = threading.Event()
-
-    def handle(_: int, __: FrameType | None) -> None:
-        if stop.is_set():
-            sys.exit(INTERRUPTED)
-        stop.set()
-
-    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield stop
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
 def follow(queries: Sequence[StreamingQuery], stop: threading.Event | None = None) -> dict[str, Totals]:
     """Show what queries do until they end, or until `stop`: then each ends with the batch it is at.
 
@@ -433,22 +413,23 @@ def run_program(
     Where the cluster lacks what it `needs`, it says so in one line and Spark is not started; the status is 1 then.
     SIGINT and SIGTERM raise KeyboardInterrupt in it, unless `stop_signals` has them; then the status is `interrupted`.
     """
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    raise_interrupts()
     try:
         with cluster_for(options, prepare) as is_sample:
-            if needs is not None and not is_sample and (missing := what_is_missing(options, needs(options))):
+            if needs is not None and not is_sample and (missing := what_is_missing(options, needs(options), say)):
                 say(missing)
-                return 1
+                return end_with(1)
             with session(options, parser.prog) as spark:
-                return work(spark, options, is_sample)
+                status = work(spark, options, is_sample)
+        return end_with(status)
     except (KeyboardInterrupt, Exception) as problem:
         if _is_missing_tool(problem):
             say(str(problem))
-            return 1
+            return end_with(1)
         if not _is_interrupt(problem):
             raise
         console.print("Interrupted: the same command goes on from here.")
-        return interrupted
+        return end_with(interrupted)
 
 
 def _is_interrupt(problem: BaseException | None) -> bool:

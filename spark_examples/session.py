@@ -13,6 +13,8 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
+from pyspark import SparkConf, SparkContext
+from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 SPARK_VERSION = "4.0.0"
@@ -52,21 +54,20 @@ def spark_session(
     Raises tools.jvm.java.JavaMissing.
     """
     if is_submitted():
-        return _built(SparkSession.builder.appName(name), {**ALWAYS, **(settings or {})})
+        return _built({"spark.app.name": name, **ALWAYS, **(settings or {})})
     from tools.jvm.ivy import exclusive, ivy_home, ivy_settings
     from tools.jvm.java import find_java
 
     os.environ["JAVA_HOME"] = str(find_java().resolve().parent.parent)
     master = master or "local[2]"
-    own = {**ALWAYS, **DRIVER}
+    own = {"spark.master": master, "spark.app.name": name, **ALWAYS, **DRIVER}
     if is_local(master):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # workers import what this program can import
         own |= SMALL
-    builder = SparkSession.builder.master(master).appName(name)
     if packages is None:  # the jars by themselves: Spark would ask Ivy at every start, one process at a time
         jars = {"spark.jars": ",".join(str(jar) for jar in sorted(fetch_connector().glob("*.jar")))}
-        spark = _built(builder, {**own, **jars, **(settings or {})})
+        spark = _built({**own, **jars, **(settings or {})})
     else:  # a half-filled ~/.m2 would make Ivy fail
         ivy = {
             "spark.jars.packages": packages,
@@ -74,7 +75,7 @@ def spark_session(
             "spark.jars.ivySettings": str(ivy_settings()),
         }
         with exclusive(ivy_home() / ".lock"):
-            spark = _built(builder, {**own, **ivy, **(settings or {})})
+            spark = _built({**own, **ivy, **(settings or {})})
     if not is_local(master):
         _send_modules(spark)
     return spark
@@ -105,9 +106,24 @@ def fetch_connector() -> Path:
     return fetch(folder, [Library(*CONNECTOR.split(":"))], excluded=PART_OF_SPARK, title="Spark's Kafka connector")
 
 
-def _built(builder: SparkSession.Builder, settings: Mapping[str, str]) -> SparkSession:
+def _built(settings: Mapping[str, str]) -> SparkSession:
+    if not is_submitted():
+        _start_java(settings)
+    builder = SparkSession.builder
     for key, value in settings.items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     return spark
+
+
+def _start_java(settings: Mapping[str, str]) -> None:
+    """Start Spark's Java, unless it is there, in a process group of its own.
+
+    Ctrl-C in a terminal, and a SIGTERM that is sent to a group, is for this program, which then ends Java in order. It
+    ends with this program in any case: it reads a pipe that we hold.
+    """
+    if SparkContext._gateway is None:
+        conf = SparkConf().setAll(list(settings.items()))
+        gateway = launch_gateway(conf, {"process_group": 0})  # type: ignore[no-untyped-call]
+        SparkContext._ensure_initialized(gateway=gateway)

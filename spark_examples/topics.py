@@ -4,15 +4,21 @@ Spark itself takes minutes to find out that nobody listens, and tells of a topic
 """
 
 import argparse
+import re
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
 
+ANSWER_S = 2.5
+"""How long a cluster may take to answer at all. What listens and is no broker keeps nobody waiting for longer."""
 TIMEOUT_S = 10
+"""How long it may take for what it is asked then."""
+DEFAULT_PORT = 9092
+INTERNAL = {"__consumer_offsets", "__transaction_state"}
 SECURED = ("security.protocol", "sasl.", "ssl.")
 PROBE_CONFIGS = {"retention.ms": "3600000"}
 
@@ -25,6 +31,8 @@ class Topics:
     """They have to be there. What a pattern finds is no topic that has to be."""
     writes: tuple[str, ...] = ()
     """They have to be there unless the cluster creates topics by itself."""
+    pattern: str = ""
+    """A regular expression that finds topics to be read, now or later."""
     made: tuple[str, ...] = ()
     """They are created, with one partition, where they are not there."""
 
@@ -32,6 +40,12 @@ class Topics:
         """From where to where, in words."""
         ways = [("from", self.reads), ("to", self.writes)]
         return " ".join(f"{way} {', '.join(names)}" for way, names in ways if names)
+
+
+def with_ports(servers: str) -> str:
+    """HOST[:PORT],... with every port, as the `barnabas` command takes it, and Spark does not."""
+    bare = (server if ":" in server.rpartition("]")[2] else f"{server}:{DEFAULT_PORT}" for server in named(servers))
+    return ",".join(bare)
 
 
 def named(text: str) -> tuple[str, ...]:
@@ -44,8 +58,13 @@ def chosen(options: argparse.Namespace) -> tuple[str, ...]:
     return () if options.topics_pattern else named(options.topics)
 
 
-def what_is_missing(options: argparse.Namespace, topics: Topics) -> str | None:
-    """Look at the cluster of `options`, and create what is to be made; returns in one line what is not there."""
+def what_is_missing(
+    options: argparse.Namespace, topics: Topics, tell: Callable[[str], None] = lambda _: None
+) -> str | None:
+    """Look at the cluster of `options`, and create what is to be made; returns in one line what is not there.
+
+    A pattern that no topic matches is only told: one may be made later, and is read then. With --once nothing would be.
+    """
     servers = options.bootstrap_servers
     problem = _nobody_listens(servers)
     if problem is not None:
@@ -59,20 +78,41 @@ def what_is_missing(options: argparse.Namespace, topics: Topics) -> str | None:
         return None
     admin = AdminClient({"log_level": 2, **dict(options.client), "bootstrap.servers": servers})
     try:
-        there = admin.list_topics(timeout=TIMEOUT_S).topics
+        there = admin.list_topics(timeout=ANSWER_S).topics
         missing = [name for name in topics.reads if name not in there]
         absent = [name for name in topics.writes if name not in there]
         if absent and not _are_created_by_themselves(admin):
             missing += absent
-        if not missing:
-            _create(admin, [name for name in topics.made if name not in there])
+        if missing:
+            return _to_be_created(servers, missing)
+        if nothing := _nothing_matches(options, topics.pattern, there, tell):
+            return nothing
+        _create(admin, [name for name in topics.made if name not in there])
     except KafkaException as refusal:
         return f"{servers} does not answer as a Kafka cluster does: {refusal.args[0].str()}."
-    if not missing:
-        return None
+    return None
+
+
+def _to_be_created(servers: str, missing: Sequence[str]) -> str:
     is_or_are = "topic" if len(missing) == 1 else "topics"
     command = f"barnabas topics create {' '.join(missing)} --bootstrap-server {servers}"
     return f"{servers} has no {is_or_are} {', '.join(missing)}. To create what is missing: {command}"
+
+
+def _nothing_matches(
+    options: argparse.Namespace, pattern: str, there: Iterable[str], tell: Callable[[str], None]
+) -> str | None:
+    """What is missing because nothing is there that a pattern finds anywhere in its name, as Spark does."""
+    try:
+        if not pattern or any(re.search(pattern, name) for name in there if name not in INTERNAL):
+            return None
+    except re.error:
+        return None  # it may be one of Java's: Spark finds out
+    line = f"{options.bootstrap_servers} has no topic that matches --topics-pattern {pattern}"
+    if options.once:
+        return f"{line}: there is nothing to work off."
+    tell(f"{line}: waiting for one.")
+    return None
 
 
 def _nobody_listens(servers: str) -> str | None:
@@ -81,9 +121,9 @@ def _nobody_listens(servers: str) -> str | None:
     for server in named(servers):
         host, separator, port = server.rpartition(":")
         if not separator or not port.isdecimal():
-            return f"--bootstrap-servers: {server!r} is not HOST:PORT."
+            return f"--bootstrap-servers: {server!r} is not HOST[:PORT]."
         try:
-            socket.create_connection((host.strip("[]"), int(port)), TIMEOUT_S).close()
+            socket.create_connection((host.strip("[]"), int(port)), ANSWER_S).close()
         except (OSError, OverflowError) as problem:
             problems.append(f"{server} ({getattr(problem, 'strerror', None) or problem})")
         else:

@@ -158,7 +158,7 @@ class OsFiles:
         try:
             fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            holder = _holder(descriptor)
+            holder = _holder(descriptor) or "another process"
             os.close(descriptor)
             if error.errno in (errno.EACCES, errno.EAGAIN):
                 raise DirectoryLocked(f"{holder} holds {path}") from None
@@ -201,17 +201,31 @@ class UnsyncedFiles(OsFiles):
         """Leave it to the kernel."""
 
 
-def _holder(descriptor: int) -> str:
+def lock_holder(path: str) -> str | None:
+    """Who has a file locked as `OsFiles.lock` does; None where nobody has, it is not there, or the platform does not
+    tell (all but Linux). Locks nothing. Not for a file that this process has locked: it would lose the lock.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        return _holder(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _holder(descriptor: int) -> str | None:
     """Who has the POSIX lock of a file, as far as the kernel says: nobody is known by a process id to others in another
     container, nor through NFS.
     """
     if sys.platform == "linux":
         asked = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)  # struct flock
         with suppress(OSError):
-            pid = struct.unpack("hhqqi4x", fcntl.fcntl(descriptor, fcntl.F_GETLK, asked))[4]
-            if pid > 0:
-                return f"process {pid}"
-    return "another process"
+            found = struct.unpack("hhqqi4x", fcntl.fcntl(descriptor, fcntl.F_GETLK, asked))
+            if found[0] != fcntl.F_UNLCK:
+                return f"process {found[4]}" if found[4] > 0 else "another process"
+    return None
 
 
 def lower_priority() -> None:

@@ -156,6 +156,23 @@ def test_starting_one(command: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_copying_a_topic(broker: BarnabasProcess, tmp_path: Path) -> None:
+    """docs/command-line.md, of a topic with records in its last partition."""
+    (tmp_path / "records").write_text('{"key": "k", "value": null, "partition": 5}\n{"value": "v", "partition": 0}\n')
+    write = "barnabas topics create trips --partitions 6 && barnabas produce trips --json < records"
+    copy = block("docs/command-line.md", "barnabas topics create B").text
+    copy = re.sub(r"\bB\b", "copied", re.sub(r"\bA\b", "trips", copy))
+    read = " && ".join(
+        f"barnabas consume {name} -o earliest -e -f '{{partition}} {{key}} {{value}}\\n'"
+        for name in ("trips", "copied")
+    )
+    done = in_shell("\n".join([write, copy, read]), tmp_path, BARNABAS_BOOTSTRAP_SERVER=broker.bootstrap_servers)
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = [line for line in done.stdout.splitlines() if "created" not in line]
+    assert sorted(lines) == sorted(["5 k null", "0 null v"] * 2)
+
+
+@pytest.mark.slow
 def test_copying_a_topic_from_apache_kafka_4(broker: BarnabasProcess, tmp_path: Path) -> None:
     """docs/upgrading.md, with a topic that has keys, headers, bytes that are no text, and three partitions."""
     with KafkaServer() as kafka:
@@ -280,6 +297,7 @@ RUN_HERE = (
     ("docs/quick-start.md", "barnabas serve"),
     ("docs/quick-start.md", "barnabas topics create"),
     ("docs/upgrading.md", "barnabas topics create"),
+    ("docs/command-line.md", "barnabas topics create B"),
     ("docs/running.md", "curl"),
     *(("docs/operations.md", start) for start in OPERATIONS),
     ("docs/operations.md", "/opt/barnabas/bin/pip"),

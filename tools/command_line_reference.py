@@ -33,8 +33,13 @@ The status is 0 when all was done, 1 when something failed (a line on standard e
 topics, partitions, groups and ids that the broker knows; `barnabas --show-completion` prints the script instead.
 
 Records are lines: `consume` prints values, or what `--format` says, and `produce` takes a value per line. With `--json`
-a line is a record with key, value, headers, timestamp and partition; what is no UTF-8 is `{"base64": "..."}`. So
-`barnabas consume A -o earliest -e --json | barnabas produce B --json` copies a topic, nulls and bytes included.
+a line is a record with key, value, headers, timestamp and partition; what is no UTF-8 is `{"base64": "..."}`. So a
+topic is copied, nulls and bytes included, to one that has as many partitions:
+
+```sh
+barnabas topics create B --partitions 6
+barnabas consume A -o earliest -e --json | barnabas produce B --json
+```
 
 *This page is written by `python -m tools.command_line_reference`; `barnabas COMMAND --help` says the same.*
 """

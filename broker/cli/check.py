@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from barnabas.broker.cli.output import AsJson, ClientError, print_json, say
+from barnabas.broker.cli.output import AsJson, ClientError, complain, counted, print_json, say
+
+if TYPE_CHECKING:
+    from barnabas.storage.os_files import OsFiles
 
 
 def check(
@@ -24,12 +27,23 @@ def check(
       barnabas check ~/.local/share/barnabas/1
       barnabas check /var/lib/kafka/data --deep --json
     """
-    from barnabas.storage.check.directory import check_directory
+    from barnabas.storage.check.directory import check_directory, is_log_directory
     from barnabas.storage.check.report import Level
-    from barnabas.storage.os_files import OsFiles
+    from barnabas.storage.checkpoints import LOCK_FILE
+    from barnabas.storage.os_files import OsFiles, lock_holder
 
+    files = OsFiles()
     try:
-        report = check_directory(OsFiles(), directory, deep=deep)
+        if not is_log_directory(files, str(directory)):
+            raise ClientError(
+                f"{directory} is no log directory: it has no meta.properties and no partitions"
+                f"{_below(files, directory)}"
+            )
+        whole = directory.resolve()
+        for place in (whole, whole.parent):  # of a broker, or of one partition
+            if holder := lock_holder(str(place / LOCK_FILE)):
+                complain(f"{holder} uses {place}: what it writes meanwhile may look damaged, and not be")
+        report = check_directory(files, directory, deep=deep)
     except OSError as error:
         raise ClientError(f"cannot check {directory}: {error.strerror}") from error
     if as_json:
@@ -38,8 +52,18 @@ def check(
         for finding in report.findings:
             say(str(finding))
         say(
-            f"{report.partitions} partitions, {report.segments} segments, {report.batches} batches, "
-            f"{report.records} records, {report.bytes_checked} bytes: "
-            f"{report.count(Level.ERROR)} errors, {report.count(Level.WARNING)} warnings"
+            f"{counted(report.partitions, 'partition')}, {counted(report.segments, 'segment')}, "
+            f"{report.batches} {'batch' if report.batches == 1 else 'batches'}, "
+            f"{counted(report.records, 'record')}, {counted(report.bytes_checked, 'byte')}: "
+            f"{counted(report.count(Level.ERROR), 'error')}, {counted(report.count(Level.WARNING), 'warning')}"
         )
     raise typer.Exit(report.exit_code)
+
+
+def _below(files: OsFiles, directory: Path) -> str:
+    """The log directories in it, such as those of `serve --brokers N`, to be looked at one by one."""
+    from barnabas.storage.checkpoints import META_PROPERTIES_FILE
+
+    folders = (directory / entry.name for entry in files.list(str(directory)) if entry.is_directory)
+    found = sorted(str(folder) for folder in folders if (folder / META_PROPERTIES_FILE).is_file())
+    return f". Check {', '.join(found)}" if found else ""

@@ -30,7 +30,12 @@ class Command(TyperCommand):
     def parse_args(self, context: Any, args: list[str]) -> list[str]:
         """The arguments that are left, for completion parsed without an option at the end that lacks its value."""
         is_dangling = context.resilient_parsing and args and args[-1].startswith("-")
-        return super().parse_args(context, args[:-1] if is_dangling else args)
+        try:
+            return super().parse_args(context, args[:-1] if is_dangling else args)
+        except typer.BadParameter as refusal:
+            if refusal.__cause__ is not None:
+                refusal.message = plainly(refusal.__cause__) or refusal.message
+            raise
 
     def collect_usage_pieces(self, context: Any) -> list[str]:
         """What follows the command's name in its usage line."""
@@ -59,6 +64,23 @@ class Application(typer.Typer):
     def command(self, name: str | None = None, **options: Any) -> Callable[[Any], Any]:
         """Register the function that is decorated as the command of this name."""
         return super().command(name, **{"cls": Command, **options})
+
+
+def plainly(error: BaseException) -> str:
+    """What is wrong with a value in plain words, where typer has asked pydantic; empty if that said nothing else."""
+    [first, *_] = getattr(error, "errors", list)() or [{}]
+    match first:
+        case {"ctx": {"error": BaseException() as inner}}:
+            return plainly(inner) or str(inner)
+        case {"type": "int_parsing" | "int_from_float", "input": value}:
+            return f"{value!r} is no whole number"
+        case {"type": "float_parsing", "input": value}:
+            return f"{value!r} is no number"
+        case {"type": "greater_than_equal", "input": value, "ctx": {"ge": limit}}:
+            return f"{value} is below {limit}"
+        case {"type": "less_than_equal", "input": value, "ctx": {"le": limit}}:
+            return f"{value} is above {limit}"
+    return ""
 
 
 def flowing(text: str) -> str:

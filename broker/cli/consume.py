@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import io
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
@@ -15,9 +15,16 @@ from typing import Annotated, BinaryIO
 import typer
 
 from barnabas.broker.cli import completion, values
-from barnabas.broker.cli.output import DEFAULT_BOOTSTRAP_SERVERS, BootstrapServers, ClientError, complain, with_client
-from barnabas.broker.cli.records import FIELDS, Writer, for_terminal, formatter, json_lines
-from barnabas.broker.client.client import KafkaClient
+from barnabas.broker.cli.output import (
+    DEFAULT_BOOTSTRAP_SERVERS,
+    BootstrapServers,
+    ClientError,
+    complain,
+    counted,
+    with_client,
+)
+from barnabas.broker.cli.records import ESCAPES, FIELDS, Writer, for_terminal, formatter, json_lines
+from barnabas.broker.client.client import KafkaClient, no_partition
 from barnabas.broker.client.consumer import LATEST, READ_COMMITTED, Fetcher, Positions, TopicPartition
 from barnabas.broker.client.group import GroupMember
 from barnabas.broker.client.places import BeforeEnd, Earliest, Place, offsets_at
@@ -40,6 +47,7 @@ class Reading:
     start: Place
     isolation_level: int
     until_end: bool
+    is_start_chosen: bool = False
 
     async def fetcher(
         self, positions: Positions, committed: dict[TopicPartition, int], partitions: Sequence[TopicPartition]
@@ -101,7 +109,7 @@ def consume(
             "-g",
             metavar="GROUP",
             autocompletion=completion.groups,
-            help="Read as a member of a group: from its offsets on, and commit.",
+            help="Read as a member of a group, and commit: from its committed offsets on, whatever --offset says.",
         ),
     ] = None,
     partition: Annotated[
@@ -129,7 +137,7 @@ def consume(
             "--format",
             "-f",
             metavar="FORMAT",
-            help=f"What to print: {' '.join(f'{{{field}}}' for field in FIELDS)}, \\t and \\n.",
+            help=f"What to print: {' '.join(f'{{{field}}}' for field in FIELDS)}, {ESCAPES}.",
         ),
     ] = "{value}\\n",
     as_json: Annotated[
@@ -162,7 +170,7 @@ def consume(
         sys.stderr.write("Waiting for new records; --from-beginning prints those that are there, Ctrl-C ends.\n")
     wanted = Wanted(max_messages, timeout_ms)
     isolation = READ_COMMITTED if isolation_level is IsolationLevel.READ_COMMITTED else 0
-    reading = Reading(starts[0] if starts else BeforeEnd(0), isolation, exit_at_end)
+    reading = Reading(starts[0] if starts else BeforeEnd(0), isolation, exit_at_end, bool(starts))
 
     async def work(client: KafkaClient, out: BinaryIO) -> None:
         positions = Positions(client)
@@ -205,7 +213,7 @@ def _chosen(partitions: Sequence[TopicPartition], indexes: Sequence[int] | None)
     for topic, index in partitions:
         there.setdefault(topic, set()).add(index)
     lacking = [
-        f"{topic} has no partition {', '.join(map(str, sorted(missing)))}: they are 0 to {max(there[topic])}"
+        no_partition(topic, missing, len(there[topic]))
         for topic in sorted(there)
         if (missing := set(indexes or ()) - there[topic])
     ]
@@ -261,11 +269,15 @@ async def _print_as_member(
 ) -> None:
     loop = asyncio.get_running_loop()
     fetcher: Fetcher | None = None
+    tells_where = reading.is_start_chosen
     try:
         goes_on = not wanted.is_enough
         while goes_on:
             partitions = await member.join()
             committed = await member.committed(partitions) if partitions else {}
+            if committed and tells_where:
+                _tell_where(member, committed, partitions)
+                tells_where = False
             end = await reading.end(positions, partitions)
             fetcher = await reading.fetcher(positions, committed, partitions)
             while goes_on and not member.must_rejoin:
@@ -279,6 +291,15 @@ async def _print_as_member(
             with contextlib.suppress(ClientError):
                 await member.commit(fetcher.positions)
         await member.leave()
+
+
+def _tell_where(member: GroupMember, committed: Collection[TopicPartition], all_: Collection[TopicPartition]) -> None:
+    """Say why reading begins elsewhere than was asked for."""
+    which = "" if len(committed) == len(all_) else f" of {len(committed)} of {counted(len(all_), 'partition')}"
+    complain(
+        f"group {member.group} has committed offsets{which}, and goes on from them; "
+        "`barnabas groups reset-offsets` moves them"
+    )
 
 
 def _is_due(member: GroupMember, commit_due_s: float) -> bool:

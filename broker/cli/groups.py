@@ -301,7 +301,8 @@ async def _planned(
 
     Errors: ClientError, also where the group has members, whose own commits would follow.
     """
-    if (await _state(client, group)) not in _NO_MEMBERS:
+    state = await _state(client, group)
+    if state not in _NO_MEMBERS:
         raise ClientError(f"group {group} has members: stop them before moving its offsets")
     committed = await fetch_committed(client, group, None)
     positions = Positions(client)
@@ -315,6 +316,8 @@ async def _planned(
         new, moved = within({each: committed.get(each, first[each]) + target for each in partitions}, first, last)
     for move in moved:
         complain(str(move))
+    if state == _DEAD:
+        complain(f"group {group} does not exist yet: its first offsets make it")
     return committed, new
 
 
@@ -322,7 +325,7 @@ async def _state(client: KafkaClient, group: str) -> str:
     try:
         return (await _described(client, group)).group_state
     except GroupMissing:
-        return _DEAD  # the first commit makes it
+        return _DEAD
 
 
 async def _committed_partitions(

@@ -17,7 +17,7 @@ import typer
 
 from barnabas.broker.cli import completion
 from barnabas.broker.cli.output import DEFAULT_BOOTSTRAP_SERVERS, BootstrapServers, complain, counted, with_client
-from barnabas.broker.cli.records import Lines, NewRecord, record_from_json
+from barnabas.broker.cli.records import ESCAPES, Lines, NewRecord, record_from_json, unescaped
 from barnabas.broker.cli.values import MOMENT_HELP, MOMENT_METAVAR, key_values, moment_ms
 from barnabas.broker.client.client import ClientError, KafkaClient
 from barnabas.broker.client.producer import Producer
@@ -59,7 +59,13 @@ def produce(
     ] = None,
     key: Annotated[str | None, typer.Option("--key", metavar="TEXT", help="The key of every record.")] = None,
     key_separator: Annotated[
-        str | None, typer.Option("--key-separator", "-k", metavar="TEXT", help="What stands between key and value.")
+        str | None,
+        typer.Option(
+            "--key-separator",
+            "-k",
+            metavar="TEXT",
+            help=f"What stands between key and value; {ESCAPES} as in `consume --format`.",
+        ),
     ] = None,
     header: Annotated[
         list[str] | None, typer.Option("--header", metavar="NAME=VALUE", help="A header for every record.")
@@ -110,6 +116,8 @@ def produce(
       barnabas produce flights flights.jsonl --compression zstd
       printf 'a:1\\nb:2\\n' | barnabas produce pairs --key-separator :
       barnabas produce pairs dump.txt --key-separator : --null-value NULL --header source=dump
+      printf 'a\\tb\\n' | barnabas produce pairs --key-separator '\\t'
+      barnabas topics create copy --partitions 6 --if-not-exists
       barnabas consume flights -o earliest -e --json | barnabas produce copy --json
     """
     if as_json and (key is not None or key_separator is not None or null_value is not None or parse_headers):
@@ -118,11 +126,14 @@ def produce(
         raise typer.BadParameter("choose one of --key and --key-separator")
     if key_separator == "":
         raise typer.BadParameter("the separator is empty", param_hint="--key-separator")
-    lines = Lines(_argument_bytes(key), _argument_bytes(key_separator), _argument_bytes(null_value), parse_headers)
+    separator = None if key_separator is None else unescaped(key_separator)
+    lines = Lines(_argument_bytes(key), _argument_bytes(separator), _argument_bytes(null_value), parse_headers)
     common = NewRecord(
         key=None,
         value=None,
-        headers=[(name, os.fsencode(value)) for name, value in key_values(header or [], "--header").items()],
+        headers=[
+            (name, os.fsencode(value)) for name, value in key_values(header or [], "--header", "NAME=VALUE").items()
+        ],
         timestamp=timestamp,
         partition=partition,
     )
@@ -201,7 +212,17 @@ async def _lines(source: BinaryIO, progress: Progress) -> AsyncIterator[tuple[li
 
 
 async def _send(producer: Producer, record: NewRecord, common: NewRecord, now_ms: int) -> None:
-    """Hand over a record; what options say of all records goes before what its line says."""
+    """Hand over a record; what options say of all records goes before what its line says.
+
+    Errors: ValueError that goes on after "line N" where the topic lacks the partition that the line names.
+    """
+    if common.partition is None and record.partition is not None and record.partition >= producer.partition_count:
+        raise ValueError(
+            f"is for partition {record.partition}, but {producer.topic} has "
+            f"{counted(producer.partition_count, 'partition')}: "
+            f"`barnabas topics alter {producer.topic} --partitions {record.partition + 1}` adds what is missing, "
+            "--partition 0 writes all records there"
+        )
     told_ms = record.timestamp if common.timestamp is None else common.timestamp
     await producer.send(
         record.key,

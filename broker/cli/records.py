@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -22,6 +23,10 @@ _INT32_MAX = 2**31 - 1
 _INT64_MAX = 2**63 - 1
 
 _FIELD = re.compile(r"\{(\w+)\}")
+_UNCLOSED = re.compile(r"\{\w+|\{$")
+_ESCAPE = re.compile(r"\\(?:x([0-9a-fA-F]{2})|([\\ntr0]))")
+_ESCAPED = {"\\": "\\", "n": "\n", "t": "\t", "r": "\r", "0": "\0"}
+ESCAPES = r"\t, \n, \r, \0, \\ and \xHH"
 _TERMINAL_CONTROLS = re.compile(rb"[\x00-\x08\x0b-\x1f\x7f]")
 
 
@@ -47,15 +52,29 @@ FIELDS = tuple(_COLUMNS)
 JSON_FIELDS = (*FIELDS, "timestamp_type")
 
 
+def unescaped(text: str) -> str:
+    """The text of an option with its `ESCAPES` as what they stand for; bytes that are not ASCII as the surrogates by
+    which `os.fsencode` knows them. What else follows a backslash stays as it is.
+    """
+
+    def meant(match: re.Match[str]) -> str:
+        return os.fsdecode(bytes.fromhex(match[1])) if match[1] else _ESCAPED[match[2]]
+
+    return _ESCAPE.sub(meant, text)
+
+
 def formatter(template: str) -> Writer:
     """Records as text by a template; what is null is `null`, and bytes go out as they are.
 
-    Errors: a usage error for a field that records do not have, and for a template without any.
+    Errors: a usage error for a field that records do not have, for one whose brace is not closed, and for a template
+    without any.
     """
     known = " ".join(f"{{{field}}}" for field in FIELDS)
     literals, fields = [], []
-    for number, part in enumerate(_FIELD.split(template.replace("\\n", "\n").replace("\\t", "\t"))):
+    for number, part in enumerate(_FIELD.split(unescaped(template))):
         if number % 2 == 0:
+            if unclosed := _UNCLOSED.search(part):
+                raise typer.BadParameter(f"{unclosed[0]!r} lacks its closing brace", param_hint="--format")
             literals.append(part.encode("utf-8", "surrogateescape"))
         elif part in _COLUMNS:
             fields.append(_COLUMNS[part])

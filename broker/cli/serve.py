@@ -149,7 +149,7 @@ def read_configuration(
         ("barnabas.log.format", "--log-format", options.log_format),
     ):
         if value is not None:
-            named[key], as_given[key] = value, f"{option} {value}"
+            named[key], as_given[key] = value, f"{option} {value or repr('')}"
     named |= also or {}
     return resolve(
         options=named, overrides=overrides, environ=environ, properties=properties, options_as_given=as_given

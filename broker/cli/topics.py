@@ -67,7 +67,10 @@ def list_topics(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """List topics, or the partitions that are not well, of the broker's own topics, too.
+    """List topics.
+
+    With --under-replicated, --unavailable or --under-min-isr, list the partitions that are so, those of the broker's
+    own topics, too.
 
     [bold]Examples[/bold]
 

@@ -66,13 +66,13 @@ def topic_partitions(entries: Sequence[str], option: str) -> dict[str, set[int] 
     return wanted
 
 
-def key_values(entries: Sequence[str], option: str) -> dict[str, str]:
-    """KEY=VALUE options as a mapping; `option` is named in errors."""
+def key_values(entries: Sequence[str], option: str, form: str = "KEY=VALUE") -> dict[str, str]:
+    """KEY=VALUE options as a mapping; `option` and its `form` are named in errors."""
     result = {}
     for entry in entries:
         key, equals, value = entry.partition("=")
         if not equals or not key.strip():
-            raise typer.BadParameter(f"{entry!r} is not KEY=VALUE", param_hint=option)
+            raise typer.BadParameter(f"{entry!r} is not {form}", param_hint=option)
         result[key.strip()] = value
     return result
 

@@ -11,7 +11,7 @@ import contextlib
 import os
 import struct
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Final, TypeVar
 
 import barnabas
@@ -33,6 +33,8 @@ TRANSACTION_COORDINATOR: Final = 1
 
 _API_VERSIONS: Final = 18
 _LENGTH: Final = struct.Struct(">i")
+_HTTP: Final = int.from_bytes(b"HTTP")
+"""Where the length of a response would be, if a server of web pages answers."""
 
 R = TypeVar("R", bound=Message)
 
@@ -51,6 +53,12 @@ class ResponseError(ClientError):
     def __init__(self, error: ErrorCode, what: str, message: str | None = None) -> None:
         super().__init__(f"{what}: {message or error.message} ({error.name})")
         self.error = error
+
+
+def no_partition(topic: str, missing: Iterable[int], count: int) -> str:
+    """That a topic of `count` partitions lacks some."""
+    there = "the only one is 0" if count == 1 else f"they are 0 to {count - 1}"
+    return f"{topic} has no partition {', '.join(map(str, sorted(missing)))}: {there}"
 
 
 def check(code: int, what: str, message: str | None = None) -> None:
@@ -191,7 +199,7 @@ class BrokerConnection:
             while True:
                 (size,) = _LENGTH.unpack(await reader.readexactly(4))
                 if not 4 <= size <= RESPONSE_BYTES_MAX:
-                    raise ProtocolError(f"a response of {size} bytes")
+                    raise ProtocolError("HTTP" if size == _HTTP else f"a response of {size} bytes")
                 self._hand_over(memoryview(await reader.readexactly(size)))
         except ProtocolError as error:
             reason = self._not_kafka(error)

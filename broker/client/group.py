@@ -84,7 +84,7 @@ class GroupMember:
     ) -> None:
         self.must_rejoin = False
         self._client = client
-        self._group = group
+        self.group = group
         self._topics = topics
         self._positions = positions
         self._heartbeat_interval_s = heartbeat_interval_s
@@ -109,11 +109,11 @@ class GroupMember:
                 await asyncio.sleep(RETRY_BACKOFF_S)
             else:
                 self.must_rejoin = False
-                self._heartbeats = asyncio.create_task(self._beat(), name=f"heartbeats of {self._group}")
+                self._heartbeats = asyncio.create_task(self._beat(), name=f"heartbeats of {self.group}")
                 return partitions
 
     async def _rebalance(self) -> list[TopicPartition]:
-        node_id = await self._client.coordinator(self._group)
+        node_id = await self._client.coordinator(self.group)
         joined = await self._join(node_id)
         self._generation = joined.generation_id
         protocol_name = joined.protocol_name or RANGE
@@ -127,7 +127,7 @@ class GroupMember:
             ]
         response: SyncGroupResponse = await self._client.send(
             SyncGroupRequest(
-                group_id=self._group,
+                group_id=self.group,
                 generation_id=self._generation,
                 member_id=self._member_id,
                 protocol_type="consumer",
@@ -137,7 +137,7 @@ class GroupMember:
             node_id,
             wait_s=self._rebalance_timeout_ms / 1000,
         )
-        check(response.error_code, f"cannot get the assignment of group {self._group}")
+        check(response.error_code, f"cannot get the assignment of group {self.group}")
         return _decode_assignment(response.assignment)
 
     async def _join(self, node_id: int) -> JoinGroupResponse:
@@ -146,7 +146,7 @@ class GroupMember:
         while True:
             response: JoinGroupResponse = await self._client.send(
                 JoinGroupRequest(
-                    group_id=self._group,
+                    group_id=self.group,
                     session_timeout_ms=self._session_timeout_ms,
                     rebalance_timeout_ms=self._rebalance_timeout_ms,
                     member_id=self._member_id,
@@ -159,16 +159,16 @@ class GroupMember:
             self._member_id = response.member_id or self._member_id
             if response.error_code == ErrorCode.MEMBER_ID_REQUIRED:
                 continue  # KIP-394: come back with the id that was just given
-            check(response.error_code, f"cannot join group {self._group}")
+            check(response.error_code, f"cannot join group {self.group}")
             return response
 
     async def _beat(self) -> None:
         while not self.must_rejoin:
             await asyncio.sleep(self._heartbeat_interval_s)
             try:
-                node_id = await self._client.coordinator(self._group)
+                node_id = await self._client.coordinator(self.group)
                 response = await self._client.send(
-                    HeartbeatRequest(group_id=self._group, generation_id=self._generation, member_id=self._member_id),
+                    HeartbeatRequest(group_id=self.group, generation_id=self._generation, member_id=self._member_id),
                     node_id,
                 )
             except ClientError:
@@ -177,14 +177,14 @@ class GroupMember:
 
     async def committed(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         """Offsets that the group committed earlier; partitions without one are left out. Errors: ClientError."""
-        return await fetch_committed(self._client, self._group, partitions)
+        return await fetch_committed(self._client, self.group, partitions)
 
     async def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Store positions. Errors: ClientError; a rebalance is none: `must_rejoin` is set."""
         if not offsets:
             return
-        node_id = await self._client.coordinator(self._group)
-        request = commit_request(self._group, offsets, self._generation, self._member_id)
+        node_id = await self._client.coordinator(self.group)
+        request = commit_request(self.group, offsets, self._generation, self._member_id)
         response: OffsetCommitResponse = await self._client.send(request, node_id, max_version=OFFSETS_BY_NAME_MAX)
         for topic in response.topics:
             for partition in topic.partitions:
@@ -200,9 +200,9 @@ class GroupMember:
     async def leave(self) -> None:
         """Let the others have our partitions at once. Never fails: the session would end anyway."""
         await self._stop_heartbeats()
-        request = LeaveGroupRequest(group_id=self._group)
+        request = LeaveGroupRequest(group_id=self.group)
         try:
-            node_id = await self._client.coordinator(self._group)
+            node_id = await self._client.coordinator(self.group)
             request.members = [MemberIdentity(member_id=self._member_id)]
             await self._client.send(request, node_id)
         except (ClientError, ValueError):

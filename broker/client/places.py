@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from barnabas.broker.client.client import ClientError, KafkaClient
+from barnabas.broker.client.client import ClientError, KafkaClient, no_partition
 from barnabas.broker.client.consumer import EARLIEST, LATEST, Positions, TopicPartition
 from barnabas.wire.errors import ErrorCode
 
@@ -63,7 +63,7 @@ async def named_partitions(positions: Positions, wanted: Mapping[str, Collection
     for name, chosen in wanted.items():
         missing = set(chosen or ()) - {index for topic, index in known if topic == name}
         if missing:
-            raise ClientError(f"topic {name} has no partition {', '.join(map(str, sorted(missing)))}")
+            raise ClientError(no_partition(name, missing, sum(topic == name for topic, _ in known)))
     return [(name, index) for name, index in known if (chosen := wanted[name]) is None or index in chosen]
 
 

@@ -13,6 +13,7 @@ from barnabas.broker.client.client import (
     KafkaClient,
     ResponseError,
     check,
+    no_partition,
 )
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
@@ -125,6 +126,10 @@ class Producer:
                 sender.cancel()
             await asyncio.gather(*self._senders, return_exceptions=True)
 
+    @property
+    def partition_count(self) -> int:
+        return len(self._partitions)
+
     async def _get_producer_id(self) -> None:
         deadline = asyncio.get_running_loop().time() + self._timeout_s
         request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=0)
@@ -160,7 +165,7 @@ class Producer:
         count = len(self._partitions)
         if partition is not None:
             if not 0 <= partition < count:
-                raise ClientError(f"topic {self.topic} has partitions 0 to {count - 1}, not {partition}")
+                raise ClientError(no_partition(self.topic, [partition], count))
             return self._partitions[partition]
         return self._partitions[self._keyless % count if key is None else partition_for(key, count)]
 

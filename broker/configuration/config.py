@@ -20,6 +20,7 @@ from barnabas.broker.configuration.definitions import (
     ConfigValue,
     ConfigValueError,
     allowed_text,
+    expected_text,
     parse,
 )
 from barnabas.broker.configuration.keys import (
@@ -349,7 +350,13 @@ class _Resolver:
             self.values[key] = parse(definition, self.raw[key])
         except ConfigValueError as error:
             if not (key in _NODE_ID_NAMES and self.judged & _NODE_ID_NAMES):
-                self.fail(key, f"{error}. Allowed: {allowed_text(definition)}")
+                self.fail(key, self._refusal(key, error))
+
+    def _refusal(self, key: str, error: ConfigValueError) -> str:
+        definition = BROKER_KEYS[key]
+        if self.sources[key] == OPTION and key in self.options_as_given:
+            return f"expected {expected_text(definition)}"
+        return f"{error}. Allowed: {allowed_text(definition)}"
 
     def _note_keys_without_effect(self) -> None:
         accepted = sorted(key for key in self.raw if key in BROKER_KEYS and key not in self.judged)

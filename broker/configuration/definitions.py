@@ -298,6 +298,15 @@ def choices(key: ConfigKey[Any]) -> tuple[str, ...]:
     return tuple(arguments) if rule in ("in", "in_ignoring_case", "list", "list_or_empty") else ()
 
 
+def expected_text(key: ConfigKey[Any]) -> str:
+    """What an option of the command line that stands for a key expects, for people who never heard of the key."""
+    if values := choices(key):
+        return f"one of {', '.join(values)}"
+    if key.type in _INTEGER_LIMITS and key.validator is not None and key.validator[0] == "min":
+        return f"a whole number from {key.validator[1]} to {_INTEGER_LIMITS[key.type] - 1}"
+    return "a directory, or several separated by commas" if key.type == LIST else allowed_text(key)
+
+
 def allowed_text(key: ConfigKey[Any]) -> str:
     """What a key accepts, in words for people: type and rule."""
     kind = TYPE_NAMES[key.type].lower()

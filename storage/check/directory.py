@@ -24,7 +24,7 @@ from barnabas.storage.leader_epochs import LeaderEpochs
 from barnabas.storage.producer_state import decode_snapshot
 from barnabas.wire.names import topic_id_to_text
 
-__all__ = ["Finding", "Level", "Report", "check_directory"]
+__all__ = ["Finding", "Level", "Report", "check_directory", "is_log_directory"]
 
 T = TypeVar("T")
 
@@ -37,6 +37,7 @@ _UNFINISHED_FOLDER: Final = re.compile(r".+\.[0-9a-f]{32}-(future|stray)")
 _SEGMENT_FILE: Final = re.compile(r"(?P<offset>[0-9]{20})(?P<suffix>\.[a-z]+)")
 _SEGMENT_SUFFIXES: Final = frozenset({".log", ".index", ".timeindex", ".txnindex", ".snapshot"})
 _LEFT_OVER_SUFFIXES: Final = (".deleted", ".cleaned", ".swap", TEMPORARY_SUFFIX)
+_OF_BROKERS: Final = (checkpoints.META_PROPERTIES_FILE, checkpoints.RECOVERY_POINT_FILE)
 _OTHER_OFFSETS: Final = (checkpoints.HIGH_WATERMARK_FILE, checkpoints.LOG_START_FILE)
 
 
@@ -51,6 +52,28 @@ def check_directory(files: Files, path: Path, *, deep: bool = False, limits: Che
     check = _DirectoryCheck(files, str(path), report, deep, limits)
     check.run()
     return report
+
+
+def is_log_directory(files: Files, path: str) -> bool:
+    """Whether there is anything in a directory by which a broker's, or a partition's, is known. Blocking.
+
+    Raises:
+        OSError: it cannot be listed.
+    """
+    entries = files.list(path)
+    names = {entry.name for entry in entries}
+    if not names.isdisjoint(_OF_BROKERS) or any(map(_is_log_file, names)):
+        return True
+    return any(
+        entry.is_directory
+        and _PARTITION_FOLDER.fullmatch(entry.name)
+        and any(_is_log_file(found.name) for found in files.list(f"{path}/{entry.name}"))
+        for entry in entries
+    )
+
+
+def _is_log_file(name: str) -> bool:
+    return name.endswith(".log") and _SEGMENT_FILE.fullmatch(name) is not None
 
 
 class _DirectoryCheck:
@@ -68,7 +91,7 @@ class _DirectoryCheck:
 
     def run(self) -> None:
         entries = sorted(self._files.list(self._path), key=lambda entry: entry.name)
-        if any(entry.name.endswith(".log") and _SEGMENT_FILE.fullmatch(entry.name) for entry in entries):
+        if any(_is_log_file(entry.name) for entry in entries):
             folder = _PARTITION_FOLDER.fullmatch(self._path.rstrip("/").rpartition("/")[2])
             names = [entry.name for entry in entries if not entry.is_directory]
             self._check_partition(self._path, "", names, folder, was_clean=False)

@@ -35,7 +35,10 @@ def say(text: str) -> None:
 def java_major_version(java: Path) -> int | None:
     """The feature release of a `java` binary (17, 21, ...), None when it does not run."""
     try:
-        answer = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=True)
+        # A signal to our process group must not make it look as if this were no Java.
+        answer = subprocess.run(
+            [java, "-version"], capture_output=True, text=True, timeout=60, check=True, process_group=0
+        )
     except (OSError, subprocess.SubprocessError):
         return None
     version = re.search(r'version "(\d+)(?:\.(\d+))?', answer.stderr + answer.stdout)

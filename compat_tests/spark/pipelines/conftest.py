@@ -140,6 +140,14 @@ class Program:
             with suppress(ProcessLookupError):
                 os.kill(process, number)
 
+    def send_to_group(self, number: signal.Signals) -> None:
+        """As Ctrl-C in a terminal does, and some supervisors do."""
+        os.killpg(self._process.pid, number)
+
+    def processes(self) -> list[int]:
+        """Python, Java and the workers, those that are left."""
+        return processes_of_session(self._process.pid)
+
     def kill(self) -> None:
         """End Python, Java and the workers, as a machine's crash would.
 

@@ -7,6 +7,7 @@ import shlex
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from spark_examples.archive_log import LOG_FOLDER
 from spark_examples.filesystem import DEFAULT_ELSEWHERE, local_path
 from spark_examples.pipeline import Totals, say_totals
 from spark_examples.session import PART_OF_SPARK, fetch_connector
-from spark_examples.topics import Topics, what_is_missing
+from spark_examples.topics import Topics, what_is_missing, with_ports
 from tools.jvm.ivy import pyspark_jars
 
 NEEDED = {
@@ -177,7 +178,21 @@ def test_one_of_several_listens(cluster: Any) -> None:
     assert what_is_missing(options_of(servers), Topics()) is None
 
 
-@pytest.mark.parametrize("servers", ["localhost", "localhost:kafka", "localhost:", "localhost:70000"])
+def test_a_port_may_be_left_out() -> None:
+    """As in the `barnabas` command."""
+    assert with_ports("one, two:9093,[::1],[::1]:9094") == "one:9092,two:9093,[::1]:9092,[::1]:9094"
+
+
+@pytest.mark.parametrize("module", ["stream_wordcount", "demo"])
+def test_a_host_without_a_port(module: str) -> None:
+    command = [sys.executable, "-m", f"spark_examples.{module}", "--bootstrap-servers", "nohost.invalid"]
+    command += ["--checkpoint=c"] if module != "demo" else []
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == 1
+    assert "No broker listens on nohost.invalid:9092 (" in ended.stdout + ended.stderr
+
+
+@pytest.mark.parametrize("servers", ["localhost:kafka", "localhost:", "localhost:70000"])
 def test_no_address(servers: str) -> None:
     problem = what_is_missing(options_of(servers), Topics())
     assert problem is not None
@@ -185,7 +200,7 @@ def test_no_address(servers: str) -> None:
 
 
 def test_somebody_else_listens(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(topics, "TIMEOUT_S", 0.5)
+    monkeypatch.setattr(topics, "ANSWER_S", 0.5)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         servers = f"127.0.0.1:{silent.getsockname()[1]}"
         problem = what_is_missing(options_of(servers), Topics())
@@ -204,6 +219,46 @@ def test_what_is_written_may_be_created_by_the_cluster(start_cluster: Callable[.
     problem = what_is_missing(options_of(servers), Topics(writes=("results",)))
     assert (problem is None) == by_itself
     assert problem is None or "results" in problem
+
+
+def test_somebody_else_listens_and_nobody_waits_for_long() -> None:
+    """Three seconds, beside those that Python takes for the start."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        started = time.monotonic()
+        problem = what_is_missing(options_of(f"127.0.0.1:{silent.getsockname()[1]}"), Topics())
+        assert time.monotonic() - started < 3.5
+        assert problem is not None
+
+
+def test_a_pattern_that_matches_nothing_waits_and_says_so(cluster: Any, topic_prefix: str) -> None:
+    """What it matches may be made later; what is worked off once has to be there."""
+    servers = cluster.bootstrap_servers
+    sample.create_topics(servers, f"{topic_prefix}-trips")
+    told: list[str] = []
+
+    def looked_for(pattern: str, *, once: bool) -> str | None:
+        options = argparse.Namespace(**vars(options_of(servers)), once=once)
+        return what_is_missing(options, Topics(pattern=pattern), told.append)
+
+    line = f"{servers} has no topic that matches --topics-pattern {topic_prefix}-f.*"
+    assert looked_for(f"{topic_prefix}-f.*", once=False) is None
+    assert told == [f"{line}: waiting for one."]
+    assert looked_for(f"{topic_prefix}-f.*", once=True) == f"{line}: there is nothing to work off."
+    assert looked_for(f"{topic_prefix}-t", once=True) is None
+    assert looked_for("_offsets$|_state$", once=True) is not None, "Spark leaves out the cluster's own topics"
+    assert looked_for("\\p{Lu}(", once=True) is None, "only Spark knows Java's patterns"
+    assert len(told) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"), [("archive", ["--archive=a"]), ("capacity_report", ["--output=o", "--probe-seconds=1"])]
+)
+def test_a_pattern_that_matches_nothing_ends_what_is_to_be_worked_off_once(
+    name: str, arguments: list[str], cluster: Any
+) -> None:
+    [line] = lines_of(name, cluster.bootstrap_servers, *arguments, "--once", "--topics-pattern=zzz-.*")
+    assert line.endswith("has no topic that matches --topics-pattern zzz-.*: there is nothing to work off.")
+    assert "capacity-probe" not in existing(cluster.bootstrap_servers)
 
 
 def test_the_summary_names_topics_that_a_pattern_has_found(capsys: pytest.CaptureFixture[str]) -> None:

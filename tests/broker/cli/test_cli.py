@@ -22,6 +22,7 @@ from barnabas.broker.cli import serve_help
 from barnabas.broker.cli.serve import listener_of, parser, read_configuration
 from barnabas.broker.configuration.config import Resolution
 from barnabas.testing import Broker
+from tools.barnabas_process import BarnabasProcess
 from tools.command_line_reference import commands
 
 Run = Callable[..., Any]
@@ -114,6 +115,41 @@ def test_wrong_usage_is_status_2(run: Run) -> None:
     assert run("produce", "t", "--compression", "brotli").status == 2
 
 
+NOT_OF_TEXT = {"N", "MS", "BYTES_PER_S", "PARTITION", "ID", "CODEC", "LEVEL", "KIND"}
+"""What stands for numbers and choices."""
+
+
+@pytest.mark.parametrize(
+    ("path", "command", "parameter"),
+    [
+        pytest.param(path, command, each, id=f"{path} {each.name}")
+        for path, command in commands()
+        for each in command.params
+        if each.metavar in NOT_OF_TEXT and path != "barnabas serve"  # see test_serve_messages.py
+    ],
+)
+def test_a_wrong_value_is_told_in_plain_words(run: Run, path: str, command: Any, parameter: Any) -> None:
+    """Whatever typer has a value checked with."""
+    arguments = [each for each in command.params if each.param_type_name == "argument"]
+    values = ["wrong" for each in arguments]
+    option = [] if parameter in arguments else [parameter.opts[0], "wrong"]
+    done = run(*path.split()[1:], *values, *option)
+    told = " ".join(done.err.replace("│", " ").split())
+    assert (done.status, done.out) == (2, ""), told
+    assert re.search(r"'wrong' is (no whole number|not one of '\w+', '\w+)", told)
+    assert not re.search("Value error|Input should|pydantic", told)
+
+
+def test_a_number_out_of_range_is_told_in_plain_words(run: Run) -> None:
+    for option, value, expected in [
+        ("--max-messages", "-1", "-1 is below 0"),
+        ("--timeout-ms", "1.5", "'1.5' is no whole number"),
+        ("--partition", "x", "'x' is no whole number"),
+    ]:
+        done = run("consume", "t", option, value)
+        assert (done.status, expected in done.err) == (2, True), done.err
+
+
 def test_no_broker_is_one_sentence(run: Run) -> None:
     done = run("topics", "list", "-b", "127.0.0.1:1")
     assert (done.status, done.out) == (1, "")
@@ -177,6 +213,31 @@ def test_check_directory(run: Run, tmp_path: Path) -> None:
     assert bad.status == 1
     assert "error: " in bad.out
     assert run("check", str(tmp_path / "missing")).status == 1
+
+
+def test_check_of_a_directory_that_is_none(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "dbus-1").mkdir()
+    done = run("check", str(tmp_path))
+    assert (done.status, done.out) == (1, "")
+    problem = f"barnabas: {tmp_path} is no log directory: it has no meta.properties and no partitions"
+    assert done.err == f"{problem}\n"
+    with Broker(data_dir=tmp_path / "broker1"):
+        pass
+    assert run("check", str(tmp_path)).err == f"{problem}. Check {tmp_path}/broker1\n"
+    assert run("check", str(tmp_path / "broker1")).status == 0
+
+
+def test_check_of_a_directory_in_use_says_by_whom(run: Run, tmp_path: Path) -> None:
+    with BarnabasProcess(data_dir=tmp_path / "used") as other:
+        run("produce", "checked", "-b", other.bootstrap_servers, stdin=b"1\n")
+        for place in (other.log_dir, other.log_dir / "checked-0"):
+            done = run("check", str(place))
+            assert (done.status, done.out.splitlines()[-1].split(",")[0]) == (0, "1 partition")
+            assert done.err == (
+                f"barnabas: process {other.pid} uses {other.log_dir}: "
+                "what it writes meanwhile may look damaged, and not be\n"
+            )
+    assert run("check", str(tmp_path / "used")).err == ""
 
 
 # --- serve ---------------------------------------------------------------------------------------

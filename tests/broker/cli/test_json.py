@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -79,6 +80,22 @@ def foreign_records(broker: Broker, topic: str, count: int) -> list[tuple[Any, .
     return sorted(found, key=lambda record: record[:2])
 
 
+def test_a_copy_to_fewer_partitions_says_what_to_do(broker: Broker, run: Run) -> None:
+    """What it says helps: the copy that then comes has all there is."""
+    run("topics", "create", "wide", "-p", "5")
+    lines = "".join(f'{{"value": "{number}", "partition": {number}}}\n' for number in range(5))
+    assert run("produce", "wide", "--json", stdin=lines.encode()).status == 0
+    copied = run("consume", "wide", "-o", "earliest", "-e", "--json", "-p", "1", "-p", "4").out
+    done = run("produce", "narrow", "--json", stdin=b'{"value": "first"}\n' + copied.encode())
+    assert done.status == 1
+    number = next(number for number, line in enumerate(copied.splitlines(), 2) if '"partition": 4' in line)
+    assert done.err.startswith(f"barnabas: line {number} is for partition 4, but narrow has 2 partitions: ")
+    command, alternative = re.findall(r"`barnabas ([^`]*)` adds what is missing, (--partition 0) ", done.err)[0]
+    assert run(*command.split()).status == 0
+    assert run("produce", "narrow", "--json", stdin=copied.encode()).status == 0
+    assert run("produce", "one", "--json", *alternative.split(), stdin=copied.encode()).status == 0
+
+
 def test_what_a_line_may_leave_out(run: Run) -> None:
     line = b'{"value": "only"}\n'
     assert run("produce", "sparse", "--json", "--header", "a=1", "-p", "1", "-q", stdin=line).status == 0
@@ -106,7 +123,10 @@ def test_what_a_line_may_leave_out(run: Run) -> None:
         (b'{"timestamp": "1"}', "line 2 has a timestamp that is no whole number from -1 to"),
         (b'{"timestamp": 9223372036854775808}', "line 2 has a timestamp that is no whole number from -1 to"),
         (b'{"partition": -1}', "line 2 has a partition that is no whole number from 0 to"),
-        (b'{"partition": 9}', "topic bad-json has partitions 0 to 1, not 9"),
+        (
+            b'{"partition": 9}',
+            "line 2 is for partition 9, but bad-json has 2 partitions: `barnabas topics alter bad-json -",
+        ),
     ],
 )
 def test_bad_lines(run: Run, line: bytes, expected: str) -> None:

@@ -95,13 +95,30 @@ def test_keys_headers_and_nulls(run: Run) -> None:
         (["-k", ":"], b"ok:1\nnone\n", "line 2 has no key separator ':'"),
         (["--parse-headers"], b"none\n", "line 1 has no tab"),
         (["--parse-headers"], b"a,b\tx\n", "is not NAME:VALUE"),
-        (["-p", "99"], b"x\n", "has partitions 0 to 1, not 99"),
+        (["-p", "99"], b"x\n", "barnabas: bad-lines has no partition 99: they are 0 to 1; 0 records were acknowledged"),
     ],
 )
 def test_bad_lines(run: Run, options: list[str], line: bytes, expected: str) -> None:
     done = run("produce", "bad-lines", *options, stdin=line)
     assert done.status == 1
     assert expected in done.err
+
+
+def test_separators_and_formats_know_the_same_escapes(run: Run) -> None:
+    run("topics", "create", "escaped", "-p", "1")
+    for separator, line in [
+        (r"\t", b"a\t1"),
+        (r"\x1f", b"b\x1f2"),
+        (r"\xff", b"c\xff3"),
+        (r"\\t", b"d\\t4"),
+        ("\\", b"e\\5"),
+    ]:
+        assert run("produce", "escaped", "-q", "-k", separator, stdin=line + b"\n").status == 0, separator
+    read = run("consume", "escaped", "-o", "earliest", "-e", "-f", r"{key}\t{value}\x2f\\n\d\n").out
+    assert read == "".join(f"{key}\t{value}/\\n\\d\n" for key, value in ["a1", "b2", "c3", "d4", "e5"])
+    assert run("produce", "escaped", "-k", r"\t", stdin=b"x y\n").err.startswith(
+        r"barnabas: line 1 has no key separator '\t'"
+    )
 
 
 def test_what_stands_before_a_bad_line_is_written_and_counted(run: Run) -> None:
@@ -131,6 +148,7 @@ def test_keys_and_times_of_all_records(run: Run) -> None:
         (["--timestamp", "now"], "'now' is no time"),
         (["--compression", "brotli"], "'none', 'gzip', 'snappy', 'lz4', 'zstd'"),
         (["--key-separator", ""], "the separator is empty"),
+        (["--header", "name:value"], "'name:value' is not NAME=VALUE"),
     ],
 )
 def test_what_produce_does_not_take(run: Run, options: list[str], expected: str) -> None:
@@ -216,8 +234,16 @@ def test_who_lacks_a_partition_is_named(run: Run, digits: str) -> None:
 
 def test_a_group_begins_where_it_is_told_only_where_it_has_no_offset(run: Run, digits: str) -> None:
     read = ["consume", digits, "-g", "digit-readers", "-e", "-f", "{value}"]
-    assert sorted(run(*read, "-o", "-2").out) == sorted("89bc")
-    assert run(*read, "-o", "earliest").out == ""
+    first = run(*read, "-o", "-2")
+    assert (sorted(first.out), first.err) == (sorted("89bc"), "")
+    for chosen in (["-o", "earliest"], ["--from-beginning"], ["--from-time", "-1h"]):
+        again = run(*read, *chosen)
+        assert again.out == ""
+        assert again.err == (
+            "barnabas: group digit-readers has committed offsets, and goes on from them; "
+            "`barnabas groups reset-offsets` moves them\n"
+        )
+    assert run(*read).err == ""
     groups = run("groups", "describe", "digit-readers", "--json").json
     assert [row["offset"] for row in groups[0]["offsets"]] == [10, 3]
 
@@ -247,6 +273,8 @@ def test_the_end_is_that_of_what_may_be_read(broker: Broker, run: Run, isolation
         (["-o", "end"], "'end' is no offset: expected a number, -N for N before the end, earliest or latest"),
         (["--from-time", "yesterday"], "'yesterday' is no time: expected 2026-01-31T12:00"),
         (["-f", "%k %v"], "'%k %v' has no field of a record: {topic} {partition} {offset}"),
+        (["-f", "{key} {value"], "'{value' lacks its closing brace"),
+        (["-f", "{key} {"], "'{' lacks its closing brace"),
         (["-f", "{value} {offfset}"], "records have no {offfset}, only {topic} {partition} {offset}"),
         (["--isolation-level", "serializable"], "read_committed"),
         (["-g", "g", "-p", "0"], "members of a group do not choose partitions"),

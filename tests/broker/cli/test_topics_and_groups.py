@@ -148,7 +148,7 @@ def test_offsets(run: Run) -> None:
     assert table == ["TOPIC", "PARTITION", "EARLIEST", "LATEST", "measured", "0", "0", "0", "measured", "1", "0", "3"]
     found = run("topics", "offsets", "measured:1", "--from-time", "2001-06-01", "--json").json
     assert found == [{"topic": "measured", "partition": 1, "earliest": 0, "latest": 3, "from_time": 2}]
-    assert run("topics", "offsets", "measured:7").err == "barnabas: topic measured has no partition 7\n"
+    assert run("topics", "offsets", "measured:7").err == "barnabas: measured has no partition 7: they are 0 to 1\n"
     assert run("topics", "offsets", "measured:x").status == 2
     assert run("topics", "offsets", "missing").status == 1
 
@@ -254,6 +254,19 @@ def settled(run: Run) -> str:
 
 def moved(done: Any) -> list[tuple[str, int, int, int]]:
     return [(each["topic"], each["partition"], each["old_offset"], each["new_offset"]) for each in done.json]
+
+
+def test_reset_offsets_says_that_it_makes_a_group(run: Run, settled: str) -> None:
+    """As Kafka's own tool makes it, without a word."""
+    reset = ["groups", "reset-offsets", "mistyped", "-t", "settled", "--to-earliest"]
+    told = "barnabas: group mistyped does not exist yet: its first offsets make it\n"
+    only_shown = run(*reset)
+    assert (only_shown.status, only_shown.err) == (0, f"{told}barnabas: nothing was changed: add --execute to do it\n")
+    assert "mistyped" not in run("groups", "list").out
+    done = run(*reset, "--execute")
+    assert (done.status, done.err) == (0, told)
+    assert "mistyped" in run("groups", "list").out
+    assert run(*reset, "--execute").err == ""
 
 
 def test_reset_offsets_of_all_topics(run: Run, settled: str) -> None:

@@ -169,23 +169,23 @@ def test_silence() -> None:
 
 
 @pytest.mark.parametrize(
-    "answer",
+    ("answer", "what"),
     [
-        b"HTTP/1.1 400 Bad Request\r\n\r\n",
-        struct.pack(">i", -1),
-        struct.pack(">i", 0x7FFFFFFF),
-        struct.pack(">ii", 4, 99),
-        struct.pack(">iih", 6, 1, 0),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "HTTP$"),
+        (struct.pack(">i", -1), "a response of -1 bytes$"),
+        (struct.pack(">i", 0x7FFFFFFF), ""),
+        (struct.pack(">ii", 4, 99), ""),
+        (struct.pack(">iih", 6, 1, 0), ""),
     ],
 )
-def test_nonsense(answer: bytes) -> None:
+def test_nonsense(answer: bytes, what: str) -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readexactly(4)
         writer.write(answer)
         await writer.drain()
         await reader.read()
 
-    with pytest.raises(ClientError, match="not Kafka's protocol"):
+    with pytest.raises(ClientError, match=f"not Kafka's protocol: {what}"):
         connect_to(serve)
 
 
