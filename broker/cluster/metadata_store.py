@@ -103,9 +103,17 @@ class MetadataStore:
         self._session: CoordinationStore | None = None
         self._configs: ConfigRepository | None = None
         self._controller: Controller | None = None
+        self._ending: asyncio.Task[None] | None = None
         self._rejoining: asyncio.Task[None] | None = None
         self._is_lost = False
         self._stays_out = False
+
+    def end_former_session(self) -> None:
+        """Begin to end the session of this broker's former life, if that was killed, as soon as its directories are
+        locked; `open` waits for it, and raises what that raised. Long before the logs are loaded others may lead then
+        what that life led."""
+        if self._note is not None and self._ending is None:
+            self._ending = asyncio.create_task(self._end_former_session(self._note), name="former session")
 
     async def open(self) -> CoordinationStore:
         """Open the first session with the store.
@@ -118,10 +126,10 @@ class MetadataStore:
         elif self._config.zookeeper_connect is None:
             session = await self._open_file()
         else:
-            asked_ms = self._config.zookeeper_session_timeout_ms
-            timeout_ms = self._config.zookeeper_connection_timeout_ms or max(asked_ms, CONNECTION_TIMEOUT_MS_MIN)
-            await self._end_former_session(self._config.zookeeper_connect, timeout_ms)
-            session = await self._open_zookeeper(self._config.zookeeper_connect, timeout_ms)
+            self.end_former_session()
+            if self._ending is not None:
+                await self._ending
+            session = await self._open_zookeeper(self._config.zookeeper_connect, self._connection_timeout_ms)
         known = self._known_cluster()
         if known is not None and await session.exists(CLUSTER_ID) is None:
             raise DirectoryMismatch(
@@ -144,6 +152,9 @@ class MetadataStore:
 
     async def close(self) -> None:
         await self.stay_out()
+        if self._ending is not None:
+            self._ending.cancel()
+            await asyncio.gather(self._ending, return_exceptions=True)
         if self._session is not None:
             hears = self._note is not None and self._is_connected()
             await self._session.close()
@@ -189,17 +200,23 @@ class MetadataStore:
 
         return isinstance(self._session, ZooKeeperSession) and self._session.is_connected
 
-    async def _end_former_session(self, connect_string: str, timeout_ms: int) -> None:
+    @property
+    def _connection_timeout_ms(self) -> int:
+        asked_ms = self._config.zookeeper_session_timeout_ms
+        return self._config.zookeeper_connection_timeout_ms or max(asked_ms, CONNECTION_TIMEOUT_MS_MIN)
+
+    async def _end_former_session(self, note: "SessionNote") -> None:
         """End the session of this broker's former life, if that was killed: its registration goes with it."""
-        former = None if self._note is None else await self._note.read()
-        if former is None:
+        former = await note.read()
+        connect_string = self._config.zookeeper_connect
+        if former is None or connect_string is None:
             return
         from barnabas.controller.coordination.zookeeper import ZooKeeperSession
 
         session = await ZooKeeperSession.open(
             connect_string,
             session_timeout_ms=self._config.zookeeper_session_timeout_ms,
-            connection_timeout_ms=timeout_ms,
+            connection_timeout_ms=self._connection_timeout_ms,
             former=former,
         )
         if session.session_id == former.session_id:
