@@ -108,12 +108,13 @@ class MetadataStore:
         self._is_lost = False
         self._stays_out = False
 
-    def end_former_session(self) -> None:
-        """Begin to end the session of this broker's former life, if that was killed, as soon as its directories are
-        locked; `open` waits for it, and raises what that raised. Long before the logs are loaded others may lead then
-        what that life led."""
+    def end_former_session(self) -> asyncio.Task[None] | None:
+        """End the session of this broker's former life, if that was killed; to be called as soon as the log directories
+        are locked, as others may lead then what that life led, long before all logs are loaded. None where nobody else
+        knows of sessions; what it raises, `open` raises, too."""
         if self._note is not None and self._ending is None:
             self._ending = asyncio.create_task(self._end_former_session(self._note), name="former session")
+        return self._ending
 
     async def open(self) -> CoordinationStore:
         """Open the first session with the store.
@@ -156,9 +157,8 @@ class MetadataStore:
             self._ending.cancel()
             await asyncio.gather(self._ending, return_exceptions=True)
         if self._session is not None:
-            hears = self._note is not None and self._is_connected()
-            await self._session.close()
-            if self._note is not None and hears:
+            await self._session.close()  # which the controller has done before, where there is one
+            if self._note is not None and self._was_ended(self._session):
                 await self._note.delete()
         if self._embedded is not None:
             await self._embedded.close()
@@ -194,11 +194,12 @@ class MetadataStore:
             await self._note.write(self._session.credentials)
         return self._session
 
-    def _is_connected(self) -> bool:
-        """Whether ZooKeeper hears of it when the session is closed."""
+    @staticmethod
+    def _was_ended(session: CoordinationStore) -> bool:
+        """Whether ZooKeeper has heard of the end of a session."""
         from barnabas.controller.coordination.zookeeper import ZooKeeperSession
 
-        return isinstance(self._session, ZooKeeperSession) and self._session.is_connected
+        return isinstance(session, ZooKeeperSession) and session.was_ended
 
     @property
     def _connection_timeout_ms(self) -> int:
