@@ -129,9 +129,7 @@ async def _relieve(
     return None
 
 
-async def _decide(
-    context: ControllerContext, broker_id: int, plan: Plan, stopped: Collection[TopicPartition]
-) -> None:
+async def _decide(context: ControllerContext, broker_id: int, plan: Plan, stopped: Collection[TopicPartition]) -> None:
     """Write and tell a plan, and have a broker host partitions no more. Also what it has led: as a follower it would
     catch up, and its leaders ask for it to be in sync."""
     await context.election.write(plan.writes)
