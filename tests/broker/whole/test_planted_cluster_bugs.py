@@ -22,7 +22,7 @@ FOUND_BY = {
     "old-partition-epoch-is-applied": 42,
     "broker-epoch-is-unchecked": 6,
     "controller-epoch-is-unchecked-in-one-write": 16,
-    "requests-to-a-broker-out-of-order": 73,
+    "requests-to-a-broker-out-of-order": 28,
     "follower-asks-for-what-it-has-not-written": 1,
     "logs-are-made-with-default-configs": 0,
     "marker-is-lost": 0,
