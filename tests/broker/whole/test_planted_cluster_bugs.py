@@ -23,7 +23,7 @@ FOUND_BY = {
     "broker-epoch-is-unchecked": 6,
     "controller-epoch-is-unchecked-in-one-write": 16,
     "requests-to-a-broker-out-of-order": 28,
-    "follower-asks-for-what-it-has-not-written": 1,
+    "follower-asks-for-what-it-has-not-written": 40,
     "logs-are-made-with-default-configs": 0,
     "marker-is-lost": 4,
     "commit-of-an-old-epoch": 1,
