@@ -114,7 +114,8 @@ class Broker:
         """
         self._is_crash = False
         self._opening: asyncio.Task[Any] | None = None
-        """While the first session with the metadata store is waited for, or the controller's first word."""
+        """While the end of a former session is waited for, the first one with the metadata store, or the controller's
+        first word."""
         self._may_have_others = config.zookeeper_connect is not None or self.environment.metadata_store is not None
         """Whether other brokers can share the metadata store."""
         self._serves_clients = False
@@ -179,7 +180,8 @@ class Broker:
         self.is_ready = True
 
     async def _open_logs(self) -> None:
-        """Lock the log directories and load what is in them; after a crash this reads the logs' tails."""
+        """Lock the log directories and load what is in them; after a crash this reads the logs' tails. The cluster
+        hears first that the former life is over, if it was killed: others lead then what that led."""
         self.log_manager = LogManager(
             self.environment.files,
             self.config.log_dirs,
@@ -199,14 +201,20 @@ class Broker:
         self._stop_later(self._network_timers.close)
         self.config.follow(BrokerConfig.num_recovery_threads_per_data_dir, self.log_manager.set_threads_per_directory)
         self.config.follow(BrokerConfig.producer_id_expiration_ms, self.log_manager.set_producer_id_expiration_ms)
+        await self._threads.call(self.log_manager.lock)
+        self._make_store()
+        self._opening = self._store.end_former_session()
+        if self._opening is not None:
+            await asyncio.wait([self._opening])  # why that failed, if it did, is told where the store is opened
+            self._opening = None
         try:
-            await self._threads.call(self.log_manager.open)
+            await self._threads.call(self.log_manager.load)
         except OpeningGivenUp:
             raise asyncio.CancelledError from None
         if self.log_manager.previous_broker_epoch >= 0:
             logger.info("the last stop was clean, at broker epoch %d", self.log_manager.previous_broker_epoch)
 
-    async def _open_coordination(self) -> None:
+    def _make_store(self) -> None:
         logs = self.log_manager
         self._note = self._session_note()
         self._store = MetadataStore(
@@ -223,6 +231,8 @@ class Broker:
             note=self._note,
         )
         self._stop_later(self._store.close)
+
+    async def _open_coordination(self) -> None:
         self._opening = asyncio.create_task(self._store.open(), name="metadata store")
         self._session = await self._opening
         self._opening = None

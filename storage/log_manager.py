@@ -106,17 +106,29 @@ class LogManager:
 
     # --- opening
 
-    def open(self) -> None:
-        """Lock the directories and load their logs, recovering those that were not closed cleanly. Blocking.
+    def lock(self) -> None:
+        """Lock the directories, and see whose they are. Blocking.
 
         Raises:
             DirectoryLocked: somebody else uses a directory.
-            DirectoryMismatch: a directory belongs to another broker or cluster, or two of them hold the same partition.
+            DirectoryMismatch: a directory belongs to another broker or cluster.
             OSError: a directory cannot be used at all. One that was used before is only missed, if there are others.
-            OpeningGivenUp: after `give_up_opening`, if a log had to be recovered.
         """
         try:
             self._directories.open(self._cluster_id)
+        except BaseException:
+            self._directories.close()
+            raise
+
+    def load(self) -> None:
+        """Load the logs of the directories, which are locked, recovering those that were not closed cleanly. Blocking.
+
+        Raises:
+            DirectoryMismatch: two directories hold the same partition.
+            OSError: as `lock`.
+            OpeningGivenUp: after `give_up_opening`, if a log had to be recovered.
+        """
+        try:
             found, moves = follow_moves(self._directories.find_logs())
             broker_epochs = {logs.broker_epoch for logs in found.values()}
             self.previous_broker_epoch = broker_epochs.pop() if len(broker_epochs) == 1 else -1
@@ -129,8 +141,13 @@ class LogManager:
             self._directories.close()
             raise
 
+    def open(self) -> None:
+        """`lock` and `load`."""
+        self.lock()
+        self.load()
+
     def give_up_opening(self) -> None:
-        """End an `open` that recovers logs after a crash; after a clean stop it is soon done anyway. Any thread."""
+        """End a `load` that recovers logs after a crash; after a clean stop it is soon done anyway. Any thread."""
         self._opener.give_up()
 
     def _make_context(self, path: str) -> LogContext:

@@ -134,14 +134,16 @@ class Ambushes:
         return True
 
     def _break_commands(self, before: PartitionState | None, state: PartitionState, controller: int) -> bool:
-        """The controller's connections break while its commands are on their way, again and again."""
+        """The controller's connections break while its commands are on their way, again and again; before they are sent
+        again it has something new to tell of most partitions, as it loses a broker."""
         if before is None or before.leader_epoch == state.leader_epoch:
             return False
-        for other in range(len(self._simulation.brokers)):
-            if other != controller:
-                for _ in range(3):
-                    reset = partial(self._simulation.network.reset, self._name(controller), self._name(other))
-                    self._soon(reset, self._draw.uniform(0, 0.01))
+        others = [node_id for node_id in range(len(self._simulation.brokers)) if node_id != controller]
+        for other in others:
+            for _ in range(3):
+                reset = partial(self._simulation.network.reset, self._name(controller), self._name(other))
+                self._soon(reset, self._draw.uniform(0, 0.01))
+        self._soon(partial(self._expire, self._draw.choice(others)), self._draw.uniform(0.02, 0.06))
         return True
 
     def _delay_commands_of_new_controller(
@@ -193,6 +195,12 @@ class Ambushes:
 
     def _cut(self, sender: str, receiver: str, duration_s: float) -> None:
         self._simulation.cut((sender, receiver), duration_s)
+
+    def _expire(self, node_id: int) -> None:
+        broker = self._simulation.brokers[node_id]
+        if broker.process is not None:
+            self._simulation.tell(f"fault: {broker.name} session expired")
+            self._simulation.store.expire_sessions_of(broker.process)
 
     def _kill(self, node_id: int, down_s: float) -> None:
         broker = self._simulation.brokers[node_id]

@@ -14,7 +14,9 @@ Clients notice a lost record only once the wrong broker has been elected. That i
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Final
+from weakref import WeakSet
 
 from barnabas.broker.cluster.metadata import TRANSACTION_STATE_TOPIC
 from barnabas.broker.coordinators.transactions.state import TransactionState
@@ -53,6 +55,9 @@ class Invariants:
         self._leaders: dict[tuple[str, int, object, int], tuple[int, Process]] = {}
         self._controller_epoch = 0
         self._roles: dict[tuple[int, str, int, object], tuple[Process, tuple[int, int]]] = {}
+        self._watched: WeakSet[Process] = WeakSet()
+        """Processes whose metadata are looked at each time that they are told something, too: what is wrong for the
+        tenth of a second until a command is sent again would be seen by chance."""
         self._known: dict[tuple[int, str, int], tuple[Process, int]] = {}
 
     def written(self, path: str, data: bytes, stat: Stat) -> tuple[PartitionState | None, PartitionState] | None:
@@ -92,6 +97,9 @@ class Invariants:
                     self._wrong.append(f"{key}: led by {node_id} and by {leader}")
                 elif life is not process:
                     self._wrong.append(f"{key}: led by {node_id} in two of its lives")
+            if process not in self._watched:
+                self._watched.add(process)
+                server.metadata.listeners[partial(self._check_metadata, node_id, process, server)] = None
             self._check_metadata(node_id, process, server)
             self._check_roles(node_id, process, server)
         for partition_id in self.states:

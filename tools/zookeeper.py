@@ -23,7 +23,7 @@ ALONE = {
 MAIN_CLASS = "org.apache.zookeeper.server.ZooKeeperServerMain"
 JARS = ("zookeeper-", "slf4j-api-", "metrics-core-", "netty-", "snappy-java-", "commons-cli-", "audience-annotations-")
 """Beginnings of the names of the jars that the server needs; without a logging library it is silent."""
-JVM = ("-Xmx64m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
+JVM = ("-Xms32m", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
 SETTINGS = {
     "zookeeper.admin.enableServer": "false",
     "zookeeper.forceSync": "no",  # a killed process loses nothing; only a power cut would

@@ -53,7 +53,7 @@ class SessionNote:
 
     A note that cannot be written or read costs time at a next start and nothing else: it is logged. `boot_id` is the
     machine's since it was started, empty if unknown; `is_on_disk` tells whether whatever former lives acknowledged is
-    on the disk all the same, as they stopped cleanly, or synced first.
+    on the disk all the same, as they stopped cleanly, or synced first. It is asked once the logs are loaded.
     """
 
     def __init__(self, logs: LockedDirectories, boot_id: str, is_on_disk: Callable[[], bool]) -> None:
@@ -62,11 +62,18 @@ class SessionNote:
         self._is_on_disk = is_on_disk
         self._credentials: SessionCredentials | None = None
         self._turn = asyncio.Lock()
-        self.may_lack_records = False
+        self._is_lacking = False
+        self._is_machines_first = False
+        """Whether nothing says that the machine has been up since the former life."""
+
+    @property
+    def may_lack_records(self) -> bool:
         """Whether records that this broker acknowledged may be gone, and the controller may not have heard of it."""
+        return self._is_lacking or (self._is_machines_first and not self._is_on_disk())
 
     async def read(self) -> "SessionCredentials | None":
-        """The session of the former life, if that did not end it and it was this broker's; sets `may_lack_records`."""
+        """The session of the former life, if that did not end it and it was this broker's; `may_lack_records` goes by
+        what it reads."""
         return await self._logs.threads.call(self._read)
 
     async def write(self, credentials: "SessionCredentials") -> None:
@@ -78,7 +85,7 @@ class SessionNote:
         """The controller knew what this broker may lack when it told it of its partitions: from now on it follows, or
         leads what nobody has more of."""
         if self.may_lack_records:
-            self.may_lack_records = False
+            self._is_lacking = self._is_machines_first = False
             await self._keep()
 
     async def _keep(self) -> None:
@@ -108,7 +115,7 @@ class SessionNote:
                 logger.warning("%s cannot be read: %s", path, error)
                 break
         # Nobody knows when the former life ended, or these directories are empty, and had been another's place.
-        self.may_lack_records = not self._is_on_disk()
+        self._is_machines_first = True
         return None
 
     def _decode(self, path: str) -> "SessionCredentials | None":
@@ -116,7 +123,8 @@ class SessionNote:
 
         ((session_id, password, boot_id, directory, records),) = decode_checkpoint(read_file(self._logs.files, path))
         credentials = SessionCredentials(int(session_id), bytes.fromhex(password))
-        self.may_lack_records = records != _COMPLETE or (boot_id != self._boot_id and not self._is_on_disk())
+        self._is_lacking = records != _COMPLETE
+        self._is_machines_first = boot_id != self._boot_id
         if (boot_id, directory) != (self._boot_id, self._identity(path)):
             logger.info(
                 "the session in %s is not ended: the machine was started anew since, or this is a copy of the directory"

@@ -103,9 +103,18 @@ class MetadataStore:
         self._session: CoordinationStore | None = None
         self._configs: ConfigRepository | None = None
         self._controller: Controller | None = None
+        self._ending: asyncio.Task[None] | None = None
         self._rejoining: asyncio.Task[None] | None = None
         self._is_lost = False
         self._stays_out = False
+
+    def end_former_session(self) -> asyncio.Task[None] | None:
+        """End the session of this broker's former life, if that was killed; to be called as soon as the log directories
+        are locked, as others may lead then what that life led, long before all logs are loaded. None where nobody else
+        knows of sessions; what it raises, `open` raises, too."""
+        if self._note is not None and self._ending is None:
+            self._ending = asyncio.create_task(self._end_former_session(self._note), name="former session")
+        return self._ending
 
     async def open(self) -> CoordinationStore:
         """Open the first session with the store.
@@ -118,10 +127,10 @@ class MetadataStore:
         elif self._config.zookeeper_connect is None:
             session = await self._open_file()
         else:
-            asked_ms = self._config.zookeeper_session_timeout_ms
-            timeout_ms = self._config.zookeeper_connection_timeout_ms or max(asked_ms, CONNECTION_TIMEOUT_MS_MIN)
-            await self._end_former_session(self._config.zookeeper_connect, timeout_ms)
-            session = await self._open_zookeeper(self._config.zookeeper_connect, timeout_ms)
+            self.end_former_session()
+            if self._ending is not None:
+                await self._ending
+            session = await self._open_zookeeper(self._config.zookeeper_connect, self._connection_timeout_ms)
         known = self._known_cluster()
         if known is not None and await session.exists(CLUSTER_ID) is None:
             raise DirectoryMismatch(
@@ -144,10 +153,12 @@ class MetadataStore:
 
     async def close(self) -> None:
         await self.stay_out()
+        if self._ending is not None:
+            self._ending.cancel()
+            await asyncio.gather(self._ending, return_exceptions=True)
         if self._session is not None:
-            hears = self._note is not None and self._is_connected()
-            await self._session.close()
-            if self._note is not None and hears:
+            await self._session.close()  # which the controller has done before, where there is one
+            if self._note is not None and self._was_ended(self._session):
                 await self._note.delete()
         if self._embedded is not None:
             await self._embedded.close()
@@ -183,23 +194,30 @@ class MetadataStore:
             await self._note.write(self._session.credentials)
         return self._session
 
-    def _is_connected(self) -> bool:
-        """Whether ZooKeeper hears of it when the session is closed."""
+    @staticmethod
+    def _was_ended(session: CoordinationStore) -> bool:
+        """Whether ZooKeeper has heard of the end of a session."""
         from barnabas.controller.coordination.zookeeper import ZooKeeperSession
 
-        return isinstance(self._session, ZooKeeperSession) and self._session.is_connected
+        return isinstance(session, ZooKeeperSession) and session.was_ended
 
-    async def _end_former_session(self, connect_string: str, timeout_ms: int) -> None:
+    @property
+    def _connection_timeout_ms(self) -> int:
+        asked_ms = self._config.zookeeper_session_timeout_ms
+        return self._config.zookeeper_connection_timeout_ms or max(asked_ms, CONNECTION_TIMEOUT_MS_MIN)
+
+    async def _end_former_session(self, note: "SessionNote") -> None:
         """End the session of this broker's former life, if that was killed: its registration goes with it."""
-        former = None if self._note is None else await self._note.read()
-        if former is None:
+        former = await note.read()
+        connect_string = self._config.zookeeper_connect
+        if former is None or connect_string is None:
             return
         from barnabas.controller.coordination.zookeeper import ZooKeeperSession
 
         session = await ZooKeeperSession.open(
             connect_string,
             session_timeout_ms=self._config.zookeeper_session_timeout_ms,
-            connection_timeout_ms=timeout_ms,
+            connection_timeout_ms=self._connection_timeout_ms,
             former=former,
         )
         if session.session_id == former.session_id:

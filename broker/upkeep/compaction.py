@@ -155,7 +155,8 @@ class Compaction:
             if log.failure is None and log.directory == job.directory and _has_all(log, job):
                 self._leave_alone(log, error)
         except Exception as error:  # noqa: BLE001 - as in `_candidates`
-            self._leave_alone(log, error)
+            if log.directory == job.directory:  # else it was deleted, and what was read is a new topic's of its name
+                self._leave_alone(log, error)
         if not is_complete and log.failure is None:
             with contextlib.suppress(OSError):
                 await self._threads.call(remove_cleaned_files, self._files, job.directory)

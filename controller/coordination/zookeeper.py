@@ -141,6 +141,8 @@ class ZooKeeperSession:
         self._connected = asyncio.Event()
         self._session_id = 0
         self._is_closed = False
+        self.was_ended = False
+        """Whether the session was closed while ZooKeeper could hear of it."""
         self._expiry_callbacks: list[Callable[[], None]] = []
         self._data_watches: dict[str, dict[Watcher, None]] = {}
         self._child_watches: dict[str, dict[Watcher, None]] = {}
@@ -337,6 +339,7 @@ class ZooKeeperSession:
         if self._is_closed:
             return
         self._is_closed = True
+        self.was_ended = self.is_connected
         self._forget()
         self._handler.stop_heartbeats()
         await asyncio.to_thread(self._stop_client)

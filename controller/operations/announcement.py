@@ -36,17 +36,19 @@ async def tell(
     request_type: int = requests.INCREMENTAL,
     *,
     others: Collection[int] | None = None,
+    stopping: int | None = None,
 ) -> None:
-    """Have every broker take its roles in the partitions told, then let all know: the own one, and these `others` or
-    all. In the controller's task, after the plan was written. On return the own broker has applied it.
+    """Have every broker take its roles in the partitions told, but for one that is `stopping`, then let all know: the
+    own one, and these `others` or all. In the controller's task, after the plan was written. On return the own broker
+    has applied it.
 
     Replicas whose log does not open go offline, until it does.
 
     Raises: Deposed, CoordinationError.
     """
     brokers = context.brokers
-    _tell_others(context, plan, brokers.others if others is None else others, request_type)
-    told = _held_online(context.cluster, brokers.own_id, plan.told)
+    _tell_others(context, plan, brokers.others if others is None else others, request_type, stopping)
+    told = () if stopping == brokers.own_id else _held_online(context.cluster, brokers.own_id, plan.told)
     failed = await brokers.assign_roles(context.cluster, told, plan.new, context.type_of_roles(request_type))
     if failed:
         context.refusals.note(brokers.own_id, plan.new.intersection(failed))
@@ -56,10 +58,14 @@ async def tell(
 
 
 def _tell_others(
-    context: ControllerContext, plan: Plan, broker_ids: Collection[int], request_type: int = requests.INCREMENTAL
+    context: ControllerContext,
+    plan: Plan,
+    broker_ids: Collection[int],
+    request_type: int = requests.INCREMENTAL,
+    stopping: int | None = None,
 ) -> None:
     for broker_id in broker_ids:
-        told = _held_online(context.cluster, broker_id, plan.told)
+        told = () if broker_id == stopping else _held_online(context.cluster, broker_id, plan.told)
         context.brokers.post_roles(context.cluster, broker_id, told, plan.new, context.type_of_roles(request_type))
         context.brokers.post_metadata(context.cluster, broker_id, plan.told, request_type)
 

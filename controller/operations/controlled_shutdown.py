@@ -5,6 +5,7 @@ writes, and its way through the controller.
 """
 
 import logging
+from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
 from barnabas.controller.admin_request import AdminRequest
@@ -35,8 +36,8 @@ another one whom to turn to, and should not be sent back."""
 
 
 class Relief(NamedTuple):
-    """What relieves a broker that stops: `followed` are partitions it is to follow no more, `remaining` those that it
-    still leads because nobody else may. It may ask again, or stop anyway.
+    """What relieves a broker that stops of what it leads: `followed` are partitions it is to follow no more next,
+    `remaining` those that it still leads because nobody else may. It may ask again, or stop anyway.
     """
 
     plan: Plan
@@ -45,8 +46,8 @@ class Relief(NamedTuple):
 
 
 def plan_relief(cluster: ClusterState, broker_id: int, controller_epoch: int) -> Relief:
-    """Give what a broker leads to others, and take it out of the ISRs of what it follows. Partitions of which it has
-    the only replica stay as they are: they are gone while it is.
+    """Give what a broker leads to others. Partitions of which it has the only replica stay as they are: they are gone
+    while it is. So do those without a leader: whoever of the ISR comes back first may lead.
     """
     stopping = cluster.shutting_down | {broker_id}
     cluster = cluster._replace(shutting_down=stopping)
@@ -59,19 +60,31 @@ def plan_relief(cluster: ClusterState, broker_id: int, controller_epoch: int) ->
         replicas, live = replicas_of(cluster, topic.name, partition)
         if old is None or broker_id not in replicas or len(replicas) == 1:
             continue
-        if old.leader == broker_id:
-            state = leader_for_shutdown(replicas, old, live, stopping, controller_epoch)
-            if state is None:
-                remaining.append((topic.name, partition))
-        elif old.leader != NO_LEADER:
-            followed.append((topic.name, partition))
-            state = without_replica(old, broker_id, controller_epoch)
+        if old.leader != broker_id:
+            followed += [(topic.name, partition)] if old.leader != NO_LEADER else []
+            continue
+        state = leader_for_shutdown(replicas, old, live, stopping, controller_epoch)
+        if state is None:
+            remaining.append((topic.name, partition))
         else:
-            state = None  # whoever of the ISR comes back first may lead
-        if state is not None:
             writes.append((state_update(topic.name, partition, old, state),))
             states[topic.name, partition] = state
     return Relief(Plan(tuple(writes), cluster.with_states(states), tuple(states)), tuple(followed), tuple(remaining))
+
+
+def plan_departure(
+    cluster: ClusterState, broker_id: int, followed: Iterable[TopicPartition], controller_epoch: int
+) -> Plan:
+    """Take a broker that stops out of the ISRs of what it follows."""
+    writes: list[OperationGroup] = []
+    states: dict[TopicPartition, PartitionState] = {}
+    for name, partition in followed:
+        old = cluster.topics[name].partitions[partition]
+        state = without_replica(old, broker_id, controller_epoch)
+        if state is not None:
+            writes.append((state_update(name, partition, old, state),))
+            states[name, partition] = state
+    return Plan(tuple(writes), cluster.with_states(states), tuple(states))
 
 
 async def relieve(context: ControllerContext, request: ControlledShutdownRequest) -> ControlledShutdownResponse:
@@ -98,24 +111,31 @@ async def _relieve(
     if request.broker_epoch not in (UNKNOWN_BROKER_EPOCH, broker.epoch):
         return asked.finish(ControlledShutdownResponse(error_code=ErrorCode.STALE_BROKER_EPOCH))
     relief = plan_relief(context.cluster, request.broker_id, context.election.epoch)
-    await context.election.write(relief.plan.writes)
-    context.adopt(relief.plan)
     logger.info(
         "broker %d stops: %d partition(s) are led by others now, %d by nobody else",
         request.broker_id,
-        len(relief.plan.told) - len(relief.followed),
+        len(relief.plan.told),
         len(relief.remaining),
     )
-    await tell(context, relief.plan)
-    # Also what it has led: as a follower it would catch up, and its leaders ask for it to be in sync.
-    left = list(dict.fromkeys((*relief.followed, *relief.plan.told)))
-    if request.broker_id == context.brokers.own_id:
-        await context.brokers.stop_replicas(context.cluster, left)
-    else:
-        context.brokers.post_stop(context.cluster, request.broker_id, left)
+    # Clients wait for what it leads; what it follows goes on without it.
+    await _decide(context, request.broker_id, relief.plan, relief.plan.told)
+    departure = plan_departure(context.cluster, request.broker_id, relief.followed, context.election.epoch)
+    await _decide(context, request.broker_id, departure, relief.followed)
     remaining = [RemainingPartition(topic_name=name, partition_index=index) for name, index in relief.remaining]
     response = ControlledShutdownResponse(remaining_partitions=remaining)
     asked.decide(response)
     context.brokers.when_told(lambda: asked.finish(response))
     context.brokers.timers.call_later(PATIENCE_MS, lambda: asked.finish(response))
     return None
+
+
+async def _decide(context: ControllerContext, broker_id: int, plan: Plan, stopped: Collection[TopicPartition]) -> None:
+    """Write and tell a plan, and have a broker host partitions no more. Also what it has led: as a follower it would
+    catch up, and its leaders ask for it to be in sync."""
+    await context.election.write(plan.writes)
+    context.adopt(plan)
+    await tell(context, plan, stopping=broker_id)
+    if broker_id == context.brokers.own_id:
+        await context.brokers.stop_replicas(context.cluster, stopped)
+    else:
+        context.brokers.post_stop(context.cluster, broker_id, stopped)

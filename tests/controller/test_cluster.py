@@ -585,6 +585,31 @@ async def test_a_broker_that_stops_is_relieved_first(cluster: Cluster) -> None:
         assert cluster.controller.cluster.shutting_down == frozenset()
 
 
+@pytest.mark.parametrize("stopping", [1, 2])
+async def test_what_a_broker_led_is_led_by_others_before_it_leaves_what_it_follows(
+    cluster: Cluster, stopping: int
+) -> None:
+    """Clients wait for that, whatever else there is to write; and who stops does not begin to follow anything, or its
+    fetches would have it asked for as a member of ISRs."""
+    async with cluster:
+        await cluster.start(1, 2, 3)
+        await create(cluster, 3, stopping, name="followed")
+        await create(cluster, stopping, 3, name="led")
+        await cluster.until(lambda: len(cluster.broker(3).roles) == 2)
+        before = {broker_id: len(cluster.broker(broker_id).log) for broker_id in (stopping, 3)}
+        epoch = cluster.members[stopping].controller.broker_epoch
+        request = ControlledShutdownRequest(broker_id=stopping, broker_epoch=epoch)
+        assert (await cluster.controller.controlled_shutdown(request)).error_code == 0
+
+        def told(broker_id: int, kind: type) -> list[set[str]]:
+            since = cluster.broker(broker_id).log[before[broker_id] :]
+            return [{topic.topic_name for topic in each.topic_states} for each in since if isinstance(each, kind)]
+
+        assert told(3, LeaderAndIsrRequest) == [{"led"}, {"followed"}]
+        assert told(stopping, LeaderAndIsrRequest) == []
+        assert told(stopping, StopReplicaRequest) == [{"led"}, {"followed"}]
+
+
 async def test_a_controller_that_reads_everything_anew_knows_who_stops(cluster: Cluster) -> None:
     async with cluster:
         await cluster.start(1, 2, 3)

@@ -8,15 +8,17 @@ from tools.soak.write_gap import WAYS, measure, table
 SESSION_S = SESSION_TIMEOUT_MS / 1000
 
 
+full = [pytest.mark.full, pytest.mark.timeout(1_800)]
+
+
 @pytest.mark.slow
 @pytest.mark.java
 @pytest.mark.parametrize(
-    "rounds",
-    [1, pytest.param(20, marks=[pytest.mark.full, pytest.mark.timeout(1_800)])],
-    ids=lambda rounds: f"{rounds}",
+    ("rounds", "partitions"), [(1, 1), pytest.param(20, 1, marks=full), pytest.param(3, 1_500, marks=full)]
 )
-def test_only_a_broker_that_stays_away_is_waited_for_until_its_session_is_over(rounds: int) -> None:
-    gaps = measure(["barnabas"], rounds)["barnabas"]
+def test_only_a_broker_that_stays_away_is_waited_for_until_its_session_is_over(rounds: int, partitions: int) -> None:
+    """Also where it has many logs to load before it is back."""
+    gaps = measure(["barnabas"], rounds, partitions)["barnabas"]
     print(table({"barnabas": gaps}))
     assert {way: len(each) for way, each in gaps.items()} == dict.fromkeys(WAYS, rounds)
     assert max(gaps["SIGTERM"]) < SESSION_S

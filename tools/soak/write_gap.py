@@ -4,6 +4,8 @@ Three brokers on a real ZooKeeper, a topic with three replicas and `min.insync.r
 with acks=all that sends a record every few milliseconds. The leader is stopped (SIGTERM), killed (SIGKILL), or killed
 and started again at once; the gap is the longest time between two acknowledgements. The same is done to Apache Kafka
 3.9 in ZooKeeper mode, in turn: each fault comes to both before the next one, and nothing is sent to the one that waits.
+With `--partitions 1500` the topic has so many, of which some are written to, spread over all of them; the gap is the
+longest of any of these.
 """
 
 import argparse
@@ -14,12 +16,12 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from itertools import pairwise
+from itertools import cycle, pairwise
 from pathlib import Path
 from typing import Final, Self
 
 from confluent_kafka import KafkaError, Message, Producer
-from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+from confluent_kafka.admin import AdminClient, NewTopic, TopicMetadata  # type: ignore[attr-defined]
 from tqdm import tqdm
 
 from tools.kafka_runtime import SMALL_BROKER_JVM, ZOOKEEPER_ERA_VERSION, KafkaServer
@@ -27,6 +29,8 @@ from tools.server_process import ServerProcess
 from tools.soak.cluster import SESSION_TIMEOUT_MS, TOPIC_CONFIG, ClusterOfProcesses, MakeBroker, barnabas
 
 TOPIC: Final = "gaps"
+WRITTEN_MAX: Final = 10
+"""How many partitions are written to, in turn."""
 INTERVAL_S: Final = 0.005
 QUIET_S: Final = 1.0
 """How long acknowledgements have to come again until a gap is over."""
@@ -70,9 +74,9 @@ class Kafka3(KafkaServer):
 
 
 class Acknowledgements:
-    """Sends records all the time, and notes when each is acknowledged; a context manager."""
+    """Sends records all the time to these partitions, and notes when each is acknowledged; a context manager."""
 
-    def __init__(self, bootstrap_servers: str) -> None:
+    def __init__(self, bootstrap_servers: str, partitions: Sequence[int]) -> None:
         self._producer = Producer(
             {
                 "bootstrap.servers": bootstrap_servers,
@@ -82,7 +86,7 @@ class Acknowledgements:
                 "log_level": 0,
             }
         )
-        self._times: list[float] = []
+        self._times: dict[int, list[float]] = {partition: [] for partition in partitions}
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="writer", daemon=True)
         self.errors: list[str] = []
@@ -96,31 +100,41 @@ class Acknowledgements:
         self._thread.join()
 
     def _run(self) -> None:
-        while not self._is_over.wait(INTERVAL_S):
-            self._producer.produce(TOPIC, b"x" * 100, partition=0, on_delivery=self._delivered)
+        for partition in cycle(self._times):
+            if self._is_over.wait(INTERVAL_S):
+                break
+            self._producer.produce(TOPIC, b"x" * 100, partition=partition, on_delivery=self._delivered)
             self._producer.poll(0)
         self._producer.flush(PATIENCE_S)
 
-    def _delivered(self, error: KafkaError | None, _message: Message) -> None:
+    def _delivered(self, error: KafkaError | None, message: Message) -> None:
         if error is None:
-            self._times.append(time.monotonic())
+            self._times[message.partition() or 0].append(time.monotonic())
         else:
             self.errors.append(str(error))
 
     def gap(self, since: float) -> float:
-        """The longest time without an acknowledgement since then, when they come again; in seconds.
+        """The longest time without an acknowledgement of one partition since then, when all get them again; in seconds.
 
         Raises: TimeoutError.
         """
         deadline = time.monotonic() + PATIENCE_S
         while time.monotonic() < deadline:
-            now = time.monotonic()
-            times = [since, *(each for each in list(self._times) if each > since)]
-            pauses = [after - before for before, after in pairwise(times)]
-            if pauses and now - since > QUIET_S and now - times[-1] < QUIET_S / 5 and times[-1] - since > max(pauses):
-                return max(pauses)
+            gaps = [self._gap_of_one(list(times), since) for times in self._times.values()]
+            ended = [gap for gap in gaps if gap is not None]
+            if len(ended) == len(gaps):
+                return max(ended)
             time.sleep(QUIET_S / 10)
         raise TimeoutError("nothing is acknowledged any more")
+
+    @staticmethod
+    def _gap_of_one(acknowledged: Sequence[float], since: float) -> float | None:
+        """The longest pause; None while it may go on."""
+        now = time.monotonic()
+        times = [since, *(each for each in acknowledged if each > since)]
+        longest = max((after - before for before, after in pairwise(times)), default=PATIENCE_S)
+        is_over = now - since > QUIET_S and now - times[-1] < QUIET_S / 5 and times[-1] - since > longest
+        return longest if is_over else None
 
 
 def stop(broker: ServerProcess) -> None:
@@ -149,7 +163,7 @@ WAYS: Final[Mapping[str, Callable[[ServerProcess], None]]] = {
 SYSTEMS: Final[Mapping[str, MakeBroker]] = {"barnabas": barnabas, "kafka": Kafka3}
 
 
-def measure(systems: Sequence[str], rounds: int) -> dict[str, dict[str, list[float]]]:
+def measure(systems: Sequence[str], rounds: int, partitions: int = 1) -> dict[str, dict[str, list[float]]]:
     """The gaps of each system (a name in SYSTEMS) and each way to go, in seconds.
 
     Raises: TimeoutError; RuntimeError when a broker does not start or a record was refused.
@@ -158,26 +172,29 @@ def measure(systems: Sequence[str], rounds: int) -> dict[str, dict[str, list[flo
     with ExitStack() as stack:
         clusters = {system: stack.enter_context(ClusterOfProcesses(make_broker=SYSTEMS[system])) for system in systems}
         for cluster in clusters.values():
-            _create_topic(cluster)
+            _create_topic(cluster, partitions)
         bar = stack.enter_context(tqdm(total=rounds * len(WAYS) * len(systems), unit="fault", file=sys.stderr))
         for _ in range(rounds):
             for way, go in WAYS.items():
                 for system, cluster in clusters.items():
-                    gaps[system][way].append(_gap(cluster, go))
+                    gaps[system][way].append(_gap(cluster, partitions, go))
                     bar.update()
     return gaps
 
 
-def _create_topic(cluster: ClusterOfProcesses) -> None:
+def _create_topic(cluster: ClusterOfProcesses, partitions: int) -> None:
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
     while len(admin.list_topics(timeout=PATIENCE_S).brokers) < len(cluster.brokers):
         time.sleep(0.1)  # Kafka is ready before everybody knows of everybody
-    admin.create_topics([NewTopic(TOPIC, 1, replication_factor=3, config=dict(TOPIC_CONFIG))])[TOPIC].result()
+    topic = NewTopic(TOPIC, partitions, replication_factor=3, config=dict(TOPIC_CONFIG))
+    admin.create_topics([topic], request_timeout=PATIENCE_S)[TOPIC].result()
+    _wait_in_sync(cluster, partitions)
 
 
-def _gap(cluster: ClusterOfProcesses, go: Callable[[ServerProcess], None]) -> float:
-    """The gap when the leader goes, in seconds; afterwards all are there and in sync."""
-    with Acknowledgements(cluster.bootstrap_servers) as acknowledgements:
+def _gap(cluster: ClusterOfProcesses, partitions: int, go: Callable[[ServerProcess], None]) -> float:
+    """The gap when the leader of the first partition goes, in seconds; afterwards all are there and in sync."""
+    written = range(0, partitions, -(-partitions // WRITTEN_MAX))
+    with Acknowledgements(cluster.bootstrap_servers, written) as acknowledgements:
         acknowledgements.gap(time.monotonic())
         broker = cluster.leader(TOPIC, 0)
         since = time.monotonic()
@@ -187,18 +204,24 @@ def _gap(cluster: ClusterOfProcesses, go: Callable[[ServerProcess], None]) -> fl
         raise RuntimeError(f"the producer was told: {acknowledgements.errors[0]}")
     if not broker.is_running:
         broker.start()
-    _wait_in_sync(cluster)
+    _wait_in_sync(cluster, partitions)
     return gap
 
 
-def _wait_in_sync(cluster: ClusterOfProcesses) -> None:
+def _wait_in_sync(cluster: ClusterOfProcesses, partitions: int) -> None:
+    """Wait until a broker says that all replicas of all partitions are in sync. Raises TimeoutError."""
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
     deadline = time.monotonic() + PATIENCE_S
-    while len(cluster.partition(TOPIC, 0).isrs) < len(cluster.brokers):
+    while not _is_in_sync(admin.list_topics(TOPIC, timeout=PATIENCE_S).topics[TOPIC], partitions, len(cluster.brokers)):
         if time.monotonic() > deadline:
             raise TimeoutError(
                 f"not all replicas are in sync after {PATIENCE_S:.0f} s:\n{cluster.log_text()[-20_000:]}"
             )
         time.sleep(0.05)
+
+
+def _is_in_sync(topic: TopicMetadata, partitions: int, replicas: int) -> bool:
+    return len(topic.partitions) == partitions and all(len(p.isrs) == replicas for p in topic.partitions.values())
 
 
 def table(gaps: Mapping[str, Mapping[str, Sequence[float]]]) -> str:
@@ -225,13 +248,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=20, help="of each way to go (default 20)")
     parser.add_argument("--system", choices=list(SYSTEMS), help="only this one (default: both, in turn)")
+    parser.add_argument("--partitions", type=int, default=1, help="of the topic (default 1)")
     options = parser.parse_args()
     systems = [options.system] if options.system else list(SYSTEMS)
     load_before = os.getloadavg()[0]
-    gaps = measure(systems, options.rounds)
+    gaps = measure(systems, options.rounds, options.partitions)
     print(table(gaps))
     print(
-        f"{options.rounds} rounds, session timeout {SESSION_TIMEOUT_MS} ms, "
+        f"{options.partitions} partition(s), {options.rounds} rounds, session timeout {SESSION_TIMEOUT_MS} ms, "
         f"load of the machine before {load_before:.1f}, after {os.getloadavg()[0]:.1f}"
     )
     return 0

@@ -2,6 +2,7 @@
 
 import asyncio
 import shutil
+import threading
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
@@ -9,16 +10,19 @@ from typing import Any, TypeVar
 
 import pytest
 
-from barnabas.broker.cluster.former_session import SessionNote
+from barnabas.broker.cluster.former_session import SESSION_FILE, SessionNote
 from barnabas.broker.cluster.metadata_store import REJOIN_DELAY_MS, MetadataStore
 from barnabas.broker.configuration.config import load
 from barnabas.clock import ManualClock
 from barnabas.controller import znodes
 from barnabas.controller.coordination.embedded import EmbeddedSession, EmbeddedStore
 from barnabas.controller.coordination.interface import StoreUnavailable
-from barnabas.controller.coordination.zookeeper import SessionCredentials
+from barnabas.controller.coordination.zookeeper import SessionCredentials, ZooKeeperSession
+from barnabas.controller.operations.topics import NewTopic
+from barnabas.storage.files import DirectoryEntry
 from barnabas.storage.os_files import OsFiles
 from barnabas.threads import OneThread, OsThreads, Threads
+from barnabas.wire.errors import ErrorCode
 from tests.broker.running import ENVIRONMENT, running
 from tools.manual_timers import ManualTimers
 from tools.zookeeper import ZooKeeperServer
@@ -272,6 +276,53 @@ def test_a_former_life_that_was_killed_is_registered_no_longer_than_the_next_one
         await notes[0].lacks_nothing()
         await fourth.close()
         assert not note_file.exists()
+
+    with ZooKeeperServer() as zookeeper:
+        asyncio.run(asyncio.wait_for(live(zookeeper), 120))
+
+
+class HeldFiles(OsFiles):
+    """Whoever looks into a log's directory waits until the test says go on."""
+
+    def __init__(self) -> None:
+        self.go_on = threading.Event()
+
+    def list(self, path: str) -> list[DirectoryEntry]:
+        assert not path.endswith("/t-0") or self.go_on.wait(60), "nobody said go on"
+        return super().list(path)
+
+
+@pytest.mark.java
+def test_the_cluster_hears_that_a_killed_broker_is_gone_before_the_next_life_has_loaded_its_logs(
+    tmp_path: Path,
+) -> None:
+    """Loading takes long where there are many, and others can lead meanwhile what the former life led."""
+
+    async def live(zookeeper: ZooKeeperServer) -> None:
+        configs = {"node_id": "1", "zookeeper_connect": zookeeper.address}
+        async with running(tmp_path, **configs) as broker:
+            created = await broker.controller.create_topics(
+                [NewTopic("t", 1, 1)], validate_only=False, timeout_ms=9_000
+            )
+            assert [outcome.error for outcome in created] == [ErrorCode.NONE]
+        assert not (tmp_path / SESSION_FILE).exists(), "it has ended its session itself"
+        killed = await ZooKeeperSession.open(zookeeper.address)
+        gone = asyncio.Event()
+        killed.on_expired(gone.set)
+        assert killed.credentials is not None
+        await SessionNote(Logs(tmp_path), ENVIRONMENT.boot_id(), lambda: False).write(killed.credentials)
+
+        files = HeldFiles()
+
+        async def let_load() -> None:
+            await gone.wait()
+            files.go_on.set()
+
+        letting = asyncio.create_task(let_load())
+        async with running(tmp_path, replace(ENVIRONMENT, files=files), **configs) as broker:
+            assert broker.replicas.partition("t", 0) is not None
+        await letting
+        await killed.close()
 
     with ZooKeeperServer() as zookeeper:
         asyncio.run(asyncio.wait_for(live(zookeeper), 120))

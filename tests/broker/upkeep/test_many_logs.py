@@ -19,6 +19,7 @@ from barnabas.broker.replication.replica_manager import ReplicaManager
 from barnabas.broker.upkeep.compaction import Compaction
 from barnabas.broker.upkeep.retention import Retention
 from barnabas.clock import ManualClock
+from barnabas.storage.compaction.cleaner_manager import log_to_clean
 from barnabas.storage.config import LogConfig
 from barnabas.storage.files import Buffer, FileStat
 from barnabas.storage.log import PartitionLog
@@ -265,6 +266,31 @@ def test_compaction_looks_for_candidates_in_threads(tmp_path: Path) -> None:
         assert {to_clean.log for to_clean in found} == {logs[number] for number in range(3, LOGS, 2)}
         assert all(to_clean.is_due for to_clean in found)
         assert len(compaction.set_aside) == 0
+        await bench.close()
+
+    run(test)
+
+
+def test_a_pass_that_reads_a_new_topic_of_the_name_blames_nobody(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It works by paths: when its log was deleted, a new one may have the same. Found by the simulation (seed 7)."""
+
+    async def test() -> None:
+        bench = Bench(tmp_path, COMPACTION, lambda number: number % 2 * 2 * HOUR_MS)
+        compaction = Compaction(bench.replicas, bench.clock, bench.log_manager, load(options={"log.dirs": "/"}))
+        old = bench.log(1)
+        to_clean = log_to_clean(old, old.clean_offset, NOW_MS)
+        assert to_clean is not None
+
+        def make_anew(turn: int) -> None:
+            if turn == 1:
+                bench.log_manager.delete("t", 1)
+                bench.log_manager.get_or_create("t", 1, ZERO_TOPIC_ID, COMPACTION)
+
+        assert not await bench.watch(lambda: compaction._clean(to_clean), make_anew)
+        assert bench.log(1) is not old
+        assert (len(compaction.set_aside), caplog.messages) == (0, [])
         await bench.close()
 
     run(test)

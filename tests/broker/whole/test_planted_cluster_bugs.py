@@ -12,22 +12,22 @@ from tools.cluster_bugs import BUGS, SECONDS, planted
 from tools.cluster_simulation import simulate
 
 FOUND_BY = {
-    "ack-before-the-isr-has-it": 0,
+    "ack-before-the-isr-has-it": 3,
     "high-watermark-is-own-end": 0,
-    "committed-isr-for-maximal": 18,
+    "committed-isr-for-maximal": 28,
     "truncation-to-the-high-watermark": 4,
     "no-truncation-after-an-epoch-change": 0,
-    "joins-before-the-epochs-start": 10,
+    "joins-before-the-epochs-start": 9,
     "shrinks-before-it-is-stored": 9,
-    "old-partition-epoch-is-applied": 42,
+    "old-partition-epoch-is-applied": 8,
     "broker-epoch-is-unchecked": 6,
     "controller-epoch-is-unchecked-in-one-write": 16,
-    "requests-to-a-broker-out-of-order": 73,
-    "follower-asks-for-what-it-has-not-written": 1,
+    "requests-to-a-broker-out-of-order": 28,
+    "follower-asks-for-what-it-has-not-written": 40,
     "logs-are-made-with-default-configs": 0,
-    "marker-is-lost": 0,
-    "commit-of-an-old-epoch": 0,
-    "damaged-log-is-emptied-inside-the-isr": 17,
+    "marker-is-lost": 4,
+    "commit-of-an-old-epoch": 1,
+    "damaged-log-is-emptied-inside-the-isr": 23,
     "lost-log-begins-anew-inside-the-isr": 9,
 }
 """A seed that has found each: where the search begins. Any change of brokers or of the simulation

@@ -2,7 +2,7 @@
 
 import pytest
 
-from barnabas.controller.operations.controlled_shutdown import plan_relief
+from barnabas.controller.operations.controlled_shutdown import plan_departure, plan_relief
 from barnabas.controller.state import NO_LEADER
 from tests.controller.operations.clusters import EPOCH, REPLICAS, after, cluster, every_state, state, subsets
 
@@ -13,8 +13,11 @@ def test_every_state(live: tuple[int, ...]) -> None:
         for old in every_state(live):
             before = cluster({0: old}, live)._replace(shutting_down=frozenset(others))
             relief = plan_relief(before, 1, EPOCH)
-            new = after(relief.plan, old)
             assert relief.plan.cluster.shutting_down == {1, *others}
+            relieved = after(relief.plan, old)
+            departure = plan_departure(relief.plan.cluster, 1, relief.followed, EPOCH)
+            new = after(departure, relieved)
+            assert relieved == old or departure.told == (), "one of both"
             may_lead = [r for r in REPLICAS if r in old.isr and r in live and r not in (1, *others)]
             if old.leader == 1:
                 assert relief.followed == ()
