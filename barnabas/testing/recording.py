@@ -100,8 +100,9 @@ class RecordedRequest:
 
 
 class Recording:
-    """The last 10,000 requests of clients (fewer when they are more than 64 MiB), from when it is made until `stop()`,
-    or until its `with` block ends; what was recorded stays. Iterating gives them in the order in which they came.
+    """The last 10,000 requests of clients, fewer when they and their answers are more than `bytes_max` (64 MiB), from
+    when it is made until `stop()`, or until its `with` block ends; what was recorded stays. Iterating gives them in the
+    order in which they came.
 
     Thread-safe, as the broker is.
     """
@@ -111,6 +112,7 @@ class Recording:
         self._from_brokers = from_brokers
         self._requests: deque[RecordedRequest] = deque()
         self._bytes = 0
+        self.bytes_max = BYTES_MAX
         self.dropped = 0
         self._listeners: set[Callable[[], None]] = set()
         interception.run(self._start)
@@ -226,7 +228,7 @@ class Recording:
             return
         recorded.size += size
         self._bytes += size
-        while len(self._requests) > REQUESTS_MAX or (self._bytes > BYTES_MAX and len(self._requests) > 1):
+        while len(self._requests) > REQUESTS_MAX or (self._bytes > self.bytes_max and len(self._requests) > 1):
             oldest = self._requests.popleft()
             oldest.is_dropped = True
             self._bytes -= oldest.size
