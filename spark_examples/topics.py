@@ -44,8 +44,10 @@ def chosen(options: argparse.Namespace) -> tuple[str, ...]:
     return () if options.topics_pattern else named(options.topics)
 
 
-def what_is_missing(options: argparse.Namespace, topics: Topics) -> str | None:
-    """Look at the cluster of `options`, and create what is to be made; returns in one line what is not there."""
+def what_is_missing(options: argparse.Namespace, topics: Topics, *, timeout_s: float = TIMEOUT_S) -> str | None:
+    """Look at the cluster of `options`, and create what is to be made; returns in one line what is not there, or that
+    there is no answer within `timeout_s`.
+    """
     servers = options.bootstrap_servers
     problem = _nobody_listens(servers)
     if problem is not None:
@@ -59,7 +61,7 @@ def what_is_missing(options: argparse.Namespace, topics: Topics) -> str | None:
         return None
     admin = AdminClient({"log_level": 2, **dict(options.client), "bootstrap.servers": servers})
     try:
-        there = admin.list_topics(timeout=TIMEOUT_S).topics
+        there = admin.list_topics(timeout=timeout_s).topics
         missing = [name for name in topics.reads if name not in there]
         absent = [name for name in topics.writes if name not in there]
         if absent and not _are_created_by_themselves(admin):
