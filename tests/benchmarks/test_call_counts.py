@@ -121,7 +121,7 @@ def running(data_dir: Path | None = None) -> Iterator[Broker]:
     ms, a call and a callback, would come after a few requests instead of hundreds.
     """
     with Broker(data_dir=data_dir, clock=ManualClock(now_ms=1_700_000_000_000)) as broker:
-        broker.server.connections.turns.now = repeat(0.0).__next__  # no call of a Python function
+        broker.server.connections.turns.work_s = repeat(0.0).__next__  # no call of a Python function
         yield broker
 
 
@@ -205,7 +205,7 @@ def test_a_fetch_of_a_session_from_a_rack(counter: Counter, partitions: int) -> 
         topic = cluster.create_topic("t", partitions=2 * partitions)
         cluster.wait_in_sync()
         leader = cluster.brokers[cluster.leader("t")]
-        leader.server.connections.turns.now = repeat(0.0).__next__
+        leader.server.connections.turns.work_s = repeat(0.0).__next__
         led = [
             found.index for found in leader.server.replicas.partitions() if found.topic == "t" and found.state.is_leader
         ]
@@ -265,7 +265,7 @@ def three_brokers() -> Iterator[Cluster]:
     """They fetch from each other when there is something to fetch, and hardly ever otherwise."""
     with Cluster(replica_fetch_wait_max_ms=20_000, replica_lag_time_max_ms=60_000) as cluster:
         for broker in cluster.brokers:
-            broker.server.connections.turns.now = repeat(0.0).__next__
+            broker.server.connections.turns.work_s = repeat(0.0).__next__
         yield cluster
 
 
