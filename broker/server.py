@@ -542,7 +542,7 @@ class Broker:
             self._others.close()
 
     def _channel(self) -> "BrokerChannel":
-        """The controller's way to brokers."""
+        """Make the controller's way to brokers."""
         local = LocalChannel(self.node_id, self.commands)
         return self.others.channel(local) if self._may_have_others else local
 
@@ -645,7 +645,7 @@ class Broker:
         return self.environment.random_below(2**31 - 1) + 1
 
     def metric_sources(self) -> "MetricSources":
-        """What /metrics tells of."""
+        """The parts whose figures /metrics has."""
         from barnabas.broker.http.metrics_page import MetricSources
 
         return MetricSources(

@@ -547,17 +547,17 @@ class ClusterBroker:
             self._cluster.call(self.has_ended())
 
     def kill(self) -> None:
-        """End it as `kill -9` would. The metadata store takes it for dead at once, and not when its session would have
-        ended."""
+        """End this broker as `kill -9` would. The metadata store takes it for dead at once, and not when its session
+        would have ended."""
         server, self._server = self.server, None
         self._cluster.call(server.crash())
 
     def is_gone(self) -> None:
-        """It does not run any more; whoever says so ends it."""
+        """Note that this broker does not run any more; whoever says so ends it."""
         self._server = None
 
     def _has_failed(self, reason: str) -> None:
-        """It cannot go on (its disk has failed), and a process would end: others lead what it led."""
+        """End this broker as a process ends that cannot go on (its disk has failed): others lead what it led."""
         server = self._server
         if server is not None:
             self.is_gone()
@@ -616,7 +616,7 @@ _Way = tuple[int, int]
 
 
 class _Cuts:
-    """Who cannot reach whom, and the connections between brokers. Belongs to the cluster's loop."""
+    """Which brokers cannot reach which, and the connections between them. Belongs to the cluster's loop."""
 
     def __init__(self) -> None:
         self.ports: dict[int, int] = {}

@@ -101,7 +101,7 @@ _OF_ENTRIES: Final = {
 
 
 class Limits:
-    """How often something that matches is hit; counts what it is asked."""
+    """How often a fault comes over what it is for; counts both."""
 
     def __init__(
         self,
@@ -125,7 +125,7 @@ class Limits:
         self.is_random = probability < 1
 
     def is_hit(self) -> bool:
-        """Whether this one is, now that one more matches."""
+        """Count one more request, connection or call that the fault is for, and say whether it comes over this one."""
         if self.hits == self._times:
             return False
         self.matches += 1
@@ -152,7 +152,7 @@ class Matcher:
             raise TypeError(f"no such keyword: {', '.join(sorted(unknown))}; there are {', '.join(_KEYWORDS)}")
 
     def matches(self, request: Request) -> bool:
-        """Whether it is; asks the predicate last."""
+        """Whether this request is meant; asks the predicate last."""
         return (
             (self.api_keys is None or request.message.API_KEY in self.api_keys)
             and all(getattr(request, name) in values for name, values in self._of_request.items())
@@ -162,7 +162,7 @@ class Matcher:
         )
 
     def is_at(self, broker: int) -> bool:
-        """Whether it is for a broker."""
+        """Whether requests at a broker are meant."""
         return broker in self._of_request.get("broker", (broker,))
 
     def is_meant(self, subject: entries.Subject) -> bool:
@@ -213,11 +213,11 @@ class Fault:
 
     @property
     def random(self) -> random.Random:
-        """Where its chances come from."""
+        """The random numbers that decide whether the fault comes, from its seed."""
         return self._limits.random
 
     def is_hit(self, request: Request) -> bool:
-        """Whether it comes over this request; counts. A predicate that raises says no. Broker's loop only."""
+        """Whether the fault comes over this request; counts. A predicate that raises says no. Broker's loop only."""
         try:
             is_match = self.matcher.matches(request)
         except Exception:
@@ -234,7 +234,7 @@ class Fault:
             listener()
 
     def remove(self) -> None:
-        """End it: later requests pass, those that it holds go on. Does nothing when it has ended."""
+        """End the fault: later requests pass, those that it holds go on. Does nothing when it has ended."""
         self._faults.remove(self)
 
     def wait_hits(self, count: int = 1, *, timeout: float = 30.0) -> None:
@@ -271,7 +271,7 @@ class Hold(Fault):
 
     @property
     def held(self) -> int:
-        """How many wait now."""
+        """How many requests wait now."""
         return len(self.effect.parked)
 
     def wait_held(self, count: int = 1, *, timeout: float = 30.0) -> None:
@@ -295,7 +295,7 @@ class Refusal(Fault):
     """A fault of new connections; its hits are those that were refused."""
 
     def refuses(self, broker: int) -> bool:
-        """Whether it comes over a new connection at a broker; counts. Broker's loop only."""
+        """Whether a new connection at a broker is refused; counts. Broker's loop only."""
         if not self.matcher.is_at(broker) or not self._limits.is_hit():
             return False
         self.changed()
@@ -334,7 +334,7 @@ class FaultGroup:
         return sum(fault.hits for fault in self.faults)
 
     def remove(self) -> None:
-        """End them."""
+        """End all faults of the group."""
         for fault in self.faults:
             fault.remove()
 
@@ -668,7 +668,7 @@ def _at(broker: int | Collection[int] | None) -> Matcher:
 
 
 def _no_effect(fault: Fault) -> Effect:
-    """Of a fault that no request meets."""
+    """The effect of a fault that no request meets."""
     return Disconnect(after_work=False)
 
 

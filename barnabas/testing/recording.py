@@ -55,12 +55,12 @@ class RecordedRequest:
 
     @property
     def client_id(self) -> str | None:
-        """Who asked."""
+        """The client id of whoever asked."""
         return self.request.client_id
 
     @property
     def message(self) -> Any:
-        """What was asked."""
+        """The request as it was decoded."""
         return self.request.message
 
     @property
@@ -212,7 +212,7 @@ class Recording:
     # --- on the broker's loop ---------------------------------------------------------------------
 
     def begin(self, request: Request, size: int, now_ms: int) -> RecordedRequest | None:
-        """A client has asked."""
+        """Record a request that a client has sent."""
         if request.is_of_broker and not self._from_brokers:
             return None
         request.look_up()

@@ -84,7 +84,7 @@ class OfflinePartition:
         return f"<{self.topic}-{self.partition} is offline>"
 
     def end(self) -> None:
-        """Have it led again, by the broker that led it before if that can; does nothing when that is done."""
+        """Have the partition led again, by the broker that led it before if that can; does nothing when it is."""
         self._faults.end_offline(self)
 
     def __enter__(self) -> Self:
@@ -169,7 +169,7 @@ class StateFaults:
             self._elect(offline.topic, offline.partition, elections.whoever_can(offline.former_leader))
 
     def end_all_offline(self) -> None:
-        """Have all of them led again."""
+        """Have all partitions led again that were taken offline."""
         for offline in list(self._offline):
             if self._interception.owner.live_servers():
                 self.end_offline(offline)
@@ -345,7 +345,7 @@ class StateFaults:
         return HangingTransaction(self, topic, partition, self._call(hang()))
 
     def end_hanging(self, hanging: HangingTransaction) -> None:
-        """Abort what was left open."""
+        """Abort a transaction that was left open."""
 
         async def end() -> None:
             from barnabas.broker.coordinators.transactions.markers import TransactionMarker

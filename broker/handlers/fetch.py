@@ -155,7 +155,7 @@ def _of_replica(
 
 
 def _refuse_replica(request: FetchRequest, context: RequestContext) -> FetchResponse:
-    """As Kafka answers who may not act for the cluster; there is no session for it."""
+    """Refuse a replica's fetch on a listener for clients, as Kafka does; there is no session for it."""
     sessions = context.services.fetch_sessions
     plan = FetchPlan(sessions, ErrorCode.NONE, _asked(request, context.services.metadata, context.api_version >= 13))
     error = ErrorCode.TOPIC_AUTHORIZATION_FAILED

@@ -257,7 +257,7 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def is_closing(self) -> bool:
-        """Nothing more is served."""
+        """Whether the connection is being closed: nothing more is served then."""
         return self._closing
 
     @property

@@ -271,7 +271,7 @@ class FetchOperation:
         return partition, self._max_offset(partition.log)
 
     def _check_follower(self, partition: Partition) -> None:
-        """Another broker leads it: raises ApiError if that is to be asked."""
+        """See whether a partition that another broker leads may be read here. Raises ApiError: ask its leader."""
         if not self._limits.or_follower:
             raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         fetchers = self._replicas.fetchers

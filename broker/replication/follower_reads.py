@@ -34,12 +34,12 @@ class FollowerReads:
         self._read_ms: dict[FollowedLog, int] = {}
 
     def add(self, partition: "Partition") -> None:
-        """A consumer fetches it."""
+        """Note that a consumer fetches a partition here."""
         self.partitions[partition.log] = partition
         self._read_ms[partition.log] = self._clock.monotonic_ms()
 
     def remove(self, log: "FollowedLog") -> None:
-        """It is not followed any more."""
+        """Forget a partition that is not followed any more."""
         self.partitions.pop(log, None)
         self._read_ms.pop(log, None)
 

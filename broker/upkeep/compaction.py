@@ -131,7 +131,7 @@ class Compaction:
         return [to_clean for to_clean in found if to_clean.log.failure is None]
 
     def _leave_alone(self, log: PartitionLog, error: Exception) -> None:
-        """Until the next start, if trying again might do harm or cannot help; else for a while."""
+        """Set a log aside, until the next start if trying again might do harm or cannot help, else for a while."""
         if self._stopping:
             return
         # A file that is gone says nothing bad of the disk: retention, or another swap, may have renamed it between the
