@@ -74,7 +74,7 @@ FETCH_OF_SESSION = Work(68, 2_720)
 """However many partitions it follows: one has a record for each fetch, the others have none."""
 FETCH_OF_SESSION_IN_A_RACK = Work(81, 2_990)
 """The same, where other brokers stand in racks and follow, and none of them is nearer."""
-IDLE_FETCH_OF_FOLLOWER = Work(46, 1_660)
+IDLE_FETCH_OF_FOLLOWER = Work(45, 1_665)
 """However many partitions it follows."""
 REPLICATED_PRODUCE = Work(622, 19_400)
 """A batch with acks=all, on its leader and both followers: with their fetches, appends, and what becomes committed."""
