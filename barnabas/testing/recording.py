@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final, Self, Unpack
 
 from barnabas.broker.api.response_errors import error_counter
 from barnabas.testing import report
-from barnabas.testing.faults import Api, Matcher, Selection
 from barnabas.testing.interception import Interception
+from barnabas.testing.selection import Api, Matcher, Selection
 from barnabas.testing.waiting import check_may_block, wait_until, with_timeout
 from barnabas.wire.errors import ErrorCode
 
