@@ -11,7 +11,7 @@ class Backoff:
         self._longest_ms = longest_ms
 
     def next_ms(self) -> int:
-        """How long to wait this time."""
+        """How long to wait before the next attempt, in ms."""
         delay_ms = self._next_ms
         self._next_ms = min(2 * delay_ms, self._longest_ms)
         return delay_ms

@@ -6,6 +6,7 @@ come from strangers: whatever is to be waited for goes through `delay_ms`, `inte
 
 import threading
 import time
+from collections.abc import Callable
 from typing import Final, Protocol
 
 DELAY_MIN_MS: Final = 1
@@ -44,6 +45,11 @@ class Clock(Protocol):
     def monotonic_ms(self) -> int:
         """Milliseconds since an arbitrary start (never goes back)."""
         ...
+
+
+def seconds_of(clock: Clock) -> Callable[[], float]:
+    """A clock's monotonic time in seconds, for what measures how long it works."""
+    return lambda: clock.monotonic_ms() / 1000
 
 
 class SystemClock:

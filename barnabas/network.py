@@ -26,7 +26,7 @@ class BoundSocket(Protocol):
 
     @property
     def port(self) -> int:
-        """The one that was asked for, or the free one that was found for 0."""
+        """The port that was asked for, or the free one that was found for 0."""
         ...
 
     async def listen(self, new_protocol: NewProtocol, backlog: int = BACKLOG) -> None:

@@ -33,7 +33,7 @@ class _Reason:
 
 
 class SetAside(Generic[Member]):
-    """Who is left out of one activity at present.
+    """The members (logs, groups, topics) that are left out of one activity at present.
 
     Ownership: one thread at a time; lengths and `failures` may be read by any.
 
@@ -75,7 +75,8 @@ class SetAside(Generic[Member]):
         return list(self._reasons)
 
     def ready(self, members: Collection[Member]) -> list[Member]:
-        """All of `members` but those whose time has not come. Who is not among them any more is forgotten."""
+        """All of `members` but those that are set aside and whose time has not come; forgets who is no member any
+        more."""
         if not self._reasons:
             return list(members)
         existing = set(members)

@@ -143,7 +143,7 @@ class OsThreads:
 
 
 class _OsWorkers:
-    """Threads of a pool."""
+    """`Workers` of the operating system: a pool of threads."""
 
     def __init__(self, pool: ThreadPool) -> None:
         self._pool = pool
@@ -162,7 +162,7 @@ class OneThread:
     """
 
     def begin(self) -> None:
-        """The one thread is there already: nothing to do."""
+        """Do nothing: the one thread is there already."""
 
     def call(self, job: Callable[[*Arguments], T], *arguments: *Arguments) -> asyncio.Future[T]:
         loop = asyncio.get_running_loop()
@@ -174,13 +174,13 @@ class OneThread:
         return self
 
     async def stop(self) -> None:
-        """There is nothing to end."""
+        """Do nothing: no thread was started."""
 
     def run(self, groups: Sequence[Sequence[Callable[[], T]]], threads_per_group: int, name: str) -> list[list[T]]:
         return [[job() for job in jobs] for jobs in groups]
 
     def pause(self, duration_ms: int) -> None:
-        """There are no others."""
+        """Do nothing: there are no other threads to make room for."""
 
 
 def _do(outcome: asyncio.Future[T], job: Callable[..., T], arguments: tuple[Any, ...]) -> None:

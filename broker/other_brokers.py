@@ -220,5 +220,6 @@ class OtherBrokers:
 
 
 async def _ask_again(_request: object) -> None:
-    """Another broker was to be asked, and this one is the controller by now."""
+    """Say NOT_CONTROLLER, so that it is asked again: another broker was to be asked, and this one is the controller by
+    now."""
     raise ApiError(ErrorCode.NOT_CONTROLLER)

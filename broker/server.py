@@ -122,9 +122,10 @@ class Broker:
         self._broker_epoch: Callable[[], int] = lambda: -1
         """The epoch of the last registration; -1 as long as there is none."""
 
-        self.timers = Timers(self.clock, self._loop)
+        work_s = self.environment.work_s
+        self.timers = Timers(self.clock, self._loop, work_s)
         is_one_time = self._socket_clock is self.clock
-        self._network_timers = self.timers if is_one_time else Timers(self._socket_clock, self._loop)
+        self._network_timers = self.timers if is_one_time else Timers(self._socket_clock, self._loop, work_s)
         """For answers of other brokers: a test that lets no time pass waits for those all the same."""
         self.housekeeping = Housekeeping(self.timers, self.clock)
         self.metadata = MetadataCache(config.node_id, self.clock)
@@ -135,7 +136,8 @@ class Broker:
         self.connections = Connections(
             self.config,
             self._threads,
-            clock=self._socket_clock,
+            self._socket_clock,
+            work_s,
             is_reserved_descriptor=self.environment.is_reserved_descriptor,
         )
         self.socket_server = SocketServer(self.config, self.environment.network, self.connections, self.timers)
@@ -224,6 +226,7 @@ class Broker:
             lambda: self._threads.call(
                 find_metadata_file, logs.directories, logs.found_cluster_id, logs.missing_directories
             ),
+            self.environment.store_worker,
             self._fail,
             known_cluster=lambda: logs.found_cluster_id,
             is_durable=self.environment.files.is_durable,
@@ -326,7 +329,14 @@ class Broker:
         )
         self.config.follow_any(DEFAULTS_OF_TOPICS, self.replicas.reconfigure_all)
         self.retention = Retention(self.replicas, self.log_manager, self.clock)
-        self.compaction = Compaction(self.replicas, self.clock, self.log_manager, self.config)
+        self.compaction = Compaction(
+            self.replicas,
+            self.clock,
+            self.log_manager,
+            self.config,
+            self.environment.work_s,
+            self.environment.interpreter,
+        )
         self.log_jobs = LogJobs(self.log_manager, self.replicas, self.retention, self.compaction, self.clock)
 
     def _make_coordinators(self) -> None:
@@ -542,7 +552,7 @@ class Broker:
             self._others.close()
 
     def _channel(self) -> "BrokerChannel":
-        """The controller's way to brokers."""
+        """Make the controller's way to brokers."""
         local = LocalChannel(self.node_id, self.commands)
         return self.others.channel(local) if self._may_have_others else local
 
@@ -645,7 +655,7 @@ class Broker:
         return self.environment.random_below(2**31 - 1) + 1
 
     def metric_sources(self) -> "MetricSources":
-        """What /metrics tells of."""
+        """The parts whose figures /metrics has."""
         from barnabas.broker.http.metrics_page import MetricSources
 
         return MetricSources(

@@ -12,12 +12,11 @@ import asyncio
 import heapq
 import itertools
 import logging
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
-from barnabas.clock import Clock, delay_ms
+from barnabas.clock import Clock, delay_ms, seconds_of
 
 logger = logging.getLogger(__name__)
 
@@ -43,15 +42,16 @@ class TimerHandle:
 class Timers:
     """Schedules calls at `monotonic_ms` instants of the clock; owned by the event loop.
 
-    `now`, in seconds, tells how long a round has made calls; the loop's own time may stand still while it does.
+    `work_s`, in seconds, tells how long a round has made calls (the loop's own time may stand still while it does); by
+    default the clock does.
     """
 
     _COMPACT_ABOVE_MIN = 1024
 
     def __init__(
-        self, clock: Clock, loop: asyncio.AbstractEventLoop, now: Callable[[], float] = time.monotonic
+        self, clock: Clock, loop: asyncio.AbstractEventLoop, work_s: Callable[[], float] | None = None
     ) -> None:
-        self.now = now
+        self._work_s = work_s or seconds_of(clock)
         self._clock = clock
         self._loop = loop
         self._heap: list[tuple[int, int, TimerHandle]] = []
@@ -124,14 +124,14 @@ class Timers:
         """Run what is due; what is left after a slice comes after the loop's other work."""
         self._wakeup = None
         now_ms = self._clock.monotonic_ms()
-        end_s = self.now() + SLICE_S
+        end_s = self._work_s() + SLICE_S
         # A clock that only a test moves is asked less and less often.
         self._patience_ms = min(2 * self._patience_ms or 1, PATIENCE_MAX_MS)
         go_on = self._arm
         try:
             while self._fire_next(now_ms):
                 self._patience_ms = 0
-                if self.now() > end_s:
+                if self._work_s() > end_s:
                     go_on = self._go_on_soon
                     break
         finally:

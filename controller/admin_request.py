@@ -45,7 +45,7 @@ class AdminRequest(Generic[Answer]):
             self._time_out()
 
     def finish(self, answer: Answer) -> None:
-        """Give the answer, unless there is one."""
+        """Answer whoever asked, unless that was done before."""
         if not self._reply.done():
             self._reply.set_result(answer)
 

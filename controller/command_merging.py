@@ -151,7 +151,8 @@ def _roles(commands: Sequence[LeaderAndIsrRequest], states: dict[Replica, tuple[
 
 
 def _type(commands: Sequence[LeaderAndIsrRequest | UpdateMetadataRequest]) -> int:
-    """Whoever is told everything, and then what has changed, is told everything."""
+    """The type of a command that stands for several: a full one if any of them is, since whoever is told everything,
+    and then what has changed, is told everything."""
     return max(command.type for command in commands)
 
 

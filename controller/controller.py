@@ -374,7 +374,7 @@ class Controller:
             self.event_ms += self._clock.monotonic_ms() - began_ms
 
     def _answered(self, answer: "Answer") -> None:
-        """Another broker has answered."""
+        """Have the answer of another broker looked at, in the controller's task."""
         self._events.submit(lambda: self._take_answer(answer))
 
     async def _take_answer(self, answer: "Answer") -> None:
@@ -397,7 +397,7 @@ class Controller:
                 self.set_aside_answers.release(answer.broker_id)
 
     async def _retry_refused(self) -> None:
-        """It is time to ask brokers again for what they refused."""
+        """Ask brokers again for what they refused."""
         from barnabas.controller.operations.retries import retry_refused
 
         await retry_refused(self._context)

@@ -144,7 +144,7 @@ class ControllerElection:
             await self._commit(operations)
 
     async def _below(self, path: str) -> list[str]:
-        """All znodes below one, children before their parents."""
+        """The paths of all znodes below one, children before their parents."""
         store, found = self._sessions.store, [path]
         for parent in found:  # which grows meanwhile
             found += [f"{parent}/{name}" for name in await store.get_children(parent)]

@@ -126,9 +126,8 @@ class Controllership:
         return 0
 
     async def _check(self) -> None:
-        """Somebody has touched the controller's znode: resign, or, if it is gone, be elected anew. If it is still ours
-        although this controller had to resign, go on.
-        """
+        """See what has become of the controller's znode, which was changed: resign, or, if it is gone, be elected anew.
+        If it is still ours although this controller had to resign, go on."""
         context, store = self._context, self._context.store
         stat = await store.exists(znodes.CONTROLLER, self._znode_changed)
         if stat is None:

@@ -50,12 +50,12 @@ class Deletions:
         return [name for name, deletion in self._deletions.items() if broker_id in deletion.holders]
 
     def to_ask(self, broker_id: int, names: Iterable[str]) -> list[str]:
-        """Those of the topics whose deletion a broker has to be asked for."""
+        """The topics whose replicas a broker has to be asked to delete."""
         deletions = ((name, self._deletions[name]) for name in names)
         return [name for name, each in deletions if broker_id in each.holders and broker_id not in each.asked]
 
     def asked(self, broker_id: int, names: Iterable[str]) -> None:
-        """A broker's answer is under way."""
+        """Note that a broker was asked to delete a topic's replicas, and has not answered yet."""
         for name in names:
             self._deletions[name].asked.add(broker_id)
 
@@ -76,7 +76,7 @@ class Deletions:
             self._settle(name, error)
 
     def ended(self, names: Iterable[str]) -> None:
-        """These topics are gone."""
+        """Forget topics that are gone."""
         for name in names:
             self._deletions.pop(name, None)
             self._settle(name, None)

@@ -48,7 +48,7 @@ class Refusals:
         self.never_served[broker_id] = self.never_served.get(broker_id, frozenset()).difference(partitions)
 
     def retry_later(self) -> None:
-        """Have it asked again after a while, as something was refused."""
+        """Have brokers asked again after a while, as one has refused something."""
         if self._timer is None:
             self._timer = self._timers.call_later(self._backoff.next_ms(), self._retry)
 
@@ -62,7 +62,7 @@ class Refusals:
             self._backoff.reset()
 
     def stop(self) -> None:
-        """Ask no more."""
+        """Ask brokers no more for what they refused."""
         if self._timer is not None:
             self._timer.cancel()
 

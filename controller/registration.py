@@ -75,7 +75,7 @@ class Registration:
         self.is_known.set()
 
     def lacks_nothing(self) -> None:
-        """Not to tell any more, when it is registered anew, that the broker may lack records."""
+        """Say no more, when the broker is registered anew, that it may lack records."""
         self.broker = self.broker._replace(may_lack_records=False, damaged=frozenset())
 
     async def _make_way(self) -> bool:

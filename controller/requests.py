@@ -37,7 +37,7 @@ FULL = 2
 
 
 class Sender(NamedTuple):
-    """Who speaks, and on which listener brokers reach each other (None: each broker's first)."""
+    """Which controller sends a request, and on which listener brokers reach each other (None: each broker's first)."""
 
     controller_id: int
     controller_epoch: int

@@ -70,7 +70,7 @@ class BrokerRegistration(NamedTuple):
     damaged: "frozenset[TopicPartition]" = frozenset()
 
     def may_lack(self, partition: "TopicPartition") -> bool:
-        """Whether it may not have all that it acknowledged of a partition."""
+        """Whether the broker may not have all that it acknowledged of a partition."""
         return self.may_lack_records or partition in self.damaged
 
 
@@ -88,12 +88,12 @@ class ReplicaAssignment(NamedTuple):
 
     @property
     def target_replicas(self) -> tuple[int, ...]:
-        """Those that a reassignment under way leads to; else all."""
+        """The replicas that a reassignment under way leads to; where there is none, all."""
         return tuple(replica for replica in self.replicas if replica not in self.removing_replicas)
 
     @property
     def origin_replicas(self) -> tuple[int, ...]:
-        """Those that a reassignment under way began with, perhaps in another order; else all."""
+        """The replicas that a reassignment under way began with, perhaps in another order; where there is none, all."""
         return tuple(replica for replica in self.replicas if replica not in self.adding_replicas)
 
     def reassigned_to(self, target: Sequence[int]) -> "ReplicaAssignment":
@@ -228,7 +228,7 @@ class ClusterState(NamedTuple):
         )
 
     def still_stopping(self, brokers: Mapping[int, BrokerRegistration]) -> frozenset[int]:
-        """Those of `brokers` that have asked to be relieved, in the same life."""
+        """The `brokers` that have asked to be relieved, and live the same life as then."""
         return frozenset(
             broker_id
             for broker_id in self.shutting_down & brokers.keys()

@@ -125,7 +125,7 @@ def _text(value: object) -> str:
 
 
 def broker_path(broker_id: int) -> str:
-    """Where broker N is registered."""
+    """The path of the znode by which a broker is registered."""
     return f"{BROKER_IDS}/{broker_id}"
 
 
@@ -398,7 +398,7 @@ def rebuilt_partition_state(replicas: Sequence[int], version: int) -> PartitionS
 
 
 def config_path(entity_type: str, name: str) -> str:
-    """Where an entity's overrides are."""
+    """The path of the znode that has an entity's overrides."""
     return f"{CONFIG}/{entity_type}/{name}"
 
 

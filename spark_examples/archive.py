@@ -214,8 +214,9 @@ def _held(pieces: Sequence[Piece]) -> dict[tuple[str, str, int], tuple[int, int,
     return held
 
 
-def expire(spark: SparkSession, options: argparse.Namespace) -> int:
-    """Take days older than the policy out of the archive; returns how many records went.
+def expire(spark: SparkSession, options: argparse.Namespace, now: int | None = None) -> int:
+    """Take days older than the policy out of the archive; returns how many records went. `now`, in ms since the epoch,
+    is the database's time where nobody says otherwise.
 
     Their offsets stay in the log as expired, so that an audit can tell them from lost ones.
     """
@@ -224,7 +225,7 @@ def expire(spark: SparkSession, options: argparse.Namespace) -> int:
         return 0
     log = existing_archive(spark, options.archive)
     state = log.state()
-    now = now_ms(spark)
+    now = now_ms(spark) if now is None else now
     [row] = spark.sql(f"select to_date(timestamp_millis({now})) as today").collect()
 
     def is_old(piece: Piece) -> bool:

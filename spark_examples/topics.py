@@ -59,9 +59,14 @@ def chosen(options: argparse.Namespace) -> tuple[str, ...]:
 
 
 def what_is_missing(
-    options: argparse.Namespace, topics: Topics, tell: Callable[[str], None] = lambda _: None
+    options: argparse.Namespace,
+    topics: Topics,
+    tell: Callable[[str], None] = lambda _: None,
+    *,
+    timeout_s: float = ANSWER_S,
 ) -> str | None:
-    """Look at the cluster of `options`, and create what is to be made; returns in one line what is not there.
+    """Look at the cluster of `options`, and create what is to be made; returns in one line what is not there, or that
+    there is no answer within `timeout_s`.
 
     A pattern that no topic matches is only told: one may be made later, and is read then. With --once nothing would be.
     """
@@ -78,7 +83,7 @@ def what_is_missing(
         return None
     admin = AdminClient({"log_level": 2, **dict(options.client), "bootstrap.servers": servers})
     try:
-        there = admin.list_topics(timeout=ANSWER_S).topics
+        there = admin.list_topics(timeout=timeout_s).topics
         missing = [name for name in topics.reads if name not in there]
         absent = [name for name in topics.writes if name not in there]
         if absent and not _are_created_by_themselves(admin):

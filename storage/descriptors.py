@@ -93,9 +93,8 @@ class DescriptorCache:
                 break
 
     def lend(self, file: LogFile) -> int:
-        """Another descriptor of the open file for who closes it by `give_back`; -1 when so many are lent (a twelfth of
-        the limit) that others would lack them. Raises OSError as `descriptor` does.
-        """
+        """Another descriptor of the open file, which the caller closes by `give_back`; -1 when so many are lent (a
+        twelfth of the limit) that others would lack them. Raises OSError as `descriptor` does."""
         with self._lock:
             if self._lent >= max(8, self.limit // 12):
                 return -1

@@ -63,7 +63,7 @@ class ReadCheckpoints(NamedTuple):
         return frozenset({**(self.recovery_points or {}), **self.high_watermarks})
 
     def of(self, key: TopicPartition) -> LogCheckpoints:
-        """What they say of one log."""
+        """What the directory's checkpoints say of one log."""
         return LogCheckpoints(
             (self.recovery_points or {}).get(key, 0),
             self.log_starts.get(key, 0),

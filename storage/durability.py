@@ -88,7 +88,7 @@ class Durability:
         self._has_names = True
 
     def truncated_to(self, recovery_point: int) -> None:
-        """That is done; what is before `recovery_point` is on the disk."""
+        """The log has lost what `truncates_to` announced; what is before `recovery_point` is on the disk."""
         self.recovery_point = recovery_point
 
     def note_move(self) -> None:

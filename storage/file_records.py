@@ -105,7 +105,7 @@ class FileRegion:
         return sent
 
     def read(self) -> Buffer:
-        """All of it, for a transport that has no socket. Blocking. Raises OSError as `send` does."""
+        """Read the records into memory, for a transport that has no socket. Blocking. Raises OSError as `send` does."""
         data = self._cache.files.pread(self._descriptor, self._size, self._position)
         if len(data) < self._size:
             raise OSError("the log was cut off while it was being sent")

@@ -86,7 +86,7 @@ class FlushTask:
     """Whether it has run, or was given up: the segments are held no more."""
 
     def run(self) -> None:
-        """Do it, unless it was given up. Blocking. Errors end in `error`."""
+        """Bring the files to the disk, unless the flush was given up. Blocking. Errors end in `error`."""
         with self._turn:
             if not self._is_over:
                 self._bring_to_disk()

@@ -66,7 +66,7 @@ class KnownDirectories(NamedTuple):
     missing: dict[str, MissingDirectory]
 
     def without(self, path: str, problem: str) -> KnownDirectories:
-        """These directories, with one that is there but turned out to be of no use among the missing ones."""
+        """As these, but with one of them, which is there and turned out to be of no use, among the missing ones."""
         present = dict(self.present)
         directory_id = present.pop(path)
         return KnownDirectories(present, self.missing | {directory_id: MissingDirectory(path, problem)})

@@ -33,12 +33,12 @@ class LeaderEpochs:
 
     @property
     def entries(self) -> list[tuple[int, int]]:
-        """All (epoch, start offset)."""
+        """Every leader epoch that wrote to the log, and its first offset there, the oldest first."""
         return list(zip(self._epochs, self._starts, strict=True))
 
     @property
     def latest_epoch(self) -> int:
-        """-1 if nothing is known."""
+        """The last leader epoch that wrote to the log; -1 if none is known."""
         return self._epochs[-1] if self._epochs else UNDEFINED_EPOCH
 
     @property
@@ -48,7 +48,7 @@ class LeaderEpochs:
 
     @property
     def earliest_entry(self) -> tuple[int, int] | None:
-        """The first (epoch, start offset)."""
+        """The first leader epoch that is known, and its first offset."""
         return (self._epochs[0], self._starts[0]) if self._epochs else None
 
     def assign(self, epoch: int, start_offset: int) -> bool:

@@ -19,7 +19,8 @@ logger = logging.getLogger(__name__)
 def read_leader_epochs(
     files: Files, directory: str, segments: Iterable[Segment], log_start_offset: int, log_end_offset: int
 ) -> LeaderEpochs:
-    """From the file, or from the batches if that is missing or unusable; nothing outside the log. Raises OSError."""
+    """The leader epochs of a log, from their file, or from the batches if that is missing or unusable; none that begin
+    outside the log. Raises OSError."""
     path = f"{directory}/{LEADER_EPOCH_FILE}"
     try:
         entries = decode_leader_epochs(read_file(files, path))

@@ -245,7 +245,7 @@ class LocalLog:
         self.reader.forget_all()
 
     def start_anew_at(self, offset: int, config: LogConfig) -> None:
-        """All segments are gone; go on at `offset` in a new one."""
+        """Begin a new segment at `offset`, now that all others are gone."""
         with self.health.failing_if(f"starting {self.directory} anew"):
             self.segments[:] = [self._create_segment(offset, config, self._context.clock.now_ms())]
         self.reader.forget_all()

@@ -153,7 +153,7 @@ class PartitionLog:
 
     @property
     def directory(self) -> str:
-        """The path of its files."""
+        """The path of the directory that has the log's files."""
         return self._local.directory
 
     @property
@@ -207,7 +207,7 @@ class PartitionLog:
 
     @property
     def topic_id(self) -> TopicId:
-        """From `partition.metadata`; ZERO_TOPIC_ID if there is none. Blocking the first time."""
+        """The id of the topic, from `partition.metadata`; ZERO_TOPIC_ID if there is none. Blocking the first time."""
         if self._topic_id is None:
             self._topic_id = read_topic_id(self.context.cache.files, self.directory)
         return self._topic_id

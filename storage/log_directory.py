@@ -58,7 +58,7 @@ logger = logging.getLogger(__name__)
 
 OFFSET_CHECKPOINTS: Final = (RECOVERY_POINT_FILE, LOG_START_FILE, HIGH_WATERMARK_FILE, CLEANER_OFFSET_FILE)
 HELD_LOGS_FILES: Final = (RECOVERY_POINT_FILE, HIGH_WATERMARK_FILE)
-"""Those that name every log."""
+"""The checkpoints that name every log of the directory."""
 _SET_ASIDE: Final = (STRAY_SUFFIX, "-future")
 
 _OTHER_DIRECTORY: Final = "Give this broker another one (--data-dir, log.dirs), or make this one usable"

@@ -231,7 +231,7 @@ class LogManager:
         self._directories.set_cluster_id(cluster_id)
 
     def set_threads_per_directory(self, count: int) -> None:
-        """Have so many threads from now on."""
+        """Open and close the logs of each directory with so many threads from now on."""
         self._threads_per_directory = count
 
     def set_producer_id_expiration_ms(self, expiration_ms: int) -> None:
@@ -244,7 +244,7 @@ class LogManager:
 
     @property
     def files(self) -> Files:
-        """The disk."""
+        """How the disk is reached."""
         return self._files
 
     @property

@@ -146,7 +146,7 @@ class OffsetIndexCache:
                 self._entries -= len(oldest) + 1
 
     def drop(self, file: LogFile) -> None:
-        """Forget an index."""
+        """Forget the index of a segment that is gone."""
         with self._lock:
             index = self._indexes.pop(file, None)
             if index is not None:

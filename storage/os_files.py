@@ -34,7 +34,7 @@ def boot_id() -> str:
 
 
 class OsFiles:
-    """The real disk."""
+    """`Files` of the operating system."""
 
     is_durable: ClassVar[bool] = True
     is_shared: ClassVar[bool] = True

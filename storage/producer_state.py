@@ -93,7 +93,7 @@ class ProducerEntry:
 
     @property
     def last_sequence(self) -> int:
-        """-1 if no batch is known."""
+        """The last sequence of the newest batch; -1 if no batch is known."""
         return self.batches[-1].last_sequence if self.batches else -1
 
     @property

@@ -77,7 +77,7 @@ class SegmentTimes:
 
     @property
     def is_known(self) -> bool:
-        """Whether there is nothing to read."""
+        """Whether the times are known without a look at the disk."""
         return not self._wanted
 
     def read(self) -> None:

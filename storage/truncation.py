@@ -83,7 +83,7 @@ class TruncationTask:
     error: StorageError | None = field(default=None, init=False)
 
     def run(self) -> None:
-        """Do it. Blocking. Errors end in `error`: nobody knows what is on the disk then."""
+        """Truncate the files. Blocking. Errors end in `error`: nobody knows what is on the disk then."""
         try:
             if not self.kept:
                 # Its last epoch may go on in what comes now, and earlier than it says there.
@@ -181,6 +181,6 @@ class Truncations:
                 self._give_up(log, error)
 
     def _give_up(self, log: PartitionLog, error: Exception) -> None:
-        """Nobody knows what a mistake has left of a log."""
+        """Take a log offline whose truncation failed in a way that nobody foresaw: what is left of it is unknown."""
         self.errors[log] = StorageError(f"truncating {log.directory} failed: {error!r}")
         log.fail(self.errors[log])

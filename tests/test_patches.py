@@ -1,6 +1,6 @@
-"""No test patches the broker, nor the libraries below it: what it takes is handed to it (`broker/environment.py`,
-arguments), and faults are real ones, of files, stores, threads and processes. Where a bug is put in on purpose, or
-something has no seam, ALLOWED says so.
+"""No test, and no tool that tests use, patches the broker, nor the libraries below it: what it takes is handed to it
+(`broker/environment.py`, arguments), and faults are real ones, of files, stores, threads and processes. Where a bug is
+put in on purpose, or something has no seam, ALLOWED says so.
 
 An object that a test has made, or got, is its own; classes and modules are everybody's.
 """
@@ -12,34 +12,42 @@ from typing import Final, NamedTuple
 
 import pytest
 
-ROOT: Final = Path(__file__).parent
+ROOT: Final = Path(__file__).parent.parent
+FOLDERS: Final = ("tests", "compat_tests", "tools")
 PATCHING: Final = ("setattr", "delattr", "setitem", "delitem", "patch", "object")
 """Of pytest's monkeypatch and of unittest.mock; the first argument is what is patched, or its name."""
 
 ALLOWED: Final = {
-    ("bugs.py", "*"): "puts in bugs that raise, for tests of what becomes of an error that nobody foresaw",
-    ("broker/replication/test_walks.py", "*"): "mutants: the walks find each guarantee that is left out",
-    ("broker/whole/test_simulation.py", "*"): "mutants: the simulation finds bugs that were mended; and a machine that "
-    "stands still, which is nothing to it",
-    ("storage/recovery/test_crash_points.py", "*"): "mutants: the crash points find each step that is left out",
-    ("broker/cli/conftest.py", "sys"): "stdin, which a command reads",
-    ("broker/observability/test_logs.py", "logging"): "raiseExceptions, which is there to be set",
-    ("broker/upkeep/test_compaction.py", "sys"): "executable: the interpreter is gone, or kills what it should run",
+    ("tests/bugs.py", "*"): "puts in bugs that raise, for tests of what becomes of an error that nobody foresaw",
+    ("tests/broker/replication/test_walks.py", "*"): "mutants: the walks find each guarantee that is left out",
+    ("tests/broker/whole/test_simulation.py", "*"): "mutants: the simulation finds bugs that were mended",
+    ("tests/storage/recovery/test_crash_points.py", "*"): "mutants: the crash points find each step that is left out",
+    ("tests/broker/cli/conftest.py", "sys"): "stdin, which a command reads",
+    ("tests/broker/observability/test_logs.py", "logging"): "raiseExceptions, which is there to be set",
     (
-        "broker/upkeep/test_random_disk_errors.py",
+        "tests/broker/upkeep/test_random_disk_errors.py",
         "sys.modules[__name__]",
     ): "its patience, for what fails in the end",
-    ("soak/test_soak.py", "'tools.soak.run.PATIENCE_S'"): "the soak's own patience, for what fails in the end",
-    ("soak/test_soak.py", "'tools.soak.run.ACKNOWLEDGED_BETWEEN_CRASHES'"): "as PATIENCE_S",
-    ("soak/test_soak.py", "'tools.soak.run.TRANSACTION_TIMEOUT_S'"): "as PATIENCE_S",
-    ("test_container_engine.py", "os"): "geteuid: a user who is not root",
-    ("broker/client/test_client.py", "client"): "one client's own send: an answer that no broker gives",
-    ("broker/replication/test_follower_reads.py", "fetch_handler"): "notes what a follower asks, and passes it on",
-    ("testing/test_coordinators.py", "coordinators"): "its patience, for what fails in the end",
-    ("testing/test_recording.py", "recording"): "a bound that a short test reaches",
-    ("testing/test_broker.py", "'tempfile.tempdir'"): "where temporary directories are, which is there to be set",
+    ("tests/soak/test_soak.py", "'tools.soak.run.PATIENCE_S'"): "the soak's own patience, for what fails in the end",
+    ("tests/soak/test_soak.py", "'tools.soak.run.ACKNOWLEDGED_BETWEEN_CRASHES'"): "as PATIENCE_S",
+    ("tests/soak/test_soak.py", "'tools.soak.run.TRANSACTION_TIMEOUT_S'"): "as PATIENCE_S",
+    ("tests/test_container_engine.py", "os"): "geteuid: a user who is not root",
+    ("tests/broker/client/test_client.py", "client"): "one client's own send: an answer that no broker gives",
+    ("tests/testing/test_broker.py", "'tempfile.tempdir'"): "where temporary directories are, which is there to be set",
+    ("compat_tests/java_tools/test_shared_jvm.py", "py4j.java_gateway"): "puts back what Spark changes there",
+    ("compat_tests/spark/pipelines/test_archive.py", "ArchiveLog"): "an example's job that dies before it commits",
+    ("compat_tests/spark/pipelines/test_archive.py", "FileSystem"): "an example's job that is overtaken by another",
+    ("compat_tests/spark/pipelines/test_archive.py", "archive"): "as FileSystem",
+    ("compat_tests/spark/pipelines/test_archive.py", "queue_gaps"): "as FileSystem",
+    ("tools/soak/planted.py", "*"): "bugs that a soak has to find",
+    ("tools/soak/fatal_append.py", "*"): "a process that is killed in the middle of an append",
+    ("tools/failing_disk.py", "FlushTask"): "a bug: nobody hears that a sync failed",
+    ("tools/soak/copier.py", "KafkaNetSocket"): "a fault of kafka-python, which leaves sockets open",
+    ("tools/shuffled_loop.py", "asyncio"): "run_coroutine_threadsafe: a thread that waits for the loop keeps no turn",
+    ("tools/cluster_simulation.py", "sys"): "unraisablehook, which is there to be set",
+    ("tools/changed_paths.py", "sys"): "dont_write_bytecode, which is there to be set",
 }
-"""Files of tests, and what they may change; "*" is anything."""
+"""Files, and what they may change; "*" is anything."""
 
 
 class Patch(NamedTuple):
@@ -50,12 +58,13 @@ class Patch(NamedTuple):
     target: str
 
     def __str__(self) -> str:
-        return f"tests/{self.path}:{self.line}: changes {self.target}"
+        return f"{self.path}:{self.line}: changes {self.target}"
 
 
 def patches() -> Iterator[Patch]:
-    for file in sorted(ROOT.rglob("*.py")):
-        yield from patches_of(ast.parse(file.read_text()), str(file.relative_to(ROOT)))
+    for folder in FOLDERS:
+        for file in sorted((ROOT / folder).rglob("*.py")):
+            yield from patches_of(ast.parse(file.read_text()), str(file.relative_to(ROOT)))
 
 
 def patches_of(tree: ast.AST, path: str) -> Iterator[Patch]:

@@ -21,12 +21,23 @@ OTHER_PROGRAMS: Final = ("broker/cli/", "broker/client/", "barnabas/testing/")
 """Commands and their client live in the user's world; what tests are handed is made of the machine's own."""
 
 
+PATH_METHODS: Final = "exists|mkdir|unlink|rename|replace|stat|open|rmdir|chmod|owner|group|walk"
+"""Of `pathlib.Path`, by names that other things have, too."""
+OF_PATHS_ALONE: Final = (
+    "read_text|write_text|read_bytes|write_bytes|iterdir|is_file|is_dir|is_symlink|is_mount|is_socket|is_fifo"
+    "|is_block_device|is_char_device|touch|r?glob|samefile|resolve|lstat|lchmod|symlink_to|hardlink_to|readlink"
+)
+TOLD_THE_TIME: Final = {"time.strftime": 2, "time.gmtime": 1, "time.ctime": 1, "time.asctime": 1}
+"""Functions that ask for the time only when they have fewer arguments than that."""
+
+
 @dataclass(frozen=True)
 class Seam:
     """What only edges may reach for.
 
     `names` are regular expressions of full names, as an import resolves them; `methods` of calls on something that no
-    import names, as they are written. `edges` has reasons by file and name.
+    import names, as they are written. Both end with "(timeout)" where a call says how long it waits. `edges` has
+    reasons by file and name.
     """
 
     names: str
@@ -36,30 +47,27 @@ class Seam:
 
 SEAMS: Final = {
     "time": Seam(
-        names=r"time\.(time|time_ns|monotonic|monotonic_ns|perf_counter|perf_counter_ns|process_time|sleep|localtime)"
-        r"|time\.(gmtime|ctime)|datetime\.(datetime|date)\.(now|utcnow|today)"
-        r"|asyncio\.(sleep|timeout|timeout_at|wait_for)",
-        methods=r".*loop(\(\))?\.(time|call_later|call_at)",
+        names=r"time\.(?!(struct_time|strptime|mktime)$).*|datetime\.(datetime|date)\.(now|utcnow|today)"
+        r"|asyncio\.(sleep|timeout|timeout_at|wait_for)|(asyncio|concurrent|subprocess)\..*\(timeout\)",
+        methods=r".*loop(\(\))?\.(time|call_later|call_at)|.*\(timeout\)",
         edges={
             ("barnabas/clock.py", "time.time_ns"): "SystemClock",
             ("barnabas/clock.py", "time.monotonic_ns"): "SystemClock",
+            ("barnabas/threads.py", "Event().wait(timeout)"): "OsThreads: a thread rests, so that others get on",
             ("barnabas/timers.py", "asyncio.timeout"): "has no end until one of the broker's timers says now",
             ("barnabas/timers.py", "loop.time"): "ends a wait at once",
             ("broker/api/dispatch.py", "time.perf_counter_ns"): "measures how long requests take",
+            ("broker/environment.py", "time.monotonic"): "the default",
             ("broker/http/connections.py", "asyncio.get_running_loop().call_later"): "how long an HTTP client may take",
             ("broker/http/server.py", "asyncio.sleep"): "rests after a page for as long as that took",
             ("broker/http/server.py", "loop.time"): "rests after a page for as long as that took",
             ("broker/network/reply_queue.py", "asyncio.sleep"): "looks again whether the transport has sent its bytes",
-            ("broker/network/turns.py", "time.monotonic"): "how long the loop has worked, not what time it is",
             ("broker/observability/event_loop_lag.py", "self._loop.call_later"): "measures how late the loop is",
             ("broker/observability/event_loop_lag.py", "self._loop.time"): "measures how late the loop is",
-            ("broker/observability/logs.py", "time.gmtime"): "spells the time of a log line, which logging takes",
             ("broker/replication/fetch_operation.py", "loop.call_later"): "the patience of a client",
             ("broker/timers.py", "self._loop.call_later"): "asks the clock again when its first timer should be due",
-            ("broker/timers.py", "time.monotonic"): "how long the loop has worked, not what time it is",
             ("broker/upkeep/cleaner_process.py", "time.monotonic"): "bytes per second of a disk",
             ("broker/upkeep/cleaner_process.py", "time.sleep"): "bytes per second of a disk",
-            ("broker/upkeep/compaction.py", "time.monotonic"): "leaves the interpreter to other threads",
             ("controller/coordination/loop_handler.py", "self._loop.call_later"): "shows ZooKeeper that the loop moves",
             (
                 "controller/coordination/zookeeper.py",
@@ -76,11 +84,11 @@ SEAMS: Final = {
     ),
     "files": Seam(
         names=r"open|io\.open|os\.(?!path\b|environ|urandom|getrandom|strerror|fspath|getpid).*"
-        r"|os\.path\.(exists|isfile|isdir|islink|getsize|getmtime|realpath|samefile)"
+        r"|os\.path\.(l?exists|isfile|isdir|islink|ismount|getsize|get[amc]time|realpath|same\w*)"
+        rf"|pathlib\.Path\.({PATH_METHODS}|{OF_PATHS_ALONE})"
         r"|(shutil|tempfile|fcntl|mmap|glob|resource)\..*|sqlite3\.connect"
         r"|barnabas\.storage\.os_files\..*",
-        methods=r".*\.(read_text|write_text|read_bytes|write_bytes|iterdir|is_file|is_dir|touch|r?glob|samefile|resolve)"
-        r"|.*\b(path|directory|folder|file)\b[^.]*\.(exists|mkdir|unlink|rename|replace|stat|open|rmdir)",
+        methods=rf".*\.({OF_PATHS_ALONE})|.*(\b(path|directory|folder|file)\b[^.]*|\bPath\(.*\).*)\.({PATH_METHODS})",
         edges={
             ("barnabas/__init__.py", "os.path.isdir"): "says that links have become text",
             ("broker/cluster/metadata_store.py", "path.exists"): "SQLite's file",
@@ -143,7 +151,8 @@ SEAMS: Final = {
         },
     ),
     "surroundings": Seam(
-        names=r"os\.(environ|getenv|getcwd|uname|cpu_count)|os\.path\.(abspath|expanduser|expandvars)|socket\.gethostname",
+        names=r"os\.(environ|getenv|getcwd|uname|cpu_count)|os\.path\.(abspath|expanduser|expandvars)|socket\.gethostname"
+        r"|pathlib\.Path\.(cwd|home|expanduser|absolute)",
         methods=r".*\.(expanduser|absolute)",
         edges={
             ("broker/configuration/config.py", "os.path.abspath"): "a path of the configuration",
@@ -179,21 +188,39 @@ def uses() -> list[Use]:
 
 
 def uses_of(tree: ast.AST, path: str) -> Iterator[Use]:
-    """Imported names with all their attributes, `open`, and methods of what is not imported; but for `sleep(0)`, which
-    gives others a turn and asks for no time."""
+    """Imported names with all their attributes, `open`, and methods of what is not imported; but for what asks for no
+    time: `sleep(0)`, which gives others a turn, and what is told the time."""
     imported = dict(imports(tree))
     waiting: list[ast.AST] = [tree]
     while waiting:
         node = waiting.pop()
-        if isinstance(node, ast.Call) and ast.unparse(node) == "asyncio.sleep(0)":
-            continue
+        if isinstance(node, ast.Call):
+            if ast.unparse(node) == "asyncio.sleep(0)":
+                continue
+            called = full_name(node.func, imported) or ""
+            if len(node.args) >= TOLD_THE_TIME.get(called, len(node.args) + 1):
+                waiting.extend(node.args)
+                continue
+            is_method = isinstance(node.func, ast.Attribute) and not called
+            timeout = "(timeout)" if says_how_long(node, is_method=is_method) else ""
+            if is_method:
+                yield Use(path, node.lineno, ast.unparse(node.func) + timeout, is_method=True)
+            elif timeout:
+                yield Use(path, node.lineno, called + timeout, is_method=False)
         name = full_name(node, imported)
         if name is not None and isinstance(node, ast.expr):
             yield Use(path, node.lineno, name, is_method=False)
             continue
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and not full_name(node.func, imported):
-            yield Use(path, node.lineno, ast.unparse(node.func), is_method=True)
         waiting.extend(ast.iter_child_nodes(node))
+
+
+def says_how_long(call: ast.Call, *, is_method: bool) -> bool:
+    """Whether a call waits for so long at most: by keyword, or as a thread's event and future are told."""
+    if any(keyword.arg == "timeout" for keyword in call.keywords):
+        return True
+    return (
+        is_method and bool(call.args) and isinstance(call.func, ast.Attribute) and call.func.attr in ("wait", "result")
+    )
 
 
 def imports(tree: ast.AST) -> Iterator[tuple[str, str]]:
@@ -209,6 +236,8 @@ def imports(tree: ast.AST) -> Iterator[tuple[str, str]]:
 def full_name(node: ast.AST, imported: Mapping[str, str]) -> str | None:
     if isinstance(node, ast.Attribute):
         owner = full_name(node.value, imported)
+        if isinstance(node.value, ast.Call) and full_name(node.value.func, imported) == "pathlib.Path":
+            owner = "pathlib.Path"
         return None if owner is None else f"{owner}.{node.attr}"
     if isinstance(node, ast.Name):
         return "open" if node.id == "open" else imported.get(node.id)
@@ -243,7 +272,20 @@ def test_only_edges_reach_for_the_real_one(seam: Seam) -> None:
         ("from asyncio import wait_for\nwait_for(answer, 1)", "time"),
         ("asyncio.get_running_loop().time()", "time"),
         ("class C:\n default: float = field(default_factory=time.time)\nimport time", "time"),
-        ("import time\ntime.strftime('%Y')", None),
+        ("import time\ntime.strftime('%Y')", "time"),
+        ("import time\ntime.strftime('%Y', time.gmtime(moment))", None),
+        ("import time\ntime.strftime('%Y', time.gmtime())", "time"),
+        ("import time\ntime.clock_gettime(1)", "time"),
+        ("from threading import Event\nEvent().wait(2)", "time"),
+        ("self._is_over.wait(timeout=2)", "time"),
+        ("await self._is_over.wait()", None),
+        ("import asyncio\nasyncio.wait(tasks, timeout=2)", "time"),
+        ("from asyncio import wait\nwait(tasks, timeout=2)", "time"),
+        ("import asyncio\nasyncio.wait(tasks)", None),
+        ("future.result(2)", "time"),
+        ("future.result()", None),
+        ("thread.join(timeout=2)", "time"),
+        ("','.join(names)", None),
         ("self._clock.now_ms()", None),
         ("import random\nrandom.Random(7)", "randomness"),
         ("from uuid import uuid4\nuuid4()", "randomness"),
@@ -254,6 +296,13 @@ def test_only_edges_reach_for_the_real_one(seam: Seam) -> None:
         ("import os\nos.path.join('a', 'b')", None),
         ("from pathlib import Path\nPath('x').read_text()", "files"),
         ("(directory / 'x').exists()", "files"),
+        ("from pathlib import Path\nPath('x').exists()", "files"),
+        ("from pathlib import Path as P\nP('x').stat()", "files"),
+        ("import pathlib\n(pathlib.Path('x') / 'y').rename('z')", "files"),
+        ("from pathlib import Path\nPath.unlink(found)", "files"),
+        ("from pathlib import Path\nname = Path('x').name", None),
+        ("from pathlib import Path\nPath.cwd()", "surroundings"),
+        ("found.is_symlink()", "files"),
         ("from barnabas.storage.os_files import OsFiles\nfiles = OsFiles()", "files"),
         ("self._files.open('x')", None),
         ("self._files.exists(directory)", None),

@@ -527,6 +527,7 @@ def simulate(
         ids = random.Random(seed)
         environment = Environment(
             clock=clock,
+            work_s=loop.time,
             files=UnsyncedFiles(),
             metadata_store=store,
             threads=LoopThreads(),
@@ -534,8 +535,6 @@ def simulate(
             random_below=ids.randrange,
         )
         broker = Broker(config.load(options=options), environment, wrong.append)
-        # Who has a turn when must be the same with the same seed, however busy the machine is.
-        broker.connections.turns.now = broker.connections.turns_of_brokers.now = broker.timers.now = loop.time
         await broker.start()
         simulation = Simulation(broker, draw, seconds)
         try:

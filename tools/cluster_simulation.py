@@ -314,6 +314,7 @@ class SimulatedBroker:
         ids = random.Random(simulation.draw.random())
         environment = Environment(
             clock=self.clock,
+            work_s=loop.time,
             files=self.disk,
             network=self.host,
             metadata_store=simulation.store,
@@ -322,10 +323,7 @@ class SimulatedBroker:
             random_below=ids.randrange,
             boot_id=partial("{}, boot {}".format, self.name, self.boots),
         )
-        server = Broker(config.load(options=options), environment, lambda reason: self._ends(process, reason))
-        # How long the loop has worked is no time that passes here.
-        server.connections.turns.now = server.connections.turns_of_brokers.now = server.timers.now = loop.time
-        return server
+        return Broker(config.load(options=options), environment, lambda reason: self._ends(process, reason))
 
     def _ends(self, process: Process, reason: str) -> None:
         """The process ends by itself; somebody starts another one a second later."""

@@ -104,7 +104,7 @@ class FrameReader:
         return self._continue(self.partial_frame, count)
 
     def _continue(self, buffer: bytearray, count: int) -> Iterator[memoryview]:
-        """More of a partial frame."""
+        """Take more bytes of a frame that has come in part."""
         self._filled += count
         if self._frame_end == 0 and self._filled == LENGTH_SIZE:
             length: int = _LENGTH.unpack_from(buffer, 0)[0]

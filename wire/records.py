@@ -362,7 +362,7 @@ def _skip(count: int, chunks: Iterator[bytes | bytearray | memoryview]) -> bytes
 
 
 def as_long(value: int) -> int:
-    """What a Java long holds of a sum."""
+    """A number as a Java long has it, which keeps the lowest 64 bits."""
     return (value + 2**63) % 2**64 - 2**63
 
 

@@ -1,6 +1,5 @@
 """A broker on a thread of its own, so that blocking clients can be used from the test that started it."""
 
-import asyncio
 import atexit
 import itertools
 import os
@@ -10,7 +9,6 @@ import threading
 import warnings
 from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from barnabas.broker.configuration import config as broker_config
@@ -27,6 +25,7 @@ from barnabas.testing.contents import ADMIN_TIMEOUT_MS, Contents, check, config_
 from barnabas.testing.faults import Faults
 from barnabas.testing.faulty_disk import ExchangeableFiles
 from barnabas.testing.interception import Interception
+from barnabas.testing.lifetime import Lifetime
 from barnabas.testing.recording import Recordable
 from barnabas.testing.requests import ask
 from barnabas.testing.snapshot import Snapshot
@@ -39,7 +38,7 @@ T = TypeVar("T")
 CREATE_TOPICS_VERSION = 7
 
 
-class Broker(Contents, Recordable):
+class Broker(Lifetime, Contents, Recordable):
     """A real broker on 127.0.0.1 and a free port, with a temporary directory that goes when it stops.
 
     Any Kafka key can be given as a keyword, with underscores for dots: `Broker(num_partitions=3,
@@ -230,26 +229,6 @@ class Broker(Contents, Recordable):
         if self._overrides.get("zookeeper.connect", "").strip():
             raise RuntimeError(f"{verb} leaves what ZooKeeper holds as it is: start a broker without zookeeper.connect")
         return life
-
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if kind is not None:
-            report.failing(self)
-        self.stop()
-
-    async def __aenter__(self) -> Self:
-        return await asyncio.to_thread(self.start)
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if kind is not None:
-            await asyncio.to_thread(report.failing, self)
-        await asyncio.to_thread(self.stop)
 
     # --- topics -----------------------------------------------------------------------------------
 

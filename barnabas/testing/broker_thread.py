@@ -118,7 +118,7 @@ class BrokerThread:
         return server
 
     async def _coordinators_loaded(self) -> None:
-        """Until then there is no group yet, for those who look."""
+        """Wait until coordinators have read their topics: until then there is no group, for those who look."""
         loading = [*self.server.groups.runtime.running(), *self.server.transactions.runtime.running()]
         if loading:
             await asyncio.wait(loading)

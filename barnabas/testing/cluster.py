@@ -13,7 +13,6 @@ import threading
 import warnings
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
 from barnabas.broker.configuration import config as broker_config
@@ -30,6 +29,7 @@ from barnabas.testing.contents import ADMIN_TIMEOUT_MS, Contents, config_text, o
 from barnabas.testing.faults import Faults
 from barnabas.testing.faulty_disk import ExchangeableFiles
 from barnabas.testing.interception import Interception
+from barnabas.testing.lifetime import Lifetime
 from barnabas.testing.loops import new_event_loop
 from barnabas.testing.recording import Recordable
 from barnabas.testing.requests import ask
@@ -58,7 +58,7 @@ DEFAULTS: Final = {
 """Smaller than Kafka's where that only costs a test time; a cluster of fewer brokers has fewer replicas."""
 
 
-class Cluster(Contents, Recordable):
+class Cluster(Lifetime, Contents, Recordable):
     """`brokers` real brokers, numbered from 0, on 127.0.0.1 and free ports, with one metadata store in memory, and a
     temporary directory for all of them that goes when the cluster stops.
 
@@ -280,24 +280,6 @@ class Cluster(Contents, Recordable):
             shutil.rmtree(self._directory, ignore_errors=True)
             for snapshot in self._snapshots:
                 snapshot.remove()
-
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if kind is not None:
-            report.failing(self)
-        self.stop()
-
-    async def __aenter__(self) -> Self:
-        return await asyncio.to_thread(self.start)
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await asyncio.to_thread(self.__exit__, kind, error, trace)
 
     def _run(self, started: threading.Event) -> None:
         with asyncio.Runner(loop_factory=new_event_loop) as runner:
@@ -547,17 +529,17 @@ class ClusterBroker:
             self._cluster.call(self.has_ended())
 
     def kill(self) -> None:
-        """End it as `kill -9` would. The metadata store takes it for dead at once, and not when its session would have
-        ended."""
+        """End this broker as `kill -9` would. The metadata store takes it for dead at once, and not when its session
+        would have ended."""
         server, self._server = self.server, None
         self._cluster.call(server.crash())
 
     def is_gone(self) -> None:
-        """It does not run any more; whoever says so ends it."""
+        """Note that this broker does not run any more; whoever says so ends it."""
         self._server = None
 
     def _has_failed(self, reason: str) -> None:
-        """It cannot go on (its disk has failed), and a process would end: others lead what it led."""
+        """End this broker as a process ends that cannot go on (its disk has failed): others lead what it led."""
         server = self._server
         if server is not None:
             self.is_gone()
@@ -616,7 +598,7 @@ _Way = tuple[int, int]
 
 
 class _Cuts:
-    """Who cannot reach whom, and the connections between brokers. Belongs to the cluster's loop."""
+    """Which brokers cannot reach which, and the connections between them. Belongs to the cluster's loop."""
 
     def __init__(self) -> None:
         self.ports: dict[int, int] = {}

@@ -186,7 +186,7 @@ class Contents(ABC):
         return None
 
     async def leading(self, name: str, partition: int) -> Led:
-        """The same, as soon as there is one."""
+        """A partition at its leader, as `led`, as soon as there is one. Errors: ApiError, TimeoutError."""
         return await self.eventually(lambda: self.led(name, partition), f"no broker leads {name}-{partition}")
 
     def check_may_block(self, alternative: str) -> None:

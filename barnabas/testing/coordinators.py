@@ -28,8 +28,9 @@ _TOPICS: Final = {
 }
 
 
-def attach(server: Server, live_servers: Callable[[], Sequence[Server]]) -> None:
-    """Have FindCoordinator at a broker wait for the coordinators of all that run. Before the broker starts."""
+def attach(server: Server, live_servers: Callable[[], Sequence[Server]], patience_s: float = PATIENCE_S) -> None:
+    """Have FindCoordinator at a broker wait for the coordinators of all that run, for `patience_s` at most. Before the
+    broker starts."""
 
     def servers() -> list[Server]:
         return [server, *(other for other in live_servers() if other.node_id != server.node_id)]
@@ -46,7 +47,7 @@ def attach(server: Server, live_servers: Callable[[], Sequence[Server]]) -> None
         if topic not in server.metadata:
             context.services.auto_topics.create([topic])
         with suppress(TimeoutError):
-            async with asyncio.timeout(PATIENCE_S):
+            async with asyncio.timeout(patience_s):
                 await _loaded(servers(), topic)
         response = find_coordinator.handle(request, context)
         return await response if isinstance(response, Awaitable) else response

@@ -10,12 +10,12 @@ Duration = timedelta | float
 
 
 def signed_ms(duration: Duration) -> float:
-    """In ms, of which there may be fractions, and less than none."""
+    """A duration in ms, of which there may be fractions, and less than none."""
     return duration / timedelta(milliseconds=1) if isinstance(duration, timedelta) else duration
 
 
 def ms(duration: Duration) -> float:
-    """In ms, of which there may be fractions. Errors: ValueError."""
+    """A duration in ms, of which there may be fractions. Errors: ValueError."""
     milliseconds = signed_ms(duration)
     if not 0 <= milliseconds < math.inf:
         raise ValueError(f"a duration of {milliseconds} ms")
@@ -23,5 +23,5 @@ def ms(duration: Duration) -> float:
 
 
 def whole_ms(duration: Duration) -> int:
-    """In ms, rounded up where no fractions of them can be. Errors: ValueError."""
+    """A duration in whole ms, rounded up. Errors: ValueError."""
     return math.ceil(ms(duration))

@@ -44,7 +44,7 @@ class Answer:
         return self._response
 
     def parts(self) -> Parts:
-        """What is sent."""
+        """The bytes that are sent to the client."""
         if self._response is not None:
             return [self.bytes()]
         assert self._parts is not None
@@ -102,7 +102,7 @@ class _Passing:
     __slots__ = ()
 
     def end(self) -> None:
-        """There is nobody to let go."""
+        """Do nothing: there is nobody to let go."""
 
 
 @dataclass(slots=True)
@@ -213,7 +213,7 @@ class Delay(_Passing):
         return await go_on()
 
     async def _pause(self, passage: Passage) -> None:
-        """By the broker's clock, which knows no fractions of a ms: those are of real time."""
+        """Wait, by the broker's clock; fractions of a ms, which it does not know, are of real time."""
         delay_ms = self.draw_ms()
         whole_ms = int(delay_ms)
         if whole_ms or not delay_ms:
@@ -352,7 +352,7 @@ def _short(passage: Passage, answer: Answer) -> Answer:
 
 
 def _correlation_id(passage: Passage, answer: Answer) -> Answer:
-    """The reply is to another request."""
+    """Change an answer so that it seems to be one to another request."""
     whole = bytearray(answer.bytes())
     whole[LENGTH_SIZE : LENGTH_SIZE + 4] = (answer.request.correlation_id ^ 0x40000000).to_bytes(4, signed=True)
     return _with_bytes(answer, bytes(whole))

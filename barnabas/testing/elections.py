@@ -42,14 +42,14 @@ def another(to: int | None) -> Choose:
 
 
 def the_same(state: PartitionState, able: list[int]) -> int:
-    """Who leads now."""
+    """Choose the broker that leads now."""
     if state.leader == NO_LEADER:
         raise ApiError(ErrorCode.LEADER_NOT_AVAILABLE, "nobody leads it")
     return state.leader
 
 
 def nobody(state: PartitionState, able: list[int]) -> int:
-    """No broker."""
+    """Choose no broker."""
     return NO_LEADER
 
 

@@ -15,7 +15,7 @@ import random
 from collections.abc import Callable, Collection, Coroutine, Mapping
 from functools import partial
 from types import TracebackType
-from typing import Any, Final, Self, TypedDict, TypeVar, Unpack
+from typing import Any, Final, Self, TypeVar, Unpack
 
 from barnabas.testing import entries, report
 from barnabas.testing.durations import Duration, ms, whole_ms
@@ -23,58 +23,16 @@ from barnabas.testing.effects import WAYS, Delay, Disconnect, Effect, Fail, Garb
 from barnabas.testing.faulty_disk import Refusing
 from barnabas.testing.interception import Interception
 from barnabas.testing.request import Request
+from barnabas.testing.selection import Api, Limits, Matcher, Matching, api_keys
 from barnabas.testing.state_faults import StateFaults
 from barnabas.testing.waiting import check_may_block, wait_until, with_timeout
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages import API_NAMES
-from barnabas.wire.schema import Message
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 F = TypeVar("F", bound="Fault")
-
-Api = str | int | type[Message]
-"""An API by Kafka's name ("Produce"), its key, or its request's class."""
-
-SEED_MAX: Final = 2**32
-
-
-class Selection(TypedDict, total=False):
-    """Which requests are meant: all that is given must be so; a collection means any of it.
-
-    `topic`, `partition`, `group`, `transactional_id`: what the request is about, if but one of its entries; a fault
-    that answers with an error leaves the other entries alone. `version` is the API's, `connection` its number at the
-    broker (`Request.connection`), `broker` the broker id. `predicate` is asked last, on the broker's event loop: it
-    must not block. `from_brokers` adds what brokers of a cluster ask each other.
-    """
-
-    version: int | Collection[int]
-    client_id: str | Collection[str]
-    principal: str | Collection[str]
-    connection: int | Collection[int]
-    topic: str | Collection[str]
-    partition: int | Collection[int]
-    group: str | Collection[str]
-    transactional_id: str | Collection[str]
-    broker: int | Collection[int]
-    predicate: Callable[[Request], bool]
-    from_brokers: bool
-
-
-class Matching(Selection, total=False):
-    """Which requests a fault is for, see `Selection`, and how often it comes.
-
-    Of the requests that match, the first `after` pass; then each `every`-th is hit, with `probability` (by a random
-    number from `seed`; `repr` of the fault shows it), `times` at most.
-    """
-
-    times: int
-    after: int
-    every: int
-    probability: float
-    seed: int
-
 
 _ASKED_OF_LEADERS: Final = ("Produce", "Fetch", "ListOffsets", "OffsetForLeaderEpoch", "DeleteRecords")
 _ASKED_OF_GROUP_COORDINATORS: Final = (
@@ -90,95 +48,6 @@ _WRITTEN_DOWN: Final = (
     "CreatePartitions",
 )  # fmt: skip
 """Requests that a broker answers when it has written something."""
-
-_OF_REQUEST: Final = ("version", "client_id", "principal", "connection", "broker")
-_OF_ENTRIES: Final = {
-    "topic": entries.TOPIC,
-    "partition": entries.PARTITION,
-    "group": entries.GROUP,
-    "transactional_id": entries.TRANSACTIONAL_ID,
-}
-
-
-class Limits:
-    """How often something that matches is hit; counts what it is asked."""
-
-    def __init__(
-        self,
-        *,
-        times: int | None = None,
-        after: int = 0,
-        every: int = 1,
-        probability: float = 1.0,
-        seed: int | None = None,
-    ) -> None:
-        if every < 1 or after < 0 or (times is not None and times < 1) or not 0 <= probability <= 1:
-            raise ValueError("a fault needs times >= 1, after >= 0, every >= 1 and a probability of 0 to 1")
-        self.seed = random.randrange(SEED_MAX) if seed is None else seed
-        self.random = random.Random(self.seed)
-        self.matches = 0
-        self.hits = 0
-        self._times = times
-        self._after = after
-        self._every = every
-        self._probability = probability
-        self.is_random = probability < 1
-
-    def is_hit(self) -> bool:
-        """Whether this one is, now that one more matches."""
-        if self.hits == self._times:
-            return False
-        self.matches += 1
-        number = self.matches - self._after
-        if number < 1 or number % self._every or (self.is_random and self.random.random() >= self._probability):
-            return False
-        self.hits += 1
-        return True
-
-
-class Matcher:
-    """Whether a request is one that a fault, or a look at what was recorded, is for. Errors: ValueError for an API that
-    Kafka does not have, TypeError for a keyword that is none."""
-
-    def __init__(self, api: Api | Collection[Api] | None, where: Mapping[str, Any]) -> None:
-        self.api_keys = api_keys(api)
-        self._predicate: Callable[[Request], bool] | None = where.get("predicate")
-        self._from_brokers = bool(where.get("from_brokers", False))
-        self._of_request = {name: _collection(where[name]) for name in _OF_REQUEST if name in where}
-        self._of_entries = {role: _collection(where[name]) for name, role in _OF_ENTRIES.items() if name in where}
-        self.addressed = frozenset(self._of_entries)
-        unknown = set(where) - {*_OF_REQUEST, *_OF_ENTRIES, "predicate", "from_brokers"}
-        if unknown:
-            raise TypeError(f"no such keyword: {', '.join(sorted(unknown))}; there are {', '.join(_KEYWORDS)}")
-
-    def matches(self, request: Request) -> bool:
-        """Whether it is; asks the predicate last."""
-        return (
-            (self.api_keys is None or request.message.API_KEY in self.api_keys)
-            and all(getattr(request, name) in values for name, values in self._of_request.items())
-            and (self._from_brokers or not request.is_of_broker)
-            and (not self._of_entries or any(map(self._names, request.subjects)))
-            and (self._predicate is None or bool(self._predicate(request)))
-        )
-
-    def is_at(self, broker: int) -> bool:
-        """Whether it is for a broker."""
-        return broker in self._of_request.get("broker", (broker,))
-
-    def is_meant(self, subject: entries.Subject) -> bool:
-        """Whether an entry of a matching request, or of its answer, is meant, as far as it tells."""
-        return all(role not in subject or subject[role] in values for role, values in self._of_entries.items())
-
-    def _names(self, subject: entries.Subject) -> bool:
-        told = set(subject)
-        if entries.ALL_TOPICS in subject:
-            told |= {entries.TOPIC, entries.PARTITION}
-        if entries.ALL_PARTITIONS in subject:
-            told.add(entries.PARTITION)
-        return self.addressed <= told and self.is_meant(subject)
-
-
-_KEYWORDS: Final = tuple(Matching.__annotations__)
 
 
 class Fault:
@@ -213,11 +82,11 @@ class Fault:
 
     @property
     def random(self) -> random.Random:
-        """Where its chances come from."""
+        """The random numbers that decide whether the fault comes, from its seed."""
         return self._limits.random
 
     def is_hit(self, request: Request) -> bool:
-        """Whether it comes over this request; counts. A predicate that raises says no. Broker's loop only."""
+        """Whether the fault comes over this request; counts. A predicate that raises says no. Broker's loop only."""
         try:
             is_match = self.matcher.matches(request)
         except Exception:
@@ -234,7 +103,7 @@ class Fault:
             listener()
 
     def remove(self) -> None:
-        """End it: later requests pass, those that it holds go on. Does nothing when it has ended."""
+        """End the fault: later requests pass, those that it holds go on. Does nothing when it has ended."""
         self._faults.remove(self)
 
     def wait_hits(self, count: int = 1, *, timeout: float = 30.0) -> None:
@@ -271,7 +140,7 @@ class Hold(Fault):
 
     @property
     def held(self) -> int:
-        """How many wait now."""
+        """How many requests wait now."""
         return len(self.effect.parked)
 
     def wait_held(self, count: int = 1, *, timeout: float = 30.0) -> None:
@@ -295,7 +164,7 @@ class Refusal(Fault):
     """A fault of new connections; its hits are those that were refused."""
 
     def refuses(self, broker: int) -> bool:
-        """Whether it comes over a new connection at a broker; counts. Broker's loop only."""
+        """Whether a new connection at a broker is refused; counts. Broker's loop only."""
         if not self.matcher.is_at(broker) or not self._limits.is_hit():
             return False
         self.changed()
@@ -334,7 +203,7 @@ class FaultGroup:
         return sum(fault.hits for fault in self.faults)
 
     def remove(self) -> None:
-        """End them."""
+        """End all faults of the group."""
         for fault in self.faults:
             fault.remove()
 
@@ -545,34 +414,16 @@ class Faults(StateFaults):
     ) -> FaultGroup:
         """Have all that is to be written take so much longer until the fault is removed: what producers, groups and
         transactions ask for, and, in a cluster, what a broker fetches as a follower. `duration` is as of `delay`."""
-        at: Matching = {"from_brokers": True} if broker is None else {"from_brokers": True, "broker": broker}
-        brokers = _at(broker)
-
-        def is_of_slow_follower(request: Request) -> bool:
-            follower = request.replica_id
-            return follower is not None and brokers.is_at(follower)
-
-        return FaultGroup(
-            self.delay(_WRITTEN_DOWN, duration, **at),
-            self.delay("Fetch", duration, from_brokers=True, predicate=is_of_slow_follower),
-        )
+        asked, followed = _asked_and_followed(broker)
+        return FaultGroup(self.delay(_WRITTEN_DOWN, duration, **asked), self.delay("Fetch", duration, **followed))
 
     def pause(self, *, broker: int | Collection[int] | None = None) -> FaultGroup:
         """Stop a broker as SIGSTOP does, until the fault is removed: connections stay and new ones come, but nothing is
         answered, to clients and to other brokers, nor does it follow others. When the fault is removed, all that was
         asked meanwhile is done. (It is not taken for dead: `Cluster.expire_session` does that. What it does by its
         clock, it does.)"""
-        at: Matching = {"from_brokers": True} if broker is None else {"from_brokers": True, "broker": broker}
-        brokers = _at(broker)
-
-        def is_of_paused_follower(request: Request) -> bool:
-            follower = request.replica_id
-            return follower is not None and brokers.is_at(follower)
-
-        return FaultGroup(
-            self.hold(**at),
-            self.hold("Fetch", from_brokers=True, predicate=is_of_paused_follower),
-        )
+        asked, followed = _asked_and_followed(broker)
+        return FaultGroup(self.hold(**asked), self.hold("Fetch", **followed))
 
     def clear(self) -> None:
         """Remove all faults."""
@@ -639,36 +490,24 @@ class Faults(StateFaults):
 # --- arguments ------------------------------------------------------------------------------------
 
 
-def api_keys(api: Api | Collection[Api] | None) -> frozenset[int] | None:
-    """The keys of APIs, by what they may be named by; None for all. Errors: ValueError, with the name that may have
-    been meant."""
-    if api is None:
-        return None
-    if isinstance(api, str | int | type):
-        return frozenset({_api_key(api)})
-    return frozenset(map(_api_key, api))
-
-
-def _api_key(api: Api) -> int:
-    if isinstance(api, type):
-        return api.API_KEY
-    if isinstance(api, int):
-        if api in API_NAMES:
-            return api
-        raise ValueError(f"Kafka has no API with the key {api}")
-    found = next((key for key, name in API_NAMES.items() if name == api), None)
-    if found is None:
-        near = difflib.get_close_matches(api, API_NAMES.values(), 1)
-        raise ValueError(f"Kafka has no API {api!r}{f': did you mean {near[0]!r}?' if near else ''}")
-    return found
-
-
 def _at(broker: int | Collection[int] | None) -> Matcher:
     return Matcher(None, {} if broker is None else {"broker": broker})
 
 
+def _asked_and_followed(broker: int | Collection[int] | None) -> tuple[Matching, Matching]:
+    """What these brokers are asked, by other brokers too; and what they ask others as followers."""
+    brokers = _at(broker)
+
+    def is_of_follower(request: Request) -> bool:
+        follower = request.replica_id
+        return follower is not None and brokers.is_at(follower)
+
+    asked: Matching = {"from_brokers": True} if broker is None else {"from_brokers": True, "broker": broker}
+    return asked, {"from_brokers": True, "predicate": is_of_follower}
+
+
 def _no_effect(fault: Fault) -> Effect:
-    """Of a fault that no request meets."""
+    """The effect of a fault that no request meets."""
     return Disconnect(after_work=False)
 
 
@@ -691,12 +530,6 @@ def _error_code(error: ErrorCode | str | int) -> int:
 def _split_keywords(api: Api | Collection[Api] | None, where: Mapping[str, Any]) -> tuple[Matcher, Limits]:
     limits = {name: where[name] for name in ("times", "after", "every", "probability", "seed") if name in where}
     return Matcher(api, {name: value for name, value in where.items() if name not in limits}), Limits(**limits)
-
-
-def _collection(value: Any) -> Collection[Any]:
-    if isinstance(value, str | int) or value is None:
-        return (value,)
-    return frozenset(value)
 
 
 def _duration_of(

@@ -36,7 +36,7 @@ class ExchangeableFiles:
         self._exchange(cast(Files, _RefusingFiles(self.original, faults)) if faults else self.original)
 
     def as_files(self) -> Files:
-        """These, as what they stand for."""
+        """This object as the `Files` that it stands for."""
         return cast(Files, self)
 
     def _exchange(self, files: Files) -> None:

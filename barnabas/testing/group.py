@@ -39,7 +39,7 @@ class Group:
 
     @classmethod
     def dead(cls, group_id: str) -> Self:
-        """A group that does not exist."""
+        """What is told of a group that does not exist."""
         return cls(group_id, NO_GROUP_STATE, "", (), {})
 
 

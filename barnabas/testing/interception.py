@@ -66,7 +66,7 @@ class Meddler(Protocol):
     effect: Effect
 
     def is_hit(self, request: Request) -> bool:
-        """Whether it comes over a request; counts."""
+        """Whether the fault comes over a request; counts."""
         ...
 
 
@@ -74,7 +74,7 @@ class Doorkeeper(Protocol):
     """A fault of connections."""
 
     def refuses(self, broker: int) -> bool:
-        """Whether it comes over a new connection at a broker; counts."""
+        """Whether a new connection at a broker is refused; counts."""
         ...
 
 
@@ -226,7 +226,7 @@ def _framed(request: Request, message: Message) -> bytearray:
 
 
 def _observed(outcome: Outcome, request: Request, exchange: Exchange) -> Outcome:
-    """The same outcome, of which the exchange hears. Whether the connection waits for it stays as it is."""
+    """An outcome as it is, which `exchange` is told of when it is there."""
     if isinstance(outcome, Delayed):
         outcome.resume = partial(_resumed, outcome.resume, request, exchange)
         return outcome

@@ -143,7 +143,7 @@ class Waiting(asyncio.BufferedProtocol):
             self._transport.resume_reading()
 
     def end(self) -> None:
-        """There will be no broker."""
+        """Close what was kept: there will be no other broker."""
         if self._transport is not None:
             self._transport.abort()
 
@@ -157,4 +157,4 @@ class Waiting(asyncio.BufferedProtocol):
         return bytearray(max(sizehint, 1))
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Nothing is read while it waits."""
+        """Take no bytes: nothing is read while a connection waits for its next broker."""

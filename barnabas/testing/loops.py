@@ -4,7 +4,7 @@ import asyncio
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
-    """A loop that nobody has used yet."""
+    """Make an event loop: uvloop's where that is installed."""
     try:
         import uvloop
     except ImportError:

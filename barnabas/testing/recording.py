@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final, Self, Unpack
 
 from barnabas.broker.api.response_errors import error_counter
 from barnabas.testing import report
-from barnabas.testing.faults import Api, Matcher, Selection
 from barnabas.testing.interception import Interception
+from barnabas.testing.selection import Api, Matcher, Selection
 from barnabas.testing.waiting import check_may_block, wait_until, with_timeout
 from barnabas.wire.errors import ErrorCode
 
@@ -55,12 +55,12 @@ class RecordedRequest:
 
     @property
     def client_id(self) -> str | None:
-        """Who asked."""
+        """The client id of whoever asked."""
         return self.request.client_id
 
     @property
     def message(self) -> Any:
-        """What was asked."""
+        """The request as it was decoded."""
         return self.request.message
 
     @property
@@ -100,8 +100,9 @@ class RecordedRequest:
 
 
 class Recording:
-    """The last 10,000 requests of clients (fewer when they are more than 64 MiB), from when it is made until `stop()`,
-    or until its `with` block ends; what was recorded stays. Iterating gives them in the order in which they came.
+    """The last 10,000 requests of clients, fewer when they and their answers are more than `bytes_max` (64 MiB), from
+    when it is made until `stop()`, or until its `with` block ends; what was recorded stays. Iterating gives them in the
+    order in which they came.
 
     Thread-safe, as the broker is.
     """
@@ -111,6 +112,7 @@ class Recording:
         self._from_brokers = from_brokers
         self._requests: deque[RecordedRequest] = deque()
         self._bytes = 0
+        self.bytes_max = BYTES_MAX
         self.dropped = 0
         self._listeners: set[Callable[[], None]] = set()
         interception.run(self._start)
@@ -210,7 +212,7 @@ class Recording:
     # --- on the broker's loop ---------------------------------------------------------------------
 
     def begin(self, request: Request, size: int, now_ms: int) -> RecordedRequest | None:
-        """A client has asked."""
+        """Record a request that a client has sent."""
         if request.is_of_broker and not self._from_brokers:
             return None
         request.look_up()
@@ -226,7 +228,7 @@ class Recording:
             return
         recorded.size += size
         self._bytes += size
-        while len(self._requests) > REQUESTS_MAX or (self._bytes > BYTES_MAX and len(self._requests) > 1):
+        while len(self._requests) > REQUESTS_MAX or (self._bytes > self.bytes_max and len(self._requests) > 1):
             oldest = self._requests.popleft()
             oldest.is_dropped = True
             self._bytes -= oldest.size

@@ -113,7 +113,7 @@ def _section(owner: Owner) -> tuple[str, str]:
 
 
 def describe(owner: Owner) -> str:
-    """All that may help, as lines of text. On the broker's event loop."""
+    """The state of a broker or cluster, as lines of text, for a failed test. On the broker's event loop."""
     servers = owner.live_servers()
     parts = [
         ("topics", [line for server in servers for line in _topics(server)]),
@@ -185,5 +185,5 @@ def _short(value: bytes | None) -> str:
 
 
 def explained(error: TimeoutError, owner: Owner, more: Iterable[str] = ()) -> TimeoutError:
-    """The same error, which tells all that may help. On the broker's event loop."""
+    """An error with the state of its broker or cluster added to its text (`describe`). On the broker's event loop."""
     return TimeoutError("\n".join([str(error), *more, describe(owner)]))

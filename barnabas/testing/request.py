@@ -61,7 +61,7 @@ class Request:
 
     @cached_property
     def subjects(self) -> list[entries.Subject]:
-        """What it is about, an entry each."""
+        """What the request is about: for each of its entries the topic, group and so on that it names."""
         found = entries.subjects(self.message, self.version, self.topic_name)
         if self.api == "Fetch":
             found += self._of_session()
@@ -96,7 +96,7 @@ class Request:
 
     @property
     def partitions(self) -> frozenset[tuple[str, int]]:
-        """The partitions that it is about."""
+        """The partitions that the request is about."""
         return frozenset(
             (subject[entries.TOPIC], subject[entries.PARTITION])
             for subject in self.subjects

@@ -34,11 +34,11 @@ class Snapshot:
 
     @property
     def is_removed(self) -> bool:
-        """Whether there is nothing left to be put back."""
+        """Whether the snapshot's files are gone."""
         return not self.directory.exists()
 
     def remove(self) -> None:
-        """Give its room on the disk back."""
+        """Delete the snapshot's files."""
         shutil.rmtree(self.directory, ignore_errors=True)
 
     def take(self, source: Path) -> None:

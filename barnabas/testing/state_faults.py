@@ -5,6 +5,7 @@ state stays sound."""
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from types import TracebackType
@@ -45,7 +46,23 @@ ACKS_ALL: Final = -1
 PRODUCE_VERSION: Final = 9
 
 
-class HangingTransaction:
+class EndedByBlock(ABC):
+    """Something that lasts until `end()`, or until its `with` block ends."""
+
+    @abstractmethod
+    def end(self) -> None:
+        """End it; does nothing when that is done."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.end()
+
+
+class HangingTransaction(EndedByBlock):
     """A transaction that was left open in a partition, which no coordinator knows of, until `end()` or until its `with`
     block ends."""
 
@@ -62,16 +79,8 @@ class HangingTransaction:
             self._is_over = True
             self._faults.end_hanging(self)
 
-    def __enter__(self) -> Self:
-        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.end()
-
-
-class OfflinePartition:
+class OfflinePartition(EndedByBlock):
     """A partition that nobody leads, until `end()`, `faults.clear()`, or until its `with` block ends."""
 
     def __init__(self, faults: StateFaults, topic: str, partition: int, former_leader: int) -> None:
@@ -84,16 +93,8 @@ class OfflinePartition:
         return f"<{self.topic}-{self.partition} is offline>"
 
     def end(self) -> None:
-        """Have it led again, by the broker that led it before if that can; does nothing when that is done."""
+        """Have the partition led again, by the broker that led it before if that can; does nothing when it is."""
         self._faults.end_offline(self)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.end()
 
 
 class StateFaults:
@@ -169,7 +170,7 @@ class StateFaults:
             self._elect(offline.topic, offline.partition, elections.whoever_can(offline.former_leader))
 
     def end_all_offline(self) -> None:
-        """Have all of them led again."""
+        """Have all partitions led again that were taken offline."""
         for offline in list(self._offline):
             if self._interception.owner.live_servers():
                 self.end_offline(offline)
@@ -345,7 +346,7 @@ class StateFaults:
         return HangingTransaction(self, topic, partition, self._call(hang()))
 
     def end_hanging(self, hanging: HangingTransaction) -> None:
-        """Abort what was left open."""
+        """Abort a transaction that was left open."""
 
         async def end() -> None:
             from barnabas.broker.coordinators.transactions.markers import TransactionMarker

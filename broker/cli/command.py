@@ -51,7 +51,7 @@ class Group(TyperGroup):
     """Commands below one name."""
 
     def get_params(self, context: Any) -> list[Any]:
-        """Its options, also those of click and typer."""
+        """The command's options, also those of click and typer."""
         return _without_types(super().get_params(context))
 
 
@@ -91,7 +91,8 @@ def flowing(text: str) -> str:
 
 
 def _without_types(parameters: list[Any]) -> list[Any]:
-    """The same, where help says no types of Python: flags take nothing, what an argument is called says what it is."""
+    """Have the help of these parameters say no types of Python: flags take nothing, what an argument is called says
+    what it is."""
     for each in parameters:
         if getattr(each, "is_flag", False):
             each.metavar = ""

@@ -92,12 +92,9 @@ def consume(
     from_beginning: Annotated[bool, typer.Option("--from-beginning", help="The same as --offset earliest.")] = False,
     offset: Annotated[
         Place | None,
-        typer.Option(
+        values.offset_option(
             "--offset",
             "-o",
-            metavar="OFFSET",
-            parser=values.offset,
-            autocompletion=completion.offsets,
             help="Where to begin: a number, -N for N before the end, earliest or latest (the default).",
         ),
     ] = None,

@@ -42,12 +42,7 @@ def offsets(
     topics: TopicPartitions,
     from_time: Annotated[
         Place | None,
-        typer.Option(
-            "--from-time",
-            metavar=values.MOMENT_METAVAR,
-            parser=values.since,
-            help=f"Show the offset of the first record since then, too: {values.MOMENT_HELP}.",
-        ),
+        values.moment_option("--from-time", help="Show the offset of the first record since then, too"),
     ] = None,
     bootstrap_servers: BootstrapServers = DEFAULT_BOOTSTRAP_SERVERS,
     as_json: AsJson = False,
@@ -153,22 +148,14 @@ def delete_records(
     topics: TopicPartitions,
     before: Annotated[
         Place | None,
-        typer.Option(
+        values.offset_option(
             "--before",
-            metavar="OFFSET",
-            parser=values.offset,
-            autocompletion=completion.offsets,
             help="Delete what lies before: a number that is not beyond the end, -N to keep N, latest to keep nothing.",
         ),
     ] = None,
     before_time: Annotated[
         Place | None,
-        typer.Option(
-            "--before-time",
-            metavar=values.MOMENT_METAVAR,
-            parser=values.since,
-            help=f"Delete what lies before the first record since then: {values.MOMENT_HELP}.",
-        ),
+        values.moment_option("--before-time", help="Delete what lies before the first record since then"),
     ] = None,
     bootstrap_servers: BootstrapServers = DEFAULT_BOOTSTRAP_SERVERS,
     as_json: AsJson = False,

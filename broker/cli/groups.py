@@ -225,25 +225,14 @@ def reset_offsets(
     to_latest: Annotated[bool, typer.Option("--to-latest", help="To the end.")] = False,
     to_offset: Annotated[
         Place | None,
-        typer.Option(
-            "--to-offset",
-            metavar="OFFSET",
-            parser=values.offset,
-            autocompletion=completion.offsets,
-            help="To this offset; -N before the end.",
-        ),
+        values.offset_option("--to-offset", help="To this offset; -N before the end."),
     ] = None,
     shift_by: Annotated[
         int | None, typer.Option("--shift-by", metavar="N", help="Forward, or back where negative.")
     ] = None,
     to_datetime: Annotated[
         Place | None,
-        typer.Option(
-            "--to-datetime",
-            metavar=values.MOMENT_METAVAR,
-            parser=values.since,
-            help=f"To the first record since then: {values.MOMENT_HELP}.",
-        ),
+        values.moment_option("--to-datetime", help="To the first record since then"),
     ] = None,
     execute: Annotated[
         bool, typer.Option("--execute", help="Do it; without it, only show what would be done.")

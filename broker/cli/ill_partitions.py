@@ -54,7 +54,7 @@ def states(row: Mapping[str, Any]) -> list[str]:
 
 
 def print_ill_partitions(rows: list[dict[str, Any]], wanted: Collection[str], as_json: bool) -> None:
-    """As a table, or JSON; one sentence where there is none."""
+    """Print partitions that are not well as a table, or JSON; one sentence where there is none."""
     if as_json:
         print_json(rows)
     elif not rows:

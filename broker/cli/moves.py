@@ -75,11 +75,11 @@ class Plan:
 
     @property
     def elections(self) -> list[TopicPartition]:
-        """Those that only get another leader."""
+        """The partitions that only get another leader."""
         return sorted({*self.to_elect} - {*self.targets, *self.awaited})
 
     def as_document(self) -> dict[str, Any]:
-        """For --json."""
+        """The moves as `--json` prints them."""
         elections = [{"topic": topic, "partition": index} for topic, index in self.elections]
         return {"moves": self.as_rows(), "elections": elections}
 
@@ -273,5 +273,5 @@ def planned(bootstrap_servers: str, prepare: Prepare) -> Plan:
 
 
 def ids_text(ids: Sequence[int]) -> str:
-    """`1,2,3`."""
+    """Broker ids as people read them: `1,2,3`."""
     return ",".join(map(str, ids))

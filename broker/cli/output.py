@@ -136,7 +136,7 @@ def complain(text: str) -> None:
 
 
 def counted(count: int, noun: str) -> str:
-    """`1 record`, `2 records`."""
+    """A number of things: `1 record`, `2 records`."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 

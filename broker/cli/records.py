@@ -94,7 +94,7 @@ def formatter(template: str) -> Writer:
 
 
 def json_lines(batch: ConsumedBatch) -> bytes:
-    """Each record as a JSON object on a line; keys and values that are not UTF-8 become {"base64": ...}."""
+    """The records as JSON objects, one on each line; keys and values that are not UTF-8 become {"base64": ...}."""
     return b"".join(json.dumps(_document(batch, record)).encode() + b"\n" for record in batch.records)
 
 

@@ -43,7 +43,7 @@ class Parser(argparse.ArgumentParser):
     """Complains in one line."""
 
     def error(self, message: str) -> NoReturn:
-        """End with status 2."""
+        """Print what is wrong with the command line, and end with status 2."""
         self.exit(EXIT_USAGE, f"barnabas: {logs.escape(message)}; `barnabas serve --help` lists the options\n")
 
 

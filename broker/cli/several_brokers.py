@@ -261,8 +261,8 @@ def _run(options: argparse.Namespace, environ: Mapping[str, str], directory: Pat
 
 
 def _become_a_broker(options: argparse.Namespace, environ: Mapping[str, str], plan: BrokerPlan, output: int) -> None:
-    """In the new process; does not return. It belongs to a session of its own, so that Ctrl-C reaches the parent alone,
-    and what it prints goes to `output`."""
+    """Serve as a broker in the new process; does not return. The process belongs to a session of its own, so that
+    Ctrl-C reaches the parent alone, and what it prints goes to `output`."""
     status = EXIT_FAILURE
     try:
         os.setsid()

@@ -47,7 +47,7 @@ class RestartBudget:
     deaths_s: list[float] = field(default_factory=list)
 
     def allows(self, now_s: float) -> bool:
-        """Whether it may be started again after a death at this time."""
+        """Whether a broker may be started again that has died at this time."""
         self.deaths_s = [each for each in self.deaths_s if now_s - each < RESTARTS_PERIOD_S] + [now_s]
         return len(self.deaths_s) <= RESTARTS_MAX
 
@@ -193,7 +193,7 @@ class Supervisor:
         return f"ready: {addresses} node.id={ids} cluster.id={cluster_id}"
 
     def _look_at_children(self) -> None:
-        """SIGCHLD: somebody has ended."""
+        """See which child has ended, on SIGCHLD."""
         for child in self._children:
             if not (child.pid and child.is_own):
                 continue

@@ -6,10 +6,11 @@ import re
 import time
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from barnabas.broker.cli import completion
 from barnabas.broker.client.places import BeforeEnd, Earliest, Offset, Place, Since
 
 _UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 7 * 86_400_000}
@@ -48,6 +49,16 @@ def offset(text: str) -> Place:
     raise typer.BadParameter(f"{text!r} is no offset: expected a number, -N for N before the end, earliest or latest")
 
 
+def offset_option(*names: str, help: str) -> Any:
+    """An option that takes an offset (`offset`), as typer wants it."""
+    return typer.Option(*names, metavar="OFFSET", parser=offset, autocompletion=completion.offsets, help=help)
+
+
+def moment_option(*names: str, help: str) -> Any:
+    """An option that takes a moment (`since`), as typer wants it; its help goes on with how moments are written."""
+    return typer.Option(*names, metavar=MOMENT_METAVAR, parser=since, help=f"{help}: {MOMENT_HELP}.")
+
+
 def topic_partitions(entries: Sequence[str], option: str) -> dict[str, set[int] | None]:
     """TOPIC[:PARTITION,...] as a mapping, None for all partitions; `option` is named in errors.
 
@@ -77,9 +88,4 @@ def key_values(entries: Sequence[str], option: str, form: str = "KEY=VALUE") -> 
     return result
 
 
-FromTime = Annotated[
-    Place | None,
-    typer.Option(
-        "--from-time", metavar=MOMENT_METAVAR, parser=since, help=f"From the first record since then: {MOMENT_HELP}."
-    ),
-]
+FromTime = Annotated[Place | None, moment_option("--from-time", help="From the first record since then")]

@@ -99,7 +99,7 @@ class _Balance:
         self._set(partition, self._moved(partition, source, target))
 
     def _hand_over(self, partition: TopicPartition, source: int, target: int) -> None:
-        """Both have a replica: they change places."""
+        """Have two brokers change places in the replicas of a partition that both have."""
         places = {source: target, target: source}
         self._set(partition, tuple(places.get(each, each) for each in self.replicas[partition]))
 

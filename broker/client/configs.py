@@ -30,7 +30,7 @@ ConfigResource = tuple[int, str]
 
 
 def resource_text(resource: ConfigResource) -> str:
-    """A resource in words."""
+    """A resource as messages to people name it."""
     kind, name = resource
     return f"{_KINDS.get(kind, kind)} {name}" if name else "all brokers"
 

@@ -47,17 +47,17 @@ class Reassignment:
 
     @property
     def target(self) -> tuple[int, ...]:
-        """Its replicas in the end."""
+        """The replicas that the partition has in the end."""
         return tuple(each for each in self.replicas if each not in self.removing)
 
 
 def partition_text(partition: TopicPartition) -> str:
-    """`flights-3`."""
+    """A partition as people read it: `flights-3`."""
     return f"{partition[0]}-{partition[1]}"
 
 
 async def reassignments(client: KafkaClient) -> dict[TopicPartition, Reassignment]:
-    """All that are under way. Errors: ClientError."""
+    """All reassignments that are under way. Errors: ClientError."""
     response = await client.send_to_controller(ListPartitionReassignmentsRequest(timeout_ms=_TIMEOUT_MS))
     check(response.error_code, "cannot list the reassignments", response.error_message)
     return {

@@ -84,7 +84,7 @@ class AlterPartitions:
             await asyncio.wait([self._sending])
 
     async def close(self) -> None:
-        """Ask nothing more."""
+        """Ask the controller for nothing more."""
         self._is_closed = True
         if self._sending is not None:
             self._sending.cancel()

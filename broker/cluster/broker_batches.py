@@ -66,7 +66,7 @@ class BrokerBatches(Generic[Item]):
             del self._waiting[broker_id]
 
     def answered(self, broker_id: int) -> None:
-        """The broker has answered."""
+        """Note that a broker answers, so that its next silence is told in the log again."""
         self._silent.discard(broker_id)
 
     def failed(self, broker_id: int, error: Exception) -> None:

@@ -28,7 +28,7 @@ class OwnController(Protocol):
 
     @property
     def is_active(self) -> bool:
-        """Whether it is the cluster's controller."""
+        """Whether this broker's controller is the cluster's."""
         ...
 
 

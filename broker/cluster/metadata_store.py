@@ -30,6 +30,7 @@ from barnabas.timers import Timers, pause
 if TYPE_CHECKING:
     from barnabas.broker.cluster.former_session import SessionNote
     from barnabas.controller.coordination.embedded import EmbeddedStore
+    from barnabas.controller.coordination.owner_thread import Worker
 
 logger = logging.getLogger(__name__)
 
@@ -70,11 +71,11 @@ def find_metadata_file(directories: Sequence[Path], cluster_id: str | None, miss
 class MetadataStore:
     """Opens sessions, and tells `configs` and `controller` (see `follow`) of a new one.
 
-    `find_file` says where the file is, or is to be; `known_cluster` which cluster the log directories name, if any
-    does. `on_failure` is called when the broker cannot go on; with `is_durable` False a file does not survive a power
-    cut. A `shared` store is used instead of a file of one's own, by several brokers of one process, say: whoever hands
-    it in opens and closes it. In `note` each session with ZooKeeper is noted, so that the next life of a broker that is
-    killed can end it.
+    `find_file` says where the file is, or is to be, and `worker` makes what reads and writes it; `known_cluster` says
+    which cluster the log directories name, if any does. `on_failure` is called when the broker cannot go on; with
+    `is_durable` False a file does not survive a power cut. A `shared` store is used instead of a file of one's own, by
+    several brokers of one process, say: whoever hands it in opens and closes it. In `note` each session with ZooKeeper
+    is noted, so that the next life of a broker that is killed can end it.
     """
 
     def __init__(
@@ -83,6 +84,7 @@ class MetadataStore:
         clock: Clock,
         timers: Timers,
         find_file: Callable[[], Awaitable[Path]],
+        worker: "Callable[[], Worker]",
         on_failure: Callable[[str], None],
         *,
         known_cluster: Callable[[], str | None] = lambda: None,
@@ -92,6 +94,7 @@ class MetadataStore:
     ) -> None:
         self._config = config
         self._find_file = find_file
+        self._worker = worker
         self._known_cluster = known_cluster
         self._clock = clock
         self._timers = timers
@@ -167,7 +170,7 @@ class MetadataStore:
         from barnabas.controller.coordination.embedded import EmbeddedStore
 
         path = await self._find_file()
-        self._embedded = EmbeddedStore(str(path), self._clock, is_durable=self._is_durable)
+        self._embedded = EmbeddedStore(str(path), self._clock, is_durable=self._is_durable, worker=self._worker())
         await self._embedded.open()
         return await self._open_session(self._embedded)
 

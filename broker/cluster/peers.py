@@ -67,7 +67,7 @@ class Peers:
         return connection
 
     def connections(self) -> Iterator[tuple[int, str, PeerConnection]]:
-        """All that were asked for so far: to which broker, for what."""
+        """All connections that were asked for so far: to which broker, for what."""
         for (broker_id, purpose), connection in self._connections.items():
             yield broker_id, purpose, connection
 

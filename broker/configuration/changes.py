@@ -57,10 +57,6 @@ ALL_OVERRIDES_BYTES_MAX: Final = 64 * 1024 * 1024
 RESOURCES_PER_TURN: Final = 16
 """Requests of others have their turn after so many resources."""
 _LISTENER_OVERRIDE: Final = re.compile(r"listener\.name\.[^.]*\.(.*)")
-# What Kafka can change in a running broker and Barnabas cannot.
-_NOT_AT_RUN_TIME: Final = frozenset(
-    ("config.providers", "cordoned.log.dirs", "listener.security.protocol.map", "listeners", "metric.reporters")
-)
 
 Overrides = Mapping[str, str]
 
@@ -184,7 +180,7 @@ class ConfigChanges:
             "TLS, SASL and ACLs are not supported yet, so these configs cannot be set",
         )
         refuse(
-            [name for name in known if name in _NOT_AT_RUN_TIME], "These configs cannot be changed in a running broker"
+            [name for name, key in known.items() if key.is_fixed], "These configs cannot be changed in a running broker"
         )
         try:
             for name, key in known.items():

@@ -32,6 +32,8 @@ LOW: Final = "LOW"
 READ_ONLY: Final = "read-only"
 PER_BROKER: Final = "per-broker"
 CLUSTER_WIDE: Final = "cluster-wide"
+FIXED: Final = True
+"""Says of a row that `ConfigKey.is_fixed`."""
 
 INTERNAL: Final = "internal"
 """Marks a key that works but is listed only where it is set (Kafka's defineInternal, and its dynamic-only quotas)."""
@@ -76,6 +78,7 @@ class ConfigKey(Generic[Value]):
         mode: READ_ONLY, PER_BROKER or CLUSTER_WIDE: whether the value of a running broker may change.
         documentation: a sentence for people; empty where a topic's key, which inherits this one, has it.
         visibility: INTERNAL, or empty.
+        is_fixed: whether Kafka can change it in a running broker, as `mode` says, and Barnabas cannot.
         synonyms: keys that are asked in turn where this one is not set (DynamicBrokerConfig.brokerConfigSynonyms).
         convert: makes the attribute's value of the key's.
         name: for rows that are no attribute of a class.
@@ -86,6 +89,7 @@ class ConfigKey(Generic[Value]):
         "default",
         "documentation",
         "importance",
+        "is_fixed",
         "mode",
         "name",
         "synonyms",
@@ -104,6 +108,7 @@ class ConfigKey(Generic[Value]):
         documentation: str = "",
         *,
         visibility: str = "",
+        is_fixed: bool = False,
         synonyms: tuple[str, ...] = (),
         convert: Callable[[Any], Value] | None = None,
         name: str = "",
@@ -116,6 +121,7 @@ class ConfigKey(Generic[Value]):
         self.mode = mode
         self.documentation = documentation
         self.visibility = visibility
+        self.is_fixed = is_fixed
         self.synonyms = synonyms
         self.convert = convert
 

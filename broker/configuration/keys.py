@@ -28,8 +28,11 @@ def _accepted(
     mode: str,
     visibility: str = "",
     documentation: str = "",
+    is_fixed: bool = False,
 ) -> ConfigKey[Any]:
-    return ConfigKey(type, default, validator, importance, mode, documentation, visibility=visibility, name=name)
+    return ConfigKey(
+        type, default, validator, importance, mode, documentation, visibility=visibility, is_fixed=is_fixed, name=name
+    )
 
 
 BROKER_KEYS: Final[dict[str, ConfigKey[Any]]] = {key.name: key for key in OBEYED_KEYS} | {

@@ -24,7 +24,7 @@ from barnabas.broker.configuration.definitions import (
     to_text,
 )
 from barnabas.broker.configuration.keys import BROKER_KEYS, CONFIG_SYNONYMS, OBEYED_KEYS
-from barnabas.broker.configuration.tables.topics import TOPIC_ROWS
+from barnabas.broker.configuration.tables.topics import DELETES, TOPIC_ROWS
 from barnabas.controller.configs import KEPT_WHERE_BROKEN
 from barnabas.storage.config import LogConfig
 from barnabas.wire.errors import ApiError, ErrorCode
@@ -42,9 +42,10 @@ DYNAMIC_BROKER_LOGGER_CONFIG: Final = 6
 
 
 class TopicKey(ConfigKey[Any]):
-    """One topic key. `broker_key` is the broker's key that sets the default for all topics, None if there is none."""
+    """One topic key. `broker_key` is the broker's key that sets the default for all topics, None if there is none. By
+    one that `deletes` a log's records go: where it cannot be read, none do (`KEPT_WHERE_BROKEN`)."""
 
-    __slots__ = ("broker_key",)
+    __slots__ = ("broker_key", "deletes")
 
     def __init__(
         self,
@@ -55,12 +56,14 @@ class TopicKey(ConfigKey[Any]):
         importance: str,
         broker_key: str | None,
         documentation: str,
-        visibility: str = "",
+        mark: str = "",
     ) -> None:
+        visibility = INTERNAL if mark == INTERNAL else ""
         super().__init__(
             type, default, validator, importance, READ_ONLY, documentation, visibility=visibility, name=name
         )
         self.broker_key = broker_key
+        self.deletes = mark == DELETES
 
 
 TOPIC_KEYS: Final[dict[str, TopicKey]] = {row[0]: TopicKey(*row) for row in TOPIC_ROWS}
@@ -79,10 +82,7 @@ DEFAULTS_OF_TOPICS: Final = (
 )
 """Broker keys from which the settings of logs follow."""
 
-_DELETING_KEYS: Final = frozenset(
-    ("cleanup.policy", "retention.ms", "retention.bytes", "delete.retention.ms", "min.compaction.lag.ms")
-)
-"""Topic keys by which records are deleted."""
+_DELETING_KEYS: Final = frozenset(name for name, key in TOPIC_KEYS.items() if key.deletes)
 
 _DELETING_BROKER_KEYS: Final = frozenset(name for key in _DELETING_KEYS for name in TOPIC_SYNONYMS.get(key, ()))
 

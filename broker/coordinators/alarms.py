@@ -54,7 +54,7 @@ class Alarms:
             alarm.call.cancel()
 
     def clear(self) -> None:
-        """Stop all."""
+        """Stop all timers."""
         for alarm in self._alarms.values():
             alarm.call.cancel()
         self._alarms.clear()

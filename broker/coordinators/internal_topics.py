@@ -94,13 +94,14 @@ class InternalTopics:
         return True
 
     def elected(self, partition: Partition) -> None:
-        """This broker leads a partition, of any topic, from now on or in a new epoch."""
+        """Tell a partition's coordinator that this broker leads it, from now on or in a new epoch; partitions of other
+        topics have none."""
         runtime = self._runtimes.get(partition.topic)
         if runtime is not None:
             runtime.on_elected(partition.index, partition.state.leader_epoch)
 
     def resigned(self, partition: Partition) -> None:
-        """This broker does not lead a partition, of any topic, any more."""
+        """Tell a partition's coordinator that this broker does not lead it any more."""
         runtime = self._runtimes.get(partition.topic)
         if runtime is not None:
             runtime.on_resigned(partition.index)

@@ -41,7 +41,7 @@ class MemoryBudget:
         self._left_bytes = 0
 
     def check(self, added_bytes: int, bytes_max: int, reason: str) -> None:
-        """So much is to be added, and all may be `bytes_max` then. What adds nothing is always let in.
+        """Refuse to add so much if all would be more than `bytes_max` then. What adds nothing is always let in.
 
         Errors: ApiError COORDINATOR_NOT_AVAILABLE, with the reason.
         """

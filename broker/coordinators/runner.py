@@ -48,6 +48,7 @@ _REPLY_ERRORS: Final = {
 TransactionStateManager.appendTransactionToLog).
 """
 
+Answer = TypeVar("Answer")
 ShardType = TypeVar("ShardType", bound=Shard[Any, Any, Any])
 LogRecord = tuple[bytes, bytes | None]
 """Key and value of a record; no value in a tombstone."""
@@ -67,6 +68,11 @@ class Coordinator(Protocol):
     follow_up: Callable[[Any, str], None]
 
     def on_lost(self, partition: int) -> None: ...
+
+
+async def answered(reply: "Answer | asyncio.Future[Answer]") -> Answer:
+    """What was asked (`ShardRunner.ask`) is answered with, once it is. Errors: those of the future."""
+    return await reply if isinstance(reply, asyncio.Future) else reply
 
 
 class ShardRunner(Generic[ShardType, EventType, ReplyType]):

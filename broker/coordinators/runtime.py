@@ -160,7 +160,7 @@ class CoordinatorRuntime(Generic[RunnerType]):
     # Shards that come and go
 
     def on_elected(self, partition: int, leader_epoch: int) -> None:
-        """This broker leads the partition from `leader_epoch` on: load it. A shard that is here, or on its way, goes on
+        """Load a partition that this broker leads from `leader_epoch` on. A shard that is here, or on its way, goes on
         under the new epoch: nobody else wrote to it.
         """
         slot = self._slots.get(partition)
@@ -172,7 +172,7 @@ class CoordinatorRuntime(Generic[RunnerType]):
         self.spawn(self._load(partition, slot))
 
     def on_resigned(self, partition: int) -> None:
-        """Another broker leads the partition, or none does: forget it. Waiting clients look for their new
+        """Forget a partition that another broker leads now, or none. Waiting clients look for their new
         coordinator.
         """
         slot = self._slots.pop(partition, None)
@@ -187,7 +187,7 @@ class CoordinatorRuntime(Generic[RunnerType]):
             slot.runner = None  # it knows the slot
 
     def on_lost(self, partition: int) -> None:
-        """The log failed in a way that leaves open what it holds: start over from what it does hold."""
+        """Read a shard anew whose log failed in a way that leaves open what it holds."""
         lost = self._slots.get(partition)
         if lost is not None and lost.runner is not None:
             self.on_resigned(partition)

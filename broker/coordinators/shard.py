@@ -44,7 +44,7 @@ class Shard(ABC, Generic[EventType, ChangeType, ReplyType]):
     @property
     @abstractmethod
     def held_bytes(self) -> int:
-        """About how much memory it takes."""
+        """About how much memory the shard takes."""
 
     @staticmethod
     @abstractmethod

@@ -30,6 +30,7 @@ from barnabas.broker.replication.fetch_sessions import (
     INITIAL_EPOCH,
     FetchPartition,
     FetchPlan,
+    FetchSessions,
     PartitionKey,
 )
 from barnabas.storage.segment_reader import ColdRead
@@ -62,11 +63,7 @@ def handle(request: FetchRequest, context: RequestContext) -> FetchResponse | Aw
     if replica_id < 0:
         sessions = services.fetch_sessions
     elif context.is_on_inter_broker_listener:
-        sessions = services.replica_fetch_sessions
-        if replica_id != services.node_id and services.metadata.is_alive(replica_id):
-            context.session.belongs_to_broker()
-        elif request.session_epoch == INITIAL_EPOCH:  # strangers must not take the sessions of those who are there
-            request.session_epoch = FINAL_EPOCH
+        sessions = _sessions_of_replicas(replica_id, request, context)
     else:
         return _refuse_replica(request, context)
     now_ms = services.clock.monotonic_ms()
@@ -80,30 +77,10 @@ def handle(request: FetchRequest, context: RequestContext) -> FetchResponse | Aw
     )
     if uses_topic_ids:
         _resolve_names(plan, services.metadata)
-    if replica_id >= 0:
-        operation = _of_replica(replica_id, plan, now_ms, request, context)
+    if replica_id < 0:
+        operation = _of_consumer(plan, request, context)
     else:
-        # What peers have not read yet lies in our memory: the more it is, the less there is for others, down to one
-        # batch.
-        max_bytes = max(
-            0,
-            min(
-                request.max_bytes,
-                services.config.fetch_max_bytes,
-                UNSENT_BYTES_MAX - services.connections.unsent_bytes,
-            ),
-        )
-        limits = FetchLimits(
-            max_wait_ms=request.max_wait_ms,
-            min_bytes=min(request.min_bytes, max_bytes),
-            max_bytes=max_bytes,
-            read_committed=request.isolation_level == READ_COMMITTED,
-            or_follower=context.api_version >= 11,
-        )
-        if request.rack_id and services.config.replica_selector_class == RACK_AWARE_SELECTOR:
-            operation = _rack_aware(request.rack_id, plan, limits, context)
-        else:
-            operation = FetchOperation(services.replicas, services.unforeseen, plan.partitions, limits, plan.attention)
+        operation = _of_replica(replica_id, plan, now_ms, request, context)
     cold = operation.read_now()
     if cold is not None:
         return _finish(operation.run, cold, operation, plan, context)
@@ -111,6 +88,35 @@ def handle(request: FetchRequest, context: RequestContext) -> FetchResponse | Aw
         return _response(plan, operation.results, context)
     context.client_id = None  # nobody asks for it, and both it and the wait may be long
     return Delayed(operation.listen(), partial(_read_again, operation, plan, context))
+
+
+def _sessions_of_replicas(replica_id: int, request: FetchRequest, context: RequestContext) -> FetchSessions:
+    """The sessions of other brokers' fetches, on the listener for brokers."""
+    services = context.services
+    if replica_id != services.node_id and services.metadata.is_alive(replica_id):
+        context.session.belongs_to_broker()
+    elif request.session_epoch == INITIAL_EPOCH:  # strangers must not take the sessions of those who are there
+        request.session_epoch = FINAL_EPOCH
+    return services.replica_fetch_sessions
+
+
+def _of_consumer(plan: FetchPlan, request: FetchRequest, context: RequestContext) -> FetchOperation:
+    """A fetch of a client. What peers have not read yet lies in our memory: the more it is, the less there is for
+    others, down to one batch.
+    """
+    services = context.services
+    unsent_bytes = services.connections.unsent_bytes
+    max_bytes = max(0, min(request.max_bytes, services.config.fetch_max_bytes, UNSENT_BYTES_MAX - unsent_bytes))
+    limits = FetchLimits(
+        max_wait_ms=request.max_wait_ms,
+        min_bytes=min(request.min_bytes, max_bytes),
+        max_bytes=max_bytes,
+        read_committed=request.isolation_level == READ_COMMITTED,
+        or_follower=context.api_version >= 11,
+    )
+    if request.rack_id and services.config.replica_selector_class == RACK_AWARE_SELECTOR:
+        return _rack_aware(request.rack_id, plan, limits, context)
+    return FetchOperation(services.replicas, services.unforeseen, plan.partitions, limits, plan.attention)
 
 
 def _rack_aware(rack: str, plan: FetchPlan, limits: FetchLimits, context: RequestContext) -> FetchOperation:
@@ -155,7 +161,7 @@ def _of_replica(
 
 
 def _refuse_replica(request: FetchRequest, context: RequestContext) -> FetchResponse:
-    """As Kafka answers who may not act for the cluster; there is no session for it."""
+    """Refuse a replica's fetch on a listener for clients, as Kafka does; there is no session for it."""
     sessions = context.services.fetch_sessions
     plan = FetchPlan(sessions, ErrorCode.NONE, _asked(request, context.services.metadata, context.api_version >= 13))
     error = ErrorCode.TOPIC_AUTHORIZATION_FAILED

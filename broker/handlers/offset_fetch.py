@@ -132,7 +132,8 @@ async def _offsets(
 
 
 def _every(found: Mapping[str, list[FetchedOffset]], context: RequestContext) -> _Offsets:
-    """All that a group has; from version 10 on a topic that does not exist has no id to be told by."""
+    """Answer with all offsets that a group has; from version 10 on a topic that does not exist has no id to be told
+    by."""
     topics = [(_Topic(name, context.services.metadata.topic_id(name), ()), offsets) for name, offsets in found.items()]
     return [each for each in topics if context.api_version < 10 or each[0].topic_id != ZERO_TOPIC_ID]
 

@@ -71,7 +71,7 @@ class HttpConnections:
         self._by_transport.pop(transport, None)
 
     def has_asked(self, transport: Hashable) -> None:
-        """A whole request has come."""
+        """Note that a whole request has come on a connection."""
         if (connection := self._by_transport.get(transport)) is not None:
             connection.has_asked = True
 

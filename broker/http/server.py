@@ -149,7 +149,7 @@ class HttpServer:
         return response
 
     async def _index(self, request: web.Request) -> web.Response:
-        """Who this is, and which pages there are."""
+        """The page that says who this is, and which pages there are."""
         services = self._sources.services
         page = _INDEX.format(
             version=barnabas.__version__,

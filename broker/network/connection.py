@@ -130,7 +130,7 @@ class Connection(asyncio.BufferedProtocol):
                     self._busy
                     or (self._pause_reasons and self._pause_reasons & self._CANNOT_BEGIN)
                     or number >= FRAMES_PER_TURN
-                    or (self._turns.now() >= self._turns.end_s and self._turns.is_over())
+                    or (self._turns.work_s() >= self._turns.end_s and self._turns.is_over())
                 ):
                     self._keep(frame)
                 else:
@@ -257,7 +257,7 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def is_closing(self) -> bool:
-        """Nothing more is served."""
+        """Whether the connection is being closed: nothing more is served then."""
         return self._closing
 
     @property
@@ -351,7 +351,7 @@ class Connection(asyncio.BufferedProtocol):
     def _resume_delayed(self, _ready: "asyncio.Future[None]", *, is_turn: bool = False) -> None:
         """Take the step after a delay, now or in a turn: one append may wake thousands."""
         assert self._delayed is not None
-        if not is_turn and self._turns.now() >= self._turns.end_s and not self._closing and self._turns.is_over():
+        if not is_turn and self._turns.work_s() >= self._turns.end_s and not self._closing and self._turns.is_over():
             self._is_woken = True
             if not self._has_turn_coming:
                 self._has_turn_coming = True
@@ -417,7 +417,7 @@ class Connection(asyncio.BufferedProtocol):
         while self._waiting and not (self._busy or self._closing or self._pause_reasons & self._CANNOT_SERVE):
             is_first = is_turn and not served
             if served >= FRAMES_PER_TURN or (
-                not is_first and self._turns.now() >= self._turns.end_s and self._turns.is_over()
+                not is_first and self._turns.work_s() >= self._turns.end_s and self._turns.is_over()
             ):
                 break
             frame = self._waiting.popleft()

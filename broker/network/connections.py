@@ -13,7 +13,7 @@ from barnabas.broker.configuration.config import BrokerConfig
 from barnabas.broker.network.connection import Connection
 from barnabas.broker.network.session import Session
 from barnabas.broker.network.turns import RequestTurns
-from barnabas.clock import Clock, SystemClock
+from barnabas.clock import Clock, SystemClock, seconds_of
 from barnabas.set_aside import SetAside
 from barnabas.threads import Threads
 
@@ -39,11 +39,13 @@ class Connections:
         self,
         config: BrokerConfig,
         threads: Threads,
-        turns: RequestTurns | None = None,
         clock: Clock | None = None,
+        work_s: Callable[[], float] | None = None,
         *,
         is_reserved_descriptor: Callable[[int], bool] = lambda _descriptor: False,
     ) -> None:
+        clock = clock or SystemClock()
+        work_s = work_s or seconds_of(clock)
         self._config = config
         self._is_reserved_descriptor = is_reserved_descriptor
         self.threads = threads
@@ -53,10 +55,10 @@ class Connections:
         """Whether the broker has stopped: what was accepted just before is heard of afterwards."""
         self.has_room = asyncio.Event()
         self.set_aside = SetAside[Connection](
-            "closing the connection", clock or SystemClock(), name=lambda found: found.session.client_host
+            "closing the connection", clock, name=lambda found: found.session.client_host
         )
-        self.turns = RequestTurns() if turns is None else turns
-        self.turns_of_brokers = RequestTurns(self.turns.now)
+        self.turns = RequestTurns(work_s)
+        self.turns_of_brokers = RequestTurns(work_s)
         self.refusal: Callable[[Session], str | None] = lambda session: None
         """Why a new connection is refused although there is room for it; for tests."""
         self._leaving_bytes = 0

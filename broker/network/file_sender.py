@@ -74,7 +74,7 @@ class FileSender:
         return self._proceed(in_thread=False) is _Pause.DONE
 
     async def finish(self) -> None:
-        """Until the kernel has taken everything. Raises OSError when the connection ends or the disk fails."""
+        """Wait until the kernel has taken everything. Raises OSError when the connection ends or the disk fails."""
         loop = asyncio.get_running_loop()
         self._is_busy = True
         try:

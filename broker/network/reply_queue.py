@@ -236,7 +236,7 @@ class ReplyQueue:
 
     @property
     def progress(self) -> int:
-        """Another number when the peer has read something meanwhile."""
+        """A number that is another one when the peer has read something meanwhile."""
         read = 0 if self.transport is None else -self.transport.get_write_buffer_size()
         return read if self._file_sender is None else read + self._file_sender.sent_bytes
 
@@ -245,7 +245,7 @@ class ReplyQueue:
         self._is_closed = True
 
     def close(self) -> None:
-        """The connection has gone."""
+        """Send nothing more: the connection has gone."""
         self._is_closed = True
         self._connection = None
         self._in_order = self._gathered = None

@@ -86,5 +86,5 @@ class Session:
                 self._connection.exempt()
 
     def close(self) -> None:
-        """The connection has gone."""
+        """Let go of the connection, which has gone."""
         self._connection = None

@@ -7,7 +7,6 @@ of one request has turns of its own: `barnabas/turns.py`.)
 
 import asyncio
 import logging
-import time
 from collections import deque
 from collections.abc import Callable
 from typing import Final, Protocol
@@ -38,7 +37,7 @@ class Waiting(Protocol):
 class RequestTurns:
     """The event loop's time for requests; owned by the event loop.
 
-    Until `end_s` (by `now`, in seconds) a request that has come in is served at once: whoever serves looks at that
+    Until `end_s` (by `work_s`, in seconds) a request that has come in is served at once: whoever serves looks at that
     first, and asks `is_over` beyond it. The time runs from the first request after the last slice: a marker tells that
     the loop has come round. There is one in 10 ms at most, however many requests there are.
 
@@ -46,8 +45,8 @@ class RequestTurns:
     asked in advance; the rest, one turn at least, for who has waited the longest.
     """
 
-    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
-        self.now = now
+    def __init__(self, work_s: Callable[[], float]) -> None:
+        self.work_s = work_s
         self.end_s = 0.0
         self._came_in: deque[Waiting] = deque()
         self._waiting: deque[Waiting] = deque()
@@ -59,7 +58,7 @@ class RequestTurns:
         so long ago, a new slice begins."""
         if self._is_held or self._is_marked:
             return True
-        self.end_s = self.now() + SLICE_S
+        self.end_s = self.work_s() + SLICE_S
         self._mark()
         return False
 
@@ -88,7 +87,7 @@ class RequestTurns:
 
     def _come_round(self) -> None:
         """The loop has done its other work: serve those who wait, for a slice."""
-        began_s = self.now()
+        began_s = self.work_s()
         newcomers, self._came_in = self._came_in, deque()
         newcomers.reverse()  # a burst comes as one: whoever asks after it comes before it
         self._give_turns(newcomers, began_s + SLICE_S / 2)
@@ -102,9 +101,9 @@ class RequestTurns:
     def _give_turns(self, queue: deque[Waiting], end_s: float) -> None:
         """To one after the other until `end_s`, to one at least."""
         while queue and not self._is_held:
-            self.end_s = min(self.now() + TURN_S, end_s)
+            self.end_s = min(self.work_s() + TURN_S, end_s)
             self._give_turn(queue.popleft())
-            if self.now() >= end_s:
+            if self.work_s() >= end_s:
                 return
 
     def _give_turn(self, connection: Waiting) -> None:

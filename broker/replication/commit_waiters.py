@@ -43,7 +43,7 @@ class CommitWaiters:
         return future
 
     def release(self, high_watermark: int) -> None:
-        """Everything below `high_watermark` is committed."""
+        """Tell whoever waits for an offset below `high_watermark` that it is committed."""
         heap = self._heap
         while heap and heap[0].end_offset <= high_watermark:
             future = heapq.heappop(heap).future

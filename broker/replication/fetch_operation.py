@@ -144,14 +144,9 @@ class FetchOperation:
         self._max_offset: Callable[[PartitionLog], int] = (
             _MAX_OFFSET_OF_COMMITTED if limits.read_committed else _MAX_OFFSET_OF_OTHERS
         )
-        self._begin_pass()
-
-    def _begin_pass(self) -> None:
         self.results: Results = []
-        self._position = 0
-        self._bytes_left = self._limits.max_bytes
-        self._bytes_read = 0
-        self._regions = 0
+        self._position = self._bytes_read = self._regions = 0
+        self._bytes_left = limits.max_bytes
         self._must_reply = False
 
     # --- reading ----------------------------------------------------------------------------------
@@ -241,7 +236,10 @@ class FetchOperation:
         """The second pass, after the wait: as `read_now`. It ends the request whatever it finds."""
         if self._attention is not None:
             self._asked = self._attention.awake()
-        self._begin_pass()
+        self.results = []
+        self._position = self._bytes_read = self._regions = 0
+        self._bytes_left = self._limits.max_bytes
+        self._must_reply = False
         return self.read_now()
 
     async def run(self, cold: ColdRead | None) -> None:
@@ -271,7 +269,7 @@ class FetchOperation:
         return partition, self._max_offset(partition.log)
 
     def _check_follower(self, partition: Partition) -> None:
-        """Another broker leads it: raises ApiError if that is to be asked."""
+        """See whether a partition that another broker leads may be read here. Raises ApiError: ask its leader."""
         if not self._limits.or_follower:
             raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         fetchers = self._replicas.fetchers

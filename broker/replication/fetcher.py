@@ -50,7 +50,7 @@ class FollowedLog(Protocol):
 
     @property
     def log_start_offset(self) -> int:
-        """Where the log begins."""
+        """The first offset of the log."""
         ...
 
     @property
@@ -60,7 +60,7 @@ class FollowedLog(Protocol):
 
     @property
     def leader_epochs(self) -> LeaderEpochs:
-        """Which leader wrote what."""
+        """The log's leader epochs."""
         ...
 
     def end_offset_for_epoch(self, epoch: int, /) -> tuple[int, int]:
@@ -124,7 +124,7 @@ class Following:
         return trouble != before
 
     def position(self) -> "Position":
-        """What is to be asked for it now."""
+        """What is to be asked for the partition now."""
         log = self.log
         return Position(log.log_end_offset, log.log_start_offset, self.leader_epoch, log.leader_epochs.latest_epoch)
 
@@ -170,7 +170,7 @@ class AskOffsets(NamedTuple):
 
 
 class Mistake(NamedTuple):
-    """Nobody foresaw what is wrong with this one, which must not keep the others from their answers: tell `refused`."""
+    """An error that nobody foresaw at one partition: tell `refused`. The others get their answers all the same."""
 
     following: Following
     error: Exception
@@ -358,7 +358,7 @@ class Fetcher:
         self._paused_until_ms = now_ms + self._backoff.next_ms()
 
     def answered(self, response: FetchResponse, now_ms: int) -> list[Decision]:
-        """What to do for which partition."""
+        """What is to be done for which partition, now that the leader has answered."""
         self.is_waiting = False
         if response.error_code:
             is_known = response.error_code in (
@@ -518,7 +518,7 @@ class _Session:
         self.epoch = _INITIAL_EPOCH
 
     def forget(self, error: int) -> None:
-        """The leader refused the session."""
+        """Begin a new session in the place of this one, which the leader has refused."""
         self.close()
         if error == ErrorCode.FETCH_SESSION_ID_NOT_FOUND:
             self.id = _NO_SESSION

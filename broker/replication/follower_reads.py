@@ -30,16 +30,17 @@ class FollowerReads:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self.partitions: dict[FollowedLog, Partition] = {}
-        """Those that were read since this broker follows them. Nothing has to be asked here while there are none."""
+        """Partitions that were read here since this broker follows them. Nothing has to be asked of this while there
+        are none."""
         self._read_ms: dict[FollowedLog, int] = {}
 
     def add(self, partition: "Partition") -> None:
-        """A consumer fetches it."""
+        """Note that a consumer fetches a partition here."""
         self.partitions[partition.log] = partition
         self._read_ms[partition.log] = self._clock.monotonic_ms()
 
     def remove(self, log: "FollowedLog") -> None:
-        """It is not followed any more."""
+        """Forget a partition that is not followed any more."""
         self.partitions.pop(log, None)
         self._read_ms.pop(log, None)
 

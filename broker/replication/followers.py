@@ -107,7 +107,8 @@ class Follower:
         return self.broker_epoch if self.heartbeat is None else max(self.broker_epoch, self.heartbeat.broker_epoch)
 
     def has_caught_up(self, own_end_offset: int, now_ms: int, lag_ms_max: int) -> bool:
-        """Whether it counts as being in sync: it has everything, or had it within `replica.lag.time.max.ms`."""
+        """Whether the follower counts as being in sync: it has everything, or had it within
+        `replica.lag.time.max.ms`."""
         return self.log_end_offset == own_end_offset or now_ms - self.last_caught_up_ms <= lag_ms_max
 
 
@@ -182,7 +183,7 @@ class Followers:
 
     @property
     def maximal_isr(self) -> frozenset[int]:
-        """Whoever is in the ISR, or may be by now: by this is decided what is committed."""
+        """The brokers that are in the ISR, or may be by now: by these is decided what is committed."""
         return self.isr if self._proposal is None else self.isr.union(self._proposal.isr)
 
     # --- what is committed ------------------------------------------------------------------------

@@ -100,7 +100,7 @@ class PartitionState:
         self.partition_epoch = partition_epoch
 
     def resign(self) -> RoleChange:
-        """This broker no longer hosts the partition."""
+        """Lead no more: this broker no longer hosts the partition."""
         was_leader = self.is_leader
         self.leader = NO_LEADER
         self.is_leader = self.commits_alone = False

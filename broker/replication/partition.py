@@ -113,7 +113,7 @@ class Partition:
             leadership.end(error)
 
     def stop(self, error: ErrorCode) -> RoleChange:
-        """This broker no longer hosts the partition: whoever waits is told, with `error` if it was for a commit."""
+        """Tell whoever waits that this broker no longer hosts the partition, with `error` if it was for a commit."""
         change = self.state.resign()
         self._end_leadership(error)
         self._fail_commit_waiters_unless_leader(error)
@@ -167,8 +167,8 @@ class Partition:
         return self._commit_waiters.add(end_offset, outlasts_setbacks=outlasts_setbacks)
 
     def flush_failed(self, error: ApiError) -> None:
-        """With `flush_before_ack`: a flush failed that commits wait for. That is final if the log has failed with it;
-        else it will be repeated."""
+        """Tell whoever waits, with `flush_before_ack`, for a flush that it failed. That is final if the log has failed
+        with it; else it will be repeated."""
         if self._commit_waiters is not None:
             if self.log.failure is None:
                 self._commit_waiters.fail_producers(error)

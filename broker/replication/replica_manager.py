@@ -430,7 +430,7 @@ class ReplicaManager:
                     partition.in_sync_replicas_changed()
 
     def delete_records(self, partition: Partition, offset: int) -> None:
-        """Everything below `offset` is gone for readers at once; whole segments below it leave the disk with the next
+        """Have everything below `offset` gone for readers at once; whole segments below it leave the disk with the next
         retention run."""
         partition.log.increment_log_start_offset(offset)
         partition.notify()

@@ -37,9 +37,9 @@ _STATEMENT: Final = (
 )
 
 
-def command() -> list[str]:
-    """How to start the process; it finds its modules where this one does."""
-    return [sys.executable, "-P", "-c", _STATEMENT, json.dumps([path for path in sys.path if path])]
+def command(interpreter: str) -> list[str]:
+    """How to start the process with a Python; it finds its modules where this one does."""
+    return [interpreter, "-P", "-c", _STATEMENT, json.dumps([path for path in sys.path if path])]
 
 
 def encode_job(job: CleaningJob, *, is_durable: bool, max_bytes_per_second: float) -> bytes:

@@ -8,8 +8,7 @@ sleeps more than it works (decision 6).
 import contextlib
 import logging
 import subprocess
-import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -60,13 +59,23 @@ class Compaction:
     again, each time after twice as long, up to an hour.
     """
 
-    def __init__(self, replicas: ReplicaManager, clock: Clock, log_manager: LogManager, config: BrokerConfig) -> None:
+    def __init__(
+        self,
+        replicas: ReplicaManager,
+        clock: Clock,
+        log_manager: LogManager,
+        config: BrokerConfig,
+        work_s: Callable[[], float],
+        interpreter: str,
+    ) -> None:
         self._replicas = replicas
         self._clock = clock
         self._log_manager = log_manager
         self._files = log_manager.files
         self._threads = log_manager.threads
         self._config = config
+        self._work_s = work_s
+        self._interpreter = interpreter
         self.set_aside = SetAside[PartitionLog](
             "compaction", clock, first_delay_ms=max(config.log_cleaner_backoff_ms, 1)
         )
@@ -122,7 +131,7 @@ class Compaction:
         return [to_clean for to_clean in found if to_clean.log.failure is None]
 
     def _leave_alone(self, log: PartitionLog, error: Exception) -> None:
-        """Until the next start, if trying again might do harm or cannot help; else for a while."""
+        """Set a log aside, until the next start if trying again might do harm or cannot help, else for a while."""
         if self._stopping:
             return
         # A file that is gone says nothing bad of the disk: retention, or another swap, may have renamed it between the
@@ -208,16 +217,16 @@ class Compaction:
 
     async def _run_in_thread(self, job: CleaningJob) -> AsyncGenerator[CleanedSegment | PassEnd, None]:
         throttle = Throttle(self._config.log_cleaner_io_max_bytes_per_second, lambda: self._stopping)
-        started_s = time.monotonic()
+        started_s = self._work_s()
 
         def pause(count: int) -> None:
             nonlocal started_s
             throttle.pause(count)
             if self._stopping:
                 raise StorageError("the broker stops")
-            if time.monotonic() - started_s > _SLICE_S:
+            if self._work_s() - started_s > _SLICE_S:
                 self._threads.pause(_REST_MS)
-                started_s = time.monotonic()
+                started_s = self._work_s()
 
         results = run_pass(self._files, job, pause)
         while True:
@@ -238,7 +247,7 @@ class Compaction:
         )
         waiter = self._threads.workers("compaction", 1)
         try:
-            process = await waiter.call(_start_process, order)
+            process = await waiter.call(_start_process, self._interpreter, order)
         except OSError:
             await waiter.stop()
             raise
@@ -259,8 +268,8 @@ class Compaction:
             await waiter.stop()
 
 
-def _start_process(order: bytes) -> "subprocess.Popen[bytes]":
-    process = subprocess.Popen(command(), stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+def _start_process(interpreter: str, order: bytes) -> "subprocess.Popen[bytes]":
+    process = subprocess.Popen(command(interpreter), stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert process.stdin is not None
     # An end that comes too early shows when the result is read.
     with contextlib.suppress(BrokenPipeError):

@@ -39,7 +39,7 @@ class LogJobs:
         self._clock = clock
 
     def schedule(self, housekeeping: Housekeeping, config: LiveConfig) -> None:
-        """Have all of them run from now on."""
+        """Have all jobs run from now on."""
         every, logs = housekeeping.every, self._logs
         if config.barnabas_disk_reserve_bytes > 0:
             space = DiskSpace(logs, config.barnabas_disk_reserve_bytes, self._replicas)
@@ -93,5 +93,5 @@ class LogJobs:
                 states[log].forget_oldest_verifications(surplus)
 
     def _in_thread(self, job: Callable[[], object]) -> Callable[[], Awaitable[object]]:
-        """A job that waits for the disk."""
+        """Have a job that waits for the disk run in a thread."""
         return partial(self._logs.threads.call, job)

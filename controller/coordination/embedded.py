@@ -51,7 +51,7 @@ class EmbeddedStore:
     """
 
     def __init__(self, path: str, clock: Clock, *, is_durable: bool = True, worker: Worker | None = None) -> None:
-        self._worker = OwnerThread("metadata-store") if worker is None else worker
+        self._worker = OwnerThread() if worker is None else worker
         self._was_opened = False
         self._closed = False
         # Everything below belongs to the owner thread.

@@ -91,7 +91,7 @@ class LoopHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo ha
         post(self._loop, self._go_by, session_timeout_ms)
 
     def start(self) -> None:
-        """There are no worker threads: callbacks run on the loop."""
+        """Start nothing: there are no worker threads, callbacks run on the loop."""
         self._running = True
 
     def stop(self) -> None:

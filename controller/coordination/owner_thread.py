@@ -27,7 +27,7 @@ class Worker(Protocol):
 class OwnerThread:
     """A `Worker` with a real thread, which it starts with the first work."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str = "metadata-store") -> None:
         self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._has_started = False

@@ -100,6 +100,6 @@ async def take_offline(context: ControllerContext, broker_id: int, failed: Colle
 def _held_online(
     cluster: ClusterState, broker_id: int, partitions: Collection[TopicPartition]
 ) -> Collection[TopicPartition]:
-    """Those of the partitions whose replica a broker has not reported as failed: for those it is asked by itself."""
+    """The partitions whose replica a broker has not reported as failed: for those it is asked by itself."""
     refused = cluster.offline_replicas.get(broker_id)
     return [partition for partition in partitions if partition not in refused] if refused else partitions

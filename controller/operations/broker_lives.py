@@ -101,7 +101,7 @@ def plan_absences(cluster: ClusterState, partitions: Iterable[TopicPartition], c
 def lacking(
     brokers: Iterable[BrokerRegistration], partitions: Iterable[TopicPartition]
 ) -> dict[TopicPartition, list[int]]:
-    """Those of the brokers that may lack records, by partition."""
+    """The brokers that may lack records of a partition, by partition."""
     doubted = [broker for broker in brokers if broker.may_lack_records or broker.damaged]
     found = {each: [b.broker_id for b in doubted if b.may_lack(each)] for each in partitions} if doubted else {}
     return {partition: broker_ids for partition, broker_ids in found.items() if broker_ids}
@@ -212,7 +212,7 @@ async def _lose(context: ControllerContext, lost: Collection[int]) -> None:
 
 
 async def _welcome(context: ControllerContext, back: Collection[BrokerRegistration]) -> None:
-    """Who lives comes first, and then the roles: a follower has to know where its leader is."""
+    """Tell brokers that have come who lives, and then their roles: a follower has to know where its leader is."""
     brokers = context.brokers
     existing = brokers.others
     ids = [broker.broker_id for broker in back]

@@ -173,8 +173,8 @@ async def _znodes_of(context: ControllerContext, name: str) -> list[str]:
 
 
 def drop_unwanted_deletions(context: ControllerContext) -> list[OperationGroup]:
-    """With delete.topic.enable=false the queue is emptied, and its topics stay; returns the writes that do so. In the
-    controller's task."""
+    """Empty the queue of deletions where delete.topic.enable is false, so that its topics stay; returns the writes that
+    do so. In the controller's task."""
     queued = sorted(context.cluster.deleting)
     if context.settings.delete_topic_enable or not queued:
         return []

@@ -58,7 +58,8 @@ class ClusterWatch:
             self._on_change()
 
     def loaded(self, topics: Iterable[str], left_out: Iterable[str]) -> None:
-        """Everything was read anew, with this watcher left at each of the topics, also those that are `left_out`."""
+        """Go on after a take-over, which has read everything anew and left this watcher at each of the topics, also
+        those that are `left_out`."""
         self.left_out = set(left_out)
         self._up_to_date = self.left_out.union(topics)
 

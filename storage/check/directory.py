@@ -236,7 +236,7 @@ class _DirectoryCheck:
             )
 
     def _check_partition_metadata(self, folder: str, present: frozenset[str], topic: str) -> None:
-        """All partitions of a topic have its id."""
+        """Check that all partitions of a topic have the same topic id."""
         name = checkpoints.PARTITION_METADATA_FILE
         if name not in present:
             self._report.note(folder + name, "is missing: the partition has no topic id")

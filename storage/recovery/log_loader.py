@@ -134,10 +134,10 @@ class _Loader:
         return self._recover()
 
     def _require_what_there_was(self, clean_end: int) -> None:
-        """Whoever removes the segments of a log after a clean stop, and leaves its directory, or empties them, leaves
-        what looks like an empty log: others would cut theirs to it. (A crash may leave a log without segments that was
-        about to begin anew.) Two checkpoints have to agree on what is missing where there are segments, as one may be
-        damaged.
+        """Refuse a log that has less than at its last clean stop. Whoever removes the segments of a log after a clean
+        stop, and leaves its directory, or empties them, leaves what looks like an empty log: others would cut theirs to
+        it. (A crash may leave a log without segments that was about to begin anew.) Two checkpoints have to agree on
+        what is missing where there are segments, as one may be damaged.
 
         Raises: CorruptLog.
         """
@@ -448,7 +448,7 @@ class _Loader:
         del self.segments[number + 1 :]
 
     def _start_anew(self, offset: int) -> PartitionLog:
-        """There is nothing at or after the log start offset: go on there with an empty log."""
+        """Go on at the log start offset with an empty log, where nothing is at or after it."""
         if self.segments:
             logger.warning("%s ends before its log start offset %d: removing all segments", self.directory, offset)
         for segment in self.segments:

@@ -74,7 +74,7 @@ FETCH_OF_SESSION = Work(68, 2_720)
 """However many partitions it follows: one has a record for each fetch, the others have none."""
 FETCH_OF_SESSION_IN_A_RACK = Work(81, 2_990)
 """The same, where other brokers stand in racks and follow, and none of them is nearer."""
-IDLE_FETCH_OF_FOLLOWER = Work(46, 1_660)
+IDLE_FETCH_OF_FOLLOWER = Work(45, 1_665)
 """However many partitions it follows."""
 REPLICATED_PRODUCE = Work(622, 19_400)
 """A batch with acks=all, on its leader and both followers: with their fetches, appends, and what becomes committed."""
@@ -121,7 +121,7 @@ def running(data_dir: Path | None = None) -> Iterator[Broker]:
     ms, a call and a callback, would come after a few requests instead of hundreds.
     """
     with Broker(data_dir=data_dir, clock=ManualClock(now_ms=1_700_000_000_000)) as broker:
-        broker.server.connections.turns.now = repeat(0.0).__next__  # no call of a Python function
+        broker.server.connections.turns.work_s = repeat(0.0).__next__  # no call of a Python function
         yield broker
 
 
@@ -205,7 +205,7 @@ def test_a_fetch_of_a_session_from_a_rack(counter: Counter, partitions: int) -> 
         topic = cluster.create_topic("t", partitions=2 * partitions)
         cluster.wait_in_sync()
         leader = cluster.brokers[cluster.leader("t")]
-        leader.server.connections.turns.now = repeat(0.0).__next__
+        leader.server.connections.turns.work_s = repeat(0.0).__next__
         led = [
             found.index for found in leader.server.replicas.partitions() if found.topic == "t" and found.state.is_leader
         ]
@@ -265,7 +265,7 @@ def three_brokers() -> Iterator[Cluster]:
     """They fetch from each other when there is something to fetch, and hardly ever otherwise."""
     with Cluster(replica_fetch_wait_max_ms=20_000, replica_lag_time_max_ms=60_000) as cluster:
         for broker in cluster.brokers:
-            broker.server.connections.turns.now = repeat(0.0).__next__
+            broker.server.connections.turns.work_s = repeat(0.0).__next__
         yield cluster
 
 

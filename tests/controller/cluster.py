@@ -9,6 +9,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+import pytest
+
 from barnabas.clock import ManualClock
 from barnabas.controller.configs import ConfigRepository
 from barnabas.controller.controller import Controller, ControllerSettings
@@ -16,6 +18,12 @@ from barnabas.controller.coordination.interface import CoordinationStore
 from barnabas.controller.requests import FULL
 from barnabas.controller.state import BrokerRegistration, EndPoint, PartitionState
 from barnabas.wire.errors import ApiError, ErrorCode
+from barnabas.wire.messages.alter_partition import (
+    AlterPartitionRequest,
+    BrokerState,
+    RequestPartitionData,
+    RequestTopicData,
+)
 from barnabas.wire.messages.leader_and_isr import (
     LeaderAndIsrPartitionError,
     LeaderAndIsrRequest,
@@ -31,6 +39,12 @@ from barnabas.wire.messages.update_metadata import UpdateMetadataRequest, Update
 from tools.manual_timers import ManualTimer, ManualTimers
 
 TopicPartition = tuple[str, int]
+
+IN_BOTH_STORES = pytest.mark.parametrize(
+    "stores",
+    ["memory", pytest.param("zookeeper", marks=[pytest.mark.java, pytest.mark.slow])],
+    indirect=True,
+)
 
 
 class AppliedCommands:
@@ -278,6 +292,24 @@ class Cluster:
     def state(self, topic: str = "t", partition: int = 0) -> PartitionState:
         """The state of a partition as the controller has it."""
         return self.controller.cluster.topics[topic].partitions[partition]
+
+    async def alter_isr(self, *isr: int) -> None:
+        """Have the leader of t-0 ask for this ISR, and get it."""
+        response = await self.controller.alter_partition(self.alteration(*isr))
+        assert (response.error_code, response.topics[0].partitions[0].error_code) == (0, 0)
+
+    def alteration(self, *isr: int) -> AlterPartitionRequest:
+        """With which the leader of t-0 asks for this ISR."""
+        state, known = self.state(), self.controller.cluster
+        wanted = RequestPartitionData(
+            partition_index=0,
+            leader_epoch=state.leader_epoch,
+            partition_epoch=state.partition_epoch,
+            new_isr_with_epochs=[BrokerState(broker_id=each, broker_epoch=known.brokers[each].epoch) for each in isr],
+        )
+        topic = RequestTopicData(topic_id=known.topics["t"].topic_id, partitions=[wanted])
+        epoch = known.brokers[state.leader].epoch
+        return AlterPartitionRequest(broker_id=state.leader, broker_epoch=epoch, topics=[topic])
 
     async def until(self, condition: Callable[[], Any]) -> None:
         """Wait until something is so. Whoever waits to try again does so at once."""

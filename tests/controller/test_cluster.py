@@ -16,24 +16,14 @@ from barnabas.controller.operations.topics import NewPartitions, NewTopic
 from barnabas.controller.state import NO_LEADER, ReplicaAssignment
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.messages.allocate_producer_ids import AllocateProducerIdsRequest
-from barnabas.wire.messages.alter_partition import (
-    AlterPartitionRequest,
-    BrokerState,
-    RequestPartitionData,
-    RequestTopicData,
-)
 from barnabas.wire.messages.controlled_shutdown import ControlledShutdownRequest
 from barnabas.wire.messages.leader_and_isr import LeaderAndIsrRequest
 from barnabas.wire.messages.stop_replica import StopReplicaRequest
 from barnabas.wire.messages.update_metadata import UpdateMetadataRequest
 from tests.bugs import Bug
-from tests.controller.cluster import Cluster
+from tests.controller.cluster import IN_BOTH_STORES, Cluster
 
-pytestmark = pytest.mark.parametrize(
-    "stores",
-    ["memory", pytest.param("zookeeper", marks=[pytest.mark.java, pytest.mark.slow])],
-    indirect=True,
-)
+pytestmark = IN_BOTH_STORES
 
 T = ("t", 0)
 
@@ -51,24 +41,6 @@ async def create(cluster: Cluster, *replicas: int, name: str = "t") -> None:
     assert outcome.error is ErrorCode.NONE
     live = [broker_id for broker_id in replicas if broker_id in cluster.controller.cluster.brokers]
     await cluster.until(lambda: all((name, 0) in cluster.broker(broker_id).roles for broker_id in live))
-
-
-async def alter(cluster: Cluster, *isr: int) -> None:
-    """Have the leader of t-0 ask for this ISR."""
-    response = await cluster.controller.alter_partition(alteration(cluster, *isr))
-    assert (response.error_code, response.topics[0].partitions[0].error_code) == (0, 0)
-
-
-def alteration(cluster: Cluster, *isr: int) -> AlterPartitionRequest:
-    state, brokers = cluster.state(), cluster.controller.cluster.brokers
-    wanted = RequestPartitionData(
-        partition_index=0,
-        leader_epoch=state.leader_epoch,
-        partition_epoch=state.partition_epoch,
-        new_isr_with_epochs=[BrokerState(broker_id=each, broker_epoch=brokers[each].epoch) for each in isr],
-    )
-    topic = RequestTopicData(topic_id=cluster.controller.cluster.topics["t"].topic_id, partitions=[wanted])
-    return AlterPartitionRequest(broker_id=state.leader, broker_epoch=brokers[state.leader].epoch, topics=[topic])
 
 
 async def test_one_is_the_controller_and_the_others_stand_by(cluster: Cluster) -> None:
@@ -287,7 +259,7 @@ async def test_what_was_decided_about_a_life_that_has_ended_is_not_meant_for_the
     async with cluster:
         await cluster.start(1, 2, 3)
         await create(cluster, 3, 2)
-        paused, request = cluster.hold(1), alteration(cluster, 3)
+        paused, request = cluster.hold(1), cluster.alteration(3)
         response = asyncio.create_task(cluster.members[1].controller.alter_partition(request))
         await asyncio.sleep(0)  # it is in the queue, before the news
         holds = {n: cluster.hold(n) for n in (1, 2)}
@@ -316,7 +288,7 @@ async def test_only_who_was_registered_since_is_doubted(cluster: Cluster) -> Non
         cluster.lacking = {2}
         await cluster.stop(2)
         await cluster.start(2)
-        await alter(cluster, 2, 3)
+        await cluster.alter_isr(2, 3)
         cluster.lacking = {3}
         holds = {n: cluster.hold(n) for n in (1, 2, 4)}
         await cluster.stop(3)
@@ -452,7 +424,7 @@ async def test_who_is_in_sync_again_leads_again_what_prefers_it(cluster: Cluster
         timers.fire(60_000)
         await timers.has(60_000)
         assert cluster.state().leader == 3, "it is not in sync yet"
-        await alter(cluster, 3, 2)
+        await cluster.alter_isr(3, 2)
         timers.fire(60_000)
         await cluster.until(lambda: cluster.broker(3).leaders.get(T) == 2 and cluster.broker(2).leaders.get(T) == 2)
         assert cluster.broker(2).roles[T].leader == 2
@@ -541,11 +513,11 @@ async def test_a_leader_changes_its_isr(cluster: Cluster) -> None:
     async with cluster:
         await cluster.start(1, 2, 3)
         await create(cluster, 2, 3, 1)
-        await alter(cluster, 2, 1)
+        await cluster.alter_isr(2, 1)
         assert cluster.state().isr == (2, 1)
         payload, stat = await cluster.members[1].session.get(znodes.partition_state_path(*T))
         assert znodes.decode_partition_state(*T, payload, stat.version) == cluster.state()
-        request = alteration(cluster, 2)
+        request = cluster.alteration(2)
         await cluster.stop(2)
         await cluster.until(lambda: cluster.broker(1).live == {1, 3})
         assert cluster.state().leader == 1, "3 was not in sync"
@@ -576,7 +548,7 @@ async def test_a_broker_that_stops_is_relieved_first(cluster: Cluster) -> None:
         # It follows nothing more, or the new leader would ask for it to be in sync again.
         await cluster.until(lambda: list(cluster.broker(2).roles) == [("only", 0)])
         await cluster.until(lambda: cluster.broker(3).leaders.get(T) == 3)
-        refused = await cluster.controller.alter_partition(alteration(cluster, 3, 1, 2))
+        refused = await cluster.controller.alter_partition(cluster.alteration(3, 1, 2))
         assert refused.topics[0].partitions[0].error_code == ErrorCode.INELIGIBLE_REPLICA
         await cluster.stop(2)
         await cluster.until(lambda: cluster.broker(3).live == {1, 3})
@@ -657,7 +629,7 @@ async def test_the_last_of_an_isr_is_told_what_it_leads_still(cluster: Cluster) 
     async with cluster:
         await cluster.start(1, 2)
         await create(cluster, 2, 1)
-        await alter(cluster, 2)
+        await cluster.alter_isr(2)
         request = ControlledShutdownRequest(broker_id=2, broker_epoch=cluster.members[2].controller.broker_epoch)
         response = await cluster.controller.controlled_shutdown(request)
         assert [(left.topic_name, left.partition_index) for left in response.remaining_partitions] == [T]
@@ -731,7 +703,7 @@ async def test_leaders_are_elected_where_that_is_asked_for(cluster: Cluster) -> 
         await cluster.until(lambda: cluster.state().leader == 3)
         assert await elect(cluster, ElectionType.PREFERRED) == {T: ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE}
         await cluster.start(2)
-        await alter(cluster, 3, 2)
+        await cluster.alter_isr(3, 2)
         with pytest.raises(ApiError, match="NOT_CONTROLLER"):
             await cluster.members[3].controller.elect_leaders(None, ElectionType.PREFERRED, 30_000)
         asked = (T, ("u", 0), ("u", 1), ("nobody", 0))
@@ -775,7 +747,7 @@ async def test_a_request_that_has_no_time_is_answered_when_it_is_decided(cluster
         assert cluster.state().leader == 1
         await cluster.stop(2)
         await cluster.start(2)
-        await alter(cluster, 1, 2)
+        await cluster.alter_isr(1, 2)
         results = await cluster.controller.elect_leaders([T, ("u", 0)], ElectionType.PREFERRED, 0)
         assert [error and error.error for error in results.values()] == [
             ErrorCode.REQUEST_TIMED_OUT,
@@ -797,7 +769,7 @@ async def test_elections_that_old_tools_ask_for(
         await cluster.stop(2)
         await cluster.until(lambda: cluster.state().leader == 3)
         await cluster.start(2)
-        await alter(cluster, 3, 2)
+        await cluster.alter_isr(3, 2)
         other = await cluster.stores.session()
         if is_active:
             await other.create(path, payload)

@@ -11,20 +11,10 @@ from barnabas.controller.operations.elect_leaders import ElectionType
 from barnabas.controller.operations.topics import NewPartitions, NewTopic
 from barnabas.controller.state import NO_LEADER, ReplicaAssignment
 from barnabas.wire.errors import ApiError, ErrorCode
-from barnabas.wire.messages.alter_partition import (
-    AlterPartitionRequest,
-    BrokerState,
-    RequestPartitionData,
-    RequestTopicData,
-)
 from barnabas.wire.messages.stop_replica import StopReplicaRequest
-from tests.controller.cluster import Cluster
+from tests.controller.cluster import IN_BOTH_STORES, Cluster
 
-pytestmark = pytest.mark.parametrize(
-    "stores",
-    ["memory", pytest.param("zookeeper", marks=[pytest.mark.java, pytest.mark.slow])],
-    indirect=True,
-)
+pytestmark = IN_BOTH_STORES
 
 T = ("t", 0)
 PATH = znodes.REASSIGN_PARTITIONS
@@ -47,21 +37,6 @@ async def reassign(cluster: Cluster, *replicas: int, cancel: bool = False) -> Er
     wanted = {T: None if cancel else replicas}
     error = (await cluster.controller.alter_reassignments(wanted, 30_000))[T]
     return ErrorCode.NONE if error is None else error.error
-
-
-async def join(cluster: Cluster, *isr: int) -> None:
-    """Have the leader of t-0 ask for this ISR."""
-    state, brokers = cluster.state(), cluster.controller.cluster.brokers
-    wanted = RequestPartitionData(
-        partition_index=0,
-        leader_epoch=state.leader_epoch,
-        partition_epoch=state.partition_epoch,
-        new_isr_with_epochs=[BrokerState(broker_id=each, broker_epoch=brokers[each].epoch) for each in isr],
-    )
-    topic = RequestTopicData(topic_id=cluster.controller.cluster.topics["t"].topic_id, partitions=[wanted])
-    request = AlterPartitionRequest(broker_id=state.leader, broker_epoch=brokers[state.leader].epoch, topics=[topic])
-    response = await cluster.controller.alter_partition(request)
-    assert (response.error_code, response.topics[0].partitions[0].error_code) == (0, 0)
 
 
 def assignment(cluster: Cluster) -> ReplicaAssignment:
@@ -108,12 +83,12 @@ async def test_a_partition_moves_to_other_brokers(cluster: Cluster) -> None:
             *([3, 4], [1, 2]),
         )
         assert cluster.state().leader_epoch == first.leader_epoch + 1
-        await join(cluster, 1, 2, 3)
+        await cluster.alter_isr(1, 2, 3)
         assert assignment(cluster).is_being_reassigned
         refused = await cluster.controller.create_partitions([NewPartitions("t", 2)])
         assert refused["t"] is not None
         assert refused["t"].error is ErrorCode.REASSIGNMENT_IN_PROGRESS
-        await join(cluster, 1, 2, 3, 4)
+        await cluster.alter_isr(1, 2, 3, 4)
         await is_reassigned(cluster, 3, 4)
         assert (cluster.state().leader, cluster.state().isr) == (3, (3, 4))
         for each in (1, 2):
@@ -145,7 +120,7 @@ async def test_a_reassignment_is_cancelled(cluster: Cluster) -> None:
         await begin(cluster, 1, 2)
         await reassign(cluster, 3, 4)
         await cluster.until(lambda: T in cluster.broker(3).roles)
-        await join(cluster, 1, 2, 3)
+        await cluster.alter_isr(1, 2, 3)
         (elected,) = (await cluster.controller.elect_leaders([T], ElectionType.PREFERRED, 30_000)).values()
         assert elected is None
         assert cluster.state().leader == 3
@@ -158,10 +133,10 @@ async def test_a_reassignment_is_replaced(cluster: Cluster) -> None:
     async with cluster:
         await begin(cluster, 1, 2)
         await reassign(cluster, 3, 1)
-        await join(cluster, 1, 2, 3)
+        await cluster.alter_isr(1, 2, 3)
         await is_reassigned(cluster, 3, 1)
         await reassign(cluster, 2, 4)
-        await join(cluster, 1, 3, 4)
+        await cluster.alter_isr(1, 3, 4)
         await reassign(cluster, 4, 3)
         await is_reassigned(cluster, 4, 3)
 
@@ -195,7 +170,7 @@ async def test_another_controller_goes_on(cluster: Cluster, isr: tuple[int, ...]
         if 4 not in isr:
             assert assignment(cluster) == ReplicaAssignment((4, 3, 2), (4,), (2,))
             await cluster.until(lambda: cluster.broker(4).roles[T].controller_epoch >= 1)
-            await join(cluster, 2, 3, 4)
+            await cluster.alter_isr(2, 3, 4)
         await is_reassigned(cluster, 4, 3)
         assert cluster.state().leader in (3, 4)
 
@@ -207,12 +182,12 @@ async def test_a_broker_that_dies_while_it_is_added_goes_on_when_it_is_back(clus
         await cluster.until(lambda: T in cluster.broker(4).roles)
         await cluster.stop(4)
         await cluster.until(lambda: cluster.broker(1).live == {1, 2, 3})
-        await join(cluster, 1, 2, 3)
+        await cluster.alter_isr(1, 2, 3)
         assert assignment(cluster).is_being_reassigned
         await cluster.start(4)
         await cluster.until(lambda: T in cluster.broker(4).roles)
         assert cluster.broker(4).roles[T].is_new
-        await join(cluster, 1, 2, 3, 4)
+        await cluster.alter_isr(1, 2, 3, 4)
         await is_reassigned(cluster, 3, 4)
 
 
@@ -225,7 +200,7 @@ async def test_a_partition_without_a_leader_waits_for_one(cluster: Cluster) -> N
         assert (cluster.state().leader, cluster.state().isr) == (NO_LEADER, (2,))
         await cluster.start(2)
         await cluster.until(lambda: cluster.state().leader == 2)
-        await join(cluster, 2, 3)
+        await cluster.alter_isr(2, 3)
         await is_reassigned(cluster, 3)
 
 
@@ -271,7 +246,7 @@ async def test_what_old_tools_ask_for(cluster: Cluster, is_active: bool, caplog:
         await cluster.until(lambda: T in cluster.broker(4).roles and T in cluster.broker(3).roles)
         if not is_active:
             await cluster.until(lambda: cluster.controller.epoch > 1)
-        await join(cluster, *cluster.state().isr, *(each for each in (3, 4) if each not in cluster.state().isr))
+        await cluster.alter_isr(*cluster.state().isr, *(each for each in (3, 4) if each not in cluster.state().isr))
         await cluster.until(lambda: assignment(cluster) == ReplicaAssignment((3, 4)))
         await gone(cluster, other)
         await other.close()

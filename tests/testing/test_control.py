@@ -14,7 +14,8 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 
 from barnabas.testing.control.served import BROKERS_MAX
 from barnabas.testing.control.verbs import VERBS
-from barnabas.testing.faults import Faults, Matching
+from barnabas.testing.faults import Faults
+from barnabas.testing.selection import Matching
 from tests.testing.control_client import ControlClient
 from tools.barnabas_process import BarnabasControl
 

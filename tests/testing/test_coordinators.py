@@ -5,13 +5,18 @@ import errno
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, Producer
 
+from barnabas.broker.configuration.config import load
+from barnabas.broker.environment import Environment
+from barnabas.broker.server import Broker as Server
 from barnabas.clock import ManualClock
 from barnabas.storage.os_files import UnsyncedFiles
 from barnabas.testing import Broker, Cluster, ErrorCode, coordinators
+from barnabas.testing.broker_thread import BrokerThread
 from barnabas.wire.codec import decode
 from barnabas.wire.messages.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
 from tools.hostile import connect, frame, receive
@@ -112,11 +117,18 @@ class FullForInternalTopics(UnsyncedFiles):
         super().make_directory(path)
 
 
-def test_who_cannot_be_served_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(coordinators, "PATIENCE_S", 0.1)
-    with Broker(files=FullForInternalTopics()) as broker:
+def test_who_cannot_be_served_is_told(tmp_path: Path) -> None:
+    def wait_for_coordinators(server: Server) -> None:
+        coordinators.attach(server, lambda: [server], patience_s=0.1)
+
+    config = load(options={"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(tmp_path)})
+    broker = BrokerThread(config, Environment(files=FullForInternalTopics()), wait_for_coordinators)
+    try:
         for _ in range(2):
-            assert coordinator_at(broker.bootstrap_servers).error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+            found = coordinator_at(broker.server.socket_server.bootstrap_servers)
+            assert found.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    finally:
+        broker.end()
 
 
 def test_who_waits_for_brokers_is_told_at_once() -> None:

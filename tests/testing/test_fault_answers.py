@@ -12,8 +12,8 @@ from barnabas.broker.handlers import apis_between_brokers, load_handler, served_
 from barnabas.broker.network.outcome import CloseConnection
 from barnabas.testing import entries
 from barnabas.testing.effects import Answer, Fail, Passage
-from barnabas.testing.faults import Matcher
 from barnabas.testing.request import Request
+from barnabas.testing.selection import Matcher
 from barnabas.wire import codec, headers, messages
 from barnabas.wire.messages.add_partitions_to_txn import AddPartitionsToTxnResponse
 from barnabas.wire.schema import Array, Message

@@ -190,17 +190,17 @@ def test_a_recording_keeps_64_mib_at_most(broker: Broker) -> None:
     assert seen.dropped == 3
 
 
-def test_what_is_larger_than_the_bound_is_kept_alone(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recording, "BYTES_MAX", 1000)
+def test_what_is_larger_than_the_bound_is_kept_alone(broker: Broker) -> None:
     broker.create_topic("t")
     with connect(broker.bootstrap_servers) as connection, broker.recorded() as seen:
+        seen.bytes_max = 1000
         for _ in range(3):
             connection.sendall(large_produce())
             assert receive(connection) is not None
     assert [each.outcome for each in seen] == ["ok"]
 
 
-def test_the_answer_to_what_is_no_longer_kept_takes_no_room(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_answer_to_what_is_no_longer_kept_takes_no_room(broker: Broker) -> None:
     """The first request is answered when others have taken its place."""
     with (
         broker.recorded() as seen,
@@ -212,7 +212,7 @@ def test_the_answer_to_what_is_no_longer_kept_takes_no_room(broker: Broker, monk
         hold.wait_held()
         connection.sendall(frame(ListGroupsRequest(), 1))
         assert receive(connection) is not None
-        monkeypatch.setattr(recording, "BYTES_MAX", 2 * max(each.size for each in seen))
+        seen.bytes_max = 2 * max(each.size for each in seen)
         for _ in range(2):
             connection.sendall(frame(ListGroupsRequest(), 1))
             assert receive(connection) is not None

@@ -162,7 +162,7 @@ def new_fault(name: str) -> Callable[[Asked], Json]:
 
 
 def new_fault_of(name: str) -> Callable[[Asked], Json]:
-    """The same, of a method that takes an API: all of them, unless one is said."""
+    """As `new_fault`, of a method that takes an API: all of them, unless one is said."""
     make = new_fault(name)
 
     def make_of(asked: Asked) -> Json:

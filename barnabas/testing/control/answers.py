@@ -22,7 +22,7 @@ Json = dict[str, Any]
 
 
 def broker(served: Served) -> Json:
-    """A broker, or a cluster."""
+    """What is answered of a broker, or of a cluster."""
     owner = served.owner
     if isinstance(owner, Cluster):
         nodes = [
@@ -75,7 +75,7 @@ def request(found: RecordedRequest) -> Json:
 
 
 def record(found: Record) -> Json:
-    """A record of a topic."""
+    """What is answered of a record."""
     return {
         "topic": found.topic,
         "partition": found.partition,
@@ -88,7 +88,7 @@ def record(found: Record) -> Json:
 
 
 def group(found: Group) -> Json:
-    """A consumer group."""
+    """What is answered of a consumer group."""
     return {
         "group": found.group_id,
         "state": found.state,

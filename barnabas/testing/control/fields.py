@@ -50,7 +50,7 @@ class Field:
 
     @property
     def schema(self) -> dict[str, Any]:
-        """What OpenAPI says of it."""
+        """The field as OpenAPI describes it."""
         return {**self.kind.schema, "description": self.does}
 
 

@@ -51,18 +51,18 @@ class Served:
 
     @property
     def cluster(self) -> Cluster:
-        """The cluster that it is. Raises Refused."""
+        """The cluster, where one has this name. Raises Refused: a single broker."""
         if isinstance(self.owner, Cluster):
             return self.owner
         raise Refused(409, f'{self.name} is a single broker: this is for clusters, POST /brokers {{"brokers": 3}}')
 
     @property
     def faults(self) -> Mapping[int, AnyFault]:
-        """Those that were made and not removed, by number."""
+        """The faults that were made and not removed, by number."""
         return dict(self._faults)
 
     def add_fault(self, fault: AnyFault) -> int:
-        """Give it a number."""
+        """Keep a fault, and return the number by which it is named from now on."""
         number = next(self._fault_numbers)
         self._faults[number] = fault
         return number
@@ -74,7 +74,7 @@ class Served:
         return self._faults[number]
 
     def remove_fault(self, number: int) -> None:
-        """End it."""
+        """End the fault with that number. Raises Refused."""
         fault = self.fault(number)
         self._faults.pop(number, None)
         if isinstance(fault, Fault | FaultGroup):
@@ -83,13 +83,13 @@ class Served:
             fault.end()
 
     def clear_faults(self) -> None:
-        """End all. Transactions that hang, and partitions that are offline, end, too."""
+        """End all faults, among them transactions that hang, and partitions that are offline."""
         for number in list(self._faults):
             self.remove_fault(number)
         self.owner.faults.clear()
 
     def forget_faults(self) -> None:
-        """They have gone with the state that they were faults of."""
+        """Forget all faults: they have gone with the state of the broker that they were faults of."""
         self._faults.clear()
 
     def take_snapshot(self) -> int:
@@ -105,13 +105,13 @@ class Served:
         return self._snapshots[number]
 
     def remove_snapshot(self, number: int) -> None:
-        """Give its room back."""
+        """Forget the snapshot with that number, and delete its files. Raises Refused."""
         self.snapshot(number).remove()
         self._snapshots.pop(number, None)
 
 
 class ServedBrokers:
-    """All that a process serves. Thread-safe."""
+    """All brokers and clusters that a process with `--control` serves, by name. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -120,11 +120,11 @@ class ServedBrokers:
         self._numbers = itertools.count(1)
 
     def all(self) -> list[Served]:
-        """Those that were started and not stopped."""
+        """The brokers and clusters that were started and not stopped."""
         return [served for served in list(self._by_name.values()) if served is not None]
 
     def find(self, name: str) -> Served:
-        """The one of that name. Raises Refused."""
+        """The broker or cluster of that name. Raises Refused."""
         served = self._by_name.get(name)
         if served is None:
             known = ", ".join(each.name for each in self.all())

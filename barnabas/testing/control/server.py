@@ -157,7 +157,7 @@ class ControlServer:
         return handle
 
     async def _do(self, verb: Verb, asked: Asked) -> web.Response:
-        """Do it in a thread: it may wait for a broker, or for what a client does."""
+        """Do what is asked in a thread: it may wait for a broker, or for what a client does."""
         if verb.waits and self._waiting >= WAITING_MAX:
             raise Refused(503, f"{WAITING_MAX} requests wait already: let one of them end first")
         self._waiting += verb.waits

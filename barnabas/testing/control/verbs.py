@@ -29,12 +29,12 @@ class Verb:
 
     @property
     def name(self) -> str:
-        """What errors call it."""
+        """The verb as errors name it."""
         return f"{self.method} {self.path}"
 
     @property
     def waits(self) -> bool:
-        """Whether it may take as long as it is told."""
+        """Whether a request of it may take as long as it says."""
         return any(field.kind is fields.TIMEOUT for field in self.fields)
 
 

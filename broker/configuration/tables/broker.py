@@ -102,10 +102,11 @@ class BrokerKeys:
         "Bytes per second that leaders serve to throttled replicas.", visibility=INTERNAL)
     listener_security_protocol_map: ConfigKey[str] = ConfigKey(
         STRING, "SASL_SSL:SASL_SSL,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT", None, LOW, PER_BROKER,
-        "Security protocol of each listener name, NAME:PROTOCOL,...")
+        "Security protocol of each listener name, NAME:PROTOCOL,...", is_fixed=True)
     listeners: ConfigKey[tuple[Listener, ...]] = ConfigKey(
         LIST, ("PLAINTEXT://127.0.0.1:9092",), ("list",), HIGH, PER_BROKER,
-        "Addresses to listen on, NAME://HOST:PORT,...; no host means all addresses, port 0 any free port.")
+        "Addresses to listen on, NAME://HOST:PORT,...; no host means all addresses, port 0 any free port.",
+        is_fixed=True)
     log_cleaner_backoff_ms: ConfigKey[int] = ConfigKey(LONG, 15_000, ("min", 0), MEDIUM, CLUSTER_WIDE,
         "Pause between two looks for logs to compact, when there was none.")
     log_cleaner_dedupe_buffer_size: ConfigKey[int] = ConfigKey(LONG, 134_217_728, None, MEDIUM, CLUSTER_WIDE,

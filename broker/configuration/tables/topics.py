@@ -1,5 +1,5 @@
 """Topic keys, a row each: name, type, default, validator, importance, the broker key that sets the default (None if
-no key does), what it means, and INTERNAL where Kafka does not list it.
+no key does), what it means, and a mark: INTERNAL where Kafka does not list it, DELETES where records go by it.
 
 A row is all that a new key takes to be accepted, kept, checked and described; a field of its name in `LogConfig`
 (`storage/config.py`), with underscores, brings its value to the logs.
@@ -21,11 +21,13 @@ from barnabas.broker.configuration.definitions import (
     STRING,
 )
 
+DELETES: Final = "deletes"
+
 # fmt: off
 TOPIC_ROWS: Final[tuple[tuple[Any, ...], ...]] = (
     ("cleanup.policy", LIST, ("delete",), ("list_or_empty", "compact", "delete"), MEDIUM, "log.cleanup.policy",
      "What happens to old data: delete drops whole segments by age and size, compact keeps the last value of each "
-     "key; both may be given, and an empty list keeps everything."),
+     "key; both may be given, and an empty list keeps everything.", DELETES),
     ("compression.gzip.level", INT, -1, ("range_or", 1, 9, -1), MEDIUM, "compression.gzip.level",
      "Level used where the broker compresses with gzip: 1 to 9, or -1 for the default."),
     ("compression.lz4.level", INT, 9, ("range", 1, 17), MEDIUM, "compression.lz4.level",
@@ -36,7 +38,7 @@ TOPIC_ROWS: Final[tuple[tuple[Any, ...], ...]] = (
     ("compression.zstd.level", INT, 3, ("range", -131_072, 22), MEDIUM, "compression.zstd.level",
      "Level used where the broker compresses with zstd: -131072 to 22."),
     ("delete.retention.ms", LONG, 86_400_000, ("min", 0), MEDIUM, "log.cleaner.delete.retention.ms",
-     "How long the tombstones of a compacted topic stay readable."),
+     "How long the tombstones of a compacted topic stay readable.", DELETES),
     ("file.delete.delay.ms", LONG, 60_000, ("min", 0), MEDIUM, "log.segment.delete.delay.ms",
      "How long a deleted file stays on disk under a .deleted name."),
     ("flush.messages", LONG, LONG_MAX, ("min", 1), MEDIUM, "log.flush.interval.messages",
@@ -68,7 +70,7 @@ TOPIC_ROWS: Final[tuple[tuple[Any, ...], ...]] = (
     ("min.cleanable.dirty.ratio", DOUBLE, 0.5, ("range", 0, 1), MEDIUM, "log.cleaner.min.cleanable.ratio",
      "Share of uncompacted bytes from which a log is worth compacting."),
     ("min.compaction.lag.ms", LONG, 0, ("min", 0), MEDIUM, "log.cleaner.min.compaction.lag.ms",
-     "The shortest time a record stays uncompacted."),
+     "The shortest time a record stays uncompacted.", DELETES),
     ("min.insync.replicas", INT, 1, ("min", 1), MEDIUM, "min.insync.replicas",
      "How many replicas must have a write before acks=all is acknowledged."),
     ("preallocate", BOOLEAN, False, None, MEDIUM, "log.preallocate",
@@ -80,9 +82,9 @@ TOPIC_ROWS: Final[tuple[tuple[Any, ...], ...]] = (
     ("remote.storage.enable", BOOLEAN, False, None, MEDIUM, None,
      "Tiered storage for this topic; not available, true is refused."),
     ("retention.bytes", LONG, -1, None, MEDIUM, "log.retention.bytes",
-     "Size per partition above which the oldest segments are deleted; -1 for no limit."),
+     "Size per partition above which the oldest segments are deleted; -1 for no limit.", DELETES),
     ("retention.ms", LONG, 604_800_000, ("min", -1), MEDIUM, "log.retention.ms",
-     "Age after which segments are deleted; -1 for no limit."),
+     "Age after which segments are deleted; -1 for no limit.", DELETES),
     ("segment.bytes", INT, 1_073_741_824, ("min", 14), MEDIUM, "log.segment.bytes",
      "Size at which a new segment is started."),
     ("segment.index.bytes", INT, 10_485_760, ("min", 4), MEDIUM, "log.index.size.max.bytes",

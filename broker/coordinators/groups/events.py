@@ -162,7 +162,7 @@ class ExpireOffsets(NamedTuple):
 
 
 class ForgetTopics(NamedTuple):
-    """These topics were deleted."""
+    """Drop the offsets of topics that were deleted."""
 
     group_id: str
     topics: frozenset[str]

@@ -21,6 +21,7 @@ from barnabas.broker.coordinators.groups.changes import (
     OffsetTombstone,
     Record,
 )
+from barnabas.broker.coordinators.record_versions import INT16, leading_int16
 from barnabas.wire.codec import decode, encode
 from barnabas.wire.errors import ProtocolError
 from barnabas.wire.messages.group_metadata_key import GroupMetadataKey
@@ -29,7 +30,6 @@ from barnabas.wire.messages.offset_commit_key import OffsetCommitKey
 from barnabas.wire.messages.offset_commit_value import OffsetCommitValue
 from barnabas.wire.names import ZERO_TOPIC_ID
 
-_INT16: Final = struct.Struct(">h")
 _INT32: Final = struct.Struct(">i")
 
 LEGACY_OFFSET_TYPE: Final = 0
@@ -59,10 +59,10 @@ def encode_record(record: Record) -> tuple[bytes, bytes | None]:
         return _offset_key(record.group_id, record.topic, record.partition), _offset_value(record.committed)
     if isinstance(record, OffsetTombstone):
         return _offset_key(record.group_id, record.topic, record.partition), None
-    key = _INT16.pack(GROUP_TYPE) + encode(GroupMetadataKey(group=record.group_id), 0)
+    key = INT16.pack(GROUP_TYPE) + encode(GroupMetadataKey(group=record.group_id), 0)
     if isinstance(record, GroupTombstone):
         return key, None
-    return key, _INT16.pack(GROUP_VALUE_VERSION) + encode(_group_value(record), GROUP_VALUE_VERSION)
+    return key, INT16.pack(GROUP_VALUE_VERSION) + encode(_group_value(record), GROUP_VALUE_VERSION)
 
 
 def decode_record(key: bytes, value: bytes | None) -> Record:
@@ -70,12 +70,12 @@ def decode_record(key: bytes, value: bytes | None) -> Record:
 
     Errors: UnknownRecordType; ProtocolError when the bytes are nonsense or of a version that is not known.
     """
-    record_type = _leading_int16(key)
+    record_type = leading_int16(key)
     if record_type in (OFFSET_TYPE, LEGACY_OFFSET_TYPE):
-        offset_key = decode(OffsetCommitKey, 0, key, _INT16.size)
+        offset_key = decode(OffsetCommitKey, 0, key, INT16.size)
         return _decode_offset(offset_key, value)
     if record_type == GROUP_TYPE:
-        return _decode_group(decode(GroupMetadataKey, 0, key, _INT16.size).group, value)
+        return _decode_group(decode(GroupMetadataKey, 0, key, INT16.size).group, value)
     raise UnknownRecordType(record_type)
 
 
@@ -86,9 +86,9 @@ def _offset_key(group_id: str, topic: str, partition: int) -> bytes:
     return b"".join(
         (
             b"\x00\x01",
-            _INT16.pack(len(group_bytes)),
+            INT16.pack(len(group_bytes)),
             group_bytes,
-            _INT16.pack(len(topic_bytes)),
+            INT16.pack(len(topic_bytes)),
             topic_bytes,
             _INT32.pack(partition),
         )
@@ -120,7 +120,7 @@ def _general_offset_value(committed: CommittedOffset) -> bytes:
         expire_timestamp=committed.expire_at_ms,
         topic_id=committed.topic_id,
     )
-    return _INT16.pack(version) + encode(value, version)
+    return INT16.pack(version) + encode(value, version)
 
 
 def _group_value(record: GroupRecord) -> GroupMetadataValue:
@@ -149,7 +149,7 @@ def _group_value(record: GroupRecord) -> GroupMetadataValue:
 def _decode_offset(key: OffsetCommitKey, value: bytes | None) -> OffsetRecord | OffsetTombstone:
     if value is None:
         return OffsetTombstone(key.group, key.topic, key.partition)
-    fields = decode(OffsetCommitValue, _value_version(OffsetCommitValue.VALID_VERSIONS, value), value, _INT16.size)
+    fields = decode(OffsetCommitValue, _value_version(OffsetCommitValue.VALID_VERSIONS, value), value, INT16.size)
     committed = CommittedOffset(
         fields.offset,
         fields.leader_epoch,
@@ -164,7 +164,7 @@ def _decode_offset(key: OffsetCommitKey, value: bytes | None) -> OffsetRecord | 
 def _decode_group(group_id: str, value: bytes | None) -> GroupRecord | GroupTombstone:
     if value is None:
         return GroupTombstone(group_id)
-    fields = decode(GroupMetadataValue, _value_version(GroupMetadataValue.VALID_VERSIONS, value), value, _INT16.size)
+    fields = decode(GroupMetadataValue, _value_version(GroupMetadataValue.VALID_VERSIONS, value), value, INT16.size)
     return GroupRecord(
         group_id,
         fields.protocol_type,
@@ -192,14 +192,7 @@ def _member_record(member: MemberMetadata) -> MemberRecord:
 
 
 def _value_version(versions: tuple[int, int], value: bytes) -> int:
-    version = _leading_int16(value)
+    version = leading_int16(value)
     if not versions[0] <= version <= versions[1]:
         raise ProtocolError(f"record value has version {version}, known are {versions[0]} to {versions[1]}")
     return version
-
-
-def _leading_int16(data: bytes) -> int:
-    if len(data) < _INT16.size:
-        raise ProtocolError(f"record has {len(data)} bytes, too few for a version")
-    (number,) = _INT16.unpack_from(data)
-    return int(number)

@@ -39,7 +39,7 @@ from barnabas.broker.coordinators.groups.settings import GroupSettings
 from barnabas.broker.coordinators.groups.shard import GroupShard
 from barnabas.broker.coordinators.groups.views import DescribedGroup, GroupSummary, ListedGroup
 from barnabas.broker.coordinators.log import CoordinatorLog
-from barnabas.broker.coordinators.runner import ShardRunner
+from barnabas.broker.coordinators.runner import ShardRunner, answered
 from barnabas.broker.coordinators.runtime import CoordinatorRuntime
 from barnabas.clock import Clock
 from barnabas.set_aside import SetAside
@@ -174,7 +174,7 @@ class GroupService:
         """`ask`, and wait for the reply. Errors: as there."""
         reply = self.ask(event)
         del event  # it may be large, and the wait long: what is to be kept is kept, and counted, in the group
-        return await reply if isinstance(reply, asyncio.Future) else reply
+        return await answered(reply)
 
     def end_transaction(
         self,

@@ -73,7 +73,8 @@ class CoordinatorSender:
         return -1 if known is None else known.leader
 
     def _leaders_changed(self) -> None:
-        """Who waits behind a request to a broker that says nothing need not, once another one is the coordinator."""
+        """Answer NOT_COORDINATOR to what waits behind a request to a broker that says nothing, once another one is the
+        coordinator."""
         for item in self._batches.withdraw(self._is_coordinated_elsewhere):
             item.answer(PartitionsReply(ErrorCode.NOT_COORDINATOR))
 

@@ -77,7 +77,7 @@ class Endings:
             self._write_markers(ending)
 
     def _is_over(self, ending: _Ending) -> bool:
-        """Whether it is complete, or somebody else's: that of a newer runner, or of a newer coordinator."""
+        """Whether an ending is complete, or somebody else's: that of a newer runner, or of a newer coordinator."""
         if self._endings.get(ending.transactional_id) is not ending:
             return True
         if ending.runner.is_closed:

@@ -74,7 +74,7 @@ class MarkerSender:
         await self._batches.close()
 
     def _leader(self, name: str, partition: int) -> int:
-        """Who leads a partition now. Errors: ApiError, see `write`."""
+        """The broker that leads a partition now. Errors: ApiError, see `write`."""
         topic = self._metadata.topic(name)
         if topic is None or partition >= topic.partition_count:
             is_gone = self._metadata.is_complete

@@ -8,10 +8,10 @@ Values are written at version 1, or 0 while `transaction.version` is 0; both can
 client's transaction version nor the previous and next producer id. Source: Kafka's TransactionLog.
 """
 
-import struct
 from collections.abc import Iterable
 from typing import Final
 
+from barnabas.broker.coordinators.record_versions import INT16, leading_int16
 from barnabas.broker.coordinators.transactions.state import (
     NO_PRODUCER_ID,
     Record,
@@ -24,8 +24,6 @@ from barnabas.wire.codec import decode, encode
 from barnabas.wire.errors import ProtocolError
 from barnabas.wire.messages.transaction_log_key import TransactionLogKey
 from barnabas.wire.messages.transaction_log_value import PartitionsSchema, TransactionLogValue
-
-_INT16: Final = struct.Struct(">h")
 
 TRANSACTION_TYPE: Final = 0
 
@@ -42,7 +40,7 @@ _STATES: Final = (
 
 def encode_record(record: Record, version: int) -> tuple[bytes, bytes | None]:
     """Key and value for the log, the value at `version`; no value for a tombstone."""
-    key = _INT16.pack(TRANSACTION_TYPE) + encode(TransactionLogKey(transactional_id=record.transactional_id), 0)
+    key = INT16.pack(TRANSACTION_TYPE) + encode(TransactionLogKey(transactional_id=record.transactional_id), 0)
     if isinstance(record, TransactionTombstone):
         return key, None
     value = TransactionLogValue(
@@ -58,22 +56,22 @@ def encode_record(record: Record, version: int) -> tuple[bytes, bytes | None]:
         value.previous_producer_id = record.previous_producer_id
         value.next_producer_id = record.next_producer_id
         value.client_transaction_version = record.client_version
-    return key, _INT16.pack(version) + encode(value, version)
+    return key, INT16.pack(version) + encode(value, version)
 
 
 def decode_record(key: bytes, value: bytes | None) -> Record:
     """The record that the log holds. Errors: ProtocolError when it is of another type or version, or nonsense."""
-    record_type = _leading_int16(key)
+    record_type = leading_int16(key)
     if record_type != TRANSACTION_TYPE:
         raise ProtocolError(f"record has type {record_type}, known is {TRANSACTION_TYPE}")
-    transactional_id = decode(TransactionLogKey, 0, key, _INT16.size).transactional_id
+    transactional_id = decode(TransactionLogKey, 0, key, INT16.size).transactional_id
     if value is None:
         return TransactionTombstone(transactional_id)
-    version = _leading_int16(value)
+    version = leading_int16(value)
     lowest, highest = TransactionLogValue.VALID_VERSIONS
     if not lowest <= version <= highest:
         raise ProtocolError(f"record value has version {version}, known are {lowest} to {highest}")
-    fields = decode(TransactionLogValue, version, value, _INT16.size)
+    fields = decode(TransactionLogValue, version, value, INT16.size)
     if not 0 <= fields.transaction_status < len(_STATES):
         raise ProtocolError(f"transaction has state {fields.transaction_status}")
     return Transaction(
@@ -100,10 +98,3 @@ def _by_topic(partitions: Iterable[TopicPartition]) -> list[PartitionsSchema]:
     for topic, partition in sorted(partitions):
         topics.setdefault(topic, []).append(partition)
     return [PartitionsSchema(topic=topic, partition_ids=indexes) for topic, indexes in topics.items()]
-
-
-def _leading_int16(data: bytes) -> int:
-    if len(data) < _INT16.size:
-        raise ProtocolError(f"record has {len(data)} bytes, too few for a version")
-    (number,) = _INT16.unpack_from(data)
-    return int(number)

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Collection
 from typing import Final, NamedTuple
 
 from barnabas.broker.coordinators.log import CoordinatorLog
+from barnabas.broker.coordinators.runner import answered
 from barnabas.broker.coordinators.runtime import CoordinatorRuntime
 from barnabas.broker.coordinators.transactions.endings import Endings, TransactionRunner
 from barnabas.broker.coordinators.transactions.events import (
@@ -144,9 +145,7 @@ class TransactionService:
         Errors: as `ask`, and those of `next_producer_id`.
         """
         while True:
-            reply = self.ask(event)
-            if isinstance(reply, asyncio.Future):
-                reply = await reply
+            reply: Reply = await answered(self.ask(event))
             if not isinstance(reply, NeedsProducerId):
                 assert isinstance(reply, ProducerReply), reply
                 return reply
@@ -155,9 +154,7 @@ class TransactionService:
 
     async def partitions(self, event: Request) -> PartitionsReply:
         """Have an AddPartitions or VerifyPartitions decided. Errors: as `ask`."""
-        reply = self.ask(event)
-        if isinstance(reply, asyncio.Future):
-            reply = await reply
+        reply: Reply = await answered(self.ask(event))
         assert isinstance(reply, PartitionsReply), reply
         return reply
 

@@ -390,17 +390,15 @@ def test_a_batch_whose_commit_spark_did_not_note(archived: Any, spark: Any) -> N
     assert made.rows() == before
 
 
-def test_expiry_is_told_from_loss(archived: Any, spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_expiry_is_told_from_loss(archived: Any, spark: Any) -> None:
     made = archived(1800)
     before, state = made.rows(), made.state()
     days = sorted({piece.date for piece in state.pieces})
-    third = archive.now_ms(spark)
-    monkeypatch.setattr(archive, "now_ms", lambda _: sample.millis(f"{days[2]}T12:00:00"))  # of 2013
-    assert archive.expire(spark, made.options()) == 0
-    assert archive.expire(spark, made.options("--keep-days=1", f"--keep-days-of={made.topics[0]}=5")) == 0
+    third = sample.millis(f"{days[2]}T12:00:00")  # of 2013
+    assert archive.expire(spark, made.options(), third) == 0
+    assert archive.expire(spark, made.options("--keep-days=1", f"--keep-days-of={made.topics[0]}=5"), third) == 0
 
-    expired = archive.expire(spark, made.options("--keep-days=1"))
-    monkeypatch.setattr(archive, "now_ms", lambda _: third + 1000)
+    expired = archive.expire(spark, made.options("--keep-days=1"), third)
 
     assert expired == sum(piece.rows for piece in state.pieces if piece.date < days[1]) > 0
     assert made.rows() == [row for row in before if row[3] >= sample.millis(f"{days[1]}T00:00:00")]

@@ -16,7 +16,7 @@ import pytest
 
 from compat_tests.conftest import ROOT
 from compat_tests.spark.conftest import SHORT_LIVED_JAVA
-from spark_examples import sample, topics
+from spark_examples import sample
 from spark_examples.archive_log import LOG_FOLDER
 from spark_examples.filesystem import DEFAULT_ELSEWHERE, local_path
 from spark_examples.pipeline import Totals, say_totals
@@ -199,18 +199,17 @@ def test_no_address(servers: str) -> None:
     assert servers in problem
 
 
-def test_somebody_else_listens(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(topics, "ANSWER_S", 0.5)
+def test_somebody_else_listens() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         servers = f"127.0.0.1:{silent.getsockname()[1]}"
-        problem = what_is_missing(options_of(servers), Topics())
+        problem = what_is_missing(options_of(servers), Topics(), timeout_s=0.5)
         assert problem is not None
         assert problem.startswith(f"{servers} does not answer as a Kafka cluster does: ")
 
         # How to get in may be known to Spark alone: then it is Spark that finds out.
         assert what_is_missing(options_of(servers, kafka=(("security.protocol", "SSL"),)), Topics(("x",))) is None
         secured = options_of(servers, kafka=(("sasl.mechanism", "PLAIN"),), client=(("security.protocol", "SSL"),))
-        assert what_is_missing(secured, Topics(("x",))) is not None
+        assert what_is_missing(secured, Topics(("x",)), timeout_s=0.5) is not None
 
 
 @pytest.mark.parametrize("by_itself", [True, False])

@@ -122,7 +122,7 @@ class ZooKeeperConnection(asyncio.Protocol):
 
     @property
     def is_closing(self) -> bool:
-        """Whether it was closed, and its client has not read everything yet."""
+        """Whether the connection was closed, and its client has not read everything yet."""
         return self._closing is not None
 
     def _serve_frames(self) -> None:

@@ -141,7 +141,7 @@ WORLD_ANYONE: Final = Acl(31, "world", "anyone")
 
 
 def read_connect_request(frame: bytes) -> ConnectRequest:
-    """Raises: MalformedMessage."""
+    """Decode the first request of a connection. Raises: MalformedMessage."""
     reader = JuteReader(frame)
     reader.read_int()  # the protocol's version, always 0
     last_zxid_seen, timeout_ms, session_id, password = (

@@ -212,7 +212,7 @@ class ZooKeeperServer:
                 connection.abort_closing()
 
     def _close_session(self, session: Session[Client]) -> None:
-        """Its client wants it ended, and waits for the answer on its connection."""
+        """End a session as its client has asked; the client waits for the answer on its connection."""
         session.connection = None
         self._end(session)
 

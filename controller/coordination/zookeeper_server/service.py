@@ -194,7 +194,7 @@ class TreeService:
         return encode_acls([WORLD_ANYONE]) + self._require(path)
 
     def _sync(self, path: str, _session: Session[Client]) -> bytes:
-        """There is one server: whoever asks it has seen everything that came before."""
+        """Answer SYNC at once: there is one server, and whoever asks it has seen everything that came before."""
         return encode_string(path)
 
     def _ephemerals(self, prefix: str, session: Session[Client]) -> bytes:

@@ -71,18 +71,18 @@ class SessionTable(Generic[Connection]):
         return session
 
     def remove(self, session: Session[Connection]) -> None:
-        """Its znodes are gone."""
+        """Forget a session whose znodes are gone."""
         self._sessions.pop(session.session_id, None)
 
     def heard_of(self, session: Session[Connection], now_ms: int) -> None:
-        """Its client has said something."""
+        """Note that a session's client has said something, which keeps it alive for another timeout."""
         session.deadline_ms = now_ms + session.timeout_ms
 
     def give_time(self, duration_ms: int) -> None:
-        """Nobody could be heard for so long, because this process stood still."""
+        """Put off the end of all sessions by the time for which this process stood still: nobody could be heard."""
         for session in self._sessions.values():
             session.deadline_ms += duration_ms
 
     def expired(self, now_ms: int) -> list[Session[Connection]]:
-        """Those whose clients were silent for too long, and those that are over already."""
+        """The sessions whose clients were silent for too long, and those that are over already."""
         return [session for session in self._sessions.values() if session.is_over or session.deadline_ms <= now_ms]

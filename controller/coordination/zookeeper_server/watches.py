@@ -33,11 +33,11 @@ class WatchTable(Generic[Owner]):
         """What all of them take, about."""
 
     def watch_data(self, path: str, owner: Owner) -> None:
-        """The same watch set twice is one."""
+        """Tell `owner` once of the next change of a znode's data, however often it asks for that before."""
         self._add(path, owner, of_children=False)
 
     def watch_children(self, path: str, owner: Owner) -> None:
-        """The same watch set twice is one."""
+        """Tell `owner` once of the next change of a znode's children, however often it asks for that before."""
         self._add(path, owner, of_children=True)
 
     def has(self, path: str, owner: Owner, *, of_data: bool, of_children: bool) -> bool:
@@ -59,7 +59,7 @@ class WatchTable(Generic[Owner]):
             self._drop(path, owner, of_children=True)
 
     def take(self, event: WatchedEvent) -> list[Owner]:
-        """Who hears of an event, each once; their watches end with it."""
+        """The owners that hear of an event, each once; their watches for it end."""
         heard: dict[Owner, None] = {}
         for events, of_children in ((_DATA_EVENTS, False), (_CHILD_EVENTS, True)):
             if event.type in events:
@@ -98,7 +98,8 @@ class WatchTable(Generic[Owner]):
 def missed_data_events(
     tree: DataTree, relative_zxid: int, paths: Sequence[str]
 ) -> Iterator[tuple[str, EventType | None]]:
-    """For each watch that a client had on data: what it missed since that zxid, None if nothing."""
+    """For each path whose data a client watched before it connected anew: what it has missed since `relative_zxid`,
+    None if nothing."""
     for path in paths:
         znode = tree.znode(path)
         if znode is None:
@@ -108,7 +109,7 @@ def missed_data_events(
 
 
 def missed_creations(tree: DataTree, paths: Sequence[str]) -> Iterator[tuple[str, EventType | None]]:
-    """The same for each watch on a znode that was not there."""
+    """For each path where a client waited for a znode to be created: that event if there is one now, else None."""
     for path in paths:
         yield path, None if tree.znode(path) is None else EventType.CREATED
 
@@ -116,7 +117,8 @@ def missed_creations(tree: DataTree, paths: Sequence[str]) -> Iterator[tuple[str
 def missed_child_events(
     tree: DataTree, relative_zxid: int, paths: Sequence[str]
 ) -> Iterator[tuple[str, EventType | None]]:
-    """The same for each watch on children."""
+    """For each path whose children a client watched before it connected anew: what it has missed since `relative_zxid`,
+    None if nothing."""
     for path in paths:
         znode = tree.znode(path)
         if znode is None:

@@ -50,6 +50,7 @@ def test_a_lost_file_ends_the_broker(tmp_path: Path) -> None:
             ManualClock(),
             ManualTimers(),
             file_in(tmp_path),
+            ENVIRONMENT.store_worker,
             reasons.append,
         )
         session = await store.open()
@@ -71,6 +72,7 @@ def test_a_clean_stop_is_no_failure(tmp_path: Path) -> None:
             ManualClock(),
             ManualTimers(),
             file_in(tmp_path),
+            ENVIRONMENT.store_worker,
             reasons.append,
         )
         await store.open()
@@ -87,7 +89,15 @@ def test_a_store_that_is_handed_in_is_shared_and_stays_open(tmp_path: Path) -> N
         embedded = EmbeddedStore(":memory:", ManualClock())
         await embedded.open()
         stores = [
-            MetadataStore(config, ManualClock(), ManualTimers(), no_file, lambda reason: None, shared=embedded)
+            MetadataStore(
+                config,
+                ManualClock(),
+                ManualTimers(),
+                no_file,
+                ENVIRONMENT.store_worker,
+                lambda reason: None,
+                shared=embedded,
+            )
             for _ in range(2)
         ]
         first, second = [await store.open() for store in stores]
@@ -150,7 +160,9 @@ def test_no_zookeeper_is_an_error_with_its_address(tmp_path: Path) -> None:
     }
 
     async def start() -> None:
-        store = MetadataStore(load(options=options), ManualClock(), ManualTimers(), no_file, lambda reason: None)
+        store = MetadataStore(
+            load(options=options), ManualClock(), ManualTimers(), no_file, ENVIRONMENT.store_worker, lambda reason: None
+        )
         try:
             await store.open()
         finally:
@@ -175,6 +187,7 @@ def test_a_short_session_timeout_leaves_time_to_connect(tmp_path: Path) -> None:
                 ManualClock(),
                 ManualTimers(),
                 no_file,
+                ENVIRONMENT.store_worker,
                 lambda reason: None,
             )
             try:
@@ -239,7 +252,9 @@ def test_a_former_life_that_was_killed_is_registered_no_longer_than_the_next_one
 
         def life(*directories: Path) -> MetadataStore:
             note = notes[0] = SessionNote(Logs(*directories), boots[0], lambda: False)
-            return MetadataStore(config, ManualClock(), ManualTimers(), no_file, lambda reason: None, note=note)
+            return MetadataStore(
+                config, ManualClock(), ManualTimers(), no_file, ENVIRONMENT.store_worker, lambda reason: None, note=note
+            )
 
         killed = life(tmp_path)
         session = await killed.open()

@@ -28,7 +28,7 @@ READ_WHERE_USED = frozenset(
 FOLLOWED_BESIDE_OTHERS = frozenset(("follower.replication.throttled.rate", "leader.replication.throttled.rate"))
 """By brokers that have others beside them."""
 
-NOT_AT_RUN_TIME = frozenset(("listener.security.protocol.map", "listeners"))
+NOT_AT_RUN_TIME = frozenset(key.name for key in DYNAMIC_KEYS if key.is_fixed)
 """Dynamic in Kafka; a change is refused here."""
 
 

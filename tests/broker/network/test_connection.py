@@ -22,7 +22,7 @@ from barnabas.broker.network.inflight_budget import InflightBudget
 from barnabas.broker.network.outcome import CloseConnection, Delayed
 from barnabas.broker.network.reply_queue import GATHERED_BYTES_MAX
 from barnabas.broker.network.socket_server import SocketServer
-from barnabas.broker.network.turns import FRAMES_PER_TURN, RequestTurns
+from barnabas.broker.network.turns import FRAMES_PER_TURN
 from barnabas.broker.timers import Timers
 from barnabas.clock import ManualClock
 from barnabas.network import OsNetwork
@@ -127,7 +127,7 @@ class Peer:
         budget: InflightBudget | None = None,
     ) -> None:
         self.dispatcher = Dispatcher()
-        self.connections = Connections(LIMITS, OsThreads()) if connections is None else connections
+        self.connections = Connections(LIMITS, OsThreads(), work_s=lambda: 0.0) if connections is None else connections
         self.budget = InflightBudget(budget_bytes) if budget is None else budget
         self.timers = Timers(self.dispatcher.clock, asyncio.get_running_loop())
         self.connection = Connection(
@@ -203,7 +203,7 @@ def test_beyond_the_slice_of_all_connections_requests_are_kept_and_connections_t
 
     async def run() -> None:
         passing = iter(range(10**6))  # each look at the clock is 1 ms later
-        connections = Connections(LIMITS, OsThreads(), RequestTurns(lambda: next(passing) / 1000))
+        connections = Connections(LIMITS, OsThreads(), work_s=lambda: next(passing) / 1000)
         peers = [Peer(connections=connections) for _ in range(10)]
         bodies = [b"%03d" % number for number in range(10)]
         served: list[int] = []
@@ -226,7 +226,7 @@ def test_what_one_append_wakes_takes_turns_too() -> None:
 
     async def run() -> None:
         passing = iter(range(10**6))  # each look at the clock is 1 ms later
-        connections = Connections(LIMITS, OsThreads(), RequestTurns(lambda: next(passing) / 1000))
+        connections = Connections(LIMITS, OsThreads(), work_s=lambda: next(passing) / 1000)
         peers = [Peer(connections=connections) for _ in range(40)]
         for peer in peers:
             peer.send(b"delay", b"next")
@@ -255,7 +255,7 @@ def test_a_turn_that_comes_just_before_a_wake_does_not_take_its_place() -> None:
     async def run() -> None:
         failures: list[str] = []
         asyncio.get_running_loop().set_exception_handler(lambda _loop, context: failures.append(context["message"]))
-        peer = Peer(connections=Connections(LIMITS, OsThreads(), RequestTurns(lambda: 0.0)))
+        peer = Peer(connections=Connections(LIMITS, OsThreads(), work_s=lambda: 0.0))
         peer.send(*[b"now"] * FRAMES_PER_TURN, b"delay1", b"delay2")
         peer.connection.pause_writing()
         peer.connection.resume_writing()

@@ -12,11 +12,11 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from barnabas.broker.configuration.config import ConfigError, load
 from barnabas.broker.configuration.tables.broker import LEADER_SELECTOR, RACK_AWARE_SELECTOR
-from barnabas.broker.handlers import fetch as fetch_handler
 from barnabas.broker.replication.follower_reads import COMMIT_WAIT_MS
 from barnabas.broker.replication.followers import Followers
 from barnabas.broker.replication.replica_selector import preferred_replica
 from barnabas.testing import Cluster
+from barnabas.testing.request import Request
 from barnabas.testing.requests import ask
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.delete_topics import DeleteTopicsRequest
@@ -215,7 +215,7 @@ def test_between_what_is_committed_and_its_end_a_follower_has_nothing_and_waits(
 
 
 def test_while_somebody_reads_and_not_all_is_committed_a_follower_lets_its_leader_wait_for_a_moment_only(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster,
 ) -> None:
     """Whatever the machine's speed: no fetch of the follower keeps a commit from the reader for longer than that, and
     none is hurried when there is nothing to hear."""
@@ -224,15 +224,12 @@ def test_while_somebody_reads_and_not_all_is_committed_a_follower_lets_its_leade
     log = servers[1].replicas.partition_or_error("counted", 0).log
     waits: list[tuple[int, bool]] = []
     """How long each fetch of the follower may wait, and whether it has something that it does not know committed."""
-    of_replica = fetch_handler._of_replica
 
-    def noted(replica_id: int, plan: Any, now_ms: int, request: FetchRequest, context: Any) -> Any:
-        is_of_it = any(asked.topic == "counted" for asked in plan.partitions)
-        if is_of_it and (replica_id, context.services.node_id) == (follower, leader):
-            waits.append((request.max_wait_ms, log.high_watermark < log.log_end_offset))
-        return of_replica(replica_id, plan, now_ms, request, context)
+    def note(request: Request) -> bool:
+        if request.message.replica_state.replica_id == follower:
+            waits.append((request.message.max_wait_ms, log.high_watermark < log.log_end_offset))
+        return False
 
-    monkeypatch.setattr(fetch_handler, "_of_replica", noted)
     took_s = []
 
     async def read_what_is_written() -> None:
@@ -245,7 +242,8 @@ def test_while_somebody_reads_and_not_all_is_committed_a_follower_lets_its_leade
                 assert (await reading).responses[0].partitions[0].records
                 took_s.append(time.monotonic() - began_s)
 
-    cluster.call(read_what_is_written())
+    with cluster.faults.hold("Fetch", broker=leader, from_brokers=True, predicate=note):  # looks, and holds nothing
+        cluster.call(read_what_is_written())
     *_, p90 = percentiles = quantiles(took_s, n=10)
     print(f"from its acknowledgement to a fetch at a follower: p50 {percentiles[4]:.4f} s, p90 {p90:.4f} s")
     hurried = [wait_ms for wait_ms, has_more in waits if has_more]

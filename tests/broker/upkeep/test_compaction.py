@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, Self
 
 import pytest
 import zstandard
@@ -22,6 +22,8 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     NewTopic,
 )
 
+from barnabas.broker.configuration.config import load
+from barnabas.broker.environment import Environment
 from barnabas.broker.http.metrics_page import take_snapshot
 from barnabas.broker.upkeep import compaction
 from barnabas.broker.upkeep.cleaner_process import Throttle, command, decode_result, encode_job
@@ -29,6 +31,7 @@ from barnabas.storage.compaction.cleaner import CleanedSegment, CleaningJob, Sou
 from barnabas.storage.errors import CorruptLog, StorageError, is_passing
 from barnabas.storage.os_files import UnsyncedFiles
 from barnabas.testing import Broker
+from barnabas.testing.broker_thread import BrokerThread
 from barnabas.wire.messages.produce import ProduceResponse
 from barnabas.wire.record_batch import iter_headers, parse_header, patch
 from barnabas.wire.records import Record, assemble_batch, build_batch
@@ -56,13 +59,38 @@ def process() -> Iterator[BarnabasProcess]:
         yield process
 
 
-def create(process: BarnabasProcess, topic: str, **config: str) -> None:
+class Served(Protocol):
+    """A broker of one kind or another."""
+
+    @property
+    def bootstrap_servers(self) -> str: ...
+
+
+class BrokerIn(BrokerThread):
+    """A broker on a thread of its own, in that environment."""
+
+    def __init__(self, data_dir: Path, environment: Environment) -> None:
+        options = {"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(data_dir), **SETTINGS}
+        super().__init__(load(options=options), environment)
+
+    @property
+    def bootstrap_servers(self) -> str:
+        return self.server.socket_server.bootstrap_servers
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
+
+def create(process: Served, topic: str, **config: str) -> None:
     admin = AdminClient({"bootstrap.servers": process.bootstrap_servers})
     settings = {"cleanup.policy": "compact", **{key.replace("_", "."): value for key, value in config.items()}}
     admin.create_topics([NewTopic(topic, 1, 1, config=settings)])[topic].result(30)
 
 
-def produce(process: BarnabasProcess, topic: str, count: int, keys: int, size: int = 100, first: int = 0) -> None:
+def produce(process: Served, topic: str, count: int, keys: int, size: int = 100, first: int = 0) -> None:
     refused: list[Any] = []
     producer = Producer(
         {"bootstrap.servers": process.bootstrap_servers, "enable.idempotence": True, "batch.size": 10_000}
@@ -77,7 +105,7 @@ def produce(process: BarnabasProcess, topic: str, count: int, keys: int, size: i
     assert not any(refused)
 
 
-def read(process: BarnabasProcess, topic: str) -> list[tuple[int, bytes | None, bytes | None]]:
+def read(process: Served, topic: str) -> list[tuple[int, bytes | None, bytes | None]]:
     """(offset, key, value) of everything from the beginning to the end."""
     consumer = Consumer(
         {"bootstrap.servers": process.bootstrap_servers, "group.id": "reader", "enable.auto.commit": False,
@@ -179,7 +207,7 @@ def start_cleaning(order: bytes, arguments: list[str]) -> tuple["subprocess.Pope
 @pytest.mark.parametrize("plant", ["", "cleaner_process._end_with_parent = lambda: None; "])
 def test_a_cleaning_process_ends_when_nobody_is_at_the_other_end(plant: str, tmp_path: Path) -> None:
     order = encode_job(held_job(tmp_path), is_durable=True, max_bytes_per_second=10_000)
-    *start, statement, paths = command()
+    *start, statement, paths = command(sys.executable)
     planted = statement.replace("main()", f"from barnabas.broker.upkeep import cleaner_process; {plant}main()")
     process, write_end = start_cleaning(order, [*start, planted, paths])
     with process:
@@ -270,15 +298,12 @@ def test_nothing_is_swapped_before_a_start_would_know_of_it() -> None:
 
 
 @pytest.mark.slow
-def test_a_pass_whose_process_fails_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pass_whose_process_fails_is_made_again(tmp_path: Path) -> None:
     """It is not to be started, ends in the middle of a line, is killed when memory runs out."""
-    tried, interpreter, real = tmp_path / "tried", tmp_path / "python", sys.executable
-    monkeypatch.setattr(sys, "executable", str(interpreter))
-    settings = {"cleanup.policy": "compact", "segment.bytes": SIZE_FOR_A_PROCESS, "min.cleanable.dirty.ratio": 0.01}
-    with Broker(configs=SETTINGS) as broker:
-        topic = broker.create_topic("t", configs=settings)
-        for number in range(60):
-            topic.produce(b"v" * (SIZE_FOR_A_PROCESS // 50), key=b"%d" % (number % 3))
+    tried, interpreter = tmp_path / "tried", tmp_path / "python"
+    with BrokerIn(tmp_path / "data", Environment(files=UnsyncedFiles(), interpreter=str(interpreter))) as broker:
+        create(broker, "t", segment_bytes=str(SIZE_FOR_A_PROCESS))
+        produce(broker, "t", 60, 3, size=SIZE_FOR_A_PROCESS // 50)
         aside = broker.server.compaction.set_aside
         wait_until(lambda: aside.failures > 0, "it was started")
         (draft := tmp_path / "draft").write_text(
@@ -288,15 +313,15 @@ def test_a_pass_whose_process_fails_is_made_again(tmp_path: Path, monkeypatch: p
             """1) printf '["end", 1';;\n"""
             "2) kill -9 $$;;\n"
             "3) echo '[]';;\n"
-            f"""*) exec {real} "$@";;\n"""
+            f"""*) exec {sys.executable} "$@";;\n"""
             "esac\n"
         )
         draft.chmod(0o700)
         draft.rename(interpreter)
-        wait_until(lambda: len(topic.records()) < 20, "not compacted")
+        wait_until(lambda: len(read(broker, "t")) < 20, "not compacted")
         assert aside.failures > 3
         assert len(tried.read_text()) > 3
-        assert {record.key for record in topic.records()} == {b"0", b"1", b"2"}
+        assert {key for _, key, _ in read(broker, "t")} == {b"0", b"1", b"2"}
 
 
 class FilesOfThisProcess(UnsyncedFiles):
@@ -305,17 +330,14 @@ class FilesOfThisProcess(UnsyncedFiles):
     is_shared = False
 
 
-def test_files_of_this_process_alone_are_compacted_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_of_this_process_alone_are_compacted_in_it(tmp_path: Path) -> None:
     """However large the pass is."""
-    monkeypatch.setattr(sys, "executable", "/nowhere")
-    settings = {"cleanup.policy": "compact", "segment.bytes": SIZE_FOR_A_PROCESS, "min.cleanable.dirty.ratio": 0.01}
-    with Broker(files=FilesOfThisProcess(), configs=SETTINGS) as broker:
-        topic = broker.create_topic("t", configs=settings)
-        for number in range(60):
-            topic.produce(b"v" * (SIZE_FOR_A_PROCESS // 50), key=b"%d" % (number % 3))
-        wait_until(lambda: len(topic.records()) < 20, "not compacted")
+    with BrokerIn(tmp_path, Environment(files=FilesOfThisProcess(), interpreter="/nowhere")) as broker:
+        create(broker, "t", segment_bytes=str(SIZE_FOR_A_PROCESS))
+        produce(broker, "t", 60, 3, size=SIZE_FOR_A_PROCESS // 50)
+        wait_until(lambda: len(read(broker, "t")) < 20, "not compacted")
         assert broker.server.compaction.set_aside.failures == 0
-        assert {record.key for record in topic.records()} == {b"0", b"1", b"2"}
+        assert {key for _, key, _ in read(broker, "t")} == {b"0", b"1", b"2"}
 
 
 @pytest.mark.slow

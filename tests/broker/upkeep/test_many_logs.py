@@ -4,7 +4,9 @@ import asyncio
 import errno
 import inspect
 import os
+import sys
 import threading
+import time
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -253,7 +255,7 @@ def test_compaction_looks_for_candidates_in_threads(tmp_path: Path) -> None:
     async def test() -> None:
         bench = Bench(tmp_path, COMPACTION, lambda number: number % 2 * 2 * HOUR_MS)
         config = load(options={"log.dirs": str(tmp_path)})
-        compaction = Compaction(bench.replicas, bench.clock, bench.log_manager, config)
+        compaction = Compaction(bench.replicas, bench.clock, bench.log_manager, config, time.monotonic, sys.executable)
         logs = {number: bench.log(number) for number in range(LOGS)}
 
         def delete_one(turn: int) -> None:

@@ -12,7 +12,6 @@ from barnabas.broker.configuration import config
 from barnabas.broker.environment import Environment
 from barnabas.broker.server import Broker
 from barnabas.clock import ManualClock
-from barnabas.controller.coordination.embedded import EmbeddedStore
 from barnabas.controller.coordination.interface import StoreUnavailable
 from barnabas.controller.coordination.zookeeper import ZooKeeperSession
 from barnabas.controller.operations.topics import NewTopic
@@ -94,8 +93,8 @@ def test_a_broker_serves_and_stops_cleanly_without_new_threads(tmp_path: Path) -
 def test_a_broker_that_is_handed_the_one_thread_starts_none(tmp_path: Path) -> None:
     """In its second life there are logs to open, and a coordinator's to read."""
 
-    async def live(clock: ManualClock, store: EmbeddedStore) -> int:
-        environment = Environment(clock=clock, files=UnsyncedFiles(), metadata_store=store, threads=OneThread())
+    async def live(clock: ManualClock) -> int:
+        environment = Environment(clock=clock, files=UnsyncedFiles(), store_worker=_InTurn, threads=OneThread())
         broker = Broker(_config(tmp_path), environment)
         await broker.start()
         if not broker.metadata.has_partition("t", 0):
@@ -114,10 +113,7 @@ def test_a_broker_that_is_handed_the_one_thread_starts_none(tmp_path: Path) -> N
 
     async def scenario() -> None:
         clock = ManualClock()
-        store = EmbeddedStore(":memory:", clock, worker=_InTurn())
-        await store.open()
-        assert [await live(clock, store) for _ in range(2)] == [0, 1]
-        await store.close()
+        assert [await live(clock) for _ in range(2)] == [0, 1]
 
     with no_new_threads():
         asyncio.run(scenario())

@@ -1,0 +1,174 @@
+"""Which requests a fault, or a look at what was recorded, is for, and how often a fault comes over them."""
+
+from __future__ import annotations
+
+import difflib
+import random
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, Final, TypedDict
+
+from barnabas.testing import entries
+from barnabas.testing.request import Request
+from barnabas.wire.messages import API_NAMES
+from barnabas.wire.schema import Message
+
+Api = str | int | type[Message]
+"""An API by Kafka's name ("Produce"), its key, or its request's class."""
+
+SEED_MAX: Final = 2**32
+
+
+class Selection(TypedDict, total=False):
+    """Which requests are meant: all that is given must be so; a collection means any of it.
+
+    `topic`, `partition`, `group`, `transactional_id`: what the request is about, if but one of its entries; a fault
+    that answers with an error leaves the other entries alone. `version` is the API's, `connection` its number at the
+    broker (`Request.connection`), `broker` the broker id. `predicate` is asked last, on the broker's event loop: it
+    must not block. `from_brokers` adds what brokers of a cluster ask each other.
+    """
+
+    version: int | Collection[int]
+    client_id: str | Collection[str]
+    principal: str | Collection[str]
+    connection: int | Collection[int]
+    topic: str | Collection[str]
+    partition: int | Collection[int]
+    group: str | Collection[str]
+    transactional_id: str | Collection[str]
+    broker: int | Collection[int]
+    predicate: Callable[[Request], bool]
+    from_brokers: bool
+
+
+class Matching(Selection, total=False):
+    """Which requests a fault is for, see `Selection`, and how often it comes.
+
+    Of the requests that match, the first `after` pass; then each `every`-th is hit, with `probability` (by a random
+    number from `seed`; `repr` of the fault shows it), `times` at most.
+    """
+
+    times: int
+    after: int
+    every: int
+    probability: float
+    seed: int
+
+
+_OF_REQUEST: Final = ("version", "client_id", "principal", "connection", "broker")
+_OF_ENTRIES: Final = {
+    "topic": entries.TOPIC,
+    "partition": entries.PARTITION,
+    "group": entries.GROUP,
+    "transactional_id": entries.TRANSACTIONAL_ID,
+}
+
+
+class Limits:
+    """How often a fault comes over what it is for; counts both."""
+
+    def __init__(
+        self,
+        *,
+        times: int | None = None,
+        after: int = 0,
+        every: int = 1,
+        probability: float = 1.0,
+        seed: int | None = None,
+    ) -> None:
+        if every < 1 or after < 0 or (times is not None and times < 1) or not 0 <= probability <= 1:
+            raise ValueError("a fault needs times >= 1, after >= 0, every >= 1 and a probability of 0 to 1")
+        self.seed = random.randrange(SEED_MAX) if seed is None else seed
+        self.random = random.Random(self.seed)
+        self.matches = 0
+        self.hits = 0
+        self._times = times
+        self._after = after
+        self._every = every
+        self._probability = probability
+        self.is_random = probability < 1
+
+    def is_hit(self) -> bool:
+        """Count one more request, connection or call that the fault is for, and say whether it comes over this one."""
+        if self.hits == self._times:
+            return False
+        self.matches += 1
+        number = self.matches - self._after
+        if number < 1 or number % self._every or (self.is_random and self.random.random() >= self._probability):
+            return False
+        self.hits += 1
+        return True
+
+
+class Matcher:
+    """Whether a request is one that a fault, or a look at what was recorded, is for. Errors: ValueError for an API that
+    Kafka does not have, TypeError for a keyword that is none."""
+
+    def __init__(self, api: Api | Collection[Api] | None, where: Mapping[str, Any]) -> None:
+        self.api_keys = api_keys(api)
+        self._predicate: Callable[[Request], bool] | None = where.get("predicate")
+        self._from_brokers = bool(where.get("from_brokers", False))
+        self._of_request = {name: _collection(where[name]) for name in _OF_REQUEST if name in where}
+        self._of_entries = {role: _collection(where[name]) for name, role in _OF_ENTRIES.items() if name in where}
+        self.addressed = frozenset(self._of_entries)
+        unknown = set(where) - {*_OF_REQUEST, *_OF_ENTRIES, "predicate", "from_brokers"}
+        if unknown:
+            raise TypeError(f"no such keyword: {', '.join(sorted(unknown))}; there are {', '.join(_KEYWORDS)}")
+
+    def matches(self, request: Request) -> bool:
+        """Whether this request is meant; asks the predicate last."""
+        return (
+            (self.api_keys is None or request.message.API_KEY in self.api_keys)
+            and all(getattr(request, name) in values for name, values in self._of_request.items())
+            and (self._from_brokers or not request.is_of_broker)
+            and (not self._of_entries or any(map(self._names, request.subjects)))
+            and (self._predicate is None or bool(self._predicate(request)))
+        )
+
+    def is_at(self, broker: int) -> bool:
+        """Whether requests at a broker are meant."""
+        return broker in self._of_request.get("broker", (broker,))
+
+    def is_meant(self, subject: entries.Subject) -> bool:
+        """Whether an entry of a matching request, or of its answer, is meant, as far as it tells."""
+        return all(role not in subject or subject[role] in values for role, values in self._of_entries.items())
+
+    def _names(self, subject: entries.Subject) -> bool:
+        told = set(subject)
+        if entries.ALL_TOPICS in subject:
+            told |= {entries.TOPIC, entries.PARTITION}
+        if entries.ALL_PARTITIONS in subject:
+            told.add(entries.PARTITION)
+        return self.addressed <= told and self.is_meant(subject)
+
+
+_KEYWORDS: Final = tuple(Matching.__annotations__)
+
+
+def api_keys(api: Api | Collection[Api] | None) -> frozenset[int] | None:
+    """The keys of APIs, by what they may be named by; None for all. Errors: ValueError, with the name that may have
+    been meant."""
+    if api is None:
+        return None
+    if isinstance(api, str | int | type):
+        return frozenset({_api_key(api)})
+    return frozenset(map(_api_key, api))
+
+
+def _api_key(api: Api) -> int:
+    if isinstance(api, type):
+        return api.API_KEY
+    if isinstance(api, int):
+        if api in API_NAMES:
+            return api
+        raise ValueError(f"Kafka has no API with the key {api}")
+    found = next((key for key, name in API_NAMES.items() if name == api), None)
+    if found is None:
+        near = difflib.get_close_matches(api, API_NAMES.values(), 1)
+        raise ValueError(f"Kafka has no API {api!r}{f': did you mean {near[0]!r}?' if near else ''}")
+    return found
+
+
+def _collection(value: Any) -> Collection[Any]:
+    if isinstance(value, str | int) or value is None:
+        return (value,)
+    return frozenset(value)
