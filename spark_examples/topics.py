@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
 
-ANSWER_S = 2.5
+ANSWER_S = 5
 """How long a cluster may take to answer at all. What listens and is no broker keeps nobody waiting for longer."""
 TIMEOUT_S = 10
 """How long it may take for what it is asked then."""

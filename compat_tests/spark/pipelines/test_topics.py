@@ -221,11 +221,11 @@ def test_what_is_written_may_be_created_by_the_cluster(start_cluster: Callable[.
 
 
 def test_somebody_else_listens_and_nobody_waits_for_long() -> None:
-    """Three seconds, beside those that Python takes for the start."""
+    """Half of what a cluster may take for what it is asked, on a busy machine too."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         started = time.monotonic()
         problem = what_is_missing(options_of(f"127.0.0.1:{silent.getsockname()[1]}"), Topics())
-        assert time.monotonic() - started < 3.5
+        assert time.monotonic() - started < 9
         assert problem is not None
 
 
