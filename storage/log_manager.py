@@ -22,7 +22,7 @@ from barnabas.storage.checkpoints import (
 from barnabas.storage.config import LogConfig
 from barnabas.storage.deletions import DELETE_SUFFIX, STRAY_SUFFIX, Deletions
 from barnabas.storage.descriptors import DescriptorCache
-from barnabas.storage.errors import CorruptLog, DirectoryMismatch, StorageError
+from barnabas.storage.errors import CorruptLog, DirectoryMismatch, StorageError, is_passing
 from barnabas.storage.files import Files
 from barnabas.storage.flush import FlushTask
 from barnabas.storage.leader_epochs import LeaderEpochs
@@ -97,6 +97,8 @@ class LogManager:
         self._out_of_reach: set[TopicPartition] = set()
         """Logs that only a missing directory can hold."""
         self.lost = LostLogs()
+        self._unnoted_cluster_id: str | None = None
+        """The cluster's id, as long as not all directories name it."""
         self._by_log: dict[TopicPartition, LogDirectory] = {}
         self.previous_broker_epoch = -1
         """The epoch that the broker had when it stopped cleanly; -1 if it did not in each of the directories, or not in
@@ -117,6 +119,8 @@ class LogManager:
         """
         try:
             self._directories.open(self._cluster_id)
+            for directory in self._directories:
+                directory.before_forgetting = self.write_lost_logs
             found, moves = follow_moves(self._directories.find_logs())
             broker_epochs = {logs.broker_epoch for logs in found.values()}
             self.previous_broker_epoch = broker_epochs.pop() if len(broker_epochs) == 1 else -1
@@ -205,13 +209,20 @@ class LogManager:
     def set_cluster_id(self, cluster_id: str) -> None:
         """Note the cluster's id in every directory, and which directories there are: once the metadata store is there,
         so that a directory which names a cluster stands for one that has a store. Blocking where something is new.
+        On a full disk that is done when there is room again.
 
         Raises:
             DirectoryMismatch: a directory belongs to another cluster.
         """
         self._cluster_id = cluster_id
-        self.write_lost_logs()  # as long as a new directory looks like one
         self._directories.set_cluster_id(cluster_id)
+        self._unnoted_cluster_id = cluster_id
+        try:
+            self.write_lost_logs()
+        except OSError as error:
+            if not is_passing(error):
+                raise
+            logger.warning("which logs are lost, and whose %s is, is written down later: %s", self._first_path, error)
 
     def set_threads_per_directory(self, count: int) -> None:
         """Have so many threads from now on."""
@@ -296,9 +307,13 @@ class LogManager:
             self.lost.settle([key for key in claimed if key not in self._by_log])
 
     def write_lost_logs(self) -> None:
-        """Have the next start know which logs are lost. Blocking, any thread. Raises OSError."""
+        """Have the next start know which logs are lost: before a checkpoint forgets them, and as long as a new
+        directory looks like one. Blocking, any thread. Raises OSError."""
         if not self.lost.is_written:
             self.lost.write(self._files, self._first_path)
+        if self._unnoted_cluster_id is not None:
+            self._directories.note(self._unnoted_cluster_id)
+            self._unnoted_cluster_id = None
 
     def reopening(self, topic: str, partition: int) -> Callable[[], PartitionLog | StorageError] | None:
         """A job that tries again to open a log which could not be opened for a cause that passes; `reopened` takes in
