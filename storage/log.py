@@ -162,6 +162,11 @@ class PartitionLog:
         return tuple(self._local.segments)
 
     @property
+    def segment_count(self) -> int:
+        """How many segments there are."""
+        return len(self._local.segments)
+
+    @property
     def size_in_bytes(self) -> int:
         """Bytes of all segments, without indexes."""
         return self._local.size_in_bytes
@@ -436,7 +441,8 @@ class PartitionLog:
             self._load_active()
         # Now, because taking in the batches on the disk and then this one must not count it twice.
         producers = self._producers.state or self.producer_state
-        if segment.should_roll(len(batch), max_timestamp, last_offset, self.config, now_ms):
+        bytes_min = self.context.segment_bytes_min
+        if segment.should_roll(len(batch), max_timestamp, last_offset, self.config, now_ms, bytes_min):
             segment = self._roll(max(base_offset, self.log_end_offset), now_ms)
         if marker is not None and header.producer_id >= 0:
             self._write_marker(segment, batch, header, base_offset, last_offset, max_timestamp, marker)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from typing import Final
 
 from barnabas.clock import Clock
 from barnabas.storage.checkpoints import (
@@ -41,6 +42,11 @@ from barnabas.threads import Threads
 from barnabas.wire.names import ZERO_TOPIC_ID
 
 logger = logging.getLogger(__name__)
+
+SEALED_SEGMENTS_MAX: Final = 100_000
+SMALL_SEGMENT_BYTES: Final = 1024 * 1024
+"""With more sealed segments than that, of all logs together, none of less than this is sealed. (Kafka 4 takes no less for
+`segment.bytes`: KIP-1030.) Each costs 1 KB of memory, four files, and 0.1 ms of a start."""
 
 
 class LogManager:
@@ -534,6 +540,18 @@ class LogManager:
             with suppress(StorageError):  # it has said why
                 return log.delete_old_segments(now_ms, times)
         return 0
+
+    def bound_segments(self, sealed_max: int = SEALED_SEGMENTS_MAX) -> None:
+        """Look whether there are so many segments that small ones have to grow. To be called now and then, so that there
+        are some more for as long."""
+        logs = self.logs
+        is_crowded = sum(log.segment_count for log in logs) - len(logs) > sealed_max
+        bytes_min = SMALL_SEGMENT_BYTES if is_crowded else 1
+        for directory in self._directories:
+            if directory.context.segment_bytes_min < bytes_min:
+                logger.warning("%s: there are more than %d segments: none of less than %d bytes is sealed, whatever"
+                               " segment.bytes and segment.ms say", directory.path, sealed_max, bytes_min)  # fmt: skip
+            directory.context.segment_bytes_min = bytes_min
 
     def logs_to_flush(self, now_ms: int) -> list[PartitionLog]:
         """Logs with something to flush: new names or a sealed segment, a new leader epoch, or flush.ms has passed."""

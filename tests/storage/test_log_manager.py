@@ -302,6 +302,32 @@ def test_a_new_directory_looks_like_one_until_lost_logs_are_written_down(logs, t
     logs.start()
 
 
+def test_where_there_are_very_many_segments_small_ones_grow(logs, tools, caplog):
+    """Strangers may have each of their batches begin one, by size, by time and by indexes."""
+    for setting in ({"segment_bytes": 100}, {"segment_ms": 1}, {"segment_index_bytes": 16}):
+        name, config = next(iter(setting)), {"index_interval_bytes": 0, **setting}
+
+        def write(count, name=name, config=config):
+            log = logs.log(name, **config)
+            for _ in range(count):
+                logs.clock.advance(10)
+                logs.append(log, b"value")
+            return log
+
+        logs.manager.bound_segments(1_000)
+        assert write(20).segment_count == 20
+        logs.manager.bound_segments(18)
+        log = write(20)
+        assert log.segment_count == 20
+        assert "none of less than 1048576 bytes is sealed" in caplog.text
+        assert tools.read_all(log) == list(range(40))
+        logs.manager.bound_segments(1_000)
+        assert write(5).segment_count == 25
+        logs.restart()
+        assert tools.read_all(logs.log(name, **config)) == list(range(45))
+        logs.manager.delete(name, 0)
+
+
 def test_a_delete_under_a_flush_is_no_failure(logs):
     log = logs.log()
     logs.append(log, b"a")
