@@ -45,8 +45,8 @@ logger = logging.getLogger(__name__)
 
 SEALED_SEGMENTS_MAX: Final = 100_000
 SMALL_SEGMENT_BYTES: Final = 1024 * 1024
-"""With more sealed segments than that, of all logs together, none of less than this is sealed. (Kafka 4 takes no less for
-`segment.bytes`: KIP-1030.) Each costs 1 KB of memory, four files, and 0.1 ms of a start."""
+"""With more sealed segments than that, of all logs together, none of less than this is sealed. (Kafka 4 takes no less
+for `segment.bytes`: KIP-1030.) Each costs 1 KB of memory, four files, and 0.1 ms of a start."""
 
 
 class LogManager:
@@ -542,8 +542,8 @@ class LogManager:
         return 0
 
     def bound_segments(self, sealed_max: int = SEALED_SEGMENTS_MAX) -> None:
-        """Look whether there are so many segments that small ones have to grow. To be called now and then, so that there
-        are some more for as long."""
+        """Look whether there are so many segments that small ones have to grow. To be called now and then; there may be
+        some more until then."""
         logs = self.logs
         is_crowded = sum(log.segment_count for log in logs) - len(logs) > sealed_max
         bytes_min = SMALL_SEGMENT_BYTES if is_crowded else 1

@@ -195,8 +195,8 @@ class Segment:
     def should_roll(
         self, size: int, max_timestamp: int, last_offset: int, config: LogConfig, now_ms: int, bytes_min: int = 1
     ) -> bool:
-        """Whether a batch has to go into a new segment: this one is full or too old, and holds `bytes_min`, or it cannot
-        express the batch's offset.
+        """Whether a batch has to go into a new segment: this one is full or too old, and holds `bytes_min`, or it
+        cannot express the batch's offset.
         """
         if last_offset - self.base_offset > _MAX_RELATIVE_OFFSET:
             return True
