@@ -33,6 +33,12 @@ def in_turns(work: InPieces[T]) -> T | Awaitable[T]:
     return _rest(work)
 
 
+async def all_in_turns(work: InPieces[T]) -> T:
+    """The same for who waits for the result in any case."""
+    result = in_turns(work)
+    return await result if isinstance(result, Awaitable) else result
+
+
 async def _rest(work: InPieces[T]) -> T:
     while True:
         await asyncio.sleep(0)

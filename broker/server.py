@@ -693,6 +693,7 @@ class Broker:
             self.configs.set_aside,
             self.controller.set_aside,
             self.controller.set_aside_brokers,
+            self.controller.set_aside_unsendable,
             self.controller.set_aside_answers,
             self.housekeeping.set_aside,
         ]

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from barnabas.controller.channel import BrokerChannel, Command
 from barnabas.controller.command_merging import entries, merged
+from barnabas.controller.unsendable import sendable, subjects
 from barnabas.set_aside import SetAside
 from barnabas.timers import Timers, pause
 
@@ -43,7 +44,7 @@ class BrokerQueue:
     It belongs to one life of the broker: a broker that is registered anew gets another queue, and knows nothing of what
     waited in this one. `answered` is called with each answer. What waits for a broker that is silent is put together
     now and then, so that it takes no more than the partitions that there are. In `set_aside` it is while a command, or
-    what follows an answer, raises what nobody foresaw.
+    what follows an answer, raises what nobody foresaw; in `unsendable` are the broker and what it cannot be told of.
     """
 
     def __init__(
@@ -53,12 +54,14 @@ class BrokerQueue:
         timers: Timers,
         answered: Callable[[Answer], None],
         set_aside: SetAside[int],
+        unsendable: SetAside[tuple[int, str]],
     ) -> None:
         self._broker_id = broker_id
         self._channel = channel
         self._timers = timers
         self._answered = answered
         self._set_aside = set_aside
+        self._unsendable = unsendable
         self._waiting: deque[Command | Callable[[], None]] = deque()
         """Commands, and what is to be called when all before it have been answered."""
         self._entries = 0
@@ -103,12 +106,12 @@ class BrokerQueue:
     async def _run(self) -> None:
         while True:
             command = await self._next()
-            response = None if callable(command) else await self._deliver(command)
+            answer = None if callable(command) else await self._deliver(command)
             with self._set_aside.attempt(self._broker_id):
                 if callable(command):
                     command()
-                else:
-                    self._answered(Answer(self._broker_id, command, response))
+                elif answer is not None:
+                    self._answered(answer)
 
     async def _next(self) -> Command | Callable[[], None]:
         """The first of what waits, which waits no more."""
@@ -120,14 +123,23 @@ class BrokerQueue:
             self._entries -= entries(found)
         return found
 
-    async def _deliver(self, command: Command) -> Any:
-        """Send a command until there is an answer."""
+    async def _deliver(self, command: Command) -> Answer | None:
+        """Send a command until there is an answer. What no message can carry is left out, or there would be none ever;
+        None if nothing is left.
+        """
         failures = 0
         while True:
             try:
                 response = await self._channel.send(self._broker_id, command)
             except Exception as error:  # noqa: BLE001 - whatever keeps one broker from hearing of it concerns no other
                 failures += 1
+                if isinstance(error, ValueError):
+                    rest = self._without_unsendable(command, error)
+                    if rest is None:
+                        return None
+                    if rest is not command:
+                        command = rest
+                        continue
                 if not isinstance(error, OSError):
                     self._set_aside.put(self._broker_id, error)
                 elif failures == FAILURES_TOLD:
@@ -136,4 +148,16 @@ class BrokerQueue:
             else:
                 if failures >= FAILURES_TOLD:
                     logger.info("broker %d hears the controller again", self._broker_id)
-                return response
+                if self._unsendable:
+                    for subject in subjects(command):
+                        self._unsendable.release((self._broker_id, subject))
+                return Answer(self._broker_id, command, response)
+
+    def _without_unsendable(self, command: Command, error: ValueError) -> Command | None:
+        """The command without what no message can carry, itself if that is not what the `error` was about."""
+        rest, left_out = sendable(command)
+        if rest is not None and not left_out:
+            return command
+        for subject in left_out or ["the whole"]:
+            self._unsendable.put((self._broker_id, subject), error, reason=str(error))
+        return rest

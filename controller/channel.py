@@ -17,6 +17,7 @@ from barnabas.controller.registration import Registration
 from barnabas.controller.state import ClusterState, TopicPartition
 from barnabas.set_aside import SetAside
 from barnabas.timers import Timers
+from barnabas.turns import all_in_turns
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.leader_and_isr import LeaderAndIsrRequest, LeaderAndIsrResponse
 from barnabas.wire.messages.stop_replica import StopReplicaRequest, StopReplicaResponse
@@ -50,7 +51,8 @@ class BrokerCommands:
     """Sends the controller's commands, with its id and epoch, to its own broker and to all that it has met (`meet`).
 
     Called by the controller's task alone. What tells the own broker returns when that has applied it, and raises
-    `Deposed` if it knows a newer controller, and whatever the channel raises; what is told to others is queued.
+    `Deposed` if it knows a newer controller, and whatever the channel raises; what is told to others is queued, once it
+    is built, with turns for others where it is long.
     `answered` is called with each answer of another broker.
     """
 
@@ -75,6 +77,10 @@ class BrokerCommands:
             "telling brokers", clock, first_delay_ms=0, name=lambda broker: f"broker {broker}"
         )
         """Who cannot be told for a reason that nobody foresaw; it is tried as often as if it were out of reach."""
+        self.unsendable = SetAside[tuple[int, str]](
+            "telling", clock, first_delay_ms=0, name=lambda found: f"broker {found[0]} of {found[1]}"
+        )
+        """What brokers are not told of, as no message can carry it; the next command about it is tried as well."""
         self._queues: dict[int, BrokerQueue] = {}
         self._closing: dict[BrokerQueue, None] = {}
 
@@ -106,7 +112,9 @@ class BrokerCommands:
             from barnabas.controller.broker_queue import BrokerQueue
 
             self.part_from([broker_id])
-            self._queues[broker_id] = BrokerQueue(broker_id, self._channel, self.timers, self._answered, self.set_aside)
+            self._queues[broker_id] = BrokerQueue(
+                broker_id, self._channel, self.timers, self._answered, self.set_aside, self.unsendable
+            )
 
     def part_from(self, broker_ids: Iterable[int]) -> None:
         """Say nothing more to these brokers, also of what waits."""
@@ -116,6 +124,9 @@ class BrokerCommands:
                 queue.close()
                 self._closing[queue] = None
                 self.set_aside.forget(broker_id)
+                for found in self.unsendable.members:
+                    if found[0] == broker_id:
+                        self.unsendable.forget(found)
         self._closing = {queue: None for queue in self._closing if not queue.is_closed}
 
     async def stop(self) -> None:
@@ -135,13 +146,15 @@ class BrokerCommands:
         """Have the own broker lead and follow its share of the partitions; returns those whose log it could not open,
         for now or for good.
         """
-        command = requests.leader_and_isr(self._sender, cluster, self.own_id, partitions, new, request_type)
+        command = await all_in_turns(
+            requests.leader_and_isr(self._sender, cluster, self.own_id, partitions, new, request_type)
+        )
         if command is None:
             return []
         response = await self._channel.send(self.own_id, command)
         return self.refused_roles(cluster, self.own_id, command, response)
 
-    def post_roles(
+    async def post_roles(
         self,
         cluster: ClusterState,
         broker_id: int,
@@ -150,7 +163,8 @@ class BrokerCommands:
         request_type: int = requests.INCREMENTAL,
     ) -> None:
         """Have another broker lead and follow its share of the partitions."""
-        self._post(broker_id, requests.leader_and_isr(self._sender, cluster, broker_id, partitions, new, request_type))
+        work = requests.leader_and_isr(self._sender, cluster, broker_id, partitions, new, request_type)
+        self._post(broker_id, await all_in_turns(work))
 
     def refused_roles(
         self, cluster: ClusterState, broker_id: int, command: LeaderAndIsrRequest, response: LeaderAndIsrResponse
@@ -182,11 +196,13 @@ class BrokerCommands:
         request_type: int = requests.INCREMENTAL,
     ) -> None:
         """Let the own broker know who is alive and how the partitions stand."""
-        command = requests.update_metadata(self._sender, cluster, self.own_id, partitions, request_type)
+        command = await all_in_turns(
+            requests.update_metadata(self._sender, cluster, self.own_id, partitions, request_type)
+        )
         response: UpdateMetadataResponse = await self._channel.send(self.own_id, command)
         self._check(self.own_id, response.error_code)
 
-    def post_metadata(
+    async def post_metadata(
         self,
         cluster: ClusterState,
         broker_id: int,
@@ -194,7 +210,8 @@ class BrokerCommands:
         request_type: int = requests.INCREMENTAL,
     ) -> None:
         """Let another broker know who is alive and how the partitions stand."""
-        self._post(broker_id, requests.update_metadata(self._sender, cluster, broker_id, partitions, request_type))
+        work = requests.update_metadata(self._sender, cluster, broker_id, partitions, request_type)
+        self._post(broker_id, await all_in_turns(work))
 
     async def delete_replicas(self, cluster: ClusterState, names: Collection[str]) -> dict[str, ErrorCode]:
         """Have the own broker delete its replicas of topics; returns the error of those that stay, by name."""

@@ -193,6 +193,11 @@ class Controller:
         return self._context.brokers.set_aside
 
     @property
+    def set_aside_unsendable(self) -> SetAside[tuple[int, str]]:
+        """Brokers, and what they are not told of, as no message can carry it."""
+        return self._context.brokers.unsendable
+
+    @property
     def settings(self) -> ControllerSettings:
         """The settings that the next operation goes by."""
         return self._context.settings

@@ -1,7 +1,7 @@
 """Which broker is the controller: the election, the controller's epoch, and the writes that only it may make."""
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from barnabas.clock import Clock
@@ -122,7 +122,7 @@ class ControllerElection:
             else:
                 await self._commit(operations)
 
-    def _fenced(self, groups: Iterable[OperationGroup]) -> list[list[Operation]]:
+    def _fenced(self, groups: Iterable[OperationGroup]) -> Iterator[list[Operation]]:
         fence = Check(znodes.CONTROLLER_EPOCH, self._epoch_version)
         return transactions(groups, fence, self._transaction_bytes_max)
 

@@ -1,12 +1,13 @@
 """What the controller tells brokers: LeaderAndIsr, UpdateMetadata and StopReplica built from the cluster's state.
 
-Pure. Messages carry the fields of Kafka 3.9.1's highest versions (7, 8 and 4).
+Pure; those that may name all partitions are built in pieces (`barnabas/turns.py`). Messages carry the fields of Kafka
+3.9.1's highest versions (7, 8 and 4).
 
 *Source*: kafka 3.9.1 `ControllerChannelManager.scala` (`AbstractControllerBrokerRequestBatch`).
 """
 
 from collections.abc import Collection, Iterable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from barnabas.controller.state import (
     EPOCH_DURING_DELETE,
@@ -16,6 +17,7 @@ from barnabas.controller.state import (
     PartitionState,
     TopicPartition,
 )
+from barnabas.turns import InPieces, Turns
 from barnabas.wire.messages.leader_and_isr import (
     LeaderAndIsrLiveLeader,
     LeaderAndIsrPartitionState,
@@ -30,6 +32,9 @@ from barnabas.wire.messages.update_metadata import (
     UpdateMetadataRequest,
     UpdateMetadataTopicState,
 )
+
+VERSIONS: Final = {LeaderAndIsrRequest: 7, StopReplicaRequest: 4, UpdateMetadataRequest: 8}
+"""The version in which each command is sent, the highest of Kafka 3.9: all brokers of a cluster speak it."""
 
 INCREMENTAL = 1
 FULL = 2
@@ -51,12 +56,15 @@ def leader_and_isr(
     partitions: Iterable[TopicPartition],
     new: Collection[TopicPartition] = (),
     request_type: int = INCREMENTAL,
-) -> LeaderAndIsrRequest | None:
+) -> InPieces[LeaderAndIsrRequest | None]:
     """Tell one broker about those of the partitions of which it holds a replica; None if it holds none and the request
     is incremental."""
     topics: dict[str, LeaderAndIsrTopicState] = {}
     leaders: set[int] = set()
+    turns = Turns()
     for name, partition in partitions:
+        if turns.is_over():
+            yield
         topic = cluster.topics[name]
         state = topic.partitions.get(partition)
         assignment = topic.assignments[partition]
@@ -101,10 +109,13 @@ def update_metadata(
     broker_id: int,
     partitions: Iterable[TopicPartition],
     request_type: int = INCREMENTAL,
-) -> UpdateMetadataRequest:
+) -> InPieces[UpdateMetadataRequest]:
     """Tell one broker who is alive and how the partitions stand; those of topics being deleted have leader -2."""
     topics: dict[str, UpdateMetadataTopicState] = {}
+    turns = Turns()
     for name, partition in partitions:
+        if turns.is_over():
+            yield
         topic = cluster.topics[name]
         state = topic.partitions.get(partition)
         if state is None:

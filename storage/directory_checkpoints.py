@@ -169,7 +169,7 @@ def _offsets(name: str, logs: Mapping[TopicPartition, PartitionLog], failed: Fai
         if name == RECOVERY_POINT_FILE:
             offsets[key] = log.recovery_point_to_write
         elif name == HIGH_WATERMARK_FILE:
-            offsets[key] = log.high_watermark
+            offsets[key] = log.high_watermark_to_write
         elif name == CLEANER_OFFSET_FILE:
             if log.clean_offset is not None:
                 offsets[key] = log.clean_offset

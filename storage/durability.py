@@ -32,12 +32,15 @@ class Durability:
         "_health",
         "_last_flush_ms",
         "_seal",
+        "is_unnamed",
         "lacks_hints",
         "recovery_point",
     )
 
     def __init__(self, context: LogContext, health: LogHealth, recovery_point: int) -> None:
         self.recovery_point = recovery_point
+        self.is_unnamed = False
+        """The disk may not know the name of any segment."""
         self.lacks_hints = False
         """There was no room for what the next start would have believed."""
         self._context = context
@@ -59,6 +62,7 @@ class Durability:
         """The log was just created, with a first file: the next flush is due at once."""
         self._files += (first_file,)
         self._directory_number, self._has_names = self._context.names.note_name(), True
+        self.is_unnamed = True
 
     def note_files(self, *paths: str) -> None:
         """Files were written whose names the disk knows, or need not know: the next flush syncs them; none is due."""
@@ -77,10 +81,11 @@ class Durability:
         if self._seal is None:
             self._seal = base_offset
 
-    def truncates_to(self, offset: int) -> None:
+    def truncates_to(self, offset: int, *, starts_anew: bool) -> None:
         """The log is about to lose what is behind `offset`: neither the recovery point nor a flush under way covers
-        what will be appended next.
+        what will be appended next. One that `starts_anew` loses all its segments.
         """
+        self.is_unnamed |= starts_anew
         self.recovery_point = min(self.recovery_point, offset)
         if self._flushing is not None:
             self._flushing.end_offset = min(self._flushing.end_offset, offset)
@@ -167,6 +172,7 @@ class Durability:
             return
         self._last_flush_ms = self._context.clock.now_ms()
         self.recovery_point = max(self.recovery_point, task.end_offset)
+        self.is_unnamed = False
 
     def is_complete(self, log_end_offset: int) -> bool:
         """Whether all that was written is on the disk, hints for the next start too."""

@@ -8,7 +8,8 @@ Source: org.apache.kafka.storage.internals.log.LocalLog, LogSegments.
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Callable, Container, Sequence
+from functools import partial
 
 from barnabas.storage.config import LogConfig
 from barnabas.storage.descriptors import LogFile
@@ -232,11 +233,15 @@ class LocalLog:
 
     # --- truncating
 
-    def doom_from(self, slot: int, delay_ms: int) -> None:
-        """Take the names of the segments from this slot of `segments` on, which are to be cut off; the list stays as it
-        is until `cut_to` or `start_anew_at`. The last one first, so that a crash in between leaves no gap.
+    def prepare_dooming(self, slot: int, delay_ms: int) -> Callable[[], None] | None:
+        """What takes the names of the segments from this slot of `segments` on, which are to be cut off: any thread may
+        call it, while nothing uses the log. None if there are none. The list stays as it is until `cut_to` or
+        `start_anew_at`. The last one first, so that a crash in between leaves no gap.
         """
-        self._doom_all(self.segments[slot:][::-1], delay_ms)
+        doomed = self.segments[slot:][::-1]
+        for segment in doomed:
+            self._context.cache.close(segment.file)  # which only the event loop may do
+        return partial(self._doom_all, doomed, delay_ms) if doomed else None
 
     def cut_to(self, slot: int, last: Segment) -> None:
         """The segments from this slot on are gone but for the first, in the place of which is `last`."""

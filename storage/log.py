@@ -162,6 +162,11 @@ class PartitionLog:
         return tuple(self._local.segments)
 
     @property
+    def segment_count(self) -> int:
+        """How many segments there are."""
+        return len(self._local.segments)
+
+    @property
     def size_in_bytes(self) -> int:
         """Bytes of all segments, without indexes."""
         return self._local.size_in_bytes
@@ -193,6 +198,13 @@ class PartitionLog:
     def recovery_point_to_write(self) -> int:
         """What the checkpoint may say, see `Durability.recovery_point_to_write`."""
         return self._durability.recovery_point_to_write
+
+    @property
+    def high_watermark_to_write(self) -> int:
+        """What the checkpoint may say: nothing beyond the log's start as long as the disk may not know any segment. A
+        start takes a log that had more, and has no segments, for damaged.
+        """
+        return self.log_start_offset if self._durability.is_unnamed else self.high_watermark
 
     @property
     def leader_epochs(self) -> LeaderEpochs:
@@ -429,7 +441,8 @@ class PartitionLog:
             self._load_active()
         # Now, because taking in the batches on the disk and then this one must not count it twice.
         producers = self._producers.state or self.producer_state
-        if segment.should_roll(len(batch), max_timestamp, last_offset, self.config, now_ms):
+        bytes_min = self.context.segment_bytes_min
+        if segment.should_roll(len(batch), max_timestamp, last_offset, self.config, now_ms, bytes_min):
             segment = self._roll(max(base_offset, self.log_end_offset), now_ms)
         if marker is not None and header.producer_id >= 0:
             self._write_marker(segment, batch, header, base_offset, last_offset, max_timestamp, marker)
@@ -724,8 +737,8 @@ class PartitionLog:
         that the log goes on at `offset` (one whose leader no longer has what it needs); None if there is nothing to
         remove. Until `complete_truncation` the log refuses all use.
 
-        What the checkpoints may say of the log is true before and after; they have to be written after the task has
-        run and before anything is appended (`LogManager.truncations` does it).
+        What the checkpoints may say of the log is true before and after; they have to be written before the task runs,
+        and after it, before anything is appended (`LogManager.truncations` does it).
 
         Raises:
             StorageError: as everything here; LogBusy if the log is being truncated already.
@@ -739,24 +752,34 @@ class PartitionLog:
         logger.info("%s: %s %d, from %d", self, "starting anew at" if starts_anew else "truncating to", offset,
                     self.log_end_offset)  # fmt: skip
         local, slot = self._local, 0 if starts_anew else self._local.reader.slot(offset) + 1
-        names_dirty = slot < len(local.segments)
-        local.doom_from(slot, self.config.file_delete_delay_ms)
         kept = local.segments[:slot]
         known = self._durability.recovery_point, self.clean_offset
         if kept:
             self.context.cache.hold(kept[-1].file)
-        self._durability.truncates_to(kept[-1].base_offset if kept else offset)
-        self.high_watermark = min(self.high_watermark, offset)
-        if starts_anew:
-            self.log_start_offset = self.high_watermark = offset
+        # Of a log that starts anew nothing is known that is true before and after, but that it starts there, or before.
+        least = kept[-1].base_offset if kept else min(self.log_start_offset, offset)
+        self._durability.truncates_to(least, starts_anew=starts_anew)
+        self.high_watermark = min(self.high_watermark, least if starts_anew else offset)
+        self.log_start_offset = min(self.log_start_offset, self.high_watermark)
         if self.clean_offset is not None:
-            self.clean_offset = min(self.clean_offset, kept[-1].base_offset if kept else offset)
+            self.clean_offset = min(self.clean_offset, least)
         self.cut_count += 1
         self._health.hold(f"{self.directory} is being truncated")
         return TruncationTask(
             self.context.cache, local.directory, kept, list(self._producers.snapshots), offset, self.log_start_offset,
-            *known, self.config.index_interval_bytes, names_dirty, self._producers.builder(),
+            *known, self.config.index_interval_bytes,
+            local.prepare_dooming(slot, self.config.file_delete_delay_ms), self._producers.builder(),
         )  # fmt: skip
+
+    def ends_as_cut(self, task: TruncationTask) -> None:
+        """Say where the log begins and ends now that the task has run: before the checkpoints are written. Any thread,
+        as the log refuses all use."""
+        if task.last_segment is None:
+            self.log_start_offset = self.high_watermark = task.end_offset
+        self.high_watermark = min(self.high_watermark, task.end_offset)
+        if task.clean_offset is not None:
+            # No pass has seen what comes in the place of what was cut off.
+            self.clean_offset = min(task.clean_offset, task.end_offset)
 
     def complete_truncation(self, task: TruncationTask) -> None:
         """Take in the outcome of a truncation that has run: the log can be used again.
@@ -777,10 +800,7 @@ class PartitionLog:
         self.log_end_offset = task.end_offset
         self.leader_epochs.truncate_from_end(task.end_offset)
         self._go_on_counting(appended)
-        self.high_watermark = min(self.high_watermark, self.log_end_offset)
-        if task.clean_offset is not None:
-            # No pass has seen what comes in the place of what was cut off.
-            self.clean_offset = min(task.clean_offset, task.end_offset)
+        self.ends_as_cut(task)
         self._durability.truncated_to(
             task.end_offset if task.last_segment is None else min(task.recovery_point, task.end_offset)
         )

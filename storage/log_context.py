@@ -41,6 +41,8 @@ class LogContext:
         reads_cached: whether reads that never wait for the disk work there (`Files.reads_cached`).
         producer_id_expiration_ms: `producer.id.expiration.ms`, as it is now.
         random_below: draws the jitter of `segment.jitter.ms`: a number from 0 to below its argument.
+        segment_bytes_min: what a segment has to hold before another one is begun, whatever the log's settings say: more
+            than a byte only while there are very many (`LogManager.bound_segments`).
         doomed: files that the logs have given up, for the log manager to unlink (`delete_due_files`).
         names: the syncs of the log directory itself, in which the logs' directories have their names.
         flush_numbers: a number for each flush, so that no two write a file of the same temporary name.
@@ -53,6 +55,7 @@ class LogContext:
     reads_cached: bool = False
     producer_id_expiration_ms: int = 86_400_000
     random_below: Callable[[int], int] = lambda _: 0
+    segment_bytes_min: int = 1
     doomed: deque[DoomedFiles] = field(default_factory=deque)
     names: SharedSync = field(default_factory=SharedSync)
     flush_numbers: Iterator[int] = field(default_factory=itertools.count)

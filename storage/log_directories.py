@@ -151,12 +151,19 @@ class LogDirectories:
         self._known = self._known.without(path, problem)
 
     def set_cluster_id(self, cluster_id: str) -> None:
-        """Note the cluster's id in every directory, and which directories there are. Blocking where something is new.
+        """The cluster of all directories, which `note` writes down. Blocking.
 
         Raises:
             DirectoryMismatch: a directory belongs to another cluster.
         """
+        for directory in self:
+            directory.check_owner(self._node_id, cluster_id)
         self.cluster_id = cluster_id
+
+    def note(self, cluster_id: str) -> None:
+        """Note the cluster's id in every directory, and which directories there are. Blocking where something is new.
+        Raises OSError.
+        """
         for directory in self:
             directory.set_owner(self._node_id, cluster_id)
         for path, note in self._known.notes().items():

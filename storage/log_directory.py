@@ -28,7 +28,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from barnabas.storage.checkpoints import (
@@ -104,6 +104,8 @@ class LogDirectory:
         """Why the disk is not trusted any more: nothing is acknowledged that is the directory's, nor a clean shutdown
         claimed.
         """
+        self.before_forgetting: Callable[[], None] = lambda: None
+        """Called before the last file that names logs which are gone is written anew. Raises OSError."""
         self._files = context.cache.files
         self._lock_descriptor = lock_descriptor
 
@@ -217,6 +219,8 @@ class LogDirectory:
 
     def write_checkpoints(self, names: Sequence[str]) -> None:
         """Write some of the checkpoint files anew. Blocking, any thread. Raises OSError."""
+        if HIGH_WATERMARK_FILE in names:
+            self.before_forgetting()
         self.checkpoints.write(names, self.logs, self.failed)
 
     def forget(self, key: TopicPartition) -> None:

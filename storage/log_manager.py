@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from typing import Final
 
 from barnabas.clock import Clock
 from barnabas.storage.checkpoints import (
@@ -22,7 +23,7 @@ from barnabas.storage.checkpoints import (
 from barnabas.storage.config import LogConfig
 from barnabas.storage.deletions import DELETE_SUFFIX, STRAY_SUFFIX, Deletions
 from barnabas.storage.descriptors import DescriptorCache
-from barnabas.storage.errors import CorruptLog, DirectoryMismatch, StorageError
+from barnabas.storage.errors import CorruptLog, DirectoryMismatch, StorageError, is_passing
 from barnabas.storage.files import Files
 from barnabas.storage.flush import FlushTask
 from barnabas.storage.leader_epochs import LeaderEpochs
@@ -41,6 +42,11 @@ from barnabas.threads import Threads
 from barnabas.wire.names import ZERO_TOPIC_ID
 
 logger = logging.getLogger(__name__)
+
+SEALED_SEGMENTS_MAX: Final = 100_000
+SMALL_SEGMENT_BYTES: Final = 1024 * 1024
+"""With more sealed segments than that, of all logs together, none of less than this is sealed. (Kafka 4 takes no less
+for `segment.bytes`: KIP-1030.) Each costs 1 KB of memory, four files, and 0.1 ms of a start."""
 
 
 class LogManager:
@@ -97,6 +103,8 @@ class LogManager:
         self._out_of_reach: set[TopicPartition] = set()
         """Logs that only a missing directory can hold."""
         self.lost = LostLogs()
+        self._unnoted_cluster_id: str | None = None
+        """The cluster's id, as long as not all directories name it."""
         self._by_log: dict[TopicPartition, LogDirectory] = {}
         self.previous_broker_epoch = -1
         """The epoch that the broker had when it stopped cleanly; -1 if it did not in each of the directories, or not in
@@ -116,6 +124,8 @@ class LogManager:
         """
         try:
             self._directories.open(self._cluster_id)
+            for directory in self._directories:
+                directory.before_forgetting = self.write_lost_logs
         except BaseException:
             self._directories.close()
             raise
@@ -222,13 +232,20 @@ class LogManager:
     def set_cluster_id(self, cluster_id: str) -> None:
         """Note the cluster's id in every directory, and which directories there are: once the metadata store is there,
         so that a directory which names a cluster stands for one that has a store. Blocking where something is new.
+        On a full disk that is done when there is room again.
 
         Raises:
             DirectoryMismatch: a directory belongs to another cluster.
         """
         self._cluster_id = cluster_id
-        self.write_lost_logs()  # as long as a new directory looks like one
         self._directories.set_cluster_id(cluster_id)
+        self._unnoted_cluster_id = cluster_id
+        try:
+            self.write_lost_logs()
+        except OSError as error:
+            if not is_passing(error):
+                raise
+            logger.warning("which logs are lost, and whose %s is, is written down later: %s", self._first_path, error)
 
     def set_threads_per_directory(self, count: int) -> None:
         """Open and close the logs of each directory with so many threads from now on."""
@@ -313,9 +330,13 @@ class LogManager:
             self.lost.settle([key for key in claimed if key not in self._by_log])
 
     def write_lost_logs(self) -> None:
-        """Have the next start know which logs are lost. Blocking, any thread. Raises OSError."""
+        """Have the next start know which logs are lost: before a checkpoint forgets them, and as long as a new
+        directory looks like one. Blocking, any thread. Raises OSError."""
         if not self.lost.is_written:
             self.lost.write(self._files, self._first_path)
+        if self._unnoted_cluster_id is not None:
+            self._directories.note(self._unnoted_cluster_id)
+            self._unnoted_cluster_id = None
 
     def reopening(self, topic: str, partition: int) -> Callable[[], PartitionLog | StorageError] | None:
         """A job that tries again to open a log which could not be opened for a cause that passes; `reopened` takes in
@@ -536,6 +557,18 @@ class LogManager:
             with suppress(StorageError):  # it has said why
                 return log.delete_old_segments(now_ms, times)
         return 0
+
+    def bound_segments(self, sealed_max: int = SEALED_SEGMENTS_MAX) -> None:
+        """Look whether there are so many segments that small ones have to grow. To be called now and then; there may be
+        some more until then."""
+        logs = self.logs
+        is_crowded = sum(log.segment_count for log in logs) - len(logs) > sealed_max
+        bytes_min = SMALL_SEGMENT_BYTES if is_crowded else 1
+        for directory in self._directories:
+            if directory.context.segment_bytes_min < bytes_min:
+                logger.warning("%s: there are more than %d segments: none of less than %d bytes is sealed, whatever"
+                               " segment.bytes and segment.ms say", directory.path, sealed_max, bytes_min)  # fmt: skip
+            directory.context.segment_bytes_min = bytes_min
 
     def logs_to_flush(self, now_ms: int) -> list[PartitionLog]:
         """Logs with something to flush: new names or a sealed segment, a new leader epoch, or flush.ms has passed."""

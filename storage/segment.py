@@ -192,11 +192,15 @@ class Segment:
             self.bytes_since_index = 0
         self.bytes_since_index += size
 
-    def should_roll(self, size: int, max_timestamp: int, last_offset: int, config: LogConfig, now_ms: int) -> bool:
-        """Whether a batch has to go into a new segment: this one is full, too old, or cannot express its offset."""
+    def should_roll(
+        self, size: int, max_timestamp: int, last_offset: int, config: LogConfig, now_ms: int, bytes_min: int = 1
+    ) -> bool:
+        """Whether a batch has to go into a new segment: this one is full or too old, and holds `bytes_min`, or it
+        cannot express the batch's offset.
+        """
         if last_offset - self.base_offset > _MAX_RELATIVE_OFFSET:
             return True
-        if not self.size:
+        if self.size < bytes_min:
             return False
         if self.size + size > config.segment_bytes:
             return True

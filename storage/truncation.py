@@ -2,7 +2,9 @@
 
 A crash in between leaves a log that ends earlier or later, but never one that holds the end of another history: later
 segments lose their names first, newest first; and nothing is appended before the checkpoints say that what comes in the
-place of what was cut is not on the disk. One write of each checkpoint file is enough for any number of logs.
+place of what was cut is not on the disk. They say so before anything is cut, since a log that ends before its recovery
+point counts as damaged at a start (`recovery.log_loader`). One write of each checkpoint file is enough for any number
+of logs.
 
 Source: LogManager.truncateTo, truncateFullyAndStartAt; LocalLog.truncateTo. Kafka does it in the fetcher's thread,
 under its lock, with the checkpoints per partition.
@@ -11,7 +13,7 @@ under its lock, with the checkpoints per partition.
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -33,7 +35,8 @@ if TYPE_CHECKING:
     from barnabas.storage.log import PartitionLog
     from barnabas.storage.log_directory import LogDirectory
 
-_CHECKPOINTS = (RECOVERY_POINT_FILE, LOG_START_FILE, HIGH_WATERMARK_FILE, CLEANER_OFFSET_FILE)
+_CHECKPOINTS_BEFORE = (RECOVERY_POINT_FILE, HIGH_WATERMARK_FILE)
+_CHECKPOINTS_AFTER = (LOG_START_FILE, HIGH_WATERMARK_FILE, CLEANER_OFFSET_FILE)
 
 
 class Cut(NamedTuple):
@@ -47,7 +50,7 @@ class Cut(NamedTuple):
 
 @dataclass(slots=True)
 class TruncationTask:
-    """The disk work of cutting one log, whose other segments have lost their names already.
+    """The disk work of cutting one log.
 
     `run` may be called from any thread; it touches nothing but what was captured. After it the log's
     `complete_truncation` has to be called on the event loop; meanwhile the log refuses all use.
@@ -60,7 +63,7 @@ class TruncationTask:
         offset: where to cut, or where the log starts anew.
         recovery_point: how far the log was on the disk, and `clean_offset` how far it was compacted. Until the task is
             completed the log says less of both, since nobody knows yet where it will end.
-        names_dirty: segments have lost their names.
+        take_names: takes the names of the segments that do not stay; None if all do. Raises StorageError.
         builder: builds the producers' state.
     """
 
@@ -73,7 +76,7 @@ class TruncationTask:
     recovery_point: int
     clean_offset: int | None
     index_interval_bytes: int
-    names_dirty: bool
+    take_names: Callable[[], None] | None
     builder: ProducerBuilder
     end_offset: int = field(default=-1, init=False)
     """Where the log ends now."""
@@ -88,8 +91,9 @@ class TruncationTask:
             if not self.kept:
                 # Its last epoch may go on in what comes now, and earlier than it says there.
                 unlink_if_exists(self.cache.files, f"{self.directory}/{LEADER_EPOCH_FILE}")
-            if self.names_dirty:
+            if self.take_names is not None:
                 # First of all: a later segment that came back would hold the end of another history.
+                self.take_names()
                 self.cache.files.sync_directory(self.directory)
             if self.kept:
                 self._cut(self.kept[-1])
@@ -99,8 +103,12 @@ class TruncationTask:
         except Exception as error:  # noqa: BLE001 - whatever it was, the log is offline for it
             self.error = StorageError(f"truncating {self.directory} failed: {error!r}")
         finally:
-            if self.kept:
-                self.cache.release(self.kept[-1].file)
+            self.give_up()
+
+    def give_up(self) -> None:
+        """Hold no file any more, whether this has run or not."""
+        if self.kept:
+            self.cache.release(self.kept[-1].file)
 
     def _cut(self, segment: Segment) -> None:
         files, descriptor = self.cache.files, self.cache.open_privately(segment.file)
@@ -145,24 +153,29 @@ class Truncations:
                 self._give_up(cut.log, error)
 
     def run(self) -> None:
-        """Cut, then write the checkpoints, unless that was done already: a pool keeps what it has no thread for, and
-        may do it later. Blocking."""
+        """Cut, with the checkpoints before and after, unless that was done already: a pool keeps what it has no thread
+        for, and may do it later. Blocking."""
         with self._turn:
             if not self._is_over:
                 self._is_over = True
                 self._run()
 
     def _run(self) -> None:
+        self._write(_CHECKPOINTS_BEFORE)
         for log, task in self._tasks.items():
-            task.run()
-            if task.error is None:
-                # For the checkpoints. Nobody else touches them while the log refuses all use.
-                log.high_watermark = min(log.high_watermark, task.end_offset)
-                if task.clean_offset is not None:
-                    log.clean_offset = min(task.clean_offset, task.end_offset)
-        for directory in self._directories:
+            if self._directories[self._directory_of[log]] is None:
+                task.run()
+                if task.error is None:
+                    log.ends_as_cut(task)  # nobody else touches that while the log refuses all use
+            else:
+                task.give_up()
+        self._write(_CHECKPOINTS_AFTER)
+
+    def _write(self, names: Sequence[str]) -> None:
+        for directory, refused in self._directories.items():
             try:
-                directory.write_checkpoints(_CHECKPOINTS)
+                if refused is None:
+                    directory.write_checkpoints(names)
             except Exception as error:  # noqa: BLE001 - as in `complete`
                 self._directories[directory] = error
 

@@ -2,8 +2,10 @@
 place.
 """
 
+import asyncio
 import inspect
 import sys
+from collections import Counter
 from collections.abc import Callable
 from types import CodeType, FrameType, TracebackType
 from typing import Any
@@ -40,6 +42,36 @@ class WatchedCalls:
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
         sys.setprofile(None)
+
+
+class TurnsTaken:
+    """How often functions were called in each turn of the event loop; `look` is called in each turn."""
+
+    def __init__(self, look: Callable[[], None] = lambda: None) -> None:
+        self._look = look
+        self._turn = 0
+        self._calls: dict[str, Counter[int]] = {}
+        self._watched = WatchedCalls(lambda function: self._calls[function.__name__].update([self._turn]))
+        self._watched.__enter__()
+        self._next = asyncio.get_running_loop().call_soon(self._count)
+
+    def _count(self) -> None:
+        self._turn += 1
+        self._look()
+        self._next = asyncio.get_running_loop().call_soon(self._count)
+
+    def watch(self, owner: Any, name: str) -> None:
+        function = getattr(owner, name)
+        self._calls[function.__name__] = Counter()
+        self._watched.add(function)
+
+    def calls(self, name: str) -> tuple[int, int]:
+        """All of a function's calls, and the most in one turn."""
+        return self._calls[name].total(), max(self._calls[name].values(), default=0)
+
+    def end(self) -> None:
+        self._next.cancel()
+        self._watched.__exit__(None, None, None)
 
 
 def _code(function: Any) -> CodeType:

@@ -2,17 +2,12 @@
 listener."""
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
 
 from barnabas.broker.cluster.controller_commands import Request
 from barnabas.broker.cluster.local_channel import LocalChannel
 from barnabas.broker.cluster.peers import Peers
-from barnabas.wire.messages.leader_and_isr import LeaderAndIsrRequest
-from barnabas.wire.messages.stop_replica import StopReplicaRequest
-from barnabas.wire.messages.update_metadata import UpdateMetadataRequest
-
-VERSIONS: Final = {LeaderAndIsrRequest: 7, StopReplicaRequest: 4, UpdateMetadataRequest: 8}
-"""The version in which each command is sent, the highest of Kafka 3.9: all brokers of a cluster speak it."""
+from barnabas.controller.requests import VERSIONS
 
 Address = Callable[[int], tuple[str, int] | None]
 """Where a broker is, by what the controller knows of its registration; None if that is gone, or names no address."""

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from barnabas.broker.api.context import RequestContext
 from barnabas.broker.api.registry import Handler, WaitsFor
+from barnabas.turns import Turns
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
@@ -30,9 +31,12 @@ async def handle(
     """Answer one request."""
     if not request.topics:
         return AlterPartitionReassignmentsResponse()
-    wanted = {
-        (topic.name, each.partition_index): each.replicas for topic in request.topics for each in topic.partitions
-    }
+    turns = Turns()
+    wanted: dict[tuple[str, int], list[int] | None] = {}
+    for topic in request.topics:
+        for each in topic.partitions:
+            wanted[topic.name, each.partition_index] = each.replicas
+            await turns.after_one()
     response = AlterPartitionReassignmentsResponse(
         allow_replication_factor_change=request.allow_replication_factor_change, error_message=None
     )
@@ -45,15 +49,12 @@ async def handle(
     except ApiError as error:
         response.error_code, response.error_message = error.error, error.message
         return response
-    response.responses = [
-        ReassignableTopicResponse(
-            name=topic.name,
-            partitions=[
-                _result(each.partition_index, results[topic.name, each.partition_index]) for each in topic.partitions
-            ],
-        )
-        for topic in request.topics
-    ]
+    for topic in request.topics:
+        answer = ReassignableTopicResponse(name=topic.name)
+        response.responses.append(answer)
+        for each in topic.partitions:
+            answer.partitions.append(_result(each.partition_index, results[topic.name, each.partition_index]))
+            await turns.after_one()
     return response
 
 

@@ -21,6 +21,7 @@ from barnabas.turns import Turns
 FILE_DELETE_INTERVAL_MS: Final = 1_000
 FREE_SPACE_INTERVAL_MS: Final = 500
 PRODUCERS_CHECK_INTERVAL_MS: Final = 5_000
+SEGMENTS_CHECK_INTERVAL_MS: Final = 5_000
 FLUSH_CHECK_INTERVAL_MS: Final = 1_000
 
 
@@ -67,6 +68,7 @@ class LogJobs:
             self._in_thread(logs.checkpoint_high_watermarks),
         )
         every("bounding what is remembered of producers", PRODUCERS_CHECK_INTERVAL_MS, self._bound_producers)
+        every("bounding the segments", SEGMENTS_CHECK_INTERVAL_MS, logs.bound_segments)
         every("expiring producers", config.producer_id_expiration_check_interval_ms, self._expire_producers)
 
     def _rest_from_compaction(self, housekeeping: Housekeeping, backoff_ms: int) -> None:

@@ -47,17 +47,17 @@ async def tell(
     Raises: Deposed, CoordinationError.
     """
     brokers = context.brokers
-    _tell_others(context, plan, brokers.others if others is None else others, request_type, stopping)
+    await _tell_others(context, plan, brokers.others if others is None else others, request_type, stopping)
     told = () if stopping == brokers.own_id else _held_online(context.cluster, brokers.own_id, plan.told)
     failed = await brokers.assign_roles(context.cluster, told, plan.new, context.type_of_roles(request_type))
     if failed:
         context.refusals.note(brokers.own_id, plan.new.intersection(failed))
         offline = await take_offline(context, brokers.own_id, failed)
-        _tell_others(context, offline, brokers.others)
+        await _tell_others(context, offline, brokers.others)
     await brokers.update_metadata(context.cluster, plan.told, request_type)
 
 
-def _tell_others(
+async def _tell_others(
     context: ControllerContext,
     plan: Plan,
     broker_ids: Collection[int],
@@ -66,21 +66,23 @@ def _tell_others(
 ) -> None:
     for broker_id in broker_ids:
         told = () if broker_id == stopping else _held_online(context.cluster, broker_id, plan.told)
-        context.brokers.post_roles(context.cluster, broker_id, told, plan.new, context.type_of_roles(request_type))
-        context.brokers.post_metadata(context.cluster, broker_id, plan.told, request_type)
+        await context.brokers.post_roles(
+            context.cluster, broker_id, told, plan.new, context.type_of_roles(request_type)
+        )
+        await context.brokers.post_metadata(context.cluster, broker_id, plan.told, request_type)
 
 
 async def tell_who_lives(context: ControllerContext, broker_ids: Collection[int]) -> None:
     """Let the own broker, and then these others, know which brokers there are."""
     await context.brokers.update_metadata(context.cluster, ())
     for broker_id in broker_ids:
-        context.brokers.post_metadata(context.cluster, broker_id, ())
+        await context.brokers.post_metadata(context.cluster, broker_id, ())
 
 
 async def tell_states(context: ControllerContext, partitions: Collection[TopicPartition]) -> None:
     """Let all brokers know how partitions stand, of which none gets another role."""
     for broker_id in context.brokers.others:
-        context.brokers.post_metadata(context.cluster, broker_id, partitions)
+        await context.brokers.post_metadata(context.cluster, broker_id, partitions)
     await context.brokers.update_metadata(context.cluster, partitions)
 
 

@@ -227,9 +227,9 @@ async def _welcome(context: ControllerContext, back: Collection[BrokerRegistrati
     await tell_who_lives(context, existing)
     everything = [(topic.name, partition) for topic, partition in context.cluster.partitions()]
     for broker_id in ids:
-        brokers.post_metadata(context.cluster, broker_id, everything, requests.FULL)
+        await brokers.post_metadata(context.cluster, broker_id, everything, requests.FULL)
         if queued := context.deletions.held_by(broker_id):
             await delete_queued(context, queued)  # before its logs are nobody's
         all_roles = context.type_of_roles(requests.FULL)
-        brokers.post_roles(context.cluster, broker_id, everything, plan.new, all_roles)
+        await brokers.post_roles(context.cluster, broker_id, everything, plan.new, all_roles)
     await tell(context, plan, others=existing)

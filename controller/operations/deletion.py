@@ -115,7 +115,7 @@ async def delete_queued(context: ControllerContext, names: Collection[str]) -> d
         if absent:
             obstacles[name] = waits_for(min(absent))
     for broker_id in brokers.others:
-        brokers.post_metadata(context.cluster, broker_id, partitions)
+        await brokers.post_metadata(context.cluster, broker_id, partitions)
         asked = deletions.to_ask(broker_id, names)
         deletions.asked(broker_id, asked)
         brokers.post_deletion(context.cluster, broker_id, asked)

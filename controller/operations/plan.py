@@ -6,7 +6,7 @@ plan is such that stopping between two groups leaves a store from which the next
 without a state are elected, topics in the deletion queue are deleted.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from barnabas.controller import znodes
@@ -37,19 +37,24 @@ class Plan(NamedTuple):
 
 def transactions(
     groups: Iterable[OperationGroup], fence: Check, bytes_max: int = TRANSACTION_BYTES_MAX
-) -> list[list[Operation]]:
+) -> Iterator[list[Operation]]:
     """Pack groups into as few transactions of at most `bytes_max` as they fit into, each opened by the check that its
-    author is still the controller. A group that is larger has a transaction of its own."""
-    packed: list[list[Operation]] = []
+    author is still the controller. A group that is larger has a transaction of its own. Each is packed when it is asked
+    for: many take as long as the event loop has no turn."""
+    packed: list[Operation] = []
     room = 0
     for group in filter(None, groups):
         size = sum(map(_size, group))
-        if not packed or size > room:
-            packed.append([fence])
+        if packed and size > room:
+            yield packed
+            packed = []
+        if not packed:
+            packed.append(fence)
             room = bytes_max
-        packed[-1].extend(group)
+        packed.extend(group)
         room -= size
-    return packed
+    if packed:
+        yield packed
 
 
 def parent_paths(partitions: Iterable[TopicPartition]) -> list[str]:

@@ -10,7 +10,7 @@ Errors as kafka 4.3.0 `ReplicationControlManager.alterPartitionReassignments`.
 """
 
 import logging
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from barnabas.controller import requests, znodes
@@ -22,7 +22,7 @@ from barnabas.controller.operations.elections import bring_online
 from barnabas.controller.operations.leadership import replicas_of, state_among
 from barnabas.controller.operations.plan import OperationGroup, Plan, state_update
 from barnabas.controller.state import ClusterState, PartitionState, ReplicaAssignment, TopicPartition
-from barnabas.turns import Turns
+from barnabas.turns import InPieces, Turns, all_in_turns
 from barnabas.wire.errors import ApiError, ErrorCode
 
 logger = logging.getLogger(__name__)
@@ -97,16 +97,18 @@ def _check_target(cluster: ClusterState, current: ReplicaAssignment, target: Seq
 
 def plan_begin(
     cluster: ClusterState, wanted: Mapping[TopicPartition, ReplicaAssignment], controller_epoch: int
-) -> Transfer:
+) -> InPieces[Transfer]:
     """Phases U and A: partitions get these assignments, which stand in the znodes before anybody hears of them. Who was
     being added and is so no more loses its replica. All are told in a new leader epoch."""
-    changed = {
-        partition: assignment
-        for partition, assignment in wanted.items()
-        if cluster.topics[partition[0]].assignments[partition[1]] != assignment
-    }
+    turns = Turns()
+    changed: dict[TopicPartition, ReplicaAssignment] = {}
+    for (name, index), assignment in wanted.items():
+        if cluster.topics[name].assignments[index] != assignment:
+            changed[name, index] = assignment
+        if turns.is_over():
+            yield
     after = cluster.with_assignments(changed)
-    states, writes = _states_among(cluster, after, changed, controller_epoch)
+    states, writes = yield from _states_among(cluster, after, changed, controller_epoch)
     plan = Plan((*_assignment_writes(after, changed), *writes), after.with_states(states), tuple(states))
     return Transfer(plan, (), _lost(cluster, changed))
 
@@ -123,27 +125,34 @@ def is_complete(cluster: ClusterState, partition: TopicPartition) -> bool:
     return set(assignment.target_replicas) <= set(state.isr)
 
 
-def plan_completion(cluster: ClusterState, partitions: Iterable[TopicPartition], controller_epoch: int) -> Transfer:
+def plan_completion(
+    cluster: ClusterState, partitions: Iterable[TopicPartition], controller_epoch: int
+) -> InPieces[Transfer]:
     """Phase B: those of the partitions whose new replicas are all in sync are left to them. The topics' znodes are
     written last: until then another controller would do all of it again."""
-    changed = {
-        (name, index): ReplicaAssignment(cluster.topics[name].assignments[index].target_replicas)
-        for name, index in partitions
-        if is_complete(cluster, (name, index))
-    }
+    turns = Turns()
+    changed: dict[TopicPartition, ReplicaAssignment] = {}
+    for name, index in partitions:
+        if is_complete(cluster, (name, index)):
+            changed[name, index] = ReplicaAssignment(cluster.topics[name].assignments[index].target_replicas)
+        if turns.is_over():
+            yield
     after = cluster.with_assignments(changed)
-    states, writes = _states_among(cluster, after, changed, controller_epoch)
+    states, writes = yield from _states_among(cluster, after, changed, controller_epoch)
     plan = Plan(tuple(writes), after.with_states(states), tuple(states))
     return Transfer(plan, _assignment_writes(after, changed), _lost(cluster, changed))
 
 
 def _states_among(
     cluster: ClusterState, after: ClusterState, changed: Iterable[TopicPartition], controller_epoch: int
-) -> tuple[dict[TopicPartition, PartitionState], list[OperationGroup]]:
+) -> Generator[None, None, tuple[dict[TopicPartition, PartitionState], list[OperationGroup]]]:
     """The states of partitions when only the replicas that they have `after` count, and the writes of those."""
     states: dict[TopicPartition, PartitionState] = {}
     writes: list[OperationGroup] = []
+    turns = Turns()
     for name, index in changed:
+        if turns.is_over():
+            yield
         old = cluster.topics[name].partitions.get(index)
         if old is None:
             continue
@@ -164,12 +173,12 @@ def _assignment_writes(after: ClusterState, changed: Iterable[TopicPartition]) -
 def _lost(
     cluster: ClusterState, changed: Mapping[TopicPartition, ReplicaAssignment]
 ) -> dict[int, tuple[TopicPartition, ...]]:
-    lost: dict[int, tuple[TopicPartition, ...]] = {}
+    lost: dict[int, list[TopicPartition]] = {}
     for (name, index), assignment in changed.items():
         for replica in cluster.topics[name].assignments[index].replicas:
             if replica not in assignment.replicas:
-                lost[replica] = (*lost.get(replica, ()), (name, index))
-    return lost
+                lost.setdefault(replica, []).append((name, index))
+    return {replica: tuple(partitions) for replica, partitions in lost.items()}
 
 
 async def alter_reassignments(
@@ -203,7 +212,7 @@ async def alter_reassignments(
                 )
                 results[partition] = None
             except ApiError as error:
-                results[partition] = error
+                results[partition] = error.with_traceback(None)  # which would keep all that was looked at
         if assignments:
             from barnabas.controller.operations.znode_requests import forget_reassignments
 
@@ -225,9 +234,11 @@ async def begin(
 
     Raises: Deposed, CoordinationError.
     """
+    turns = Turns()  # nothing changes the cluster but the task that does this
     for (name, index), assignment in wanted.items():
         logger.info("%s-%d: reassigning to %s", name, index, list(assignment.target_replicas))
-    transfer = plan_begin(context.cluster, wanted, context.election.epoch)
+        await turns.after_one()
+    transfer = await all_in_turns(plan_begin(context.cluster, wanted, context.election.epoch))
     await context.election.write(transfer.plan.writes)
     if request is not None and results is not None:
         request.finish(results)
@@ -246,14 +257,16 @@ async def advance(context: ControllerContext, partitions: Collection[TopicPartit
     """
     if partitions is None:
         partitions = reassigned(context.cluster)
-    transfer = plan_completion(context.cluster, partitions, context.election.epoch)
+    transfer = await all_in_turns(plan_completion(context.cluster, partitions, context.election.epoch))
     if not transfer.plan.told:
         return
     await context.election.write(transfer.plan.writes)
     await _carry_out(context, transfer)
     await context.election.write(transfer.last_writes)
+    turns = Turns()
     for name, index in transfer.plan.told:
         logger.info("%s-%d: reassigned", name, index)
+        await turns.after_one()
     from barnabas.controller.operations.znode_requests import follow_reassignments
 
     await follow_reassignments(context)

@@ -24,7 +24,7 @@ async def retry_refused(context: ControllerContext) -> None:
             continue
         new = refusals.never_served.get(broker_id, frozenset())
         if broker_id != context.brokers.own_id:
-            context.brokers.post_roles(context.cluster, broker_id, partitions, new)
+            await context.brokers.post_roles(context.cluster, broker_id, partitions, new)
             continue
         failed = await context.brokers.assign_roles(context.cluster, partitions, new)
         if failed:

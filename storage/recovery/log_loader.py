@@ -120,8 +120,7 @@ class _Loader:
     def load(self, *, is_clean: bool) -> PartitionLog:
         self._list(finish_interrupted_swaps(self.files, self.directory))
         end_offset = self._clean_end() if is_clean else -1
-        if is_clean:
-            self._require_what_there_was(end_offset)
+        self._require_what_there_was(end_offset)
         if 0 <= end_offset < self.checkpoints.log_start_offset:
             # No stop leaves it so, and what is believed here would be deleted.
             logger.error("%s ends at %d, before the log start offset %d of its checkpoint: that is ignored",
@@ -134,10 +133,13 @@ class _Loader:
         return self._recover()
 
     def _require_what_there_was(self, clean_end: int) -> None:
-        """Refuse a log that has less than at its last clean stop. Whoever removes the segments of a log after a clean
-        stop, and leaves its directory, or empties them, leaves what looks like an empty log: others would cut theirs to
-        it. (A crash may leave a log without segments that was about to begin anew.) Two checkpoints have to agree on
-        what is missing where there are segments, as one may be damaged.
+        """Refuse a log that has less than at its last clean stop, or none of its segments. Whoever removes the segments
+        of a log while its broker is down, and leaves its directory, or empties them after a clean stop, leaves what
+        looks like an empty log: others would cut theirs to it. No crash leaves it so: a log has a segment on the disk
+        before a checkpoint says that it has records, and one that is to begin anew is written down as empty before its
+        segments go. (What is missing at the end of a log, `_recover` finds.)
+
+        Two checkpoints have to agree on what is missing where there are segments, as one may be damaged.
 
         Raises: CorruptLog.
         """
@@ -299,6 +301,7 @@ class _Loader:
             if not is_whole:
                 self._drop_after(segment)
                 break
+        self._require_what_was_flushed(end_offset)
         if end_offset < self.checkpoints.log_start_offset or not self.segments:
             return self._start_anew(max(end_offset, self.checkpoints.log_start_offset))
         log_start_offset = max(self.checkpoints.log_start_offset, self.segments[0].base_offset)
@@ -311,6 +314,19 @@ class _Loader:
                 self.directory, end_offset, self.checkpoints.high_watermark,
             )  # fmt: skip
         return self._log(end_offset, end_offset, epochs, producers)
+
+    def _require_what_was_flushed(self, end_offset: int) -> None:
+        """The recovery point is never beyond what is on the disk, and a log that is to be cut has a lower one first:
+        who ends before it has lost segments otherwise. Two checkpoints have to agree, as one may be damaged. (Kafka
+        goes on with what is there.)
+
+        Raises: CorruptLog.
+        """
+        known = self.checkpoints
+        if self.segments and end_offset < min(known.recovery_point, known.high_watermark):
+            active = self.segments[-1]
+            problem = f"its records up to {known.recovery_point} were on the disk for certain: segments are gone"
+            raise CorruptLog(active.file.path, active.size, problem)
 
     def _first_unflushed(self) -> int:
         """The index of the segment that the recovery point lies in."""
@@ -451,17 +467,18 @@ class _Loader:
         """Go on at the log start offset with an empty log, where nothing is at or after it."""
         if self.segments:
             logger.warning("%s ends before its log start offset %d: removing all segments", self.directory, offset)
-        for segment in self.segments:
-            remove_segment_files(self.files, segment)
-        for snapshot in self.snapshots:
-            unlink_if_exists(self.files, f"{self.directory}/{file_name(snapshot, SNAPSHOT_SUFFIX)}")
-        self.segments, self.snapshots = [], []
+        old, snapshots = self.segments, self.snapshots
         path = f"{self.directory}/{file_name(offset, LOG_SUFFIX)}"
         write_file(self.files, path, b"")
         segment = Segment(offset, LogFile(path), 0, self.now_ms)
         segment.reset_indexes()
-        self.segments = [segment]
+        self.segments, self.snapshots = [segment], []
         self._write_recovered(segment, 0, [])
+        self.files.sync_directory(self.directory)  # first of all: without any segment it would count as damaged
+        for gone in old:
+            remove_segment_files(self.files, gone)
+        for snapshot in snapshots:
+            unlink_if_exists(self.files, f"{self.directory}/{file_name(snapshot, SNAPSHOT_SUFFIX)}")
         epochs = LeaderEpochs()
         producers = ProducerState(offset, self.context.producer_id_expiration_ms)
         self._sync(epochs, producers, offset)

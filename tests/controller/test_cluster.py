@@ -1,6 +1,8 @@
 """Three brokers in one store: one is the controller and governs the others, whatever becomes of any of them."""
 
 import asyncio
+import json
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -13,7 +15,7 @@ from barnabas.controller.coordination.interface import ConnectionLost
 from barnabas.controller.operations import answers
 from barnabas.controller.operations.elect_leaders import ElectionType
 from barnabas.controller.operations.topics import NewPartitions, NewTopic
-from barnabas.controller.state import NO_LEADER, ReplicaAssignment
+from barnabas.controller.state import NO_LEADER, BrokerRegistration, EndPoint, ReplicaAssignment
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.messages.allocate_producer_ids import AllocateProducerIdsRequest
 from barnabas.wire.messages.controlled_shutdown import ControlledShutdownRequest
@@ -214,6 +216,130 @@ async def test_a_leader_whose_registration_cannot_be_read_keeps_nobody_from_bein
         await cluster.until(lambda: cluster.broker(2).leaders.get(T) == 3)
         await stranger.close()
         await cluster.until(lambda: cluster.state().leader == 2)
+
+
+REGISTRATION = json.loads(znodes.encode_broker(BrokerRegistration(2, (EndPoint("PLAINTEXT", "h", 1),)), 0))
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        b"",
+        b"{}",
+        b"\xff",
+        {"rack": "r" * 32_768},
+        {"rack": "\ud800"},
+        {"endpoints": []},
+        {"endpoints": ["PLAINTEXT://h:99999999999"]},
+        {"endpoints": ["PLAINTEXT://" + "h" * 32_768 + ":9092"]},
+        {"endpoints": ["PLAINTEXT://h:1"] * 3},
+        {"features": {"transaction.version": {"min_version": -(2**31), "max_version": 2**31 - 1}}},
+        {"features": {"f" * 32_768: {"min_version": 0, "max_version": 1}}},
+        {"damaged": [["t", 2**31 - 1], ["no topic", -1], ["t", 0]]},
+        {"may_lack_records": True},
+    ],
+    ids=lambda changed: repr(changed)[:40],
+)
+@pytest.mark.parametrize("whose", [1, 2])
+async def test_a_registration_that_is_changed_later_keeps_nobody_from_anything(
+    cluster: Cluster, whose: int, changed: Any
+) -> None:
+    """The controller's own one, or another's: as one that was damaged from the beginning."""
+    async with cluster:
+        await cluster.start(1, 2, 3)
+        await create(cluster, 2, 1, 3)
+        stranger = await cluster.stores.session()
+        payload = changed if isinstance(changed, bytes) else json.dumps({**REGISTRATION, **changed}).encode()
+        await stranger.set(znodes.broker_path(whose), payload)
+        for name, replicas in (("u", (1, 2, 3)), ("v", (2, 3, 1))):
+            await create(cluster, *replicas, name=name)
+        await cluster.until(lambda: all(cluster.broker(each).leaders.get(("v", 0), -1) > 0 for each in (1, 2, 3)))
+        await cluster.until(lambda: cluster.state().leader > 0)
+        await cluster.stop(1)
+        await cluster.until(lambda: cluster.state("u").leader in (2, 3))
+        await create(cluster, 3, 2, name="w")
+        await stranger.close()
+
+
+STATE = {"version": 1, "leader": 2, "leader_epoch": 0, "controller_epoch": 1, "isr": [2, 1, 3]}
+TOPIC = {"version": 3, "partitions": {"0": [2, 1, 3]}, "adding_replicas": {}, "removing_replicas": {}}
+
+
+@pytest.mark.parametrize(
+    ("path", "changed"),
+    [
+        *[
+            (znodes.partition_state_path("t", 0), found)
+            for found in (
+                b"",
+                b"{}",
+                STATE | {"leader_epoch": 2**31 - 1},
+                STATE | {"leader_epoch": znodes.LEADER_EPOCH_MAX},
+                STATE | {"leader_epoch": -1},
+                STATE | {"controller_epoch": 2**31 - 1},
+                STATE | {"controller_epoch": -(2**31)},
+                STATE | {"isr": []},
+                STATE | {"isr": [7]},
+                STATE | {"isr": [2, 2, 2]},
+                STATE | {"leader": 3, "isr": [1]},
+                STATE | {"leader": 7, "isr": [7, 1, 2, 3]},
+                STATE | {"leader_recovery_state": 9},
+                STATE | {"left_isr": [-5, 2**31 - 1]},
+                STATE | {"registrations_zxid": 2**63 - 1},
+            )
+        ],
+        *[
+            (znodes.topic_path("t"), found)
+            for found in (
+                b"",
+                b"{}",
+                TOPIC | {"partitions": {"0": []}},
+                TOPIC | {"partitions": {"0": [2, 2]}},
+                TOPIC | {"partitions": {"0": [-1]}},
+                TOPIC | {"partitions": {"0": [2, 1, 3], "5": [1]}},
+                TOPIC | {"partitions": {"0": [2, 1, 3], "1": [2**31 - 1]}},
+                TOPIC | {"adding_replicas": {"0": [2, 1, 3]}},
+                TOPIC | {"removing_replicas": {"0": [2, 1, 3]}},
+                TOPIC | {"topic_id": "x" * 22},
+            )
+        ],
+        *[(znodes.CONTROLLER_EPOCH, found) for found in (b"", b"-1", b"%d" % (2**31 - 1), b"9" * 5_000)],
+        *[(znodes.CONTROLLER, found) for found in (b"", b"{}", b'{"brokerid":-2147483648}', b'{"brokerid":7}')],
+        *[(znodes.config_path("topics", "t"), found) for found in (b"{}", b"[", b'{"version":1,"config":{"k":7}}')],
+    ],
+    ids=lambda found: repr(found)[-40:],
+)
+async def test_what_is_changed_later_keeps_nobody_from_being_the_controller(
+    cluster: Cluster, path: str, changed: Any
+) -> None:
+    """Whether another broker dies, the controller itself or, by then, the next one."""
+
+    async def created(*replicas: int, name: str) -> None:
+        while True:
+            with suppress(ApiError):  # a controller whose epoch was changed has to take another one
+                await create(cluster, *replicas, name=name)
+                return
+            await cluster.until(lambda: cluster.controller)
+
+    async with cluster:
+        await cluster.start(1, 2, 3, 4)
+        await create(cluster, 2, 1, 3)
+        stranger = await cluster.stores.session()
+        payload = changed if isinstance(changed, bytes) else json.dumps(changed).encode()
+        if await stranger.exists(path) is None:
+            await stranger.create(path, payload)
+        else:
+            await stranger.set(path, payload)
+        await created(4, 1, 3, name="u")
+        await cluster.stop(2)
+        await cluster.until(lambda: 2 not in cluster.controller.cluster.brokers)
+        await created(3, 1, 4, name="v")
+        await cluster.stop(1)
+        await cluster.until(lambda: 1 not in cluster.controller.cluster.brokers)
+        await created(4, 3, name="w")
+        await cluster.start(1, 2)
+        await created(1, 2, 3, 4, name="x")
+        await stranger.close()
 
 
 async def test_a_follower_that_dies_with_the_controller_leaves_the_isrs(cluster: Cluster) -> None:

@@ -224,7 +224,10 @@ class Silent:
 
 async def owe_much() -> None:
     controller, silent, answers, calls = Controller(random.Random(1)), Silent(), [], list[int]()
-    queue = BrokerQueue(2, silent, ManualTimers(), answers.append, SetAside[int]("telling brokers", ManualClock()))
+    queue = BrokerQueue(
+        2, silent, ManualTimers(), answers.append,
+        SetAside[int]("telling brokers", ManualClock()), SetAside[tuple[int, str]]("telling", ManualClock()),
+    )  # fmt: skip
     one_by_one, at_once = Replica(), Replica()
     commands = [controller.metadata(()), *(command for _ in range(5_000) for command in controller.decide())]
     most = 0

@@ -6,13 +6,16 @@ from typing import Any
 import pytest
 
 from barnabas.clock import ManualClock
-from barnabas.controller import znodes
+from barnabas.controller import requests, znodes
+from barnabas.controller.operations import reassignment
 from barnabas.controller.operations.elect_leaders import ElectionType
 from barnabas.controller.operations.topics import NewPartitions, NewTopic
 from barnabas.controller.state import NO_LEADER, ReplicaAssignment
+from barnabas.turns import ENTRIES_PER_TURN
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.messages.stop_replica import StopReplicaRequest
 from tests.controller.cluster import IN_BOTH_STORES, Cluster
+from tools.watched_calls import TurnsTaken
 
 pytestmark = IN_BOTH_STORES
 
@@ -267,3 +270,27 @@ async def test_the_latest_that_is_asked_for_holds(cluster: Cluster) -> None:
         await is_reassigned(cluster, 1, 2)
         await asyncio.wait_for(gone(cluster, other), 30)
         await other.close()
+
+
+async def test_many_partitions_are_reassigned_in_turns(cluster: Cluster) -> None:
+    """What is planned, written and told, to the own broker and to others, leaves the event loop to others."""
+    count = 5 * ENTRIES_PER_TURN + 1
+    async with cluster:
+        await cluster.start(1, 2, 3)
+        topic = NewTopic("t", assignments=[(number, (1, 2)) for number in range(count)])
+        (outcome,) = await cluster.controller.create_topics([topic])
+        assert outcome.error is ErrorCode.NONE
+        await cluster.settled()
+        taken = TurnsTaken()
+        for owner, name in ((reassignment, "state_among"), (requests, "_partition_metadata")):
+            taken.watch(owner, name)
+        wanted = {("t", number): (2, 3) for number in range(count)}
+        results = await cluster.controller.alter_reassignments(wanted, 30_000)
+        await cluster.settled()
+        taken.end()
+        assert set(results.values()) == {None}
+        assert assignment(cluster) == ReplicaAssignment((2, 3, 1), (3,), (1,))
+        for name, least in (("state_among", 1), ("_partition_metadata", 3)):  # for each of three brokers
+            total, in_one_turn = taken.calls(name)
+            assert total >= least * count
+            assert in_one_turn <= 2 * ENTRIES_PER_TURN, name

@@ -186,6 +186,7 @@ def test_a_checkpoint_that_fails_is_a_failure_of_its_directory(logs, call):
 
 def test_a_checkpoint_that_does_not_fit_is_written_later(logs):
     append(logs, logs.log())
+    logs.log().flush()
     refuse(logs.files, "pwrite", IS_FULL)
     logs.manager.checkpoint_high_watermarks()
     heal(logs.files, "pwrite")

@@ -560,6 +560,7 @@ def test_a_crash_does_not_hide_transactions_that_were_committed_and_replicated(l
     )
     logs.append_raw(log, marker, AppendOrigin.COORDINATOR)
     log.update_high_watermark(log.log_end_offset)
+    log.flush()  # the disk knows the segment's name from then on
     logs.manager.checkpoint_high_watermarks()
 
     logs.restart(clean=False)

@@ -12,6 +12,7 @@ from collections import Counter
 
 import pytest
 
+from barnabas.storage.checkpoints import LOST_LOGS_FILE
 from barnabas.storage.config import LogConfig
 from barnabas.storage.errors import DirectoryLocked, DirectoryMismatch, StorageError
 from barnabas.storage.flush import SharedSync
@@ -244,6 +245,89 @@ def test_a_log_that_was_deleted_is_not_missed(logs):
         assert not logs.manager.is_lost("topic", 0)
 
 
+def test_lost_logs_are_remembered_through_a_start_on_a_full_disk(logs, tmp_path):
+    """Until there is room to write them down nothing is written that would hide them."""
+    logs.append(logs.log(), b"a")
+    logs.append(logs.log("kept"), b"a")
+    logs.manager.settle_lost_logs([])
+    logs.manager.checkpoint_recovery_points()
+    logs.manager.checkpoint_high_watermarks()
+    shutil.rmtree(logs.path / "topic-0")
+
+    def refuse(path, **_):
+        if LOST_LOGS_FILE in path and path.endswith(".tmp"):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    logs.files.before["open"] = refuse
+    for clean in (False, True, False):
+        logs.restart(clean=clean)
+        assert logs.manager.is_lost("topic", 0)
+        assert not logs.manager.is_lost("kept", 0)
+        logs.manager.checkpoint_recovery_points()
+        logs.manager.checkpoint_high_watermarks()
+        with pytest.raises(StorageError, match="No space left") as raised:
+            logs.log()
+        assert raised.value.passes
+        logs.append(logs.log("new"), b"a")
+    logs.files.before.clear()
+    logs.manager.checkpoint_high_watermarks()
+    assert (logs.path / LOST_LOGS_FILE).read_text() == "0\n1\ntopic 0\n"
+    logs.restart(clean=False)
+    assert logs.manager.is_lost("topic", 0)
+    assert logs.failures == []
+
+
+def test_a_new_directory_looks_like_one_until_lost_logs_are_written_down(logs, tmp_path):
+    logs.append(logs.log(), b"a")
+    logs.manager.settle_lost_logs([])
+    logs.manager.write_lost_logs()
+    logs.stop(clean=False)
+    paths = [logs.path, tmp_path / "new"]
+
+    def refuse(path, **_):
+        if LOST_LOGS_FILE in path and path.endswith(".tmp"):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    logs.files.before["open"] = refuse
+    for _ in range(2):
+        manager = open_manager(logs, paths)
+        assert manager.is_lost("any", 0)
+        manager.abandon()
+    assert not (tmp_path / "new" / "meta.properties").exists()
+    logs.files.before.clear()
+    manager = open_manager(logs, paths)
+    assert (tmp_path / "new" / "meta.properties").exists()
+    assert (logs.path / LOST_LOGS_FILE).read_text() == "0\n1\n*\n"
+    manager.close()
+    logs.start()
+
+
+def test_where_there_are_very_many_segments_small_ones_grow(logs, tools, caplog):
+    """Strangers may have each of their batches begin one, by size, by time and by indexes."""
+    for setting in ({"segment_bytes": 100}, {"segment_ms": 1}, {"segment_index_bytes": 16}):
+        name, config = next(iter(setting)), {"index_interval_bytes": 0, **setting}
+
+        def write(count, name=name, config=config):
+            log = logs.log(name, **config)
+            for _ in range(count):
+                logs.clock.advance(10)
+                logs.append(log, b"value")
+            return log
+
+        logs.manager.bound_segments(1_000)
+        assert write(20).segment_count == 20
+        logs.manager.bound_segments(18)
+        log = write(20)
+        assert log.segment_count == 20
+        assert "none of less than 1048576 bytes is sealed" in caplog.text
+        assert tools.read_all(log) == list(range(40))
+        logs.manager.bound_segments(1_000)
+        assert write(5).segment_count == 25
+        logs.restart()
+        assert tools.read_all(logs.log(name, **config)) == list(range(45))
+        logs.manager.delete(name, 0)
+
+
 def test_a_delete_under_a_flush_is_no_failure(logs):
     log = logs.log()
     logs.append(log, b"a")
@@ -456,6 +540,7 @@ def test_a_clean_stop_of_new_logs_syncs_their_directory_once_and_nothing_else_of
         cluster_id="a-cluster",
     )
     manager.open()
+    manager.set_cluster_id("a-cluster")
     new = [manager.get_or_create("t", index, bytes([1] * 16), LogConfig()) for index in range(3)]
     for log in new:
         log.assign_leader_epoch(0)
@@ -574,7 +659,7 @@ def test_index_files_beside_a_segment_without_records_are_not_believed(logs, cle
     [time_index] = logs.path.glob("topic-0/*.timeindex")
     content = time_index.read_bytes()
     logs.start()
-    logs.log().truncate_to(0)
+    logs.manager.truncate_to(logs.log(), 0)
     logs.stop(clean=clean)
     assert content
     time_index.write_bytes(content)

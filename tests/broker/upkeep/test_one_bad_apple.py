@@ -28,15 +28,25 @@ from barnabas.clock import ManualClock
 from barnabas.controller.broker_queue import RETRY_DELAY_MS, Answer, BrokerQueue
 from barnabas.controller.channel import Command
 from barnabas.controller.operations.creation import CreateTopics
+from barnabas.controller.requests import FULL, INCREMENTAL, VERSIONS
 from barnabas.set_aside import SetAside
 from barnabas.storage.log import PartitionLog
 from barnabas.storage.producer_state import VERIFICATIONS_OF_ALL_LOGS_MAX, ProducerState
 from barnabas.storage.recovery import opening as opening_of_logs
 from barnabas.testing import Broker
+from barnabas.wire import codec
 from barnabas.wire.errors import ApiError, ErrorCode
-from barnabas.wire.messages.leader_and_isr import LeaderAndIsrRequest
+from barnabas.wire.messages.leader_and_isr import (
+    LeaderAndIsrPartitionState,
+    LeaderAndIsrRequest,
+    LeaderAndIsrTopicState,
+)
 from barnabas.wire.messages.stop_replica import StopReplicaRequest
-from barnabas.wire.messages.update_metadata import UpdateMetadataRequest
+from barnabas.wire.messages.update_metadata import (
+    UpdateMetadataBroker,
+    UpdateMetadataRequest,
+    UpdateMetadataTopicState,
+)
 from tests.bugs import REASON, Bug
 from tools.manual_timers import ManualTimers
 
@@ -576,7 +586,7 @@ def test_telling_a_broker(caplog: pytest.LogCaptureFixture) -> None:
             calls.append("bad")
             raise ValueError(REASON)
 
-        queue = BrokerQueue(2, channel, timers, answered, aside)
+        queue = BrokerQueue(2, channel, timers, answered, aside, SetAside("telling", ManualClock()))
         for command in (UpdateMetadataRequest(), UpdateMetadataRequest(), LeaderAndIsrRequest()):
             queue.post(command)
         queue.when_answered(call)
@@ -604,6 +614,67 @@ def test_telling_a_broker(caplog: pytest.LogCaptureFixture) -> None:
 
     asyncio.run(scenario())
     assert len(told(caplog)) == 3  # the answers, the call, and the command
+
+
+class Encoding(Channel):
+    """The way to a broker that writes what it sends."""
+
+    async def send(self, _broker_id: int, command: Command) -> object:
+        codec.encoder(type(command), VERSIONS[type(command)])(command, [])
+        self.sent.append(command)
+        return "done"
+
+
+def test_what_no_message_can_carry_keeps_a_broker_from_hearing_nothing_else(caplog: pytest.LogCaptureFixture) -> None:
+    """Told once, counted, and heard of again when it can be sent."""
+
+    def roles(leader: int) -> LeaderAndIsrRequest:
+        return LeaderAndIsrRequest(
+            type=FULL,
+            topic_states=[
+                LeaderAndIsrTopicState(topic_name=name, partition_states=[LeaderAndIsrPartitionState(leader=number)])
+                for name, number in (("good", 1), ("bad", leader), ("other", 1))
+            ],
+        )
+
+    def metadata() -> UpdateMetadataRequest:
+        brokers = [UpdateMetadataBroker(id=1), UpdateMetadataBroker(id=2, rack="r" * 40_000)]
+        return UpdateMetadataRequest(live_brokers=brokers, topic_states=[UpdateMetadataTopicState(topic_name="good")])
+
+    async def scenario() -> None:
+        answers, channel, aside = list[Answer](), Encoding(), SetAside[int]("telling brokers", ManualClock())
+        unsendable = SetAside[tuple[int, str]]("telling", ManualClock(), first_delay_ms=0)
+        queue = BrokerQueue(2, channel, ManualTimers(), answers.append, aside, unsendable)
+
+        async def posted(*commands: Command) -> None:
+            for command in commands:
+                queue.post(command)
+            all_done = asyncio.Event()
+            queue.when_answered(all_done.set)
+            await asyncio.wait_for(all_done.wait(), 30)
+
+        await posted(roles(leader=2**31), metadata(), LeaderAndIsrRequest(controller_id=2**31), metadata())
+        sent = channel.sent
+        assert [type(command) for command in sent] == [
+            LeaderAndIsrRequest,
+            UpdateMetadataRequest,
+            UpdateMetadataRequest,
+        ]
+        assert [topic.topic_name for topic in sent[0].topic_states] == ["good", "other"]
+        assert sent[0].type == INCREMENTAL, "or the broker would set the log of the other topic aside"
+        assert [broker.id for broker in sent[1].live_brokers] == [1]
+        assert [answer.command for answer in answers] == sent, "answers are to what was asked"
+        assert unsendable.members == [(2, "topic bad"), (2, "the whole"), (2, "broker 2")]
+        assert unsendable.failures == 4
+        assert aside.failures == 0
+        await posted(roles(leader=1))
+        assert channel.sent[-1].type == FULL
+        assert (2, "topic bad") not in unsendable.members
+        queue.close()
+        await queue.closed()
+
+    asyncio.run(scenario())
+    assert len([record for record in caplog.records if record.levelno == logging.ERROR]) == 3, "each is told once"
 
 
 def test_all_that_set_aside_are_on_the_page() -> None:

@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import Consumer, ElectionType, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient  # type: ignore[attr-defined]
 
-from barnabas.storage.checkpoints import LOST_LOGS_FILE
+from barnabas.storage.checkpoints import HIGH_WATERMARK_FILE, LOST_LOGS_FILE
 from barnabas.testing import Cluster
 from barnabas.testing.cluster import ClusterBroker
 
@@ -130,6 +130,30 @@ def test_where_all_have_died_the_one_with_an_empty_disk_waits_for_the_others(clu
     cluster.wait_in_sync()
     assert read(cluster) == RECORDS
     assert not lost_file(replaced).exists()
+
+
+@pytest.mark.slow
+def test_where_all_have_died_the_one_without_segments_does_not_lead(cluster: Cluster) -> None:
+    """Its directory is there, and what was written down of the log, as after a kill: an empty log would cut others."""
+    robbed = cluster.brokers[0]
+
+    def is_written_down() -> bool | None:
+        robbed.server.log_manager.checkpoint_high_watermarks()
+        text = (folder(robbed) / HIGH_WATERMARK_FILE).read_text()
+        return f"{TOPIC} 0 {len(RECORDS)}\n" in text or None
+
+    cluster.call(cluster._until(is_written_down, 30, "the high watermark is not written down"))
+    for broker in cluster.brokers:
+        broker.kill()
+    for path in (folder(robbed) / f"{TOPIC}-0").glob("*.log"):
+        path.unlink()
+    robbed.start()
+    wait_until(cluster, lambda leader, isr: leader == -1 and bool(isr) and robbed.number not in isr)
+    for broker in cluster.brokers[1:]:
+        broker.start()
+    cluster.wait_in_sync()
+    assert read(cluster) == RECORDS
+    assert list(folder(robbed).glob(f"{TOPIC}-0.*-stray")), "it was fetched anew"
 
 
 @pytest.mark.slow

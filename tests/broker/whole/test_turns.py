@@ -2,8 +2,6 @@
 
 import asyncio
 import math
-from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +9,7 @@ import pytest
 
 import barnabas.broker.cluster.metadata
 import barnabas.broker.configuration.changes
+import barnabas.broker.handlers.alter_partition_reassignments
 import barnabas.broker.handlers.delete_groups
 import barnabas.broker.handlers.delete_topics
 import barnabas.broker.handlers.describe_groups
@@ -23,6 +22,7 @@ import barnabas.broker.handlers.produce
 import barnabas.broker.handlers.write_txn_markers
 import barnabas.controller.operations.creation
 import barnabas.controller.operations.expansion
+import barnabas.controller.operations.reassignment
 from barnabas.broker.cluster.metadata import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
 from barnabas.broker.configuration.topics import TopicConfigs
 from barnabas.broker.coordinators.transactions.id_pattern import STEPS_PER_TURN, IdPattern
@@ -37,6 +37,11 @@ from barnabas.testing.requests import ask
 from barnabas.testing.waiting import wait_until
 from barnabas.turns import ENTRIES_PER_TURN, LOGS_PER_TURN, InPieces, Turns, in_turns
 from barnabas.wire.errors import ErrorCode
+from barnabas.wire.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    ReassignablePartition,
+    ReassignableTopic,
+)
 from barnabas.wire.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from barnabas.wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from barnabas.wire.messages.delete_groups import DeleteGroupsRequest
@@ -69,10 +74,18 @@ from barnabas.wire.messages.write_txn_markers import (
 )
 from barnabas.wire.records import Record, build_batch
 from tests.broker.running import running
-from tools.watched_calls import WatchedCalls
+from tools.watched_calls import TurnsTaken
 
 PARTITIONS = ENTRIES = 3 * ENTRIES_PER_TURN + 1
 
+REASSIGN = AlterPartitionReassignmentsRequest(
+    topics=[
+        ReassignableTopic(
+            name="t", partitions=[ReassignablePartition(partition_index=n, replicas=[0]) for n in range(ENTRIES)]
+        )
+    ],
+    timeout_ms=1_000,
+)
 DELETE_TOPICS = DeleteTopicsRequest(
     topics=[DeleteTopicState(name=f"t{number}") for number in range(ENTRIES)], timeout_ms=1_000
 )
@@ -89,36 +102,6 @@ def commit(topics: list[list[int]]) -> OffsetCommitRequest:
             for partitions in topics
         ],
     )
-
-
-class TurnsTaken:
-    """How often functions were called in each turn of the event loop; `look` is called in each turn."""
-
-    def __init__(self, look: Callable[[], None] = lambda: None) -> None:
-        self._look = look
-        self._turn = 0
-        self._calls: dict[str, Counter[int]] = {}
-        self._watched = WatchedCalls(lambda function: self._calls[function.__name__].update([self._turn]))
-        self._watched.__enter__()
-        self._next = asyncio.get_running_loop().call_soon(self._count)
-
-    def _count(self) -> None:
-        self._turn += 1
-        self._look()
-        self._next = asyncio.get_running_loop().call_soon(self._count)
-
-    def watch(self, owner: Any, name: str) -> None:
-        function = getattr(owner, name)
-        self._calls[function.__name__] = Counter()
-        self._watched.add(function)
-
-    def calls(self, name: str) -> tuple[int, int]:
-        """All of a function's calls, and the most in one turn."""
-        return self._calls[name].total(), max(self._calls[name].values(), default=0)
-
-    def end(self) -> None:
-        self._next.cancel()
-        self._watched.__exit__(None, None, None)
 
 
 def test_a_turn_comes_after_each_so_many_entries() -> None:
@@ -247,6 +230,8 @@ def test_creating_and_deleting_many_partitions_leaves_the_loop_to_others(tmp_pat
             barnabas.broker.handlers.write_txn_markers,
             "_write",
         ),
+        (REASSIGN, 0, barnabas.controller.operations.reassignment, "check_reassignment"),
+        (REASSIGN, 0, barnabas.broker.handlers.alter_partition_reassignments, "_result"),
         (DELETE_TOPICS, 6, barnabas.broker.handlers.delete_topics, "_Entry"),
         (DELETE_TOPICS, 6, DeleteTopics, "_obstacle"),
         (DELETE_TOPICS, 6, barnabas.broker.handlers.delete_topics, "DeletableTopicResult"),
@@ -307,6 +292,8 @@ def test_creating_and_deleting_many_partitions_leaves_the_loop_to_others(tmp_pat
         "expand",
         "alter configs",
         "markers",
+        "reassign: checked",
+        "reassign: answered",
         "delete topics: read",
         "delete topics: checked",
         "delete topics: answered",

@@ -12,7 +12,7 @@ FENCE = Check("/controller_epoch", 7)
 @given(sizes=st.lists(st.lists(st.integers(0, 300_000), max_size=4), max_size=12))
 def test_groups_stay_whole_ordered_and_fenced(sizes: list[list[int]]) -> None:
     groups = [tuple(Create(f"/{g}/{i}", bytes(size)) for i, size in enumerate(group)) for g, group in enumerate(sizes)]
-    packed = plan.transactions(groups, FENCE)
+    packed = list(plan.transactions(groups, FENCE))
     assert [operation for transaction in packed for operation in transaction[1:]] == [o for g in groups for o in g]
     for transaction in packed:
         assert transaction[0] == FENCE
@@ -26,4 +26,4 @@ def test_groups_stay_whole_ordered_and_fenced(sizes: list[list[int]]) -> None:
 
 
 def test_nothing_to_write_is_no_transaction() -> None:
-    assert plan.transactions([], FENCE) == []
+    assert list(plan.transactions([], FENCE)) == []

@@ -694,11 +694,11 @@ def oldest_truncated_first(patch):
 
 
 def truncation_keeps_the_recovery_point(patch):
-    patch.setattr(storage_truncation, "_CHECKPOINTS", ())
+    patch.setattr(storage_truncation, "_CHECKPOINTS_BEFORE", ())
 
 
 def anew_but_the_log_start_stays(patch):
-    patch.setattr(storage_truncation, "_CHECKPOINTS", (checkpoints.RECOVERY_POINT_FILE,))
+    patch.setattr(storage_truncation, "_CHECKPOINTS_AFTER", ())
 
 
 def cleaned_segments_not_synced(patch):

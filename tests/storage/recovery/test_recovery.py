@@ -50,18 +50,72 @@ def test_a_recovery_that_is_given_up_leaves_all_to_the_next_one(logs, tmp_path):
     assert logs.log().log_end_offset == 5
 
 
+@pytest.mark.parametrize("clean", [True, False])
 @pytest.mark.parametrize("what", ["*", "*.log"])
-def test_a_log_without_its_segments_is_no_empty_one(logs, what):
-    """Its directory is still there: as an empty leader it would have others cut theirs."""
+def test_a_log_without_its_segments_is_no_empty_one(logs, what, clean):
+    """Its directory is still there: as an empty leader it would have others cut theirs. That it had more, after a kill
+    the high watermark's checkpoint alone says, where nothing was flushed but the names."""
     for _ in range(5):
         logs.append(logs.log(), b"v")
-    logs.stop()
+    logs.manager.run_flushes(logs.clock.now_ms())
+    logs.append(logs.log(), b"v")
+    logs.manager.checkpoint_high_watermarks()
+    logs.stop(clean=clean)
     for found in (logs.path / "topic-0").glob(what):
         found.unlink()
     logs.start()
     with pytest.raises(StorageError, match="its segments are gone"):
         logs.log()
     assert logs.manager.is_damaged("topic", 0)
+
+
+@pytest.mark.parametrize("left", [0, 1, 2])
+def test_a_log_that_was_killed_and_has_lost_what_was_flushed_is_no_shorter_one(logs, left):
+    """Nothing of it is touched: who puts the segments back has all of it again."""
+    log = logs.log(segment_bytes=200)
+    for _ in range(8):
+        logs.append(log, b"value")
+    log.flush()
+    logs.manager.checkpoint_recovery_points()
+    logs.manager.checkpoint_high_watermarks()
+    logs.stop(clean=False)
+    segments = sorted((logs.path / "topic-0").glob("*.log"))
+    assert len(segments) > 3
+    taken = {path: path.read_bytes() for path in segments[left:]}
+    for path in taken:
+        path.unlink()
+    logs.start()
+    with pytest.raises(StorageError, match="its segments are gone" if not left else "on the disk for certain"):
+        logs.log()
+    assert logs.manager.is_damaged("topic", 0)
+    logs.stop(clean=False)
+    for path, content in taken.items():
+        path.write_bytes(content)
+    logs.start()
+    assert logs.log().log_end_offset == 8
+
+
+@pytest.mark.parametrize("name", ["recovery-point-offset-checkpoint", "replication-offset-checkpoint"])
+def test_after_a_kill_a_checkpoint_alone_does_not_say_that_a_log_was_longer(logs, tools, name):
+    log = logs.log()
+    logs.append(log, b"v")
+    log.flush()
+    logs.stop(clean=False)
+    (logs.path / name).write_text("0\n1\ntopic 0 9\n")
+    logs.start()
+    assert tools.read_all(logs.log()) == [0]
+
+
+def test_the_high_watermark_of_a_log_whose_names_the_disk_may_not_know_is_not_written_down(logs):
+    """Or a power cut, which may leave nothing but its directory, would leave it damaged."""
+    log = logs.log()
+    logs.append(log, b"v")
+    checkpoint = logs.path / "replication-offset-checkpoint"
+    logs.manager.checkpoint_high_watermarks()
+    assert checkpoint.read_text() == "0\n1\ntopic 0 0\n"
+    log.flush()
+    logs.manager.checkpoint_high_watermarks()
+    assert checkpoint.read_text() == "0\n1\ntopic 0 1\n"
 
 
 def test_a_log_that_was_emptied_after_a_clean_stop_is_no_empty_one(logs):
@@ -605,6 +659,7 @@ def test_snapshots_that_the_log_start_has_passed_go_at_the_next_start(logs, clea
 def test_records_lost_with_the_machine_are_reported_and_the_log_goes_on(logs, caplog):
     log = logs.log()
     logs.append(log, b"a")
+    log.flush()
     logs.append(log, b"b")
     logs.manager.checkpoint_high_watermarks()
     logs.stop(clean=False)
