@@ -15,13 +15,13 @@ def recipes(page: Path) -> list[str]:
     return re.findall(r"^```python\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
 
 
-def test_there_are_recipes_with_each_client() -> None:
+def test_each_recipe_is_a_test_with_each_client() -> None:
     everything = [recipe for page in PAGES for recipe in recipes(page)]
-    assert all("def test_" in recipe for recipe in everything)
-    imported = {name for recipe in everything for name in re.findall(r"^from (\w+)", recipe, re.MULTILINE)}
-    assert imported >= CLIENTS
     titles = [title for page in PAGES for title in re.findall(r"^## .*", page.read_text(), re.MULTILINE)]
-    assert len(titles) >= 20
+    assert len(everything) == len(titles) >= 20
+    for title, recipe in zip(titles, everything, strict=True):
+        assert "def test_" in recipe, title
+        assert set(re.findall(r"^from (\w+)", recipe, re.MULTILINE)) >= CLIENTS, title
 
 
 @pytest.mark.slow
