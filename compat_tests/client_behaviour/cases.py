@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
+
+from confluent_kafka import Consumer, TopicPartition
 
 from barnabas.testing import ApiError, Broker, Fault
 from compat_tests.client_behaviour.drivers.driver import GROUP, LAST, TOPIC, TRANSACTIONAL_ID
@@ -14,7 +16,8 @@ from compat_tests.client_behaviour.drivers.driver import GROUP, LAST, TOPIC, TRA
 AWAY_S = 1.0
 WAIT_S = 8.0
 
-Inject = Callable[[Broker], Fault]
+Inject = Callable[[Any], Any]
+"""A fault, of a broker."""
 
 
 @dataclass(frozen=True)
@@ -26,9 +29,13 @@ class Case:
     workload: str
     api: str
     inject: Inject
-    meanwhile: Callable[[Broker, Fault], None] = field(default=lambda broker, fault: None)
+    meanwhile: Callable[[Any, Any], None] = field(default=lambda broker, fault: None)
     fails: bool = True
     """Whether a request fails, so that it is asked again."""
+    configs: Mapping[str, Any] = field(default_factory=dict)
+    """Of the topic."""
+    is_real: bool = False
+    """Whether Apache Kafka can be brought to it: by what is done to it, or to its clients' connections."""
 
     @property
     def name(self) -> str:
@@ -38,7 +45,7 @@ class Case:
 
 def cases() -> list[Case]:
     """All of them, in the order of the page."""
-    return [*_produce(), *_idempotent(), *_fetch(), *_group(), *_commit(), *_transactions(), *_moves()]
+    return [*_produce(), *_idempotent(), *_fetch(), *_group(), *_commit(), *_transactions(), *_moves(), *_natural()]
 
 
 def _fails(area: str, workload: str, api: str, errors: str, **where: Any) -> Iterator[Case]:
@@ -53,11 +60,12 @@ def _fail(api: str, error: str, **where: Any) -> Inject:
 def _lost(area: str, workload: str, api: str) -> Iterator[Case]:
     """The connection breaks before the work, and after it."""
     yield Case(
-        area, f"{api}: the request is lost", workload, api, lambda broker: broker.faults.disconnect(api, times=1)
-    )
+        area, f"{api}: the request is lost", workload, api, lambda broker: broker.faults.disconnect(api, times=1),
+        is_real=True,
+    )  # fmt: skip
     yield Case(
         area, f"{api}: the answer is lost", workload, api,
-        lambda broker: broker.faults.disconnect(api, times=1, after_work=True),
+        lambda broker: broker.faults.disconnect(api, times=1, after_work=True), is_real=True,
     )  # fmt: skip
 
 
@@ -75,6 +83,7 @@ def _slow(area: str, workload: str, api: str) -> Case:
         api,
         lambda broker: broker.faults.delay(api, 1000, times=1),
         fails=False,
+        is_real=True,
     )
 
 
@@ -187,7 +196,7 @@ def _transactions() -> Iterator[Case]:
     yield from _lost(area, "transaction", "EndTxn")
     yield Case(
         area, "fenced before it commits", "transaction", "EndTxn",
-        lambda broker: broker.faults.hold("EndTxn", times=1), _then(_fence),
+        lambda broker: broker.faults.hold("EndTxn", times=1), _then(_fence), is_real=True,
     )  # fmt: skip
 
 
@@ -212,10 +221,12 @@ def _moves() -> Iterator[Case]:
     yield Case(
         area, "a restart with a Produce on its way", "idempotent", "Produce",
         lambda broker: broker.faults.hold("Produce", times=1), _then(lambda broker: broker.restart()),
+        is_real=True,
     )  # fmt: skip
     yield Case(
         area, "a restart with a commit on its way", "commit", "OffsetCommit",
         lambda broker: broker.faults.hold("OffsetCommit", times=1), _then(lambda broker: broker.restart()),
+        is_real=True,
     )  # fmt: skip
     yield Case(
         area, "the member's session ends while it commits", "commit", "OffsetCommit",
@@ -223,7 +234,43 @@ def _moves() -> Iterator[Case]:
     )  # fmt: skip
 
 
+def _natural() -> Iterator[Case]:
+    """What a broker does by itself, in answer to what it is asked."""
+    area = "Without a fault of the broker's"
+    yield Case(
+        area, "a batch is larger than `max.message.bytes`", "produce", "Produce", _nothing,
+        configs={"max.message.bytes": 10}, is_real=True,
+    )  # fmt: skip
+    yield Case(
+        area, "a record without a key for a compacted topic", "produce", "Produce", _nothing,
+        configs={"cleanup.policy": "compact"}, is_real=True,
+    )  # fmt: skip
+    yield Case(
+        area, "the topic is deleted with a Produce on its way", "produce", "Produce",
+        lambda broker: broker.faults.hold("Produce", times=1), _then(lambda broker: broker.delete_topic(TOPIC)),
+        is_real=True,
+    )  # fmt: skip
+    yield Case(area, "the committed offset is beyond the end", "commit", "Fetch", _commit_beyond_the_end, is_real=True)
+
+
 # --- beside the client ----------------------------------------------------------------------------
+
+
+class NoFault:
+    """Nothing is done to the client."""
+
+    hits = 1
+
+
+def _nothing(broker: Any) -> NoFault:
+    return NoFault()
+
+
+def _commit_beyond_the_end(broker: Any) -> NoFault:
+    consumer = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": GROUP})
+    consumer.commit(offsets=[TopicPartition(TOPIC, 0, 1000)], asynchronous=False)
+    consumer.close()
+    return NoFault()
 
 
 def _wait_for_hit(fault: Fault) -> bool:

@@ -18,7 +18,7 @@ from typing import IO, Any, Self
 
 from barnabas.testing import Broker, RecordedRequest
 from compat_tests.client_behaviour.cases import WAIT_S, Case
-from compat_tests.client_behaviour.drivers.driver import TOPIC
+from compat_tests.client_behaviour.drivers.driver import CLIENT_ID, TOPIC
 from tools.foreign_languages import find_node, go_program, node_modules
 from tools.kafka_runtime import ORACLE_VERSION
 
@@ -28,6 +28,8 @@ KAFKAJS = Path(__file__).parents[1] / "kafkajs_client"
 ROOT = Path(__file__).resolve().parents[2]
 GRACE_S = 8
 """How long after its deadline a driver may take to close its client."""
+
+SPARK_START_S = 240
 
 DOUBTFUL = ("still waits", "does not ask", "**hangs**")
 ATTEMPTS_MAX = 3
@@ -43,6 +45,9 @@ TOLD = {
 }
 """What is worth telling of what a client asks before it asks again."""
 
+ALL_WORKLOADS = frozenset({"produce", "idempotent", "consume", "stay", "commit", "transaction"})
+NOT_ASKED = "does not ask that"
+
 
 @dataclass(frozen=True)
 class Client:
@@ -52,6 +57,9 @@ class Client:
     title: str
     version: str
     start: Callable[[], tuple[Sequence[str | Path], Mapping[str, str]]]
+    workloads: frozenset[str] = ALL_WORKLOADS
+    start_s: float = 0.0
+    """How much longer the first answer of its driver may take than others."""
 
 
 class Driver:
@@ -69,15 +77,21 @@ class Driver:
         self._end()
         self._complaints.close()
 
-    def ask(self, workload: str, servers: str) -> dict[str, Any] | None:
-        """What came of a workload; None when the client hangs."""
+    @property
+    def is_running(self) -> bool:
+        """Whether there is a process, which so has done something already."""
+        return self._process is not None
+
+    def ask(self, workload: str, servers: str, wait_s: float = WAIT_S) -> dict[str, Any] | None:
+        """What came of a workload within `wait_s`; None when the client hangs."""
+        grace_s = GRACE_S + (0 if self.is_running else self._client.start_s)
         process = self._running()
         asked, answers = process.stdin, process.stdout
         assert asked is not None
         assert answers is not None
-        asked.write(json.dumps({"workload": workload, "servers": servers, "deadline_s": WAIT_S}) + "\n")
+        asked.write(json.dumps({"workload": workload, "servers": servers, "deadline_s": wait_s}) + "\n")
         asked.flush()
-        answer = _line(answers, WAIT_S + GRACE_S)
+        answer = _line(answers, wait_s + grace_s)
         if answer is None:
             self._end()
             return None
@@ -114,45 +128,59 @@ def _line(stream: IO[str], timeout_s: float) -> str | None:
 def play(client: Client, cases: Iterable[Case]) -> Iterator[tuple[Case, str]]:
     """What a client did in each case, one after the other."""
     with Broker(auto_create_topics_enable=False) as broker, Driver(client) as driver:
-        broker.create_topic(TOPIC)
-        driver.ask("idempotent", broker.bootstrap_servers)  # what it is slow to do for the first time
-        broker.reset()
-        for case in cases:
-            for _ in range(ATTEMPTS_MAX):
-                text = _play(broker, driver, case)
-                broker.reset()
-                if not text.startswith(DOUBTFUL):
-                    break
-            yield case, text
+        yield from play_on(broker, driver, client, cases)
 
 
-def _play(broker: Broker, driver: Driver, case: Case) -> str:
-    topic = broker.create_topic(TOPIC)
+def play_on(
+    stage: Any, driver: Driver, client: Client, cases: Iterable[Case], *, wait_s: float = WAIT_S,
+    attempts: int = ATTEMPTS_MAX,
+) -> Iterator[tuple[Case, str]]:  # fmt: skip
+    """The same on a broker that runs: one of `barnabas.testing`, or Apache Kafka (`on_kafka.Kafka`)."""
+    for case in cases:
+        if case.workload not in client.workloads:
+            yield case, NOT_ASKED
+            continue
+        for _ in range(attempts):
+            if not driver.is_running:  # what it is slow to do for the first time
+                stage.create_topic(TOPIC, configs={})
+                driver.ask("idempotent", stage.bootstrap_servers, wait_s)
+                stage.reset()
+            text = _play(stage, driver, case, wait_s)
+            stage.reset()
+            if not text.startswith(DOUBTFUL):
+                break
+        yield case, text
+
+
+def _play(stage: Any, driver: Driver, case: Case, wait_s: float) -> str:
+    topic = stage.create_topic(TOPIC, configs=case.configs)
     if case.workload in ("consume", "stay", "commit"):
         topic.produce("1")
-    with broker.recorded() as seen:
-        fault = case.inject(broker)
-        beside = threading.Thread(target=case.meanwhile, args=(broker, fault))
+    with stage.recorded() as seen:
+        fault = case.inject(stage)
+        beside = threading.Thread(target=case.meanwhile, args=(stage, fault))
         beside.start()
-        outcome = driver.ask(case.workload, broker.bootstrap_servers)
+        outcome = driver.ask(case.workload, stage.bootstrap_servers, wait_s)
         beside.join()
-    requests = [each for each in seen if each.client_id is not None]
+    requests = [each for each in seen if (each.client_id or "").startswith(CLIENT_ID)]
     written = [record.value for record in topic.records()].count(b"1")
     if not fault.hits:
-        return "does not ask that"
+        return NOT_ASKED
     if outcome is None:
         return "**hangs**"
-    return tell(case, outcome, requests, written)
+    return tell(case, outcome, requests, written, wait_s)
 
 
-def tell(case: Case, outcome: Mapping[str, Any], requests: Sequence[RecordedRequest], written: int) -> str:
+def tell(
+    case: Case, outcome: Mapping[str, Any], requests: Sequence[RecordedRequest], written: int, wait_s: float = WAIT_S
+) -> str:
     """What a client did, in a few words. `requests` are all of its own, `written` is how often the record is there."""
     again = _again(case, requests)
     errors = ", ".join(f"`{error}`" for error in outcome["errors"])
     if not outcome["is_done"] and errors:
         text = f"raises {errors}" + ("" if again is None else f", having tried again {again}")
     elif not outcome["is_done"]:
-        text = f"still waits after {WAIT_S:.0f} s"
+        text = f"still waits after {wait_s:.0f} s"
     elif errors:
         text = f"tells {errors}, " + ("goes on" if again is None else f"then again {again}")
     else:
@@ -208,12 +236,16 @@ def clients() -> dict[str, Client]:
     found["kafkajs"] = Client("kafkajs", kafkajs, _node)
     [franz_go] = re.findall(r"twmb/franz-go v(\S+)", (FRANZ_GO / "go.mod").read_text())
     found["franz_go"] = Client("franz-go", franz_go, lambda: ([go_program(FRANZ_GO)], {}))
+    found["spark"] = _in_python(
+        "spark", "Spark", metadata.version("pyspark"),
+        workloads=frozenset({"produce", "idempotent", "consume"}), start_s=SPARK_START_S,
+    )  # fmt: skip
     return found
 
 
-def _in_python(name: str, title: str, version: str) -> Client:
+def _in_python(name: str, title: str, version: str, **more: Any) -> Client:
     command = [sys.executable, DRIVERS / f"drive_{name}.py"]
-    return Client(title, version, lambda: (command, {"PYTHONPATH": str(ROOT)}))
+    return Client(title, version, lambda: (command, {"PYTHONPATH": str(ROOT)}), **more)
 
 
 def _node() -> tuple[Sequence[str | Path], Mapping[str, str]]:

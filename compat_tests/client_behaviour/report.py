@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from compat_tests.client_behaviour.cases import WAIT_S, Case
+from tools.kafka_runtime import ORACLE_VERSION
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "client-behaviour.md"
 
@@ -29,13 +30,21 @@ HEAD = """# What clients do when something goes wrong
   committed.
 - "still waits": so after {wait_s:.0f} seconds, which is less than most timeouts of clients. **hangs**: it cannot even
   be closed then.
-- "does not ask that": it gets along without this request.
+- "not measured": `make client-behaviour` was not run with it since the fault, or the client, was added.
+- "does not ask that": it gets along without this request. Spark has no groups, commits and transactions of Kafka's.
+- Spark's tasks are tried up to four times in all, as on a cluster: "again" may be the next attempt of its task.
 
 Measured with {versions}.
 """
 
 
 UNKNOWN = "not measured"
+ON_KAFKA = f"The same on Apache Kafka {ORACLE_VERSION}"
+KAFKA_HEAD = """
+Those of the faults that need no broker that fails on demand: a proxy in front of Apache Kafka holds, delays and cuts
+what clients ask, and Kafka is restarted, fences, deletes and refuses by itself. Its restart takes longer than that of
+Barnabas, and so does what waits for it.
+"""
 
 
 def page(cases: Sequence[Case], behaviours: Mapping[tuple[str, str], str], versions: Mapping[str, str]) -> str:
@@ -49,7 +58,17 @@ def page(cases: Sequence[Case], behaviours: Mapping[tuple[str, str], str], versi
             if case.area == area:
                 row = [behaviours.get((title, case.name), UNKNOWN) for title in titles]
                 text += f"| {case.title} | {' | '.join(row)} |\n"
+    text += f"\n## {ON_KAFKA}\n{KAFKA_HEAD}\n| fault | {' | '.join(titles)} |\n|{'---|' * (len(titles) + 1)}\n"
+    for case in cases:
+        if case.is_real:
+            row = [behaviours.get((title, on_kafka(case)), UNKNOWN) for title in titles]
+            text += f"| {case.name} | {' | '.join(row)} |\n"
     return text
+
+
+def on_kafka(case: Case) -> str:
+    """How a case is named where it is Apache Kafka that was asked."""
+    return f"{ON_KAFKA}: {case.name}"
 
 
 def cells(text: str) -> dict[tuple[str, str], str]:
