@@ -64,6 +64,8 @@ PRODUCE = Work(56, 2_390)
 PRODUCE_OF_FULL_BATCH = Work(58, 2_490)
 """Two calls for the index entries that so many bytes get, none for the records."""
 IDEMPOTENT_PRODUCE = Work(62, 2_600)
+PRODUCE_RECORDED = Work(145, 5_000)
+"""While somebody looks at what clients ask (`Broker.recorded`)."""
 PRODUCE_AFTER_FLUSH = Work(215, 5_350)
 """With `barnabas.flush.before.ack`: the flush, its thread, and the reply that waits for it, as with acks=all for
 replicas. How the thread and the loop meet makes it a few more or less.
@@ -157,6 +159,15 @@ def test_produce(counter: Counter, request_of: Callable[[int], ProduceRequest], 
         work, _ = work_per_request(counter, broker, map(request_of, count()), version=9)
         assert len(topic.records()) == 2 * REQUESTS * records
     assert work.is_within(most)
+
+
+def test_a_produce_that_is_recorded(counter: Counter) -> None:
+    with running() as broker:
+        broker.create_topic("t")
+        with broker.recorded() as seen:
+            work, _ = work_per_request(counter, broker, map(plain, count()), version=9)
+        assert len(seen.requests("Produce")) == 2 * REQUESTS
+    assert work.is_within(PRODUCE_RECORDED)
 
 
 def test_a_produce_that_waits_for_its_commit(counter: Counter) -> None:
