@@ -210,12 +210,15 @@ class KafkaTopic:
         """What is committed, of its one partition; none where the topic is gone."""
         settings = {"bootstrap.servers": self._bootstrap_servers, "group.id": "check", "log_level": 0}
         consumer = Consumer(settings | {"enable.partition.eof": True, "enable.auto.commit": False})
+        values: list[Value] = []
+        if self._name not in consumer.list_topics(timeout=PATIENCE_S).topics:
+            consumer.close()
+            return values
         consumer.assign([TopicPartition(self._name, 0, 0)])
-        values = []
         while (message := consumer.poll(PATIENCE_S)) is not None:
             if message.error() is None:
                 values.append(Value(message.value()))
-            elif message.error().code() in (KafkaError._PARTITION_EOF, KafkaError.UNKNOWN_TOPIC_OR_PART):
+            elif message.error().code() == KafkaError._PARTITION_EOF:
                 break
         consumer.close()
         return values

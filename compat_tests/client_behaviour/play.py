@@ -143,7 +143,7 @@ def play_on(
         for _ in range(attempts):
             if not driver.is_running:  # what it is slow to do for the first time
                 stage.create_topic(TOPIC, configs={})
-                driver.ask("idempotent", stage.bootstrap_servers, wait_s)
+                driver.ask("idempotent", stage.bootstrap_servers, max(wait_s, client.start_s))
                 stage.reset()
             text = _play(stage, driver, case, wait_s)
             stage.reset()
