@@ -4,6 +4,8 @@ Three brokers on a real ZooKeeper, a topic with three replicas and `min.insync.r
 with acks=all that sends a record every few milliseconds. The leader is stopped (SIGTERM), killed (SIGKILL), or killed
 and started again at once; the gap is the longest time between two acknowledgements. The same is done to Apache Kafka
 3.9 in ZooKeeper mode, in turn: each fault comes to both before the next one, and nothing is sent to the one that waits.
+
+With `--one-command` it is `barnabas serve --brokers 3`, and who is killed leads the partition and is the controller.
 """
 
 import argparse
@@ -18,13 +20,20 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Final, Self
 
-from confluent_kafka import KafkaError, Message, Producer
+from confluent_kafka import ElectionType, KafkaError, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 from tqdm import tqdm
 
 from tools.kafka_runtime import SMALL_BROKER_JVM, ZOOKEEPER_ERA_VERSION, KafkaServer
 from tools.server_process import ServerProcess
-from tools.soak.cluster import SESSION_TIMEOUT_MS, TOPIC_CONFIG, ClusterOfProcesses, MakeBroker, barnabas
+from tools.soak.cluster import (
+    SESSION_TIMEOUT_MS,
+    TOPIC_CONFIG,
+    ClusterOfOneCommand,
+    ClusterOfProcesses,
+    MakeBroker,
+    barnabas,
+)
 
 TOPIC: Final = "gaps"
 INTERVAL_S: Final = 0.005
@@ -72,7 +81,8 @@ class Kafka3(KafkaServer):
 class Acknowledgements:
     """Sends records all the time, and notes when each is acknowledged; a context manager."""
 
-    def __init__(self, bootstrap_servers: str) -> None:
+    def __init__(self, bootstrap_servers: str, partition: int = 0) -> None:
+        self._partition = partition
         self._producer = Producer(
             {
                 "bootstrap.servers": bootstrap_servers,
@@ -97,7 +107,7 @@ class Acknowledgements:
 
     def _run(self) -> None:
         while not self._is_over.wait(INTERVAL_S):
-            self._producer.produce(TOPIC, b"x" * 100, partition=0, on_delivery=self._delivered)
+            self._producer.produce(TOPIC, b"x" * 100, partition=self._partition, on_delivery=self._delivered)
             self._producer.poll(0)
         self._producer.flush(PATIENCE_S)
 
@@ -191,6 +201,44 @@ def _gap(cluster: ClusterOfProcesses, go: Callable[[ServerProcess], None]) -> fl
     return gap
 
 
+def measure_one_command(rounds: int) -> list[float]:
+    """The gaps when a broker of `serve --brokers 3` is killed that is the controller and leads, in seconds.
+
+    Raises: as `measure`.
+    """
+    gaps = []
+    with ClusterOfOneCommand() as cluster:
+        admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
+        admin.create_topics([NewTopic(TOPIC, 3, replication_factor=3, config=dict(TOPIC_CONFIG))])[TOPIC].result()
+        for _ in tqdm(range(rounds), unit="kill", file=sys.stderr):
+            controller, partition = _controller_that_leads(cluster, admin)
+            with Acknowledgements(cluster.bootstrap_servers, partition) as acknowledgements:
+                acknowledgements.gap(time.monotonic())
+                since = time.monotonic()
+                cluster.kill(controller)
+                gaps.append(acknowledgements.gap(since))
+            if acknowledgements.errors:
+                raise RuntimeError(f"the producer was told: {acknowledgements.errors[0]}")
+    return gaps
+
+
+def _controller_that_leads(cluster: ClusterOfOneCommand, admin: AdminClient) -> tuple[int, int]:
+    """The controller and a partition that it leads, once all are in sync and its parent would start it again."""
+    deadline = time.monotonic() + 2 * PATIENCE_S
+    while time.monotonic() < deadline:
+        told = admin.list_topics(TOPIC, timeout=PATIENCE_S)
+        partitions = told.topics[TOPIC].partitions
+        led = [index for index, each in partitions.items() if each.leader == told.controller_id]
+        if len(partitions) == 3 and all(len(each.isrs) == 3 for each in partitions.values()):
+            if led and told.controller_id in cluster.may_be_killed():
+                return told.controller_id, led[0]
+            if not led:
+                preferred = [TopicPartition(TOPIC, index) for index in partitions]
+                admin.elect_leaders(ElectionType.PREFERRED, preferred).result()
+        time.sleep(0.2)
+    raise TimeoutError("no controller that leads is to be had")
+
+
 def _wait_in_sync(cluster: ClusterOfProcesses) -> None:
     deadline = time.monotonic() + PATIENCE_S
     while len(cluster.partition(TOPIC, 0).isrs) < len(cluster.brokers):
@@ -225,7 +273,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=20, help="of each way to go (default 20)")
     parser.add_argument("--system", choices=list(SYSTEMS), help="only this one (default: both, in turn)")
+    parser.add_argument(
+        "--one-command", action="store_true", help="`barnabas serve --brokers 3`, its controller killed"
+    )
     options = parser.parse_args()
+    if options.one_command:
+        return _tell_of_one_command(options.rounds)
     systems = [options.system] if options.system else list(SYSTEMS)
     load_before = os.getloadavg()[0]
     gaps = measure(systems, options.rounds)
@@ -234,6 +287,14 @@ def main() -> int:
         f"{options.rounds} rounds, session timeout {SESSION_TIMEOUT_MS} ms, "
         f"load of the machine before {load_before:.1f}, after {os.getloadavg()[0]:.1f}"
     )
+    return 0
+
+
+def _tell_of_one_command(rounds: int) -> int:
+    load_before = os.getloadavg()[0]
+    gaps = measure_one_command(rounds)
+    print(f"controller that leads, SIGKILL: worst {max(gaps):.2f} s, median {statistics.median(gaps):.2f} s")
+    print(f"{rounds} rounds, load of the machine before {load_before:.1f}, after {os.getloadavg()[0]:.1f}")
     return 0
 
 
