@@ -508,7 +508,7 @@ class Broker:
 
     async def _welcome_later(self, answer: Callable[..., Any], request: Message, context: RequestContext) -> Any:
         try:
-            async with time_limit(self._network_timers, WELCOME_MS_MAX):
+            async with time_limit(self.timers, WELCOME_MS_MAX):
                 await self._serves_clients.wait()
         except TimeoutError:
             raise CloseConnection(_TOLD_NOTHING) from None

@@ -10,8 +10,13 @@ from typing import Any
 import pytest
 
 from barnabas.broker import server
+from barnabas.broker.configuration import config
+from barnabas.broker.environment import Environment
 from barnabas.broker.handlers import find_handler_in_cluster
-from barnabas.broker.network.peer_connection import PeerUnavailable
+from barnabas.broker.network.peer_connection import PeerConnection, PeerUnavailable
+from barnabas.broker.server import Broker
+from barnabas.clock import ManualClock
+from barnabas.storage.os_files import UnsyncedFiles
 from barnabas.wire.messages.api_versions import ApiVersionsRequest
 from barnabas.wire.messages.metadata import MetadataRequest
 from barnabas.wire.messages.update_metadata import UpdateMetadataRequest
@@ -59,14 +64,28 @@ async def test_who_asks_for_versions_waits_until_the_broker_knows_its_cluster(tm
         assert sorted(broker.node_id for broker in known.brokers) == [1, LATE]
 
 
-async def test_who_asks_for_anything_else_is_sent_away(tmp_path: Path) -> None:
-    async with joining(tmp_path, asyncio.Event()) as brokers:
+async def test_who_has_waited_for_long_is_sent_away(tmp_path: Path) -> None:
+    clock = ManualClock()
+    async with cluster(tmp_path, 1) as brokers:
+        keys = {
+            "node.id": str(LATE),
+            "log.dirs": str(tmp_path / "late"),
+            "listeners": "PLAINTEXT://127.0.0.1:0",
+            "advertised.listeners": "PLAINTEXT://127.0.0.1:1",  # where the controller does not reach it
+        }
+        environment = Environment(files=UnsyncedFiles(), metadata_store=brokers._store, clock=clock)
+        broker = Broker(config.load(options=keys), environment)
+        start = asyncio.create_task(broker.start())
+        await until(lambda: LATE in brokers.brokers[1].metadata.broker_ids())
+        address = ("127.0.0.1", broker.socket_server.ports["PLAINTEXT"])
+        client = PeerConnection(environment.network, lambda: address, brokers.brokers[1].timers, "client", 30_000)
+        asking = client.send(HELLO, 3)
+        await until(lambda: len(broker.connections) > 0)
+        while not asking.done():
+            clock.advance(server.WELCOME_MS_MAX)
+            broker.timers.fire_due()
+            await asyncio.sleep(0.01)
         with pytest.raises(PeerUnavailable):
-            await brokers.ask(LATE, MetadataRequest(topics=None), 9)
-
-
-async def test_who_has_waited_for_long_is_sent_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "WELCOME_MS_MAX", 1)
-    async with joining(tmp_path, asyncio.Event()) as brokers:
-        with pytest.raises(PeerUnavailable):
-            await brokers.ask(LATE, HELLO, 3)
+            await asking
+        start.cancel()
+        await asyncio.wait([start])
