@@ -23,6 +23,8 @@ class Partition(NamedTuple):
     number: int
     leader: int
     in_sync: int
+    epoch: int
+    """How often a leader was elected."""
 
 
 class Telling(NamedTuple):
@@ -64,7 +66,9 @@ class Leaders:
         response: MetadataResponse = await connection.send(MetadataRequest(topics=None))
         return Telling(
             [
-                Partition(topic.name or "", part.partition_index, part.leader_id, len(part.isr_nodes))
+                Partition(
+                    topic.name or "", part.partition_index, part.leader_id, len(part.isr_nodes), part.leader_epoch
+                )
                 for topic in response.topics
                 for part in topic.partitions
             ],
@@ -140,9 +144,9 @@ class WithoutLeader:
 
     def _note(self, told: Telling, now_s: float) -> None:
         living = self._living()
-        for topic, number, leader, _ in told.partitions:
-            if leader in living:
-                since_s = self._since.pop((topic, number), now_s)
+        for each in told.partitions:
+            if each.leader in living:
+                since_s = self._since.pop((each.topic, each.number), now_s)
                 self.longest_s = max(self.longest_s, now_s - since_s)
             else:
-                self._since.setdefault((topic, number), now_s)
+                self._since.setdefault((each.topic, each.number), now_s)

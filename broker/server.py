@@ -14,8 +14,10 @@ import inspect
 import logging
 from collections.abc import Callable, Collection
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from barnabas.broker.api.context import RequestContext
 from barnabas.broker.api.dispatch import Dispatcher
 from barnabas.broker.api.registry import Handler
 from barnabas.broker.cluster.auto_topics import AutoTopicCreation
@@ -61,6 +63,9 @@ from barnabas.controller.state import BrokerRegistration, EndPoint
 from barnabas.set_aside import SetAside
 from barnabas.storage.log_manager import LogManager
 from barnabas.storage.recovery.opening import OpeningGivenUp
+from barnabas.timers import time_limit
+from barnabas.wire.messages.api_versions import ApiVersionsRequest
+from barnabas.wire.schema import Message
 
 if TYPE_CHECKING:
     from barnabas.broker.cluster.former_session import SessionNote
@@ -77,6 +82,11 @@ IDLE_CHECK_INTERVAL_MS = 2_000
 
 TOLD_NOTHING_MS = 10_000
 """How long a broker that starts waits for the controller before it says so."""
+
+WELCOME_MS_MAX = 3_000
+"""How long a client that comes meanwhile waits before it is sent away."""
+
+_TOLD_NOTHING = "this broker has not been told of its cluster yet"
 
 REPLICA_FETCH_SESSIONS_MAX = 1_000
 """Fetch sessions of other brokers, which have a few each: consumers cannot take them away."""
@@ -118,7 +128,7 @@ class Broker:
         first word."""
         self._may_have_others = config.zookeeper_connect is not None or self.environment.metadata_store is not None
         """Whether other brokers can share the metadata store."""
-        self._serves_clients = False
+        self._serves_clients = asyncio.Event()
         self._broker_epoch: Callable[[], int] = lambda: -1
         """The epoch of the last registration; -1 as long as there is none."""
 
@@ -172,7 +182,7 @@ class Broker:
             if self.config.barnabas_http_address is not None:
                 await self._start_http(self.config.barnabas_http_address)
             self._stops.push_async_callback(self._end_connections)
-            self._serves_clients = True
+            self._serves_clients.set()
             await self._listen()
             if self._may_have_others:
                 self._stop_later(self._hand_over)
@@ -501,11 +511,28 @@ class Broker:
             self.dispatcher.intercept(interceptor)
 
     def _find_handler_in_cluster(self, key: int) -> Handler[Any, Any] | None:
-        """As `find_handler_in_cluster`; before this broker is told everything, who is no controller is sent away."""
+        """As `find_handler_in_cluster`; before this broker is told everything, it is there for controllers alone."""
         handler = find_handler_in_cluster(key)
-        if handler is not None and not self._serves_clients and not handler.is_inter_broker:
-            raise CloseConnection("this broker has not been told of its cluster yet")
-        return handler
+        if handler is None or handler.is_inter_broker or self._serves_clients.is_set():
+            return handler
+        if key == ApiVersionsRequest.API_KEY:
+            return replace(handler, handle=partial(self._welcome, handler.handle))
+        raise CloseConnection(_TOLD_NOTHING)
+
+    def _welcome(self, answer: Callable[..., Any], request: Message, context: RequestContext) -> Any:
+        """What clients ask first waits until this broker is told everything, which takes a moment: a client that is
+        sent away looks elsewhere for its partitions before others have been elected, and not again for a second."""
+        if self._serves_clients.is_set():
+            return answer(request, context)
+        return self._welcome_later(answer, request, context)
+
+    async def _welcome_later(self, answer: Callable[..., Any], request: Message, context: RequestContext) -> Any:
+        try:
+            async with time_limit(self.timers, WELCOME_MS_MAX):
+                await self._serves_clients.wait()
+        except TimeoutError:
+            raise CloseConnection(_TOLD_NOTHING) from None
+        return answer(request, context)
 
     def _endpoints(self) -> tuple[EndPoint, ...]:
         return tuple(

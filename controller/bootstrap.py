@@ -36,16 +36,14 @@ async def create_missing(store: CoordinationStore, payloads: Mapping[str, bytes]
         return [creation.path for creation in missing]
 
 
+def identity(cluster_id: str) -> dict[str, bytes]:
+    """The payloads of the znodes that say which cluster this is, by their paths."""
+    return {znodes.FEATURE: znodes.encode_feature(), znodes.CLUSTER_ID: znodes.encode_cluster_id(cluster_id)}
+
+
 async def create_fixed_znodes(store: CoordinationStore, cluster_id: str) -> list[str]:
     """Create what every cluster has, where it is missing; returns the paths of what was."""
-    return await create_missing(
-        store,
-        {
-            **dict.fromkeys(znodes.PERSISTENT_PATHS, b""),
-            znodes.FEATURE: znodes.encode_feature(),
-            znodes.CLUSTER_ID: znodes.encode_cluster_id(cluster_id),
-        },
-    )
+    return await create_missing(store, {**dict.fromkeys(znodes.PERSISTENT_PATHS, b""), **identity(cluster_id)})
 
 
 async def prepare_store(

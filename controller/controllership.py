@@ -10,7 +10,13 @@ from barnabas.clock import Clock
 from barnabas.controller import znodes
 from barnabas.controller.context import ControllerContext
 from barnabas.controller.controller_election import ControllerElsewhere, Deposed
-from barnabas.controller.coordination.interface import ConnectionLost, CoordinationError, SessionExpired, WatchedEvent
+from barnabas.controller.coordination.interface import (
+    ConnectionLost,
+    CoordinationError,
+    NoNode,
+    SessionExpired,
+    WatchedEvent,
+)
 from barnabas.controller.operations.broker_changes import BrokerChanges
 from barnabas.controller.operations.take_over import TakeOver
 from barnabas.set_aside import SetAside
@@ -133,9 +139,8 @@ class Controllership:
         if stat is None:
             level = logging.WARNING if context.is_active else logging.INFO
             logger.log(level, "the controller's znode is gone: electing a controller")
-            await self._take_over.restore()
             try:
-                await context.election.elect()
+                await self._elect()
             except ControllerElsewhere:
                 return self.resign("another broker has been elected")
             context.is_active = True
@@ -152,3 +157,14 @@ class Controllership:
             context.is_active = True
             await self.recover()
         return None
+
+    async def _elect(self) -> None:
+        """Become the controller, without a look at anything else before: partitions wait for it.
+
+        Raises: ControllerElsewhere, CoordinationError.
+        """
+        try:
+            await self._context.election.elect()
+        except NoNode:  # not even the root of the tree is there
+            await self._take_over.restore()
+            await self._context.election.elect()

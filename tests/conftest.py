@@ -3,6 +3,10 @@
 import signal
 
 import pytest
+from hypothesis import settings
+
+settings.register_profile("ours", deadline=None)  # other work on the machine is no fault of what is tried
+settings.load_profile("ours")
 
 
 @pytest.fixture(scope="session")

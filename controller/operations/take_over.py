@@ -10,7 +10,7 @@ import logging
 from collections.abc import Collection
 
 from barnabas.controller import requests, znodes
-from barnabas.controller.bootstrap import create_fixed_znodes
+from barnabas.controller.bootstrap import create_missing, identity
 from barnabas.controller.context import ControllerContext
 from barnabas.controller.coordination.interface import WatchedEvent
 from barnabas.controller.deletions import Deletions
@@ -66,7 +66,7 @@ class TakeOver:
     async def restore(self) -> None:
         """Create what every cluster has, where somebody has deleted it."""
         created = await self._context.configs.restore()
-        created += await create_fixed_znodes(self._context.store, self._context.cluster_id)
+        created += await create_missing(self._context.store, identity(self._context.cluster_id))
         if created:
             logger.error("somebody has deleted %s: it is there again", ", ".join(created))
 

@@ -7,7 +7,7 @@ import pytest
 from barnabas.controller import znodes
 from barnabas.controller.controller_election import Deposed
 from barnabas.controller.controllership import RECOVERY_RETRY_DELAY_MS, RENEWALS_AT_ONCE
-from barnabas.controller.coordination.interface import ConnectionLost, Create, Delete, SetData
+from barnabas.controller.coordination.interface import ConnectionLost, Create, Delete, NoNode, SetData
 from barnabas.controller.operations.topics import NewPartitions, NewTopic
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.messages.leader_and_isr import LeaderAndIsrRequest
@@ -118,3 +118,49 @@ async def test_a_controller_that_its_own_broker_believes_to_be_old_does_not_give
             assert node.controller.epoch == 1 + RENEWALS_AT_ONCE + renewals
             node.clock.advance(RECOVERY_RETRY_DELAY_MS)
             node.timers.fire(RECOVERY_RETRY_DELAY_MS)
+
+
+async def test_partitions_without_a_controller_wait_for_nothing_but_an_election(node: Node) -> None:
+    """Whether somebody has deleted what every cluster has is looked at afterwards."""
+    async with node:
+        asked: list[list[str]] = []
+        get_many, multi = node.session.get_many, node.session.multi
+
+        def read(paths: Any, *arguments: Any) -> Any:
+            asked.append(list(paths))
+            return get_many(paths, *arguments)
+
+        def write(operations: Any) -> Any:
+            asked.append([each.path for each in operations])
+            return multi(operations)
+
+        node.session.get_many, node.session.multi = read, write
+        node.channel.arrived.clear()
+        other = await node.store.session()
+        await other.delete(znodes.CONTROLLER)
+        await node.channel.arrived.wait()
+        assert asked[:2] == [[znodes.CONTROLLER_EPOCH], [znodes.CONTROLLER, znodes.CONTROLLER_EPOCH]]
+        assert [znodes.TOPICS in paths for paths in asked].count(True) == 1, "once, and after the election"
+        await other.close()
+
+
+async def test_an_election_makes_the_tree_that_somebody_has_deleted(node: Node) -> None:
+    async with node:
+        multi = node.session.multi
+        refusals = [NoNode("/", "there is no root")]
+
+        async def write(operations: Any) -> Any:
+            if refusals:
+                raise refusals.pop()
+            return await multi(operations)
+
+        node.session.multi = write
+        node.channel.arrived.clear()
+        other = await node.store.session()
+        await other.delete("/feature")
+        await other.delete(znodes.CONTROLLER)
+        await node.channel.arrived.wait()
+        assert node.controller.is_active
+        assert not refusals
+        assert await other.exists("/feature") is not None
+        await other.close()

@@ -435,9 +435,9 @@ def test_a_thousand_clean_logs_start_quickly_and_cost_little(logs):
     for partition in range(1000):
         logs.append(logs.log(partition=partition), b"a")
     logs.stop(clean=True)
-    started = time.perf_counter()
+    started = time.process_time()  # which other work on the machine does not add to
     logs.start()
-    assert time.perf_counter() - started < 2
+    assert time.process_time() - started < 2
     assert len(logs.manager.logs) == 1000
 
 

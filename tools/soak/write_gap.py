@@ -6,6 +6,8 @@ and started again at once; the gap is the longest time between two acknowledgeme
 3.9 in ZooKeeper mode, in turn: each fault comes to both before the next one, and nothing is sent to the one that waits.
 With `--partitions 1500` the topic has so many, of which some are written to, spread over all of them; the gap is the
 longest of any of these.
+
+With `--one-command` it is `barnabas serve --brokers 3`, and who is killed leads the partition and is the controller.
 """
 
 import argparse
@@ -20,13 +22,20 @@ from itertools import cycle, pairwise
 from pathlib import Path
 from typing import Final, Self
 
-from confluent_kafka import KafkaError, Message, Producer
+from confluent_kafka import ElectionType, KafkaError, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, TopicMetadata  # type: ignore[attr-defined]
 from tqdm import tqdm
 
 from tools.kafka_runtime import SMALL_BROKER_JVM, ZOOKEEPER_ERA_VERSION, KafkaServer
 from tools.server_process import ServerProcess
-from tools.soak.cluster import SESSION_TIMEOUT_MS, TOPIC_CONFIG, ClusterOfProcesses, MakeBroker, barnabas
+from tools.soak.cluster import (
+    SESSION_TIMEOUT_MS,
+    TOPIC_CONFIG,
+    ClusterOfOneCommand,
+    ClusterOfProcesses,
+    MakeBroker,
+    barnabas,
+)
 
 TOPIC: Final = "gaps"
 WRITTEN_MAX: Final = 10
@@ -208,6 +217,44 @@ def _gap(cluster: ClusterOfProcesses, partitions: int, go: Callable[[ServerProce
     return gap
 
 
+def measure_one_command(rounds: int) -> list[float]:
+    """The gaps when a broker of `serve --brokers 3` is killed that is the controller and leads, in seconds.
+
+    Raises: as `measure`.
+    """
+    gaps = []
+    with ClusterOfOneCommand() as cluster:
+        admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
+        admin.create_topics([NewTopic(TOPIC, 3, replication_factor=3, config=dict(TOPIC_CONFIG))])[TOPIC].result()
+        for _ in tqdm(range(rounds), unit="kill", file=sys.stderr):
+            controller, partition = _controller_that_leads(cluster, admin)
+            with Acknowledgements(cluster.bootstrap_servers, [partition]) as acknowledgements:
+                acknowledgements.gap(time.monotonic())
+                since = time.monotonic()
+                cluster.kill(controller)
+                gaps.append(acknowledgements.gap(since))
+            if acknowledgements.errors:
+                raise RuntimeError(f"the producer was told: {acknowledgements.errors[0]}")
+    return gaps
+
+
+def _controller_that_leads(cluster: ClusterOfOneCommand, admin: AdminClient) -> tuple[int, int]:
+    """The controller and a partition that it leads, once all are in sync and its parent would start it again."""
+    deadline = time.monotonic() + 2 * PATIENCE_S
+    while time.monotonic() < deadline:
+        told = admin.list_topics(TOPIC, timeout=PATIENCE_S)
+        partitions = told.topics[TOPIC].partitions
+        led = [index for index, each in partitions.items() if each.leader == told.controller_id]
+        if len(partitions) == 3 and all(len(each.isrs) == 3 for each in partitions.values()):
+            if led and told.controller_id in cluster.may_be_killed():
+                return told.controller_id, led[0]
+            if not led:
+                preferred = [TopicPartition(TOPIC, index) for index in partitions]
+                admin.elect_leaders(ElectionType.PREFERRED, preferred).result()
+        time.sleep(0.2)
+    raise TimeoutError("no controller that leads is to be had")
+
+
 def _wait_in_sync(cluster: ClusterOfProcesses, partitions: int) -> None:
     """Wait until a broker says that all replicas of all partitions are in sync. Raises TimeoutError."""
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
@@ -249,7 +296,12 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=20, help="of each way to go (default 20)")
     parser.add_argument("--system", choices=list(SYSTEMS), help="only this one (default: both, in turn)")
     parser.add_argument("--partitions", type=int, default=1, help="of the topic (default 1)")
+    parser.add_argument(
+        "--one-command", action="store_true", help="`barnabas serve --brokers 3`, its controller killed"
+    )
     options = parser.parse_args()
+    if options.one_command:
+        return _tell_of_one_command(options.rounds)
     systems = [options.system] if options.system else list(SYSTEMS)
     load_before = os.getloadavg()[0]
     gaps = measure(systems, options.rounds, options.partitions)
@@ -258,6 +310,14 @@ def main() -> int:
         f"{options.partitions} partition(s), {options.rounds} rounds, session timeout {SESSION_TIMEOUT_MS} ms, "
         f"load of the machine before {load_before:.1f}, after {os.getloadavg()[0]:.1f}"
     )
+    return 0
+
+
+def _tell_of_one_command(rounds: int) -> int:
+    load_before = os.getloadavg()[0]
+    gaps = measure_one_command(rounds)
+    print(f"controller that leads, SIGKILL: worst {max(gaps):.2f} s, median {statistics.median(gaps):.2f} s")
+    print(f"{rounds} rounds, load of the machine before {load_before:.1f}, after {os.getloadavg()[0]:.1f}")
     return 0
 
 

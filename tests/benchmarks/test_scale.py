@@ -1,0 +1,16 @@
+import pytest
+
+from benchmarks.scale import connections_kib, measure
+
+
+@pytest.mark.slow
+def test_what_partitions_and_connections_cost() -> None:
+    """In a small form: everything runs, and what cannot be nothing is not."""
+    nothing, some = measure(3, [0, 30], idle_s=1)
+    assert (nothing.partitions, nothing.led_s) == (0, 0.0)
+    assert some.partitions == 30
+    assert some.made_cpu_s > 0
+    assert some.led_s > 0
+    assert some.broker_mib > nothing.broker_mib > 0
+    assert some.parent_mib > 0
+    assert connections_kib(50) > 0
