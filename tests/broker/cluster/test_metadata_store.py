@@ -216,7 +216,7 @@ def test_attempts_to_join_again_that_fail_at_once_are_pauses_apart(tmp_path: Pat
     async def lose() -> None:
         config = load(options={"log.dirs": str(tmp_path), "zookeeper.connect": "127.0.0.1:1"})
         timers = ManualTimers()
-        store = Refused(config, ManualClock(), timers, no_file, reasons.append)
+        store = Refused(config, ManualClock(), timers, no_file, ENVIRONMENT.store_worker, reasons.append)
         store._session = Session()  # type: ignore[assignment]
         rejoining = asyncio.create_task(store._rejoin())
         for attempt in range(1, 6):

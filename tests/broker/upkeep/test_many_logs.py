@@ -280,7 +280,8 @@ def test_a_pass_that_reads_a_new_topic_of_the_name_blames_nobody(
 
     async def test() -> None:
         bench = Bench(tmp_path, COMPACTION, lambda number: number % 2 * 2 * HOUR_MS)
-        compaction = Compaction(bench.replicas, bench.clock, bench.log_manager, load(options={"log.dirs": "/"}))
+        config = load(options={"log.dirs": "/"})
+        compaction = Compaction(bench.replicas, bench.clock, bench.log_manager, config, time.monotonic, sys.executable)
         old = bench.log(1)
         to_clean = log_to_clean(old, old.clean_offset, NOW_MS)
         assert to_clean is not None

@@ -41,7 +41,8 @@ async def started_and_stopped(data_dir: Path, **options: str) -> None:
 @pytest.mark.parametrize(
     ("part", "step"),
     [
-        (LogManager, "open"),
+        (LogManager, "lock"),
+        (LogManager, "load"),
         (MetadataStore, "open"),
         (ConfigRepository, "start"),
         (Controller, "start"),
