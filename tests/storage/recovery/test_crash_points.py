@@ -20,7 +20,6 @@ from barnabas.storage.config import LogConfig
 from barnabas.storage.errors import StorageError
 from barnabas.storage.files import unlink_if_exists, write_file
 from barnabas.storage.flush import FlushTask
-from barnabas.storage.local_log import LocalLog
 from barnabas.storage.log import PartitionLog
 from barnabas.storage.log_directory import LogDirectory
 from barnabas.storage.log_manager import LogManager
@@ -688,11 +687,6 @@ def deletion_not_synced(patch):
     patch.setattr(LogManager, "sync_deletions", lambda manager: None)
 
 
-def oldest_truncated_first(patch):
-    doom = LocalLog.doom
-    patch.setattr(LocalLog, "doom", lambda log, segments, *rest: doom(log, segments[::-1], *rest))
-
-
 def truncation_keeps_the_recovery_point(patch):
     patch.setattr(storage_truncation, "_CHECKPOINTS_BEFORE", ())
 
@@ -772,7 +766,6 @@ def compaction_not_announced(patch):
         (append_and_roll, recovery_point_passes_unsynced_indexes),
         (checkpoints_and_deletion, replaced_without_syncing_the_name),
         (checkpoints_and_deletion, checkpoints_written_in_place),
-        (truncation, oldest_truncated_first),
         (truncation, truncation_keeps_the_recovery_point),
         (truncations_together, truncation_keeps_the_recovery_point),
         (starts_anew, anew_but_the_log_start_stays),
