@@ -17,6 +17,7 @@ def main(arguments: list[str] | None = None, environment: "Environment | None" =
         # Where nobody waits for it, Ctrl-C ends the process without a traceback of half an import, say. The broker and
         # the commands that talk to one handle it themselves.
         _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
+    _open_what_is_closed()
     arguments = sys.argv[1:] if arguments is None else arguments
     if arguments[:1] == ["serve"] and not {"-h", "--help"} & set(arguments):
         gc.disable()  # until it has started, see `barnabas.broker.cli.process.run`
@@ -29,6 +30,17 @@ def main(arguments: list[str] | None = None, environment: "Environment | None" =
     from barnabas.broker.cli.app import main as run
 
     sys.exit(run(arguments))
+
+
+def _open_what_is_closed() -> None:
+    """Have standard input be empty, and standard output and error take anything, where they are closed (`>&-`): else
+    the first file or connection would have that descriptor, and be written to as if it were the screen.
+    """
+    import os
+
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115 - for as long as the process lives
 
 
 if __name__ == "__main__":

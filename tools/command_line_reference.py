@@ -26,7 +26,8 @@ for the same things:
 - OFFSET is a number, `-N` for N before the end, `earliest` or `latest`.
 - `TOPIC[:P,P...]` is a topic, or some of its partitions: `flights:0,3`.
 
-The status is 0 when all was done, 1 when something failed (a line on standard error says what), 2 for wrong usage,
+The status is 0 when all was done, 1 when something failed (a line on standard error says what, unless it is that nobody
+reads the output any more), 2 for wrong usage,
 130 after Ctrl-C and 143 after SIGTERM. Names of groups of commands may be in the singular: `barnabas topic list`.
 
 `barnabas --install-completion` makes bash, zsh and fish propose commands, choices, keys and their values, and the

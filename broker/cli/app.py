@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import sys
 from typing import Annotated, Any
 
 import typer
@@ -105,8 +107,28 @@ def version(as_json: AsJson = False) -> None:
         _print_version(True)
 
 
+REFUSALS_OF_OUTPUT = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
+
+
 def main(arguments: list[str]) -> int:
     """Run one command; returns the exit status: 0, 1 after a failure, 2 for wrong usage, 130 after Ctrl-C."""
+    status = 0
+    try:
+        status = _run(arguments)
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        sys.stdout = None  # who read it has enough, and Python must not try again
+    except OSError as error:
+        if error.errno not in REFUSALS_OF_OUTPUT or error.filename is not None:
+            raise
+        sys.stdout = None
+        complain(f"standard output cannot be written: {error.strerror}")
+        return EXIT_FAILURE
+    return status
+
+
+def _run(arguments: list[str]) -> int:
     try:
         with completion.bash_words(os.environ):
             app(arguments, prog_name="barnabas")

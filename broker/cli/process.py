@@ -5,11 +5,11 @@ import contextlib
 import gc
 import logging
 import signal
-import sys
 import time
 from collections.abc import Callable
 from typing import Final
 
+from barnabas.broker.cli.ready import print_ready
 from barnabas.broker.configuration.config import BrokerConfig
 from barnabas.broker.environment import Environment
 from barnabas.broker.observability import logs
@@ -45,8 +45,7 @@ async def run(config: BrokerConfig, environment: Environment | None = None) -> i
     # __main__.py) nor ever after. Each time it did, the event loop stood still (docs/performance.md).
     gc.freeze()
     gc.enable()
-    sys.stdout.write(ready_line(broker) + "\n")
-    sys.stdout.flush()
+    print_ready(ready_line(broker))
     logger.info("started in %.0f ms", (time.perf_counter() - started) * 1000)
     end.is_up = True
     await end.begun.wait()

@@ -10,13 +10,13 @@ import json
 import logging
 import os
 import signal
-import sys
 import time
 from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
+from barnabas.broker.cli.ready import print_ready
 from barnabas.broker.cli.several_brokers import NOTE_FILE, STORE_FILE, BrokerPlan, read_note, with_note
 from barnabas.broker.cli.zookeeper_process import new_server
 from barnabas.controller import znodes
@@ -182,8 +182,7 @@ class Supervisor:
         self._write_note()
         if not self._is_ready and all(each.is_ready for each in self._children):
             self._is_ready = True
-            sys.stdout.write(self._ready_line() + "\n")
-            sys.stdout.flush()
+            print_ready(self._ready_line())
 
     def _ready_line(self) -> str:
         addresses = ",".join(child.addresses for child in self._children)

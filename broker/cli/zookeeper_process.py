@@ -7,11 +7,11 @@ import ipaddress
 import logging
 import os
 import signal
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import barnabas
+from barnabas.broker.cli.ready import print_ready
 from barnabas.broker.configuration.config import parse_address
 from barnabas.broker.timers import Timers
 from barnabas.clock import SystemClock
@@ -73,8 +73,7 @@ async def run(host: str, port: int, file: Path | None) -> int:
         server.open()
         number = await server.listen(host, port)
         logger.info("znodes are kept in %s", "memory alone, and end with this process" if file is None else file)
-        sys.stdout.write(f"ready: {f'[{host}]' if ':' in host else host}:{number}\n")
-        sys.stdout.flush()
+        print_ready(f"ready: {f'[{host}]' if ':' in host else host}:{number}")
         await end.wait()
     finally:
         server.close()

@@ -15,6 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from barnabas.broker.cli.process import End, ready_line, tell_what_is_due
+from barnabas.broker.cli.ready import print_ready
 from barnabas.broker.cli.serve import EXIT_USAGE, parser, serve_one
 from barnabas.broker.configuration.config import DEFAULT, BrokerConfig, parse_address
 from barnabas.broker.observability import logs
@@ -78,8 +79,7 @@ async def _run(address: str, token: str | None, config: BrokerConfig, environmen
         telling = asyncio.create_task(tell_what_is_due(broker.server.clock), name="log")
         gc.freeze()
         gc.enable()
-        sys.stdout.write(f"{ready_line(broker.server)} control={server.url}\n")
-        sys.stdout.flush()
+        print_ready(f"{ready_line(broker.server)} control={server.url}")
         logger.info("started in %.0f ms", (time.perf_counter() - started) * 1000)
         end.is_up = True
         await end.begun.wait()
