@@ -658,8 +658,8 @@ def test_a_broker_is_sound_after_faults_of_all_kinds(tmp_path: Path) -> None:
     [(0.25, 0.25), (timedelta(microseconds=1250), 1.25), (2, 2), ((0.25, 0.25), 0.25), (lambda chance: 0.25, 0.25)],
 )
 def test_fractions_of_a_ms_are_waited_for(broker: Broker, duration: Any, ms: float) -> None:
-    """What is left of the whole ms is slept, as no clock of a broker knows it. That ticks once in a ms, so that the first
-    of the whole ones may be over at once."""
+    """What is left of the whole ms is slept, as no clock of a broker knows it. That ticks once in a ms, so that the
+    first of the whole ones may be over at once."""
     least_ms = ms - 1 if ms >= 1 else ms
     fault = broker.faults.delay("ListGroups", duration)
     assert isinstance(fault.effect, Delay)
