@@ -20,7 +20,7 @@ Replica = tuple[str, int]
 
 
 def entries(command: Command) -> int:
-    """How much a command takes: its partitions, and itself."""
+    """How many entries a command counts for in a broker's queue: its partitions, and one for itself."""
     return 1 + sum(len(topic.partition_states) for topic in command.topic_states)
 
 

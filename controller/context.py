@@ -94,7 +94,7 @@ class ControllerContext:
 
     @property
     def store(self) -> CoordinationStore:
-        """The present session."""
+        """The session with the metadata store that this controller reads and writes by now."""
         return self.sessions.store
 
     def unclean_election_is_allowed(self, topic: str) -> bool:

@@ -48,12 +48,20 @@ class Seam:
 SEAMS: Final = {
     "time": Seam(
         names=r"time\.(?!(struct_time|strptime|mktime)$).*|datetime\.(datetime|date)\.(now|utcnow|today)"
-        r"|asyncio\.(sleep|timeout|timeout_at|wait_for)|(asyncio|concurrent|subprocess)\..*\(timeout\)",
+        r"|asyncio\.(sleep|timeout|timeout_at|wait_for)|(asyncio|concurrent|subprocess)\..*\(timeout\)"
+        r"|barnabas\.clock\.SystemClock",
         methods=r".*loop(\(\))?\.(time|call_later|call_at)|.*\(timeout\)",
         edges={
             ("barnabas/clock.py", "time.time_ns"): "SystemClock",
             ("barnabas/clock.py", "time.monotonic_ns"): "SystemClock",
             ("barnabas/threads.py", "Event().wait(timeout)"): "OsThreads: a thread rests, so that others get on",
+            ("broker/environment.py", "barnabas.clock.SystemClock"): "the default",
+            ("broker/cluster/metadata.py", "barnabas.clock.SystemClock"): "the default, where a broker gives its own",
+            ("broker/network/connections.py", "barnabas.clock.SystemClock"): "as in metadata.py",
+            (
+                "controller/coordination/zookeeper.py",
+                "barnabas.clock.SystemClock",
+            ): "ZooKeeper's clock is the machine's, whatever the broker's is",
             ("barnabas/timers.py", "asyncio.timeout"): "has no end until one of the broker's timers says now",
             ("barnabas/timers.py", "loop.time"): "ends a wait at once",
             ("broker/api/dispatch.py", "time.perf_counter_ns"): "measures how long requests take",
@@ -91,6 +99,8 @@ SEAMS: Final = {
         methods=rf".*\.({OF_PATHS_ALONE})|.*(\b(path|directory|folder|file)\b[^.]*|\bPath\(.*\).*)\.({PATH_METHODS})",
         edges={
             ("barnabas/__init__.py", "os.path.isdir"): "says that links have become text",
+            ("barnabas/__main__.py", "open"): "standard streams that are closed",
+            ("barnabas/__main__.py", "os.devnull"): "standard streams that are closed",
             ("broker/cluster/metadata_store.py", "path.exists"): "SQLite's file",
             ("broker/environment.py", "barnabas.storage.os_files.OsFiles"): "the default",
             ("broker/environment.py", "barnabas.storage.os_files.boot_id"): "the default",
@@ -112,10 +122,12 @@ SEAMS: Final = {
     "network": Seam(
         names=r"socket\.(?!SO_|SOL_|AF_|SOCK_|IPPROTO_|IPV6_|MSG_|SHUT_|gethostname).*|(ssl|selectors|socketserver)\..*"
         r"|select\.(?!POLL[A-Z]+|EPOLL[A-Z]+).*|(http|urllib)\.(client|request|server)\..*"
-        r"|asyncio\.(start_server|start_unix_server|open_connection|open_unix_connection)",
+        r"|asyncio\.(start_server|start_unix_server|open_connection|open_unix_connection)"
+        r"|barnabas\.network\.OsNetwork",
         methods=r".*\.(create_server|create_unix_server|create_connection|create_unix_connection"
         r"|create_datagram_endpoint|getaddrinfo|getnameinfo|connect_accepted_socket|sock_\w+)",
         edges={
+            ("broker/environment.py", "barnabas.network.OsNetwork"): "the default",
             ("barnabas/network.py", "loop.create_server"): "OsNetwork",
             ("barnabas/network.py", "asyncio.get_running_loop().create_connection"): "OsNetwork",
             ("barnabas/network.py", "asyncio.get_running_loop().getaddrinfo"): "OsNetwork",
@@ -131,10 +143,20 @@ SEAMS: Final = {
         },
     ),
     "threads": Seam(
-        names=r"asyncio\.(to_thread|run_coroutine_threadsafe)|threading\.(Thread|Timer)|_thread\..*|concurrent\.futures\..*Executor",
+        names=r"asyncio\.(to_thread|run_coroutine_threadsafe)|threading\.(Thread|Timer)|_thread\..*|concurrent\.futures\..*Executor"
+        r"|barnabas\.threads\.OsThreads|barnabas\.controller\.coordination\.owner_thread\.OwnerThread",
         methods=r".*\.(run_in_executor|set_default_executor)",
         edges={
             ("barnabas/threads.py", "*"): "OsThreads",
+            ("broker/environment.py", "barnabas.threads.OsThreads"): "the default",
+            (
+                "broker/environment.py",
+                "barnabas.controller.coordination.owner_thread.OwnerThread",
+            ): "the default",
+            (
+                "controller/coordination/embedded.py",
+                "barnabas.controller.coordination.owner_thread.OwnerThread",
+            ): "the default, where a broker gives its own",
             ("broker/upkeep/cleaner_process.py", "threading.Thread"): "a process of its own",
             ("controller/coordination/loop_handler.py", "threading.Thread"): "kazoo's threads",
             ("controller/coordination/owner_thread.py", "threading.Thread"): "the default of EmbeddedStore's worker",
@@ -151,13 +173,14 @@ SEAMS: Final = {
         },
     ),
     "surroundings": Seam(
-        names=r"os\.(environ|getenv|getcwd|uname|cpu_count)|os\.path\.(abspath|expanduser|expandvars)|socket\.gethostname"
+        names=r"sys\.executable|os\.(environ|getenv|getcwd|uname|cpu_count)|os\.path\.(abspath|expanduser|expandvars)|socket\.gethostname"
         r"|pathlib\.Path\.(cwd|home|expanduser|absolute)",
         methods=r".*\.(expanduser|absolute)",
         edges={
             ("broker/configuration/config.py", "os.path.abspath"): "a path of the configuration",
             ("broker/configuration/config.py", "os.path.expanduser"): "the data directory where none is configured",
             ("barnabas/network.py", "socket.gethostname"): "OsNetwork",
+            ("broker/environment.py", "sys.executable"): "the default",
         },
     ),
 }

@@ -30,7 +30,7 @@ class BeforeEnd(Place):
 
 @dataclass(frozen=True, slots=True)
 class Offset(Place):
-    """An offset."""
+    """The offset of that number."""
 
     number: int
 

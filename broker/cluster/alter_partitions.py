@@ -10,7 +10,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Final, NamedTuple
 
-from barnabas.clock import Clock, SystemClock
+from barnabas.clock import Clock
 from barnabas.set_aside import SetAside
 from barnabas.timers import Timers, pause
 from barnabas.wire.errors import ErrorCode
@@ -55,7 +55,7 @@ class AlterPartitions:
         broker_epoch: Callable[[], int],
         send: Send,
         timers: Timers,
-        clock: Clock | None = None,
+        clock: Clock,
     ) -> None:
         self._node_id = node_id
         self._broker_epoch = broker_epoch
@@ -63,7 +63,7 @@ class AlterPartitions:
         self._timers = timers
         self.set_aside = SetAside[_Key](
             "changing the in-sync replicas",
-            clock or SystemClock(),
+            clock,
             first_delay_ms=1_000,
             name=lambda key: f"partition {key[1]} of topic {key[0].hex()}",
         )

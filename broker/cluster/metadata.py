@@ -130,7 +130,7 @@ class MetadataCache:
         return None if topic is None else topic.partitions.get(partition)
 
     def leaderless_count(self) -> int:
-        """How many partitions nobody can be elected for."""
+        """How many partitions have no leader, and no replica that could be elected."""
         return sum(
             partition.leader == NO_LEADER for topic in self._topics.values() for partition in topic.partitions.values()
         )

@@ -32,8 +32,8 @@ LOW: Final = "LOW"
 READ_ONLY: Final = "read-only"
 PER_BROKER: Final = "per-broker"
 CLUSTER_WIDE: Final = "cluster-wide"
-FIXED: Final = True
-"""Says of a row that `ConfigKey.is_fixed`."""
+NOT_AT_RUN_TIME: Final = True
+"""Last in the row of a key that Kafka can change in a running broker, and this broker cannot (`ConfigKey.is_fixed`)."""
 
 INTERNAL: Final = "internal"
 """Marks a key that works but is listed only where it is set (Kafka's defineInternal, and its dynamic-only quotas)."""

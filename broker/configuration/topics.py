@@ -42,8 +42,9 @@ DYNAMIC_BROKER_LOGGER_CONFIG: Final = 6
 
 
 class TopicKey(ConfigKey[Any]):
-    """One topic key. `broker_key` is the broker's key that sets the default for all topics, None if there is none. By
-    one that `deletes` a log's records go: where it cannot be read, none do (`KEPT_WHERE_BROKEN`)."""
+    """One topic key. `broker_key` is the broker's key that sets the default for all topics, None if there is none.
+    `deletes`: records are removed according to it; where its value cannot be read, the topic has those of
+    `KEPT_WHERE_BROKEN` instead, with which none are."""
 
     __slots__ = ("broker_key", "deletes")
 

@@ -88,5 +88,5 @@ def find_handler(key: int) -> Handler[Any, Any] | None:
 
 
 def find_handler_in_cluster(key: int) -> Handler[Any, Any] | None:
-    """As `find_handler`, of what other brokers are served, too."""
+    """The handler of an API on the listener for brokers: of one that clients are served, or brokers alone; or None."""
     return load_handler(key) if key in _MODULES or key in _BETWEEN_BROKERS else None

@@ -63,7 +63,7 @@ def handle(request: FetchRequest, context: RequestContext) -> FetchResponse | Aw
     if replica_id < 0:
         sessions = services.fetch_sessions
     elif context.is_on_inter_broker_listener:
-        sessions = _sessions_of_replicas(replica_id, request, context)
+        sessions = _admit_replica(replica_id, request, context)
     else:
         return _refuse_replica(request, context)
     now_ms = services.clock.monotonic_ms()
@@ -90,8 +90,9 @@ def handle(request: FetchRequest, context: RequestContext) -> FetchResponse | Aw
     return Delayed(operation.listen(), partial(_read_again, operation, plan, context))
 
 
-def _sessions_of_replicas(replica_id: int, request: FetchRequest, context: RequestContext) -> FetchSessions:
-    """The sessions of other brokers' fetches, on the listener for brokers."""
+def _admit_replica(replica_id: int, request: FetchRequest, context: RequestContext) -> FetchSessions:
+    """On the listener for brokers: exempt the connection of a living broker from what clients are bounded by; who is
+    none gets no session (its request's epoch becomes the final one). Returns the sessions of replicas."""
     services = context.services
     if replica_id != services.node_id and services.metadata.is_alive(replica_id):
         context.session.belongs_to_broker()

@@ -96,7 +96,7 @@ class PeerConnection:
 
     @property
     def waiting_count(self) -> int:
-        """How many of them have no answer yet."""
+        """How many requests have no answer yet."""
         return 0 if self._link is None else self._link.waiting_count
 
     def follow_address(self) -> None:
@@ -193,7 +193,7 @@ class _Link(asyncio.BufferedProtocol):
 
     @property
     def waiting_count(self) -> int:
-        """How many of them have no answer yet."""
+        """How many requests have no answer yet."""
         return len(self._waiting)
 
     def _time_out(self, api_key: int, timeout_ms: int) -> None:

@@ -1,8 +1,8 @@
 """Broker keys without an effect: accepted, and listed with Kafka's defaults.
 
 A row is name, type, default, validator, importance, update mode, INTERNAL where Kafka does not list it, what there is
-to say about it besides, and FIXED where Kafka can change it in a running broker. A key that comes to be obeyed moves to
-`tables/broker.py`.
+to say about it besides, and NOT_AT_RUN_TIME where Kafka can change
+it in a running broker. A key that comes to be obeyed moves to `tables/broker.py`.
 """
 
 from typing import Any, Final
@@ -12,7 +12,6 @@ from barnabas.broker.configuration.definitions import (
     CLASS,
     CLUSTER_WIDE,
     DOUBLE,
-    FIXED,
     HIGH,
     INT,
     INT_MAX,
@@ -22,6 +21,7 @@ from barnabas.broker.configuration.definitions import (
     LONG_MAX,
     LOW,
     MEDIUM,
+    NOT_AT_RUN_TIME,
     PER_BROKER,
     READ_ONLY,
     SHORT,
@@ -48,7 +48,7 @@ UNUSED_ROWS: Final[tuple[tuple[Any, ...], ...]] = (
     ("log.dir.failure.timeout.ms", LONG, 30_000, ("min", 1), LOW, READ_ONLY),
     ("log.initial.task.delay.ms", LONG, 30_000, ("min", 0), LOW, READ_ONLY, INTERNAL),
     ("max.connection.creation.rate", INT, INT_MAX, ("min", 0), MEDIUM, CLUSTER_WIDE),
-    ("metric.reporters", LIST, (), ("list_or_empty",), LOW, CLUSTER_WIDE, "", "", FIXED),
+    ("metric.reporters", LIST, (), ("list_or_empty",), LOW, CLUSTER_WIDE, "", "", NOT_AT_RUN_TIME),
     ("metrics.num.samples", INT, 2, ("min", 1), LOW, READ_ONLY),
     ("metrics.recording.level", STRING, "INFO", None, LOW, READ_ONLY),
     ("metrics.sample.window.ms", LONG, 30_000, ("min", 1), LOW, READ_ONLY),
@@ -79,7 +79,7 @@ UNUSED_ROWS: Final[tuple[tuple[Any, ...], ...]] = (
 OTHER_ROWS: Final[tuple[tuple[Any, ...], ...]] = (
     ("broker.heartbeat.interval.ms", INT, 2000, None, MEDIUM, READ_ONLY),
     ("broker.session.timeout.ms", INT, 9000, None, MEDIUM, READ_ONLY),
-    ("config.providers", LIST, (), ("list_or_empty",), LOW, CLUSTER_WIDE, "", "", FIXED),
+    ("config.providers", LIST, (), ("list_or_empty",), LOW, CLUSTER_WIDE, "", "", NOT_AT_RUN_TIME),
     ("controller.listener.names", LIST, (), ("list_or_empty",), HIGH, READ_ONLY),
     ("controller.performance.always.log.threshold.ms", LONG, 2000, ("min", 0), MEDIUM, READ_ONLY, INTERNAL),
     ("controller.performance.sample.period.ms", LONG, 60000, ("min", 100), MEDIUM, READ_ONLY, INTERNAL),
@@ -94,7 +94,7 @@ OTHER_ROWS: Final[tuple[tuple[Any, ...], ...]] = (
     ("controller.quorum.request.timeout.ms", INT, 2000, ("min", 0), MEDIUM, READ_ONLY),
     ("controller.quorum.retry.backoff.ms", INT, 20, ("min", 0), LOW, READ_ONLY),
     ("controller.quorum.voters", LIST, (), None, HIGH, READ_ONLY),
-    ("cordoned.log.dirs", LIST, (), ("list_or_empty",), MEDIUM, PER_BROKER, "", "", FIXED),
+    ("cordoned.log.dirs", LIST, (), ("list_or_empty",), MEDIUM, PER_BROKER, "", "", NOT_AT_RUN_TIME),
     ("early.start.listeners", LIST, None, ("list_or_empty",), HIGH, READ_ONLY),
     ("follower.fetch.last.tiered.offset.enable", BOOLEAN, False, None, MEDIUM, CLUSTER_WIDE),
     ("group.consumer.assignment.interval.ms", INT, 1000, ("min", 0), MEDIUM, CLUSTER_WIDE),

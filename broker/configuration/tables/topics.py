@@ -1,5 +1,7 @@
 """Topic keys, a row each: name, type, default, validator, importance, the broker key that sets the default (None if
-no key does), what it means, and a mark: INTERNAL where Kafka does not list it, DELETES where records go by it.
+no key does), what it means, and a mark: INTERNAL where Kafka does not list it, DELETES where records are removed
+according to it: in `controller.configs.KEPT_WHERE_BROKEN` it has a value with which none are, unless another key's
+value there sees to that.
 
 A row is all that a new key takes to be accepted, kept, checked and described; a field of its name in `LogConfig`
 (`storage/config.py`), with underscores, brings its value to the logs.

@@ -31,6 +31,7 @@ from barnabas.broker.configuration.topics import (
     topic_config_entries,
     validate_topic_configs,
 )
+from barnabas.controller.configs import KEPT_WHERE_BROKEN
 from barnabas.storage.config import LogConfig
 from barnabas.testing import Broker
 from barnabas.wire.errors import ErrorCode
@@ -409,3 +410,12 @@ def test_nobody_looks_for_what_unknown_dynamic_names_may_mean() -> None:
         live.change(dynamic)
         assert live.log_retention_ms == 7
     assert looked_for == []
+
+
+def test_whatever_removes_records_has_a_value_with_which_it_removes_none() -> None:
+    """Where a topic's overrides cannot be read, nothing of it is removed. Two keys are about compaction alone, which
+    the cleanup policy that is taken then leaves out."""
+    deleting = {name for name, key in TOPIC_KEYS.items() if key.deletes}
+    assert deleting - set(KEPT_WHERE_BROKEN["topics"]) == {"delete.retention.ms", "min.compaction.lag.ms"}
+    assert KEPT_WHERE_BROKEN["topics"]["cleanup.policy"] == "delete"
+    assert set(KEPT_WHERE_BROKEN["topics"]) <= deleting
