@@ -28,7 +28,8 @@ for the same things:
 
 The status is 0 when all was done, 1 when something failed (a line on standard error says what, unless it is that nobody
 reads the output any more), 2 for wrong usage,
-130 after Ctrl-C and 143 after SIGTERM. Names of groups of commands may be in the singular: `barnabas topic list`.
+130 after Ctrl-C and 143 after SIGTERM. (In the first hundredths of a second, while Python itself starts, Ctrl-C shows
+Python's own traceback.) Names of groups of commands may be in the singular: `barnabas topic list`.
 
 `barnabas --install-completion` makes bash, zsh and fish propose commands, choices, keys and their values, and the
 topics, partitions, groups and ids that the broker knows; `barnabas --show-completion` prints the script instead.
