@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from barnabas.wire.schema import Message
 
 LENGTH_SIZE = 4
+UNTIL_CLOSED_MS = 60_000
+"""Longer than it takes until a connection that is closed in the loop's next turn is closed."""
 
 
 class Answer:
@@ -213,13 +216,16 @@ class Delay(_Passing):
         return await go_on()
 
     async def _pause(self, passage: Passage) -> None:
-        """Wait, by the broker's clock; fractions of a ms, which it does not know, are of real time."""
+        """Wait, by the broker's clock; fractions of a ms, which neither it nor uvloop's timers know, are of real time, in
+        which the loop does its other work.
+        """
         delay_ms = self.draw_ms()
         whole_ms = int(delay_ms)
         if whole_ms or not delay_ms:
             await pause(passage.timers, whole_ms)
-        if delay_ms > whole_ms:
-            await asyncio.sleep((delay_ms - whole_ms) / 1000)
+        end_s = time.perf_counter() + (delay_ms - whole_ms) / 1000
+        while time.perf_counter() < end_s:
+            await asyncio.sleep(0)
 
 
 @dataclass(slots=True)
@@ -338,8 +344,11 @@ def _with_bytes(answer: Answer, data: bytes) -> Answer:
 
 
 def _cut(passage: Passage, answer: Answer) -> Answer:
-    """The connection breaks in the middle of the frame."""
+    """The connection breaks in the middle of the frame. No other request is answered until then: the client would take
+    that reply for the rest of this one.
+    """
     whole = answer.bytes()
+    passage.connection.throttle(UNTIL_CLOSED_MS)
     asyncio.get_running_loop().call_soon(passage.connection.close, "a reply was cut by a fault of a test")
     return _with_bytes(answer, whole[: max(LENGTH_SIZE, len(whole) // 2)])
 

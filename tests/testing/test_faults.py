@@ -528,6 +528,15 @@ def test_garbled_frames(broker: Broker) -> None:
     assert 4 < len(cut) < len(whole)
 
 
+def test_nothing_follows_a_reply_that_was_cut(broker: Broker) -> None:
+    """A client would take the next reply for the rest of that one: librdkafka died of it."""
+    requests = b"".join(frame(ApiVersionsRequest(), 2, correlation_id=each) for each in range(3))
+    with broker.faults.garble("ApiVersions", "cut", times=1), connect(broker.bootstrap_servers) as connection:
+        connection.sendall(requests)
+        cut = b"".join(iter(lambda: connection.recv(4096), b""))
+    assert len(cut) < 4 + int.from_bytes(cut[:4])
+
+
 def test_a_consumer_refuses_a_garbled_batch(broker: Broker) -> None:
     topic = broker.create_topic("t")
     topic.produce("v")
