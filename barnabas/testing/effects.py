@@ -216,15 +216,16 @@ class Delay(_Passing):
         return await go_on()
 
     async def _pause(self, passage: Passage) -> None:
-        """Wait, by the broker's clock; fractions of a ms, which neither it nor uvloop's timers know, are of real time, in
-        which the loop does its other work.
+        """Wait, by the broker's clock.
+
+        Fractions of a ms, which neither it nor uvloop's timers know, are of real time, in which the loop does other work.
         """
         delay_ms = self.draw_ms()
         whole_ms = int(delay_ms)
         if whole_ms or not delay_ms:
             await pause(passage.timers, whole_ms)
         end_s = time.perf_counter() + (delay_ms - whole_ms) / 1000
-        while time.perf_counter() < end_s:
+        while time.perf_counter() < end_s:  # noqa: ASYNC110 - no event and no timer tells of a tenth of a ms
             await asyncio.sleep(0)
 
 
