@@ -218,7 +218,7 @@ class Delay(_Passing):
     async def _pause(self, passage: Passage) -> None:
         """Wait, by the broker's clock.
 
-        Fractions of a ms, which neither it nor uvloop's timers know, are of real time, in which the loop does other work.
+        Fractions of a ms, which neither it nor uvloop's timers know, are of real time, and do not block the loop.
         """
         delay_ms = self.draw_ms()
         whole_ms = int(delay_ms)

@@ -69,7 +69,12 @@ class AppliedCommands:
         self._speaks.set()
 
     async def take(self, command: Any, *, is_own: bool) -> Any:
-        """What comes from this broker's own controller comes through no network: silence does not concern it."""
+        """What comes from this broker's own controller comes through no network: silence does not concern it.
+
+        The others' may know of its registration before it does itself, and wait until it knows.
+        """
+        if not is_own:
+            await self._cluster.members[self.broker_id].controller.registered()
         while self.is_silent and not is_own:
             self._speaks.clear()
             await self._speaks.wait()
@@ -84,9 +89,8 @@ class AppliedCommands:
         epoch = self._cluster.members[self.broker_id].controller.broker_epoch
         if command.controller_epoch < self.controller_epoch:
             error = ErrorCode.STALE_CONTROLLER_EPOCH
-        elif epoch < 0 or command.broker_epoch < epoch:
-            # A newer one is of the registration whose epoch this broker is just about to hear; one to a broker that has
-            # none yet is to its life of before.
+        elif command.broker_epoch < epoch:
+            # A newer one is of the registration whose epoch this broker is just about to hear.
             error = ErrorCode.STALE_BROKER_EPOCH
         self.controller_epoch = max(self.controller_epoch, command.controller_epoch)
         if isinstance(command, LeaderAndIsrRequest):

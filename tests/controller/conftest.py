@@ -7,7 +7,7 @@ import secrets
 import socket
 import struct
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -49,6 +49,8 @@ from tools.zookeeper import ZooKeeperServer  # noqa: E402
 SESSION_TIMEOUT_MS = 8000
 """Nearly the longest that the server of the tests grants: a busy machine should end no session."""
 
+TEST_LIMIT_S = 30
+
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
@@ -56,8 +58,19 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     if not inspect.iscoroutinefunction(pyfuncitem.obj):
         return None
     arguments = {name: pyfuncitem.funcargs[name] for name in inspect.signature(pyfuncitem.obj).parameters}
-    asyncio.run(asyncio.wait_for(pyfuncitem.obj(**arguments), timeout=30))
+    asyncio.run(_within_limit(pyfuncitem.obj(**arguments)))
     return True
+
+
+async def _within_limit(test: Coroutine[Any, Any, None]) -> None:
+    """Let a test fail that takes too long, and every task say where it stands then."""
+    task = asyncio.create_task(test, name="the test")
+    done, _ = await asyncio.wait([task], timeout=TEST_LIMIT_S)
+    if not done:
+        for each in asyncio.all_tasks():
+            each.print_stack(file=sys.stderr)
+        raise TimeoutError(f"the test did not end within {TEST_LIMIT_S} s")
+    await task
 
 
 class EmbeddedUnderTest:
