@@ -87,21 +87,27 @@ def measure(rate_mib: float, quiet_s: float, ballast_bytes: int, throttle: int, 
                 time.sleep(quiet_s / 2)  # warm
                 quiet_from_s = time.monotonic()
                 time.sleep(quiet_s)
-                begun_s = at_s = time.monotonic()
-                for name, step in steps.items():
-                    step()
-                    ended_s = time.monotonic()
-                    found = traffic.latencies_ms(at_s, ended_s)
-                    result.phases[name] = (percentile(found, 99) if found else 0.0, ended_s - at_s)
-                    at_s = ended_s
-            quiet = traffic.latencies_ms(quiet_from_s, begun_s)
-            result.quiet_p50_ms, result.quiet_p99_ms = percentile(quiet, 50), percentile(quiet, 99)
-            result.p99_ms, result.seconds = traffic.p99_ms(begun_s, at_s), at_s - begun_s
+                begun_s = time.monotonic()
+                ended_s = {name: _done(step) for name, step in steps.items()}
         finally:
             joining.close()
+    at_s = begun_s
+    for name, end_s in ended_s.items():
+        found = traffic.latencies_ms(at_s, end_s)
+        result.phases[name] = (percentile(found, 99) if found else 0.0, end_s - at_s)
+        at_s = end_s
+    quiet = traffic.latencies_ms(quiet_from_s, begun_s)
+    result.quiet_p50_ms, result.quiet_p99_ms = percentile(quiet, 50), percentile(quiet, 99)
+    result.p99_ms, result.seconds = traffic.p99_ms(begun_s, at_s), at_s - begun_s
     result.acknowledged, result.errors = traffic.acknowledged, traffic.errors
     result.lost, result.doubled = traffic.lost or 0, traffic.doubled or 0
     return result
+
+
+def _done(step: Callable[[], object]) -> float:
+    """Take a step; the time of `time.monotonic` at its end."""
+    step()
+    return time.monotonic()
 
 
 def _fill(cluster: Cluster, size: int) -> None:

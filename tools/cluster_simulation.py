@@ -50,6 +50,7 @@ from barnabas.broker.environment import Environment
 from barnabas.broker.server import Broker
 from barnabas.controller.coordination.interface import Stat
 from barnabas.controller.znodes import CONTROLLER_EPOCH
+from barnabas.storage.segment import LOG_SUFFIX
 from barnabas.storage.segment_reader import ColdRead
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
@@ -703,18 +704,30 @@ class ClusterSimulation:
 
     def damage(self, broker: SimulatedBroker) -> bool:
         """A bit of a log turns, where others have the records, too. Once in a run: nothing is lost by it. Whether there
-        was a log for it. No bit of a leader epoch, which no checksum is over: nobody could know."""
+        was a log for it. Only of what a start after a crash looks at, the last segment, and not of a leader epoch,
+        which no checksum is over: nobody could know."""
         for index in self.draw.sample(range(PARTITIONS), PARTITIONS):
             name = f"{TOPIC}-{index}"
             state = self.invariants.states.get((TOPIC, index))
-            path = f"/{broker.name}/{name}/{0:020}.log"
+            path = self._last_segment(broker, name)
             is_everywhere = state is not None and len(state.isr) == len(self.brokers) > 1
-            if is_everywhere and broker.disk.exists(path) and broker.disk.stat(path).size >= DAMAGED_BYTES_MIN:
+            if is_everywhere and path is not None and broker.disk.stat(path).size >= DAMAGED_BYTES_MIN:
                 self._fault("damaged", f"{name} of {broker.name}")
                 self.damaged = name
                 broker.disk.turn_bit(path, self._damaged_position(broker.disk, path))
                 return True
         return False
+
+    @staticmethod
+    def _last_segment(broker: SimulatedBroker, log: str) -> str | None:
+        """The path of the file in which the newest records of a log are, if there are any."""
+        directory = f"/{broker.name}/{log}"
+        if not broker.disk.exists(directory):
+            return None
+        return max(
+            (f"{directory}/{each.name}" for each in broker.disk.list(directory) if each.name.endswith(LOG_SUFFIX)),
+            default=None,
+        )
 
     def _damaged_position(self, disk: SimulatedDisk, path: str) -> int:
         descriptor = disk.open(path)
