@@ -139,7 +139,12 @@ def _command(cluster: Cluster, *arguments: str) -> None:
 def main() -> int:
     """Measure and print; 1 when something was lost or refused, or the p99 grew too much."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rate", type=float, default=20, help="of the load, MiB/s; 0: as fast as it goes (default 20)")
+    parser.add_argument(
+        "--rate",
+        type=float,
+        default=20,
+        help="of the load, MiB/s; 0: as fast as it goes, which needs a throttle above that (default 20)",
+    )
     parser.add_argument("--quiet", type=float, default=20, help="seconds of it before anything happens (default 20)")
     parser.add_argument("--ballast", type=float, default=1, help="GiB of the other topic (default 1)")
     parser.add_argument(
