@@ -189,6 +189,8 @@ class HttpServer:
         loop = asyncio.get_running_loop()
         async with self._rendering:
             await asyncio.sleep(self._next_page_at - loop.time())
+            if request.transport is None:
+                return web.Response()  # to nobody: who asks and goes would have pages made for a long time otherwise
             started = loop.time()
             snapshot = take_snapshot(self._sources)
             accept = request.headers.get("Accept", "")

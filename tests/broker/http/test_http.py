@@ -224,6 +224,18 @@ def test_pages_leave_three_quarters_of_the_time_to_others(broker: Broker) -> Non
     assert second_began_s - first_ended_s >= 3 * 0.1
 
 
+def test_no_page_is_made_for_who_asks_and_goes(broker: Broker) -> None:
+    """They would wait for their pages, and be kept, for as long as these take one after the other."""
+    page = Page(b"", work_s=0.2)
+    with Serving(broker, metrics_page=page) as serving:
+        for _ in range(50):
+            with serving.connect() as connection:
+                connection.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+        wait_until(lambda: not serving.server.connections)
+        assert serving.ask(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").startswith(b"HTTP/1.1 200 OK")
+    assert len(page.made) <= 3
+
+
 def wait_until(condition: Callable[[], bool]) -> None:
     deadline = time.monotonic() + 20
     while not condition():
