@@ -83,8 +83,8 @@ IDLE_CHECK_INTERVAL_MS = 2_000
 TOLD_NOTHING_MS = 10_000
 """How long a broker that starts waits for the controller before it says so."""
 
-WELCOME_MS_MAX = 3_000
-"""How long a client that comes meanwhile waits before it is sent away."""
+WELCOME_MS_MAX = 1_500
+"""How long a client that comes meanwhile waits before it is sent away: kafka-python gives all brokers together 2 s."""
 
 _TOLD_NOTHING = "this broker has not been told of its cluster yet"
 

@@ -83,7 +83,7 @@ class Durability:
 
     def truncates_to(self, offset: int, *, starts_anew: bool) -> None:
         """The log is about to lose what is behind `offset`: neither the recovery point nor a flush under way covers
-        what will be appended next. One that `starts_anew` loses all its segments.
+        what will be appended next. One that `starts_anew` loses all its segments, one after the other.
         """
         self.is_unnamed |= starts_anew
         self.recovery_point = min(self.recovery_point, offset)

@@ -201,10 +201,10 @@ class PartitionLog:
 
     @property
     def high_watermark_to_write(self) -> int:
-        """What the checkpoint may say: nothing beyond the log's start as long as the disk may not know any segment. A
-        start takes a log that had more, and has no segments, for damaged.
+        """What the checkpoint may say: nothing as long as the disk may not know any segment, or all of them. A start
+        takes a log that had more than it has for damaged, and begins at the log's start where it is told less.
         """
-        return self.log_start_offset if self._durability.is_unnamed else self.high_watermark
+        return 0 if self._durability.is_unnamed else self.high_watermark
 
     @property
     def leader_epochs(self) -> LeaderEpochs:
@@ -758,7 +758,7 @@ class PartitionLog:
             self.context.cache.hold(kept[-1].file)
         # Of a log that starts anew nothing is known that is true before and after, but that it starts there, or before.
         least = kept[-1].base_offset if kept else min(self.log_start_offset, offset)
-        self._durability.truncates_to(least, starts_anew=starts_anew)
+        self._durability.truncates_to(0 if starts_anew else least, starts_anew=starts_anew)
         self.high_watermark = min(self.high_watermark, least if starts_anew else offset)
         self.log_start_offset = min(self.log_start_offset, self.high_watermark)
         if self.clean_offset is not None:

@@ -6,6 +6,7 @@ Source: kafka.log.LogManager.
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -103,6 +104,7 @@ class LogManager:
         self._out_of_reach: set[TopicPartition] = set()
         """Logs that only a missing directory can hold."""
         self.lost = LostLogs()
+        self._noting = threading.Lock()
         self._unnoted_cluster_id: str | None = None
         """The cluster's id, as long as not all directories name it."""
         self._by_log: dict[TopicPartition, LogDirectory] = {}
@@ -111,6 +113,8 @@ class LogManager:
         all of them at once (LogManager.readBrokerEpochFromCleanShutdownFiles)."""
         self.was_closed = False
         """Whether all directories were closed cleanly, so that everything that was in their logs is there."""
+        self._is_loaded = False
+        """Whether the logs are known: checkpoints written before would forget all of them."""
 
     # --- opening
 
@@ -147,6 +151,7 @@ class LogManager:
             self._look_for_lost(found)
             self._opener.open_all(found, moves, self._threads, self._threads_per_directory)
             self._make_durable(found, moves)
+            self._is_loaded = True
         except BaseException:
             self._directories.close()
             raise
@@ -334,9 +339,10 @@ class LogManager:
         directory looks like one. Blocking, any thread. Raises OSError."""
         if not self.lost.is_written:
             self.lost.write(self._files, self._first_path)
-        if self._unnoted_cluster_id is not None:
-            self._directories.note(self._unnoted_cluster_id)
-            self._unnoted_cluster_id = None
+        with self._noting:
+            if self._unnoted_cluster_id is not None:
+                self._directories.note(self._unnoted_cluster_id)
+                self._unnoted_cluster_id = None
 
     def reopening(self, topic: str, partition: int) -> Callable[[], PartitionLog | StorageError] | None:
         """A job that tries again to open a log which could not be opened for a cause that passes; `reopened` takes in
@@ -629,12 +635,13 @@ class LogManager:
 
     def close(self, broker_epoch: int = -1) -> None:
         """Bring every log to the disk, and leave the marker of a clean shutdown where that worked. Blocking; nothing
-        else may run.
+        else may run. Directories whose logs were not loaded stay as they are.
 
         No directory waits for another one, on a slower disk, which may not be done before somebody kills the process.
         """
-        closing = [(directory, directory.prepare_close()) for directory in self._directories]
-        self._threads.run([[partial(self._close, *found, broker_epoch)] for found in closing], 1, "closing")
+        if self._is_loaded:
+            closing = [(directory, directory.prepare_close()) for directory in self._directories]
+            self._threads.run([[partial(self._close, *found, broker_epoch)] for found in closing], 1, "closing")
         self._cache.close_all()
         self._directories.close()
 

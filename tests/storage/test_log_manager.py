@@ -50,6 +50,34 @@ def test_a_directory_is_used_once_in_a_process(logs):
     logs.start()
 
 
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_start_that_is_given_up_before_the_logs_are_loaded_changes_nothing(logs, clean):
+    """The metadata store is not there, say, and somebody stops the broker."""
+    log = logs.log()
+    logs.append(log, b"a", b"b")
+    log.increment_log_start_offset(1)
+    log.flush()
+    logs.manager.checkpoint_high_watermarks()
+    logs.manager.checkpoint_log_start_offsets()
+    logs.manager.checkpoint_recovery_points()
+    logs.stop(clean=clean)
+
+    def files():
+        return {file.name: file.read_bytes() for file in logs.path.iterdir() if file.is_file()}
+
+    before = files()
+    after = {}
+
+    def give_up(manager):
+        manager.lock()
+        manager.close()
+        after.update(files())
+
+    logs.start(before_opening=give_up)
+    assert after == before
+    assert (logs.manager.was_closed, logs.log().log_start_offset, logs.log().log_end_offset) == (clean, 1, 2)
+
+
 def test_another_process_is_kept_out(logs):
     code = (
         "import sys; from barnabas.clock import SystemClock; from barnabas.storage.config import LogConfig;"

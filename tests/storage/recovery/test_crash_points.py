@@ -256,25 +256,43 @@ def starts_anew(scene):
     it began.
     """
     log = scene.log()
-    history = scene.history(log)
     for number, offset in enumerate((40, 30, 60)):
         scene.append(log, 6, epoch=number, size=900, producer=number)
         scene.flush()
         scene.checkpoint()
-        history.may_start_at(max(offset, log.log_start_offset))
-        history.cuts(scene.moment, 0)
-        history.epochs_durable.append((scene.moment, []))
-        truncations = scene.manager.truncations([Cut(log, offset, starts_anew=True)])
-        truncations.run()
-        truncations.complete()
-        assert not truncations.errors
-        history.cut(scene.moment, 0)
-        history.starts.clear()
-        scene.sequences.clear()
-        assert (log.log_start_offset, log.high_watermark, log.log_end_offset) == (offset, offset, offset)
-        assert not log.producer_state.producers
-        scene.append(log, 2, epoch=number, size=900, producer=number)
+        start_anew(scene, log, offset, epoch=number)
+
+
+def starts_anew_beyond_its_start(scene):
+    """The same, where records were deleted: once more than the checkpoint knows, once with their segments there."""
+    log = scene.log()
+    for number, offset in enumerate((40, 60)):
+        scene.append(log, 6, epoch=number, size=900, producer=number)
         scene.flush()
+        if number:
+            log.increment_log_start_offset(log.high_watermark - 1)
+        scene.checkpoint()
+        if not number:
+            log.increment_log_start_offset(log.high_watermark - 1)
+        start_anew(scene, log, offset, epoch=number)
+
+
+def start_anew(scene, log, offset, epoch):
+    history = scene.history(log)
+    history.may_start_at(max(offset, log.log_start_offset))
+    history.cuts(scene.moment, 0)
+    history.epochs_durable.append((scene.moment, []))
+    truncations = scene.manager.truncations([Cut(log, offset, starts_anew=True)])
+    truncations.run()
+    truncations.complete()
+    assert not truncations.errors
+    history.cut(scene.moment, 0)
+    history.starts.clear()
+    scene.sequences.clear()
+    assert (log.log_start_offset, log.high_watermark, log.log_end_offset) == (offset, offset, offset)
+    assert not log.producer_state.producers
+    scene.append(log, 2, epoch=epoch, size=900, producer=epoch)
+    scene.flush()
 
 
 def compaction(scene):
@@ -405,6 +423,7 @@ SCENES = {
     truncation: {},
     truncations_together: {},
     starts_anew: {},
+    starts_anew_beyond_its_start: {},
     compaction: {
         "cleanup_policy": frozenset({"compact"}),
         "min_cleanable_dirty_ratio": 0.0,
