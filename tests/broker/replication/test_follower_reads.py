@@ -47,6 +47,13 @@ def topic_of(cluster: Cluster, name: str) -> tuple[int, int]:
     return leader, (leader + 1) % len(RACKS)
 
 
+async def followed_steadily(server: Any, topic: str) -> None:
+    """Wait until a follower fetches a partition over the connection for those that lack nothing."""
+    partition = server.metadata.topic_id(topic), 0
+    while not any(partition in fetcher for fetcher in server.replicas.fetchers.fetchers[::2]):  # noqa: ASYNC110
+        await asyncio.sleep(0.005)
+
+
 def producer_of(cluster: Cluster) -> Producer:
     return Producer({"bootstrap.servers": cluster.bootstrap_servers, "acks": "all", "linger.ms": 0})
 
@@ -237,6 +244,7 @@ def test_while_somebody_reads_and_not_all_is_committed_a_follower_lets_its_leade
 
     async def read_what_is_written() -> None:
         async with asyncio.timeout(60):
+            await followed_steadily(servers[1], "counted")
             for offset in range(50):
                 reading = asyncio.create_task(ask(servers[1], consumer_fetch("counted", offset), FETCH_VERSION))
                 await asyncio.sleep(0)
