@@ -56,6 +56,7 @@ def test_a_seed_tells_the_same_story_again(tmp_path: Path) -> None:
     assert told[0] == told[1]
 
 
+@pytest.mark.slow
 def test_a_seed_tells_the_same_story_on_a_busy_machine(tmp_path: Path) -> None:
     """One that stands still at each timer, for longer than timers may go on before others have a turn."""
     idle = simulate(5, tmp_path / "idle", seconds=1)
