@@ -84,7 +84,8 @@ TOLD_NOTHING_MS = 10_000
 """How long a broker that starts waits for the controller before it says so."""
 
 WELCOME_MS_MAX = 1_500
-"""How long a client that comes meanwhile waits before it is sent away: kafka-python gives all brokers together 2 s."""
+"""How long a client that comes meanwhile waits before it is sent away: less than the 2 s that kafka-python 2 gives the
+brokers for their versions (`api_version_auto_timeout_ms`)."""
 
 _TOLD_NOTHING = "this broker has not been told of its cluster yet"
 
@@ -190,6 +191,8 @@ class Broker:
             await self.stop()
             raise
         self.is_ready = True
+        if self._http is not None:
+            self._http.joining.look()
 
     async def _open_logs(self) -> None:
         """Lock the log directories and load what is in them; after a crash this reads the logs' tails. The cluster

@@ -160,8 +160,11 @@ async def with_states(
 
 
 async def _restoration(store: CoordinationStore, lost: Mapping[TopicPartition, PartitionState]) -> list[OperationGroup]:
-    """The writes that create anew the states of partitions that somebody has deleted."""
-    logger.error("the states of %d partitions, %s-%d first, are gone: writing them anew", len(lost), *next(iter(lost)))
+    """The writes that create anew the states of partitions that somebody has deleted. Where that is another controller,
+    which deletes the topic, this one is none any more, and its writes are refused."""
+    logger.warning(
+        "the states of %d partitions, %s-%d first, are gone: writing them anew", len(lost), *next(iter(lost))
+    )
     paths = parent_paths(lost)
     existing = {path for path, answer in zip(paths, await store.get_many(paths), strict=True) if answer is not None}
     return restored_states(lost, existing)

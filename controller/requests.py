@@ -15,6 +15,7 @@ from barnabas.controller.state import (
     BrokerRegistration,
     ClusterState,
     PartitionState,
+    ReplicaAssignment,
     TopicPartition,
 )
 from barnabas.turns import InPieces, Turns
@@ -83,7 +84,7 @@ def leader_and_isr(
                 replicas=list(assignment.replicas),
                 adding_replicas=list(assignment.adding_replicas),
                 removing_replicas=list(assignment.removing_replicas),
-                is_new=(name, partition) in new or broker_id in assignment.adding_replicas,
+                is_new=(name, partition) in new or _is_to_begin(broker_id, state, assignment),
                 leader_recovery_state=state.recovery_state.value,
             )
         )
@@ -101,6 +102,12 @@ def leader_and_isr(
             if broker.broker_id in leaders and broker.endpoints  # whose registration cannot be read has none
         ],
     )
+
+
+def _is_to_begin(broker_id: int, state: PartitionState, assignment: ReplicaAssignment) -> bool:
+    """Whether a broker that a partition moves to may begin a log. One that is in sync has had its log already: where
+    that is gone, it must not count as if it had all records. (Kafka says "new" until the move is over.)"""
+    return broker_id in assignment.adding_replicas and broker_id != state.leader and broker_id not in state.isr
 
 
 def update_metadata(

@@ -113,26 +113,38 @@ class Durability:
         return self._flushing is not None
 
     def is_due(self, now_ms: int, log_end_offset: int, flush_ms: int) -> bool:
-        """Whether there are names that the disk may not know, or `flush.ms` has passed since the last flush and there
-        is something to flush.
+        """Whether there are names that the disk may not know, or `flush.ms` has passed since the last flush of all and
+        there is something to flush.
         """
-        return self._has_names or (self.recovery_point < log_end_offset and now_ms - self._last_flush_ms >= flush_ms)
+        return self._has_names or self._is_overdue(now_ms, log_end_offset, flush_ms)
+
+    def all_is_due(self, now_ms: int, log_end_offset: int, flush_ms: int) -> bool:
+        """Whether a flush has to bring the active segment's records to the disk, too: `flush.ms` has passed, or the
+        disk may not know that segment.
+        """
+        return self.is_unnamed or self._is_overdue(now_ms, log_end_offset, flush_ms)
+
+    def _is_overdue(self, now_ms: int, log_end_offset: int, flush_ms: int) -> bool:
+        return self.recovery_point < log_end_offset and now_ms - self._last_flush_ms >= flush_ms
 
     def prepare_flush(
         self,
         directory: str,
-        log_end_offset: int,
+        end_offset: int,
         unflushed: Sequence[Segment],
         leader_epochs: tuple[str, bytes] | None,
+        *,
+        is_of_all: bool,
     ) -> FlushTask | None:
-        """Capture a flush of everything up to the log's end; None if there is nothing to flush. `complete` must be told
+        """Capture a flush of everything up to `end_offset`; None if there is nothing to flush. `complete` must be told
         of it.
 
         `unflushed` are the segments from the recovery point's on, the others are on the disk already; `leader_epochs`
         is the path and new content of the epochs' file, if it has to be written. The active segment's index files are
-        hints that are not worth a write; those of sealed segments are among the files that wait for a sync.
+        hints that are not worth a write; those of sealed segments are among the files that wait for a sync. A flush
+        `is_of_all` that goes to the log's end.
         """
-        has_data = self.recovery_point < log_end_offset
+        has_data = self.recovery_point < end_offset
         if not (has_data or leader_epochs or self._has_names or self._files):
             return None
         segments, others = [], list(self._files)
@@ -145,9 +157,10 @@ class Durability:
             known = {file.path for file in segments}
             others = [path for path in others if path not in known]  # a new log's first file may have records already
         self._flushing = FlushTask(
-            self._context.cache, directory, log_end_offset, segments, others,
+            self._context.cache, directory, end_offset, segments, others,
             self._has_names or leader_epochs is not None, self._context.names, self._directory_number,
             next(self._context.flush_numbers), leader_epochs, unsynced_seal=self._seal,
+            is_of_all=is_of_all,
         )  # fmt: skip
         self._files = ()
         self._seal = None
@@ -170,9 +183,10 @@ class Durability:
             if has_stayed:
                 self._health.fail(task.error)
             return
-        self._last_flush_ms = self._context.clock.now_ms()
         self.recovery_point = max(self.recovery_point, task.end_offset)
-        self.is_unnamed = False
+        if task.is_of_all:
+            self._last_flush_ms = self._context.clock.now_ms()
+            self.is_unnamed = False
 
     def is_complete(self, log_end_offset: int) -> bool:
         """Whether all that was written is on the disk, hints for the next start too."""

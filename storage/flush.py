@@ -73,6 +73,8 @@ class FlushTask:
     leader_epochs: tuple[str, bytes] | None = None
     unsynced_seal: int | None = None
     """The oldest segment that was sealed since the last flush, if one was."""
+    is_of_all: bool = True
+    """It goes to the log's end, and does not leave the active segment's records to the kernel."""
     error: StorageError | None = field(default=None, init=False)
     may_be_repeated: bool = field(default=False, init=False)
     """It failed for a cause that passes, and no sync did: the disk is full, or there was no descriptor to sync a file

@@ -841,8 +841,16 @@ class PartitionLog:
         epochs = self._leader_epochs
         return epochs if epochs is not None and epochs.dirty and self.log_start_offset < self.log_end_offset else None
 
-    def prepare_flush(self) -> FlushTask | None:
-        """Capture a flush of everything up to the log's end; None if there is nothing to do or a flush is under way."""
+    def all_is_due(self, now_ms: int) -> bool:
+        """Whether a flush that is due has to be one of all; see `prepare_flush`."""
+        return self._durability.all_is_due(now_ms, self.log_end_offset, self.config.flush_ms)
+
+    def prepare_flush(self, *, is_of_all: bool = True) -> FlushTask | None:
+        """Capture a flush of everything up to the log's end; None if there is nothing to do or a flush is under way.
+
+        One that is not of all leaves the active segment's records to the kernel, as Kafka does when it has sealed a
+        segment or begun a leader epoch: a sync of a file holds up whoever appends to it.
+        """
         self.check()
         local, durability, content = self._local, self._durability, None
         if durability.is_flushing:
@@ -851,8 +859,10 @@ class PartitionLog:
         if epochs is not None:
             epochs.dirty = False
             content = (f"{local.directory}/{LEADER_EPOCH_FILE}", encode_leader_epochs(epochs.entries))
-        unflushed = local.segments[local.reader.slot(durability.recovery_point) :]
-        return durability.prepare_flush(local.directory, self.log_end_offset, unflushed, content)
+        unflushed, end_offset = local.segments[local.reader.slot(durability.recovery_point) :], self.log_end_offset
+        if not is_of_all:
+            unflushed, end_offset = unflushed[:-1], max(durability.recovery_point, local.segments[-1].base_offset)
+        return durability.prepare_flush(local.directory, end_offset, unflushed, content, is_of_all=is_of_all)
 
     def complete_flush(self, task: FlushTask) -> None:
         """Take in the outcome of a flush that has run, as `Durability.complete` says."""

@@ -586,7 +586,7 @@ class LogManager:
         """
         count = 0
         for log in self.logs_to_flush(now_ms):
-            task = log.prepare_flush()
+            task = log.prepare_flush(is_of_all=log.all_is_due(now_ms))
             if task is not None:
                 task.run()
                 log.complete_flush(task)

@@ -1,7 +1,7 @@
 """What a handler knows about the request that it serves."""
 
 from barnabas.broker.network.outcome import CloseConnection
-from barnabas.broker.network.session import Session
+from barnabas.broker.network.session import Session, broker_of_client_id
 from barnabas.broker.services import Services
 from barnabas.controller.coordination.interface import CoordinationError
 
@@ -41,13 +41,21 @@ class RequestContext:
         session is over. Raises: CloseConnection, where that cannot be read, so that the command is sent again.
         """
         try:
-            return await self.services.controller.is_registered(controller_id)
+            is_registered = await self.services.controller.is_registered(controller_id)
         except CoordinationError as error:
             raise CloseConnection(f"whether broker {controller_id} is registered cannot be read: {error}") from error
+        if is_registered and controller_id != self.services.node_id:
+            self.session.belongs_to_broker()
+        return is_registered
+
+    def came_from(self, broker_id: int) -> None:
+        """The request is one that brokers send each other: limits made against clients do not hold up the connection of
+        another one that lives (`Session.belongs_to_broker`). What a request says of its sender counts, as always on
+        the inter-broker listener."""
+        services = self.services
+        if self.is_on_inter_broker_listener and broker_id != services.node_id and services.metadata.is_alive(broker_id):
+            self.session.belongs_to_broker()
 
     def came_from_broker(self) -> None:
-        """The request is one that coordinators and leaders send each other: where there are other brokers, its
-        connection is one of theirs, which limits made against clients do not hold up (`Session.belongs_to_broker`).
-        """
-        if self.is_on_inter_broker_listener and len(self.services.metadata.broker_ids()) > 1:
-            self.session.belongs_to_broker()
+        """As `came_from`, for a request in which nothing but the client id says which broker sent it."""
+        self.came_from(broker_of_client_id(self.client_id))

@@ -72,7 +72,6 @@ def _handle_of_broker(
     ClusterAction on the cluster."""
     if not context.is_on_inter_broker_listener:
         return response_class(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
-    context.session.belongs_to_broker()
     return handle(request, context)
 
 
@@ -105,6 +104,7 @@ class Dispatcher:
         self._find_handler = find_handler
         self._routes: dict[tuple[int, int], _Route] = {}
         self._large_requests = LargeRequests()
+        self._large_requests_of_brokers = LargeRequests()
         self._large_requests_to_controller = LargeRequests()
         self._requests_of_many_elements = LargeRequests(MANY_ELEMENTS_BYTES_MAX)
         self._large_replies = asyncio.Lock()
@@ -133,17 +133,17 @@ class Dispatcher:
             and route.handler.elements_at_once is None
             and not connection.session.is_broker
         ):
-            if len(frame) > REQUEST_BYTES_MAX:
+            if len(frame) > REQUEST_BYTES_MAX and not self._may_be_of_broker(route.handler, connection):
                 raise ProtocolError(
                     f"a request of {len(frame)} bytes with API key {key}; {REQUEST_BYTES_MAX} are allowed"
                 )
             if not is_let_in and route.handler.waits_for != WaitsFor.OTHER_CLIENTS:
-                return self._let_in(route.handler, kept(frame), connection)
+                return self._let_in(self._room_for(route.handler, connection), kept(frame), connection)
         try:
             request, _ = route.decode(frame, header.body_position)
         except TooManyElements:
             if route.handler.elements_at_once is not None and not is_let_in:
-                return self._let_in(route.handler, kept(frame), connection)
+                return self._let_in(self._requests_of_many_elements, kept(frame), connection)
             request, _ = route.decode_large(frame, header.body_position)
         context = RequestContext(
             self._services,
@@ -155,18 +155,22 @@ class Dispatcher:
         )
         return self._answer(route, context, started_ns, len(frame), route.handle, request, context)
 
-    def _room_for(self, handler: Handler[Any, Any]) -> LargeRequests:
-        """Which bound a large request counts for: those that wait for the controller, and those of many elements, have
-        bounds of their own, so that they hold up nobody else."""
-        if handler.elements_at_once is not None:
-            return self._requests_of_many_elements
+    def _may_be_of_broker(self, handler: Handler[Any, Any], connection: Connection) -> bool:
+        """Whether a request may be the first one of another broker, whose connection is not known as such yet."""
+        own = self._services.config.inter_broker_listener_name
+        return handler.is_inter_broker and connection.session.listener_name == own
+
+    def _room_for(self, handler: Handler[Any, Any], connection: Connection) -> LargeRequests:
+        """Which bound a large request counts for: those that wait for the controller, and those that brokers may have
+        sent, have bounds of their own, so that they hold up nobody else, and nobody them."""
+        if self._may_be_of_broker(handler, connection):
+            return self._large_requests_of_brokers
         return self._large_requests_to_controller if handler.waits_for else self._large_requests
 
     async def _let_in(
-        self, handler: Handler[Any, Any], frame: memoryview | bytearray, connection: Connection
+        self, requests: LargeRequests, frame: memoryview | bytearray, connection: Connection
     ) -> Parts | None:
         """Serve a large request when there is room for what it decodes to."""
-        requests = self._room_for(handler)
         size = len(frame)
         connection.hold(size)
         try:

@@ -43,8 +43,8 @@ class Handler(Generic[Request, Response]):
     given, so many topics, partitions and tagged fields make a request a large one, and not its bytes: it may have any
     number of those (Produce, whose records stay bytes). An API whose handler `counts_errors` is not looked through for
     them once more. One that `is_inter_broker` is for brokers alone: whoever asks on another listener than theirs is
-    answered CLUSTER_AUTHORIZATION_FAILED, and whoever asks on theirs is taken for a broker from then on, whom limits
-    made against clients do not hold up (`Session.belongs_to_broker`).
+    answered CLUSTER_AUTHORIZATION_FAILED. Of any size it may be on theirs, as the first one that a new broker is told
+    names all partitions; large ones have a bound of their own.
     """
 
     key: int

@@ -124,7 +124,7 @@ class SessionNote:
         ((session_id, password, boot_id, directory, records),) = decode_checkpoint(read_file(self._logs.files, path))
         credentials = SessionCredentials(int(session_id), bytes.fromhex(password))
         self._is_lacking = records != _COMPLETE
-        self._is_machines_first = boot_id != self._boot_id
+        self._is_machines_first = boot_id != self._boot_id or boot_id == _UNKNOWN_BOOT
         if (boot_id, directory) != (self._boot_id, self._identity(path)):
             logger.info(
                 "the session in %s is not ended: the machine was started anew since, or this is a copy of the directory"

@@ -51,6 +51,10 @@ class PartitionMetadata:
     offline_replicas: list[int]
     partition_epoch: int
 
+    def lacks(self, broker_id: int) -> bool:
+        """Whether a broker has a replica that is not in sync with the leader; without one, nobody can be."""
+        return self.leader >= 0 and broker_id in self.replicas and broker_id not in self.isr
+
     def unavailable_replicas(self, reachable: Collection[int]) -> list[int]:
         """The replicas that clients are told are offline: those that the controller says, and those of brokers that are
         not `reachable`, alive and on the client's listener (KRaftMetadataCache.getOfflineReplicas).
@@ -135,13 +139,19 @@ class MetadataCache:
             partition.leader == NO_LEADER for topic in self._topics.values() for partition in topic.partitions.values()
         )
 
-    def out_of_sync_count(self, broker_id: int) -> int:
-        """How many replicas of a broker are not in sync with the leaders that their partitions have."""
-        return sum(
-            partition.leader >= 0 and broker_id in partition.replicas and broker_id not in partition.isr
+    def out_of_sync(self, broker_id: int) -> Iterator[tuple[str, int]]:
+        """The partitions whose replica on a broker is not in sync with the leader that they have."""
+        return (
+            (topic.name, index)
             for topic in self._topics.values()
-            for partition in topic.partitions.values()
+            for index, partition in topic.partitions.items()
+            if partition.lacks(broker_id)
         )
+
+    def is_out_of_sync(self, broker_id: int, topic_name: str, index: int) -> bool:
+        """Whether that partition is one of those."""
+        partition = self.partition(topic_name, index)
+        return partition is not None and partition.lacks(broker_id)
 
     def brokers(self) -> Iterable[BrokerMetadata]:
         return self._brokers.values()

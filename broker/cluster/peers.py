@@ -5,6 +5,7 @@ from functools import partial
 
 from barnabas.broker.cluster.metadata import MetadataCache
 from barnabas.broker.network.peer_connection import PeerConnection
+from barnabas.broker.network.session import client_id_of_broker
 from barnabas.network import Network
 from barnabas.timers import Timers
 from barnabas.wire.framing import ReceiveBuffer
@@ -59,7 +60,7 @@ class Peers:
                 self._network,
                 partial(self.address, broker_id) if address is None else address,
                 self._timers,
-                f"broker-{self._node_id}-{purpose}",
+                client_id_of_broker(self._node_id, purpose),
                 self._request_timeout_ms,
                 name=f"broker {broker_id}",
                 receive_buffer=self._receive_buffer,

@@ -8,7 +8,7 @@ Source: Kafka's CoordinatorRuntime (CoordinatorContext, CoordinatorWriteEvent).
 import asyncio
 import itertools
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Container, Sequence
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from barnabas.broker.coordinators.alarms import AlarmKey, Alarms
@@ -75,6 +75,11 @@ async def answered(reply: "Answer | asyncio.Future[Answer]") -> Answer:
     return await reply if isinstance(reply, asyncio.Future) else reply
 
 
+class _EveryKey(Container[str]):
+    def __contains__(self, key: object) -> bool:
+        return True
+
+
 class ShardRunner(Generic[ShardType, EventType, ReplyType]):
     """The active shard of one partition; owned by the event loop. `leader_epoch()` is that of the partition, now."""
 
@@ -94,6 +99,9 @@ class ShardRunner(Generic[ShardType, EventType, ReplyType]):
         self._committed_offset = 0
         self._uncommitted: dict[str, int] = {}
         """The end offset of a key's last records, while these are not committed."""
+        self._in_doubt: Container[str] = self._uncommitted
+        """The keys whose last records may still be lost: all, while that is so of what was loaded."""
+        self._doubt_what_was_loaded()
 
     async def start(self) -> None:
         """The shard is loaded, and requests are served: decide what there is to decide at first. It may be much."""
@@ -185,7 +193,7 @@ class ShardRunner(Generic[ShardType, EventType, ReplyType]):
     def _step(self, key: str, event: EventType) -> tuple[Effects[Any, ReplyType], bool]:
         """Decide, append, apply, set timers; what is left to be done, and whether records were appended."""
         shard = self.shard
-        effects = shard.decide(event, self._clock.now_ms(), self._coordinator.settings, self._uncommitted)
+        effects = shard.decide(event, self._clock.now_ms(), self._coordinator.settings, self._in_doubt)
         records = []
         if effects.changes:
             records = shard.records_of(effects.changes)
@@ -244,6 +252,20 @@ class ShardRunner(Generic[ShardType, EventType, ReplyType]):
         if future is None:
             self._committed_offset = end_offset
         return future
+
+    def _doubt_what_was_loaded(self) -> None:
+        """The log is loaded to its end, and whoever leads next may lack what is not committed of it."""
+        try:
+            committed = self._committed()
+        except ApiError:  # the shard is lost already
+            return
+        if committed is not None:
+            self._in_doubt = _EveryKey()
+            committed.add_done_callback(self._trust_what_was_loaded)
+
+    def _trust_what_was_loaded(self, committed: "asyncio.Future[None]") -> None:
+        if not committed.cancelled() and committed.exception() is None:
+            self._in_doubt = self._uncommitted
 
     def _finish(self, key: str, effects: Effects[Any, ReplyType], asker: Token = NOBODY) -> ReplyType | None:
         """Answer all but the asker, whose reply is returned, and begin what follows."""

@@ -74,6 +74,7 @@ class CoordinatorRuntime(Generic[RunnerType]):
         encode_record: the form of a record in the log.
         held_bytes_max: how much all shards may hold, see MemoryBudget.
         follow_up: called with a runner and a key when a decision that `is_followed_up` is committed.
+        on_new_epoch: called with a runner that goes on under a new leader epoch.
         compression: of the batches in the log.
         set_aside_events: the keys whose own events (timers, those of a start) raised, and are tried later.
     """
@@ -92,6 +93,7 @@ class CoordinatorRuntime(Generic[RunnerType]):
         held_bytes_max: int,
         *,
         follow_up: Callable[[RunnerType, str], None] = lambda _runner, _key: None,
+        on_new_epoch: Callable[[RunnerType], None] = lambda _runner: None,
         compression: CompressionType = CompressionType.NONE,
         set_aside_events: SetAside[str] | None = None,
     ) -> None:
@@ -102,6 +104,7 @@ class CoordinatorRuntime(Generic[RunnerType]):
         self.settings = settings
         self.encode_record = encode_record
         self.follow_up = follow_up
+        self._on_new_epoch = on_new_epoch
         self.compression = compression
         self.listeners: set[Callable[[], None]] = set()
         """Called after every change of what is coordinated."""
@@ -165,7 +168,10 @@ class CoordinatorRuntime(Generic[RunnerType]):
         """
         slot = self._slots.get(partition)
         if slot is not None:
+            is_new = leader_epoch != slot.leader_epoch
             slot.leader_epoch = leader_epoch
+            if is_new and slot.runner is not None and self.is_active:
+                self._on_new_epoch(slot.runner)
             return
         log.debug("Loading %s of partition %d, leader epoch %d", self._entities, partition, leader_epoch)
         slot = self._slots[partition] = _Slot(leader_epoch)

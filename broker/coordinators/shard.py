@@ -5,7 +5,7 @@ Source: Kafka's CoordinatorShard and CoordinatorLoaderImpl.
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Container, Iterable
 from typing import Any, ClassVar, Generic, TypeVar
 
 from barnabas.broker.coordinators.effects import NO_PRODUCER_ID, Effects
@@ -53,7 +53,7 @@ class Shard(ABC, Generic[EventType, ChangeType, ReplyType]):
 
     @abstractmethod
     def decide(
-        self, event: EventType, now_ms: int, settings: Any, uncommitted: Collection[str]
+        self, event: EventType, now_ms: int, settings: Any, uncommitted: Container[str]
     ) -> Effects[ChangeType, ReplyType]:
         """What the event means; alters nothing. `now_ms` is wall-clock time, `settings` the coordinator's;
         `uncommitted` are the keys whose last records may still be lost.

@@ -11,6 +11,7 @@ CLUSTER_AUTHORIZATION_FAILED.
 Versions: 2 PRODUCER_FENCED; 3 flexible; 4 several transactions; 5 TRANSACTION_ABORTABLE is understood.
 """
 
+import asyncio
 from collections.abc import Mapping
 
 from barnabas.broker.api.context import RequestContext
@@ -39,12 +40,12 @@ async def handle(request: AddPartitionsToTxnRequest, context: RequestContext) ->
     if not context.is_on_inter_broker_listener:
         return AddPartitionsToTxnResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     context.came_from_broker()
+    # All at once: one whose coordinator's log stands still is not what the next one waits for.
+    results = await asyncio.gather(*(_add(transaction, context) for transaction in request.transactions))
     return AddPartitionsToTxnResponse(
         results_by_transaction=[
-            AddPartitionsToTxnResult(
-                transactional_id=transaction.transactional_id, topic_results=await _add(transaction, context)
-            )
-            for transaction in request.transactions
+            AddPartitionsToTxnResult(transactional_id=transaction.transactional_id, topic_results=result)
+            for transaction, result in zip(request.transactions, results, strict=True)
         ]
     )
 

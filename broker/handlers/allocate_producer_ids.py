@@ -11,6 +11,7 @@ from barnabas.wire.messages.allocate_producer_ids import AllocateProducerIdsRequ
 
 
 async def handle(request: AllocateProducerIdsRequest, context: RequestContext) -> AllocateProducerIdsResponse:
+    context.came_from(request.broker_id)
     return await context.services.controller.grant_producer_ids(request)
 
 

@@ -12,6 +12,7 @@ from barnabas.wire.messages.alter_partition import AlterPartitionRequest, AlterP
 
 
 async def handle(request: AlterPartitionRequest, context: RequestContext) -> AlterPartitionResponse:
+    context.came_from(request.broker_id)
     return await context.services.controller.alter_partition(request)
 
 

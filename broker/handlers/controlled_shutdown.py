@@ -12,6 +12,7 @@ from barnabas.wire.messages.controlled_shutdown import ControlledShutdownRequest
 
 
 async def handle(request: ControlledShutdownRequest, context: RequestContext) -> ControlledShutdownResponse:
+    context.came_from(request.broker_id)
     return await context.services.controller.controlled_shutdown(request)
 
 

@@ -6,7 +6,7 @@ meanwhile the answer is CONCURRENT_TRANSACTIONS. A producer that tells its id an
 it has been fenced itself (KIP-360). Used-up epochs bring a new producer id.
 Errors: INVALID_REQUEST (empty transactional id, a producer id without an epoch or the reverse),
 INVALID_TRANSACTION_TIMEOUT, CONCURRENT_TRANSACTIONS, PRODUCER_FENCED (INVALID_PRODUCER_EPOCH before version 4),
-NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE (also while no block of ids can be had).
+NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS (also while no block of ids can be had), COORDINATOR_NOT_AVAILABLE.
 Versions: 2 flexible; 3 producer id and epoch of the caller (KIP-360); 4 PRODUCER_FENCED; 5 transaction version 2
 (KIP-890).
 """

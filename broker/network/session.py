@@ -1,5 +1,6 @@
 """What is known of the client at the other end of a connection; every request's context has it."""
 
+import re
 import sys
 from typing import Final, Protocol
 
@@ -11,6 +12,19 @@ PLAINTEXT: Final = "PLAINTEXT"
 _SOFTWARE_LENGTH_MAX: Final = 100
 """How much is remembered of what a client says of itself; the rest is not remembered, since a connection may stay for
 ever."""
+
+_CLIENT_ID_OF_BROKER: Final = re.compile(r"broker-(\d{1,10})-", re.ASCII)
+
+
+def client_id_of_broker(broker_id: int, purpose: str) -> str:
+    """What a broker that asks another one calls itself, as Kafka's do ("broker-1-txn-marker-sender")."""
+    return f"broker-{broker_id}-{purpose}"
+
+
+def broker_of_client_id(client_id: str | None) -> int:
+    """The broker that a client id names; -1 where it names none."""
+    named = _CLIENT_ID_OF_BROKER.match(client_id or "")
+    return -1 if named is None else int(named[1])
 
 
 class Restrained(Protocol):

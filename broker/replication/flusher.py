@@ -68,9 +68,9 @@ class Flusher:
             if log.recovery_point >= min(end_offset, log.log_end_offset):
                 return
 
-    async def _flush_once(self, log: PartitionLog) -> None:
+    async def _flush_once(self, log: PartitionLog, *, is_of_all: bool = True) -> None:
         try:
-            task = log.prepare_flush()
+            task = log.prepare_flush(is_of_all=is_of_all)
             if task is not None:
                 try:
                     await self._threads.call(task.run)
@@ -79,7 +79,7 @@ class Flusher:
                 log.complete_flush(task)
                 if task.may_be_repeated and task.error is not None:
                     raise task.error
-            elif log.recovery_point < log.log_end_offset:
+            elif is_of_all and log.recovery_point < log.log_end_offset:
                 raise StorageError(f"somebody else flushes {log.directory}")
             log.check()
         except (LogBusy, LogDeleted):  # whose truncation syncs it, or which nobody needs
@@ -139,7 +139,11 @@ class Flusher:
 
     async def _flush_if_possible(self, log: PartitionLog) -> None:
         try:
-            await self.flush(log)
+            if self._flush_before_ack or log.all_is_due(self._clock.now_ms()):
+                await self.flush(log)
+            else:
+                running = self._flushes[log] = asyncio.ensure_future(self._flush_once(log, is_of_all=False))
+                await asyncio.shield(running)
         except StorageError:
             return  # it is told, and repeated if that may be
         if self._flush_before_ack and (partition := self._hosted(log)) is not None:

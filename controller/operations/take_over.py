@@ -57,9 +57,9 @@ class TakeOver:
             await context.configs.refresh("topics", new)
         repairs += self._shrink_isrs(loaded)
         everything = [(topic.name, partition) for topic, partition in context.cluster.partitions()]
-        await bring_online(context, everything, repairs, requests.FULL)
         if context.cluster.deleting:
-            await delete_queued(context, sorted(context.cluster.deleting))
+            await delete_queued(context, sorted(context.cluster.deleting))  # before their logs are nobody's
+        await bring_online(context, everything, repairs, requests.FULL)
         await self._follow_requests()
         await self._resume_reassignments()
 

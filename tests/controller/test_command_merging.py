@@ -252,5 +252,6 @@ async def owe_much() -> None:
     await queue.closed()
 
 
+@pytest.mark.slow
 def test_what_a_silent_broker_is_owed_is_bounded() -> None:
     asyncio.run(owe_much())

@@ -409,6 +409,7 @@ async def test_a_lost_session_is_followed_by_another(stores: Stores, clock: Manu
     ],
 )
 @pytest.mark.parametrize("garbage", [b"", b"no JSON", b'{"version":99,"id":7}'])
+@pytest.mark.slow
 async def test_a_lost_session_is_followed_by_another_whatever_was_garbled(
     stores: Stores, clock: ManualClock, path: str, garbage: bytes
 ) -> None:

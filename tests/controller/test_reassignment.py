@@ -102,6 +102,24 @@ async def test_a_partition_moves_to_other_brokers(cluster: Cluster) -> None:
         assert await cluster.controller.create_partitions([NewPartitions("t", 2)]) == {"t": None}
 
 
+async def test_who_has_come_into_the_isr_begins_no_log(cluster: Cluster) -> None:
+    """Not even while the move goes on: where its log is gone, others would cut theirs to it."""
+    async with cluster:
+        await begin(cluster, 2)
+        assert await reassign(cluster, 3, 4) is ErrorCode.NONE
+        await cluster.until(lambda: cluster.broker(3).roles[T].is_new)
+        await cluster.alter_isr(2, 3)
+        await cluster.stop(2)
+        await cluster.until(lambda: (cluster.state().leader, cluster.state().isr) == (3, (3,)))
+        assert cluster.broker(4).roles[T].is_new, "it has no record yet"
+        await cluster.stop(3)
+        await cluster.until(lambda: (cluster.state().leader, cluster.state().isr) == (NO_LEADER, (3,)))
+        await cluster.start(3)
+        await cluster.until(lambda: T in cluster.broker(3).roles)
+        role = cluster.broker(3).roles[T]
+        assert (role.is_new, role.adding_replicas) == (False, [3, 4])
+
+
 async def test_errors_are_those_of_each_partition(cluster: Cluster) -> None:
     async with cluster:
         await begin(cluster, 1, 2)

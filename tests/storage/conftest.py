@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import itertools
+import os
 import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -63,6 +64,7 @@ class FaultyFiles(UnsyncedFiles):
     def sync(self, descriptor: int) -> None:
         if self.fail_sync:
             raise OSError(errno.EIO, "broken disk")
+        self.synced.append(os.readlink(f"/proc/self/fd/{descriptor}"))
         super().sync(descriptor)
 
     def reads_cached(self, directory: str) -> bool:

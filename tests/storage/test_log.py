@@ -301,6 +301,28 @@ def test_flush_ms_makes_a_log_due(logs):
     assert log.recovery_point == 2
 
 
+def test_a_seal_and_an_epoch_leave_the_active_segment_to_the_kernel(logs):
+    """A sync of it would hold up who appends to it; by `flush.ms` it comes to the disk all the same."""
+    log = logs.log(flush_ms=500)
+    logs.append(log, b"a")
+    assert logs.manager.run_flushes(logs.clock.now_ms()) == 1, "the log is new"
+    logs.append(log, b"b")
+    log.roll()
+    logs.append(log, b"c", epoch=1)
+    logs.files.synced.clear()
+    assert logs.manager.run_flushes(logs.clock.now_ms()) == 1
+    sealed, active = ((logs.path / "topic-0" / f"{offset:020}.log").as_posix() for offset in (0, 2))
+    assert sealed in logs.files.synced
+    assert active not in logs.files.synced
+    assert (logs.path / "topic-0" / "leader-epoch-checkpoint").read_text().splitlines()[2:] == ["0 0", "1 2"]
+    assert log.recovery_point == 2
+    assert logs.manager.run_flushes(logs.clock.now_ms()) == 0
+    logs.clock.advance(500)
+    assert logs.manager.run_flushes(logs.clock.now_ms()) == 1
+    assert active in logs.files.synced
+    assert log.recovery_point == 3
+
+
 def test_appends_during_a_flush_are_not_covered_by_it(logs):
     log = logs.log()
     logs.append(log, b"a")

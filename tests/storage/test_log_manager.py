@@ -459,6 +459,7 @@ def test_running_out_of_descriptors_is_waited_out(logs, tools):
     assert all(tools.read_all(log) == [0, 1] for log in found)
 
 
+@pytest.mark.slow
 def test_a_thousand_clean_logs_start_quickly_and_cost_little(logs):
     for partition in range(1000):
         logs.append(logs.log(partition=partition), b"a")

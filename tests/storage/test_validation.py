@@ -451,6 +451,7 @@ def test_damaged_batches_are_refused_or_right(codec: CompressionType, config: Lo
         assert [r.offset for r in iter_records(result.batch, result.header)] == list(range(result.header.record_count))
 
 
+@pytest.mark.slow
 def test_a_batch_may_not_count_many_more_records_than_it_has_bytes() -> None:
     tiny = build_batch([Record(i, NOW, None, b"") for i in range(RECORDS_MAX)], compression=CompressionType.ZSTD)
     assert append(tiny, validate_records=True).header.record_count == RECORDS_MAX
@@ -477,6 +478,7 @@ def test_only_so_many_records_are_written_again_one_by_one() -> None:
     assert refusal(with_gaps(REBUILT_RECORDS_MAX + 1), validate_records=True) is ErrorCode.INVALID_RECORD
 
 
+@pytest.mark.slow
 def test_recompression_does_not_hold_what_it_decompresses() -> None:
     batch = build_batch([Record(i, NOW, None, bytes(1 << 20)) for i in range(50)], compression=CompressionType.GZIP)
     tracemalloc.start()

@@ -141,6 +141,7 @@ def is_known_difference(our_answer: str, their_answer: str) -> bool:
     return their_answer == "UNKNOWN_SERVER_ERROR" and our_answer in ("INVALID_RECORD", "UNSUPPORTED_COMPRESSION_TYPE")
 
 
+@pytest.mark.slow
 def test_kafka_agrees() -> None:
     assert LogConfig().message_timestamp_before_max_ms == NO_LIMIT
     cases = [(batch, config) for batch in produced_batches() for config in CONFIGS]

@@ -1,6 +1,6 @@
 """One partition of `__consumer_offsets` in memory: its groups and their offsets. Pure, like what it is made of."""
 
-from collections.abc import Collection
+from collections.abc import Container
 from typing import ClassVar, Final
 
 from barnabas.broker.coordinators.effects import NO_PRODUCER_ID
@@ -71,7 +71,7 @@ class GroupShard(Shard[GroupEvent | OffsetEvent, Change, Reply]):
         event: GroupEvent | OffsetEvent,
         now_ms: int,
         settings: GroupSettings,
-        uncommitted: Collection[str] = (),
+        uncommitted: Container[str] = (),
     ) -> Effects:
         group = self.groups.get(event.group_id)
         if isinstance(event, _OFFSET_EVENTS):

@@ -30,13 +30,13 @@ class _Ending:
     be tried again later.
     """
 
-    __slots__ = ("in_flight", "marker", "runner", "todo", "transactional_id", "waits", "was_told", "written")
+    __slots__ = ("_marker", "in_flight", "runner", "todo", "transactional_id", "waits", "was_told", "written")
 
     def __init__(self, runner: TransactionRunner, transactional_id: str) -> None:
         transaction = runner.shard.transactions[transactional_id]
         self.runner = runner
         self.transactional_id = transactional_id
-        self.marker = TransactionMarker(
+        self._marker = TransactionMarker(
             transaction.producer_id,
             transaction.producer_epoch,
             runner.leader_epoch(),
@@ -48,6 +48,15 @@ class _Ending:
         self.written: set[TopicPartition] = set()
         self.waits = False
         self.was_told = False
+
+    @property
+    def marker(self) -> TransactionMarker:
+        """What is to be written now: the coordinator's epoch may have grown, and others may have written at one that
+        this broker was never told of."""
+        leader_epoch = self.runner.leader_epoch()
+        if leader_epoch != self._marker.coordinator_epoch:
+            self._marker = self._marker._replace(coordinator_epoch=leader_epoch)
+        return self._marker
 
 
 class Endings:
@@ -68,6 +77,8 @@ class Endings:
         self._spawn = spawn
         self._set_aside = set_aside
         self._endings: dict[str, _Ending] = {}
+        self._superseded: dict[str, TransactionRunner] = {}
+        """What somebody newer was seen to end."""
 
     def begin(self, runner: TransactionRunner, transactional_id: str) -> None:
         """The transaction is prepared, and that is committed: end it, unless that is under way."""
@@ -75,6 +86,15 @@ class Endings:
         if known is None or known.runner.is_closed:
             ending = self._endings[transactional_id] = _Ending(runner, transactional_id)
             self._write_markers(ending)
+
+    def on_new_epoch(self, runner: TransactionRunner) -> None:
+        """This broker is elected anew and kept the shard: what somebody whom it never heard of had begun to end, and
+        fenced it for, is its own again. In the shard it is prepared still."""
+        for transactional_id, its_runner in list(self._superseded.items()):
+            if its_runner is runner or its_runner.is_closed:
+                del self._superseded[transactional_id]
+            if its_runner is runner and not runner.is_closed:
+                self.begin(runner, transactional_id)
 
     def _is_over(self, ending: _Ending) -> bool:
         """Whether an ending is complete, or somebody else's: that of a newer runner, or of a newer coordinator."""
@@ -90,12 +110,13 @@ class Endings:
             return 0
         tried = min(at_most, len(ending.todo))
         is_refused = False
+        marker = ending.marker
         for _ in range(tried):
             topic_partition = ending.todo.popleft()
             try:
-                committed = self._markers.write(*topic_partition, ending.marker)
+                committed = self._markers.write(*topic_partition, marker)
             except Exception as error:  # noqa: BLE001 - the other partitions, and transactions, get theirs
-                if self._is_superseded(ending, topic_partition, error):
+                if self._is_superseded(ending, topic_partition, marker, error):
                     return tried
                 if isinstance(error, ApiError) and error.error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                     ending.written.add(topic_partition)  # there is nobody left to be told
@@ -109,7 +130,7 @@ class Endings:
                 ending.written.add(topic_partition)
             else:
                 ending.in_flight += 1
-                self._wait_for_marker(ending, topic_partition, committed)
+                self._wait_for_marker(ending, topic_partition, marker, committed)
         if is_refused:
             self._retry(ending)
         elif ending.todo:
@@ -122,12 +143,16 @@ class Endings:
             self._write_markers(ending)
 
     def _wait_for_marker(
-        self, ending: _Ending, topic_partition: TopicPartition, committed: "asyncio.Future[None]"
+        self,
+        ending: _Ending,
+        topic_partition: TopicPartition,
+        marker: TransactionMarker,
+        committed: "asyncio.Future[None]",
     ) -> None:
         def done(committed: "asyncio.Future[None]") -> None:
             ending.in_flight -= 1
             error = ApiError(ErrorCode.REQUEST_TIMED_OUT) if committed.cancelled() else committed.exception()
-            if self._is_over(ending) or self._is_superseded(ending, topic_partition, error):
+            if self._is_over(ending) or self._is_superseded(ending, topic_partition, marker, error):
                 return
             if error is None:
                 ending.written.add(topic_partition)
@@ -138,12 +163,22 @@ class Endings:
 
         committed.add_done_callback(done)
 
-    def _is_superseded(self, ending: _Ending, topic_partition: TopicPartition, error: BaseException | None) -> bool:
-        """Whether somebody newer took over, who writes the markers that are left."""
+    def _is_superseded(
+        self,
+        ending: _Ending,
+        topic_partition: TopicPartition,
+        marker: TransactionMarker,
+        error: BaseException | None,
+    ) -> bool:
+        """Whether somebody newer took over, who writes the markers that are left; not if this broker did itself since
+        that marker left."""
         if not isinstance(error, ApiError) or error.error not in SUPERSEDED:
+            return False
+        if error.error is ErrorCode.TRANSACTION_COORDINATOR_FENCED and marker != ending.marker:
             return False
         log.warning("Transactional id %r: %s-%d takes no marker: %s", ending.transactional_id, *topic_partition, error)
         self._endings.pop(ending.transactional_id, None)
+        self._superseded[ending.transactional_id] = ending.runner
         return True
 
     def _retry(self, ending: _Ending) -> None:

@@ -89,6 +89,7 @@ class TransactionService:
             lambda record: encode_record(record, self.runtime.settings.log_value_version),
             settings.held_bytes_max,
             follow_up=endings.begin,
+            on_new_epoch=endings.on_new_epoch,
             set_aside_events=self.set_aside_ending,
         )
 

@@ -1,6 +1,6 @@
 """One partition of `__transaction_state` in memory. Pure, like what it is made of."""
 
-from collections.abc import Collection
+from collections.abc import Container
 from typing import ClassVar
 
 from barnabas.broker.coordinators.effects import NO_PRODUCER_ID
@@ -43,7 +43,7 @@ class TransactionShard(Shard[Event, Change, Reply]):
         return records.decode_record(key, value)
 
     def decide(
-        self, event: Event, now_ms: int, settings: TransactionSettings, uncommitted: Collection[str] = ()
+        self, event: Event, now_ms: int, settings: TransactionSettings, uncommitted: Container[str] = ()
     ) -> Effects:
         if isinstance(event, Expire):
             return self._expire(event, now_ms, settings, uncommitted)
@@ -52,7 +52,7 @@ class TransactionShard(Shard[Event, Change, Reply]):
         return machine.decide(known, event, now_ms, settings, is_uncommitted=is_uncommitted)
 
     def _expire(
-        self, event: Expire, now_ms: int, settings: TransactionSettings, uncommitted: Collection[str]
+        self, event: Expire, now_ms: int, settings: TransactionSettings, uncommitted: Container[str]
     ) -> Effects:
         expired: list[Change] = [
             TransactionTombstone(transactional_id)

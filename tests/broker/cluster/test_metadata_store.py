@@ -392,6 +392,14 @@ def test_nobody_else_may_read_the_password_of_a_session(tmp_path: Path) -> None:
 
 
 @pytest.mark.anyio
+async def test_where_no_system_tells_of_boots_each_life_may_follow_one(tmp_path: Path) -> None:
+    await SessionNote(Logs(tmp_path), "", lambda: False).write(CREDENTIALS)
+    note = SessionNote(Logs(tmp_path), "", lambda: False)
+    assert await note.read() == CREDENTIALS, "its session is ended all the same"
+    assert note.may_lack_records
+
+
+@pytest.mark.anyio
 @pytest.mark.parametrize("is_stopped_cleanly", [False, True])
 async def test_what_a_machine_lost_is_known_until_the_controller_has_heard_of_it(
     tmp_path: Path, is_stopped_cleanly: bool

@@ -1,5 +1,6 @@
 """What brokers ask of each other, over real sockets: who is served, and who is not."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -8,12 +9,16 @@ from typing import Any, Final
 
 import pytest
 
+from barnabas.broker.api.dispatch import REQUEST_BYTES_MAX
+from barnabas.broker.api.large_requests import SERVED_BYTES_MAX
 from barnabas.broker.handlers import apis_between_brokers, load_handler, served_apis
 from barnabas.broker.network.peer_connection import PeerConnection, PeerUnavailable
 from barnabas.broker.server import Broker
 from barnabas.clock import SystemClock
+from barnabas.controller import znodes
 from barnabas.controller.coordination.embedded import EmbeddedStore
 from barnabas.controller.operations.topics import NewTopic
+from barnabas.controller.state import BrokerRegistration, EndPoint
 from barnabas.wire import messages
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.allocate_producer_ids import AllocateProducerIdsRequest
@@ -37,7 +42,10 @@ LISTENERS: Final = {
     "listeners": "CLIENTS://127.0.0.1:0,BROKERS://127.0.0.1:0",
     "listener_security_protocol_map": "CLIENTS:PLAINTEXT,BROKERS:PLAINTEXT",
     "inter_broker_listener_name": "BROKERS",
+    "controlled_shutdown_enable": "false",  # those who are said to be there answer nothing
 }
+OTHER_ID: Final = 7
+NOBODY_ID: Final = 8
 BETWEEN_BROKERS: Final = sorted(apis_between_brokers())
 
 pytestmark = pytest.mark.anyio
@@ -53,6 +61,20 @@ async def member(data_dir: Path) -> AsyncIterator[Broker]:
             yield broker
     finally:
         await store.close()
+
+
+async def register(broker: Broker, broker_id: int) -> None:
+    """Have another broker be there, which answers nothing."""
+    store = broker.environment.metadata_store
+    assert store is not None
+    session = await store.session()
+    registration = BrokerRegistration(broker_id, (EndPoint("BROKERS", "127.0.0.1", 1),))
+    is_told = asyncio.Event()
+    broker.metadata.listeners[is_told.set] = None
+    await session.create(znodes.broker_path(broker_id), znodes.encode_broker(registration, 0), ephemeral=True)
+    while broker_id not in broker.metadata.broker_ids():
+        is_told.clear()
+        await is_told.wait()
 
 
 @asynccontextmanager
@@ -92,7 +114,20 @@ async def test_brokers_are_heard_on_their_listener(tmp_path: Path, key: int) -> 
             ErrorCode.BROKER_NOT_AVAILABLE,
             ErrorCode.BROKER_ID_NOT_REGISTERED,
         )
-        assert [each.session.is_broker for each in broker.connections] == [True]
+        assert [each.session.is_broker for each in broker.connections] == [False], "it named nobody who lives"
+
+
+@pytest.mark.parametrize("key", BETWEEN_BROKERS)
+async def test_limits_of_clients_do_not_hold_up_who_is_registered(tmp_path: Path, key: int) -> None:
+    async with member(tmp_path) as broker, connection(broker, "BROKERS") as peer:
+        await register(broker, OTHER_ID)
+        api, version = messages.api(key), load_handler(key).max_version
+        for broker_id, is_broker in ((broker.node_id, False), (NOBODY_ID, False), (OTHER_ID, True)):
+            request = api.request_class()
+            setattr(request, "controller_id" if hasattr(request, "controller_id") else "broker_id", broker_id)
+            request.broker_epoch = 0  # of an earlier life: it is refused
+            await peer.send(request, version)
+            assert [each.session.is_broker for each in broker.connections] == [is_broker], broker_id
 
 
 @pytest.mark.parametrize("key", BETWEEN_BROKERS)
@@ -179,9 +214,31 @@ async def test_a_controller_elsewhere_has_a_broker_lead(tmp_path: Path) -> None:
         assert all(broker.replicas.partition_or_error(f"t-{number:06d}", 0).state.is_leader for number in (1, 2, 3))
 
 
+@pytest.mark.slow
 async def test_a_broker_can_be_told_of_more_than_clients_may_ask_for(tmp_path: Path) -> None:
     """20,000 partitions are 60,000 elements with their replicas; a client's request may have 50,000."""
     async with member(tmp_path) as broker, connection(broker, "BROKERS") as peer:
         answer = await peer.send(new_partitions(UpdateMetadataRequest, broker, 20_000), 8)
         assert answer.error_code == ErrorCode.NONE
         assert len(list(broker.metadata.topics())) == 20_000
+
+
+async def test_what_a_new_broker_is_told_first_may_be_of_any_size(tmp_path: Path) -> None:
+    """Nobody knows yet that its connection is one of the controller's."""
+    async with member(tmp_path) as broker, connection(broker, "BROKERS") as peer:
+        told = new_partitions(UpdateMetadataRequest, broker, 1)
+        told.topic_states[0].partition_states[0].offline_replicas = [OTHER_ID] * (REQUEST_BYTES_MAX // 4 + 1)
+        assert (await peer.send(told, 8)).error_code == ErrorCode.NONE
+        async with connection(broker, "CLIENTS") as client:
+            with pytest.raises(PeerUnavailable, match="closed the connection"):
+                await client.send(told, 8)
+
+
+async def test_large_requests_of_clients_do_not_hold_up_what_a_new_broker_is_told(tmp_path: Path) -> None:
+    async with member(tmp_path) as broker, connection(broker, "BROKERS") as peer:
+        assert broker.dispatcher is not None
+        clients = broker.dispatcher._large_requests
+        await clients.enter(SERVED_BYTES_MAX)
+        told = new_partitions(UpdateMetadataRequest, broker, 1_000)
+        assert (await peer.send(told, 8)).error_code == ErrorCode.NONE
+        clients.leave(SERVED_BYTES_MAX)

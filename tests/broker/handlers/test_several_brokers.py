@@ -12,7 +12,7 @@ import pytest
 from barnabas.broker.api.context import RequestContext
 from barnabas.broker.cluster.metadata import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
 from barnabas.broker.handlers import load_handler
-from barnabas.broker.network.session import Session
+from barnabas.broker.network.session import Session, client_id_of_broker
 from barnabas.broker.server import Broker
 from barnabas.testing.requests import ask
 from barnabas.wire.errors import ErrorCode
@@ -195,11 +195,14 @@ async def test_coordinators_are_where_their_partitions_are_led(broker: Broker) -
 
 @with_broker
 async def test_limits_of_clients_do_not_hold_up_brokers(broker: Broker) -> None:
-    """Who sends what brokers send each other, where they do, is one of them, unless there are none."""
+    """Who sends what brokers send each other, where they do, and calls itself as one that lives, is that one."""
+    markers = client_id_of_broker(OTHER, "markers")
 
-    async def is_broker(request: Any, version: int, listener: str = "PLAINTEXT") -> bool:
+    async def is_broker(
+        request: Any, version: int, listener: str = "PLAINTEXT", client_id: str | None = markers
+    ) -> bool:
         session = Session(None, listener, 1)
-        context = RequestContext(broker.services, session, request.API_KEY, version, 1, None)
+        context = RequestContext(broker.services, session, request.API_KEY, version, 1, client_id)
         await load_handler(request.API_KEY).handle(request, context)
         return session.is_broker
 
@@ -207,6 +210,8 @@ async def test_limits_of_clients_do_not_hold_up_brokers(broker: Broker) -> None:
     assert await is_broker(AddPartitionsToTxnRequest(), 5)
     assert not await is_broker(AddPartitionsToTxnRequest(), 3)
     assert not await is_broker(WriteTxnMarkersRequest(), 1, "OUTSIDE")
+    for stranger in (None, "", "rdkafka", "broker-", f"broker-{OTHER}", f"broker-{HERE}-markers", "broker-99-x"):
+        assert not await is_broker(WriteTxnMarkersRequest(), 1, client_id=stranger), stranger
     await broker.metadata.update(UpdateMetadataRequest(live_brokers=[UpdateMetadataBroker(id=HERE)]))
     assert not await is_broker(WriteTxnMarkersRequest(), 1)
 

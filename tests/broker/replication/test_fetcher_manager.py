@@ -11,14 +11,14 @@ import pytest
 
 from barnabas.broker.network.peer_connection import PeerConnection, PeerUnavailable
 from barnabas.broker.replication.fetcher import Fetcher, FetchSettings, Stage
-from barnabas.broker.replication.fetcher_manager import FetcherManager
+from barnabas.broker.replication.fetcher_manager import _BYTES_PER_TURN, FetcherManager, _parts
 from barnabas.broker.replication.partition import Partition
 from barnabas.broker.server import Broker
 from barnabas.broker.timers import Timers
 from barnabas.clock import SystemClock
 from barnabas.controller.coordination.embedded import EmbeddedStore
 from barnabas.storage.config import LogConfig
-from barnabas.storage.errors import LogBusy, LogDeleted
+from barnabas.storage.errors import LogBusy, LogDeleted, StorageError
 from barnabas.storage.log import PartitionLog
 from barnabas.storage.log_manager import LogManager
 from barnabas.storage.os_files import UnsyncedFiles
@@ -266,6 +266,49 @@ async def test_a_follower_has_its_leaders_bytes(tmp_path: Path) -> None:
         assert follower.manager.appended_bytes == sum(log.size_in_bytes for log in logs)
 
 
+async def test_many_records_are_appended_in_turns(tmp_path: Path) -> None:
+    """Others have their turns between parts of them; where the partition is followed no more then, no other part is."""
+    async with pair(tmp_path) as (leader, follower):
+        await leader.lead()
+        leader.append(2_000, size=300)
+        log = follower.follow()
+        seen = set[int]()
+        while log.log_end_offset < 2_000:
+            seen.add(log.log_end_offset)
+            await asyncio.sleep(0)
+        assert len(seen) > 2, "it was seen in between"
+        await follower.until(lambda: log.high_watermark == 2_000)
+        assert_equal(leader.partition(), log)
+        await follower.manager.unfollow([(TOPIC_ID, 0)])
+        leader.append(2_000, size=300)
+        follower.follow()
+        while log.log_end_offset == 2_000:  # noqa: ASYNC110 - looked at in each turn
+            await asyncio.sleep(0)
+        await follower.manager.unfollow([(TOPIC_ID, 0)])
+        end_offset = log.log_end_offset
+        assert 2_000 < end_offset < 4_000
+        for _ in range(50):
+            await asyncio.sleep(0)
+        assert log.log_end_offset == end_offset
+        assert content(log, end_offset) == content(leader.partition().log, end_offset)
+
+
+def test_parts_are_whole_batches_and_the_last_has_what_is_left() -> None:
+    value = b"v" * (_BYTES_PER_TURN * 2 // 5)
+    batches = [
+        bytes(build_batch([Record(offset, 1, None, value)], base_offset=offset, partition_leader_epoch=epoch))
+        for offset, epoch in enumerate((5, 5, 5, 5, 6, 6, 6, 6))
+    ]
+    size, records = len(batches[0]), b"".join(batches)
+    two = 2 * size
+    assert [bytes(part) for part in _parts(records, 6)] == [records[at : at + two] for at in range(0, 8 * size, two)]
+    assert [bytes(part) for part in _parts(records, 5)] == [records[:two], records[two:]]
+    assert [bytes(part) for part in _parts(records, 4)] == [records]
+    assert [bytes(part) for part in _parts(records[:-1], 6)][-1] == records[3 * two : -1]
+    torn = records[: 3 * size] + bytes(100) + records[3 * size :]
+    assert [bytes(part) for part in _parts(torn, 6)] == [torn[:two], torn[two:]]
+
+
 async def test_who_has_everything_is_asked_for_beside_who_catches_up(tmp_path: Path) -> None:
     async with pair(tmp_path) as (leader, follower):
         await leader.lead(count=2)
@@ -466,6 +509,25 @@ async def test_unfollowing_waits_for_a_truncation(tmp_path: Path) -> None:
         assert (first.failure, first.log_end_offset) == (None, 0)
         await follower.until(lambda: second.high_watermark == 2)
         assert_equal(leader.partition(1), second)
+
+
+async def test_what_a_failed_truncation_held_is_held_no_longer(tmp_path: Path) -> None:
+    """Though it is followed in a newer epoch by now: what its log takes is seen when it gets something."""
+    threads = HeldThreads()
+    async with pair(tmp_path, threads=threads) as (leader, follower):
+        await leader.lead()
+        follower.log().append_as_leader(build_batch([Record(0, 1, None, b"lost")]), leader_epoch=4, now_ms=1)
+        log = follower.follow()
+        await threads.begun.wait()
+        await leader.lead(epoch=6)
+        leader.append(1)
+        follower.follow(epoch=6)
+        following = follower.manager.following(TOPIC_ID, 0)
+        assert following is not None
+        assert following.stage is Stage.BUSY
+        log.fail(StorageError("the disk"))
+        threads.may_go_on.set()
+        await follower.until(lambda: following.stage is Stage.WAITING)
 
 
 @pytest.mark.parametrize("damage", [20, -1])

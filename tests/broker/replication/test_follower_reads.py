@@ -193,7 +193,8 @@ def test_between_what_is_committed_and_its_end_a_follower_has_nothing_and_waits(
     """Not OFFSET_NOT_AVAILABLE, as KIP-392 has it: most clients would ask again at once."""
     with Cluster(replica_lag_time_max_ms=300_000, auto_leader_rebalance_enable=False) as cluster:
         leader, follower = topic_of(cluster, "ahead")
-        cluster.cut(leader, (leader + 2) % 3)  # who has what the leader has not heard of, so that it is not committed
+        # Who has what the leader has not heard of, so that it is not committed.
+        cut = cluster.cut(leader, (leader + 2) % 3)
         servers = [cluster.brokers[each].server for each in (leader, follower)]
         logs = [server.replicas.partition_or_error("ahead", 0).log for server in servers]
 
@@ -213,7 +214,7 @@ def test_between_what_is_committed_and_its_end_a_follower_has_nothing_and_waits(
             partition = servers[1].replicas.partition_or_error("ahead", 0)
             assert partition.is_waited_for
             assert not reading.done()
-            cluster._cuts.heal()
+            await asyncio.to_thread(cut.remove)
             await asyncio.gather(*writing)
             found = (await reading).responses[0].partitions[0]
             assert found.records

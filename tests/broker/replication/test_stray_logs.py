@@ -1,12 +1,15 @@
 """Logs of topics that the metadata store does not know of: they are set aside when the broker is told everything, their
 names are free for new topics, nothing is lost."""
 
+import asyncio
 import shutil
 import sqlite3
 import time
 from contextlib import closing
 from pathlib import Path
 
+from barnabas.clock import SystemClock
+from barnabas.controller.coordination.embedded import EmbeddedStore
 from barnabas.controller.coordination.interface import Delete
 from barnabas.controller.requests import FULL
 from barnabas.testing import Broker
@@ -98,6 +101,30 @@ async def tell_everything(broker: Broker) -> None:
     epoch = broker.server.controller.epoch
     response = await broker.server.commands.leader_and_isr(LeaderAndIsrRequest(controller_epoch=epoch, type=FULL))
     assert response.error_code == ErrorCode.NONE
+
+
+def test_a_deletion_that_a_stop_interrupted_leaves_nothing_behind(tmp_path: Path) -> None:
+    """At the start the topic is deleted before its logs are nobody's."""
+
+    async def queue_deletion() -> None:
+        store = EmbeddedStore(str(tmp_path / "data" / "metadata.sqlite"), SystemClock())
+        await store.open()
+        session = await store.session()
+        await session.create("/admin/delete_topics/w")
+        await session.close()
+        await store.close()
+
+    with Broker(data_dir=tmp_path / "data") as broker:
+        for name in ("kept", "w"):
+            broker.create_topic(name)
+            broker.topic(name).produce("0", partition=0)
+        broker.stop()
+        asyncio.run(queue_deletion())
+        broker.start()
+        assert "w" not in broker.server.controller.cluster.topics
+        assert stray_logs(broker.data_dir) == []
+        assert not (broker.data_dir / "w-0").exists()
+        assert records(broker, "kept") == [b"0"]
 
 
 def test_logs_of_a_topic_whose_znode_cannot_be_read_stay(tmp_path: Path) -> None:

@@ -330,6 +330,7 @@ class FilesOfThisProcess(UnsyncedFiles):
     is_shared = False
 
 
+@pytest.mark.slow
 def test_files_of_this_process_alone_are_compacted_in_it(tmp_path: Path) -> None:
     """However large the pass is."""
     with BrokerIn(tmp_path, Environment(files=FilesOfThisProcess(), interpreter="/nowhere")) as broker:
@@ -391,6 +392,7 @@ def test_a_batch_that_decompresses_to_too_much_stays_as_it_is(process: BarnabasP
     assert len(data) < 4 * len(bomb) + 60_000
 
 
+@pytest.mark.slow
 def test_what_the_disk_failed_at_is_left_alone() -> None:
     """Until the next start, while others are compacted again and again; what it has is served."""
     files = FilesThatCannotBeOpened(errno.EIO, lambda path, _: path.endswith(".cleaned") and "/bad-0/" in path)

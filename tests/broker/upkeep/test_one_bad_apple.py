@@ -537,6 +537,7 @@ def test_bounding_producers(caplog: pytest.LogCaptureFixture) -> None:
     assert len(jobs.set_aside_bounds) == 0
 
 
+@pytest.mark.slow
 def test_bounding_who_is_about_to_begin_a_transaction() -> None:
     states = [ProducerState() for _ in range(3)]
     for state, count in zip(states, (9_000, 9_500, 100), strict=True):

@@ -160,6 +160,7 @@ async def test_a_broker_that_others_do_not_reach_says_why_it_is_not_ready(
         assert "other brokers have to reach it at 127.0.0.1:1 (advertised.listeners)" in caplog.text
 
 
+@pytest.mark.slow
 async def test_a_transaction_ends_in_partitions_of_all_brokers(tmp_path: Path) -> None:
     """Its coordinator leads one partition, so that markers go to other brokers; and whether a batch is part of it, they
     ask there."""

@@ -256,6 +256,7 @@ async def test_so_many_connections_and_sessions_and_no_more() -> None:
         assert (await one.ask(EXISTS, string("/") + b"\0"))[0] == 0
 
 
+@pytest.mark.slow
 async def test_who_does_not_read_is_not_answered_without_end() -> None:
     """Thousands of questions come in one read; what they are answered is kept until it is read."""
     async with ServerUnderTest() as server, peer(server) as one, peer(server) as other:
@@ -586,6 +587,7 @@ FRAMES = st.one_of(
 
 @settings(max_examples=300, deadline=None)
 @given(frames=st.lists(FRAMES, max_size=20))
+@pytest.mark.slow
 def test_any_bytes_are_answered_or_end_the_connection(frames: list[bytes]) -> None:
     stored = StoredTree(":memory:", ManualClock(), is_durable=False)
     stored.open()

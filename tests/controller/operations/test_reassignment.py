@@ -161,6 +161,7 @@ def test_nobody_gives_up_the_last_replica_that_has_everything() -> None:
 
 @settings(max_examples=300, deadline=None)
 @given(st.data())
+@pytest.mark.slow
 def test_whatever_happens_in_between(data: st.DataObject) -> None:
     """Requests, ISRs that grow and shrink, brokers that go and come, in any order."""
     some = st.lists(st.sampled_from(BROKERS), min_size=1, max_size=4, unique=True)

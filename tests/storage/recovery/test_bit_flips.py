@@ -199,6 +199,7 @@ def may_stay_untold(state, disk, path, position, found):
     return path.endswith(LEADER_EPOCH_FILE)
 
 
+@pytest.mark.slow
 def test_a_flipped_bit_is_never_served_for_right(directory):
     check_flips(directory, share=0.01)
 

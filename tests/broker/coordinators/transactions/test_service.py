@@ -187,6 +187,37 @@ async def test_no_marker_is_written_for_a_loaded_end_that_is_not_replicated():
 
 
 @run
+async def test_nobody_is_told_of_what_was_loaded_before_it_is_replicated():
+    """The next coordinator may not have the record, and would not end the transaction where records were written."""
+    bench = await Bench().up()
+    producer = await bench.begin()
+    log = MemoryLog(bench.log.batches)
+    log.replicated = False
+    successor = await Bench(log, first_id=5000).up(epoch=2)
+    assert successor.state is TransactionState.ONGOING
+    verification = VerifyPartitions("t", 0, *producer, TARGETS)
+    assert (await successor.add(producer)).error is ErrorCode.CONCURRENT_TRANSACTIONS
+    assert (await successor.service.partitions(verification)).error is ErrorCode.CONCURRENT_TRANSACTIONS
+    assert (await successor.end(producer)).error is ErrorCode.CONCURRENT_TRANSACTIONS
+    log.replicate()
+    await asyncio.sleep(0)
+    assert (await successor.add(producer)).error is ErrorCode.NONE
+    assert (await successor.service.partitions(verification)).error is ErrorCode.NONE
+
+
+@run
+async def test_what_was_loaded_is_told_by_nobody_who_lost_it():
+    bench = await Bench().up()
+    producer = await bench.begin()
+    log = MemoryLog(bench.log.batches)
+    log.replicated = False
+    successor = await Bench(log, first_id=5000).up(epoch=2)
+    log.replicate(ApiError(ErrorCode.NOT_COORDINATOR))
+    await asyncio.sleep(0)
+    assert (await successor.add(producer)).error is ErrorCode.CONCURRENT_TRANSACTIONS
+
+
+@run
 async def test_replication_that_takes_too_long_is_told_but_goes_on():
     bench = await Bench().up()
     producer = await bench.begin()
@@ -319,6 +350,43 @@ async def test_the_record_of_completion_is_tried_again():
     bench.advance(RETRY_DELAY_MS)
     assert bench.state is TransactionState.COMPLETE_COMMIT
     assert len(bench.markers.written) == len(TARGETS), "no marker is written twice for that"
+
+
+@run
+async def test_a_coordinator_that_was_fenced_and_is_elected_anew_goes_on():
+    """Another broker led for a moment, wrote a marker, and died before this one heard of it."""
+    bench = await Bench().up(epoch=5)
+    producer = await bench.begin()
+    bench.markers.errors[("a", 0)] = [ErrorCode.TRANSACTION_COORDINATOR_FENCED]
+    await bench.end(producer)
+    bench.advance(RETRY_DELAY_MS)
+    assert bench.state is TransactionState.PREPARE_COMMIT, "somebody newer ends it"
+    for partition in range(PARTITIONS):
+        bench.service.runtime.on_elected(partition, 7)
+    await bench.loaded()
+    assert bench.state is TransactionState.COMPLETE_COMMIT
+    assert {marker.coordinator_epoch for *_, marker in bench.markers.written[-len(TARGETS) :]} == {7}
+
+
+@run
+async def test_markers_that_were_under_way_when_it_was_elected_anew_are_written_under_the_new_epoch():
+    bench = await Bench().up(epoch=5)
+    producer = await bench.begin()
+    bench.markers.futures = []
+    await bench.end(producer)
+    for partition in range(PARTITIONS):
+        bench.service.runtime.on_elected(partition, 7)
+    await bench.loaded()
+    refused, *others = bench.markers.futures
+    refused.set_exception(ApiError(ErrorCode.TRANSACTION_COORDINATOR_FENCED))
+    for future in others:
+        future.set_result(None)
+    await asyncio.sleep(0)
+    assert bench.state is TransactionState.PREPARE_COMMIT
+    bench.markers.futures = None
+    bench.advance(RETRY_DELAY_MS)
+    assert bench.state is TransactionState.COMPLETE_COMMIT
+    assert [marker.coordinator_epoch for *_, marker in bench.markers.written] == [5] * len(TARGETS) + [7]
 
 
 @run
