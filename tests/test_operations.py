@@ -1,10 +1,11 @@
-"""The recipes of docs/operations.md for brokers that are restarted, disks and ZooKeepers that are lost: the page's own
-commands, one by one, with a client that writes and reads meanwhile.
+"""The recipes of docs/operations.md for brokers that are restarted, disks and ZooKeepers that are lost, and those for
+`serve --brokers`: the page's own commands, one by one, with a client that writes and reads meanwhile.
 
 What systemd and pip would do is done here, to a broker's process; everything else runs in a shell.
 """
 
 import json
+import re
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
@@ -13,9 +14,10 @@ from typing import Any, Self
 
 import pytest
 
+from barnabas.storage.checkpoints import CLEAN_SHUTDOWN_FILE
 from benchmarks.traffic import Traffic
-from tests.test_commands import block, changed, in_shell
-from tools.barnabas_process import BarnabasProcess, BarnabasZooKeeper
+from tests.test_commands import ROOT, block, changed, in_shell
+from tools.barnabas_process import BarnabasBrokers, BarnabasProcess, BarnabasZooKeeper
 from tools.required import tool_missing
 from tools.server_process import free_ports
 
@@ -237,3 +239,180 @@ def test_a_zookeeper_whose_data_are_lost(operator: Operator, tmp_path: Path) -> 
         assert "retention.ms" in operator.run("barnabas topics describe voyages")
         assert operator.all_in_sync()
     assert (traffic.errors, traffic.read_errors, traffic.lost, traffic.doubled) == ([], [], 0, 0)
+
+
+# --- with `serve --brokers` -------------------------------------------------------------------------------------------
+
+
+class OneCommand:
+    """`serve --brokers 3`, and somebody who types the page's commands."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.data = folder / "data"
+        self.cluster = BarnabasBrokers(overrides=SETTINGS, data_dir=self.data)
+
+    def __enter__(self) -> Self:
+        self.cluster.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.cluster.kill()
+        self.cluster.close()
+
+    def run(self, command: str) -> str:
+        """What a command prints."""
+        done = in_shell(command, self.folder, BARNABAS_BOOTSTRAP_SERVER=self.cluster.bootstrap_servers)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    def restart(self, brokers: int = 3) -> None:
+        """Ctrl-C, and a start of so many."""
+        self.cluster.stop()
+        self.cluster.count = brokers
+        self.cluster.start()
+
+    def kill(self, node_id: int, signal: str = "KILL") -> None:
+        """One broker, until the parent knows of it."""
+        pid = self.cluster.broker_pid(node_id)
+        self.run(f"kill -{signal} {pid}")
+        self.run(f"while grep --quiet '\"pid\": {pid},' {self.data}/brokers.json; do sleep 0.05; done")
+
+    def replicas(self) -> dict[int, int]:
+        """How many each broker has, by its id."""
+        return {row["id"]: row["replicas"] for row in json.loads(self.run("barnabas brokers list --json"))}
+
+    def wait_in_sync(self) -> None:
+        self.run("until [ \"$(barnabas topics list --under-replicated --json)\" = '[]' ]; do sleep 0.2; done")
+
+    def log_size(self, node_id: int) -> int:
+        """Of the topic, in bytes."""
+        return sum(file.stat().st_size for file in (self.data / f"broker{node_id}").glob("voyages-*/*.log"))
+
+
+@pytest.fixture
+def one_command(tmp_path: Path) -> Iterator[OneCommand]:
+    with OneCommand(tmp_path) as running:
+        running.run("barnabas topics create voyages -p 6 -r 3")
+        yield running
+
+
+def traffic_to(operator: OneCommand) -> Traffic:
+    return Traffic(operator.cluster.bootstrap_servers, "voyages", settings={"retries": 1000})
+
+
+def assert_all_is_there(traffic: Traffic) -> None:
+    assert (traffic.errors, traffic.read_errors, traffic.lost, traffic.doubled) == ([], [], 0, 0)
+
+
+def test_one_command_grows_and_shrinks(one_command: OneCommand) -> None:
+    """The last broker comes, is emptied and goes, and another one comes with its id."""
+    drain = changed(block(PAGE, "barnabas brokers drain").text, {"drain 3": "drain 4"})
+    with traffic_to(one_command) as traffic:
+        traffic.wait_for(500)
+        one_command.restart(4)
+        one_command.run(block(PAGE, "barnabas brokers rebalance").text)
+        assert one_command.replicas()[4] >= 4, "of 18 and those of the brokers' own topics"
+        one_command.wait_in_sync()
+        traffic.wait_for(500)
+        assert "broker 4 has no replicas: it may be switched off" in one_command.run(drain)
+        one_command.restart(3)
+        assert list(one_command.replicas()) == [1, 2, 3]
+        one_command.wait_in_sync()
+        shutil.rmtree(one_command.data / "broker4")
+        one_command.restart(4)
+        one_command.run("barnabas topics create detours -p 4 -r 3")
+        assert one_command.replicas()[4] > 0
+        traffic.wait_for(500)
+    assert_all_is_there(traffic)
+
+
+def test_one_command_is_upgraded(tmp_path: Path) -> None:
+    """A copy of this program becomes another version while the one of before runs."""
+    program = tmp_path / "program"
+    for package in ("barnabas", "broker", "controller", "storage", "wire"):
+        leave_out = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(ROOT / package, program / package, symlinks=True, ignore=leave_out)
+    operator = OneCommand(tmp_path)
+    operator.cluster.working_directory = program  # from which Python imports before all others
+    with operator:
+        operator.run("barnabas topics create voyages -p 6 -r 3")
+        with traffic_to(operator) as traffic:
+            traffic.wait_for(500)
+            version = program / "barnabas" / "__init__.py"
+            version.write_text(changed(version.read_text(), {'__version__ = "': '__version__ = "9.'}))
+            operator.kill(2, "TERM")
+            operator.wait_in_sync()
+            traffic.wait_for(500)
+            assert operator.cluster.log_text().count(": barnabas 9.") == 0, "it is what the parent has loaded"
+            operator.restart()
+            assert operator.cluster.log_text().count(": barnabas 9.") == 3
+            traffic.wait_for(500)
+        assert_all_is_there(traffic)
+
+
+def test_one_command_finds_the_directory_of_a_broker_deleted(one_command: OneCommand) -> None:
+    """Not of the last one in sync (tests/broker/cli/test_several_brokers.py has that)."""
+    with traffic_to(one_command) as traffic:
+        traffic.wait_for(500)
+        one_command.cluster.stop()
+        stopped_ns = {
+            each: (one_command.data / f"broker{each}" / CLEAN_SHUTDOWN_FILE).stat().st_mtime_ns for each in (1, 2, 3)
+        }
+        lost = min(stopped_ns, key=lambda node_id: stopped_ns[node_id])
+        shutil.rmtree(one_command.data / f"broker{lost}")
+        one_command.cluster.start()
+        one_command.wait_in_sync()
+        traffic.wait_for(500)
+    assert_all_is_there(traffic)
+    assert one_command.log_size(lost) > 0
+    assert len({one_command.log_size(node_id) for node_id in (1, 2, 3)}) == 1
+
+
+def test_one_command_loses_its_store(one_command: OneCommand) -> None:
+    """A copy of it is put back, of a parent that stood still and ended nobody's session for that."""
+    cluster, backup = one_command.cluster, one_command.folder / "backup"
+    words = {"/var/lib/barnabas": str(one_command.data), "/backup": str(backup)}
+    [parent] = re.findall(r"pid (\d+) holds the metadata store", cluster.log_text())
+    copy = changed(block(PAGE, "kill -STOP").text, {**words, "PARENT": parent})
+    backup.mkdir()
+    with traffic_to(one_command) as traffic:
+        traffic.wait_for(500)
+        before = one_command.run("barnabas topics describe voyages --json")
+        one_command.run(copy)
+        traffic.wait_for(500)
+        assert one_command.run("barnabas topics describe voyages --json") == before
+        cluster.kill()
+        for file in one_command.data.glob("znodes.sqlite*"):
+            file.unlink()
+        with pytest.raises(RuntimeError, match="the metadata store has no cluster id"):
+            cluster.start()
+        one_command.run(changed(block(PAGE, "rm --force").text, words))
+        cluster.start()
+        one_command.wait_in_sync()
+        traffic.wait_for(500)
+    assert_all_is_there(traffic)
+
+
+@pytest.mark.full
+def test_one_command_is_given_an_older_copy_of_its_store(one_command: OneCommand) -> None:
+    """Others lead than it knows of, in later epochs, so that replicas may not come in sync: who leads has everything,
+    and is read and written to once it is enough alone.
+    """
+    cluster, backup = one_command.cluster, one_command.folder / "backup"
+    words = {"/var/lib/barnabas": str(one_command.data), "/backup": str(backup)}
+    backup.mkdir()
+    with Traffic(cluster.bootstrap_servers, "voyages", settings={"retries": 1000}, reads=False) as traffic:
+        traffic.wait_for(500)
+        one_command.run(changed(block(PAGE, "kill -STOP").text, {**words, "PARENT": str(cluster.pid)}))
+        for node_id in cluster.node_ids:
+            one_command.kill(node_id)
+            one_command.wait_in_sync()
+            traffic.wait_for(500)
+        one_command.wait_in_sync()  # so that whoever leads by the copy has what was acknowledged
+        cluster.kill()
+        one_command.run(changed(block(PAGE, "rm --force").text, words))
+        cluster.start()
+        one_command.run("barnabas topics alter voyages --config min.insync.replicas=1")
+        traffic.wait_for(500)
+    assert_all_is_there(traffic)

@@ -22,7 +22,7 @@ from barnabas.broker.cli.output import (
 from barnabas.broker.client.balance import SLACK, is_even, plan_rebalance
 from barnabas.broker.client.client import ClientError, KafkaClient
 from barnabas.broker.client.placement import Placement, read_placement
-from barnabas.broker.client.placement_plans import Loads, plan_spread
+from barnabas.broker.client.placement_plans import Loads, check_none_away, plan_spread
 from barnabas.broker.client.reassignments import partition_text
 
 app = Application(help="Look at brokers, empty them, share the load out among them.")
@@ -91,8 +91,9 @@ def drain(
 ) -> None:
     """Move every replica away from a broker, of the broker's own topics, too, and say when it may be switched off.
 
-    Also one that is gone for good: others get what it had. Shows what it would do, asks, and waits until it is done;
-    interrupted, it goes on when it is run again. With --json nobody is asked: without --yes it only shows the plan.
+    Also one that is gone for good: others get what it had. If another one that has some of its partitions is away, too,
+    start that first. Shows what it would do, asks, and waits until it is done; interrupted, it goes on when it is run
+    again. With --json nobody is asked: without --yes it only shows the plan.
 
     [bold]Examples[/bold]
 
@@ -118,21 +119,28 @@ def drain(
 
 
 def plan_of_drain(situation: Situation, broker: int) -> Plan:
-    """Have all partitions of a broker on others. Errors: ClientError."""
+    """Have all partitions of a broker on others. Errors: ClientError, also where another one that has some of them is
+    away: it should be started first. Only if the broker itself is away, both may be lost, and others get what they had.
+    """
     placement = situation.placement
     others = [each for each in placement.brokers if each != broker]
     leaving = [partition for partition, one in situation.moving.items() if broker in one.removing]
     if broker not in placement.brokers and broker not in placement.away() and not leaving:
         there = ", ".join(map(str, placement.brokers))
         raise ClientError(f"there is no broker {broker}: the cluster has {there}")
-    if not others:
-        raise ClientError(f"broker {broker} is the only one: start another one that can have its partitions")
+    away = [each for each in placement.away() if each != broker]
     concerned = [
         partition
         for partition, place in placement.partitions.items()
         if broker in place.replicas and place.leader >= 0  # there is nothing to copy where nobody leads
     ]
-    return Plan(situation, plan_spread(placement, concerned, others), leaving)
+    if broker in placement.brokers:
+        having = {each for partition in concerned for each in placement.partitions[partition].replicas}
+        check_none_away([each for each in away if each in having])
+    if not others:
+        there = " that is there" if away else ""
+        raise ClientError(f"broker {broker} is the only one{there}: start another one that can have its partitions")
+    return Plan(situation, plan_spread(placement, concerned, others, away=away), leaving)
 
 
 @app.command("rebalance")

@@ -23,10 +23,10 @@ async def ill_partitions(client: KafkaClient, wanted: Collection[str]) -> list[d
     metadata = await client.metadata(None)
     live = {broker.node_id for broker in metadata.brokers}
     topics = sorted((topic for topic in metadata.topics if topic.partitions), key=lambda topic: topic.name or "")
-    configs = await describe_configs(client, [(TOPIC, topic.name or "") for topic in topics])
+    configs = await describe_configs(client, [(TOPIC, topic.name or "") for topic in topics], [MIN_ISR])
     rows = []
     for topic in topics:
-        min_isr = next((int(each.value or 1) for each in configs[TOPIC, topic.name or ""] if each.name == MIN_ISR), 1)
+        min_isr = next((int(each.value or 1) for each in configs[TOPIC, topic.name or ""]), 1)
         for part in sorted(topic.partitions, key=lambda part: part.partition_index):
             row: dict[str, Any] = {
                 "topic": topic.name,

@@ -60,12 +60,18 @@ def reassign_partitions(
             "--brokers",
             metavar="ID,ID...",
             autocompletion=completion.broker_ids,
-            help="Spread over these brokers; replicas that are there stay.",
+            help="Spread over these brokers; replicas that are on them stay.",
         ),
     ] = None,
     replication_factor: Annotated[
         int | None,
-        typer.Option("--replication-factor", "-r", metavar="N", min=1, help="So many replicas of each partition."),
+        typer.Option(
+            "--replication-factor",
+            "-r",
+            metavar="N",
+            min=1,
+            help="So many replicas of each partition; those that are there stay, also on brokers that are away.",
+        ),
     ] = None,
     cancel: Annotated[bool, typer.Option("--cancel", help="Stop what is under way.")] = False,
     throttle: Throttle = None,
@@ -120,7 +126,10 @@ def _targets(
     if exact:
         check_brokers(placement, exact)
         return {each: tuple(exact) for each in named if placement.partitions[each].replicas != tuple(exact)}
-    return plan_spread(placement, named, among or list(placement.brokers), replication_factor)
+    if among:
+        return plan_spread(placement, named, among, replication_factor)
+    away = placement.away()
+    return plan_spread(placement, named, list(placement.brokers), replication_factor, keeping=away, away=away)
 
 
 def _cancel(bootstrap_servers: str, wanted: dict[str, set[int] | None], as_json: bool) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 import barnabas
+from barnabas.broker.cli.cluster_directory import not_of_one_broker
 from barnabas.broker.configuration.config import BrokerConfig, ConfigError, Resolution, parse_address, resolve
 from barnabas.broker.configuration.properties import PropertiesError, decode_properties, parse_properties
 from barnabas.broker.observability import logs
@@ -102,6 +103,9 @@ def serve_one(
     if resolution.config is None:
         return refuse(resolution.errors)
     config = resolution.config
+    if (reason := not_of_one_broker(config.log_dirs, config.node_id)) is not None:
+        sys.stderr.write(f"barnabas: {logs.escape(reason)}\n")
+        return EXIT_USAGE
     logs.configure(config.barnabas_log_level, config.barnabas_log_format, label=label)
     logger.info("%s", _introduction(config, options))
     for warning in resolution.warnings:

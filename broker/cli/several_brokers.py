@@ -24,6 +24,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
+from barnabas.broker.cli.cluster_directory import broker_directory, is_of_one_broker, left_out
 from barnabas.broker.cli.serve import EXIT_FAILURE, EXIT_USAGE, read_configuration, refuse, serve_one
 from barnabas.broker.configuration.config import BrokerConfig, ConfigError, default_data_directory, parse_address
 from barnabas.broker.configuration.listeners import PORT_MAX
@@ -32,11 +33,9 @@ from barnabas.broker.observability import logs
 logger = logging.getLogger(__name__)
 
 BROKERS_MAX: Final = 100
-STORE_FILE: Final = "znodes.sqlite"
-NOTE_FILE: Final = "brokers.json"
 
-_OF_ONE_BROKER: Final = ("meta.properties", "metadata.sqlite")
-"""Files by which a directory is known that one broker has used."""
+ADDRESS_KEYS: Final = ("listeners", "barnabas.http.address")
+"""Keys in which port 0 is any free one, which a broker keeps."""
 
 _NEEDED_BY_BROKERS: Final = (
     "uvloop",
@@ -84,6 +83,8 @@ def main(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
     except (OSError, ConfigError) as error:
         sys.stderr.write(f"barnabas: {logs.escape(_sentence(error))}\n")
         return EXIT_FAILURE if isinstance(error, OSError) else EXIT_USAGE
+    for warning in left_out(directories, [plan.node_id for plan in plans]):
+        logger.warning("%s", warning)
     for module in _NEEDED_BY_BROKERS:
         importlib.import_module(module)
     return _run(options, environ, Path(directories[0]), plans)
@@ -127,7 +128,7 @@ def base_directories(config: BrokerConfig, environ: Mapping[str, str]) -> list[s
 def _plan(config: BrokerConfig, directories: Sequence[str], node_id: int, count: int) -> BrokerPlan:
     """The broker with this id: addresses and directories counted up from those of the first one. Port 0 stays."""
     step = node_id - config.node_id
-    own = [os.path.join(directory, f"broker{node_id}") for directory in directories]
+    own = [broker_directory(directory, node_id) for directory in directories]
     configs = {
         "node.id": str(node_id),
         "log.dirs": ",".join(own),
@@ -188,7 +189,7 @@ def _host(host: str | None) -> str:
 
 def _require_a_cluster(directories: Sequence[str]) -> None:
     for directory in directories:
-        if any(os.path.exists(os.path.join(directory, name)) for name in _OF_ONE_BROKER):
+        if is_of_one_broker(directory):
             raise ConfigError(
                 [f"{directory} is the directory of one broker, not of a cluster: choose another one (--data-dir)"]
             )
@@ -203,9 +204,9 @@ def with_note(plans: Sequence[BrokerPlan], note: Mapping[str, Any]) -> list[Brok
     for plan in plans:
         noted = note.get(str(plan.node_id), {})
         configs = dict(plan.configs)
-        was_any_port = configs["listeners"] == noted.get("asked", {}).get("listeners")
-        if was_any_port:
-            configs |= noted["given"]
+        for key, given in noted.get("given", {}).items():
+            if configs.get(key) == noted.get("asked", {}).get(key):
+                configs[key] = given
         found.append(
             replace(
                 plan,

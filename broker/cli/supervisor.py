@@ -16,8 +16,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
+from barnabas.broker.cli.cluster_directory import NOTE_FILE, STORE_FILE, broker_directory
 from barnabas.broker.cli.ready import print_ready
-from barnabas.broker.cli.several_brokers import NOTE_FILE, STORE_FILE, BrokerPlan, read_note, with_note
+from barnabas.broker.cli.several_brokers import ADDRESS_KEYS, BrokerPlan, read_note, with_note
 from barnabas.broker.cli.zookeeper_process import new_server
 from barnabas.controller import znodes
 from barnabas.network import OsNetwork
@@ -98,8 +99,8 @@ class Supervisor:
         with contextlib.ExitStack() as taken:
             for child, plan in zip(self._children, plans, strict=True):
                 port = await self._listen(plan.store_port, is_needed=_is_in_use(plan))
-                listeners = _with_free_ports(plan.configs["listeners"], taken)
-                configs = {**plan.configs, "listeners": listeners, "zookeeper.connect": f"{HOST}:{port}"}
+                addresses = {key: _with_free_ports(each, taken) for key, each in _addresses(plan.configs).items()}
+                configs = {**plan.configs, **addresses, "zookeeper.connect": f"{HOST}:{port}"}
                 child.plan = replace(plan, configs=configs, store_port=port)
         for child in self._children:
             if _is_in_use(child.plan):
@@ -147,7 +148,7 @@ class Supervisor:
         asked = {str(child.plan.node_id) for child in self._children}
         for node_id in note.keys() - asked:
             pid = int(note[node_id].get("pid", 0))
-            if pid and _is_locked(self._directory / f"broker{node_id}"):
+            if pid and _is_locked(Path(broker_directory(str(self._directory), int(node_id)))):
                 raise OSError(f"broker {node_id} of before, pid {pid}, still runs: stop it, or start as many as before")
 
     def _adopt(self, child: Child) -> None:
@@ -180,7 +181,7 @@ class Supervisor:
     def _child_is_ready(self, child: Child, addresses: str) -> None:
         child.is_ready, child.addresses = True, addresses
         self._write_note()
-        if not self._is_ready and all(each.is_ready for each in self._children):
+        if not (self._is_ready or self._is_stopping) and all(each.is_ready for each in self._children):
             self._is_ready = True
             print_ready(self._ready_line())
 
@@ -259,8 +260,8 @@ class Supervisor:
                 "pid": child.pid,
                 "addresses": child.addresses,
                 "store_port": child.plan.store_port,
-                "asked": {"listeners": child.asked["listeners"]},
-                "given": {"listeners": child.plan.configs["listeners"]},
+                "asked": _addresses(child.asked),
+                "given": _addresses(child.plan.configs),
             }
             for child in self._children
         }
@@ -303,15 +304,20 @@ def _is_locked(directory: Path) -> bool:
     return False
 
 
-def _with_free_ports(listeners: str, taken: contextlib.ExitStack) -> str:
-    """Listeners with a free port in the place of each 0: a broker that is started again has to be where it was. Until
-    `taken` is closed nobody else is given these ports; another broker of ours could be, one time in some thousand.
+def _addresses(configs: Mapping[str, str]) -> dict[str, str]:
+    return {key: configs[key] for key in ADDRESS_KEYS if key in configs}
+
+
+def _with_free_ports(addresses: str, taken: contextlib.ExitStack) -> str:
+    """Listeners, or HOST:PORT, with a free port in the place of each 0: a broker that is started again has to be where
+    it was. Until `taken` is closed nobody else is given these ports; another broker of ours could be, one time in some
+    thousand.
     """
     parts = []
-    for listener in listeners.split(","):
-        name, _, address = listener.partition("://")
+    for each in addresses.split(","):
+        name, separator, address = each.rpartition("://")
         host, _, port = address.rpartition(":")
-        parts.append(f"{name}://{host}:{port if port != '0' else _free_port(host.strip('[]'), taken)}")
+        parts.append(f"{name}{separator}{host}:{port if port != '0' else _free_port(host.strip('[]'), taken)}")
     return ",".join(parts)
 
 

@@ -13,10 +13,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Final
 
-from barnabas.broker.client.client import ClientError
 from barnabas.broker.client.consumer import TopicPartition
 from barnabas.broker.client.placement import Placement
-from barnabas.broker.client.placement_plans import Loads, Replicas
+from barnabas.broker.client.placement_plans import Loads, Replicas, check_none_away
 
 SLACK: Final = 0.1
 """By what part of the greatest the smallest may be less."""
@@ -34,20 +33,14 @@ def is_even(values: Iterable[int], unit: int = 0) -> bool:
 
 def plan_rebalance(placement: Placement) -> dict[TopicPartition, Replicas]:
     """The replicas of those partitions that change. Errors: ClientError while a broker that has replicas is away."""
-    if away := placement.away():
-        raise ClientError(
-            f"broker {away[0]} has replicas and is away: start it again, or have others get what it has"
-            f" (barnabas brokers drain {away[0]})"
-        )
+    check_none_away(placement.away())
     if not placement.brokers or not placement.partitions:
         return {}
     balance = _Balance(placement)
-    for number in range(_ROUNDS_MAX):
-        if not balance.improve(keep_leaders=number > 1):
-            break
-    return {
-        partition: new for partition, new in balance.replicas.items() if new != placement.partitions[partition].replicas
-    }
+    found, unevenness = dict(balance.replicas), balance.unevenness()
+    while balance.improve() and balance.unevenness() < unevenness:
+        found, unevenness = dict(balance.replicas), balance.unevenness()
+    return {partition: new for partition, new in found.items() if new != placement.partitions[partition].replicas}
 
 
 class _Balance:
@@ -65,8 +58,27 @@ class _Balance:
             for broker in replicas:
                 self.hosted[broker].add(partition)
 
-    def improve(self, *, keep_leaders: bool) -> bool:
-        """One round; whether anything has changed."""
+    def unevenness(self) -> tuple[int, int, int]:
+        """How far replicas, leaders and bytes are from even, 0 where they are: what has to get less by any change.
+
+        Where racks or sizes make it impossible to be even, rounds could go on changing one for another; a plan counts
+        only if it makes this less, so that a second one finds nothing to do.
+        """
+        units = ((self.loads.replicas, 1), (self.loads.leaders, 1), (self.loads.bytes, 0))
+        found = [([load[broker] for broker in self.brokers], unit) for load, unit in units]
+        replicas, leaders, sizes = (
+            0 if is_even(values, unit) else sum(each * each for each in values) for values, unit in found
+        )
+        return replicas, leaders, sizes
+
+    def improve(self) -> bool:
+        """Rounds until nothing is left to do, or too many; whether anything has changed."""
+        number = 0
+        while number < _ROUNDS_MAX and self._round(keep_leaders=number > 1):
+            number += 1
+        return number > 0
+
+    def _round(self, *, keep_leaders: bool) -> bool:
         steps: list[Callable[[], bool]] = [
             self._move_a_replica,
             lambda: self._even_out_bytes(keep_leaders),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 from barnabas.broker.client.client import ClientError, KafkaClient, check
@@ -26,6 +26,10 @@ BROKER_LOGGER: Final = 8
 _KINDS: Final = {TOPIC: "topic", BROKER: "broker", BROKER_LOGGER: "loggers of broker"}
 _SET, _DELETE, _APPEND, _SUBTRACT = range(4)
 
+RESOURCES_MAX: Final = 200
+"""So many resources are asked for at once: a broker refuses larger replies than 32 MiB, and has no turn for others
+while it makes one."""
+
 ConfigResource = tuple[int, str]
 
 
@@ -41,30 +45,50 @@ def _node_of(resource: ConfigResource) -> int | None:
 
 
 async def describe_configs(
-    client: KafkaClient, resources: Sequence[ConfigResource], *, include_documentation: bool = False
+    client: KafkaClient,
+    resources: Sequence[ConfigResource],
+    keys: Collection[str] | None = None,
+    *,
+    include_documentation: bool = False,
 ) -> dict[ConfigResource, list[DescribeConfigsResourceResult]]:
-    """All configs of some resources. Errors: ClientError."""
+    """Configs of some resources: those of these keys, or all. Errors: ClientError."""
     by_node: dict[int | None, list[ConfigResource]] = {}
     for resource in resources:
         by_node.setdefault(_node_of(resource), []).append(resource)
-    found = {}
+    found: dict[ConfigResource, list[DescribeConfigsResourceResult]] = {}
     for node_id, asked in by_node.items():
-        request = DescribeConfigsRequest(
-            resources=[
-                DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=None)
-                for kind, name in asked
-            ]
-        )
-        if include_documentation and await client.supports(DescribeConfigsRequest, 3, node_id):
-            request.include_documentation = True
-        response: DescribeConfigsResponse = await client.send(request, node_id)
-        for result in response.results:
-            resource = (result.resource_type, result.resource_name)
-            check(result.error_code, f"cannot describe {resource_text(resource)}", result.error_message)
-            found[resource] = sorted(result.configs, key=lambda config: config.name)
+        for start in range(0, len(asked), RESOURCES_MAX):
+            request = _question(asked[start : start + RESOURCES_MAX], keys)
+            if include_documentation and await client.supports(DescribeConfigsRequest, 3, node_id):
+                request.include_documentation = True
+            found |= _told(await client.send(request, node_id), keys)
     for resource in resources:
         if resource not in found:
             raise ClientError(f"the broker does not tell the configs of {resource_text(resource)}")
+    return found
+
+
+def _question(resources: Sequence[ConfigResource], keys: Collection[str] | None) -> DescribeConfigsRequest:
+    return DescribeConfigsRequest(
+        resources=[
+            DescribeConfigsResource(
+                resource_type=kind, resource_name=name, configuration_keys=None if keys is None else list(keys)
+            )
+            for kind, name in resources
+        ]
+    )
+
+
+def _told(
+    response: DescribeConfigsResponse, keys: Collection[str] | None
+) -> dict[ConfigResource, list[DescribeConfigsResourceResult]]:
+    """What a response tells of each resource. Errors: ClientError where one cannot be described."""
+    found = {}
+    for result in response.results:
+        resource = (result.resource_type, result.resource_name)
+        check(result.error_code, f"cannot describe {resource_text(resource)}", result.error_message)
+        asked = (config for config in result.configs if keys is None or config.name in keys)
+        found[resource] = sorted(asked, key=lambda config: config.name)
     return found
 
 

@@ -7,7 +7,7 @@ many racks as before, or more.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 from barnabas.broker.client.client import ClientError
 from barnabas.broker.client.consumer import TopicPartition
@@ -60,9 +60,20 @@ def racks(placement: Placement, brokers: Collection[int]) -> dict[int, str]:
 def check_brokers(placement: Placement, brokers: Collection[int]) -> None:
     """Brokers that may get replicas are there. Errors: ClientError."""
     unknown = sorted(set(brokers) - placement.brokers.keys())
+    if away := [each for each in unknown if each in placement.away()]:
+        raise ClientError(f"{_are_away(away)}: start {_them(away)} again first")
     if unknown:
         there = ", ".join(map(str, sorted(placement.brokers)))
         raise ClientError(f"there is no broker {', '.join(map(str, unknown))}: the cluster has {there}")
+
+
+def check_none_away(away: Sequence[int]) -> None:
+    """Errors: ClientError that says what to do about a broker that has replicas and is away."""
+    if away:
+        raise ClientError(
+            f"broker {away[0]} has replicas and is away: start it again, or have others get what it has"
+            f" (barnabas brokers drain {away[0]})"
+        )
 
 
 def plan_spread(
@@ -70,11 +81,16 @@ def plan_spread(
     partitions: Collection[TopicPartition],
     brokers: Collection[int],
     replication_factor: int | None = None,
+    *,
+    keeping: Collection[int] = (),
+    away: Sequence[int] = (),
 ) -> dict[TopicPartition, Replicas]:
     """Have the partitions on these brokers alone, with as many replicas as they have or as are wanted. Replicas that
-    may stay do, in their order; those that are missing go where there is least. Only partitions that change.
+    may stay do, in their order, also those on brokers that are `keeping` what they have and get nothing; those that are
+    missing go where there is least. Only partitions that change.
 
-    Errors: ClientError where there are too few brokers, or one is not there.
+    Errors: ClientError where there are too few brokers, or one is not there. It names brokers that are `away`, which
+    would count if they were there.
     """
     check_brokers(placement, brokers)
     loads = Loads(placement, brokers)
@@ -82,9 +98,11 @@ def plan_spread(
     for partition in sorted(partitions, key=lambda each: (-placement.partitions[each].bytes, each)):
         old = placement.partitions[partition].replicas
         count = len(old) if replication_factor is None else replication_factor
-        if count > len(brokers):
-            raise ClientError(_too_few(partition, count, len(brokers)))
-        new = _spread(loads, partition, old, brokers, count)
+        kept = [each for each in old if each in keeping]
+        if count > len(brokers) + len(kept):
+            missed = [each for each in away if each not in kept]
+            raise ClientError(_too_few(partition, count, len(brokers) + len(kept), missed))
+        new = _spread(loads, partition, old, brokers, kept, count)
         if new != old:
             loads.add(partition, old, -1)
             loads.add(partition, new)
@@ -92,22 +110,46 @@ def plan_spread(
     return dict(sorted(targets.items()))
 
 
-def _too_few(partition: TopicPartition, needed: int, there: int) -> str:
+def _too_few(partition: TopicPartition, needed: int, there: int, away: Sequence[int]) -> str:
     topic, index = partition
-    return (
-        f"{topic}-{index} needs {needed} brokers, and {there} would have it: start another one, or lower that first"
-        f" (barnabas topics reassign {topic} --replication-factor {there})"
-    )
+    lower = f"(barnabas topics reassign {topic} --replication-factor {there + len(away)})"
+    if not away:
+        what_to_do = f": start another one, or lower that first {lower}"
+    elif needed <= there + len(away):
+        others = "another one if it is lost" if len(away) == 1 else "others if they are lost"
+        what_to_do = f", as {_are_away(away)}: start {_them(away)} again, or {others}"
+    else:
+        what_to_do = (
+            f", as {_are_away(away)}: start {_them(away)} again, and another one besides, or lower that first {lower}"
+        )
+    return f"{topic}-{index} needs {needed} brokers, and {there} would have it{what_to_do}"
 
 
-def _spread(loads: Loads, partition: TopicPartition, old: Replicas, brokers: Collection[int], count: int) -> Replicas:
+def _are_away(brokers: Sequence[int]) -> str:
+    ids = ", ".join(map(str, brokers))
+    return f"broker {ids} is away" if len(brokers) == 1 else f"brokers {ids} are away"
+
+
+def _them(brokers: Sequence[int]) -> str:
+    return "it" if len(brokers) == 1 else "them"
+
+
+def _spread(
+    loads: Loads,
+    partition: TopicPartition,
+    old: Replicas,
+    brokers: Collection[int],
+    kept: Collection[int],
+    count: int,
+) -> Replicas:
     place = loads.placement.partitions[partition]
-    staying = [each for each in old if each in brokers]
+    may_stay = {*brokers, *kept}
+    staying = [each for each in old if each in may_stay]
     while len(staying) > count:  # whoever is not in sync goes first, then whoever is not preferred
         behind = [each for each in staying if each not in place.in_sync]
         staying.remove(behind[-1] if behind else staying[-1])
     # A replica that has to go is replaced in its place, so that the order of the others stays.
-    new = [each if each in staying else None for each in old if each in staying or each not in brokers][:count]
+    new = [each if each in staying else None for each in old if each in staying or each not in may_stay][:count]
     new += [None] * (count - len(new))
     added = []
     for number, each in enumerate(new):

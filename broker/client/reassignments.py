@@ -206,21 +206,19 @@ async def unthrottle(client: KafkaClient) -> bool:
     kafka-reassign-partitions --verify does the same. Errors: ClientError."""
     topics = [topic.name or "" for topic in (await client.metadata(None)).topics]
     brokers = [(BROKER, str(broker)) for broker in client.node_ids()]
-    rated = _with_own(await describe_configs(client, brokers), _RATES)
+    rated = _with_own(await describe_configs(client, brokers, _RATES))
     if not rated:
         return False
-    listed = _with_own(await describe_configs(client, [(TOPIC, name) for name in topics]), _REPLICAS)
+    listed = _with_own(await describe_configs(client, [(TOPIC, name) for name in topics], _REPLICAS))
     for (kind, name), keys in [*listed.items(), *rated.items()]:
         await alter_configs(client, kind, name, set_to={}, delete=keys)
     return True
 
 
-def _with_own(described: Mapping[tuple[int, str], Sequence[Any]], keys: Collection[str]) -> dict[Any, list[str]]:
-    """The resources for which some of the keys were set."""
+def _with_own(described: Mapping[tuple[int, str], Sequence[Any]]) -> dict[Any, list[str]]:
+    """The resources for which some of the keys that were asked for were set."""
     own = {
-        (kind, name): [
-            config.name for config in configs if config.name in keys and config.config_source == _SET_AT_RUN_TIME[kind]
-        ]
+        (kind, name): [config.name for config in configs if config.config_source == _SET_AT_RUN_TIME[kind]]
         for (kind, name), configs in described.items()
     }
     return {resource: found for resource, found in own.items() if found}

@@ -18,6 +18,7 @@ from aiohttp import web
 import barnabas
 from barnabas.broker.configuration.config import parse_address
 from barnabas.broker.http.connections import EXCHANGE_TIMEOUT_S, HttpConnections
+from barnabas.broker.http.joining import Joining
 from barnabas.broker.http.metrics_page import MetricSources, MetricsPage, take_snapshot
 from barnabas.network import BoundSocket, Network
 from barnabas.threads import Threads
@@ -79,8 +80,8 @@ class HttpServer:
         self._is_reserved_descriptor = is_reserved_descriptor
         self._rendering = asyncio.Lock()
         self._next_page_at = 0.0
-        self._has_joined = False
-        """Whether all of this broker's replicas have been in sync since its start."""
+        services = sources.services
+        self.joining = Joining(services.metadata, services.node_id, sources.is_ready)
         self._bound: list[BoundSocket] = []
         self._runner: web.AppRunner | None = None
 
@@ -113,6 +114,7 @@ class HttpServer:
             where = f"{self._host or ''}:{self._port}"
             raise OSError(error.errno, f"cannot serve HTTP on {where}: {error.strerror}. {_OTHER_ADDRESS}") from error
         self._port = self._bound[0].port
+        self.joining.start()
         logger.info("HTTP on %s:%d: /healthz, /readyz, /metrics", self._host or "*", self._port)
 
     async def _listen(self) -> None:
@@ -125,6 +127,7 @@ class HttpServer:
 
     async def stop(self) -> None:
         """Stop listening; running answers get a second."""
+        self.joining.stop()
         for bound in self._bound:
             bound.close()
         if self._runner is not None:
@@ -169,20 +172,11 @@ class HttpServer:
         leader, which may wait for the next broker."""
         if not self._sources.is_ready():
             return web.Response(text="not ready\n", status=503)
-        lacking = self._lacking()
+        lacking = self.joining.lacking()
         if lacking:
             replicas = "1 replica" if lacking == 1 else f"{lacking} replicas"
             return web.Response(text=f"not ready: {replicas} not in sync yet\n", status=503)
         return web.Response(text="ready\n")
-
-    def _lacking(self) -> int:
-        """How many replicas have yet to be in sync for the first time since the start."""
-        if self._has_joined:
-            return 0
-        services = self._sources.services
-        lacking = services.metadata.out_of_sync_count(services.node_id)
-        self._has_joined = not lacking
-        return lacking
 
     async def _metrics(self, request: web.Request) -> web.Response:
         self.connections.holds_page(request.transport)

@@ -259,3 +259,9 @@ def test_a_broker_that_is_away_has_to_be_seen_to_first(broker: Cluster, run: Run
         f"barnabas: broker {away} has replicas and is away: start it again, or have others get what it has"
         f" (barnabas brokers drain {away})\n",
     )
+    drained = next(number for number in range(4) if number != away)
+    other = run("brokers", "drain", str(drained), "--yes")
+    assert (other.status, other.err) == (1, refused.err)
+    assert run("topics", "reassign", "stages", "-r", "3").out == "nothing to do: all replicas are there already\n"
+    [gone] = run("topics", "reassign", "stages", "--brokers", f"{drained},{away}", "-r", "2").err.splitlines()
+    assert gone == f"barnabas: broker {away} is away: start it again first"

@@ -362,6 +362,7 @@ def test_group_members_share_and_take_over(broker: Broker) -> None:
     asyncio.run(work())
 
 
+@pytest.mark.slow
 def test_topics_that_may_not_be_created() -> None:
     async def work(address: str) -> None:
         async with KafkaClient(address) as client:

@@ -85,6 +85,42 @@ def test_what_is_not_in_sync_goes_first() -> None:
     assert plan_spread(before, [("t", 0)], [1, 2, 3], 2) == {("t", 0): (1, 3)}
 
 
+def test_a_replica_on_a_broker_that_is_away_stays() -> None:
+    """Broker 3 is away, and has a replica that is not in sync."""
+    place = PartitionPlace((3, 1), (1,), 1, 5)
+    before = Placement({each: BrokerPlace("h", 1) for each in (1, 2)}, {("t", 0): place})
+
+    def targets(factor: int, brokers: list[int], keeping: list[int]) -> dict[TopicPartition, Replicas]:
+        return plan_spread(before, [("t", 0)], brokers, factor, keeping=keeping, away=keeping)
+
+    assert targets(2, [1, 2], [3]) == {}
+    assert targets(3, [1, 2], [3]) == {("t", 0): (3, 1, 2)}
+    assert targets(1, [1, 2], [3]) == {("t", 0): (1,)}, "who is not in sync goes first"
+    assert targets(2, [1, 2], []) == {("t", 0): (2, 1)}, "it was not among the brokers that were asked for"
+    with pytest.raises(ClientError, match=r"t-0 needs 4 brokers, and 3 would have it: start another one"):
+        targets(4, [1, 2], [3])
+
+
+@pytest.mark.parametrize(
+    ("factor", "away", "expected"),
+    [
+        (3, [3], "2 would have it, as broker 3 is away: start it again, or another one if it is lost"),
+        (4, [3, 4], "2 would have it, as brokers 3, 4 are away: start them again, or others if they are lost"),
+        (
+            4,
+            [3],
+            "2 would have it, as broker 3 is away: start it again, and another one besides, or lower that first"
+            " (barnabas topics reassign t --replication-factor 3)",
+        ),
+    ],
+)
+def test_too_few_brokers_because_some_are_away(factor: int, away: list[int], expected: str) -> None:
+    before = placement({("t", 0): ((1,), 10)}, dict.fromkeys((1, 2)))
+    with pytest.raises(ClientError) as refused:
+        plan_spread(before, [("t", 0)], [1, 2], factor, keeping=away, away=away)
+    assert str(refused.value) == f"t-0 needs {factor} brokers, and {expected}"
+
+
 def test_replicas_go_where_there_is_least() -> None:
     before = placement(
         {("t", each): ((1,), 10) for each in range(4)} | {("u", 0): ((2,), 10)}, dict.fromkeys((1, 2, 3))
@@ -100,3 +136,9 @@ def test_a_broker_that_is_not_there() -> None:
     before = placement({("t", 0): ((1,), 10)}, dict.fromkeys((1, 2)))
     with pytest.raises(ClientError, match="there is no broker 7: the cluster has 1, 2"):
         plan_spread(before, [("t", 0)], [1, 7])
+
+
+def test_a_broker_that_is_away_is_no_place_to_go() -> None:
+    before = placement({("t", 0): ((1, 3), 10)}, dict.fromkeys((1, 2)))
+    with pytest.raises(ClientError, match="broker 3 is away: start it again first"):
+        plan_spread(before, [("t", 0)], [1, 3])

@@ -97,3 +97,20 @@ def test_a_broker_is_ready_when_it_is_in_sync_after_its_start(cluster: Cluster) 
     assert producer.flush(30) == 0
     eventually(lambda: figure(cluster, leader, under_replicated) == lacking)
     assert get(cluster, back, "readyz") == (200, "ready\n")  # once is enough
+
+
+@pytest.mark.slow
+def test_who_asks_late_is_told_that_a_broker_had_joined(cluster: Cluster) -> None:
+    cluster.create_topic("t", 3)
+    cluster.wait_in_sync()
+    controller = cluster.controller()
+    behind, leader = (controller + 1) % 3, (controller + 2) % 3
+    cluster.cut(behind, leader)  # the controller it reaches, and is told by it
+    producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "acks": 1})
+    for partition in range(3):
+        producer.produce("t", "v", partition=partition)
+    assert producer.flush(30) == 0
+    server = cluster.brokers[behind].server
+    assert server is not None
+    eventually(lambda: any(server.metadata.out_of_sync(behind)))
+    assert get(cluster, behind, "readyz") == (200, "ready\n")

@@ -1,0 +1,60 @@
+"""Directories of `serve --brokers N`, and what is said where another start does not fit them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from barnabas.broker.cli.cluster_directory import brokers_in, left_out, options_for
+from barnabas.broker.cli.serve import main
+
+
+def cluster(directory: Path, *node_ids: int) -> str:
+    """What brokers with these ids have left there."""
+    for node_id in node_ids:
+        (directory / f"broker{node_id}").mkdir(parents=True)
+        (directory / f"broker{node_id}" / "meta.properties").touch()
+    (directory / "broker9").mkdir()  # of no broker that ever began
+    (directory / "brokers.json").touch()
+    return str(directory)
+
+
+def test_the_brokers_of_a_directory(tmp_path: Path) -> None:
+    assert brokers_in(cluster(tmp_path / "data", 3, 1, 2)) == [1, 2, 3]
+    assert brokers_in(str(tmp_path / "nothing")) == []
+
+
+def test_options_that_start_brokers() -> None:
+    assert options_for([1, 2, 3], 1) == "--brokers 3"
+    assert options_for([6, 5], 1) == "--brokers 2 --node-id 5"
+
+
+def test_one_broker_does_not_start_in_the_directory_of_a_cluster(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    directory = cluster(tmp_path / "data", 1, 2, 3)
+    before = sorted(Path(directory).rglob("*"))
+    assert main(["--data-dir", directory, "--listen", "127.0.0.1:0"], {}) == 2
+    assert capfd.readouterr() == (
+        "",
+        f"barnabas: {directory} is the directory of a cluster, not of one broker: start it with --brokers 3, or choose"
+        " another one for a single broker (--data-dir)\n",
+    )
+    assert sorted(Path(directory).rglob("*")) == before
+
+
+def test_brokers_that_are_left_out_are_told_while_they_have_partitions(tmp_path: Path) -> None:
+    directory = cluster(tmp_path / "data", 1, 2, 3, 4)
+    (tmp_path / "data" / "broker3" / "flights-0.f00-delete").mkdir()  # it was drained
+    assert list(left_out([directory], [1, 2])) == []
+    (tmp_path / "data" / "broker4" / "flights-0").mkdir()
+    assert list(left_out([directory], [1, 2, 3, 4])) == []
+    assert list(left_out([directory], [1, 2])) == [
+        f"broker 4 is not started, and partitions lie in {directory}/broker4: what nobody else has of them is"
+        " unavailable. Start with --brokers 4, and drain whoever is to go (barnabas brokers drain 4)"
+    ]
+    (tmp_path / "data" / "broker1" / "flights-1").mkdir()
+    (told,) = left_out([directory], [2, 3])
+    assert told.startswith("brokers 1, 4 are not started, ")
+    assert "Start with --brokers 4 --node-id 1, and" in told

@@ -1,0 +1,46 @@
+"""Which partitions `brokers drain` would move where, while brokers are away: plans alone."""
+
+from __future__ import annotations
+
+import pytest
+
+from barnabas.broker.cli.brokers import plan_of_drain
+from barnabas.broker.cli.moves import Situation
+from barnabas.broker.client.client import ClientError
+from barnabas.broker.client.placement import BrokerPlace, PartitionPlace, Placement
+
+
+def situation(live: list[int], *replicas: tuple[int, ...]) -> Situation:
+    """Partitions with these replicas, led by the first of them that is live, if any."""
+    places = (PartitionPlace(each, each, next((broker for broker in each if broker in live), -1)) for each in replicas)
+    return Situation(
+        Placement({each: BrokerPlace("h", 9092) for each in live}, {("t", n): place for n, place in enumerate(places)}),
+        {},
+    )
+
+
+def test_another_one_that_has_some_of_its_partitions_is_started_first() -> None:
+    for replicas in [(1, 2, 3), (2, 3)]:
+        with pytest.raises(ClientError) as refused:
+            plan_of_drain(situation([1, 2, 4], replicas), 2)
+        assert str(refused.value) == (
+            "broker 3 has replicas and is away: start it again, or have others get what it has"
+            " (barnabas brokers drain 3)"
+        )
+
+
+def test_one_that_has_none_of_its_partitions_does_not_matter() -> None:
+    plan = plan_of_drain(situation([1, 2, 4], (1, 2), (1, 3)), 2)
+    assert plan.targets == {("t", 0): (1, 4)}
+
+
+def test_one_that_could_have_its_partitions_is_named() -> None:
+    with pytest.raises(ClientError, match="t-0 needs 2 brokers, and 1 would have it, as broker 3 is away"):
+        plan_of_drain(situation([1, 2], (1, 2), (1, 3)), 2)
+    with pytest.raises(ClientError, match="broker 2 is the only one that is there: start another one"):
+        plan_of_drain(situation([2], (2,), (3,)), 2)
+
+
+def test_two_that_are_lost_may_be_drained_one_after_the_other() -> None:
+    plan = plan_of_drain(situation([1, 4, 5], (1, 2, 3), (1, 3)), 2)
+    assert {each: set(new) for each, new in plan.targets.items()} == {("t", 0): {1, 4, 5}}
