@@ -11,8 +11,9 @@ if TYPE_CHECKING:
     from barnabas.testing.broker import Broker
     from barnabas.testing.broker_clock import BrokerClock
     from barnabas.testing.cluster import Cluster, ClusterBroker
-    from barnabas.testing.faults import Fault, Faults, Hold
+    from barnabas.testing.faults import Faults
     from barnabas.testing.group import Group, GroupMember
+    from barnabas.testing.lasting import Fault, Hold
     from barnabas.testing.recording import RecordedRequest, Recording
     from barnabas.testing.request import Request
     from barnabas.testing.snapshot import Snapshot
@@ -48,11 +49,11 @@ _MODULES = {
     "ClusterBroker": "barnabas.testing.cluster",
     "ConfigError": "barnabas.broker.configuration.config",
     "ErrorCode": "barnabas.wire.errors",
-    "Fault": "barnabas.testing.faults",
+    "Fault": "barnabas.testing.lasting",
     "Faults": "barnabas.testing.faults",
     "Group": "barnabas.testing.group",
     "GroupMember": "barnabas.testing.group",
-    "Hold": "barnabas.testing.faults",
+    "Hold": "barnabas.testing.lasting",
     "Record": "barnabas.testing.topic",
     "RecordedRequest": "barnabas.testing.recording",
     "Recording": "barnabas.testing.recording",

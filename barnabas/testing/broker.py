@@ -7,9 +7,9 @@ import shutil
 import tempfile
 import threading
 import warnings
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Collection, Coroutine, Mapping
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, NoReturn, Self, TypeVar
 
 from barnabas.broker.configuration import config as broker_config
 from barnabas.broker.configuration.config import BrokerConfig
@@ -21,24 +21,28 @@ from barnabas.storage.os_files import OsFiles, UnsyncedFiles
 from barnabas.testing import report
 from barnabas.testing.broker_clock import BrokerClock
 from barnabas.testing.broker_thread import BrokerThread
-from barnabas.testing.contents import ADMIN_TIMEOUT_MS, Contents, check, config_text, of_another_process
+from barnabas.testing.contents import (
+    CREATE_TOPICS_VERSION,
+    check,
+    given_configs,
+    of_another_process,
+    topic_creation,
+)
 from barnabas.testing.faults import Faults
 from barnabas.testing.faulty_disk import ExchangeableFiles
 from barnabas.testing.interception import Interception
 from barnabas.testing.lifetime import Lifetime
 from barnabas.testing.recording import Recordable
 from barnabas.testing.requests import ask
+from barnabas.testing.roles import Roles
 from barnabas.testing.snapshot import Snapshot
 from barnabas.testing.topic import Led, Topic
 from barnabas.wire.errors import ApiError, ErrorCode
-from barnabas.wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 
 T = TypeVar("T")
 
-CREATE_TOPICS_VERSION = 7
 
-
-class Broker(Lifetime, Contents, Recordable):
+class Broker(Lifetime, Roles, Recordable):
     """A real broker on 127.0.0.1 and a free port, with a temporary directory that goes when it stops.
 
     Any Kafka key can be given as a keyword, with underscores for dots: `Broker(num_partitions=3,
@@ -63,8 +67,7 @@ class Broker(Lifetime, Contents, Recordable):
         configs: Mapping[str, object] | None = None,
         **keywords: object,
     ) -> None:
-        self._overrides = {key.replace("_", "."): config_text(value) for key, value in keywords.items()}
-        self._overrides.update({key: config_text(value) for key, value in (configs or {}).items()})
+        self._overrides = given_configs(configs, keywords)
         self._given_data_dir = data_dir or self._overrides.get("log.dirs") or self._overrides.get("log.dir")
         self._has_own_clock = clock is not None
         self._offset_clock = OffsetClock(clock)
@@ -81,7 +84,7 @@ class Broker(Lifetime, Contents, Recordable):
         self.clock = BrokerClock(self._offset_clock, self._move_time)
         self._interception = Interception(self)
         self.faults = Faults(self._interception)
-        self.data_dir = Path()
+        self._data_dir: Path | None = None
         self._bootstrap_servers = ""
 
     def __repr__(self) -> str:
@@ -102,6 +105,14 @@ class Broker(Lifetime, Contents, Recordable):
             raise _not_running()
         return self._bootstrap_servers
 
+    @property
+    def data_dir(self) -> Path:
+        """Where it keeps its data. Errors: RuntimeError when it was never started, or its temporary directory is
+        gone."""
+        if self._data_dir is None:
+            raise _not_running()
+        return self._data_dir
+
     def start(self) -> Self:
         """Start, and return when clients can connect. After `kill()` this is the same broker again, with its data and
         its port; after `stop()` a new one."""
@@ -120,17 +131,31 @@ class Broker(Lifetime, Contents, Recordable):
         return self
 
     def stop(self) -> None:
-        """Stop cleanly, and remove the temporary directory; does nothing when there is nothing to stop.
+        """Stop cleanly, and remove the temporary directory; does nothing when there is nothing to stop. A broker with a
+        directory of its own ends its faults first; where it was killed and has not run since, it warns of what they
+        have left in its data.
 
         In a process that was forked from the broker's there is nothing to stop: the broker goes on in its own.
         """
         with self._lock:
-            life, self._life = self._life, None
             try:
-                if life is not None and self._is_our_process:
-                    life.end()
+                if self._is_our_process and self._given_data_dir is not None:
+                    self._undo_faults()
             finally:
-                self._forget()
+                life, self._life = self._life, None
+                try:
+                    if life is not None and self._is_our_process:
+                        life.end()
+                finally:
+                    self._forget()
+
+    def _undo_faults(self) -> None:
+        """Leave data without what faults did to them: whoever opens them next does not know of those."""
+        if self._life is not None:
+            self.faults.clear()
+        elif left := self.faults.of_state():
+            told = f"{self.data_dir} keeps what only a broker that runs undoes: start() before stop(): {left}"
+            warnings.warn(told, stacklevel=3)
 
     def restart(self) -> None:
         """Stop cleanly (unless it was killed) and start again on the same data and the same port."""
@@ -172,12 +197,15 @@ class Broker(Lifetime, Contents, Recordable):
         members stay in their groups and transactions open, but partitions have a new leader epoch. Large log files are
         not copied.
 
-        Only for a broker with a temporary directory.
+        Faults of disks and of connections, and pauses, end; those of requests stay. Only for a broker with a temporary
+        directory.
 
-        Errors: RuntimeError when it does not run, was given a directory, or has its metadata in ZooKeeper.
+        Errors: RuntimeError when it does not run, was given a directory, has its metadata in ZooKeeper, or while a
+        transaction hangs or a partition is offline by a fault: the snapshot would have that for good.
         """
         with self._lock:
             life = self._temporary_life("snapshot")
+            self.faults.prepare_snapshot()
             directory = self.data_dir.with_name(f"{self.data_dir.name}.snapshot-{next(self._numbers)}")
             taken = Snapshot(directory, self._offset_clock.offset_ms)
             self._snapshots.append(taken)
@@ -204,7 +232,7 @@ class Broker(Lifetime, Contents, Recordable):
     def _start_again_with(self, verb: str, make_data_dir: Callable[[], None]) -> None:
         """Have a broker go on with other data than that of now, which goes."""
         life = self._temporary_life(verb)
-        self.faults.clear()
+        self.faults.forget()
         self._topics.clear()
 
         def between() -> None:
@@ -241,20 +269,19 @@ class Broker(Lifetime, Contents, Recordable):
 
         Errors: ApiError TOPIC_ALREADY_EXISTS, INVALID_TOPIC_EXCEPTION, INVALID_PARTITIONS, INVALID_CONFIG.
         """
-        request = CreateTopicsRequest(
-            timeout_ms=ADMIN_TIMEOUT_MS,
-            topics=[
-                CreatableTopic(
-                    name=name,
-                    num_partitions=-1 if partitions is None else partitions,
-                    replication_factor=-1,
-                    configs=[CreatableTopicConfig(name=k, value=config_text(v)) for k, v in (configs or {}).items()],
-                )
-            ],
-        )
+        request = topic_creation(name, partitions, None, configs)
         [result] = self.call(ask(self.server, request, CREATE_TOPICS_VERSION)).topics
         check(result.error_code, result.error_message)
         return self.topic(name)
+
+    def expire_session(self, broker: int | None = None) -> NoReturn:
+        """A single broker has no session that could be over. Errors: RuntimeError, always."""
+        raise RuntimeError(
+            "a lone broker has no session: nobody is there who could take it for dead; use Cluster(), or Cluster(1)"
+        )
+
+    def check_brokers(self, numbers: Collection[int]) -> None:
+        """Take any number: a fault of another one than this is for nobody here, as a predicate may be."""
 
     # --- inside -----------------------------------------------------------------------------------
 
@@ -344,9 +371,9 @@ class Broker(Lifetime, Contents, Recordable):
 
     def _make_data_dir(self) -> None:
         if self._given_data_dir is not None:
-            self.data_dir = Path(str(self._given_data_dir).partition(",")[0])
+            self._data_dir = Path(str(self._given_data_dir).partition(",")[0])
             return
-        self.data_dir = Path(tempfile.mkdtemp(prefix="barnabas-"))
+        self._data_dir = Path(tempfile.mkdtemp(prefix="barnabas-"))
         atexit.register(self._remove_data)  # for brokers that nobody stops
 
     @property
@@ -374,11 +401,11 @@ class Broker(Lifetime, Contents, Recordable):
     def _forget(self) -> None:
         self._listeners = None
         self._topics.clear()
-        self.faults.clear()
-        if self._given_data_dir is None and self.data_dir != Path():
+        self.faults.forget()
+        if self._given_data_dir is None and self._data_dir is not None:
             atexit.unregister(self._remove_data)
             self._remove_data()
-            self.data_dir = Path()
+            self._data_dir = None
             for removal in self._removals:
                 removal.join()
 

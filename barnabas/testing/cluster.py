@@ -11,7 +11,7 @@ import shutil
 import tempfile
 import threading
 import warnings
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Self, TypeVar
 
@@ -21,11 +21,18 @@ from barnabas.broker.server import Broker as Server
 from barnabas.clock import Clock, OffsetClock, SystemClock
 from barnabas.controller.coordination.embedded import EmbeddedSession, EmbeddedStore
 from barnabas.controller.operations.elect_leaders import ElectionType
-from barnabas.network import BoundSocket, OsNetwork
 from barnabas.storage.os_files import UnsyncedFiles
 from barnabas.testing import report
 from barnabas.testing.broker_clock import BrokerClock
-from barnabas.testing.contents import ADMIN_TIMEOUT_MS, Contents, config_text, of_another_process
+from barnabas.testing.contents import (
+    ADMIN_TIMEOUT_MS,
+    CREATE_TOPICS_VERSION,
+    check,
+    given_configs,
+    of_another_process,
+    topic_creation,
+)
+from barnabas.testing.cuts import BrokerNetwork, Cut, Cuts
 from barnabas.testing.faults import Faults
 from barnabas.testing.faulty_disk import ExchangeableFiles
 from barnabas.testing.interception import Interception
@@ -33,17 +40,13 @@ from barnabas.testing.lifetime import Lifetime
 from barnabas.testing.loops import new_event_loop
 from barnabas.testing.recording import Recordable
 from barnabas.testing.requests import ask
+from barnabas.testing.roles import POLL_S, Roles
 from barnabas.testing.snapshot import Snapshot
 from barnabas.testing.topic import Led, Topic
-from barnabas.wire.errors import ApiError, ErrorCode
-from barnabas.wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 
 T = TypeVar("T")
-P = TypeVar("P", bound=asyncio.BaseProtocol)
 
-POLL_S: Final = 0.02
 METADATA_FILE: Final = "metadata.sqlite"
-CREATE_TOPICS_VERSION: Final = 7
 
 NEED_OTHERS: Final = frozenset({"default.replication.factor", "min.insync.replicas"})
 """Keys of which a configuration without ZooKeeper is warned, because a broker seems to be alone."""
@@ -58,11 +61,12 @@ DEFAULTS: Final = {
 """Smaller than Kafka's where that only costs a test time; a cluster of fewer brokers has fewer replicas."""
 
 
-class Cluster(Lifetime, Contents, Recordable):
+class Cluster(Lifetime, Roles, Recordable):
     """`brokers` real brokers, numbered from 0, on 127.0.0.1 and free ports, with one metadata store in memory, and a
     temporary directory for all of them that goes when the cluster stops.
 
-    Keys of Kafka can be given as keywords, with underscores for dots, for every broker. `racks` says where each broker
+    Keys of Kafka can be given as keywords, with underscores for dots, for every broker; keys that have underscores of
+    their own go into `configs`. `racks` says where each broker
     stands (`broker.rack`), in their order. `clock` is where time comes from; `cluster.clock` moves it ahead for all
     brokers together.
 
@@ -77,14 +81,20 @@ class Cluster(Lifetime, Contents, Recordable):
     recheck_s = POLL_S
 
     def __init__(
-        self, brokers: int = 3, *, racks: Sequence[str] = (), clock: Clock | None = None, **keywords: object
+        self,
+        brokers: int = 3,
+        *,
+        racks: Sequence[str] = (),
+        clock: Clock | None = None,
+        configs: Mapping[str, object] | None = None,
+        **keywords: object,
     ) -> None:
         if brokers < 1:
             raise ValueError(f"a cluster has 1 broker at least, not {brokers}")
         if racks and len(racks) != brokers:
             raise ValueError(f"{brokers} brokers stand in {brokers} racks, or in none, not in {len(racks)}")
         replicas = str(min(brokers, 3))
-        self._given = {key.replace("_", "."): config_text(value) for key, value in keywords.items()}
+        self._given = given_configs(configs, keywords)
         own_clock = {"barnabas.group.newcomer.delay.ms": "0"}  # which nobody may move: a rebalance must not wait for it
         self._configs = {
             **DEFAULTS,
@@ -102,7 +112,7 @@ class Cluster(Lifetime, Contents, Recordable):
         self._interception = Interception(self)
         self.faults = Faults(self._interception)
         self._topics: dict[str, Topic] = {}
-        self._cuts = _Cuts()
+        self._cuts = Cuts()
         self._pid = os.getpid()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
@@ -110,13 +120,18 @@ class Cluster(Lifetime, Contents, Recordable):
         self._cluster_id = ""
         self._numbers = itertools.count(1)
         self._snapshots: list[Snapshot] = []
-        self._directory = self.data_dir = Path()
+        self._directory = Path()
         self.brokers: Sequence[ClusterBroker] = [ClusterBroker(self, number) for number in range(brokers)]
 
     def __repr__(self) -> str:
-        return f"<Cluster {self.bootstrap_servers if self._loop is not None else 'not running'}>"
+        return f"<Cluster {self.bootstrap_servers if self._has_running_broker else 'not running'}>"
 
     # --- life -------------------------------------------------------------------------------------
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it was started and not stopped since, however many of its brokers run."""
+        return self._loop is not None
 
     def start(self) -> Self:
         """Start all brokers, and return when clients can connect to each."""
@@ -124,7 +139,6 @@ class Cluster(Lifetime, Contents, Recordable):
             raise RuntimeError("this cluster runs already")
         self._pid = os.getpid()
         self._directory = Path(tempfile.mkdtemp(prefix="barnabas-"))
-        self.data_dir = self._directory / "brokers"
         self.data_dir.mkdir()
         atexit.register(self._remove_data)  # for clusters that nobody stops
         started = threading.Event()
@@ -155,12 +169,11 @@ class Cluster(Lifetime, Contents, Recordable):
         if loop is None or thread is None or not self._is_our_process:
             return
         try:
-            self.heal()
+            self.faults.forget()  # first: a broker that is paused, or cut off, gives none of the others its leave
             for broker in reversed(self.brokers):
                 broker.stop()
             if self._store is not None:
                 self.call(self._store.close())
-            self.faults.clear()
         finally:
             self._loop = self._thread = self._store = None
             self._topics.clear()
@@ -169,6 +182,20 @@ class Cluster(Lifetime, Contents, Recordable):
             thread.join()
             atexit.unregister(self._remove_data)
             self._remove_data()
+
+    def restart(self) -> None:
+        """Stop all brokers cleanly, the last one first, and start them again on the same data and ports; those that
+        did not run run then, too, and all are in sync on return.
+
+        Errors: RuntimeError when the cluster does not run; TimeoutError as of `wait_in_sync`, as while one is cut off.
+        """
+        if self._loop is None:
+            raise _not_running()
+        for broker in reversed(self.brokers):
+            broker.stop()
+        for broker in self.brokers:
+            broker.start()
+        self.wait_in_sync()
 
     def reset(self) -> None:
         """Have the cluster as it was after its first start: all brokers run, without topics, groups, transactions,
@@ -189,16 +216,18 @@ class Cluster(Lifetime, Contents, Recordable):
 
     def snapshot(self) -> Snapshot:
         """The state that the cluster has now, for `restore`: its brokers are started anew for that, with new leader
-        epochs, and clients lose their connections. Large log files are not copied.
+        epochs, and clients lose their connections. Large log files are not copied. Cuts, pauses, faults of disks and of
+        connections, and others of what brokers ask each other end; those of clients' requests stay.
 
-        Errors: RuntimeError when not all of its brokers run.
+        Errors: RuntimeError when not all of its brokers run, or while a transaction hangs or a partition is offline by
+        a fault: the snapshot would have that for good.
         """
         if not all(broker.is_running for broker in self.brokers):
             raise RuntimeError("only of a cluster whose brokers all run is there a snapshot: start() them")
+        self.faults.prepare_snapshot()
         directory = self._directory.with_name(f"{self._directory.name}.snapshot-{next(self._numbers)}")
         taken = Snapshot(directory, self._clock.offset_ms)
         self._snapshots.append(taken)
-        self.heal()
         self._start_again(lambda: taken.take(self._directory))
         return taken
 
@@ -224,8 +253,7 @@ class Cluster(Lifetime, Contents, Recordable):
     def _forget_contents(self) -> None:
         if self._loop is None:
             raise _not_running()
-        self.heal()
-        self.faults.clear()
+        self.faults.forget()
         self._topics.clear()
 
     def _start_again(self, between: Callable[[], None]) -> None:
@@ -295,38 +323,45 @@ class Cluster(Lifetime, Contents, Recordable):
 
     @property
     def bootstrap_servers(self) -> str:
-        """HOST:PORT of every broker that runs, separated by commas. Errors: RuntimeError when the cluster was not
-        started."""
+        """HOST:PORT of every broker that runs, separated by commas. Errors: RuntimeError when none does."""
         if self._loop is None:
             raise _not_running()
+        if not self._has_running_broker:
+            raise RuntimeError("no broker of this cluster runs: start() one of its brokers")
         return ",".join(broker.bootstrap_servers for broker in self.brokers if broker.is_running)
+
+    @property
+    def data_dir(self) -> Path:
+        """Where the brokers have their data, each in a directory of its number. Errors: RuntimeError when the cluster
+        was never started."""
+        if self._directory == Path():
+            raise _not_running()
+        return self._directory / "brokers"
+
+    @property
+    def _has_running_broker(self) -> bool:
+        return self._loop is not None and any(broker.is_running for broker in self.brokers)
 
     def create_topic(
         self,
         name: str,
-        partitions: int = 1,
+        partitions: int | None = None,
         replication_factor: int | None = None,
         configs: Mapping[str, object] | None = None,
     ) -> Topic:
-        """Create a topic, on as many brokers as `default.replication.factor` says by default (3, or all if there are
-        fewer); all brokers that run know it on return.
+        """Create a topic; all brokers that run know it on return.
+
+        `partitions` defaults to `num.partitions` (1), `replication_factor` to `default.replication.factor` (3, or as
+        many as there are brokers); `configs` are topic configs such as {"retention.ms": 1000}.
 
         Errors: ApiError TOPIC_ALREADY_EXISTS, INVALID_REPLICATION_FACTOR, INVALID_CONFIG and so on.
         """
-        wanted = [CreatableTopicConfig(name=key, value=config_text(value)) for key, value in (configs or {}).items()]
-        topic = CreatableTopic(
-            name=name,
-            num_partitions=partitions,
-            replication_factor=-1 if replication_factor is None else replication_factor,
-            configs=wanted,
-        )
-        request = CreateTopicsRequest(topics=[topic], timeout_ms=ADMIN_TIMEOUT_MS)
+        request = topic_creation(name, partitions, replication_factor, configs)
 
         async def create() -> None:
             controller = await self._until(self.controlling, ADMIN_TIMEOUT_MS / 1000, "no broker is the controller")
             [result] = (await ask(controller, request, CREATE_TOPICS_VERSION)).topics
-            if result.error_code:
-                raise ApiError(ErrorCode.of(result.error_code), result.error_message or "")
+            check(result.error_code, result.error_message)
             await self._until(
                 lambda: all(server.metadata.topic(name) is not None for server in self.live_servers()) or None,
                 ADMIN_TIMEOUT_MS / 1000,
@@ -336,74 +371,33 @@ class Cluster(Lifetime, Contents, Recordable):
         self.call(create())
         return self.topic(name)
 
-    def controller(self, timeout: float = 30.0) -> int:
-        """The number of the broker that is the controller; waits until there is one, `timeout` seconds at most."""
-
-        async def find() -> int:
-            return (await self._until(self.controlling, timeout, "no broker is the controller")).node_id
-
-        return self.call(find())
-
-    def leader(self, topic: str, partition: int = 0, timeout: float = 30.0) -> int:
-        """The number of the broker that leads a partition, by its own word; waits until one does, `timeout` seconds at
-        most."""
-
-        def find() -> int | None:
-            for server in self.live_servers():
-                hosted = server.replicas.partition(topic, partition)
-                if hosted is not None and hosted.state.is_leader:
-                    return server.node_id
-            return None
-
-        return self.call(self._until(find, timeout, f"no broker leads {topic}-{partition}"))
-
-    def wait_in_sync(self, timeout: float = 60.0) -> None:
-        """Wait until every partition is led and all its replicas are in its ISR, as every broker that runs has heard;
-        `timeout` is in seconds."""
-
-        def lagging() -> list[str]:
-            return [
-                f"{topic.name}-{index} at broker {server.node_id}: leader {state.leader}, ISR {state.isr}"
-                for server in self.live_servers()
-                for topic in server.metadata.topics()
-                for index, state in topic.partitions.items()
-                if state.leader < 0 or set(state.isr) != set(state.replicas)
-            ]
-
-        async def wait() -> None:
-            try:
-                await self._until(lambda: not lagging() or None, timeout, "")
-            except TimeoutError:
-                error = TimeoutError(f"not in sync after {timeout:g} s: {'; '.join(lagging()[:5])}")
-                raise report.explained(error, self) from None
-
-        self.call(wait())
-
     # --- faults -----------------------------------------------------------------------------------
 
-    def cut(self, one: int, other: int, *, one_way: bool = False) -> None:
-        """Have two brokers unable to reach each other, in either direction, until `heal()`: their connections break,
-        and whoever connects waits. Both reach their clients, and the metadata store. `one_way`: only `one` cannot
-        reach `other`, whose own connections to `one` stay."""
+    def cut(self, one: int, other: int, *, one_way: bool = False) -> Cut:
+        """Have two brokers unable to reach each other, in either direction, until the fault is removed, or `heal()`:
+        their connections break, and whoever connects waits. Both reach their clients, and the metadata store.
+        `one_way`: only `one` cannot reach `other`, whose own connections to `one` stay.
 
-        async def cut() -> None:
-            self._cuts.cut(one, other)
-            if not one_way:
-                self._cuts.cut(other, one)
-
-        self.call(cut())
+        Errors: ValueError unless these are two brokers of the cluster.
+        """
+        if one == other or not {one, other} <= set(range(len(self.brokers))):
+            raise ValueError(f"two of the brokers 0 to {len(self.brokers) - 1} are cut off, not {one} and {other}")
+        ways = [(one, other)] if one_way else [(one, other), (other, one)]
+        return self.faults.add(Cut(self.faults, self._cuts, ways))
 
     def heal(self) -> None:
         """End all cuts."""
-
-        async def heal() -> None:
-            self._cuts.heal()
-
-        self.call(heal())
+        for fault in list(self.faults):
+            if isinstance(fault, Cut):
+                fault.remove()
 
     def expire_session(self, broker: int) -> None:
-        """Take a broker for dead, as ZooKeeper does with one that it has not heard of for too long: others lead what it
-        led. It hears of that; on return it has registered again."""
+        """Take a broker for dead, as ZooKeeper does with one that it has not heard of for too long: others are elected
+        to lead what it led. It hears of that, and registers again when they are; on return it has.
+
+        Errors: ValueError for a number that no broker of the cluster has; RuntimeError when it does not run.
+        """
+        self.check_brokers([broker])
         server = self.brokers[broker].server
 
         async def expire() -> None:
@@ -411,12 +405,26 @@ class Cluster(Lifetime, Contents, Recordable):
             assert self._store is not None
             assert sessions is not None
             assert sessions.last is not None
-            await self._store.expire(sessions.last)
+            sessions.may_begin.clear()
+            try:
+                await self._store.expire(sessions.last)
+                await self._until(
+                    lambda: self._leads_nothing(broker) or None, 30, f"nobody is elected in place of broker {broker}"
+                )
+            finally:
+                sessions.may_begin.set()
             await self._until(
                 lambda: server.controller.broker_epoch > epoch or None, 30, f"broker {broker} does not register again"
             )
 
         self.call(expire())
+
+    def check_brokers(self, numbers: Collection[int]) -> None:
+        """Refuse numbers that none of the brokers has. Errors: ValueError."""
+        unknown = sorted(set(numbers) - {broker.number for broker in self.brokers})
+        if unknown:
+            told = ", ".join(map(str, unknown))
+            raise ValueError(f"this cluster has the brokers 0 to {len(self.brokers) - 1}, not {told}")
 
     # --- inside -----------------------------------------------------------------------------------
 
@@ -434,16 +442,6 @@ class Cluster(Lifetime, Contents, Recordable):
             raise RuntimeError("this blocks, so it must not be called on the brokers' own event loop")
         return asyncio.run_coroutine_threadsafe(coroutine, loop).result()
 
-    async def _until(self, find: Callable[[], T | None], timeout_s: float, what: str) -> T:
-        """What is found in the end. Raises TimeoutError."""
-        loop = asyncio.get_running_loop()
-        until_s = loop.time() + timeout_s
-        while (found := find()) is None:
-            if loop.time() > until_s:
-                raise report.explained(TimeoutError(f"{what} (waited {timeout_s:g} s)"), self)
-            await asyncio.sleep(POLL_S)
-        return found
-
     async def call_async(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """As `call`, from a coroutine on another event loop."""
         if self._loop is None or not self._is_our_process:
@@ -454,6 +452,21 @@ class Cluster(Lifetime, Contents, Recordable):
     async def eventually(self, find: Callable[[], T | None], what: str) -> T:
         """What is found in the end. Errors: TimeoutError."""
         return await self._until(find, ADMIN_TIMEOUT_MS / 1000, what)
+
+    def _leads_nothing(self, broker: int) -> bool:
+        """Whether the controller, another broker, has a broker lead nothing; or there is no other broker."""
+        controller = self.controlling()
+        if all(server.node_id == broker for server in self.live_servers()):
+            return True
+        return (
+            controller is not None
+            and controller.node_id != broker
+            and not any(
+                state.leader == broker
+                for topic in controller.controller.context.cluster.topics.values()
+                for state in topic.partitions.values()
+            )
+        )
 
     async def leading(self, name: str, partition: int) -> Led:
         """A partition at its leader, as soon as that knows how far it is committed: a new one hears from its followers
@@ -492,7 +505,7 @@ class ClusterBroker:
 
     def __init__(self, cluster: Cluster, number: int) -> None:
         self.number = number
-        self.bootstrap_servers = ""
+        self._bootstrap_servers = ""
         self._cluster = cluster
         self._server: Server | None = None
         self._sessions: _Sessions | None = None
@@ -508,10 +521,21 @@ class ClusterBroker:
         return self._server is not None
 
     @property
+    def bootstrap_servers(self) -> str:
+        """HOST:PORT, the same in all its lives as long as the cluster runs. Errors: RuntimeError when it was never
+        started."""
+        if not self._bootstrap_servers:
+            raise self._not_running()
+        return self._bootstrap_servers
+
+    def _not_running(self) -> RuntimeError:
+        return RuntimeError(f"broker {self.number} does not run: start() it")
+
+    @property
     def server(self) -> Server:
         """The broker itself; it belongs to the cluster's event loop (see `Cluster.call`)."""
         if self._server is None:
-            raise RuntimeError(f"broker {self.number} does not run: start() it")
+            raise self._not_running()
         return self._server
 
     def start(self) -> None:
@@ -570,7 +594,7 @@ class ClusterBroker:
             clock=cluster._clock,
             socket_clock=SystemClock(),  # brokers answer each other in real time, whatever time they are to have
             files=ExchangeableFiles(UnsyncedFiles()).as_files(),
-            network=_BrokerNetwork(self.number, cluster._cuts),
+            network=BrokerNetwork(self.number, cluster._cuts),
             metadata_store=self._sessions,
         )
         server = Server(broker_config.load(options=options), environment, self._has_failed)
@@ -578,73 +602,22 @@ class ClusterBroker:
         await server.start()
         self._server = server
         self._port = next(iter(server.socket_server.ports.values()))
-        self.bootstrap_servers = server.socket_server.bootstrap_servers
+        self._bootstrap_servers = server.socket_server.bootstrap_servers
 
 
 class _Sessions:
-    """The store as one broker has it: `last` is its latest session there."""
+    """The store as one broker has it: `last` is its latest session there, `may_begin` whether it may have another."""
 
     def __init__(self, store: EmbeddedStore) -> None:
         self._store = store
         self.last: EmbeddedSession | None = None
+        self.may_begin = asyncio.Event()
+        self.may_begin.set()
 
     async def session(self) -> EmbeddedSession:
+        await self.may_begin.wait()
         self.last = await self._store.session()
         return self.last
-
-
-_Way = tuple[int, int]
-"""From a broker that connects to another one."""
-
-
-class _Cuts:
-    """Which brokers cannot reach which, and the connections between them. Belongs to the cluster's loop."""
-
-    def __init__(self) -> None:
-        self.ports: dict[int, int] = {}
-        """Which broker listens there."""
-        self._cut: set[_Way] = set()
-        self._healed = asyncio.Event()
-        self._transports: dict[_Way, list[asyncio.Transport]] = {}
-
-    def cut(self, one: int, other: int) -> None:
-        self._cut.add((one, other))
-        for transport in self._transports.pop((one, other), []):
-            transport.abort()
-
-    def heal(self) -> None:
-        self._cut.clear()
-        self._healed.set()
-        self._healed = asyncio.Event()
-
-    async def passage(self, way: _Way) -> None:
-        """Wait until there is a way between these two brokers."""
-        while way in self._cut:
-            await self._healed.wait()
-
-    def add(self, way: _Way, transport: asyncio.Transport) -> None:
-        known = [each for each in self._transports.get(way, []) if not each.is_closing()]
-        self._transports[way] = [*known, transport]
-
-
-class _BrokerNetwork(OsNetwork):
-    """The machine's, across which a broker does not reach those that it is cut off from."""
-
-    def __init__(self, number: int, cuts: _Cuts) -> None:
-        self._number = number
-        self._cuts = cuts
-
-    def bind(self, host: str | None, port: int, **buffers: Any) -> BoundSocket:
-        bound = super().bind(host, port, **buffers)
-        self._cuts.ports[bound.port] = self._number
-        return bound
-
-    async def connect(self, host: str, port: int, new_protocol: Callable[[], P]) -> tuple[asyncio.Transport, P]:
-        way = (self._number, self._cuts.ports.get(port, self._number))
-        await self._cuts.passage(way)
-        transport, protocol = await super().connect(host, port, new_protocol)
-        self._cuts.add(way, transport)
-        return transport, protocol
 
 
 def _not_running() -> RuntimeError:

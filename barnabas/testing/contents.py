@@ -4,7 +4,7 @@ asked."""
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from barnabas.broker.cluster.metadata import GROUP_METADATA_TOPIC
@@ -14,6 +14,7 @@ from barnabas.testing.requests import ask
 from barnabas.testing.topic import Led, Topic
 from barnabas.testing.waiting import check_may_block, wait_until, with_timeout
 from barnabas.wire.errors import ApiError, ErrorCode
+from barnabas.wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from barnabas.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 
 if TYPE_CHECKING:
@@ -25,7 +26,10 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 ADMIN_TIMEOUT_MS: Final = 30_000
+CREATE_TOPICS_VERSION: Final = 7
 DELETE_TOPICS_VERSION: Final = 6
+BY_DEFAULT: Final = -1
+"""As many partitions, or replicas, as the broker's configuration says."""
 
 
 class Contents(ABC):
@@ -151,6 +155,15 @@ class Contents(ABC):
 
     # --- who is asked, on the event loop ----------------------------------------------------------
 
+    def report(self) -> str:
+        """What there is, in lines: topics, groups, transactions, faults, the last requests that were recorded, and the
+        log; as a wait in vain tells it. Errors: RuntimeError when nothing runs."""
+
+        async def tell() -> str:
+            return report.describe(cast("Owner", self))
+
+        return self.call(tell())
+
     def controlling(self) -> Server | None:
         """The broker that is the controller."""
         return next((server for server in self.live_servers() if server.controller.is_active), None)
@@ -179,11 +192,17 @@ class Contents(ABC):
         what keeps a single broker from serving it."""
         if partition not in self.known_topic(name).partitions:
             raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{name} has no partition {partition}")
-        for server in self.live_servers():
-            hosted = server.replicas.partition(name, partition)
-            if hosted is not None and hosted.state.is_leader:
-                return Led(server, hosted)
-        return None
+        return self.led_by_its_word(name, partition)
+
+    def led_by_its_word(self, name: str, partition: int) -> Led | None:
+        """A partition, which need not be known, at the broker that says that it leads it. Of several the one of the
+        latest election: the others have not heard yet that they lead no more, as a paused one has not."""
+        leaders = [
+            Led(server, hosted)
+            for server in self.live_servers()
+            if (hosted := server.replicas.partition(name, partition)) is not None and hosted.state.is_leader
+        ]
+        return max(leaders, key=lambda led: led.partition.state.leader_epoch, default=None)
 
     async def leading(self, name: str, partition: int) -> Led:
         """A partition at its leader, as `led`, as soon as there is one. Errors: ApiError, TimeoutError."""
@@ -192,6 +211,20 @@ class Contents(ABC):
     def check_may_block(self, alternative: str) -> None:
         """Refuse to wait in a thread whose event loop may have to run what is waited for. Raises RuntimeError."""
         check_may_block(alternative)
+
+
+def topic_creation(
+    name: str, partitions: int | None, replication_factor: int | None, configs: Mapping[str, object] | None
+) -> CreateTopicsRequest:
+    """A request that creates one topic, of version CREATE_TOPICS_VERSION; None is what the broker has by default."""
+    wanted = [CreatableTopicConfig(name=key, value=config_text(value)) for key, value in (configs or {}).items()]
+    topic = CreatableTopic(
+        name=name,
+        num_partitions=BY_DEFAULT if partitions is None else partitions,
+        replication_factor=BY_DEFAULT if replication_factor is None else replication_factor,
+        configs=wanted,
+    )
+    return CreateTopicsRequest(topics=[topic], timeout_ms=ADMIN_TIMEOUT_MS)
 
 
 def check(error_code: int, message: str | None) -> None:
@@ -203,6 +236,15 @@ def check(error_code: int, message: str | None) -> None:
 def of_another_process() -> RuntimeError:
     """What a process is told that was forked from the one where the broker, or the cluster, runs."""
     return RuntimeError("this runs in the process that started it: one that was forked has its address, and no more")
+
+
+def given_configs(configs: Mapping[str, object] | None, keywords: Mapping[str, object]) -> dict[str, str]:
+    """Kafka's keys and their values, of a mapping and of keywords that have underscores for dots. Errors:
+    TypeError."""
+    if configs is not None and not isinstance(configs, Mapping):
+        raise TypeError(f"configs is a mapping of Kafka's keys to their values, not {configs!r:.100}")
+    by_keyword = {key.replace("_", "."): config_text(value) for key, value in keywords.items()}
+    return by_keyword | {key: config_text(value) for key, value in (configs or {}).items()}
 
 
 def config_text(value: object) -> str:

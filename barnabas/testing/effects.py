@@ -6,10 +6,10 @@ from __future__ import annotations
 import asyncio
 import inspect
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from barnabas.broker.network.outcome import CloseConnection, Delayed, Outcome
 from barnabas.broker.network.reply_queue import Parts
@@ -331,13 +331,39 @@ class Throttle(_Passing):
 
 @dataclass(slots=True)
 class Garble(_Passing):
-    """Has answers arrive damaged, in one of the ways of WAYS."""
+    """Has answers arrive damaged, in one of the ways of WAYS; `counts` is asked of each that can be, and says whether
+    it is to be. Of records those of partitions are meant that `is_meant` is true of."""
 
     way: str
+    is_meant: Callable[[Subject], bool]
+    counts: Callable[[], bool]
 
     async def around(self, passage: Passage, go_on: GoOn) -> Answer | None:
         answer = await go_on()
-        return None if answer is None else WAYS[self.way](passage, answer)
+        if answer is None:
+            return None
+        if self.way == RECORDS:
+            partitions = self._with_records(answer)
+            if partitions and self.counts():
+                _garble_records(partitions)
+            return answer
+        return _WAYS_OF_FRAMES[self.way](passage, answer) if self.counts() else answer
+
+    def _with_records(self, answer: Answer) -> list[Any]:
+        """The partitions in the answer to a Fetch that are meant, and of which there are records."""
+        request = answer.request
+
+        def is_meant(topic: Any, partition: Any) -> bool:
+            named = {entries.TOPIC: topic.topic} if topic.topic else {entries.TOPIC_ID: bytes(topic.topic_id)}
+            subject = {**named, entries.PARTITION: partition.partition_index}
+            return self.is_meant(entries.settled(subject, request.message, request.topic_name))
+
+        return [
+            partition
+            for topic in answer.response().responses
+            for partition in topic.partitions
+            if partition.records and is_meant(topic, partition)
+        ]
 
 
 def _with_bytes(answer: Answer, data: bytes) -> Answer:
@@ -368,21 +394,18 @@ def _correlation_id(passage: Passage, answer: Answer) -> Answer:
     return _with_bytes(answer, bytes(whole))
 
 
-def _records(passage: Passage, answer: Answer) -> Answer:
-    """One byte of each batch is another, so that its checksum is wrong."""
-    response = answer.response()
-    for topic in getattr(response, "responses", ()):
-        for partition in getattr(topic, "partitions", ()):
-            if partition.records:
-                damaged = bytearray(partition.records)
-                damaged[-1] ^= 0xFF
-                partition.records = damaged
-    return answer
+def _garble_records(partitions: Iterable[Any]) -> None:
+    """One byte of the last batch of each partition is another, so that its checksum is wrong."""
+    for partition in partitions:
+        damaged = bytearray(partition.records)
+        damaged[-1] ^= 0xFF
+        partition.records = damaged
 
 
-WAYS: Mapping[str, Callable[[Passage, Answer], Answer]] = {
+_WAYS_OF_FRAMES: Final[Mapping[str, Callable[[Passage, Answer], Answer]]] = {
     "cut": _cut,
     "short": _short,
     "correlation_id": _correlation_id,
-    "records": _records,
 }
+RECORDS: Final = "records"
+WAYS: Final = (*_WAYS_OF_FRAMES, RECORDS)

@@ -7,34 +7,23 @@ there.
 
 from __future__ import annotations
 
-import asyncio
 import difflib
 import errno
-import logging
 import random
-from collections.abc import Callable, Collection, Coroutine, Mapping
-from functools import partial
-from types import TracebackType
-from typing import Any, Final, Self, TypeVar, Unpack
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, Final, Unpack
 
-from barnabas.testing import entries, report
+from barnabas.testing import entries
 from barnabas.testing.durations import Duration, ms, whole_ms
-from barnabas.testing.effects import WAYS, Delay, Disconnect, Effect, Fail, Garble, Lose, Park, Throttle
-from barnabas.testing.faulty_disk import Refusing
-from barnabas.testing.interception import Interception
+from barnabas.testing.effects import RECORDS, WAYS, Delay, Disconnect, Fail, Garble, Lose, Park, Throttle
+from barnabas.testing.lasting import AnswerFault, DiskFault, Fault, FaultGroup, Hold, Refusal, no_effect
 from barnabas.testing.request import Request
 from barnabas.testing.selection import Api, Limits, Matcher, Matching, api_keys
-from barnabas.testing.state_faults import StateFaults
-from barnabas.testing.waiting import check_may_block, wait_until, with_timeout
+from barnabas.testing.state_faults import ASKED_FOR_LEADERS, ASKED_OF_LEADERS, StateFaults
+from barnabas.testing.topic import Topic, topic_name
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages import API_NAMES
 
-logger = logging.getLogger(__name__)
-
-T = TypeVar("T")
-F = TypeVar("F", bound="Fault")
-
-_ASKED_OF_LEADERS: Final = ("Produce", "Fetch", "ListOffsets", "OffsetForLeaderEpoch", "DeleteRecords")
 _ASKED_OF_GROUP_COORDINATORS: Final = (
     "OffsetCommit", "OffsetFetch", "JoinGroup", "Heartbeat", "LeaveGroup", "SyncGroup", "DescribeGroups",
     "DeleteGroups", "OffsetDelete", "TxnOffsetCommit",
@@ -42,178 +31,13 @@ _ASKED_OF_GROUP_COORDINATORS: Final = (
 _ASKED_OF_TRANSACTION_COORDINATORS: Final = (
     "InitProducerId", "AddPartitionsToTxn", "AddOffsetsToTxn", "EndTxn", "DescribeTransactions",
 )  # fmt: skip
+FETCH: Final = 1
 _WRITTEN_DOWN: Final = (
     "Produce", "OffsetCommit", "TxnOffsetCommit", "SyncGroup", "LeaveGroup", "DeleteGroups", "OffsetDelete",
     "InitProducerId", "AddPartitionsToTxn", "AddOffsetsToTxn", "EndTxn", "WriteTxnMarkers", "CreateTopics",
     "CreatePartitions",
 )  # fmt: skip
 """Requests that a broker answers when it has written something."""
-
-
-class Fault:
-    """One fault, from when it is made until `remove()`, or until its `with` block ends.
-
-    Thread-safe, as the broker is.
-    """
-
-    def __init__(
-        self, faults: Faults, name: str, matcher: Matcher, limits: Limits, new_effect: Callable[[Fault], Effect]
-    ) -> None:
-        self._faults = faults
-        self._name = name
-        self.matcher = matcher
-        self._limits = limits
-        self._listeners: set[Callable[[], None]] = set()
-        self.effect = new_effect(self)
-
-    def __repr__(self) -> str:
-        seed = f", seed={self._limits.seed}" if self._limits.is_random else ""
-        return f"<{self._name}, {self.hits} hits{seed}>"
-
-    @property
-    def hits(self) -> int:
-        """How many requests it has come over."""
-        return self._limits.hits
-
-    @property
-    def matches(self) -> int:
-        """How many requests it was for, hit or not; none are counted once it has hit as often as it may."""
-        return self._limits.matches
-
-    @property
-    def random(self) -> random.Random:
-        """The random numbers that decide whether the fault comes, from its seed."""
-        return self._limits.random
-
-    def is_hit(self, request: Request) -> bool:
-        """Whether the fault comes over this request; counts. A predicate that raises says no. Broker's loop only."""
-        try:
-            is_match = self.matcher.matches(request)
-        except Exception:
-            logger.exception("the predicate of %r failed", self)
-            return False
-        if not is_match or not self._limits.is_hit():
-            return False
-        self.changed()
-        return True
-
-    def changed(self) -> None:
-        """Tell whoever waits for it to be hit. Broker's loop only."""
-        for listener in list(self._listeners):
-            listener()
-
-    def remove(self) -> None:
-        """End the fault: later requests pass, those that it holds go on. Does nothing when it has ended."""
-        self._faults.remove(self)
-
-    def wait_hits(self, count: int = 1, *, timeout: float = 30.0) -> None:
-        """Wait until it has come over so many requests; `timeout` is in seconds of real time.
-
-        Errors: TimeoutError; RuntimeError inside a running event loop: await `wait_hits_async` there.
-        """
-        check_may_block("wait_hits_async")
-        self._wait(lambda: self.hits >= count or None, timeout, lambda: f"{self!r}: not {count} hits")
-
-    async def wait_hits_async(self, count: int = 1, *, timeout: float = 30.0) -> None:
-        """As `wait_hits`, without blocking the event loop that it is awaited on."""
-        await asyncio.to_thread(self.wait_hits, count, timeout=timeout)
-
-    def _wait(self, reached: Callable[[], bool | None], timeout_s: float, found: Callable[[], str]) -> None:
-        async def wait() -> None:
-            await with_timeout(wait_until(reached, self._listeners), timeout_s, found)
-
-        self._faults.wait(wait())
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.remove()
-
-
-class Hold(Fault):
-    """A fault that has requests wait until they are released."""
-
-    effect: Park
-
-    @property
-    def held(self) -> int:
-        """How many requests wait now."""
-        return len(self.effect.parked)
-
-    def wait_held(self, count: int = 1, *, timeout: float = 30.0) -> None:
-        """Wait until so many requests are held; `timeout` is in seconds of real time.
-
-        Errors: TimeoutError; RuntimeError inside a running event loop: await `wait_held_async` there.
-        """
-        check_may_block("wait_held_async")
-        self._wait(lambda: self.held >= count or None, timeout, lambda: f"{self.held} requests are held, not {count}")
-
-    async def wait_held_async(self, count: int = 1, *, timeout: float = 30.0) -> None:
-        """As `wait_held`, without blocking the event loop that it is awaited on."""
-        await asyncio.to_thread(self.wait_held, count, timeout=timeout)
-
-    def release(self, count: int | None = None) -> None:
-        """Let the first `count` requests go on, or all that wait now; those that come later are held again."""
-        self._faults.on_loop(partial(self.effect.release, count))
-
-
-class Refusal(Fault):
-    """A fault of new connections; its hits are those that were refused."""
-
-    def refuses(self, broker: int) -> bool:
-        """Whether a new connection at a broker is refused; counts. Broker's loop only."""
-        if not self.matcher.is_at(broker) or not self._limits.is_hit():
-            return False
-        self.changed()
-        return True
-
-
-class DiskFault(Fault):
-    """A fault of a disk; its hits are the calls that it refused."""
-
-    error_number = errno.ENOSPC
-
-    def refusing(self, broker: int) -> Refusing | None:
-        """What the disk of a broker is to do; None where it is not meant."""
-        return Refusing(self.error_number, self._refuses) if self.matcher.is_at(broker) else None
-
-    def _refuses(self) -> bool:
-        """Called by the threads that write, too."""
-        is_hit = self._limits.is_hit()
-        if is_hit:
-            self._faults.tell_loop(self.changed)
-        return is_hit
-
-
-class FaultGroup:
-    """Several faults that belong together, and end together."""
-
-    def __init__(self, *faults: Fault) -> None:
-        self.faults = faults
-
-    def __repr__(self) -> str:
-        return f"<{', '.join(map(repr, self.faults))}>"
-
-    @property
-    def hits(self) -> int:
-        """How many requests they have come over."""
-        return sum(fault.hits for fault in self.faults)
-
-    def remove(self) -> None:
-        """End all faults of the group."""
-        for fault in self.faults:
-            fault.remove()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.remove()
 
 
 class Faults(StateFaults):
@@ -230,16 +54,6 @@ class Faults(StateFaults):
 
     Errors of all: ValueError, TypeError for arguments that make no sense. Thread-safe.
     """
-
-    def __init__(self, interception: Interception) -> None:
-        super().__init__(interception)
-        self._faults: tuple[Fault, ...] = ()
-
-    def __iter__(self) -> Any:
-        return iter(self._faults)
-
-    def __len__(self) -> int:
-        return len(self._faults)
 
     # --- the verbs --------------------------------------------------------------------------------
 
@@ -268,7 +82,7 @@ class Faults(StateFaults):
         def effect(fault: Fault) -> Fail:
             return Fail(failure, matcher.addressed, matcher.is_meant, whole, after_work)
 
-        return self._add(Fault(self, f"fail {_name(api)} {ErrorCode.of(failure.code).name}", matcher, limits, effect))
+        return self.add(Fault(self, f"fail {_name(api)} {ErrorCode.of(failure.code).name}", matcher, limits, effect))
 
     def delay(
         self,
@@ -283,7 +97,7 @@ class Faults(StateFaults):
         the broker's: `clock.advance` shortens it."""
         draw = _duration_of(duration)
         matcher, limits = _split_keywords(api, where)
-        return self._add(
+        return self.add(
             Fault(
                 self,
                 f"delay {_name(api)}",
@@ -299,7 +113,7 @@ class Faults(StateFaults):
         """Have requests wait until `release()`, or until the fault is removed; `wait_held()` tells when they are there.
         The next requests of a connection wait behind."""
         matcher, limits = _split_keywords(api, where)
-        return self._add(
+        return self.add(
             Hold(self, f"hold {_name(api)}", matcher, limits, lambda fault: Park(after_work, fault.changed))
         )
 
@@ -310,30 +124,41 @@ class Faults(StateFaults):
         gives it up when its time is over (request.timeout.ms, socket.timeout.ms). When the fault is removed, those
         connections are closed."""
         matcher, limits = _split_keywords(api, where)
-        return self._add(Fault(self, f"drop {_name(api)}", matcher, limits, lambda fault: Lose(after_work)))
+        return self.add(Fault(self, f"drop {_name(api)}", matcher, limits, lambda fault: Lose(after_work)))
 
     def disconnect(
         self, api: Api | Collection[Api] | None = None, *, after_work: bool = False, **where: Unpack[Matching]
     ) -> Fault:
         """Close the connection in place of the work, or of its answer."""
         matcher, limits = _split_keywords(api, where)
-        return self._add(Fault(self, f"disconnect {_name(api)}", matcher, limits, lambda fault: Disconnect(after_work)))
+        return self.add(Fault(self, f"disconnect {_name(api)}", matcher, limits, lambda fault: Disconnect(after_work)))
 
     def garble(self, api: Api | Collection[Api] | None, way: str, **where: Unpack[Matching]) -> Fault:
         """Damage answers: "records" (of Fetch: batches whose checksum is wrong), "cut" (the connection breaks in the
         middle of the frame), "short" (the frame ends before its message does) or "correlation_id" (the reply to another
-        request)."""
+        request). Answers without anything to be damaged, as those to long polls in vain are without records, do not
+        count."""
         if way not in WAYS:
             raise ValueError(f"answers are garbled in the ways {', '.join(WAYS)}, not {way}")
+        if way == RECORDS:
+            api = _answered_with_records(api)
         matcher, limits = _split_keywords(api, where)
-        return self._add(Fault(self, f"garble {_name(api)} {way}", matcher, limits, lambda fault: Garble(way)))
+        return self.add(
+            AnswerFault(
+                self,
+                f"garble {_name(api)} {way}",
+                matcher,
+                limits,
+                lambda fault: Garble(way, matcher.is_meant, fault.counts),
+            )
+        )
 
     def throttle(self, api: Api | Collection[Api] | None, duration: Duration, **where: Unpack[Matching]) -> Fault:
         """Answer at once, but say that the client is beyond its quota and must wait so long (`throttle_time_ms`), and
         begin no other request of its connection meanwhile, as Kafka does (KIP-219)."""
         matcher, limits = _split_keywords(api, where)
         effect = Throttle(whole_ms(duration))
-        return self._add(Fault(self, f"throttle {_name(api)}", matcher, limits, lambda fault: effect))
+        return self.add(Fault(self, f"throttle {_name(api)}", matcher, limits, lambda fault: effect))
 
     def refuse(
         self,
@@ -348,17 +173,19 @@ class Faults(StateFaults):
         """Close new connections of clients as soon as they are accepted; those that exist stay. Brokers of a cluster
         share their listener with clients, and so the refusal."""
         limits = Limits(times=times, after=after, every=every, probability=probability, seed=seed)
-        return self._add(Refusal(self, "refuse", _at(broker), limits, _no_effect))
+        return self.add(Refusal(self, "refuse", _at(broker), limits, no_effect))
 
     # --- on whole things (see also StateFaults) ---------------------------------------------------
 
-    def leader_away(self, topic: str, partition: int | None = None) -> FaultGroup:
+    def leader_away(self, topic: str | Topic, partition: int | None = None) -> FaultGroup:
         """Have a topic, or one partition, without a leader until the fault is removed: metadata says
         LEADER_NOT_AVAILABLE, and who asks the former leader hears NOT_LEADER_OR_FOLLOWER."""
+        topic = topic_name(topic)
         where: Matching = {"topic": topic} if partition is None else {"topic": topic, "partition": partition}
         return FaultGroup(
-            self.fail(["Metadata", "DescribeTopicPartitions"], ErrorCode.LEADER_NOT_AVAILABLE, **where),
-            self.fail(_ASKED_OF_LEADERS, ErrorCode.NOT_LEADER_OR_FOLLOWER, **where),
+            f"leader_away {topic}" if partition is None else f"leader_away {topic}-{partition}",
+            self.fail(ASKED_FOR_LEADERS, ErrorCode.LEADER_NOT_AVAILABLE, **where),
+            self.fail(ASKED_OF_LEADERS, ErrorCode.NOT_LEADER_OR_FOLLOWER, **where),
         )
 
     def coordinator_away(self, *, group: str | None = None, transactional_id: str | None = None) -> FaultGroup:
@@ -370,6 +197,7 @@ class Faults(StateFaults):
         where: Matching = of_group if transactional_id is None else {"transactional_id": transactional_id}
         asked = _ASKED_OF_GROUP_COORDINATORS if transactional_id is None else _ASKED_OF_TRANSACTION_COORDINATORS
         return FaultGroup(
+            f"coordinator_away {group if transactional_id is None else transactional_id}",
             self.fail("FindCoordinator", ErrorCode.COORDINATOR_NOT_AVAILABLE, **where),
             self.fail(asked, ErrorCode.NOT_COORDINATOR, **where),
         )
@@ -387,7 +215,7 @@ class Faults(StateFaults):
         """Have no room on the disk: what is to be written is refused (ENOSPC), and may be written when the fault is
         removed. Hits are refused calls to the file system."""
         limits = Limits(times=times, after=after, every=every, probability=probability, seed=seed)
-        return self._add(DiskFault(self, "disk_full", _at(broker), limits, _no_effect))
+        return self.add(DiskFault(self, "disk_full", _at(broker), limits, no_effect))
 
     def disk_fails(
         self,
@@ -402,9 +230,9 @@ class Faults(StateFaults):
         """Have the disk break: writes and syncs fail (EIO). That is final, as in Kafka: what could not be written is
         offline until the broker is started again, however soon the fault is removed."""
         limits = Limits(times=times, after=after, every=every, probability=probability, seed=seed)
-        fault = DiskFault(self, "disk_fails", _at(broker), limits, _no_effect)
+        fault = DiskFault(self, "disk_fails", _at(broker), limits, no_effect)
         fault.error_number = errno.EIO
-        return self._add(fault)
+        return self.add(fault)
 
     def disk_slow(
         self,
@@ -415,7 +243,8 @@ class Faults(StateFaults):
         """Have all that is to be written take so much longer until the fault is removed: what producers, groups and
         transactions ask for, and, in a cluster, what a broker fetches as a follower. `duration` is as of `delay`."""
         asked, followed = _asked_and_followed(broker)
-        return FaultGroup(self.delay(_WRITTEN_DOWN, duration, **asked), self.delay("Fetch", duration, **followed))
+        parts = self.delay(_WRITTEN_DOWN, duration, **asked), self.delay("Fetch", duration, **followed)
+        return FaultGroup("disk_slow", *parts)
 
     def pause(self, *, broker: int | Collection[int] | None = None) -> FaultGroup:
         """Stop a broker as SIGSTOP does, until the fault is removed: connections stay and new ones come, but nothing is
@@ -423,68 +252,7 @@ class Faults(StateFaults):
         asked meanwhile is done. (It is not taken for dead: `Cluster.expire_session` does that. What it does by its
         clock, it does.)"""
         asked, followed = _asked_and_followed(broker)
-        return FaultGroup(self.hold(**asked), self.hold("Fetch", **followed))
-
-    def clear(self) -> None:
-        """Remove all faults."""
-        self.end_all_offline()
-
-        def remove_all() -> None:
-            for fault in self._faults:
-                self._end(fault)
-
-        self._interception.run(remove_all)
-
-    def remove(self, fault: Fault) -> None:
-        """Remove one fault; does nothing when it has ended."""
-        self._interception.run(partial(self._end, fault))
-
-    # --- inside -----------------------------------------------------------------------------------
-
-    def on_loop(self, action: Callable[[], None]) -> None:
-        """Do something on the broker's event loop, and return when it is done."""
-        self._interception.run(action)
-
-    def tell_loop(self, action: Callable[[], None]) -> None:
-        """Have something done on the broker's event loop, some time."""
-        self._interception.soon(action)
-
-    def wait(self, waiting: Coroutine[Any, Any, T]) -> T:
-        """What is waited for on the broker's event loop. Raises RuntimeError when no broker runs."""
-        owner = self._interception.owner
-
-        async def wait() -> T:
-            try:
-                return await waiting
-            except TimeoutError as error:
-                raise report.explained(error, owner) from None
-
-        try:
-            return owner.call(wait())
-        finally:
-            waiting.close()
-
-    def _add(self, fault: F) -> F:
-        def add() -> None:
-            self._faults = (*self._faults, fault)
-            self._tell()
-
-        self._interception.run(add)
-        return fault
-
-    def _end(self, fault: Fault) -> None:
-        if fault not in self._faults:
-            return
-        self._faults = tuple(other for other in self._faults if other is not fault)
-        fault.effect.end()
-        self._tell()
-
-    def _tell(self) -> None:
-        found = self._interception
-        found.doorkeepers = tuple(fault for fault in self._faults if isinstance(fault, Refusal))
-        found.disk_faults = tuple(fault for fault in self._faults if isinstance(fault, DiskFault))
-        found.meddlers = tuple(fault for fault in self._faults if not isinstance(fault, Refusal | DiskFault))
-        self._interception.attach_all()
+        return FaultGroup("pause", self.hold(**asked), self.hold("Fetch", **followed))
 
 
 # --- arguments ------------------------------------------------------------------------------------
@@ -506,14 +274,16 @@ def _asked_and_followed(broker: int | Collection[int] | None) -> tuple[Matching,
     return asked, {"from_brokers": True, "predicate": is_of_follower}
 
 
-def _no_effect(fault: Fault) -> Effect:
-    """The effect of a fault that no request meets."""
-    return Disconnect(after_work=False)
-
-
 def _name(api: Api | Collection[Api] | None) -> str:
     keys = api_keys(api)
     return "everything" if keys is None else ", ".join(API_NAMES[key] for key in sorted(keys))
+
+
+def _answered_with_records(api: Api | Collection[Api] | None) -> Api:
+    """Fetch, the only API whose answers have records. Errors: ValueError where another one is named."""
+    if others := (api_keys(api) or frozenset({FETCH})) - {FETCH}:
+        raise ValueError(f"answers to {_name(others)} have no records: only those to Fetch do")
+    return FETCH
 
 
 def _error_code(error: ErrorCode | str | int) -> int:
@@ -537,6 +307,8 @@ def _duration_of(
 ) -> Callable[[random.Random], Duration]:
     if callable(duration):
         return duration
+    if isinstance(duration, tuple) and len(duration) != 2:
+        raise ValueError(f"a range of durations is the shortest and the longest, not {duration!r:.100}")
     shortest, longest = duration if isinstance(duration, tuple) else (duration, duration)
     low, high = ms(shortest), ms(longest)
     if low > high:

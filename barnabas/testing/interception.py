@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from barnabas.broker.server import Broker as Server
     from barnabas.testing.faults import Faults
     from barnabas.testing.recording import Recording
+    from barnabas.testing.topic import Led
     from barnabas.wire.schema import Message
 
 T = TypeVar("T")
@@ -51,12 +52,20 @@ class Owner(Protocol):
         """The brokers that run."""
         ...
 
+    def check_brokers(self, numbers: Collection[int]) -> None:
+        """Refuse numbers of brokers that it does not have. Errors: ValueError."""
+        ...
+
     def controlling(self) -> Server | None:
         """The broker that is the controller."""
         ...
 
     async def eventually(self, find: Callable[[], T | None], what: str) -> T:
         """What is found in the end. Errors: TimeoutError, ApiError."""
+        ...
+
+    async def leading(self, name: str, partition: int) -> Led:
+        """A partition at its leader, as soon as there is one. Errors: TimeoutError, ApiError."""
         ...
 
 

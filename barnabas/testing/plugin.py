@@ -1,5 +1,5 @@
 """The pytest plugin: a broker for the test session, fresh topics and groups for each test, or a broker that is as new
-after each test. See docs/testing.md.
+after each test; clusters, of a test's own or for several tests. See docs/testing.md.
 
 pytest loads this module in every run of an environment that has Barnabas installed, so it imports the broker only when
 a fixture needs it. Under pytest-xdist every worker is a process, with a session and thus a broker of its own.
@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Generator, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Container, Generator, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any
@@ -23,16 +23,21 @@ if TYPE_CHECKING:
     from barnabas.testing.topic import Topic
 
 INI_OPTION = "kafka_broker_configs"
+BROKER = "kafka_broker"
+CLUSTER = "kafka_cluster"
 MARKER = "kafka"
 MARKER_ARGUMENTS = frozenset({"partitions", "configs", "reset"})
 RESET_OPTION = "--kafka-reset"
 RESET_INI = "kafka_reset"
 RECORD_OPTION = "--kafka-record"
 RECORD_INI = "kafka_record"
+PACKAGE = "barnabas.testing."
 REPORT_MODULE = "barnabas.testing.report"
 NAME_LENGTH_MAX = 200
 _numbers = count(1)
-_session_broker = pytest.StashKey["Broker"]()
+_lasting = pytest.StashKey[dict[str, "Broker | Cluster"]]()
+"""Brokers and clusters that last longer than a test, by their fixtures."""
+
 _shared_topics = pytest.StashKey[list[str]]()
 """Names of topics that belong to more than one test."""
 
@@ -40,15 +45,15 @@ _shared_topics = pytest.StashKey[list[str]]()
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Declare the options of pytest's configuration file and of its command line."""
     parser.addini(INI_OPTION, "Broker configs of the kafka_broker fixture, one key=value per line", type="linelist")
-    parser.addini(RESET_INI, "Reset the kafka_broker fixture's broker after each test that uses it", type="bool")
+    shared = "a broker or cluster that tests share"
+    parser.addini(RESET_INI, f"Reset {shared} after each test that uses it", type="bool")
     parser.getgroup("barnabas").addoption(
-        RESET_OPTION, action="store_true", help="reset the kafka_broker fixture's broker after each test that uses it"
+        RESET_OPTION, action="store_true", help=f"reset {shared} after each test that uses it"
     )
-    parser.addini(RECORD_INI, "Record what clients ask kafka_broker, for the report of a test that fails", type="bool")
+    fixtures = "the brokers and clusters of fixtures"
+    parser.addini(RECORD_INI, f"Record what clients ask {fixtures}, for the report of a test that fails", type="bool")
     parser.getgroup("barnabas").addoption(
-        RECORD_OPTION,
-        action="store_true",
-        help="record what clients ask kafka_broker, for the report of a failing test",
+        RECORD_OPTION, action="store_true", help=f"record what clients ask {fixtures}, for the report of a failing test"
     )
 
 
@@ -57,30 +62,42 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers",
         f"{MARKER}(partitions=None, configs={{}}, reset=None): partition count and topic configs of the test's "
-        "kafka_topic; whether kafka_broker is reset after the test",
+        "kafka_topic; whether kafka_broker, or a cluster that tests share, is reset after the test",
     )
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Refuse a marker that says nothing we know."""
+    for marker in item.iter_markers(MARKER):
+        unknown = set(marker.kwargs) - MARKER_ARGUMENTS
+        if marker.args or unknown:
+            raise pytest.UsageError(
+                f"the marker {MARKER} takes the keywords {', '.join(sorted(MARKER_ARGUMENTS))}, "
+                f"not {', '.join([*map(repr, marker.args), *sorted(unknown)])}"
+            )
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
-    """Reset the session's broker when a test that used it, and its fixtures, are over."""
-    yield
-    broker = item.config.stash.get(_session_broker, None)
-    if broker is None or "kafka_broker" not in getattr(item, "fixturenames", ()) or not broker.is_running:
-        return
-    if _is_reset_wanted(item):
-        if shared := item.config.stash.get(_shared_topics, []):
-            pytest.fail(f"kafka_broker cannot be reset while several tests share {', '.join(shared)}", pytrace=False)
-        broker.reset()
+    """Reset brokers and clusters that tests share, when a test that used them, and its fixtures, are over."""
+    try:
+        yield
+    finally:
+        if _is_reset_wanted(item):
+            _reset(item)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
-    """Record what clients ask the session's broker, where that is wanted."""
-    broker = item.config.stash.get(_session_broker, None)
-    if broker is None or not (item.config.getoption(RECORD_OPTION) or item.config.getini(RECORD_INI)):
-        return (yield)
-    with broker.recorded():
+    """Record what clients ask the brokers and clusters of fixtures, where that is wanted."""
+    owners: list[Broker | Cluster] = []
+    if item.config.getoption(RECORD_OPTION) or item.config.getini(RECORD_INI):
+        own = getattr(item, "funcargs", {}).get(CLUSTER)
+        owners = [*item.config.stash.get(_lasting, {}).values(), *([] if own is None else [own])]
+    with ExitStack() as recordings:
+        for owner in owners:
+            recordings.enter_context(owner.recorded())
         return (yield)
 
 
@@ -89,11 +106,13 @@ def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Have the brokers that a failing test has started or used say what they hold, and what they were asked last."""
+    if call.excinfo is not None and not item.config.getoption("fulltrace"):
+        _shorten(call.excinfo)
     report = yield
     brokers = sys.modules.get(REPORT_MODULE)  # not there: nobody has used a broker
     if brokers is not None and report.failed:
-        used = getattr(item, "funcargs", {}).values()
-        report.sections += brokers.sections(item.nodeid, used)
+        of_class = vars(getattr(item, "cls", None) or object).values()  # unittest's setUpClass keeps things there
+        report.sections += brokers.sections(item.nodeid, [*getattr(item, "funcargs", {}).values(), *of_class])
     return report
 
 
@@ -114,8 +133,7 @@ def kafka_broker(kafka_broker_configs: dict[str, object], pytestconfig: pytest.C
     """A broker that runs as long as the test session; with `--kafka-reset` it is as new after each test."""
     from barnabas.testing.broker import Broker
 
-    with Broker(configs=kafka_broker_configs) as broker:
-        pytestconfig.stash[_session_broker] = broker
+    with Broker(configs=kafka_broker_configs) as broker, _known(pytestconfig, BROKER, broker):
         yield broker
 
 
@@ -162,6 +180,24 @@ def kafka_group(request: pytest.FixtureRequest) -> str:
     return _fresh_name(request, "group")
 
 
+@pytest.fixture(scope="class")
+def kafka_group_of_class(request: pytest.FixtureRequest) -> str:
+    """As `kafka_group`, for the tests of a class."""
+    return _fresh_name(request, "group")
+
+
+@pytest.fixture(scope="module")
+def kafka_group_of_module(request: pytest.FixtureRequest) -> str:
+    """As `kafka_group`, for the tests of a module."""
+    return _fresh_name(request, "group")
+
+
+@pytest.fixture(scope="session")
+def kafka_group_of_session(request: pytest.FixtureRequest) -> str:
+    """As `kafka_group`, for all tests."""
+    return _fresh_name(request, "group")
+
+
 @pytest.fixture
 def kafka_broker_factory() -> Iterator[Callable[..., Broker]]:
     """Starts brokers of the test's own: `kafka_broker_factory(num_partitions=3)`, stopped after the test."""
@@ -188,6 +224,55 @@ def kafka_cluster() -> Iterator[Cluster]:
 
     with Cluster() as cluster:
         yield cluster
+
+
+@pytest.fixture(scope="class")
+def kafka_cluster_of_class(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    """Three brokers that the tests of a class share; with `--kafka-reset` they are as new after each test."""
+    yield from _cluster_to_share(request)
+
+
+@pytest.fixture(scope="module")
+def kafka_cluster_of_module(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    """Three brokers that the tests of a module share; with `--kafka-reset` they are as new after each test."""
+    yield from _cluster_to_share(request)
+
+
+@pytest.fixture(scope="session")
+def kafka_cluster_of_session(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    """Three brokers that all tests share; with `--kafka-reset` they are as new after each test that uses them."""
+    yield from _cluster_to_share(request)
+
+
+def _shorten(failure: pytest.ExceptionInfo[BaseException]) -> None:
+    """Have what a broker reports be shown where the test asked it: its way through the broker's threads says nothing
+    to the reader of a test."""
+    at = failure.tb
+    while isinstance(failure.value, TimeoutError) and at.tb_next is not None:
+        module = str(at.tb_next.tb_frame.f_globals.get("__name__", ""))
+        if module.startswith(PACKAGE) and module != __name__:
+            at.tb_next = None
+        else:
+            at = at.tb_next
+
+
+def _cluster_to_share(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    from barnabas.testing.cluster import Cluster
+
+    assert request.fixturename is not None
+    with Cluster() as cluster, _known(request.config, request.fixturename, cluster):
+        yield cluster
+
+
+@contextmanager
+def _known(config: pytest.Config, fixture: str, owner: Broker | Cluster) -> Iterator[None]:
+    """What lasts longer than a test is to be reset and recorded."""
+    lasting = config.stash.setdefault(_lasting, {})
+    lasting[fixture] = owner
+    try:
+        yield
+    finally:
+        del lasting[fixture]
 
 
 def _topics_to_share(request: pytest.FixtureRequest, broker: Broker) -> Iterator[Callable[..., Topic]]:
@@ -227,6 +312,23 @@ def _delete(broker: Broker, names: list[str]) -> None:
                 broker.delete_topic(name)
 
 
+def _reset(item: pytest.Item) -> None:
+    for name, owner in item.config.stash.get(_lasting, {}).items():
+        if name not in _fixtures_of(item):
+            continue
+        if name == BROKER and (shared := item.config.stash.get(_shared_topics, [])):
+            pytest.fail(f"{BROKER} cannot be reset while several tests share {', '.join(shared)}", pytrace=False)
+        if not owner.is_running:  # the test has killed or stopped it
+            owner.start()
+        owner.reset()
+
+
+def _fixtures_of(item: pytest.Item) -> Container[str]:
+    """The fixtures that a test used: by name, and by `request.getfixturevalue`, which pytest tells nobody of."""
+    by_call = getattr(getattr(item, "_request", None), "_fixture_defs", {})
+    return {*getattr(item, "fixturenames", ()), *by_call}
+
+
 def _is_reset_wanted(item: pytest.Item) -> bool:
     for marker in item.iter_markers(MARKER):
         if marker.kwargs.get("reset") is not None:
@@ -239,12 +341,6 @@ def _topic_settings(request: pytest.FixtureRequest) -> tuple[int | None, dict[st
     partitions: int | None = None
     configs: dict[str, object] = {}
     for marker in reversed(list(request.node.iter_markers(MARKER))):
-        unknown = set(marker.kwargs) - MARKER_ARGUMENTS
-        if marker.args or unknown:
-            raise pytest.UsageError(
-                f"the marker {MARKER} takes the keywords {', '.join(sorted(MARKER_ARGUMENTS))}, "
-                f"not {', '.join([*map(repr, marker.args), *sorted(unknown)])}"
-            )
         partitions = marker.kwargs.get("partitions", partitions)
         configs |= marker.kwargs.get("configs", {})
     return partitions, configs

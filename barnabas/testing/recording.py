@@ -283,9 +283,21 @@ class Recordable:
         """Wait until so many matching requests have come and been answered, see `Recording.wait_request`; of the
         recording that began last.
 
-        Errors: TimeoutError; RuntimeError when nothing was ever recorded.
+        Errors: TimeoutError; RuntimeError when nothing was ever recorded, or inside a running event loop: await
+        `wait_request_async` there.
         """
         return self._last_recording().wait_request(api, count, timeout=timeout, **where)
+
+    async def wait_request_async(
+        self,
+        api: Api | Collection[Api] | None = None,
+        count: int = 1,
+        *,
+        timeout: float = 30.0,
+        **where: Unpack[Selection],
+    ) -> RecordedRequest:
+        """As `wait_request`, without blocking the event loop that it is awaited on."""
+        return await self._last_recording().wait_request_async(api, count, timeout=timeout, **where)
 
     @property
     def last_recording(self) -> Recording | None:

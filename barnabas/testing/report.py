@@ -23,12 +23,16 @@ ENTRIES_MAX: Final = 20
 
 RECORDS_MAX: Final = 5
 REQUESTS_MAX: Final = 10
+CHART_REQUESTS_MAX: Final = 20
 LOG_LINES_MAX: Final = 10
 LOG_LINES_KEPT: Final = 100
 VALUE_LENGTH_MAX: Final = 80
 DEPARTED_MAX: Final = 10
 PATIENCE_S: Final = 5.0
 """How long a broker's event loop may be busy before it is left alone."""
+
+THREADS: Final = ("barnabas", "barnabas-cluster")
+"""Names of the threads in which brokers and clusters run."""
 
 CURRENT_TEST: Final = "PYTEST_CURRENT_TEST"
 """pytest's name for the environment variable that says which test runs."""
@@ -42,11 +46,19 @@ class LastLines(logging.Handler):
 
     def __init__(self) -> None:
         super().__init__()
-        self.lines: deque[str] = deque(maxlen=LOG_LINES_KEPT)
+        self._lines: deque[tuple[str, int | None, str]] = deque(maxlen=LOG_LINES_KEPT)
+        """During which test a line was logged, the thread of the broker or cluster that did, if one did, and it."""
         self.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
 
+    def of_this_broker(self) -> list[str]:
+        """What was logged during the test that runs, if one does, but for the lines of other brokers than the one whose
+        event loop runs here."""
+        here, now = threading.get_ident(), _current_test()
+        return [line for test, thread, line in self._lines if test in (now or test, "") and thread in (None, here)]
+
     def emit(self, record: logging.LogRecord) -> None:
-        self.lines.append(self.format(record))
+        thread = record.thread if record.threadName in THREADS else None
+        self._lines.append((_current_test(), thread, self.format(record)))
         would_print = None if logging.getLogger().handlers else logging.lastResort  # but for this handler
         if would_print is not None and record.levelno >= would_print.level:
             would_print.handle(record)
@@ -78,11 +90,13 @@ def failing(owner: Owner) -> None:
 
 
 def sections(test: str, used: Iterable[object]) -> list[tuple[str, str]]:
-    """Titles and texts of what the brokers say that a test has started or used, in any thread."""
+    """Titles and texts of what the brokers say that a test has started or used, in any thread. `used` are values of
+    fixtures, and may have brokers in them."""
+    values = [each for value in used for each in (value if isinstance(value, tuple | list) else (value,))]
     found = [section for by, section in _departed if by == test]
     _departed.clear()
     for owner, by in list(_started_by.items()):
-        if owner.live_servers() and (by == test or any(each is owner for each in used)):
+        if owner.live_servers() and (by == test or any(each is owner for each in values)):
             found.append(_section(owner))
     return found
 
@@ -95,7 +109,7 @@ def _section(owner: Owner) -> tuple[str, str]:
     text: list[str] = []
 
     async def tell() -> None:
-        text.append(describe(owner))
+        text.append("\n".join([describe(owner), *_chart(owner.last_recording)]))
 
     def ask() -> None:
         try:
@@ -121,7 +135,7 @@ def describe(owner: Owner) -> str:
         ("transactions", [line for server in servers for line in _transactions(server)]),
         ("faults", [repr(fault) for fault in owner.faults]),
         ("last requests", _requests(owner.last_recording)),
-        ("log", list(last_lines.lines)[-LOG_LINES_MAX:]),
+        ("log", last_lines.of_this_broker()[-LOG_LINES_MAX:]),
     ]
     return "\n".join(line for title, lines in parts for line in _part(title, lines))
 
@@ -173,8 +187,16 @@ def _transactions(server: Server) -> Iterable[str]:
 
 def _requests(recording: Recording | None) -> list[str]:
     if recording is None:
-        return ["not recorded: `with broker.recorded():` or pytest's --kafka-record does"]
+        return ["not recorded: `with broker.recorded():`, pytest's --kafka-record or POST .../recorded does"]
     return [repr(each) for each in recording.last(REQUESTS_MAX)]
+
+
+def _chart(recording: Recording | None) -> list[str]:
+    """The sequence chart of the last requests; nothing where none were recorded."""
+    from barnabas.testing.chart import text_chart
+
+    requests = [] if recording is None else recording.last(CHART_REQUESTS_MAX)
+    return ["chart of the last requests:", *text_chart(requests).splitlines()] if requests else []
 
 
 def _short(value: bytes | None) -> str:

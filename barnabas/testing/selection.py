@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import difflib
 import random
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Final, TypedDict
 
 from barnabas.testing import entries
 from barnabas.testing.request import Request
+from barnabas.testing.topic import Topic, topic_name
 from barnabas.wire.messages import API_NAMES
 from barnabas.wire.schema import Message
 
@@ -31,7 +32,7 @@ class Selection(TypedDict, total=False):
     client_id: str | Collection[str]
     principal: str | Collection[str]
     connection: int | Collection[int]
-    topic: str | Collection[str]
+    topic: str | Topic | Collection[str | Topic]
     partition: int | Collection[int]
     group: str | Collection[str]
     transactional_id: str | Collection[str]
@@ -55,6 +56,7 @@ class Matching(Selection, total=False):
 
 
 _OF_REQUEST: Final = ("version", "client_id", "principal", "connection", "broker")
+_NUMBERS: Final = frozenset({"version", "connection", "partition", "broker"})
 _OF_ENTRIES: Final = {
     "topic": entries.TOPIC,
     "partition": entries.PARTITION,
@@ -75,6 +77,9 @@ class Limits:
         probability: float = 1.0,
         seed: int | None = None,
     ) -> None:
+        _check_numbers(times=times or 0, after=after, every=every, seed=seed or 0)
+        if not isinstance(probability, int | float):
+            raise TypeError(f"probability is a number of 0 to 1, not {probability!r:.100}")
         if every < 1 or after < 0 or (times is not None and times < 1) or not 0 <= probability <= 1:
             raise ValueError("a fault needs times >= 1, after >= 0, every >= 1 and a probability of 0 to 1")
         self.seed = random.randrange(SEED_MAX) if seed is None else seed
@@ -87,9 +92,14 @@ class Limits:
         self._probability = probability
         self.is_random = probability < 1
 
+    @property
+    def is_over(self) -> bool:
+        """Whether the fault has come as often as it may."""
+        return self.hits == self._times
+
     def is_hit(self) -> bool:
         """Count one more request, connection or call that the fault is for, and say whether it comes over this one."""
-        if self.hits == self._times:
+        if self.is_over:
             return False
         self.matches += 1
         number = self.matches - self._after
@@ -101,25 +111,32 @@ class Limits:
 
 class Matcher:
     """Whether a request is one that a fault, or a look at what was recorded, is for. Errors: ValueError for an API that
-    Kafka does not have, TypeError for a keyword that is none."""
+    Kafka does not have, TypeError for a keyword that is none, or a value that such keywords do not have."""
 
     def __init__(self, api: Api | Collection[Api] | None, where: Mapping[str, Any]) -> None:
         self.api_keys = api_keys(api)
         self._predicate: Callable[[Request], bool] | None = where.get("predicate")
-        self._from_brokers = bool(where.get("from_brokers", False))
-        self._of_request = {name: _collection(where[name]) for name in _OF_REQUEST if name in where}
-        self._of_entries = {role: _collection(where[name]) for name, role in _OF_ENTRIES.items() if name in where}
+        self.is_of_brokers = bool(where.get("from_brokers", False))
+        self._of_request = {name: _collection(name, where[name]) for name in _OF_REQUEST if name in where}
+        self._of_entries = {role: _collection(name, where[name]) for name, role in _OF_ENTRIES.items() if name in where}
         self.addressed = frozenset(self._of_entries)
         unknown = set(where) - {*_OF_REQUEST, *_OF_ENTRIES, "predicate", "from_brokers"}
         if unknown:
             raise TypeError(f"no such keyword: {', '.join(sorted(unknown))}; there are {', '.join(_KEYWORDS)}")
+        if self._predicate is not None and not callable(self._predicate):
+            raise TypeError(f"predicate is a function of a Request, not {self._predicate!r:.100}")
+
+    @property
+    def brokers(self) -> Collection[int]:
+        """The broker ids that are named; none where all are meant."""
+        return self._of_request.get("broker", ())
 
     def matches(self, request: Request) -> bool:
         """Whether this request is meant; asks the predicate last."""
         return (
             (self.api_keys is None or request.message.API_KEY in self.api_keys)
             and all(getattr(request, name) in values for name, values in self._of_request.items())
-            and (self._from_brokers or not request.is_of_broker)
+            and (self.is_of_brokers or not request.is_of_broker)
             and (not self._of_entries or any(map(self._names, request.subjects)))
             and (self._predicate is None or bool(self._predicate(request)))
         )
@@ -168,7 +185,24 @@ def _api_key(api: Api) -> int:
     return found
 
 
-def _collection(value: Any) -> Collection[Any]:
-    if isinstance(value, str | int) or value is None:
-        return (value,)
-    return frozenset(value)
+def _collection(keyword: str, value: Any) -> Collection[Any]:
+    """What a keyword's value means, which may be one or several. Errors: TypeError."""
+    is_one = isinstance(value, str | bytes) or not isinstance(value, Iterable)
+    return frozenset(_value(keyword, each) for each in ([value] if is_one else value))
+
+
+def _value(keyword: str, value: Any) -> Any:
+    if keyword in _NUMBERS:
+        _check_numbers(**{keyword: value})
+        return value
+    if keyword == "topic":
+        return topic_name(value)
+    if isinstance(value, str) or (keyword == "client_id" and value is None):  # clients need not say who they are
+        return value
+    raise TypeError(f"{keyword} is a text, not {value!r:.100}")
+
+
+def _check_numbers(**values: Any) -> None:
+    for name, value in values.items():
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise TypeError(f"{name} is a whole number, not {value!r:.100}")

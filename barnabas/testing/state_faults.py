@@ -5,11 +5,10 @@ state stays sound."""
 from __future__ import annotations
 
 import asyncio
-from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from barnabas.broker.cluster.metadata import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
 from barnabas.broker.coordinators.groups.events import (
@@ -23,7 +22,10 @@ from barnabas.broker.coordinators.groups.events import (
 )
 from barnabas.testing import elections
 from barnabas.testing.durations import Duration, whole_ms
-from barnabas.testing.interception import Interception
+from barnabas.testing.lasting import FaultList, StateFault
+from barnabas.testing.selection import Matcher
+from barnabas.testing.topic import Topic, topic_name
+from barnabas.testing.waiting import with_timeout
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.records import Record, build_batch
 
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
     from barnabas.broker.coordinators.transactions.state import Transaction
     from barnabas.broker.server import Broker as Server
     from barnabas.controller.state import PartitionState
+    from barnabas.testing.request import Request
+    from barnabas.wire.names import TopicId
 
 T = TypeVar("T")
 
@@ -42,80 +46,71 @@ NOBODY: Final = 0
 PHANTOM: Final = "barnabas.testing"
 RETRY_S: Final = 0.01
 RETRIES_MAX: Final = 3_000
+PATIENCE_S: Final = 30.0
 ACKS_ALL: Final = -1
 PRODUCE_VERSION: Final = 9
+READ_UNCOMMITTED: Final = 0
+
+_PASSING: Final = frozenset(
+    {
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.NOT_ENOUGH_REPLICAS,
+        ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+    }
+)
+"""Why a marker may not be written yet."""
+
+ASKED_FOR_LEADERS: Final = ("Metadata", "DescribeTopicPartitions")
+ASKED_OF_LEADERS: Final = ("Produce", "Fetch", "ListOffsets", "OffsetForLeaderEpoch", "DeleteRecords")
 
 
-class EndedByBlock(ABC):
-    """Something that lasts until `end()`, or until its `with` block ends."""
+class HangingTransaction(StateFault):
+    """A transaction that was left open in a partition, and that no coordinator knows of, until it is aborted by
+    `remove()`, as `kafka-transactions.sh abort` does. Its hits are requests of committed records of the partition."""
 
-    @abstractmethod
-    def end(self) -> None:
-        """End it; does nothing when that is done."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    def __init__(
+        self, among: FaultList, topic: str, partition: int, producer_id: int, abort: Callable[[], None]
     ) -> None:
-        self.end()
+        def is_of_committed(request: Request) -> bool:
+            return bool(getattr(request.message, "isolation_level", READ_UNCOMMITTED) != READ_UNCOMMITTED)
 
-
-class HangingTransaction(EndedByBlock):
-    """A transaction that was left open in a partition, which no coordinator knows of, until `end()` or until its `with`
-    block ends."""
-
-    def __init__(self, faults: StateFaults, topic: str, partition: int, producer_id: int) -> None:
+        where = {"topic": topic, "partition": partition, "predicate": is_of_committed}
+        super().__init__(among, f"a transaction hangs in {topic}-{partition}", Matcher(None, where), abort)
         self.topic = topic
         self.partition = partition
         self.producer_id = producer_id
-        self._faults = faults
-        self._is_over = False
-
-    def end(self) -> None:
-        """Abort it, as `kafka-transactions.sh abort` does; does nothing when that is done."""
-        if not self._is_over:
-            self._is_over = True
-            self._faults.end_hanging(self)
 
 
-class OfflinePartition(EndedByBlock):
-    """A partition that nobody leads, until `end()`, `faults.clear()`, or until its `with` block ends."""
+class OfflinePartition(StateFault):
+    """A partition that nobody leads, until `remove()` has it led again, by the broker that led it before if that can.
+    Its hits are requests that are about it and need its leader, or ask who that is."""
 
-    def __init__(self, faults: StateFaults, topic: str, partition: int, former_leader: int) -> None:
+    def __init__(
+        self, among: FaultList, topic: str, partition: int, former_leader: int, lead_again: Callable[[], None]
+    ) -> None:
+        matcher = Matcher((*ASKED_FOR_LEADERS, *ASKED_OF_LEADERS), {"topic": topic, "partition": partition})
+        super().__init__(among, f"{topic}-{partition} is offline", matcher, lead_again)
         self.topic = topic
         self.partition = partition
         self.former_leader = former_leader
-        self._faults = faults
-
-    def __repr__(self) -> str:
-        return f"<{self.topic}-{self.partition} is offline>"
-
-    def end(self) -> None:
-        """Have the partition led again, by the broker that led it before if that can; does nothing when it is."""
-        self._faults.end_offline(self)
 
 
-class StateFaults:
+class StateFaults(FaultList):
     """The verbs that change what a broker, or a cluster, keeps; part of `Faults`. They need it to run.
 
     Errors of all: ApiError with Kafka's error where there is no such group, member, transactional id or partition;
     RuntimeError when no broker runs.
     """
 
-    def __init__(self, interception: Interception) -> None:
-        self._interception = interception
-        self._offline: list[OfflinePartition] = []
-
     # --- leaders ----------------------------------------------------------------------------------
 
-    def move_leader(self, topic: str, partition: int = 0, *, to: int | None = None) -> int:
+    def move_leader(self, topic: str | Topic, partition: int = 0, *, to: int | None = None) -> int:
         """Have another broker of a cluster lead a partition, or broker `to`: one that is in sync. All brokers know on
         return. Returns the broker that leads now.
 
         Errors: ApiError ELIGIBLE_LEADERS_NOT_AVAILABLE, where no other broker can lead it.
         """
+        topic = topic_name(topic)
         return self._elect(topic, partition, elections.another(to))
 
     def move_coordinator(
@@ -137,9 +132,10 @@ class StateFaults:
         topic = GROUP_METADATA_TOPIC if transactional_id is None else TRANSACTION_STATE_TOPIC
         return self.move_leader(topic, self._call(partition()), to=to)
 
-    def raise_leader_epoch(self, topic: str, partition: int = 0) -> int:
+    def raise_leader_epoch(self, topic: str | Topic, partition: int = 0) -> int:
         """Elect the leader of a partition anew: clients that know the leader epoch of before are told that it is over
         (FENCED_LEADER_EPOCH). Returns the leader epoch."""
+        topic = topic_name(topic)
         self._elect(topic, partition, elections.the_same)
 
         async def epoch() -> int:
@@ -147,34 +143,24 @@ class StateFaults:
 
         return self._call(epoch())
 
-    def partition_offline(self, topic: str, partition: int = 0) -> OfflinePartition:
-        """Have nobody lead a partition, as when all its replicas are away, until `end()` of what is returned: metadata
-        says LEADER_NOT_AVAILABLE, and who asks for it all the same hears NOT_LEADER_OR_FOLLOWER. Its brokers keep what
-        they have. It ends also when a broker is started."""
+    def partition_offline(self, topic: str | Topic, partition: int = 0) -> OfflinePartition:
+        """Have nobody lead a partition, as when all its replicas are away, until the fault is removed: metadata says
+        LEADER_NOT_AVAILABLE, and who asks for it all the same hears NOT_LEADER_OR_FOLLOWER. Its brokers keep what they
+        have. Somebody leads it also when a broker is started."""
+        topic = topic_name(topic)
         former: list[int] = []
 
         def choose(state: PartitionState, able: list[int]) -> int:
             former.append(state.leader)
             return elections.nobody(state, able)
 
+        def lead_again() -> None:
+            if self._interception.owner.live_servers():  # else who starts has an election anyway
+                with suppress(ApiError):  # its topic was deleted
+                    self._elect(topic, partition, elections.whoever_can(former[0]))
+
         self._elect(topic, partition, choose)
-        self._offline.append(OfflinePartition(self, topic, partition, former[0]))
-        return self._offline[-1]
-
-    def end_offline(self, offline: OfflinePartition) -> None:
-        """Have a partition led again."""
-        if offline not in self._offline:
-            return
-        self._offline.remove(offline)
-        with suppress(ApiError):  # its topic was deleted
-            self._elect(offline.topic, offline.partition, elections.whoever_can(offline.former_leader))
-
-    def end_all_offline(self) -> None:
-        """Have all partitions led again that were taken offline."""
-        for offline in list(self._offline):
-            if self._interception.owner.live_servers():
-                self.end_offline(offline)
-        self._offline.clear()
+        return self.add(OfflinePartition(self, topic, partition, former[0], lead_again))
 
     def _elect(self, topic: str, partition: int, choose: elections.Choose) -> int:
         """Have an election; returns who leads, as all brokers know. Errors: TimeoutError."""
@@ -205,13 +191,14 @@ class StateFaults:
 
     # --- records ----------------------------------------------------------------------------------
 
-    def age_records(self, topic: str, duration: Duration, partition: int | None = None) -> None:
+    def age_records(self, topic: str | Topic, duration: Duration, partition: int | None = None) -> None:
         """Have retention take the records of a topic, or of one partition, for so much older than they are, a timedelta
         or ms, once and now: what `retention.ms` would have deleted after that time is deleted, on all brokers, while
         the time of the brokers, and the timestamps of what is left, stay as they are.
 
         Errors: ApiError UNKNOWN_TOPIC_OR_PARTITION.
         """
+        topic = topic_name(topic)
         milliseconds = whole_ms(duration)
 
         async def age() -> None:
@@ -282,9 +269,10 @@ class StateFaults:
 
         self._call(join_and_leave())
 
-    def lose_offsets(self, group: str, topic: str) -> None:
+    def lose_offsets(self, group: str, topic: str | Topic) -> None:
         """Have a consumer group's committed offsets of a topic forgotten, as after `offsets.retention.minutes`: its
         consumers go on, until somebody asks where they were."""
+        topic = topic_name(topic)
 
         async def forget() -> None:
             self._group(group).tell(ForgetTopics(group, frozenset({topic})))
@@ -292,6 +280,8 @@ class StateFaults:
         self._call(forget())
 
     def _group(self, group: str) -> GroupRunner:
+        if not any(GROUP_METADATA_TOPIC in server.metadata for server in self._interception.owner.live_servers()):
+            raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"there is no group {group}: nobody has joined one yet")
         return self._first(lambda server: server.groups.runtime.runner(group))
 
     def _new_id(self) -> str:
@@ -313,27 +303,34 @@ class StateFaults:
         self._call(fence())
 
     def abort_transaction(self, transactional_id: str) -> None:
-        """Abort an open transaction behind its producer's back, which hears of it when it wants to commit.
+        """Abort an open transaction behind its producer's back, as when its time is over: under a new epoch, so that
+        whatever the producer asks for next, records of other partitions too, is refused (INVALID_PRODUCER_EPOCH).
 
         Errors: ApiError INVALID_TXN_STATE when none is open.
         """
 
         async def abort() -> None:
-            from barnabas.broker.coordinators.transactions.events import EndTransaction
+            from barnabas.broker.coordinators.transactions.events import EPOCH_BUMP_VERSION, EndTransaction
+            from barnabas.broker.coordinators.transactions.state import TransactionState
 
             found, server = self._transaction(transactional_id)
+            if found.state is not TransactionState.ONGOING:
+                raise ApiError(ErrorCode.INVALID_TXN_STATE, f"no transaction of {transactional_id} is open")
             producer = (found.producer_id, found.producer_epoch)
-            event = EndTransaction(transactional_id, NOBODY, *producer, is_commit=False, client_version=0)
+            event = EndTransaction(
+                transactional_id, NOBODY, *producer, is_commit=False, client_version=EPOCH_BUMP_VERSION
+            )
             await _settled(lambda: server.transactions.producer(event))
 
         self._call(abort())
 
-    def hang_transaction(self, topic: str, partition: int = 0) -> HangingTransaction:
+    def hang_transaction(self, topic: str | Topic, partition: int = 0) -> HangingTransaction:
         """Leave a transaction open in a partition that no coordinator will ever end, as brokers before Kafka 3.6 could
-        (KIP-890): consumers with isolation.level=read_committed come no further. One record is written for it, which
-        nobody sees who reads committed records."""
+        (KIP-890), until the fault is removed: consumers with isolation.level=read_committed come no further. One record
+        is written for it, which nobody sees who reads committed records."""
+        topic = topic_name(topic)
 
-        async def hang() -> int:
+        async def hang() -> tuple[int, TopicId]:
             server = self._leader(topic, partition)
             producer_id = await server.producer_ids.next()
             record = Record(0, server.clock.now_ms(), None, b"", [], 0)
@@ -341,26 +338,57 @@ class StateFaults:
                 [record], producer_id=producer_id, producer_epoch=0, base_sequence=0, transactional=True
             )
             server.replicas.append(topic, partition, batch, ACKS_ALL, PRODUCE_VERSION)
-            return producer_id
+            return producer_id, server.metadata.topic_id(topic)
 
-        return HangingTransaction(self, topic, partition, self._call(hang()))
+        producer_id, topic_id = self._call(hang())
+        abort = partial(self._abort_hanging, topic, topic_id, partition, producer_id)
+        return self.add(HangingTransaction(self, topic, partition, producer_id, abort))
 
-    def end_hanging(self, hanging: HangingTransaction) -> None:
-        """Abort a transaction that was left open."""
+    def _abort_hanging(self, topic: str, topic_id: TopicId, partition: int, producer_id: int) -> None:
+        """Abort a transaction that was left open, as soon as somebody leads its partition; nothing where its topic was
+        deleted. Errors: ApiError, TimeoutError."""
+        owner = self._interception.owner
 
-        async def end() -> None:
+        async def abort() -> None:
             from barnabas.broker.coordinators.transactions.markers import TransactionMarker
 
-            server = self._leader(hanging.topic, hanging.partition)
-            marker = TransactionMarker(hanging.producer_id, 0, 0, is_commit=False, transaction_version=0)
-            written = server.transaction_markers.write(hanging.topic, hanging.partition, marker)
-            if written is not None:
-                await written
+            marker = TransactionMarker(producer_id, 0, 0, is_commit=False, transaction_version=0)
+            while any(server.metadata.topic_id(topic) == topic_id for server in owner.live_servers()):
+                leader = (await owner.leading(topic, partition)).server
+                try:
+                    written = leader.transaction_markers.write(topic, partition, marker)
+                    if written is not None:
+                        await written
+                    return
+                except ApiError as error:
+                    if error.error not in _PASSING:
+                        raise
+                await asyncio.sleep(RETRY_S)
 
-        self._call(end())
+        async def abort_in_time() -> None:
+            await with_timeout(abort(), PATIENCE_S, lambda: f"a transaction hangs in {topic}-{partition} still")
+
+        self._call(abort_in_time())
 
     def _transaction(self, transactional_id: str) -> tuple[Transaction, Server]:
-        return self._first(lambda server: (server.transactions.describe(transactional_id), server))
+        unknown = ApiError(
+            ErrorCode.TRANSACTIONAL_ID_NOT_FOUND, f"no producer has the transactional id {transactional_id}"
+        )
+        servers = self._interception.owner.live_servers()
+        if servers and not any(TRANSACTION_STATE_TOPIC in server.metadata for server in servers):
+            raise unknown  # before the first transaction nobody coordinates any
+
+        def find(server: Server) -> tuple[Transaction, Server] | None:
+            try:
+                return server.transactions.describe(transactional_id), server
+            except ApiError as error:
+                if error.error is unknown.error:  # its coordinator says so
+                    return None
+                raise
+
+        if (found := self._first(find)) is None:
+            raise unknown
+        return found
 
     # --- inside -----------------------------------------------------------------------------------
 

@@ -215,6 +215,15 @@ class Topic:
             offset = headers[-1].next_offset
 
 
+def topic_name(topic: str | Topic) -> str:
+    """The name of a topic, which may be given by a handle on it. Errors: TypeError."""
+    if isinstance(topic, Topic):
+        return topic.name
+    if isinstance(topic, str):
+        return topic
+    raise TypeError(f"topic is the name of one, or a Topic, not {topic!r:.100}")
+
+
 class CommittedBatches:
     """Tells batches that a consumer with isolation.level=read_committed would see from the others.
 

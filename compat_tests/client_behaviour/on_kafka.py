@@ -1,214 +1,99 @@
-"""Apache Kafka as the cases want it: behind a proxy that holds, delays or loses what clients ask, and is told."""
+"""Apache Kafka as the cases want it: each of its brokers behind a proxy of its own, and what is done to them."""
 
 from __future__ import annotations
 
-import socket
-import struct
-import threading
-import time
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, ElectionType, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from barnabas.wire import messages
+from barnabas.broker.cluster.metadata import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
+from barnabas.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from barnabas.wire.messages.metadata import MetadataRequest
+from compat_tests.client_behaviour.beside import reassign
 from compat_tests.client_behaviour.drivers.driver import GROUP, TOPIC
+from compat_tests.client_behaviour.proxy import Asked, Proxy, Troubles
+from compat_tests.semantics.client import Connection, topic_metadata, wait_until
 from tools.kafka_runtime import KafkaServer
+from tools.server_process import free_ports
 
 PATIENCE_S = 180.0
+METADATA_VERSION = 12
+LIST_OFFSETS_VERSION = 4
+EARLIEST = -2
+NOBODY = -1
 
-T = TypeVar("T", bound="Trouble")
+CONTROLLER = 0
+"""The broker that is the controller, too. No case has it die, so that one is enough."""
 
-
-@dataclass
-class Asked:
-    """A request; of `barnabas.testing.RecordedRequest` what `play.tell` looks at. Answers are not read: any is "ok"."""
-
-    api: str
-    client_id: str | None
-    time_ms: int
-    answered_ms: int | None = None
-    outcome: str = "ok"
-
-
-class Trouble:
-    """What comes over the next request of an API, once: a fault of the proxy."""
-
-    def __init__(self, api: str | None, *, after_work: bool = False) -> None:
-        self.api = api
-        self.after_work = after_work
-        self.hits = 0
-
-    def comes_over(self, asked: Asked) -> bool:
-        """Whether it is for this request, which is so counted."""
-        is_hit = asked.api == self.api and not self.hits
-        self.hits += is_hit
-        return is_hit
-
-    def request(self) -> bool:
-        """What is done to the request; whether it gets through."""
-        return True
-
-    def answer(self) -> bool:
-        """What is done to the answer; whether it gets through."""
-        return True
-
-    def remove(self) -> None:
-        """All is as before."""
+SETTINGS = {
+    "auto.create.topics.enable": "false",
+    "auto.leader.rebalance.enable": "false",
+    "broker.heartbeat.interval.ms": "200",
+    "broker.session.timeout.ms": "1000",
+    "group.initial.rebalance.delay.ms": "0",
+    "offsets.topic.num.partitions": "1",
+    "replica.lag.time.max.ms": "3000",
+    "transaction.state.log.num.partitions": "1",
+}
+"""Of all brokers: a death is noticed soon, and whatever moves does so because a case wants it to."""
 
 
-class Disconnect(Trouble):
-    """The connection ends, before the work or after it."""
+class KafkaBroker:
+    """One broker; `number` is its broker id. `bootstrap_servers` are HOST:PORT of its proxy."""
 
-    def request(self) -> bool:
-        return self.after_work
+    def __init__(self, number: int, troubles: Troubles, ports: tuple[int, int], settings: Mapping[str, str]) -> None:
+        self.number = number
+        self._proxy = Proxy(troubles, target_port=ports[0])
+        self.bootstrap_servers = f"127.0.0.1:{self._proxy.port}"
+        own = {"node.id": str(number), "advertised.listeners": f"PLAINTEXT://{self.bootstrap_servers}"}
+        if number != CONTROLLER:
+            own |= {"process.roles": "broker", "listeners": f"PLAINTEXT://127.0.0.1:{ports[0]}"}
+        self._server = KafkaServer(overrides={**settings, **own}, ports=ports)
 
-    def answer(self) -> bool:
-        return False
+    @property
+    def is_running(self) -> bool:
+        return self._server.is_running
 
+    def start(self) -> None:
+        """Start it, on its data of before if it ran already; returns when clients can connect."""
+        self._server.start()
+        self._proxy.open()
 
-class Delay(Trouble):
-    """The answer takes so long."""
+    def stop(self) -> None:
+        """Stop it cleanly, once others lead what it leads."""
+        self._server.stop()
+        self._proxy.close()
 
-    def __init__(self, api: str, duration_ms: int) -> None:
-        super().__init__(api)
-        self._duration_ms = duration_ms
-
-    def answer(self) -> bool:
-        time.sleep(self._duration_ms / 1000)
-        return True
-
-
-class Hold(Trouble):
-    """The request waits."""
-
-    def __init__(self, api: str) -> None:
-        super().__init__(api)
-        self._held, self._released = threading.Event(), threading.Event()
-
-    def request(self) -> bool:
-        self._held.set()
-        self._released.wait(2 * PATIENCE_S)
-        return True
-
-    def wait_held(self, timeout: float) -> None:
-        """Raises TimeoutError."""
-        if not self._held.wait(timeout):
-            raise TimeoutError
-
-    def release(self) -> None:
-        self._released.set()
-
-
-class Proxy:
-    """Forwards 127.0.0.1:`port` to `target_port`, request by request; the verbs of `broker.faults` that it has."""
-
-    def __init__(self, fence: Callable[[str], None]) -> None:
-        self.target_port = 0
-        self.asked: list[Asked] = []
-        self.fence_producer = fence
-        self._trouble = Trouble(None)
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port: int = self._listener.getsockname()[1]
-        threading.Thread(target=self._accept, name="proxy", daemon=True).start()
-
-    def hold(self, api: str, times: int) -> Hold:
-        return self._begin(Hold(api))
-
-    def delay(self, api: str, duration_ms: int, times: int) -> Delay:
-        return self._begin(Delay(api, duration_ms))
-
-    def disconnect(self, api: str, times: int, *, after_work: bool = False) -> Disconnect:
-        return self._begin(Disconnect(api, after_work=after_work))
-
-    def _begin(self, trouble: T) -> T:
-        self._trouble = trouble
-        return trouble
-
-    def clear(self) -> None:
-        """No trouble any more."""
-        self._trouble = Trouble(None)
+    def kill(self) -> None:
+        """End it with SIGKILL; what the proxy still has for clients is lost, too."""
+        self._proxy.close()
+        self._server.kill()
 
     def close(self) -> None:
-        self._listener.close()
-
-    def _accept(self) -> None:
-        with suppress(OSError):  # closed
-            while True:
-                client, _ = self._listener.accept()
-                threading.Thread(target=self._serve, args=(client,), daemon=True).start()
-
-    def _serve(self, client: socket.socket) -> None:
-        pending: deque[tuple[Asked, Trouble | None]] = deque()
-        with client, suppress(OSError), socket.create_connection(("127.0.0.1", self.target_port)) as server:
-            for end in (client, server):
-                end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            threading.Thread(target=self._answers, args=(client, server, pending), daemon=True).start()
-            for frame in _frames(client):
-                asked = _read_header(frame)
-                self.asked.append(asked)
-                trouble = self._trouble if self._trouble.comes_over(asked) else None
-                pending.append((asked, trouble))
-                if trouble is not None and not trouble.request():
-                    break
-                server.sendall(frame)
-            _end(client, server)
-
-    def _answers(self, client: socket.socket, server: socket.socket, pending: deque[Any]) -> None:
-        with suppress(OSError):
-            for frame in _frames(server):
-                asked, trouble = pending.popleft()
-                if trouble is not None and not trouble.answer():
-                    pending.appendleft((asked, trouble))
-                    break
-                asked.answered_ms = _now_ms()
-                client.sendall(frame)
-        for asked, _ in pending:
-            asked.answered_ms, asked.outcome = _now_ms(), "closed"
-        _end(client, server)
-
-
-def _frames(source: socket.socket) -> Iterator[bytes]:
-    stream = source.makefile("rb")
-    while len(size := stream.read(4)) == 4:
-        yield size + stream.read(*struct.unpack(">i", size))
-
-
-def _read_header(frame: bytes) -> Asked:
-    api_key, _, _, length = struct.unpack_from(">hhih", frame, 4)
-    client_id = frame[14 : 14 + length].decode() if length >= 0 else None
-    return Asked(messages.api(api_key).name, client_id, _now_ms())
-
-
-def _end(*ends: socket.socket) -> None:
-    for end in ends:
-        with suppress(OSError):
-            end.shutdown(socket.SHUT_RDWR)
-
-
-def _now_ms() -> int:
-    return int(1000 * time.monotonic())
+        """It is not needed any more."""
+        self.kill()
+        self._server.close()
 
 
 class KafkaTopic:
-    """A topic of it."""
+    """A topic of one partition."""
 
-    def __init__(self, bootstrap_servers: str, name: str) -> None:
-        self._bootstrap_servers = bootstrap_servers
+    def __init__(self, kafka: Kafka, name: str) -> None:
+        self._kafka = kafka
         self._name = name
 
     def produce(self, value: str) -> None:
-        producer = Producer({"bootstrap.servers": self._bootstrap_servers, "log_level": 0})
+        producer = Producer({"bootstrap.servers": self._kafka.bootstrap_servers, "log_level": 0})
         producer.produce(self._name, value)
         assert producer.flush(PATIENCE_S) == 0
 
     def records(self) -> list[Value]:
-        """What is committed, of its one partition; none where the topic is gone."""
-        settings = {"bootstrap.servers": self._bootstrap_servers, "group.id": "check", "log_level": 0}
+        """What is committed; none where the topic is gone."""
+        settings = {"bootstrap.servers": self._kafka.bootstrap_servers, "group.id": "check", "log_level": 0}
         consumer = Consumer(settings | {"enable.partition.eof": True, "enable.auto.commit": False})
         values: list[Value] = []
         if self._name not in consumer.list_topics(timeout=PATIENCE_S).topics:
@@ -231,41 +116,105 @@ class Value:
     value: bytes
 
 
-class Kafka:
-    """A `play.Stage`: Apache Kafka, a process of its own; a context manager."""
+class KafkaFaults(Troubles):
+    """The proxies' verbs, and those that Kafka itself does."""
 
-    def __init__(self) -> None:
-        self.faults = Proxy(self._fence_producer)
-        self.bootstrap_servers = f"127.0.0.1:{self.faults.port}"
-        self._server = KafkaServer(
-            overrides={
-                "advertised.listeners": f"PLAINTEXT://{self.bootstrap_servers}",
-                "auto.create.topics.enable": "false",
-                "group.initial.rebalance.delay.ms": "0",
-            }
-        )
-        self.faults.target_port = int(self._server.bootstrap_servers.rpartition(":")[2])
+    def __init__(self, kafka: Kafka) -> None:
+        super().__init__()
+        self._kafka = kafka
+
+    def fence_producer(self, transactional_id: str) -> None:
+        servers = {"bootstrap.servers": self._kafka.bootstrap_servers}
+        Producer({**servers, "transactional.id": transactional_id}).init_transactions(PATIENCE_S)
+
+    def move_leader(self, topic: str, *, to: int) -> None:
+        """Have a broker lead the topic, as the first of its replicas, which all brokers are; all know on return."""
+        others = [broker.number for broker in self._kafka.brokers if broker.number != to]
+        reassign(self._kafka, topic, [to, *others])
+        admin = self._kafka.admin()
+        admin.elect_leaders(ElectionType.PREFERRED, [TopicPartition(topic, 0)]).result(PATIENCE_S)
+        wait_until(lambda: self._kafka.leader(topic) == to, PATIENCE_S)
+
+    def move_coordinator(self, *, group: str | None = None, transactional_id: str | None = None, to: int) -> None:
+        """The same of all groups, or all transactions: their topics have one partition."""
+        self.move_leader(GROUP_METADATA_TOPIC if transactional_id is None else TRANSACTION_STATE_TOPIC, to=to)
+
+
+class Kafka:
+    """A `play.Stage`: Apache Kafka with so many brokers, numbered from 0, each a process; a context manager."""
+
+    def __init__(self, brokers: int = 1) -> None:
+        self.faults = KafkaFaults(self)
+        [controller_port, *ports] = free_ports(1 + brokers)
+        replicas, in_sync = str(brokers), str(min(brokers, 2))
+        settings = {
+            **SETTINGS,
+            "controller.quorum.voters": f"{CONTROLLER}@127.0.0.1:{controller_port}",
+            "default.replication.factor": replicas,
+            "min.insync.replicas": in_sync,
+            "offsets.topic.replication.factor": replicas,
+            "transaction.state.log.replication.factor": replicas,
+            "transaction.state.log.min.isr": in_sync,
+        }
+        self.brokers = [
+            KafkaBroker(number, self.faults, (port, controller_port), settings) for number, port in enumerate(ports)
+        ]
 
     def __enter__(self) -> Self:
-        self._server.start()
-        self._admin = AdminClient({"bootstrap.servers": self.bootstrap_servers, "log_level": 0})
+        with ExitStack() as stack:
+            for broker in self.brokers:
+                stack.callback(broker.close)
+                broker.start()
+            self._stack = stack.pop_all()
         return self
 
     def __exit__(self, *error: object) -> None:
-        self.faults.close()
-        self._server.close()
+        self._stack.close()
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """Of those that run."""
+        return ",".join(broker.bootstrap_servers for broker in self._running())
+
+    def _running(self) -> list[KafkaBroker]:
+        return [broker for broker in self.brokers if broker.is_running]
+
+    def admin(self) -> AdminClient:
+        """A new one, which knows of no broker that died and no coordinator of before; it is kept until it has done what
+        it was asked for."""
+        return AdminClient({"bootstrap.servers": self.bootstrap_servers, "log_level": 0})
+
+    def controller(self) -> int:
+        """The number of the broker that is the controller."""
+        return CONTROLLER
+
+    def leader(self, topic: str) -> int:
+        """The number of the broker that leads a topic, as soon as all that run say so, and no other serves it."""
+        told: set[int] = set()
+
+        def is_agreed() -> bool:
+            told.clear()
+            told.update(_leader(broker, topic) for broker in self._running())
+            told.update(broker.number for broker in self._running() if _serves(broker, topic))
+            return len(told) == 1 and NOBODY not in told
+
+        wait_until(is_agreed, PATIENCE_S)
+        return min(told)
 
     def create_topic(self, name: str, *, configs: Mapping[str, Any]) -> KafkaTopic:
-        """One partition."""
-        made = self._admin.create_topics([NewTopic(name, 1, 1, config={k: str(v) for k, v in configs.items()})])
+        """One partition, on all brokers, which know it on return."""
+        admin = self.admin()
+        made = admin.create_topics([NewTopic(name, 1, config={k: str(v) for k, v in configs.items()})])
         made[name].result(PATIENCE_S)
+        self.leader(name)
         return self.topic(name)
 
     def topic(self, name: str) -> KafkaTopic:
-        return KafkaTopic(self.bootstrap_servers, name)
+        return KafkaTopic(self, name)
 
     def delete_topic(self, name: str) -> None:
-        self._admin.delete_topics([name])[name].result(PATIENCE_S)
+        admin = self.admin()
+        admin.delete_topics([name])[name].result(PATIENCE_S)
 
     @contextmanager
     def recorded(self) -> Iterator[list[Asked]]:
@@ -275,24 +224,53 @@ class Kafka:
         self.faults.asked = []
 
     def restart(self) -> None:
-        self._server.stop()
-        self._server.start()
+        for broker in self.brokers:
+            broker.stop()
+            broker.start()
 
     def reset(self) -> None:
-        """Topic and group are gone; the members that were left are waited for."""
+        """All brokers run, and are in sync; topic and group are gone; the members that were left are waited for."""
         self.faults.clear()
-        deadline = time.monotonic() + PATIENCE_S
+        for broker in self.brokers:
+            if not broker.is_running:
+                broker.start()
+        wait_until(lambda: all(map(_sees_all_in_sync, self.brokers)), PATIENCE_S)
         with suppress(KafkaException):  # it is gone already
             self.delete_topic(TOPIC)
-        while TOPIC in self._admin.list_topics(timeout=PATIENCE_S).topics:
-            time.sleep(0.05)
-        while any(group.group_id == GROUP for group in self._admin.list_consumer_groups().result(PATIENCE_S).valid):
-            with suppress(Exception):  # it still has members, or is gone
-                self._admin.delete_consumer_groups([GROUP])[GROUP].result(PATIENCE_S)
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"the group {GROUP} still has members")
-            time.sleep(0.05)
+        wait_until(lambda: all(_leader(broker, TOPIC) == NOBODY for broker in self.brokers), PATIENCE_S)
+        wait_until(self._is_without_group, PATIENCE_S)
 
-    def _fence_producer(self, transactional_id: str) -> None:
-        producer = Producer({"bootstrap.servers": self.bootstrap_servers, "transactional.id": transactional_id})
-        producer.init_transactions(PATIENCE_S)
+    def _is_without_group(self) -> bool:
+        """Whether the group is gone, which is deleted here when it has no members any more."""
+        admin = self.admin()
+        if all(group.group_id != GROUP for group in admin.list_consumer_groups().result(PATIENCE_S).valid):
+            return True
+        with suppress(KafkaException):  # it still has members
+            admin.delete_consumer_groups([GROUP])[GROUP].result(PATIENCE_S)
+        return False
+
+
+def _leader(broker: KafkaBroker, topic: str) -> int:
+    """Who leads a topic, by the word of one broker."""
+    with Connection(broker.bootstrap_servers) as connection:
+        partitions = topic_metadata(connection, topic).partitions
+    return int(partitions[0].leader_id) if partitions else NOBODY
+
+
+def _serves(broker: KafkaBroker, topic: str) -> bool:
+    """Whether a broker answers as the leader: soon after it says that it is, and no longer that it is not."""
+    earliest = ListOffsetsPartition(partition_index=0, timestamp=EARLIEST)
+    request = ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic(name=topic, partitions=[earliest])])
+    with Connection(broker.bootstrap_servers) as connection:
+        [answer] = connection.ask(request, LIST_OFFSETS_VERSION).topics[0].partitions
+    return not answer.error_code
+
+
+def _sees_all_in_sync(broker: KafkaBroker) -> bool:
+    with Connection(broker.bootstrap_servers) as connection:
+        topics = connection.ask(MetadataRequest(topics=None), METADATA_VERSION).topics
+    return all(
+        partition.leader_id != NOBODY and set(partition.isr_nodes) == set(partition.replica_nodes)
+        for topic in topics
+        for partition in topic.partitions
+    )

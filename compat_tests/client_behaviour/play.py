@@ -16,9 +16,11 @@ from importlib import metadata
 from pathlib import Path
 from typing import IO, Any, Self
 
-from barnabas.testing import ApiError, Broker, RecordedRequest
-from compat_tests.client_behaviour.cases import WAIT_S, Case
-from compat_tests.client_behaviour.drivers.driver import CLIENT_ID, TOPIC
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+
+from barnabas.testing import ApiError, Broker, Cluster, RecordedRequest
+from compat_tests.client_behaviour.case import WAIT_S, Case
+from compat_tests.client_behaviour.drivers.driver import CLIENT_ID, GROUP, TOPIC
 from tools.foreign_languages import find_node, go_program, node_modules
 from tools.kafka_runtime import ORACLE_VERSION
 
@@ -28,6 +30,9 @@ KAFKAJS = Path(__file__).parents[1] / "kafkajs_client"
 ROOT = Path(__file__).resolve().parents[2]
 GRACE_S = 8
 """How long after its deadline a driver may take to close its client."""
+
+SETTLED_S = 3
+"""How long the end of a transaction may take to reach a group."""
 
 SPARK_START_S = 240
 
@@ -45,7 +50,9 @@ TOLD = {
 }
 """What is worth telling of what a client asks before it asks again."""
 
-ALL_WORKLOADS = frozenset({"produce", "idempotent", "consume", "stay", "commit", "transaction"})
+READING = frozenset({"consume", "stay", "commit", "static_stay", "static_commit", "process"})
+STATIC = frozenset({"static_stay", "static_commit"})
+ALL_WORKLOADS = READING | {"produce", "idempotent", "transaction"}
 NOT_ASKED = "does not ask that"
 
 
@@ -127,8 +134,17 @@ def _line(stream: IO[str], timeout_s: float) -> str | None:
 
 def play(client: Client, cases: Iterable[Case]) -> Iterator[tuple[Case, str]]:
     """What a client did in each case, one after the other."""
-    with Broker(auto_create_topics_enable=False) as broker, Driver(client) as driver:
-        yield from play_on(broker, driver, client, cases)
+    wanted = list(cases)
+    with Driver(client) as driver:
+        for brokers in sorted({case.brokers for case in wanted}):
+            with _stage(brokers) as stage:
+                yield from play_on(stage, driver, client, [case for case in wanted if case.brokers == brokers])
+
+
+def _stage(brokers: int) -> Broker | Cluster:
+    if brokers == 1:
+        return Broker(auto_create_topics_enable=False)
+    return Cluster(brokers, auto_create_topics_enable=False)
 
 
 def play_on(
@@ -145,7 +161,7 @@ def play_on(
                 stage.create_topic(TOPIC, configs={})
                 driver.ask("idempotent", stage.bootstrap_servers, max(wait_s, client.start_s))
                 stage.reset()
-            text = _play(stage, driver, case, wait_s)
+            text = _play(stage, driver, case, max(wait_s, case.wait_s))
             stage.reset()
             if not text.startswith(DOUBTFUL):
                 break
@@ -154,7 +170,7 @@ def play_on(
 
 def _play(stage: Any, driver: Driver, case: Case, wait_s: float) -> str:
     topic = stage.create_topic(TOPIC, configs=case.configs)
-    if case.workload in ("consume", "stay", "commit"):
+    if case.workload in READING:
         topic.produce("1")
     with stage.recorded() as seen:
         fault = case.inject(stage)
@@ -163,9 +179,9 @@ def _play(stage: Any, driver: Driver, case: Case, wait_s: float) -> str:
         outcome = driver.ask(case.workload, stage.bootstrap_servers, wait_s)
         beside.join()
     requests = [each for each in seen if (each.client_id or "").startswith(CLIENT_ID)]
-    written = _count(topic)
     if not fault.hits:
         return NOT_ASKED
+    written = int(_is_committed(stage)) if case.workload == "process" else _count(topic)
     if outcome is None:
         return "**hangs**"
     return tell(case, outcome, requests, written, wait_s)
@@ -179,10 +195,23 @@ def _count(topic: Any) -> int:
         return 0
 
 
+def _is_committed(stage: Any) -> bool:
+    """Whether the group goes on after the record; not while the transaction that says so is open."""
+    member = Consumer({"bootstrap.servers": stage.bootstrap_servers, "group.id": GROUP, "log_level": 0})
+    try:
+        [found] = member.committed([TopicPartition(TOPIC, 0)], timeout=SETTLED_S)
+    except KafkaException:
+        return False
+    finally:
+        member.close()
+    return bool(found.error is None and found.offset > 0)
+
+
 def tell(
     case: Case, outcome: Mapping[str, Any], requests: Sequence[RecordedRequest], written: int, wait_s: float = WAIT_S
 ) -> str:
-    """What a client did, in a few words. `requests` are all of its own, `written` is how often the record is there."""
+    """What a client did, in a few words. `requests` are all of its own, `written` is how often the record is there, or
+    whether it is committed that it was read."""
     again = _again(case, requests)
     errors = ", ".join(f"`{error}`" for error in outcome["errors"])
     if not outcome["is_done"] and errors:
@@ -197,13 +226,25 @@ def tell(
 
 
 def _of_records(case: Case, outcome: Mapping[str, Any], written: int) -> str:
-    if case.workload in ("consume", "stay", "commit"):
-        return "; read twice" if outcome["values"].count("1") > 1 else ""
+    if case.workload == "process":
+        return _of_offsets(outcome, is_committed=bool(written))
+    if case.workload in READING:
+        return _of_reading(outcome)
     if written > 1:
         return "; **doubled**"
     if outcome["is_done"] and not written:
         return "; **lost**"
     return "; it is written" if written and not outcome["is_done"] else ""
+
+
+def _of_reading(outcome: Mapping[str, Any]) -> str:
+    return "; read twice" if outcome["values"].count("1") > 1 else ""
+
+
+def _of_offsets(outcome: Mapping[str, Any], *, is_committed: bool) -> str:
+    if outcome["is_done"] == is_committed:
+        return _of_reading(outcome)
+    return "; it is committed" if is_committed else "; **not committed**"
 
 
 def _again(case: Case, requests: Sequence[RecordedRequest]) -> str | None:
@@ -241,7 +282,7 @@ def clients() -> dict[str, Client]:
     found = {name: _in_python(name, title, metadata.version(title)) for name, title in python.items()}
     found["java"] = _in_python("java", "Java", ORACLE_VERSION)
     kafkajs = json.loads((KAFKAJS / "package.json").read_text())["dependencies"]["kafkajs"]
-    found["kafkajs"] = Client("kafkajs", kafkajs, _node)
+    found["kafkajs"] = Client("kafkajs", kafkajs, _node, workloads=ALL_WORKLOADS - STATIC)
     [franz_go] = re.findall(r"twmb/franz-go v(\S+)", (FRANZ_GO / "go.mod").read_text())
     found["franz_go"] = Client("franz-go", franz_go, lambda: ([go_program(FRANZ_GO)], {}))
     found["spark"] = _in_python(

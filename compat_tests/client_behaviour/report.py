@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from compat_tests.client_behaviour.cases import WAIT_S, Case
+from compat_tests.client_behaviour.case import WAIT_S, Case
 from tools.kafka_runtime import ORACLE_VERSION
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "client-behaviour.md"
@@ -27,11 +27,16 @@ HEAD = """# What clients do when something goes wrong
 - **doubled**, **lost** and "it is written" are about the record that is produced: it is there twice; it is not there
   though it was acknowledged, or its transaction was committed (whoever looks at the record's own future hears of it);
   it is there though the program hears of an error. "read twice" is about the one that is consumed, of which nothing was
-  committed.
-- "still waits": so after {wait_s:.0f} seconds, which is less than most timeouts of clients. **hangs**: it cannot even
-  be closed then.
+  committed. **not committed** and "it is committed" are the same of what a transaction commits that it has read.
+- "still waits": after so many seconds, which are less than most timeouts of clients. **hangs**: it cannot even be
+  closed then; {wait_s:.0f} seconds were given to it, where no other number is named, and 20 with three brokers.
 - "not measured": `make client-behaviour` was not run with it since the fault, or the client, was added.
-- "does not ask that": it gets along without this request. Spark has no groups, commits and transactions of Kafka's.
+- "does not ask that": it gets along without this request, or asks in a version that Kafka does not answer so. Spark has
+  no groups, commits and transactions of Kafka's, kafkajs no static members; a transaction's `AddPartitionsToTxn` and
+  `AddOffsetsToTxn` are not needed from transaction version 2 on (Java, franz-go).
+- `not committed` is told by franz-go, too: it has ended the transaction by an abort, and hands out the records again.
+- "Three brokers" has nothing that is pretended: brokers of a cluster are killed and stopped, and what they led moves to
+  others. A death is noticed at once.
 - Spark's tasks are tried up to four times in all, as on a cluster: "again" may be the next attempt of its task.
 
 Measured with {versions}.
@@ -41,9 +46,10 @@ Measured with {versions}.
 UNKNOWN = "not measured"
 ON_KAFKA = f"The same on Apache Kafka {ORACLE_VERSION}"
 KAFKA_HEAD = """
-Those of the faults that need no broker that fails on demand: a proxy in front of Apache Kafka holds, delays and cuts
-what clients ask, and Kafka is restarted, fences, deletes and refuses by itself. Its restart takes longer than that of
-Barnabas, and so does what waits for it.
+Those of the faults that need no broker that fails on demand: a proxy in front of each broker holds, delays and cuts
+what clients ask, and Apache Kafka's brokers are restarted, stopped and killed, fence, delete, elect and refuse by
+themselves. A restart takes longer than that of Barnabas, and a death is noticed when the session of the broker has
+ended, after a second (`broker.session.timeout.ms`); what waits for them takes longer, too.
 """
 
 

@@ -1,6 +1,7 @@
 """What a test does without a client is the same of one broker and of three."""
 
 import asyncio
+import warnings
 from collections.abc import Iterator
 
 import pytest
@@ -51,6 +52,85 @@ def test_records_come_from_whoever_leads(owner: Owner, name: str) -> None:
     with pytest.raises(ApiError) as unknown:
         topic.produce("v", partition=3)
     assert unknown.value.error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+@pytest.mark.parametrize("make", [Broker, Cluster])
+def test_topics_have_as_many_partitions_as_the_configuration_says(
+    make: type[Owner], caplog: pytest.LogCaptureFixture
+) -> None:
+    with make(num_partitions=3) as owner:
+        assert owner.create_topic("t").partition_count == 3
+        assert owner.create_topic("u", partitions=None).partition_count == 3
+        assert owner.create_topic("v", 2).partition_count == 2
+    assert [record.getMessage() for record in caplog.records] == []
+
+
+def test_roles_are_told(owner: Owner, name: str) -> None:
+    owner.create_topic(name)
+    owner.wait_in_sync()
+    known = {server.node_id for server in owner.live_servers()}
+    assert {owner.leader(name), owner.controller()} <= known
+    with owner.faults.partition_offline(name):
+        with pytest.raises(TimeoutError, match=rf"no broker leads {name}-0 \(waited 0\.01 s\)"):
+            owner.leader(name, timeout=0.01)
+        with pytest.raises(TimeoutError, match=rf"not in sync after 0\.01 s: {name}-0 at broker \d: leader -1"):
+            owner.wait_in_sync(0.01)
+    assert owner.leader(name, 0) in known
+
+
+def test_a_topic_is_named_or_given(owner: Owner, name: str) -> None:
+    topic, other = owner.create_topic(name), f"another {name}"
+    owner.wait_in_sync()
+    with owner.faults.fail("Produce", 6, topic={topic, other}) as fault, owner.recorded() as seen:
+        producer = Producer({"bootstrap.servers": owner.bootstrap_servers, "retry.backoff.ms": 1})
+        producer.produce(name, "v")
+        fault.wait_hits()
+        seen.wait_request("Produce", topic=topic)
+        fault.remove()
+        assert producer.flush(30) == 0
+    assert repr(owner.faults.leader_away(topic, 0)) == f"<leader_away {name}-0, 0 hits>"
+    with owner.faults.hang_transaction(topic), owner.faults.partition_offline(topic):
+        pass
+    owner.faults.raise_leader_epoch(topic)
+    owner.faults.age_records(topic, 1)
+    owner.faults.clear()
+    assert owner.leader(topic) in {server.node_id for server in owner.live_servers()}
+
+
+def test_a_transactional_id_that_nobody_has(owner: Owner) -> None:
+    producer = Producer({"bootstrap.servers": owner.bootstrap_servers, "transactional.id": "somebody's"})
+    producer.init_transactions(30)
+    for verb in (owner.faults.fence_producer, owner.faults.abort_transaction):
+        for number in range(5):  # of coordinators at any broker
+            with pytest.raises(ApiError, match=f"no producer has the transactional id nobody's {number}"):
+                verb(f"nobody's {number}")
+    owner.faults.fence_producer("somebody's")
+
+
+@pytest.mark.parametrize("make", [Broker, Cluster])
+def test_configs_are_keywords_or_a_mapping(make: type[Owner]) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with make(configs={"num.partitions": 2, "auto.create.topics.enable": False}, num_partitions=3) as owner:
+            assert owner.create_topic("t").partition_count == 2
+    with pytest.raises(TypeError, match="configs is a mapping of Kafka's keys to their values, not 'num"):
+        make(configs="num.partitions")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("make", [Broker, Cluster])
+def test_a_restart_keeps_data_and_addresses(make: type[Owner]) -> None:
+    with make() as owner:
+        topic, address = owner.create_topic("t"), owner.bootstrap_servers
+        topic.produce("before")
+        if isinstance(owner, Cluster):
+            owner.wait_in_sync()
+            owner.brokers[0].kill()
+        owner.restart()  # all are in sync on return: else nothing could be written
+        assert owner.bootstrap_servers == address
+        topic.produce("after")
+        assert values(topic.records()) == [b"before", b"after"]
+    with pytest.raises(RuntimeError, match="does not run"):
+        owner.restart()
 
 
 def test_configs_are_written_as_python_has_them(owner: Owner, name: str) -> None:

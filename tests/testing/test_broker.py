@@ -190,6 +190,7 @@ def test_every_listener_keeps_its_port(configs: dict[str, object]) -> None:
         assert all(connects(f"127.0.0.1:{port}") for port in ports.values())
 
 
+@pytest.mark.slow
 def test_a_producer_gets_over_a_kill_without_loss_or_duplicate() -> None:
     with Broker() as broker:
         topic = broker.create_topic("t")
@@ -286,6 +287,7 @@ def test_no_descriptor_stays_open() -> None:
     assert len(os.listdir("/proc/self/fd")) <= before
 
 
+@pytest.mark.slow
 def test_a_broker_that_nobody_stops_takes_its_directory_along() -> None:
     code = """
 from barnabas.testing import Broker
@@ -336,6 +338,7 @@ def check(broker):
     ids=["with", "atexit"],
 )
 @pytest.mark.parametrize("kind", ["Broker", "Cluster"])
+@pytest.mark.slow
 def test_a_forked_child_leaves_the_broker_alone(use: str, kind: str) -> None:
     subprocess.run([sys.executable, "-c", FORKS + use.format(kind)], timeout=60, check=True)
 
@@ -388,6 +391,7 @@ def test_one_that_was_not_started_says_so(make: type[Broker] | type[Cluster]) ->
     broker = make()
     for use in (
         lambda: broker.bootstrap_servers,
+        lambda: broker.data_dir,
         lambda: broker.create_topic("t"),
         lambda: broker.faults.expire_member("g"),
         lambda: broker.faults.fail("Produce", 6).wait_hits(),

@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, Producer
 
 from barnabas.clock import ManualClock
-from barnabas.testing import ApiError, Cluster, ErrorCode
+from barnabas.testing import ApiError, Broker, Cluster, ErrorCode
 from barnabas.testing.cluster import ClusterBroker
 
 TOPIC = "events"
@@ -101,8 +101,31 @@ def test_a_broker_whose_session_expires_joins_again(cluster: Cluster) -> None:
     leader = cluster.leader("expired")
     cluster.expire_session(leader)
     cluster.wait_in_sync()
+    assert cluster.leader("expired") != leader
     write(cluster, "expired", ["v"])
     assert read(cluster, "expired", 1) == ["v"]
+
+
+def test_the_controller_too_leads_nothing_when_its_session_has_expired(cluster: Cluster) -> None:
+    cluster.create_topic("of-each", partitions=3)
+    cluster.wait_in_sync()
+    former = cluster.controller()
+    assert former in {cluster.leader("of-each", index) for index in range(3)}
+    cluster.expire_session(former)
+    cluster.wait_in_sync()
+    assert cluster.controller() != former
+    assert former not in {cluster.leader("of-each", index) for index in range(3)}
+
+
+def test_a_lone_broker_has_no_session() -> None:
+    with Broker() as broker, pytest.raises(RuntimeError, match=r"a lone broker has no session: .*Cluster\(1\)"):
+        broker.expire_session(0)
+    with Cluster(1) as alone:
+        topic = alone.create_topic("t")
+        topic.produce("before")
+        alone.expire_session(0)
+        assert alone.controller() == alone.leader("t") == 0
+        assert topic.produce("after").offset == 1
 
 
 @pytest.mark.slow
@@ -141,6 +164,15 @@ def test_errors_say_what_is_wrong(cluster: Cluster) -> None:
     assert caught.value.error is ErrorCode.INVALID_REPLICATION_FACTOR
     with pytest.raises(TimeoutError, match=r"no broker leads nobody-0 \(waited 0\.1 s\)"):
         cluster.leader("nobody", timeout=0.1)
+    for use in (
+        lambda: cluster.expire_session(7),
+        lambda: cluster.faults.pause(broker=7),
+        lambda: cluster.faults.fail("Produce", 6, broker={0, 7}),
+        lambda: cluster.faults.disk_full(broker=7),
+    ):
+        with pytest.raises(ValueError, match="this cluster has the brokers 0 to 2, not 7"):
+            use()
+    assert list(cluster.faults) == []
     with pytest.raises(ValueError, match="1 broker at least, not 0"):
         Cluster(0)
     with pytest.raises(ValueError, match="3 brokers stand in 3 racks, or in none, not in 2"):
@@ -153,9 +185,17 @@ def test_one_that_does_not_run() -> None:
     cluster = Cluster()
     with pytest.raises(RuntimeError, match="does not run: start"):
         cluster.leader(TOPIC)
-    with pytest.raises(RuntimeError, match="broker 1 does not run"):
-        cluster.brokers[1].kill()
+    for use in (cluster.brokers[1].kill, lambda: cluster.brokers[1].bootstrap_servers):
+        with pytest.raises(RuntimeError, match=r"broker 1 does not run: start\(\) it"):
+            use()
+    assert repr(cluster.brokers[1]) == "<ClusterBroker 1 not running>"
     cluster.stop()
+    with Cluster(1) as alone:
+        address = alone.bootstrap_servers
+        alone.brokers[0].kill()
+        with pytest.raises(RuntimeError, match=r"no broker of this cluster runs: start\(\) one of its brokers"):
+            alone.bootstrap_servers  # noqa: B018 - it raises
+        assert (repr(alone), alone.brokers[0].bootstrap_servers) == ("<Cluster not running>", address)
 
 
 def test_it_leaves_nothing_and_can_be_started_again() -> None:

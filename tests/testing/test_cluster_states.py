@@ -33,6 +33,7 @@ def read(cluster: Cluster, topic: str, count: int) -> None:
     consumer.close()
 
 
+@pytest.mark.slow
 def test_reset_leaves_nothing(cluster: Cluster) -> None:
     now_ms = cluster.clock.now_ms()
     addresses, cluster_id = cluster.bootstrap_servers, cluster.brokers[0].server.cluster_id
@@ -61,6 +62,7 @@ def test_reset_leaves_nothing(cluster: Cluster) -> None:
     assert topic.produce("1").offset == 0
 
 
+@pytest.mark.slow
 def test_a_state_comes_back_as_often_as_wanted(cluster: Cluster) -> None:
     topic = cluster.create_topic("t", partitions=3, configs={"retention.ms": -1})
     for number in range(30):
@@ -102,6 +104,7 @@ def test_nothing_is_amiss_in_the_log(cluster: Cluster, caplog: pytest.LogCapture
     assert [record.getMessage() for record in caplog.records] == []
 
 
+@pytest.mark.slow
 def test_an_open_transaction_is_part_of_a_state(cluster: Cluster) -> None:
     topic = cluster.create_topic("t")
     config = {"bootstrap.servers": cluster.bootstrap_servers, "transactional.id": "x", "reconnect.backoff.ms": 1}

@@ -19,7 +19,7 @@ from confluent_kafka import Consumer, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from barnabas.clock import ManualClock
-from barnabas.testing import Broker, Cluster, ErrorCode, Fault, Request
+from barnabas.testing import ApiError, Broker, Cluster, ErrorCode, Fault, Request
 from barnabas.testing.effects import Delay, Throttle
 from barnabas.wire.codec import decode
 from barnabas.wire.messages import api as api_of
@@ -238,7 +238,37 @@ def test_faults_outlive_a_restart_and_not_a_stop() -> None:
         (lambda faults: faults.drop("Produce", topics="t"), TypeError, "no such keyword: topics; there are version"),
         (lambda faults: faults.drop("Produce", times=0), ValueError, "times >= 1"),
         (lambda faults: faults.delay("Produce", (2, 1)), ValueError, "between 2 and 1 ms"),
+        (lambda faults: faults.drop(times="2"), TypeError, "^times is a whole number, not '2'$"),
+        (lambda faults: faults.refuse(after=None), TypeError, "^after is a whole number, not None$"),
+        (lambda faults: faults.drop(probability="0.5"), TypeError, "^probability is a number of 0 to 1, not '0.5'$"),
+        (lambda faults: faults.drop(partition="0"), TypeError, "^partition is a whole number, not '0'$"),
+        (lambda faults: faults.drop(version=[1, None]), TypeError, "^version is a whole number, not None$"),
+        (lambda faults: faults.pause(broker=1.5), TypeError, r"^broker is a whole number, not 1\.5$"),
+        (lambda faults: faults.drop(group=7), TypeError, "^group is a text, not 7$"),
+        (lambda faults: faults.drop(client_id=b"x"), TypeError, "^client_id is a text, not b'x'$"),
+        (lambda faults: faults.drop(topic=7), TypeError, "^topic is the name of one, or a Topic, not 7$"),
+        (lambda faults: faults.hang_transaction(7), TypeError, "^topic is the name of one, or a Topic, not 7$"),
+        (lambda faults: faults.drop(predicate="x"), TypeError, "^predicate is a function of a Request, not 'x'$"),
+        (
+            lambda faults: faults.delay("Fetch", "1s"),
+            TypeError,
+            "^a duration is a timedelta or a number of ms, not '1s'$",
+        ),
+        (
+            lambda faults: faults.disk_slow((1, "2")),
+            TypeError,
+            "^a duration is a timedelta or a number of ms, not '2'$",
+        ),
+        (
+            lambda faults: faults.throttle("Fetch", True),
+            TypeError,
+            "^a duration is a timedelta or a number of ms, not T",
+        ),
+        (lambda faults: faults.delay("Fetch", (1, 2, 3)), ValueError, "^a range of durations is the shortest and the"),
+        (lambda faults: faults.fence_producer("x"), ApiError, "NOT_FOUND: no producer has the transactional id x$"),
         (lambda faults: faults.garble("Fetch", "bits"), ValueError, "cut, short, correlation_id, records, not bits"),
+        (lambda faults: faults.garble("Produce", "records"), ValueError, "answers to Produce have no records: only"),
+        (lambda faults: faults.garble(["Fetch", "Metadata"], "records"), ValueError, "answers to Metadata have no"),
     ],
 )
 def test_arguments_that_make_no_sense(
@@ -535,6 +565,31 @@ def test_nothing_follows_a_reply_that_was_cut(broker: Broker) -> None:
         connection.sendall(requests)
         cut = b"".join(iter(lambda: connection.recv(4096), b""))
     assert len(cut) < 4 + int.from_bytes(cut[:4])
+
+
+def test_only_answers_that_can_be_damaged_are_hit(broker: Broker) -> None:
+    """Not those without records, or without any of what is meant, nor a Produce that has no answer."""
+
+    def fetch(offset: int) -> dict[str, bytes]:
+        partition = FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=1000)
+        topics = [FetchTopic(topic=name, partitions=[partition]) for name in ("t", "u")]
+        answer = ask(connection, FetchRequest(max_wait_ms=0, min_bytes=0, topics=topics), 11)
+        return {topic.topic: bytes(topic.partitions[0].records or b"") for topic in answer.responses}
+
+    for name in ("t", "u"):
+        broker.create_topic(name).produce("v")
+    garble = broker.faults.garble(None, "records", topic="t", times=1)
+    with connect(broker.bootstrap_servers) as connection:
+        assert fetch(1) == {"t": b"", "u": b""}
+        assert (garble.hits, garble.matches) == (0, 0)
+        damaged, whole = fetch(0), fetch(0)
+        assert (damaged["u"], damaged["t"][:-1]) == (whole["u"], whole["t"][:-1])
+        assert damaged["t"][-1] != whole["t"][-1]
+        assert (garble.hits, garble.matches) == (1, 1)
+        cut = broker.faults.garble("Produce", "cut", times=1)
+        connection.sendall(frame(produce(0, acks=0), 8))
+        assert error(connection) == 0
+        assert (cut.hits, ask(connection, produce(0), 8), cut.hits) == (0, None, 1)
 
 
 def test_a_consumer_refuses_a_garbled_batch(broker: Broker) -> None:

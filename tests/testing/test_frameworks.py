@@ -1,11 +1,14 @@
-"""Brokers of tests under what people run their tests with: unittest, and anyio's plugin of pytest."""
+"""Brokers of tests under what people run their tests with: unittest, and the plugins of pytest of anyio and trio."""
 
 import os
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+
+from tools.required import tool_missing
 
 pytest_plugins = ["pytester"]
 
@@ -103,6 +106,41 @@ async def test_twins_that_are_awaited(anyio_backend):
         assert scope.cancelled_caught
 """
 
+TRIO = """
+import pytest
+import trio
+from barnabas.testing import Broker
+
+pytestmark = pytest.mark.trio
+
+
+@pytest.fixture
+async def orders(kafka_broker, kafka_topic):
+    yield kafka_broker.topic(kafka_topic)
+
+
+async def test_fixtures_are_the_same(kafka_broker, orders):
+    with trio.fail_after(30):
+        orders.produce("1")
+        assert [record.value for record in orders.records()] == [b"1"]
+        with kafka_broker.faults.hold("Produce") as hold:
+            assert hold.held == 0
+        kafka_broker.clock.now_ms()
+
+
+async def test_waits_in_threads(orders, nursery):
+    nursery.start_soon(trio.to_thread.run_sync, orders.wait_records, 1)
+    orders.produce("1")
+
+
+async def test_a_broker_of_its_own():
+    with Broker() as broker:
+        topic = broker.create_topic("t")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(trio.to_thread.run_sync, topic.wait_records, 1)
+            await trio.to_thread.run_sync(topic.produce, "1")
+"""
+
 
 def test_unittest(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text(UNITTEST)
@@ -122,3 +160,13 @@ def test_anyio(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, backe
     pytester.makepyfile(f"BACKENDS = [{backend!r}]\n{ANYIO}{of_asyncio}")
     result = pytester.runpytest_subprocess("-p", "no:cacheprovider", "-p", "no:hypothesispytest", "-W", "error")
     result.assert_outcomes(passed=3 if of_asyncio else 2)
+
+
+def test_trio(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside anyio's plugin, which is there, too, and leaves these tests alone."""
+    if find_spec("pytest_trio") is None:
+        tool_missing("no pytest-trio")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT), prepend=os.pathsep)
+    pytester.makepyfile(TRIO)
+    result = pytester.runpytest_subprocess("-p", "no:cacheprovider", "-p", "no:hypothesispytest", "-W", "error")
+    result.assert_outcomes(passed=3)

@@ -288,6 +288,74 @@ def test_a_marker_decides(pytester: pytest.Pytester) -> None:
     run(pytester, "test_a_marker_decides.py").assert_outcomes(passed=2)
 
 
+CLUSTERS = """
+    import pytest
+
+    seen = []
+
+    def use(cluster):
+        seen.append(cluster.bootstrap_servers)
+        cluster.create_topic("orders").produce("1")
+
+    def test_of_its_own(kafka_cluster):
+        use(kafka_cluster)
+
+    @pytest.mark.parametrize("number", [1, 2])
+    def test_of_the_session(kafka_cluster_of_session, number):
+        use(kafka_cluster_of_session)
+        kafka_cluster_of_session.cut(0, 1)
+        kafka_cluster_of_session.brokers[2].kill()
+
+    def test_of_the_module(kafka_cluster_of_module, kafka_cluster_of_session):
+        use(kafka_cluster_of_module)
+        assert len(set(seen)) == 3
+        assert kafka_cluster_of_session.topic_names() == []
+        assert len(kafka_cluster_of_session.faults) == 0
+        assert all(broker.is_running for broker in kafka_cluster_of_session.brokers)
+
+    @pytest.mark.kafka(reset=False)
+    def test_that_keeps(kafka_cluster_of_module):
+        use(kafka_cluster_of_module)
+
+    def test_that_finds_it(kafka_cluster_of_module):
+        assert kafka_cluster_of_module.topic_names() == ["orders"]
+
+    class TestClass:
+        def test_of_the_class(self, kafka_cluster_of_class):
+            use(kafka_cluster_of_class)
+
+        def test_stops_it(self, kafka_cluster_of_class):
+            use(kafka_cluster_of_class)
+            assert seen[-1] == seen[-2]
+            kafka_cluster_of_class.stop()
+
+    def test_of_no_cluster():
+        pass
+"""
+
+
+def test_clusters_that_tests_share_are_as_new(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(CLUSTERS)
+    run(pytester, "--kafka-reset").assert_outcomes(passed=9)
+
+
+def test_clusters_are_not_reset_by_themselves(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile("""
+        import pytest
+
+        def test_one(kafka_cluster_of_session):
+            kafka_cluster_of_session.create_topic("orders")
+
+        @pytest.mark.kafka(reset=True)
+        def test_two(kafka_cluster_of_session):
+            assert kafka_cluster_of_session.topic_names() == ["orders"]
+
+        def test_three(kafka_cluster_of_session):
+            assert kafka_cluster_of_session.topic_names() == []
+    """)
+    run(pytester).assert_outcomes(passed=3)
+
+
 def test_topics_for_a_test_and_for_more(pytester: pytest.Pytester) -> None:
     pytester.makepyfile("""
         names, groups = set(), set()
@@ -319,6 +387,71 @@ def test_topics_for_a_test_and_for_more(pytester: pytest.Pytester) -> None:
     """
     )
     run(pytester).assert_outcomes(passed=5)
+
+
+def test_a_reset_comes_after_whatever_a_test_did(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile("""
+        import pytest
+
+        @pytest.fixture
+        def failing(kafka_broker):
+            kafka_broker.create_topic("orders")
+            yield
+            assert False, "at the end"
+
+        def test_one(failing):
+            pass
+
+        def test_two(kafka_broker, request):
+            assert kafka_broker.topic_names() == []
+            kafka_broker.create_topic("orders")
+            kafka_broker.kill()
+
+        def test_three(request):
+            broker = request.getfixturevalue("kafka_broker")
+            assert broker.topic_names() == []
+            broker.create_topic("orders")
+
+        def test_four(kafka_broker):
+            assert kafka_broker.topic_names() == []
+            kafka_broker.stop()
+
+        def test_five(kafka_broker):
+            kafka_broker.create_topic("orders")
+    """)
+    run(pytester, "--kafka-reset").assert_outcomes(passed=5, errors=1)
+
+
+def test_a_marker_that_is_misspelt_is_told(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile("""
+        import pytest
+
+        @pytest.mark.kafka(rest=True)
+        def test_it(kafka_broker):
+            pass
+    """)
+    result = run(pytester)
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(["*the marker kafka takes the keywords configs, partitions, reset, not rest*"])
+
+
+def test_a_group_for_more_than_a_test(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile("""
+        seen = []
+
+        class TestOne:
+            def test_one(self, kafka_group_of_class, kafka_group_of_module, kafka_group_of_session):
+                seen.append((kafka_group_of_class, kafka_group_of_module, kafka_group_of_session))
+
+            def test_two(self, kafka_group_of_class, kafka_group_of_module, kafka_group_of_session):
+                assert [(kafka_group_of_class, kafka_group_of_module, kafka_group_of_session)] == seen
+                assert len(set(seen[0])) == 3
+
+        def test_three(kafka_group_of_class, kafka_group_of_module, kafka_group_of_session):
+            assert (kafka_group_of_module, kafka_group_of_session) == seen[0][1:]
+            assert kafka_group_of_class != seen[0][0]
+    """)
+    run(pytester).assert_outcomes(passed=3)
 
 
 def test_topics_that_tests_share_are_not_lost_unnoticed(pytester: pytest.Pytester) -> None:

@@ -88,8 +88,12 @@ def test_waiting_does_not_block_an_event_loop(broker: Broker) -> None:
                 await producer.send_and_wait("t", b"v")
                 found = await seen.wait_request_async("Produce")
                 assert found.outcome == "no reply"
-                with pytest.raises(RuntimeError, match="await wait_request_async"):
-                    seen.wait_request("Produce")
+                assert await broker.wait_request_async("Produce", topic="t") is found
+                with pytest.raises(TimeoutError, match="not 2 such requests"):
+                    await broker.wait_request_async("Produce", 2, timeout=0.01)
+                for waiting in (seen, broker):
+                    with pytest.raises(RuntimeError, match="await wait_request_async"):
+                        waiting.wait_request("Produce")
 
     asyncio.run(look())
 
@@ -116,6 +120,7 @@ def test_pipelined_requests_are_served_as_without_a_recording(broker: Broker) ->
     assert [each.request.correlation_id for each in seen] == list(range(100))
 
 
+@pytest.mark.slow
 def test_only_the_last_ones_are_kept(broker: Broker) -> None:
     with broker.recorded() as seen, connect(broker.bootstrap_servers) as connection:
         for start in range(0, recording.REQUESTS_MAX + 100, 100):

@@ -86,6 +86,34 @@ def test_the_log_is_told(broker: Broker) -> None:
     assert any(line.endswith("WARNING barnabas.test: the disk is on fire") for line in explanation(error))
 
 
+def test_the_log_of_others_is_not_told(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile("""
+        import logging
+        import pytest
+        from barnabas.testing import Broker, Cluster
+
+        async def log(line):
+            logging.getLogger("barnabas.test").warning(line)
+
+        def test_before(kafka_broker):
+            kafka_broker.call(log("of the test before"))
+
+        def test_it(kafka_broker):
+            kafka_broker.call(log("of this broker"))
+            logging.getLogger("barnabas.test").warning("of nobody")
+            with Broker() as broker, Cluster(2) as cluster:
+                broker.call(log("of another broker"))
+                cluster.call(log("of a cluster"))
+                with pytest.raises(TimeoutError) as error:
+                    kafka_broker.wait_group("g", timeout=0.05)
+                lines = [line for line in str(error.value).splitlines() if "barnabas.test" in line]
+                assert [line.rpartition(": ")[2] for line in lines] == ["of this broker", "of nobody"]
+                with pytest.raises(TimeoutError, match="of a cluster"):
+                    cluster.leader("u", timeout=0.1)
+    """)
+    pytester.runpytest_inprocess(*OPTIONS).assert_outcomes(passed=2)
+
+
 def test_other_things_that_are_waited_for(broker: Broker) -> None:
     use(broker)
     topics = "  orders-0 has the offsets from 0 to before 1"
@@ -98,6 +126,14 @@ def test_other_things_that_are_waited_for(broker: Broker) -> None:
     with broker.recorded() as seen, pytest.raises(TimeoutError, match="there were not 1 such") as error:
         seen.wait_request("Produce", timeout=0.05)
     assert topics in explanation(error)
+
+
+def test_whoever_asks_is_told(broker: Broker) -> None:
+    use(broker)
+    with pytest.raises(TimeoutError) as error:
+        broker.wait_group("g", timeout=0.05)
+    assert broker.report().splitlines() == explanation(error)[1:]
+    assert "  orders-0 has the offsets from 0 to before 1" in broker.report()
 
 
 def test_a_cluster() -> None:
@@ -167,6 +203,59 @@ def test_a_failing_test_that_used_a_broker(pytester: pytest.Pytester) -> None:
     assert "of-one-that-passes" not in text
 
 
+@pytest.mark.slow
+def test_a_failing_test_that_got_a_broker_with_other_things(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile("""
+        import unittest
+        import pytest
+        from barnabas.testing import Broker
+
+        @pytest.fixture(scope="module")
+        def prepared():
+            with Broker() as broker:
+                broker.create_topic("of-pair")
+                yield broker, broker.snapshot()
+
+        def test_passes(prepared):
+            pass
+
+        def test_pair(prepared):
+            assert False
+
+        class TestInClass(unittest.TestCase):
+            @classmethod
+            def setUpClass(cls):
+                cls.broker = Broker().start()
+                cls.broker.create_topic("of-class")
+                cls.addClassCleanup(cls.broker.stop)
+
+            def test_a(self):
+                pass
+
+            def test_b(self):
+                assert False
+    """)
+    result = pytester.runpytest_subprocess(*OPTIONS)
+    result.assert_outcomes(failed=2, passed=2)
+    text = result.stdout.str()
+    assert "  of-pair-0 has the offsets from 0" in text
+    assert "  of-class-0 has the offsets from 0" in text
+
+
+@pytest.mark.slow
+def test_what_was_waited_for_is_shown_where_the_test_waited(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile("""
+        def test_it(kafka_broker):
+            kafka_broker.topic("t").wait_records(1, timeout=0.05)
+    """)
+    text = pytester.runpytest_subprocess(*OPTIONS).stdout.str()
+    assert re.search(r"^E +TimeoutError: after 0\.05 s topic t holds 0 records, not 1$", text, re.M)
+    assert "test_what_was_waited_for_is_shown_where_the_test_waited.py:2: TimeoutError" in text
+    assert "futures" not in text
+    assert "futures" in pytester.runpytest_subprocess(*OPTIONS, "--full-trace").stdout.str()
+
+
+@pytest.mark.slow
 def test_what_clients_asked_in_a_failing_test(pytester: pytest.Pytester) -> None:
     test = """
         from confluent_kafka import Producer
@@ -179,7 +268,60 @@ def test_what_clients_asked_in_a_failing_test(pytester: pytest.Pytester) -> None
     pytester.makepyfile(test)
     without = pytester.runpytest_subprocess(*OPTIONS)
     without.stdout.fnmatch_lines(["*- Broker 127.0.0.1:*", "topics:", "last requests:", "  not recorded:*"])
+    without.stdout.no_fnmatch_line("chart of the last requests:")
     result = pytester.runpytest_subprocess(*OPTIONS, "--kafka-record")
     result.stdout.fnmatch_lines(["last requests:", "  <Produce v* of shop: test_it-*-0> -> ok"])
     pytester.makeini("[pytest]\nkafka_record = true")
     pytester.runpytest_subprocess(*OPTIONS).stdout.fnmatch_lines(["  <Produce v* of shop: test_it-*-0> -> ok"])
+
+
+@pytest.mark.slow
+def test_the_chart_of_a_failing_test(pytester: pytest.Pytester) -> None:
+    """Of a broker, of a cluster, and of a broker that is gone by then; of the last requests alone."""
+    pytester.makepyfile("""
+        from barnabas.testing import Broker
+        from confluent_kafka import Producer
+
+        def write(owner, count=1):
+            producer = Producer({"bootstrap.servers": owner.bootstrap_servers, "client.id": "shop", "linger.ms": 0})
+            for number in range(count):
+                producer.produce("t", "1")
+                producer.flush(30)
+
+        def test_broker(kafka_broker):
+            kafka_broker.create_topic("t")
+            write(kafka_broker, 30)
+            assert False
+
+        def test_cluster(kafka_cluster):
+            kafka_cluster.create_topic("t")
+            write(kafka_cluster)
+            assert False
+
+        def test_shared_cluster(kafka_cluster_of_session):
+            kafka_cluster_of_session.create_topic("t")
+            write(kafka_cluster_of_session)
+            assert False
+
+        def test_block():
+            with Broker() as broker, broker.recorded():
+                broker.create_topic("t")
+                write(broker)
+                assert False
+
+        def test_that_asks_nothing(kafka_cluster):
+            assert False
+    """)
+    result = pytester.runpytest_subprocess(*OPTIONS, "--kafka-record")
+    result.assert_outcomes(failed=5)
+    text = result.stdout.str()
+    pieces = re.split(r"\n_+ (test_\w+) _+\n", text.partition("short test summary")[0])[1:]
+    parts = dict(zip(pieces[::2], pieces[1::2], strict=True))
+    assert "chart of" not in parts.pop("test_that_asks_nothing")
+    for name, part in parts.items():
+        _, chart = part.split("chart of the last requests:\n")
+        assert re.match(r" +shop +broker \d", chart), name
+        assert re.search(r"\d ms \|.* Produce v\d+ t-0 -+>", chart), name
+        assert re.search(r"\d ms \|<-+ Produce: ok -", chart), name
+        if name == "test_broker":
+            assert chart.count("Produce v") == chart.count("Produce: ok") == report.CHART_REQUESTS_MAX

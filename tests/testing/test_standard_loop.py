@@ -36,11 +36,17 @@ def test_a_broker_and_a_cluster(without_uvloop: dict[str, str]) -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.slow
-def test_all_that_is_quick(without_uvloop: dict[str, str]) -> None:
+@pytest.mark.parametrize(
+    ("chosen", "timeout_s"),
+    [
+        pytest.param("not slow", 280, marks=pytest.mark.slow, id="quick"),
+        pytest.param("slow and not full", 1_800, marks=[pytest.mark.full, pytest.mark.timeout(1_900)], id="slow"),
+    ],
+)
+def test_all_that_is(chosen: str, timeout_s: int, without_uvloop: dict[str, str]) -> None:
     tests = ["tests/testing", "--ignore=tests/testing/test_standard_loop.py"]
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not slow", "-n", "2", *tests],
-        cwd=ROOT, env=without_uvloop, capture_output=True, text=True, timeout=280, check=False,
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", chosen, "-n", "2", *tests],
+        cwd=ROOT, env=without_uvloop, capture_output=True, text=True, timeout=timeout_s, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-20_000:] + done.stderr

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -94,10 +95,11 @@ def test_a_coordinator_that_is_away(broker: Broker) -> None:
         poll_until(consumer, consumer.assignment)
         with broker.faults.coordinator_away(group="g") as away:
             consumer.commit(offsets=[TopicPartition("t", 0, 1)], asynchronous=True)
-            for fault in away.faults:
-                fault.wait_hits()
+            away.wait_hits(2)
             assert broker.group("g").offsets == {}
-            assert away.hits >= 2
+            assert away.hits == sum(fault.hits for fault in away.faults) >= 2
+            with pytest.raises(TimeoutError, match=r"<coordinator_away g, \d+ hits>: not 1000 hits"):
+                away.wait_hits(1000, timeout=0.01)
         poll_until(consumer, lambda: broker.group("g").offsets == {("t", 0): 1})
     with pytest.raises(ValueError, match="whose coordinator"):
         broker.faults.coordinator_away()
@@ -202,6 +204,23 @@ def test_a_transaction_is_aborted(broker: Broker) -> None:
     assert len(topic.records()) == 1
 
 
+def test_what_a_producer_writes_after_its_transaction_was_aborted_is_refused(broker: Broker) -> None:
+    """Else the rest of a transaction would be committed, without its beginning."""
+    topic = broker.create_topic("t", partitions=2)
+    producer = producer_of(broker, **{"transactional.id": "tx"})
+    producer.init_transactions(20)
+    producer.begin_transaction()
+    producer.produce("t", "v", partition=0)
+    assert producer.flush(20) == 0
+    broker.faults.abort_transaction("tx")
+    with pytest.raises(ApiError, match="INVALID_TXN_STATE"):
+        broker.faults.abort_transaction("tx")
+    producer.produce("t", "v", partition=1)
+    with pytest.raises(KafkaException):
+        producer.commit_transaction(20)
+    assert topic.records() == []
+
+
 def test_a_transaction_hangs(broker: Broker) -> None:
     topic = broker.create_topic("t")
     with broker.faults.hang_transaction("t") as hanging:
@@ -210,11 +229,48 @@ def test_a_transaction_hangs(broker: Broker) -> None:
         with consumer_of(broker, **{"isolation.level": "read_committed"}) as consumer:
             consumer.assign([TopicPartition("t", 0, 0)])
             assert consumer.poll(0.2) is None
-            hanging.end()
+            hanging.wait_hits()
+            assert list(broker.faults) == [hanging]
+            assert repr(hanging) == f"<a transaction hangs in t-0, {hanging.hits} hits>"
+            hanging.remove()
+            assert list(broker.faults) == []
             message = consumer.poll(20)
             assert message is not None
             assert message.value() == b"after it"
     assert [record.value for record in topic.records()] == [b"after it"]
+
+
+def test_a_transaction_hangs_until_all_is_cleared(broker: Broker) -> None:
+    topic = broker.create_topic("t")
+    broker.create_topic("gone")
+    other = broker.create_topic("other")
+    for name in ("t", "gone", "other"):
+        broker.faults.hang_transaction(name)
+    topic.produce("v")
+    other.produce("v")
+    broker.delete_topic("gone")
+    broker.restart()
+    assert topic.records() == []
+    broker.faults.clear()
+    assert (len(topic.records()), len(other.records()), len(broker.faults)) == (1, 1, 0)
+
+
+def test_data_that_are_kept_keep_no_fault(tmp_path: Path) -> None:
+    with Broker(data_dir=tmp_path) as broker:
+        broker.create_topic("t")
+        broker.faults.hang_transaction("t")
+    with Broker(data_dir=tmp_path) as broker:
+        broker.topic("t").produce("v")
+        assert len(broker.topic("t").records()) == 1
+
+
+def test_a_state_that_goes_has_nothing_to_be_undone(broker: Broker) -> None:
+    broker.create_topic("t")
+    hanging = broker.faults.hang_transaction("t")
+    broker.faults.partition_offline("t")
+    broker.reset()
+    assert len(broker.faults) == 0
+    hanging.remove()
 
 
 # --- disks ----------------------------------------------------------------------------------------
@@ -272,9 +328,17 @@ def test_all_that_in_a_cluster() -> None:
         cluster.faults.fence_producer("tx")
         with pytest.raises(KafkaException):
             producer.commit_transaction(20)
-        cluster.faults.hang_transaction("t").end()
+        cluster.faults.hang_transaction("t").remove()
         with cluster.faults.disk_full(broker=cluster.leader("t")) as full:
             other = producer_of(cluster)
             other.produce("t", "v")
             full.wait_hits()
         assert other.flush(30) == 0
+
+
+def test_a_group_that_nobody_has_joined_is_told() -> None:
+    with Broker() as broker:
+        for meet in (lambda: broker.faults.expire_member("nope"), lambda: broker.faults.lose_offsets("nope", "t")):
+            with pytest.raises(ApiError, match="there is no group nope") as refused:
+                meet()
+            assert refused.value.error is ErrorCode.GROUP_ID_NOT_FOUND

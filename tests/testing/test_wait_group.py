@@ -16,6 +16,7 @@ def consumer(broker: Broker, **configs: object) -> Consumer:
     return Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": "g", "log_level": 0, **configs})
 
 
+@pytest.mark.slow
 def test_two_members_come_and_one_goes(broker: Broker) -> None:
     broker.create_topic("t", 2)
     first, second = consumer(broker, **{"client.id": "first"}), consumer(broker, **{"client.id": "second"})

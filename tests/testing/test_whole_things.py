@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Producer
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from barnabas.clock import ManualClock
 from barnabas.testing import ApiError, Broker, Cluster, ErrorCode, RecordedRequest
@@ -34,7 +35,6 @@ def as_before(request: pytest.FixtureRequest) -> Iterator[None]:
     if "cluster" in request.fixturenames:
         cluster: Cluster = request.getfixturevalue("cluster")
         cluster.faults.clear()
-        cluster.heal()
         for name in cluster.topic_names():
             cluster.delete_topic(name)
 
@@ -169,15 +169,18 @@ def test_a_partition_is_offline_for_a_while(owner: Owner) -> None:
     delivered = threading.Event()
     with owner.recorded() as seen:
         with owner.faults.partition_offline("t") as offline:
-            assert repr(offline) == "<t-0 is offline>"
+            assert repr(offline) == "<t-0 is offline, 0 hits>"
             producer.produce("t", "later", partition=0, on_delivery=lambda error, message: delivered.set())
             producer.produce("u", "now")
             producer.poll(0)
             seen.wait_request("Metadata", topic="t")
+            offline.wait_hits()
+            assert list(owner.faults) == [offline]
             topic.produce("the other partition", partition=1)
             assert not delivered.is_set()
         assert producer.flush(30) == 0
     assert delivered.is_set()
+    assert (len(owner.faults), offline.hits) == (0, offline.matches)
     assert [record.value for record in topic.records(partition=0)] == [b"before", b"later"]
     assert values(owner, "u") == [b"now"]
 
@@ -189,10 +192,55 @@ def test_clear_ends_it_too(owner: Owner) -> None:
     twice = owner.faults.partition_offline("t")
     owner.faults.clear()
     assert topic.produce("v").offset == 0
-    twice.end()
+    twice.remove()
     gone = owner.faults.partition_offline("t")
     owner.delete_topic("t")
-    gone.end()
+    gone.remove()
+
+
+@both
+def test_clear_leaves_no_fault(owner: Owner) -> None:
+    """Of any kind: what holds up the undoing of another one goes before it."""
+    topic = owner.create_topic("t", partitions=2)
+    if isinstance(owner, Cluster):
+        owner.wait_in_sync()
+    leader = owner.call(owner.leading("t", 0)).server.node_id
+    faults = owner.faults
+    faults.hang_transaction("t")
+    topic.produce("behind it", partition=0)
+    faults.partition_offline("t", 1)
+    faults.partition_offline("t", 0)
+    faults.disk_slow(60_000)
+    faults.disk_full(broker=leader)
+    faults.pause(broker=leader)
+    faults.leader_away("t")
+    if isinstance(owner, Cluster):
+        owner.cut(leader, (leader + 1) % 3)
+        owner.cut((leader + 2) % 3, leader, one_way=True)
+    faults.clear()
+    assert list(faults) == []
+    assert [record.value for record in topic.wait_records(1)] == [b"behind it"]
+    topic.produce("to the other", partition=1)
+    producer = producer_of(owner)
+    producer.produce("t", "by a client", partition=0)
+    assert producer.flush(30) == 0
+    if isinstance(owner, Cluster):
+        owner.wait_in_sync()
+    faults.clear()
+
+
+def test_what_cannot_be_undone_stays_and_the_others_go(broker: Broker) -> None:
+    broker.create_topic("t").produce("v")
+    hanging = broker.faults.hang_transaction("t")
+    broker.faults.fail("Produce", "INVALID_RECORD")
+    broker.kill()
+    with pytest.raises(RuntimeError, match="does not run"):
+        broker.faults.clear()
+    assert list(broker.faults) == [hanging]
+    broker.start()
+    broker.faults.clear()
+    assert list(broker.faults) == []
+    assert len(broker.topic("t").records()) == 1
 
 
 # --- disks and brokers ----------------------------------------------------------------------------
@@ -210,7 +258,7 @@ def test_a_slow_disk_keeps_writes_waiting_and_nothing_else(owner: str) -> None:
         leader = slow.call(slow.leading("t", 0)).server.node_id
         with slow.recorded() as seen, slow.faults.disk_slow(60_000, broker=leader) as fault:
             producer.produce("t", "v")
-            fault.faults[0].wait_hits()
+            fault.wait_hits()
             assert producer.flush(0.2) == 1
             assert len(topic.records()) == 1
             other.list_topics(timeout=30)
@@ -220,6 +268,7 @@ def test_a_slow_disk_keeps_writes_waiting_and_nothing_else(owner: str) -> None:
         assert fault.hits >= 1
 
 
+@pytest.mark.slow
 def test_a_follower_with_a_slow_disk_leaves_the_isr() -> None:
     with Cluster(replica_lag_time_max_ms=500, min_insync_replicas=1) as cluster:
         topic = cluster.create_topic("t")
@@ -265,7 +314,10 @@ def test_a_broker_that_is_paused_answers_nothing_and_loses_nothing(owner: Owner)
     leader = owner.call(owner.leading("t", 0)).server.node_id
     with owner.faults.pause(broker=leader) as paused:
         producer.produce("t", "meanwhile")
-        paused.faults[0].wait_hits()
+        paused.wait_hits()
+        assert paused.matches == paused.hits
+        assert repr(paused).startswith("<pause, ")
+        assert repr(next(iter(owner.faults))).startswith("<pause: hold everything, ")
         assert producer.flush(0.3) == 1
         assert len(topic.records()) == 1
     assert producer.flush(30) == 0
@@ -284,6 +336,76 @@ def test_a_follower_that_is_paused_follows_no_more() -> None:
         cluster.wait_in_sync()
 
 
+@pytest.mark.slow
+def test_a_leader_that_is_paused_and_taken_for_dead_is_not_asked_any_more() -> None:
+    """It does not know yet that another broker leads."""
+    with Cluster() as cluster:
+        cluster.create_topic("t", partitions=3)
+        cluster.wait_in_sync()
+        led = next(index for index in range(3) if cluster.leader("t", index) != cluster.controller())
+        former = cluster.leader("t", led)
+        others = [broker.bootstrap_servers for broker in cluster.brokers if broker.number != former]
+        with cluster.faults.pause(broker=former):
+            cluster.expire_session(former)
+            writer = Producer({"bootstrap.servers": ",".join(others), "enable.idempotence": True})
+            writer.produce("t", "v", partition=led)
+            assert writer.flush(60) == 0
+            assert cluster.brokers[former].server.replicas.partition_or_error("t", led).state.is_leader
+            assert cluster.leader("t", led) != former
+            assert [record.value for record in cluster.topic("t").wait_records(1)] == [b"v"]
+        cluster.wait_in_sync()
+
+
+@pytest.mark.slow
+def test_a_controller_that_is_paused_is_followed_by_another_and_does_no_harm() -> None:
+    """What it was told and asked before it was taken for dead it does and answers late."""
+    with Cluster(group_initial_rebalance_delay_ms=0) as cluster:
+        topic = cluster.create_topic("t", partitions=3)
+        cluster.wait_in_sync()
+        former = cluster.controller()
+        others = [broker.bootstrap_servers for broker in cluster.brokers if broker.number != former]
+        led = next(index for index in range(3) if cluster.leader("t", index) == former)
+        producer = producer_of(cluster, **{"enable.idempotence": True})
+        producer.produce("t", "before", partition=led)
+        assert producer.flush(30) == 0
+        epoch = controller_epoch(cluster)
+        with cluster.faults.pause(broker=former) as paused:
+            late = AdminClient({"bootstrap.servers": cluster.brokers[former].bootstrap_servers})
+            asked_too_late = late.create_topics([NewTopic("late", 1, 3)], request_timeout=60)["late"]
+            producer.produce("t", "meanwhile", partition=led)
+            paused.wait_hits(2)
+            cluster.expire_session(former)
+            assert cluster.controller() != former
+            assert controller_epoch(cluster) > epoch
+            admin = AdminClient({"bootstrap.servers": ",".join(others)})
+            admin.create_topics([NewTopic("u", 1, replica_assignment=[[(former + 1) % 3, (former + 2) % 3]])])[
+                "u"
+            ].result(60)
+            writer = Producer({"bootstrap.servers": ",".join(others)})
+            writer.produce("u", "of the new controller")
+            assert writer.flush(60) == 0
+            now = cluster.controller()
+            assert "u" not in cluster.brokers[former].server.metadata
+        cluster.wait_in_sync()
+        assert producer.flush(60) == 0
+        assert asked_too_late.result(60) is None
+        assert cluster.controller() == now
+        assert [broker.server.controller.is_active for broker in cluster.brokers].count(True) == 1
+        assert [record.value for record in topic.records(led)] == [b"before", b"meanwhile"]
+        assert values(cluster, "u") == [b"of the new controller"]
+        assert {"late", "t", "u"} == set(cluster.topic_names())
+        told = [
+            {topic.name: topic.partitions for topic in server.metadata.topics()} for server in cluster.live_servers()
+        ]
+        assert told[0] == told[1] == told[2]
+
+
+def controller_epoch(cluster: Cluster) -> int:
+    [controller] = [each.server.controller for each in cluster.brokers if each.server.controller.is_active]
+    return controller.context.election.epoch
+
+
+@pytest.mark.slow
 def test_a_link_is_cut_one_way() -> None:
     """A follower that does not reach its leader falls behind; a leader that does not reach its follower needs not."""
     with Cluster(2, replica_lag_time_max_ms=2_000, min_insync_replicas=1) as cluster:
@@ -291,16 +413,43 @@ def test_a_link_is_cut_one_way() -> None:
         cluster.wait_in_sync()
         leader = cluster.leader("t")
         follower = 1 - leader
-        cluster.cut(leader, follower, one_way=True)
-        for _ in range(3):
-            topic.produce("1")  # with acks=all
-        assert isr_of(cluster, "t") == {0, 1}
-        cluster.heal()
+        with cluster.cut(leader, follower, one_way=True):
+            for _ in range(3):
+                topic.produce("1")  # with acks=all
+            assert isr_of(cluster, "t") == {0, 1}
         cluster.cut(follower, leader, one_way=True)
         topic.produce("3")
         assert isr_of(cluster, "t") == {leader}
         cluster.heal()
         cluster.wait_in_sync()
+
+
+def test_a_cut_is_a_fault(cluster: Cluster) -> None:
+    topic = cluster.create_topic("t")
+    cluster.wait_in_sync()
+    leader = cluster.leader("t")
+    follower, other = (leader + 1) % 3, (leader + 2) % 3
+    with cluster.cut(leader, follower) as cut, cluster.cut(follower, leader, one_way=True) as again:
+        assert repr(cut).startswith(f"<cut {leader} <-> {follower}, ")
+        assert repr(again) == f"<cut {follower} -> {leader}, 0 hits>"
+        assert list(cluster.faults) == [cut, again]
+        cut.wait_hits(2)  # a connection that broke, and one that cannot be had
+        again.wait_hits()
+        cut.remove()
+        cut.remove()
+        assert list(cluster.faults) == [again]
+        hits = again.hits
+        cluster.heal()
+        assert list(cluster.faults) == []
+    cluster.wait_in_sync()
+    assert again.hits >= hits
+    for one, two in ((0, 0), (0, 3), (-1, 1)):
+        with pytest.raises(ValueError, match=f"two of the brokers 0 to 2 are cut off, not {one} and {two}"):
+            cluster.cut(one, two)
+    cluster.cut(leader, other)
+    cluster.faults.clear()
+    topic.produce("v")
+    cluster.wait_in_sync()
 
 
 # --- records --------------------------------------------------------------------------------------

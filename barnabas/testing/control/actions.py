@@ -14,9 +14,8 @@ from barnabas.testing.control import answers
 from barnabas.testing.control.answers import Json
 from barnabas.testing.control.fields import Refused
 from barnabas.testing.control.served import Served, ServedBrokers, new_owner
-from barnabas.testing.faults import Fault, Hold
+from barnabas.testing.lasting import Hold
 from barnabas.testing.recording import Recording
-from barnabas.testing.report import describe
 
 LISTED_DEFAULT: Final = 100
 
@@ -114,7 +113,7 @@ def _node_of(served: Served, number: int) -> Any:
 
 
 def restart(asked: Asked) -> Json:
-    asked.served.broker.restart()
+    asked.served.owner.restart()
     return answers.broker(asked.served)
 
 
@@ -204,10 +203,7 @@ def clear(asked: Asked) -> Json:
 
 
 def wait_hits(asked: Asked) -> Json:
-    found = asked.served.fault(asked.number("fault"))
-    if not isinstance(found, Fault):
-        raise Refused(409, "this fault has no hits of its own to wait for: GET it, or wait_request")
-    found.wait_hits(**asked.arguments)
+    asked.served.fault(asked.number("fault")).wait_hits(**asked.arguments)
     return fault(asked)
 
 
@@ -268,12 +264,7 @@ def _recording(asked: Asked) -> Recording:
 
 
 def report(asked: Asked) -> str:
-    owner = asked.served.owner
-
-    async def tell() -> str:
-        return describe(owner)
-
-    return f"{owner.call(tell())}\n"
+    return f"{asked.served.owner.report()}\n"
 
 
 def create_topic(asked: Asked) -> Json:
@@ -339,28 +330,29 @@ def wait_group(asked: Asked) -> Json:
 
 def leader(asked: Asked) -> Json:
     given = dict(asked.arguments)
-    return {"node": asked.served.cluster.leader(**given)}
+    return {"node": asked.served.owner.leader(**given)}
 
 
 def controller(asked: Asked) -> Json:
-    return {"node": asked.served.cluster.controller(**asked.arguments)}
+    return {"node": asked.served.owner.controller(**asked.arguments)}
 
 
 def cut(asked: Asked) -> Json:
     cluster, (one, other) = asked.served.cluster, (asked.arguments["one"], asked.arguments["other"])
     for number in (one, other):
         _node_of(asked.served, number)
-    cluster.cut(one, other, one_way=asked.arguments.get("one_way", False))
-    return {}
+    found = cluster.cut(one, other, one_way=asked.arguments.get("one_way", False))
+    return answers.fault(asked.served.add_fault(found), found)
 
 
 def heal(asked: Asked) -> Json:
     asked.served.cluster.heal()
+    asked.served.forget_faults()
     return {}
 
 
 def wait_in_sync(asked: Asked) -> Json:
-    asked.served.cluster.wait_in_sync(**asked.arguments)
+    asked.served.owner.wait_in_sync(**asked.arguments)
     return {}
 
 

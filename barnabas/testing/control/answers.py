@@ -7,14 +7,15 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from barnabas.testing.cluster import Cluster
-from barnabas.testing.faults import Fault, Hold
+from barnabas.testing.lasting import Hold
 from barnabas.wire.record_batch import iter_headers
 from barnabas.wire.records import iter_records
 from barnabas.wire.schema import Array, Message
 
 if TYPE_CHECKING:
-    from barnabas.testing.control.served import AnyFault, Served
+    from barnabas.testing.control.served import Served
     from barnabas.testing.group import Group
+    from barnabas.testing.lasting import Lasting
     from barnabas.testing.recording import RecordedRequest
     from barnabas.testing.topic import Record
 
@@ -29,24 +30,26 @@ def broker(served: Served) -> Json:
             {"node": each.number, "address": each.bootstrap_servers, "is_running": each.is_running}
             for each in owner.brokers
         ]
+        servers = ",".join(each.bootstrap_servers for each in owner.brokers if each.is_running)
     else:
         number = owner.server.node_id if owner.is_running else None
-        nodes = [{"node": number, "address": owner.bootstrap_servers, "is_running": owner.is_running}]
+        servers = owner.bootstrap_servers
+        nodes = [{"node": number, "address": servers, "is_running": owner.is_running}]
     return {
         "name": served.name,
-        "bootstrap_servers": owner.bootstrap_servers,
+        "bootstrap_servers": servers,
         "nodes": nodes,
         "warnings": list(served.warnings),
     }
 
 
-def fault(number: int, found: AnyFault) -> Json:
-    """A fault. Of what has no requests, none were hit."""
+def fault(number: int, found: Lasting) -> Json:
+    """A fault, or several that belong together."""
     return {
         "fault": number,
         "description": repr(found).strip("<>"),
-        "hits": getattr(found, "hits", 0),
-        "matches": found.matches if isinstance(found, Fault) else None,
+        "hits": found.hits,
+        "matches": found.matches,
         "held": found.held if isinstance(found, Hold) else None,
     }
 
@@ -213,7 +216,7 @@ SHAPES: Final[Mapping[str, Json]] = {
             "fault": _NUMBER,
             "description": _TEXT,
             "hits": _NUMBER,
-            "matches": _NUMBER_OR_NONE,
+            "matches": _NUMBER,
             "held": _NUMBER_OR_NONE,
         },
         does="A fault by its number: how many requests it came over, was for, and holds.",

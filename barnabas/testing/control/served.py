@@ -13,13 +13,10 @@ from barnabas.clock import ManualClock
 from barnabas.testing.broker import Broker
 from barnabas.testing.cluster import Cluster
 from barnabas.testing.control.fields import Refused
-from barnabas.testing.faults import Fault, FaultGroup
 
 if TYPE_CHECKING:
+    from barnabas.testing.lasting import Lasting
     from barnabas.testing.snapshot import Snapshot
-    from barnabas.testing.state_faults import HangingTransaction, OfflinePartition
-
-    AnyFault = Fault | FaultGroup | HangingTransaction | OfflinePartition
 
 MAIN: Final = "main"
 """The broker that the command line is for."""
@@ -39,15 +36,16 @@ class Served:
         self.warnings = problems
         self._fault_numbers = itertools.count(1)
         self._snapshot_numbers = itertools.count(1)
-        self._faults: dict[int, AnyFault] = {}
+        self._faults: dict[int, Lasting] = {}
         self._snapshots: dict[int, Snapshot] = {}
 
     @property
     def broker(self) -> Broker:
-        """The single broker that it is. Raises Refused."""
+        """The single broker that it is. Raises Refused: a cluster, of which one broker is to be named."""
         if isinstance(self.owner, Broker):
             return self.owner
-        raise Refused(409, f"{self.name} is a cluster: this is for single brokers, see /openapi.json")
+        last = len(self.owner.brokers) - 1
+        raise Refused(400, f"{self.name} is a cluster: say which of its brokers is meant, node 0 to {last}")
 
     @property
     def cluster(self) -> Cluster:
@@ -57,17 +55,17 @@ class Served:
         raise Refused(409, f'{self.name} is a single broker: this is for clusters, POST /brokers {{"brokers": 3}}')
 
     @property
-    def faults(self) -> Mapping[int, AnyFault]:
+    def faults(self) -> Mapping[int, Lasting]:
         """The faults that were made and not removed, by number."""
         return dict(self._faults)
 
-    def add_fault(self, fault: AnyFault) -> int:
+    def add_fault(self, fault: Lasting) -> int:
         """Keep a fault, and return the number by which it is named from now on."""
         number = next(self._fault_numbers)
         self._faults[number] = fault
         return number
 
-    def fault(self, number: int) -> AnyFault:
+    def fault(self, number: int) -> Lasting:
         """The fault with that number. Raises Refused."""
         if number not in self._faults:
             raise Refused(404, f"{self.name} has no fault {number}: GET /brokers/{self.name}/faults lists them")
@@ -75,27 +73,27 @@ class Served:
 
     def remove_fault(self, number: int) -> None:
         """End the fault with that number. Raises Refused."""
-        fault = self.fault(number)
+        self.fault(number).remove()
         self._faults.pop(number, None)
-        if isinstance(fault, Fault | FaultGroup):
-            fault.remove()
-        else:
-            fault.end()
 
     def clear_faults(self) -> None:
-        """End all faults, among them transactions that hang, and partitions that are offline."""
-        for number in list(self._faults):
-            self.remove_fault(number)
-        self.owner.faults.clear()
+        """End all faults; what cannot be ended keeps its number. Raises what `Faults.clear` raises."""
+        try:
+            self.owner.faults.clear()
+        finally:
+            self.forget_faults()
 
     def forget_faults(self) -> None:
-        """Forget all faults: they have gone with the state of the broker that they were faults of."""
-        self._faults.clear()
+        """Forget the faults that were ended other than by their numbers: with the state of the broker that they were
+        faults of, say."""
+        left = set(self.owner.faults)
+        self._faults = {number: each for number, each in self._faults.items() if left.intersection(each.parts())}
 
     def take_snapshot(self) -> int:
         """Keep the present state under a number."""
         number = next(self._snapshot_numbers)
         self._snapshots[number] = self.owner.snapshot()
+        self.forget_faults()
         return number
 
     def snapshot(self, number: int) -> Snapshot:
@@ -194,5 +192,4 @@ def new_owner(
     own = {key for key in configs if key in _OF_EACH_BROKER or "." not in key}
     if own:
         raise Refused(400, f"a cluster sets {', '.join(sorted(own))} for each broker by itself: leave it out")
-    keywords: dict[str, Any] = dict(configs)  # a keyword may have dots
-    return Cluster(brokers, racks=racks, clock=clock, **keywords)
+    return Cluster(brokers, racks=racks, clock=clock, configs=configs)

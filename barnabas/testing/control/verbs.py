@@ -103,7 +103,9 @@ def _delete(path: str, does: str, answer: str, call: Callable[[Asked], Any]) -> 
 
 
 _LIMIT: Final = Field("limit", fields.COUNT, f"How many of the last ones are told; {LISTED_DEFAULT} without it.")
-_OPTIONAL_NODE: Final = Field("node", fields.COUNT, "Which broker of a cluster; none of a single broker.")
+_OPTIONAL_NODE: Final = Field(
+    "node", fields.COUNT, "Which broker of a cluster, of which it is needed; none of a single broker."
+)
 
 VERBS: Final = (
     _get("/", "Where to begin.", "Index", actions.index),
@@ -128,7 +130,9 @@ VERBS: Final = (
     _post(f"{_BROKER}/kill", "End it as kill -9 would; its data stays.", "Broker", actions.kill, _OPTIONAL_NODE),
     _post(f"{_BROKER}/start", "Start what was killed or stopped again.", "Broker", actions.start, _OPTIONAL_NODE),
     _post(f"{_BROKER}/stop", "Stop a broker of a cluster cleanly.", "Broker", actions.stop, _NODE),
-    _post(f"{_BROKER}/restart", "Stop a single broker cleanly and start it again.", "Broker", actions.restart),
+    _post(
+        f"{_BROKER}/restart", "Stop it cleanly and start it again, all brokers of a cluster.", "Broker", actions.restart
+    ),
     # Isolation
     _post(f"{_BROKER}/reset", "Have it as it was after its start.", "Broker", actions.reset),
     _post(f"{_BROKER}/snapshots", "Keep its state.", "Snapshot", actions.snapshot, status=201),
@@ -386,22 +390,23 @@ VERBS: Final = (
     # Clusters
     _get(
         f"{_BROKER}/leader",
-        "Which broker of a cluster leads a partition, as soon as one does.",
+        "Which broker leads a partition, as soon as one does.",
         "Node",
         actions.leader,
         _TOPIC,
         _PARTITION,
         _TIMEOUT,
     ),
-    _get(f"{_BROKER}/controller", "Which broker of a cluster is the controller.", "Node", actions.controller, _TIMEOUT),
+    _get(f"{_BROKER}/controller", "Which broker is the controller.", "Node", actions.controller, _TIMEOUT),
     _post(
         f"{_BROKER}/cut",
-        "Cut two brokers of a cluster off from each other.",
-        "Done",
+        "Cut two brokers of a cluster off from each other, until the fault is removed.",
+        "Fault",
         actions.cut,
         Field("one", fields.COUNT, "The number of a broker.", is_required=True),
         Field("other", fields.COUNT, "That of another one.", is_required=True),
         Field("one_way", fields.TRUTH, "Whether only the first cannot reach the other."),
+        status=201,
     ),
     _post(f"{_BROKER}/heal", "End all cuts.", "Done", actions.heal),
     _post(f"{_BROKER}/wait_in_sync", "Wait until all replicas are in sync.", "Done", actions.wait_in_sync, _TIMEOUT),

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaException, Producer
-from driver import CLIENT_ID, GROUP, LAST, TOPIC, TRANSACTIONAL_ID, Outcome, serve
+from driver import CLIENT_ID, GROUP, INSTANCE_ID, LAST, TOPIC, TRANSACTIONAL_ID, Outcome, serve
 
 QUIET = {"client.id": CLIENT_ID, "log_level": 0}
+STAYS = {"heartbeat.interval.ms": 100}
+STATIC = {"group.instance.id": INSTANCE_ID}
+
+Commit = Callable[[Consumer, str, float], None]
 
 
 def name(error: Any) -> str:
@@ -34,12 +39,17 @@ def produce(servers: str, deadline_s: float, *, idempotence: bool = False) -> Ou
     return outcome
 
 
-def consume(servers: str, deadline_s: float, *, last: str = "1", commits: bool = False, stays: bool = False) -> Outcome:
+def consume(
+    servers: str,
+    deadline_s: float,
+    *,
+    last: str = "1",
+    commit: Commit | None = None,
+    more: dict[str, Any] | None = None,
+) -> Outcome:
     outcome = Outcome()
     settings = {"bootstrap.servers": servers, "group.id": GROUP, "auto.offset.reset": "earliest", **QUIET}
-    if stays:
-        settings["heartbeat.interval.ms"] = 100
-    consumer = Consumer(settings | {"enable.auto.commit": False})
+    consumer = Consumer(settings | {"enable.auto.commit": False} | (more or {}))
     consumer.subscribe([TOPIC])
     deadline = time.monotonic() + deadline_s
     while time.monotonic() < deadline:
@@ -53,14 +63,27 @@ def consume(servers: str, deadline_s: float, *, last: str = "1", commits: bool =
         if outcome.values[-1] == last:
             outcome.is_done = True
             break
-    if commits and outcome.is_done:
+    if commit is not None and outcome.is_done:
         try:
-            consumer.commit(asynchronous=False)
+            commit(consumer, servers, deadline_s)
         except KafkaException as error:
             outcome.is_done = False
             outcome.failed(name(error.args[0]))
     consumer.close()
     return outcome
+
+
+def commit_it(consumer: Consumer, servers: str, deadline_s: float) -> None:
+    consumer.commit(asynchronous=False)
+
+
+def commit_in_transaction(consumer: Consumer, servers: str, deadline_s: float) -> None:
+    producer = Producer({"bootstrap.servers": servers, "transactional.id": TRANSACTIONAL_ID, **QUIET})
+    producer.init_transactions(deadline_s)
+    producer.begin_transaction()
+    read = consumer.position(consumer.assignment())
+    producer.send_offsets_to_transaction(read, consumer.consumer_group_metadata(), deadline_s)
+    producer.commit_transaction(deadline_s)
 
 
 def transaction(servers: str, deadline_s: float) -> Outcome:
@@ -83,8 +106,11 @@ if __name__ == "__main__":
             "produce": produce,
             "idempotent": partial(produce, idempotence=True),
             "consume": consume,
-            "stay": partial(consume, last=LAST, stays=True),
-            "commit": partial(consume, commits=True),
+            "stay": partial(consume, last=LAST, more=STAYS),
+            "commit": partial(consume, commit=commit_it),
+            "static_stay": partial(consume, last=LAST, more=STAYS | STATIC),
+            "static_commit": partial(consume, commit=commit_it, more=STATIC),
             "transaction": transaction,
+            "process": partial(consume, commit=commit_in_transaction),
         }
     )

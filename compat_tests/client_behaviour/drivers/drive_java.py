@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from driver import CLIENT_ID, GROUP, LAST, TOPIC, TRANSACTIONAL_ID, Outcome, serve
+from driver import CLIENT_ID, GROUP, INSTANCE_ID, LAST, TOPIC, TRANSACTIONAL_ID, Outcome, serve
 from py4j.protocol import Py4JJavaError
 
 from tools.jvm.shared import SharedJvm
 
 VERSION = "4.3.0"
 BLOCK_MS_MAX = 8000
+STAYS = {"heartbeat.interval.ms": "100"}
+STATIC = {"group.instance.id": INSTANCE_ID}
+
+Commit = Callable[["Java", Any, str, float], None]
 
 
 class Java:
@@ -23,6 +28,7 @@ class Java:
         clients = self._java.org.apache.kafka.clients
         self._strings = self._java.org.apache.kafka.common.serialization
         self.new_producer, self.new_consumer = clients.producer.KafkaProducer, clients.consumer.KafkaConsumer
+        self._offset = clients.consumer.OffsetAndMetadata
         self.record = clients.producer.ProducerRecord
         self.timeout: Any = self._java.java.util.concurrent.TimeUnit.MILLISECONDS
 
@@ -31,6 +37,15 @@ class Java:
 
     def topics(self) -> Any:
         return self._java.java.util.List.of(TOPIC)
+
+    def read(self, consumer: Any) -> Any:
+        """The offsets up to which a consumer has read."""
+        found = self._java.java.util.HashMap()
+        partitions = consumer.assignment().iterator()
+        while partitions.hasNext():
+            partition = partitions.next()
+            found.put(partition, self._offset(consumer.position(partition)))
+        return found
 
     def properties(self, settings: dict[str, Any]) -> Any:
         found = self._java.java.util.Properties()
@@ -70,13 +85,12 @@ def produce(java: Java, servers: str, deadline_s: float, *, idempotence: bool = 
 
 
 def consume(
-    java: Java, servers: str, deadline_s: float, *, last: str = "1", commits: bool = False, stays: bool = False
-) -> Outcome:
+    java: Java, servers: str, deadline_s: float, *, last: str = "1", commit: Commit | None = None,
+    more: dict[str, Any] | None = None,
+) -> Outcome:  # fmt: skip
     outcome = Outcome()
     settings = {"bootstrap.servers": servers, "group.id": GROUP, "auto.offset.reset": "earliest"}
-    if stays:
-        settings["heartbeat.interval.ms"] = "100"
-    consumer = java.consumer(**settings, **{"enable.auto.commit": "false"})
+    consumer = java.consumer(**settings, **{"enable.auto.commit": "false"}, **(more or {}))
     consumer.subscribe(java.topics())
     deadline = time.monotonic() + deadline_s
     while last not in outcome.values and time.monotonic() < deadline:
@@ -88,9 +102,9 @@ def consume(
             outcome.failed(name(error))
             time.sleep(0.1)
     outcome.is_done = last in outcome.values
-    if commits and outcome.is_done:
+    if commit is not None and outcome.is_done:
         try:
-            consumer.commitSync(java.duration(deadline_s))
+            commit(java, consumer, servers, deadline_s)
         except Py4JJavaError as error:
             outcome.is_done = False
             outcome.failed(name(error))
@@ -101,10 +115,29 @@ def consume(
     return outcome
 
 
+def commit_it(java: Java, consumer: Any, servers: str, deadline_s: float) -> None:
+    consumer.commitSync(java.duration(deadline_s))
+
+
+def commit_in_transaction(java: Java, consumer: Any, servers: str, deadline_s: float) -> None:
+    producer = new_transactional(java, servers, deadline_s)
+    try:
+        producer.initTransactions()
+        producer.beginTransaction()
+        producer.sendOffsetsToTransaction(java.read(consumer), consumer.groupMetadata())
+        producer.commitTransaction()
+    finally:
+        producer.close(java.duration(0.5))
+
+
+def new_transactional(java: Java, servers: str, deadline_s: float) -> Any:
+    settings = {"bootstrap.servers": servers, "transactional.id": TRANSACTIONAL_ID}
+    return java.producer(**settings, **{"max.block.ms": int(1000 * deadline_s)})
+
+
 def transaction(java: Java, servers: str, deadline_s: float) -> Outcome:
     outcome = Outcome()
-    settings = {"bootstrap.servers": servers, "transactional.id": TRANSACTIONAL_ID}
-    producer = java.producer(**settings, **{"max.block.ms": int(1000 * deadline_s)})
+    producer = new_transactional(java, servers, deadline_s)
     try:
         producer.initTransactions()
         producer.beginTransaction()
@@ -125,8 +158,11 @@ if __name__ == "__main__":
                 "produce": partial(produce, java),
                 "idempotent": partial(produce, java, idempotence=True),
                 "consume": partial(consume, java),
-                "stay": partial(consume, java, last=LAST, stays=True),
-                "commit": partial(consume, java, commits=True),
+                "stay": partial(consume, java, last=LAST, more=STAYS),
+                "commit": partial(consume, java, commit=commit_it),
+                "static_stay": partial(consume, java, last=LAST, more=STAYS | STATIC),
+                "static_commit": partial(consume, java, commit=commit_it, more=STATIC),
                 "transaction": partial(transaction, java),
+                "process": partial(consume, java, commit=commit_in_transaction),
             }
         )

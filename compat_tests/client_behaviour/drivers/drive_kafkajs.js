@@ -9,6 +9,7 @@ const GROUP = 'probe'
 const TRANSACTIONAL_ID = 'probe'
 const LAST = '2'
 const CLOSE_MS_MAX = 3000
+const TRANSACTIONAL = { idempotent: true, maxInFlightRequests: 1, transactionalId: TRANSACTIONAL_ID }
 
 // kafkajs says of an error that it gave up by wrapping it: the first one is what is told.
 function name (error) {
@@ -45,7 +46,23 @@ async function commitOne (producer) {
   await transaction.commit()
 }
 
-function consume ({ last = '1', commits = false, stays = false } = {}) {
+async function commitIt (kafka, consumer, partition, offset) {
+  await consumer.commitOffsets([{ topic: TOPIC, partition, offset }])
+}
+
+async function commitInTransaction (kafka, consumer, partition, offset) {
+  const producer = kafka.producer(TRANSACTIONAL)
+  await producer.connect()
+  try {
+    const transaction = await producer.transaction()
+    await transaction.sendOffsets({ consumerGroupId: GROUP, topics: [{ topic: TOPIC, partitions: [{ partition, offset }] }] })
+    await transaction.commit()
+  } finally {
+    await close(producer)
+  }
+}
+
+function consume ({ last = '1', commit = null, stays = false } = {}) {
   return async (kafka, outcome) => {
     const consumer = kafka.consumer({ groupId: GROUP, ...(stays ? { heartbeatInterval: 100, maxWaitTimeInMs: 100 } : {}) })
     outcome.client = consumer
@@ -59,10 +76,8 @@ function consume ({ last = '1', commits = false, stays = false } = {}) {
           const value = message.value.toString()
           outcome.values.push(value)
           if (value !== last) return
-          if (commits) {
-            const offset = (BigInt(message.offset) + 1n).toString()
-            await consumer.commitOffsets([{ topic: TOPIC, partition, offset }]).catch(reject)
-          }
+          const offset = (BigInt(message.offset) + 1n).toString()
+          if (commit) await commit(kafka, consumer, partition, offset).catch(reject)
           resolve()
         }
       }).catch(reject)
@@ -76,12 +91,13 @@ const workloads = {
   idempotent: produce({ idempotent: true }, producer => producer.send(record)),
   consume: consume(),
   stay: consume({ last: LAST, stays: true }),
-  commit: consume({ commits: true }),
-  transaction: produce({ idempotent: true, maxInFlightRequests: 1, transactionalId: TRANSACTIONAL_ID }, commitOne)
+  commit: consume({ commit: commitIt }),
+  transaction: produce(TRANSACTIONAL, commitOne),
+  process: consume({ commit: commitInTransaction })
 }
 
 async function answer ({ workload, servers, deadline_s: deadlineS }) {
-  const kafka = new Kafka({ clientId: 'probe', brokers: [servers], logLevel: logLevel.NOTHING })
+  const kafka = new Kafka({ clientId: 'probe', brokers: servers.split(','), logLevel: logLevel.NOTHING })
   const outcome = { errors: [], values: [], isDone: false, client: null }
   const working = workloads[workload](kafka, outcome).catch(error => failed(outcome, error))
   await Promise.race([working, sleep(1000 * deadlineS)])

@@ -20,6 +20,8 @@ TOPIC = "probe"
 GROUP = "probe"
 CLIENT_ID = "probe"
 TRANSACTIONAL_ID = "probe"
+INSTANCE_ID = "probe"
+"""Of a static member."""
 LAST = "2"
 """The value after which `stay` is done."""
 

@@ -61,9 +61,15 @@ func newBroker(t *testing.T) broker {
 	return started
 }
 
-func (b broker) post(verb string, fields object) object { return ask(b.t, "POST", b.path+verb, fields) }
+func (b broker) post(verb string, fields object) object {
+	b.t.Helper()
+	return ask(b.t, "POST", b.path+verb, fields)
+}
 
-func (b broker) get(what string) object { return ask(b.t, "GET", b.path+what, nil) }
+func (b broker) get(what string) object {
+	b.t.Helper()
+	return ask(b.t, "GET", b.path+what, nil)
+}
 
 func (b broker) client(options ...kgo.Opt) *kgo.Client {
 	b.t.Helper()

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kerr"
@@ -19,6 +20,7 @@ const (
 	topic           = "probe"
 	group           = "probe"
 	transactionalID = "probe"
+	instanceID      = "probe"
 	last            = "2"
 )
 
@@ -44,6 +46,10 @@ func (o *outcome) failed(err error) {
 	if errors.As(err, &ofKafka) {
 		name = ofKafka.Message
 	}
+	o.told(name)
+}
+
+func (o *outcome) told(name string) {
 	if !slices.Contains(o.Errors, name) {
 		o.Errors = append(o.Errors, name)
 	}
@@ -87,23 +93,32 @@ func transaction(ctx context.Context, o *outcome, options ...kgo.Opt) {
 	o.IsDone = true
 }
 
-func consume(ctx context.Context, o *outcome, end string, commits bool, options ...kgo.Opt) {
-	client, err := kgo.NewClient(append(options,
+func asMember(options []kgo.Opt) []kgo.Opt {
+	return append(options,
 		kgo.ConsumerGroup(group), kgo.ConsumeTopics(topic), kgo.DisableAutoCommit(),
-		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()))...)
-	if err != nil {
-		o.failed(err)
-		return
-	}
-	defer client.CloseAllowingRebalance()
+		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()))
+}
+
+// read reads until a value has come.
+func read(ctx context.Context, o *outcome, end string, poll func(context.Context) kgo.Fetches) {
 	for ctx.Err() == nil && !slices.Contains(o.Values, end) {
-		fetches := client.PollFetches(ctx)
+		fetches := poll(ctx)
 		for _, each := range fetches.Errors() {
 			o.failed(each.Err)
 		}
 		fetches.EachRecord(func(r *kgo.Record) { o.Values = append(o.Values, string(r.Value)) })
 	}
 	o.IsDone = slices.Contains(o.Values, end)
+}
+
+func consume(ctx context.Context, o *outcome, end string, commits bool, options ...kgo.Opt) {
+	client, err := kgo.NewClient(asMember(options)...)
+	if err != nil {
+		o.failed(err)
+		return
+	}
+	defer client.CloseAllowingRebalance()
+	read(ctx, o, end, client.PollFetches)
 	if commits && o.IsDone {
 		if err := client.CommitUncommittedOffsets(ctx); err != nil {
 			o.IsDone = false
@@ -112,11 +127,37 @@ func consume(ctx context.Context, o *outcome, end string, commits bool, options 
 	}
 }
 
+// process commits what was read in a transaction. That the client gives a transaction up by itself is told, too.
+func process(ctx context.Context, o *outcome, options ...kgo.Opt) {
+	session, err := kgo.NewGroupTransactSession(append(asMember(options), kgo.TransactionalID(transactionalID))...)
+	if err != nil {
+		o.failed(err)
+		return
+	}
+	defer session.Close()
+	read(ctx, o, "1", session.PollFetches)
+	if !o.IsDone {
+		return
+	}
+	if err := session.Begin(); err != nil {
+		o.IsDone = false
+		o.failed(err)
+		return
+	}
+	committed, err := session.End(ctx, kgo.TryCommit)
+	o.IsDone = committed && err == nil
+	if err != nil {
+		o.failed(err)
+	} else if !committed {
+		o.told("not committed")
+	}
+}
+
 func answer(a asked) outcome {
 	o := outcome{Errors: []string{}, Values: []string{}}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Duration(a.DeadlineS*float64(time.Second)))
 	defer cancel()
-	options := []kgo.Opt{kgo.SeedBrokers(a.Servers), kgo.ClientID("probe")}
+	options := []kgo.Opt{kgo.SeedBrokers(strings.Split(a.Servers, ",")...), kgo.ClientID("probe")}
 	switch a.Workload {
 	case "produce":
 		produce(ctx, &o, append(options, kgo.DisableIdempotentWrite())...)
@@ -128,8 +169,14 @@ func answer(a asked) outcome {
 		consume(ctx, &o, "1", false, options...)
 	case "stay":
 		consume(ctx, &o, last, false, append(options, kgo.HeartbeatInterval(100*time.Millisecond))...)
+	case "static_stay":
+		consume(ctx, &o, last, false, append(options, kgo.HeartbeatInterval(100*time.Millisecond), kgo.InstanceID(instanceID))...)
 	case "commit":
 		consume(ctx, &o, "1", true, options...)
+	case "static_commit":
+		consume(ctx, &o, "1", true, append(options, kgo.InstanceID(instanceID))...)
+	case "process":
+		process(ctx, &o, options...)
 	}
 	return o
 }

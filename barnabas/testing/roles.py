@@ -1,0 +1,75 @@
+"""Who leads a partition, who is the controller, and whether all is in sync: a broker that is alone is all of that by
+itself, as soon as it runs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, TypeVar, cast
+
+from barnabas.testing import report
+from barnabas.testing.contents import Contents
+from barnabas.testing.topic import Topic, topic_name
+
+if TYPE_CHECKING:
+    from barnabas.testing.interception import Owner
+
+T = TypeVar("T")
+
+POLL_S: Final = 0.02
+
+
+class Roles(Contents):
+    """What a test may ask of the roles of brokers, and wait for; part of `Broker` and `Cluster`. `timeout` is in
+    seconds of real time; it ends in a TimeoutError that says what there is instead."""
+
+    def controller(self, timeout: float = 30.0) -> int:
+        """The number of the broker that is the controller; waits until there is one."""
+
+        async def find() -> int:
+            return (await self._until(self.controlling, timeout, "no broker is the controller")).node_id
+
+        return self.call(find())
+
+    def leader(self, topic: str | Topic, partition: int = 0, timeout: float = 30.0) -> int:
+        """The number of the broker that leads a partition, by its own word; waits until one does."""
+        name = topic_name(topic)
+
+        def find() -> int | None:
+            led = self.led_by_its_word(name, partition)
+            return None if led is None else led.server.node_id
+
+        return self.call(self._until(find, timeout, f"no broker leads {name}-{partition}"))
+
+    def wait_in_sync(self, timeout: float = 60.0) -> None:
+        """Wait until every partition is led and all its replicas are in its ISR, as every broker that runs has
+        heard."""
+
+        async def wait() -> None:
+            try:
+                await self._until(lambda: not self._lagging() or None, timeout, "")
+            except TimeoutError:
+                error = TimeoutError(f"not in sync after {timeout:g} s: {'; '.join(self._lagging()[:5])}")
+                raise report.explained(error, cast("Owner", self)) from None
+
+        self.call(wait())
+
+    def _lagging(self) -> list[str]:
+        """The partitions that are not well, as each broker knows them."""
+        return [
+            f"{topic.name}-{index} at broker {server.node_id}: leader {state.leader}, ISR {state.isr}"
+            for server in self.live_servers()
+            for topic in server.metadata.topics()
+            for index, state in topic.partitions.items()
+            if state.leader < 0 or set(state.isr) != set(state.replicas)
+        ]
+
+    async def _until(self, find: Callable[[], T | None], timeout_s: float, what: str) -> T:
+        """What is found in the end. Raises TimeoutError."""
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + timeout_s
+        while (found := find()) is None:
+            if loop.time() > until_s:
+                raise report.explained(TimeoutError(f"{what} (waited {timeout_s:g} s)"), cast("Owner", self))
+            await asyncio.sleep(POLL_S)
+        return found
